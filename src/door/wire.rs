@@ -1,0 +1,167 @@
+//! Envoy's messages to and from the domain's types, for the doors that speak them (gRPC, and its JSON).
+
+use serde_json::Value;
+
+use crate::{
+    limit::{
+        Algorithm, Code, CurrentLimit, Descriptor, Entry, Metadata, NANOS_PER_SECOND, Override, Period,
+        Request, Status, Tier, Unit, Verdict,
+    },
+    proto::envoy::{
+        config::core::v3::HeaderValue,
+        extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride},
+        service::ratelimit::v3::{
+            RateLimitRequest, RateLimitResponse,
+            rate_limit_response::{self as response, DescriptorStatus, RateLimit, rate_limit},
+        },
+        r#type::v3::RateLimitUnit,
+    },
+};
+
+/// Why a message is no proper request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// A limit that the caller brought along has no unit, or one that there is not.
+    #[error(
+        "descriptor {descriptor}: the unit of its limit override is {unit}; write SECOND (1), MINUTE (2), HOUR (3), \
+         DAY (4), MONTH (5), YEAR (6) or WEEK (7)"
+    )]
+    OverrideUnit {
+        /// Which descriptor, from 0.
+        descriptor: usize,
+        /// The enum's number as it came.
+        unit: i32,
+    },
+}
+
+// === requests ===
+
+impl<'a> TryFrom<&'a RateLimitRequest> for Request<'a> {
+    type Error = WireError;
+
+    fn try_from(message: &'a RateLimitRequest) -> Result<Self, WireError> {
+        let descriptors = message.descriptors.iter().enumerate().map(|(i, message)| descriptor(i, message));
+        Ok(Self {
+            domain: &message.domain,
+            descriptors: descriptors.collect::<Result<_, _>>()?,
+            hits: message.hits_addend,
+        })
+    }
+}
+
+fn descriptor(index: usize, message: &RateLimitDescriptor) -> Result<Descriptor<'_>, WireError> {
+    let entries = message.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value });
+    Ok(Descriptor {
+        entries: entries.collect(),
+        limit: message.limit.map(|limit| limit_override(index, limit)).transpose()?,
+        hits: message.hits_addend,
+        refund: message.is_negative_hits,
+    })
+}
+
+fn limit_override(descriptor: usize, message: RateLimitOverride) -> Result<Override, WireError> {
+    let unit = match RateLimitUnit::try_from(message.unit) {
+        Ok(RateLimitUnit::Second) => Unit::Second,
+        Ok(RateLimitUnit::Minute) => Unit::Minute,
+        Ok(RateLimitUnit::Hour) => Unit::Hour,
+        Ok(RateLimitUnit::Day) => Unit::Day,
+        Ok(RateLimitUnit::Week) => Unit::Week,
+        Ok(RateLimitUnit::Month) => Unit::Month,
+        Ok(RateLimitUnit::Year) => Unit::Year,
+        Ok(RateLimitUnit::Unknown) | Err(_) => {
+            return Err(WireError::OverrideUnit { descriptor, unit: message.unit });
+        }
+    };
+    Ok(Override { requests: message.requests_per_unit, unit })
+}
+
+// === responses ===
+
+impl From<&Verdict<'_>> for RateLimitResponse {
+    fn from(verdict: &Verdict<'_>) -> Self {
+        let header = |header: &crate::limit::Header<'_>| HeaderValue {
+            key: header.name.to_owned(),
+            value: header.value.clone(),
+        };
+        Self {
+            overall_code: code(verdict.code).into(),
+            statuses: verdict.statuses.iter().map(DescriptorStatus::from).collect(),
+            response_headers_to_add: verdict.headers.iter().map(header).collect(),
+            dynamic_metadata: verdict.metadata.as_ref().map(protobuf_struct),
+            ..Self::default()
+        }
+    }
+}
+
+const fn code(code: Code) -> response::Code {
+    match code {
+        Code::Ok => response::Code::Ok,
+        Code::OverLimit => response::Code::OverLimit,
+    }
+}
+
+impl From<&Status<'_>> for DescriptorStatus {
+    fn from(status: &Status<'_>) -> Self {
+        let reset = |limit: &CurrentLimit<'_>| Some(duration(status.reset?, limit.tier));
+        Self {
+            code: code(status.code).into(),
+            current_limit: status.limit.as_ref().map(RateLimit::from),
+            limit_remaining: status.remaining,
+            duration_until_reset: status.limit.as_ref().and_then(reset),
+        }
+    }
+}
+
+impl From<&CurrentLimit<'_>> for RateLimit {
+    fn from(limit: &CurrentLimit<'_>) -> Self {
+        let unit = match limit.tier.unit() {
+            // Envoy prints a limit of unknown unit without a window, which is better than a wrong one
+            None => rate_limit::Unit::Unknown,
+            Some(Unit::Second) => rate_limit::Unit::Second,
+            Some(Unit::Minute) => rate_limit::Unit::Minute,
+            Some(Unit::Hour) => rate_limit::Unit::Hour,
+            Some(Unit::Day) => rate_limit::Unit::Day,
+            Some(Unit::Week) => rate_limit::Unit::Week,
+            Some(Unit::Month) => rate_limit::Unit::Month,
+            Some(Unit::Year) => rate_limit::Unit::Year,
+        };
+        Self {
+            requests_per_unit: limit.tier.requests,
+            unit: unit.into(),
+            name: limit.name.unwrap_or_default().to_owned(),
+        }
+    }
+}
+
+/// In whole seconds, rounded up, for a window of whole seconds: the reference counts time in seconds, and Envoy passes
+/// on the whole seconds only, which must not lead a client back early. Exact for everything that the reference has not.
+fn duration(period: Period, tier: &Tier) -> prost_types::Duration {
+    let whole =
+        tier.algorithm == Algorithm::FixedWindow && tier.period.as_nanos().is_multiple_of(NANOS_PER_SECOND);
+    let period = if whole { Period::from_secs(period.as_secs_ceil()) } else { period };
+    prost_types::Duration {
+        seconds: i64::try_from(period.as_nanos() / NANOS_PER_SECOND).unwrap_or(i64::MAX),
+        nanos: i32::try_from(period.as_nanos() % NANOS_PER_SECOND).unwrap_or_default(),
+    }
+}
+
+fn protobuf_struct(fields: &Metadata) -> prost_types::Struct {
+    let fields = fields.iter().map(|(key, value)| (key.clone(), protobuf_value(value)));
+    prost_types::Struct { fields: fields.collect() }
+}
+
+fn protobuf_value(value: &Value) -> prost_types::Value {
+    use prost_types::value::Kind;
+    let kind = match value {
+        Value::Null => Kind::NullValue(0),
+        Value::Bool(bool) => Kind::BoolValue(*bool),
+        // protobuf's numbers are doubles, whatever they were
+        Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or(f64::NAN)),
+        Value::String(text) => Kind::StringValue(text.clone()),
+        Value::Array(values) => {
+            Kind::ListValue(prost_types::ListValue { values: values.iter().map(protobuf_value).collect() })
+        }
+        Value::Object(fields) => Kind::StructValue(protobuf_struct(fields)),
+    };
+    prost_types::Value { kind: Some(kind) }
+}

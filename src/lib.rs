@@ -1,0 +1,11 @@
+//! weir decides, for Envoy and everything else that asks, whether a request may pass.
+
+pub mod clock;
+pub mod door;
+pub mod limit;
+mod limiter;
+pub mod observe;
+pub mod proto;
+pub mod store;
+
+pub use limiter::{LimitError, Limiter, Settings};

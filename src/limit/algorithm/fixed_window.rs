@@ -1,0 +1,130 @@
+//! The fixed window: at most `requests` in each epoch-aligned window. The reference's algorithm.
+
+use super::{Offer, Report, State};
+use crate::limit::{
+    rule::Tier,
+    units::{Hits, Period, Timestamp},
+};
+
+/// The hits of one window. 16 bytes.
+///
+/// A window that has ended counts nothing. Where the clock steps back over a window's start, the hits go to the
+/// window that is already open: to reopen the past one would admit its limit again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FixedWindow {
+    end: Timestamp,
+    used: Hits,
+}
+
+impl FixedWindow {
+    /// The end of the window that is open at `now`, and what it counts.
+    fn open(&self, tier: &Tier, now: Timestamp) -> (Timestamp, Hits) {
+        if now < self.end { (self.end, self.used) } else { (now.window_end(tier.period), Hits(0)) }
+    }
+}
+
+impl State for FixedWindow {
+    fn unused(tier: &Tier, now: Timestamp) -> Self {
+        Self { end: now.window_end(tier.period), used: Hits(0) }
+    }
+
+    fn offer(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Offer {
+        let (_, used) = self.open(tier, now);
+        Offer { admits: used.plus(hits) <= Hits(tier.requests.into()), used }
+    }
+
+    fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
+        let (end, used) = self.open(tier, now);
+        *self = Self { end, used: used.plus(hits) };
+    }
+
+    fn refuse(&mut self, _tier: &Tier, _now: Timestamp) {}
+
+    fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
+        let (end, used) = self.open(tier, now);
+        *self = Self { end, used: used.minus(hits) };
+    }
+
+    fn report(&self, tier: &Tier, now: Timestamp) -> Report {
+        let (end, used) = self.open(tier, now);
+        let left = u64::from(tier.requests).saturating_sub(used.0);
+        Report { remaining: u32::try_from(left).unwrap_or(u32::MAX), until_full: end.since(now) }
+    }
+
+    fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period {
+        if self.offer(tier, now, hits).admits { Period::default() } else { self.open(tier, now).0.since(now) }
+    }
+
+    fn idle_at(&self) -> Timestamp {
+        self.end
+    }
+
+    fn used(&self) -> Hits {
+        self.used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::algorithm::Algorithm;
+
+    fn tier(requests: u32) -> Tier {
+        Tier { requests, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow }
+    }
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_secs(seconds)
+    }
+
+    #[test]
+    fn admits_up_to_the_limit_and_again_in_the_next_window() {
+        let tier = tier(2);
+        let mut window = FixedWindow::unused(&tier, at(30));
+        for _ in 0..2 {
+            assert!(window.offer(&tier, at(30), Hits(1)).admits);
+            window.take(&tier, at(30), Hits(1));
+        }
+        assert!(!window.offer(&tier, at(59), Hits(1)).admits);
+        assert!(window.offer(&tier, at(60), Hits(2)).admits);
+        assert_eq!(window.wait(&tier, at(59), Hits(1)), Period::from_secs(1));
+    }
+
+    #[test]
+    fn a_check_with_no_hits_passes_at_the_limit_and_fails_past_it() {
+        let tier = tier(1);
+        let mut window = FixedWindow::unused(&tier, at(0));
+        window.take(&tier, at(0), Hits(1));
+        assert!(window.offer(&tier, at(0), Hits(0)).admits);
+        window.take(&tier, at(0), Hits(1));
+        assert!(!window.offer(&tier, at(0), Hits(0)).admits);
+    }
+
+    #[test]
+    fn hits_are_given_back_but_never_more_than_were_taken() {
+        let tier = tier(5);
+        let mut window = FixedWindow::unused(&tier, at(0));
+        window.take(&tier, at(0), Hits(3));
+        window.give_back(&tier, at(1), Hits(2));
+        assert_eq!(window.report(&tier, at(1)).remaining, 4);
+        window.give_back(&tier, at(1), Hits(u64::MAX));
+        assert_eq!(window.report(&tier, at(1)).remaining, 5);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_reopens_nothing() {
+        let tier = tier(1);
+        let mut window = FixedWindow::unused(&tier, at(60));
+        window.take(&tier, at(60), Hits(1));
+        assert!(!window.offer(&tier, at(59), Hits(1)).admits);
+    }
+
+    #[test]
+    fn the_largest_numbers_do_not_overflow() {
+        let tier = tier(u32::MAX);
+        let mut window = FixedWindow::unused(&tier, Timestamp::from_nanos(u64::MAX));
+        window.take(&tier, Timestamp::from_nanos(u64::MAX - 1), Hits(u64::MAX));
+        window.take(&tier, Timestamp::from_nanos(u64::MAX - 1), Hits(u64::MAX));
+        assert_eq!(window.report(&tier, Timestamp::from_nanos(u64::MAX - 1)).remaining, 0);
+    }
+}

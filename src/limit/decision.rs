@@ -1,0 +1,198 @@
+//! One counter's decision: all tiers of a rule together, or none.
+
+use smallvec::SmallVec;
+
+use super::{
+    algorithm::{Counter, Offer, Report, State as _},
+    rule::{Refused, Tier},
+    units::{Hits, Period, Timestamp},
+};
+
+/// What came of asking one rule's counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The tier that is reported, an index into the rule's. If over, the violated one with the longest wait; if not,
+    /// the one with the lowest share left. The first on ties.
+    pub tier: usize,
+    /// Whether the hits were refused.
+    pub over: bool,
+    /// What the reported tier had counted before this request.
+    pub before: Hits,
+    /// Whole requests that the reported tier would still admit.
+    pub remaining: u32,
+    /// If over, the wait until this very request could pass if nobody else takes any; else the time until the window
+    /// ends or the bucket is full.
+    pub reset: Period,
+}
+
+/// Whether hits are taken or given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// They are taken, if they fit.
+    Take,
+    /// They are given back, whether or not as many were taken.
+    GiveBack,
+}
+
+/// Decides about `hits` and counts them in `counters`, one for each of `tiers`.
+///
+/// Under [`Refused::Vanish`] a request that does not fit everywhere takes nothing anywhere. To give hits back always
+/// succeeds; the answer then says how things stand after it.
+///
+/// # Panics
+///
+/// If there are no tiers, or not as many counters.
+pub fn decide(
+    tiers: &[Tier],
+    counters: &mut [Counter],
+    refused: Refused,
+    direction: Direction,
+    hits: Hits,
+    now: Timestamp,
+) -> Taken {
+    assert!(!tiers.is_empty() && tiers.len() == counters.len());
+    for (tier, counter) in tiers.iter().zip(&mut *counters) {
+        counter.suit(tier, now);
+        if direction == Direction::GiveBack {
+            counter.give_back(tier, now, hits);
+        }
+    }
+    let hits = match direction {
+        Direction::Take => hits,
+        Direction::GiveBack => Hits(0),
+    };
+    let offers: SmallVec<[Offer; 2]> =
+        tiers.iter().zip(&*counters).map(|(tier, counter)| counter.offer(tier, now, hits)).collect();
+    let over = offers.iter().any(|offer| !offer.admits);
+    for (tier, counter) in tiers.iter().zip(&mut *counters) {
+        if !over || refused == Refused::Count {
+            counter.take(tier, now, hits);
+        } else {
+            counter.refuse(tier, now);
+        }
+    }
+    if over {
+        longest_wait(tiers, counters, &offers, hits, now)
+    } else {
+        lowest_share(tiers, counters, &offers, now)
+    }
+}
+
+/// The answer to a request that is over, from the tiers that refused it.
+fn longest_wait(tiers: &[Tier], counters: &[Counter], offers: &[Offer], hits: Hits, now: Timestamp) -> Taken {
+    let mut longest: Option<(usize, Period)> = None;
+    for (i, (tier, counter)) in tiers.iter().zip(counters).enumerate() {
+        if offers[i].admits {
+            continue;
+        }
+        let wait = counter.wait(tier, now, hits);
+        if longest.is_none_or(|(_, longest)| wait > longest) {
+            longest = Some((i, wait));
+        }
+    }
+    let (tier, reset) = longest.unwrap_or_default();
+    Taken {
+        tier,
+        over: true,
+        before: offers[tier].used,
+        remaining: counters[tier].report(&tiers[tier], now).remaining,
+        reset,
+    }
+}
+
+/// The answer to a request that passed, from the tier that is nearest to its limit.
+fn lowest_share(tiers: &[Tier], counters: &[Counter], offers: &[Offer], now: Timestamp) -> Taken {
+    let share = |report: &Report, tier: &Tier| (u64::from(report.remaining), u64::from(tier.requests));
+    let mut lowest = (0, counters[0].report(&tiers[0], now));
+    for (i, (tier, counter)) in tiers.iter().zip(counters).enumerate().skip(1) {
+        let report = counter.report(tier, now);
+        let (left, of) = share(&report, tier);
+        let (lowest_left, lowest_of) = share(&lowest.1, &tiers[lowest.0]);
+        if left * lowest_of < lowest_left * of {
+            lowest = (i, report);
+        }
+    }
+    let (tier, report) = lowest;
+    Taken {
+        tier,
+        over: false,
+        before: offers[tier].used,
+        remaining: report.remaining,
+        reset: report.until_full,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::algorithm::Algorithm;
+
+    fn tier(requests: u32, seconds: u64) -> Tier {
+        Tier { requests, period: Period::from_secs(seconds), algorithm: Algorithm::FixedWindow }
+    }
+
+    /// Counters that nobody has used, and a way to ask them.
+    struct Asked {
+        tiers: Vec<Tier>,
+        counters: Vec<Counter>,
+        refused: Refused,
+    }
+
+    impl Asked {
+        fn new(tiers: Vec<Tier>, refused: Refused) -> Self {
+            let counters = vec![Counter::default(); tiers.len()];
+            Self { tiers, counters, refused }
+        }
+
+        fn go(&mut self, direction: Direction, hits: u64, seconds: u64) -> Taken {
+            let now = Timestamp::from_secs(seconds);
+            decide(&self.tiers, &mut self.counters, self.refused, direction, Hits(hits), now)
+        }
+    }
+
+    #[test]
+    fn refused_hits_count_in_the_references_spelling() {
+        let mut asked = Asked::new(vec![tier(3, 60)], Refused::Count);
+        assert_eq!(asked.go(Direction::Take, 2, 0).remaining, 1);
+        let over = asked.go(Direction::Take, 5, 0);
+        assert!(over.over && over.remaining == 0 && over.before == Hits(2));
+        assert_eq!(asked.go(Direction::Take, 1, 0).before, Hits(7));
+    }
+
+    #[test]
+    fn a_request_that_one_tier_refuses_takes_nothing_from_the_others() {
+        let mut asked = Asked::new(vec![tier(2, 10), tier(100, 3600)], Refused::Vanish);
+        for _ in 0..2 {
+            assert!(!asked.go(Direction::Take, 1, 0).over);
+        }
+        for _ in 0..50 {
+            assert!(asked.go(Direction::Take, 1, 0).over);
+        }
+        assert_eq!(asked.counters[1].used(), Hits(2));
+    }
+
+    #[test]
+    fn the_violated_tier_with_the_longest_wait_is_reported() {
+        let mut asked = Asked::new(vec![tier(1, 10), tier(1, 60), tier(9, 3600)], Refused::Vanish);
+        asked.go(Direction::Take, 1, 0);
+        let over = asked.go(Direction::Take, 1, 1);
+        assert_eq!((over.tier, over.reset), (1, Period::from_secs(59)));
+    }
+
+    #[test]
+    fn the_tier_with_the_lowest_share_left_is_reported() {
+        let mut asked = Asked::new(vec![tier(100, 10), tier(4, 60)], Refused::Vanish);
+        let taken = asked.go(Direction::Take, 1, 0);
+        assert_eq!((taken.tier, taken.remaining), (1, 3));
+    }
+
+    #[test]
+    fn hits_are_given_back_to_every_tier() {
+        let mut asked = Asked::new(vec![tier(5, 10), tier(5, 60)], Refused::Vanish);
+        asked.go(Direction::Take, 4, 0);
+        let taken = asked.go(Direction::GiveBack, 3, 0);
+        assert!(!taken.over);
+        assert_eq!(taken.remaining, 4);
+        assert_eq!(asked.counters[1].used(), Hits(1));
+    }
+}

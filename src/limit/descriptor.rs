@@ -1,0 +1,92 @@
+//! What a caller asks, whichever door it came through.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use super::units::{Hits, Unit};
+
+/// One question: may these descriptors pass, and count their hits.
+///
+/// It borrows from the message that it was decoded from; nothing is copied on the way to a decision.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// Selects the tree of rules. Never empty past the door.
+    pub domain: &'a str,
+    /// At least one past the door. Each is matched and counted by itself.
+    pub descriptors: SmallVec<[Descriptor<'a>; 2]>,
+    /// Hits of every descriptor that does not bring its own; 0 stands for 1, as Envoy sends it when nothing is set.
+    pub hits: u32,
+}
+
+/// A path of entries, from the least to the most specific, that names what is limited.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Descriptor<'a> {
+    /// Must be as many as the rule is deep; an empty list matches nothing.
+    pub entries: SmallVec<[Entry<'a>; 4]>,
+    /// A limit that the caller brings along, in place of the configured one.
+    pub limit: Option<Override>,
+    /// Hits of this descriptor, before the request's; 0 checks without counting.
+    pub hits: Option<u64>,
+    /// The hits are given back instead of taken.
+    pub refund: bool,
+}
+
+/// One step of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Entry<'a> {
+    /// What kind of thing it is, such as `tenant`.
+    pub key: &'a str,
+    /// Which one, such as `acme`; may be empty.
+    pub value: &'a str,
+}
+
+/// A limit that a caller brings along: `requests` in each `unit`, a fixed window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// Requests admitted in a unit; 0 admits none.
+    pub requests: u32,
+    /// The unit of time.
+    pub unit: Unit,
+}
+
+// === impl Request ===
+
+impl Request<'_> {
+    /// The hits that `descriptor` takes: its own, else the request's, else one.
+    #[must_use]
+    pub fn hits_of(&self, descriptor: &Descriptor<'_>) -> Hits {
+        Hits(descriptor.hits.unwrap_or_else(|| u64::from(self.hits.max(1))))
+    }
+}
+
+// === impl Entry ===
+
+impl Entry<'_> {
+    /// `key_value`, or the key alone if there is no value: how paths name it.
+    #[must_use]
+    pub fn step(&self) -> String {
+        if self.value.is_empty() { self.key.to_owned() } else { format!("{}_{}", self.key, self.value) }
+    }
+}
+
+impl fmt::Display for Entry<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.key, self.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptors_hits_win_and_none_means_one() {
+        let own = |hits| Descriptor { hits, ..Descriptor::default() };
+        let request = |hits| Request { hits, ..Request::default() };
+        assert_eq!(request(0).hits_of(&own(None)), Hits(1));
+        assert_eq!(request(7).hits_of(&own(None)), Hits(7));
+        assert_eq!(request(7).hits_of(&own(Some(0))), Hits(0));
+        assert_eq!(request(7).hits_of(&own(Some(3))), Hits(3));
+    }
+}

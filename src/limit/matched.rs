@@ -1,0 +1,200 @@
+//! A request with the rules that it meets: what is to be counted, and what is not.
+
+use smallvec::SmallVec;
+
+use super::{
+    decision::Direction,
+    descriptor::{Descriptor, Entry, Request},
+    key::CounterKey,
+    matcher::{Lookup, PlacedRule, RuleSet},
+    rule::{Limit, Refused, Rule, Tier},
+    units::Hits,
+};
+
+/// The rules that the descriptors of one request meet.
+#[derive(Debug)]
+pub struct Matched<'a> {
+    /// One for each descriptor, in the request's order.
+    pub plans: SmallVec<[Plan<'a>; 2]>,
+    /// What is to be counted, in the request's order.
+    pub asks: SmallVec<[Ask<'a>; 2]>,
+    /// There are no rules for the request's domain.
+    pub unknown_domain: bool,
+}
+
+/// What is to be done about one descriptor.
+#[derive(Clone, Copy, Debug)]
+pub enum Plan<'a> {
+    /// It passes: no rule is for it, or the rule has no limit or was replaced.
+    Free,
+    /// It passes: its rule says so.
+    Unlimited(&'a PlacedRule),
+    /// It passes if this ask of [`Matched::asks`] does.
+    Limited(usize),
+}
+
+/// A question to a store: may these hits pass?
+#[derive(Debug)]
+pub struct Ask<'a> {
+    /// The rule that is asked about.
+    pub rule: RuleRef<'a>,
+    /// Names the counter to stores that speak in names, together with `entries` and [`Ask::shared`].
+    pub domain: &'a str,
+    /// The entries of the descriptor.
+    pub entries: &'a [Entry<'a>],
+    /// Identifies the counter within this process.
+    pub key: CounterKey,
+    /// How many hits.
+    pub hits: Hits,
+    /// Whether they are taken or given back.
+    pub direction: Direction,
+}
+
+/// How far a refusal reaches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// To its own descriptor. The others of the request count all the same: the reference's default.
+    #[default]
+    Descriptor,
+    /// To the whole request: if any of its descriptors is over, none of them counts. The reference's
+    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`, but exact: the offender does not count either.
+    Request,
+}
+
+/// A rule of the configuration, or one that the request brought along.
+#[derive(Debug)]
+pub enum RuleRef<'a> {
+    /// Of the configuration.
+    Placed(&'a PlacedRule),
+    /// Of the request.
+    Override(Box<Rule>),
+}
+
+// === impl Matched ===
+
+impl<'a> Matched<'a> {
+    /// Looks `request` up in `rules`, and takes out the rules that others replace.
+    #[must_use]
+    pub fn new(rules: &'a RuleSet, request: &'a Request<'_>) -> Self {
+        let mut matched = Self {
+            plans: SmallVec::new(),
+            asks: SmallVec::new(),
+            unknown_domain: !rules.has_domain(request.domain),
+        };
+        let mut found: SmallVec<[Option<RuleRef<'a>>; 2]> =
+            request.descriptors.iter().map(|descriptor| find(rules, request.domain, descriptor)).collect();
+        take_out_replaced(&mut found);
+        for (descriptor, rule) in request.descriptors.iter().zip(found) {
+            let plan = matched.plan(rules, request, descriptor, rule);
+            matched.plans.push(plan);
+        }
+        matched
+    }
+
+    fn plan(
+        &mut self,
+        rules: &RuleSet,
+        request: &'a Request<'_>,
+        descriptor: &'a Descriptor<'_>,
+        rule: Option<RuleRef<'a>>,
+    ) -> Plan<'a> {
+        let entries = &descriptor.entries;
+        let key = match &rule {
+            None => return Plan::Free,
+            Some(RuleRef::Placed(placed)) if placed.rule.limit == Limit::Unlimited => {
+                return Plan::Unlimited(placed);
+            }
+            Some(RuleRef::Placed(placed)) => rules.counter_key(placed, entries),
+            Some(RuleRef::Override(_)) => rules.override_key(request.domain, entries),
+        };
+        self.asks.extend(rule.map(|rule| Ask {
+            rule,
+            domain: request.domain,
+            entries,
+            key,
+            hits: request.hits_of(descriptor),
+            direction: if descriptor.refund { Direction::GiveBack } else { Direction::Take },
+        }));
+        Plan::Limited(self.asks.len() - 1)
+    }
+}
+
+/// The rule for one descriptor.
+fn find<'a>(rules: &'a RuleSet, domain: &str, descriptor: &Descriptor<'_>) -> Option<RuleRef<'a>> {
+    if let Some(limit) = descriptor.limit {
+        return rules.has_domain(domain).then(|| RuleRef::Override(Box::new(Rule::of_override(limit))));
+    }
+    match rules.find(domain, &descriptor.entries) {
+        Lookup::Rule(placed) => Some(RuleRef::Placed(placed)),
+        Lookup::NoRule | Lookup::UnknownDomain => None,
+    }
+}
+
+/// Takes out every rule that another of the request, wherever it stands, replaces. An unlimited rule replaces too,
+/// but is never replaced: it counts nothing that could be taken out.
+fn take_out_replaced(found: &mut [Option<RuleRef<'_>>]) {
+    if found.iter().flatten().all(|rule| rule.get().replaces.is_empty()) {
+        return;
+    }
+    let gone: SmallVec<[Box<str>; 4]> =
+        found.iter().flatten().flat_map(|rule| rule.get().replaces.iter().cloned()).collect();
+    for rule in found {
+        let replaced = rule.as_ref().is_some_and(|rule| {
+            let rule = rule.get();
+            rule.limit != Limit::Unlimited && rule.name.as_ref().is_some_and(|name| gone.contains(name))
+        });
+        if replaced {
+            *rule = None;
+        }
+    }
+}
+
+// === impl Ask ===
+
+impl Ask<'_> {
+    /// The tiers that must let it pass; at least one.
+    #[must_use]
+    pub fn tiers(&self) -> &[Tier] {
+        self.rule.get().tiers()
+    }
+
+    /// What becomes of its hits if they are refused.
+    #[must_use]
+    pub fn refused(&self) -> Refused {
+        match &self.rule.get().limit {
+            Limit::Tiers { refused, .. } => *refused,
+            Limit::Unlimited => Refused::Vanish,
+        }
+    }
+
+    /// What becomes of its hits if they are refused, where a refusal reaches as far as `scope`.
+    #[must_use]
+    pub fn refused_in(&self, scope: Scope) -> Refused {
+        match scope {
+            Scope::Descriptor => self.refused(),
+            Scope::Request => Refused::Vanish,
+        }
+    }
+
+    /// The text that stands in for the value of entry `i` in the counter's name.
+    #[must_use]
+    pub fn shared(&self, i: usize) -> Option<&str> {
+        match &self.rule {
+            RuleRef::Placed(placed) => placed.levels[i].shared.as_deref(),
+            RuleRef::Override(_) => None,
+        }
+    }
+}
+
+// === impl RuleRef ===
+
+impl RuleRef<'_> {
+    /// The rule.
+    #[must_use]
+    pub fn get(&self) -> &Rule {
+        match self {
+            Self::Placed(placed) => &placed.rule,
+            Self::Override(rule) => rule,
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! The compiled rules: which one does a descriptor match?
+//!
+//! A level is decided in the reference's order, without ever going back: the literal value; then the patterns with
+//! a `*`, in the order of declaration; then the key alone. A literal costs one hash look-up a level, whatever the number
+//! of rules; nothing on the way allocates.
+
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+};
+
+use hashbrown::{Equivalent, HashMap};
+
+use super::{
+    descriptor::Entry,
+    key::{CounterKey, KeyHasher},
+    pattern::{Pattern, Values},
+    rule::{Domain, Node, Origin, Rule},
+};
+
+/// All rules of a moment, compiled. Immutable: a reload makes another.
+#[derive(Debug)]
+pub struct RuleSet {
+    pub(super) domains: HashMap<Box<str>, NodeId, foldhash::fast::RandomState>,
+    /// The roots of the domains and everything below them.
+    pub(super) nodes: Vec<Branch>,
+    rules: Vec<PlacedRule>,
+    hasher: KeyHasher,
+}
+
+/// An index into [`RuleSet::nodes`].
+pub(super) type NodeId = usize;
+
+/// A node of the compiled tree: the ways down from here, and the rule of a descriptor that ends here.
+#[derive(Debug, Default)]
+pub(super) struct Branch {
+    literals: HashMap<Edge, NodeId, foldhash::fast::RandomState>,
+    pub(super) wildcards: Vec<(Box<str>, Pattern, NodeId)>,
+    any: HashMap<Box<str>, NodeId, foldhash::fast::RandomState>,
+    /// An index into [`RuleSet::rules`].
+    rule: Option<usize>,
+    pub(super) origin: Origin,
+}
+
+/// A literal way down.
+#[derive(Debug, PartialEq, Eq)]
+struct Edge {
+    key: Box<str>,
+    value: Box<str>,
+}
+
+/// What became of a look-up.
+#[derive(Clone, Copy, Debug)]
+pub enum Lookup<'a> {
+    /// There are no rules for this domain.
+    UnknownDomain,
+    /// The domain is known, but no rule is for this descriptor.
+    NoRule,
+    /// This one is.
+    Rule(&'a PlacedRule),
+}
+
+/// A rule and its place in the tree.
+#[derive(Debug)]
+pub struct PlacedRule {
+    /// What was declared.
+    pub rule: Rule,
+    /// Its number in its [`RuleSet`], from 0: for tables beside the set.
+    pub index: usize,
+    /// The domain that it is in.
+    pub domain: Box<str>,
+    /// The way to it, from the domain down. Never empty.
+    pub levels: Vec<Level>,
+    /// The domain, keys and values as declared. Names the rule where people look.
+    pub path: RulePath,
+    /// The key of its one counter, if no value is part of it.
+    sole_key: Option<CounterKey>,
+}
+
+/// A domain and the steps below it, as people are told of them: `shop.tenant_acme.method`. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RulePath(Box<[Box<str>]>);
+
+/// A step of the way to a rule.
+#[derive(Clone, Debug)]
+pub struct Level {
+    /// The key of the entry.
+    pub key: Box<str>,
+    /// The values that it may have.
+    pub values: Values,
+    /// The request's value is part of the stat's name.
+    pub value_to_metric: bool,
+    /// The text that stands in for the value in counters' keys.
+    pub shared: Option<Box<str>>,
+}
+
+// === impl RuleSet ===
+
+impl RuleSet {
+    /// Compiles `domains`. Where two nodes of a level have the same key and value, the first one counts; the
+    /// configuration refuses such files before they get here.
+    #[must_use]
+    pub fn new(domains: &[Domain], hasher: KeyHasher) -> Self {
+        let mut set = Self { domains: HashMap::default(), nodes: Vec::new(), rules: Vec::new(), hasher };
+        for domain in domains {
+            let root = set.add_branch(Branch::default());
+            set.domains.insert(domain.name.as_str().into(), root);
+            set.add_nodes(root, &domain.nodes, &domain.name, &mut Vec::new());
+        }
+        set
+    }
+
+    fn add_branch(&mut self, branch: Branch) -> NodeId {
+        self.nodes.push(branch);
+        self.nodes.len() - 1
+    }
+
+    fn add_nodes(&mut self, parent: NodeId, nodes: &[Node], domain: &str, way: &mut Vec<Level>) {
+        for node in nodes {
+            way.push(Level::of(node));
+            let id = self.add_branch(Branch { origin: node.origin.clone(), ..Branch::default() });
+            self.nodes[parent].lead(node, id);
+            if let Some(rule) = &node.rule {
+                let index = self.rules.len();
+                self.rules.push(PlacedRule::new(rule.clone(), index, domain, way, &self.hasher));
+                self.nodes[id].rule = Some(index);
+            }
+            self.add_nodes(id, &node.children, domain, way);
+            way.pop();
+        }
+    }
+
+    /// The rule for a descriptor of these `entries`: one that is exactly as deep as they are many.
+    #[must_use]
+    pub fn find(&self, domain: &str, entries: &[Entry<'_>]) -> Lookup<'_> {
+        let Some(&root) = self.domains.get(domain) else {
+            return Lookup::UnknownDomain;
+        };
+        let mut node = root;
+        for entry in entries {
+            match self.nodes[node].step(entry) {
+                Some((next, _)) => node = next,
+                None => return Lookup::NoRule,
+            }
+        }
+        match self.nodes[node].rule {
+            Some(rule) => Lookup::Rule(&self.rules[rule]),
+            None => Lookup::NoRule,
+        }
+    }
+
+    /// Whether there are rules for `domain`.
+    #[must_use]
+    pub fn has_domain(&self, domain: &str) -> bool {
+        self.domains.contains_key(domain)
+    }
+
+    /// Whether there are no domains at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+
+    /// Every rule, in the order of declaration; each has its place as its [`PlacedRule::index`].
+    #[must_use]
+    pub fn rules(&self) -> &[PlacedRule] {
+        &self.rules
+    }
+
+    /// The key of a limit that the caller brought along for `entries`.
+    #[must_use]
+    pub fn override_key(&self, domain: &str, entries: &[Entry<'_>]) -> CounterKey {
+        self.hasher.key(domain, entries, |_| None)
+    }
+
+    /// The key under which `rule`, which is one of this set, counts a descriptor of `entries`.
+    #[must_use]
+    pub fn counter_key(&self, rule: &PlacedRule, entries: &[Entry<'_>]) -> CounterKey {
+        rule.sole_key
+            .unwrap_or_else(|| self.hasher.key(&rule.domain, entries, |i| rule.levels[i].shared.as_deref()))
+    }
+}
+
+// === impl Branch ===
+
+/// Why a step was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Because {
+    Literal,
+    /// The n-th of the level's wildcards.
+    Wildcard(usize),
+    KeyAlone,
+}
+
+impl Branch {
+    /// Lets `node`'s values lead to `id`.
+    fn lead(&mut self, node: &Node, id: NodeId) {
+        let key = || node.key.as_str().into();
+        if node.values == Values::Any {
+            self.any.entry(key()).or_insert(id);
+        }
+        for pattern in node.values.patterns() {
+            // a value that is a pattern to the letter is a literal too: the reference looks there first
+            let edge = Edge { key: key(), value: pattern.text().into() };
+            self.literals.entry(edge).or_insert(id);
+            if pattern.is_wildcard() {
+                self.wildcards.push((key(), pattern.clone(), id));
+            }
+        }
+    }
+
+    /// The way down for `entry`, and why.
+    pub(super) fn step(&self, entry: &Entry<'_>) -> Option<(NodeId, Because)> {
+        if let Some(&node) = self.literals.get(entry) {
+            return Some((node, Because::Literal));
+        }
+        for (i, (key, pattern, node)) in self.wildcards.iter().enumerate() {
+            if **key == *entry.key && pattern.matches(entry.value) {
+                return Some((*node, Because::Wildcard(i)));
+            }
+        }
+        let node = self.any.get(entry.key)?;
+        Some((*node, Because::KeyAlone))
+    }
+}
+
+/// As [`Entry`] hashes, which an edge is looked up with.
+impl Hash for Edge {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { key, value } = self;
+        Entry { key, value }.hash(state);
+    }
+}
+
+impl Equivalent<Edge> for Entry<'_> {
+    fn equivalent(&self, edge: &Edge) -> bool {
+        *self.value == *edge.value && *self.key == *edge.key
+    }
+}
+
+// === impl PlacedRule ===
+
+impl PlacedRule {
+    fn new(rule: Rule, index: usize, domain: &str, way: &[Level], hasher: &KeyHasher) -> Self {
+        let path = RulePath::new(domain, way.iter().map(|level| level.name().into()));
+        Self {
+            rule,
+            index,
+            domain: domain.into(),
+            levels: way.to_vec(),
+            path,
+            sole_key: sole_key(domain, way, hasher),
+        }
+    }
+
+    /// The name that this rule's stats have for a descriptor of `entries`, if it is not its [`PlacedRule::path`].
+    ///
+    /// A value is part of it where the rule is a `detailed_metric` or the level says `value_to_metric`; a shared
+    /// pattern stands in for the value all the same.
+    #[must_use]
+    pub fn stat_path(&self, entries: &[Entry<'_>]) -> Option<RulePath> {
+        let shows = |level: &Level| {
+            level.shared.is_none()
+                && (self.rule.detailed_metric || level.value_to_metric)
+                && (level.values == Values::Any || level.values.is_wildcard())
+        };
+        if !self.levels.iter().any(shows) {
+            return None;
+        }
+        let steps = self
+            .levels
+            .iter()
+            .zip(entries)
+            .map(|(level, entry)| if shows(level) { entry.step().into() } else { level.name().into() });
+        Some(RulePath::new(&self.domain, steps))
+    }
+}
+
+// === impl RulePath ===
+
+impl RulePath {
+    /// The path of a limit that the caller brought along for `entries`: every value is in it.
+    #[must_use]
+    pub fn of_override(domain: &str, entries: &[Entry<'_>]) -> Self {
+        Self::new(domain, entries.iter().map(|entry| entry.step().into()))
+    }
+
+    fn new(domain: &str, steps: impl Iterator<Item = Box<str>>) -> Self {
+        Self(std::iter::once(domain.into()).chain(steps).collect())
+    }
+
+    /// The domain.
+    #[must_use]
+    pub fn domain(&self) -> &str {
+        &self.0[0]
+    }
+
+    /// The steps below the domain, outermost first, each a key or `key_value`.
+    #[must_use]
+    pub fn steps(&self) -> &[Box<str>] {
+        &self.0[1..]
+    }
+}
+
+/// Joined with dots.
+impl fmt::Display for RulePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("."))
+    }
+}
+
+/// The key of the one counter of a rule at the end of `way`, if every level's text is known beforehand.
+fn sole_key(domain: &str, way: &[Level], hasher: &KeyHasher) -> Option<CounterKey> {
+    let entries: Option<Vec<_>> = way
+        .iter()
+        .map(|level| {
+            let value = match (&level.shared, &level.values) {
+                (Some(shared), _) => shared,
+                (None, Values::One(pattern)) if !pattern.is_wildcard() => pattern.text(),
+                _ => return None,
+            };
+            Some(Entry { key: &level.key, value })
+        })
+        .collect();
+    Some(hasher.key(domain, &entries?, |_| None))
+}
+
+// === impl Level ===
+
+impl Level {
+    fn of(node: &Node) -> Self {
+        let shares =
+            matches!(node.values, Values::Of(_)) || (node.share_threshold && node.values.is_wildcard());
+        Self {
+            key: node.key.as_str().into(),
+            values: node.values.clone(),
+            value_to_metric: node.value_to_metric,
+            shared: shares.then(|| node.values.to_string().into()),
+        }
+    }
+
+    /// The key, and the values if there are any: `tenant`, `path_/v1/*`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match &self.values {
+            Values::Any => self.key.to_string(),
+            values => format!("{}_{values}", self.key),
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The pure core: what is asked, what the rules say, and how much is admitted. No tokio, no I/O, no clock.
+
+pub mod algorithm;
+mod decision;
+mod descriptor;
+mod key;
+mod matched;
+mod matcher;
+mod pattern;
+mod rule;
+mod tally;
+mod units;
+mod verdict;
+
+pub use algorithm::Algorithm;
+pub use decision::{Direction, Taken, decide};
+pub use descriptor::{Descriptor, Entry, Override, Request};
+pub use key::{CounterKey, KeyHasher};
+pub use matched::{Ask, Matched, Plan, RuleRef, Scope};
+pub use matcher::{Level, Lookup, PlacedRule, RulePath, RuleSet};
+pub use pattern::{Pattern, Values};
+pub use rule::{Domain, Limit, Metadata, Node, Origin, Refused, Rule, Tier};
+pub use tally::Tally;
+pub use units::{Hits, NANOS_PER_SECOND, Period, Timestamp, Unit};
+pub use verdict::{Code, CurrentLimit, Header, HeaderNames, Modes, Status, Verdict};

@@ -1,0 +1,160 @@
+//! Which values a level of a rule takes.
+
+use std::fmt;
+
+/// The values that a node of the rule tree matches, once its key does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// Every value, the empty one too.
+    Any,
+    /// One value, or one pattern.
+    One(Pattern),
+    /// Any of several values or patterns, which share their counter. Never empty.
+    Of(Vec<Pattern>),
+}
+
+/// A value as a rule writes it: literal, or with `*` for zero or more characters, anywhere and several times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    text: Box<str>,
+    /// The literal text between the stars. One part: no star, the value is literal.
+    parts: Box<[Box<str>]>,
+}
+
+// === impl Values ===
+
+impl Values {
+    /// The patterns, none for [`Values::Any`].
+    pub fn patterns(&self) -> impl Iterator<Item = &Pattern> {
+        match self {
+            Self::Any => [].iter(),
+            Self::One(pattern) => std::slice::from_ref(pattern).iter(),
+            Self::Of(patterns) => patterns.iter(),
+        }
+    }
+
+    /// Whether there is a `*` in any of them.
+    #[must_use]
+    pub fn is_wildcard(&self) -> bool {
+        self.patterns().any(Pattern::is_wildcard)
+    }
+
+    /// Whether a request's `value` is one of them.
+    #[must_use]
+    pub fn matches(&self, value: &str) -> bool {
+        matches!(self, Self::Any) || self.patterns().any(|pattern| pattern.matches(value))
+    }
+}
+
+/// The text that stands for the values in counters' keys and in stat names: several are joined with `|`.
+impl fmt::Display for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, pattern) in self.patterns().enumerate() {
+            if i > 0 {
+                f.write_str("|")?;
+            }
+            f.write_str(pattern.text())?;
+        }
+        Ok(())
+    }
+}
+
+// === impl Pattern ===
+
+impl Pattern {
+    /// The pattern that `text` writes.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        Self { text: text.into(), parts: text.split('*').map(Into::into).collect() }
+    }
+
+    /// As it was written.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether it holds a `*`.
+    #[must_use]
+    pub fn is_wildcard(&self) -> bool {
+        self.parts.len() > 1
+    }
+
+    /// Whether `value` has the shape of this pattern. Linear in the value's length: the leftmost place for each part
+    /// is always a right one, so nothing is ever tried twice.
+    #[must_use]
+    pub fn matches(&self, value: &str) -> bool {
+        let [first, middle @ .., last] = &*self.parts else {
+            return *self.text == *value;
+        };
+        let Some(mut rest) = value
+            .strip_prefix(&**first)
+            // what the first part took, the last cannot have: `ab*bc` is no shape of `abc`
+            .and_then(|rest| rest.strip_suffix(&**last))
+        else {
+            return false;
+        };
+        for part in middle {
+            let Some(at) = rest.find(&**part) else {
+                return false;
+            };
+            rest = &rest[at + part.len()..];
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(pattern: &str, value: &str) -> bool {
+        Pattern::new(pattern).matches(value)
+    }
+
+    #[test]
+    fn a_star_stands_for_zero_or_more_anywhere() {
+        for (pattern, value) in [
+            ("*", ""),
+            ("*", "anything"),
+            ("/api/*", "/api/"),
+            ("/api/*", "/api/v1/x"),
+            ("*.pdf", "a.pdf"),
+            ("/api/*/x/*/y", "/api/1/x/2/y"),
+            ("/api/*/x/*/y", "/api//x//y"),
+            ("a**b", "ab"),
+            ("a*b*a", "aba"),
+        ] {
+            assert!(matches(pattern, value), "{pattern} should match {value}");
+        }
+    }
+
+    #[test]
+    fn the_literal_parts_must_all_be_there_in_order_and_apart() {
+        for (pattern, value) in [
+            ("/api/*", "/ap"),
+            ("ab*bc", "abc"),
+            ("/api/*/x/*/y", "/api/1/y/2/x"),
+            ("a*b*a", "aa"),
+            ("*.pdf", "a.pdf.gz"),
+            ("a*a", "a"),
+        ] {
+            assert!(!matches(pattern, value), "{pattern} should not match {value}");
+        }
+    }
+
+    #[test]
+    fn without_a_star_it_is_literal() {
+        assert!(matches("GET", "GET"));
+        assert!(!matches("GET", "get"));
+        assert!(!Pattern::new("GET").is_wildcard());
+    }
+
+    #[test]
+    fn several_values_have_one_text() {
+        let values = Values::Of(vec![Pattern::new("GET"), Pattern::new("HEAD")]);
+        assert_eq!(values.to_string(), "GET|HEAD");
+        assert!(values.matches("HEAD") && !values.matches("PUT"));
+        assert_eq!(Values::Any.to_string(), "");
+    }
+}

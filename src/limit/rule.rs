@@ -1,0 +1,169 @@
+//! What a user declares: a tree of nodes for each domain, with a rule at some of them.
+
+use std::{fmt, sync::Arc};
+
+use serde_json::Map;
+
+use super::{
+    algorithm::Algorithm,
+    descriptor::Override,
+    pattern::Values,
+    units::{Period, Unit},
+};
+
+/// Free-form data that a rule hands to whoever asked, under the rules of protobuf's `Struct`.
+pub type Metadata = Map<String, serde_json::Value>;
+
+/// A domain with its tree, as declared; [`RuleSet`](super::RuleSet) compiles it.
+#[derive(Clone, Debug)]
+pub struct Domain {
+    /// Its name; not empty.
+    pub name: String,
+    /// The first level, in the order of declaration: wildcards are tried in it.
+    pub nodes: Vec<Node>,
+}
+
+/// One level of the tree: a key, the values that it takes, and what lies below.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The key that an entry must have; not empty.
+    pub key: String,
+    /// The values that an entry may have.
+    pub values: Values,
+    /// The values as written, not the request's value, are part of the counter's key. [`Values::Of`] always shares.
+    pub share_threshold: bool,
+    /// The request's value is part of the stat's name.
+    pub value_to_metric: bool,
+    /// The limit for a descriptor that ends here. Without one, such a descriptor passes freely.
+    pub rule: Option<Rule>,
+    /// The next level.
+    pub children: Vec<Node>,
+    /// Where it was declared.
+    pub origin: Origin,
+}
+
+/// A limit and how it is answered.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// What is admitted.
+    pub limit: Limit,
+    /// What a user calls it; answers carry it, and `replaces` refers to it.
+    pub name: Option<Box<str>>,
+    /// Names of rules that do not count where this one matches too.
+    pub replaces: Vec<Box<str>>,
+    /// Counts and reports, but a descriptor that is over is answered OK.
+    pub shadow_mode: bool,
+    /// Being over closes the request only when every quota rule of the request is over.
+    pub quota_mode: bool,
+    /// Every value is part of the stat's name.
+    pub detailed_metric: bool,
+    /// Handed out when the descriptor passes.
+    pub metadata: Option<Arc<Metadata>>,
+    /// Where it was declared.
+    pub origin: Origin,
+}
+
+/// What a rule admits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Everything, without counting.
+    Unlimited,
+    /// What each of these admits; a request must pass all of them. Never empty.
+    Tiers {
+        /// The limits, in the order of declaration.
+        tiers: Vec<Tier>,
+        /// What becomes of hits that are refused.
+        refused: Refused,
+    },
+}
+
+/// Whether hits that are refused count all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// They do: the reference's way, for rules in the reference's spelling, which have one tier.
+    Count,
+    /// They do not: nothing is taken from any tier unless all of them admit the request.
+    Vanish,
+}
+
+/// One limit: `requests` in each `period`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tier {
+    /// 0 to 2^32-1; 0 admits nothing.
+    pub requests: u32,
+    /// Longer than zero.
+    pub period: Period,
+    /// How the period is laid over time.
+    pub algorithm: Algorithm,
+}
+
+/// A place in a user's files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The file's path as the user named it; empty for what came over the wire.
+    pub file: Arc<str>,
+    /// Counted from 1; 0 if unknown.
+    pub line: u32,
+    /// Counted from 1, in characters; 0 if unknown.
+    pub column: u32,
+}
+
+// === impl Rule ===
+
+impl Rule {
+    /// The rule that stands for a limit which the caller brought along. It counts as the reference's rules do, and
+    /// has no name, mode or metadata.
+    #[must_use]
+    pub fn of_override(limit: Override) -> Self {
+        Self {
+            limit: Limit::reference(limit.requests, limit.unit.period()),
+            name: None,
+            replaces: Vec::new(),
+            shadow_mode: false,
+            quota_mode: false,
+            detailed_metric: false,
+            metadata: None,
+            origin: Origin::default(),
+        }
+    }
+
+    /// Its tiers; none if it is unlimited.
+    #[must_use]
+    pub fn tiers(&self) -> &[Tier] {
+        match &self.limit {
+            Limit::Unlimited => &[],
+            Limit::Tiers { tiers, .. } => tiers,
+        }
+    }
+}
+
+// === impl Limit ===
+
+impl Limit {
+    /// A limit in the reference's spelling: a fixed window in which refused hits count.
+    #[must_use]
+    pub fn reference(requests: u32, period: Period) -> Self {
+        Self::Tiers {
+            tiers: vec![Tier { requests, period, algorithm: Algorithm::FixedWindow }],
+            refused: Refused::Count,
+        }
+    }
+}
+
+// === impl Tier ===
+
+impl Tier {
+    /// The unit that answers name, if the period is exactly one.
+    #[must_use]
+    pub fn unit(&self) -> Option<Unit> {
+        Unit::of(self.period)
+    }
+}
+
+// === impl Origin ===
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.file, self.line, self.column)
+    }
+}

@@ -1,0 +1,77 @@
+//! How a request's hits divide over the stats of its rule.
+
+use super::{decision::Taken, rule::Refused, units::Hits};
+
+/// Hits by how they fared, after the reference: hits that straddle a threshold are split in proportion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Past the limit.
+    pub over_limit: u64,
+    /// Within the limit, but past the near-limit threshold.
+    pub near_limit: u64,
+    /// Of requests that were admitted.
+    pub within_limit: u64,
+}
+
+impl Tally {
+    /// The tally of `hits`, which were counted as `taken` against a limit of `limit`, with the near-limit threshold at
+    /// floor(`limit` * `near_ratio`).
+    #[must_use]
+    pub fn of(taken: &Taken, limit: u32, refused: Refused, hits: Hits, near_ratio: f32) -> Self {
+        let (before, after) = (taken.before.0, taken.before.plus(hits).0);
+        let near = near_threshold(limit, near_ratio);
+        let limit = u64::from(limit);
+        let all = hits.0;
+        if !taken.over {
+            let near_limit = after.saturating_sub(near.max(before));
+            return Self { over_limit: 0, near_limit, within_limit: all };
+        }
+        if refused == Refused::Vanish || before >= limit {
+            return Self { over_limit: all, ..Self::default() };
+        }
+        Self {
+            over_limit: after - limit,
+            near_limit: limit.saturating_sub(near.max(before)),
+            within_limit: 0,
+        }
+    }
+}
+
+/// In the reference's arithmetic: single precision, rounded down.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "it is the reference's arithmetic; the ratio is checked to be positive"
+)]
+fn near_threshold(limit: u32, ratio: f32) -> u64 {
+    (limit as f32 * ratio).floor() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::units::Period;
+
+    fn tally(before: u64, hits: u64, over: bool, refused: Refused) -> Tally {
+        let taken = Taken { tier: 0, over, before: Hits(before), remaining: 0, reset: Period::default() };
+        Tally::of(&taken, 10, refused, Hits(hits), 0.8)
+    }
+
+    #[test]
+    fn hits_that_straddle_a_threshold_are_split() {
+        let split = |over_limit, near_limit, within_limit| Tally { over_limit, near_limit, within_limit };
+        // the near-limit threshold is 8
+        assert_eq!(tally(0, 8, false, Refused::Count), split(0, 0, 8));
+        assert_eq!(tally(6, 3, false, Refused::Count), split(0, 1, 3));
+        assert_eq!(tally(8, 2, false, Refused::Count), split(0, 2, 2));
+        assert_eq!(tally(5, 10, true, Refused::Count), split(5, 2, 0));
+        assert_eq!(tally(9, 3, true, Refused::Count), split(2, 1, 0));
+        assert_eq!(tally(10, 3, true, Refused::Count), split(3, 0, 0));
+    }
+
+    #[test]
+    fn where_refused_hits_vanish_all_of_them_were_over() {
+        assert_eq!(tally(9, 3, true, Refused::Vanish).over_limit, 3);
+    }
+}

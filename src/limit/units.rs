@@ -1,0 +1,270 @@
+//! The quantities that limits are made of, each a type of its own so that they cannot be mistaken for one another.
+
+use std::{fmt, time::Duration};
+
+/// Nanoseconds in a second.
+pub const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// An instant: nanoseconds since the Unix epoch, from 1970 to 2554.
+///
+/// All arithmetic saturates: an instant past the last one is the last one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(u64);
+
+/// A length of time in nanoseconds, up to 584 years. Zero is a length, but no limit has it as its period.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Period(u64);
+
+/// A number of hits that a request takes, or gives back.
+///
+/// All arithmetic saturates, so a counter that is full to the brim stays there instead of starting over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hits(pub u64);
+
+/// The units of time that the reference's YAML and Envoy's API name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// One second.
+    Second,
+    /// 60 seconds.
+    Minute,
+    /// 3,600 seconds.
+    Hour,
+    /// 86,400 seconds, from midnight UTC.
+    Day,
+    /// Seven days, counted from the epoch (a Thursday).
+    Week,
+    /// 30 days, counted from the epoch: not a calendar month.
+    Month,
+    /// 365 days, counted from the epoch: not a calendar year.
+    Year,
+}
+
+// === impl Timestamp ===
+
+impl Timestamp {
+    /// The instant `nanos` nanoseconds after the epoch.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// The instant `millis` milliseconds after the epoch.
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// The instant `seconds` seconds after the epoch.
+    #[must_use]
+    pub const fn from_secs(seconds: u64) -> Self {
+        Self(seconds.saturating_mul(NANOS_PER_SECOND))
+    }
+
+    /// Nanoseconds since the epoch.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// This instant and `period` more.
+    #[must_use]
+    pub const fn after(self, period: Period) -> Self {
+        Self(self.0.saturating_add(period.0))
+    }
+
+    /// The time from `earlier` to this instant; zero if `earlier` is later, for clocks do step back.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Period {
+        Period(self.0.saturating_sub(earlier.0))
+    }
+
+    /// The end of the epoch-aligned window of length `period` that this instant lies in: later than the instant, by
+    /// at most `period`.
+    ///
+    /// # Panics
+    ///
+    /// If `period` is zero, which no [`Tier`](crate::limit::Tier) has.
+    #[must_use]
+    pub const fn window_end(self, period: Period) -> Self {
+        Self((self.0 - self.0 % period.0).saturating_add(period.0))
+    }
+}
+
+// === impl Period ===
+
+impl Period {
+    /// A length of `nanos` nanoseconds.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// A length of `millis` milliseconds.
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// A length of `seconds` seconds.
+    #[must_use]
+    pub const fn from_secs(seconds: u64) -> Self {
+        Self(seconds.saturating_mul(NANOS_PER_SECOND))
+    }
+
+    /// Its nanoseconds.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Its whole seconds, rounded up: a wait that is told in seconds must not end early.
+    #[must_use]
+    pub const fn as_secs_ceil(self) -> u64 {
+        self.0.div_ceil(NANOS_PER_SECOND)
+    }
+}
+
+impl From<Period> for Duration {
+    fn from(period: Period) -> Self {
+        Self::from_nanos(period.0)
+    }
+}
+
+/// As in the rule language: the largest of `d h m s ms us ns` that divides it, such as `90s` or `7d`.
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SUFFIXES: [(u64, &str); 7] = [
+            (86_400 * NANOS_PER_SECOND, "d"),
+            (3_600 * NANOS_PER_SECOND, "h"),
+            (60 * NANOS_PER_SECOND, "m"),
+            (NANOS_PER_SECOND, "s"),
+            (1_000_000, "ms"),
+            (1_000, "us"),
+            (1, "ns"),
+        ];
+        let (size, suffix) = SUFFIXES
+            .into_iter()
+            .find(|(size, _)| self.0 != 0 && self.0.is_multiple_of(*size))
+            .unwrap_or((1, "ns"));
+        write!(f, "{}{suffix}", self.0 / size)
+    }
+}
+
+// === impl Hits ===
+
+impl Hits {
+    /// These and `more`.
+    #[must_use]
+    pub const fn plus(self, more: Self) -> Self {
+        Self(self.0.saturating_add(more.0))
+    }
+
+    /// These without `less`, but never below none.
+    #[must_use]
+    pub const fn minus(self, less: Self) -> Self {
+        Self(self.0.saturating_sub(less.0))
+    }
+}
+
+// === impl Unit ===
+
+impl Unit {
+    /// Every unit, shortest first.
+    pub const ALL: [Self; 7] =
+        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+
+    /// How long it is.
+    #[must_use]
+    pub const fn period(self) -> Period {
+        Period::from_secs(match self {
+            Self::Second => 1,
+            Self::Minute => 60,
+            Self::Hour => 3_600,
+            Self::Day => 86_400,
+            Self::Week => 7 * 86_400,
+            Self::Month => 30 * 86_400,
+            Self::Year => 365 * 86_400,
+        })
+    }
+
+    /// The unit that lasts exactly `period`, if there is one.
+    #[must_use]
+    pub fn of(period: Period) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.period() == period)
+    }
+
+    /// The unit of that name, in any case, as the reference reads its YAML.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
+    }
+
+    /// Its name in capitals, as Envoy's API spells it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Second => "SECOND",
+            Self::Minute => "MINUTE",
+            Self::Hour => "HOUR",
+            Self::Day => "DAY",
+            Self::Week => "WEEK",
+            Self::Month => "MONTH",
+            Self::Year => "YEAR",
+        }
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_aligned_to_the_epoch() {
+        let minute = Unit::Minute.period();
+        assert_eq!(Timestamp::from_secs(0).window_end(minute), Timestamp::from_secs(60));
+        assert_eq!(Timestamp::from_secs(59).window_end(minute), Timestamp::from_secs(60));
+        assert_eq!(Timestamp::from_secs(60).window_end(minute), Timestamp::from_secs(120));
+    }
+
+    #[test]
+    fn a_week_begins_on_the_epochs_weekday() {
+        let thursday = Timestamp::from_secs(7 * 86_400);
+        assert_eq!(thursday.window_end(Unit::Week.period()), Timestamp::from_secs(14 * 86_400));
+    }
+
+    #[test]
+    fn periods_print_as_they_are_written() {
+        for (nanos, text) in [
+            (90 * NANOS_PER_SECOND, "90s"),
+            (7 * 86_400 * NANOS_PER_SECOND, "7d"),
+            (500_000_000, "500ms"),
+            (60 * NANOS_PER_SECOND, "1m"),
+            (0, "0ns"),
+        ] {
+            assert_eq!(Period::from_nanos(nanos).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn units_parse_in_any_case_and_know_their_length() {
+        assert_eq!(Unit::parse("mInUtE"), Some(Unit::Minute));
+        assert_eq!(Unit::parse("fortnight"), None);
+        for unit in Unit::ALL {
+            assert_eq!(Unit::of(unit.period()), Some(unit));
+        }
+        assert_eq!(Unit::of(Period::from_secs(120)), None);
+    }
+
+    #[test]
+    fn seconds_round_up() {
+        assert_eq!(Period::from_millis(1).as_secs_ceil(), 1);
+        assert_eq!(Period::from_secs(2).as_secs_ceil(), 2);
+    }
+}

@@ -1,0 +1,172 @@
+//! The way of one request: rules, store, verdict, stats. Every door leads here.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+
+use crate::{
+    limit::{
+        Ask, Direction, Matched, Modes, Request, RulePath, RuleRef, RuleSet, Scope, Taken, Tally, Timestamp,
+        Verdict,
+    },
+    observe::stats::{RuleStats, Stats},
+    store::{Store, StoreError},
+};
+
+/// Decides requests against the rules of the moment.
+#[derive(Debug)]
+pub struct Limiter<S> {
+    /// Swapped whole by a reload; a request keeps the rules that it started with. None before the first ones.
+    loaded: ArcSwapOption<Loaded>,
+    store: S,
+    stats: Arc<Stats>,
+    settings: Settings,
+}
+
+/// What the settings have to say about decisions.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How requests are answered.
+    pub modes: Modes,
+    /// How far a refusal reaches.
+    pub scope: Scope,
+    /// `NEAR_LIMIT_RATIO`: the share of a limit past which hits are near it, above 0.
+    pub near_limit_ratio: f32,
+}
+
+/// Rules with the stats that they count into.
+#[derive(Debug)]
+struct Loaded {
+    rules: RuleSet,
+    /// One for each rule, by its index.
+    stats: Vec<Arc<RuleStats>>,
+}
+
+/// Why a request was not decided. The texts are the reference's, to the letter: callers see them.
+#[derive(Debug, thiserror::Error)]
+pub enum LimitError {
+    /// The request names no domain.
+    #[error("rate limit domain must not be empty")]
+    EmptyDomain,
+    /// The request holds no descriptor.
+    #[error("rate limit descriptor list must not be empty")]
+    NoDescriptors,
+    /// There are no rules yet.
+    #[error("no rate limit configuration loaded")]
+    NoRules,
+    /// The store gave up.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+// === impl Settings ===
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { modes: Modes::default(), scope: Scope::default(), near_limit_ratio: 0.8 }
+    }
+}
+
+// === impl Limiter ===
+
+impl<S: Store> Limiter<S> {
+    /// A limiter that has no rules yet.
+    #[must_use]
+    pub fn new(store: S, stats: Arc<Stats>, settings: Settings) -> Self {
+        Self { loaded: ArcSwapOption::empty(), store, stats, settings }
+    }
+
+    /// Puts `rules` in the place of the present ones. Counts are kept: they belong to names, not to rules.
+    pub fn load(&self, rules: RuleSet) {
+        let stats = rules.rules().iter().map(|rule| self.stats.rule(&rule.path)).collect();
+        self.loaded.store(Some(Arc::new(Loaded { rules, stats })));
+    }
+
+    /// Runs `look` on the present rules, if there are any.
+    pub fn rules<T>(&self, look: impl FnOnce(&RuleSet) -> T) -> Option<T> {
+        self.loaded.load().as_deref().map(|loaded| look(&loaded.rules))
+    }
+
+    /// Where the counts live.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Decides `request` as of `now`, and hands the verdict to `answer`, which makes a door's answer of it while the
+    /// rules that it speaks of are held.
+    pub async fn decide<T>(
+        &self,
+        request: &Request<'_>,
+        now: Timestamp,
+        answer: impl FnOnce(&Verdict<'_>) -> T,
+    ) -> Result<T, LimitError> {
+        let decided = self.try_decide(request, now, answer).await;
+        match &decided {
+            Ok(_) => {}
+            Err(LimitError::Store(_)) => self.stats.redis_error.add(1),
+            Err(_) => self.stats.service_error.add(1),
+        }
+        decided
+    }
+
+    async fn try_decide<T>(
+        &self,
+        request: &Request<'_>,
+        now: Timestamp,
+        answer: impl FnOnce(&Verdict<'_>) -> T,
+    ) -> Result<T, LimitError> {
+        if request.domain.is_empty() {
+            return Err(LimitError::EmptyDomain);
+        }
+        if request.descriptors.is_empty() {
+            return Err(LimitError::NoDescriptors);
+        }
+        let loaded = self.loaded.load();
+        let loaded = loaded.as_ref().ok_or(LimitError::NoRules)?;
+
+        let matched = Matched::new(&loaded.rules, request);
+        let taken = self.store.take(&matched.asks, self.settings.scope, now).await?;
+        let verdict = Verdict::new(request, &matched, &taken, &self.settings.modes);
+        self.record(loaded, request, &matched, &taken, &verdict);
+        Ok(answer(&verdict))
+    }
+
+    fn record(
+        &self,
+        loaded: &Loaded,
+        request: &Request<'_>,
+        matched: &Matched<'_>,
+        taken: &[Taken],
+        verdict: &Verdict<'_>,
+    ) {
+        if matched.unknown_domain {
+            self.stats.unknown_domain(request.domain, request.descriptors.len() as u64);
+        }
+        if verdict.shadowed {
+            self.stats.global_shadow_mode.add(1);
+        }
+        // what is given back was counted when it was taken
+        for (ask, taken) in matched.asks.iter().zip(taken).filter(|(ask, _)| ask.direction == Direction::Take)
+        {
+            let rule = ask.rule.get();
+            let limit = ask.tiers()[taken.tier].requests;
+            let refused = ask.refused_in(self.settings.scope);
+            let tally = Tally::of(taken, limit, refused, ask.hits, self.settings.near_limit_ratio);
+            self.with_stats(loaded, ask, |stats| {
+                stats.record(ask.hits, tally, taken.over && rule.shadow_mode);
+            });
+        }
+    }
+
+    /// Runs `record` on the stats that `ask` counts into: the rule's, unless values are part of their name.
+    fn with_stats(&self, loaded: &Loaded, ask: &Ask<'_>, record: impl FnOnce(&RuleStats)) {
+        let path = match &ask.rule {
+            RuleRef::Placed(placed) => match placed.stat_path(ask.entries) {
+                None => return record(&loaded.stats[placed.index]),
+                Some(path) => path,
+            },
+            RuleRef::Override(_) => RulePath::of_override(ask.domain, ask.entries),
+        };
+        record(&self.stats.rule(&path));
+    }
+}

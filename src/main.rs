@@ -1,0 +1,3 @@
+//! The command line of weir.
+
+fn main() {}

@@ -1,0 +1,5 @@
+//! What weir tells of itself.
+
+pub mod stats;
+
+pub use stats::Stats;

@@ -1,0 +1,200 @@
+//! The embedded store: everything in this process's memory, bounded.
+//!
+//! Counters are spread over shards, each a hash table behind a lock of its own. A lock is held for one ask, never
+//! across a wait; all tiers of an ask are in one shard, so that deciding them together needs no second lock.
+
+mod shard;
+
+use std::{
+    future,
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+};
+
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+
+use self::shard::{Shard, Undo};
+use super::{Store, StoreError, Takens};
+use crate::limit::{Ask, CounterKey, Refused, Scope, Timestamp};
+
+/// Counters that one shard is meant for. Few enough that growing its table, which moves all of them under the lock,
+/// stays well below a millisecond.
+const COUNTERS_PER_SHARD: usize = 4096;
+
+/// Buckets that are looked at while a lock is held.
+const SWEEP_STRIDE: usize = 512;
+
+/// Counts in this process's memory.
+#[derive(Debug)]
+pub struct MemoryStore {
+    /// A power of two of them.
+    shards: Box<[Mutex<Shard>]>,
+    max_counters: usize,
+    /// Counters in all shards: kept here, so that the bound holds over all of them without taking every lock.
+    live: AtomicUsize,
+    dropped: AtomicU64,
+    swept: AtomicU64,
+}
+
+/// How full a [`MemoryStore`] is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Counters that are held now, expired ones too until they are swept.
+    pub live: usize,
+    /// Counters that may be held.
+    pub max: usize,
+    /// Counters that were dropped before they expired, because the store was full.
+    pub dropped: u64,
+    /// Counters that were taken out after they had expired.
+    pub swept: u64,
+}
+
+// === impl MemoryStore ===
+
+impl MemoryStore {
+    /// An empty store for up to `max_counters` counters, at least one.
+    #[must_use]
+    pub fn new(max_counters: usize) -> Self {
+        let max_counters = max_counters.max(1);
+        let shards = max_counters.div_ceil(COUNTERS_PER_SHARD).next_power_of_two();
+        Self {
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            max_counters,
+            live: AtomicUsize::new(0),
+            dropped: AtomicU64::new(0),
+            swept: AtomicU64::new(0),
+        }
+    }
+
+    /// How full it is.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        Usage {
+            live: self.live.load(Ordering::Relaxed),
+            max: self.max_counters,
+            dropped: self.dropped.load(Ordering::Relaxed),
+            swept: self.swept.load(Ordering::Relaxed),
+        }
+    }
+
+    /// How many steps of [`MemoryStore::sweep_step`] go once over the whole store.
+    #[must_use]
+    pub fn sweep_steps(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Takes out what has expired at `now` from one part of the store, the `step`-th modulo
+    /// [`MemoryStore::sweep_steps`]. No lock is held for longer than a few hundred counters take, so decisions go on
+    /// meanwhile.
+    pub fn sweep_step(&self, step: usize, now: Timestamp) {
+        let shard = &self.shards[step % self.shards.len()];
+        let mut from = Some(0);
+        while let Some(start) = from {
+            let (next, swept) = shard.lock().sweep(start, SWEEP_STRIDE, now);
+            self.live.fetch_sub(swept, Ordering::Relaxed);
+            self.swept.fetch_add(swept as u64, Ordering::Relaxed);
+            from = next;
+        }
+    }
+
+    /// Decides the asks of one request: [`Store::take`] without the wait that others need.
+    #[must_use]
+    pub fn decide(&self, asks: &[Ask<'_>], scope: Scope, now: Timestamp) -> Takens {
+        let takens = match scope {
+            Scope::Request if asks.len() > 1 => self.decide_together(asks, now),
+            _ => asks
+                .iter()
+                .map(|ask| {
+                    let mut shard = self.shards[self.index(ask.key)].lock();
+                    self.counting(&mut shard, |shard| shard.take(ask, ask.refused_in(scope), now))
+                })
+                .collect(),
+        };
+        if self.live.load(Ordering::Relaxed) > self.max_counters {
+            self.make_room(asks, now);
+        }
+        takens
+    }
+
+    /// All or nothing over several asks: every lock that is needed, in the one order that all requests keep to; then
+    /// one ask after the other; and if one is over, all are undone.
+    fn decide_together(&self, asks: &[Ask<'_>], now: Timestamp) -> Takens {
+        let mut indexes: SmallVec<[usize; 4]> = asks.iter().map(|ask| self.index(ask.key)).collect();
+        indexes.sort_unstable();
+        indexes.dedup();
+        let mut shards: SmallVec<[MutexGuard<'_, Shard>; 4]> =
+            indexes.iter().map(|index| self.shards[*index].lock()).collect();
+        let place = |ask: &Ask<'_>| indexes.partition_point(|index| *index < self.index(ask.key));
+
+        let mut undos: SmallVec<[Undo; 4]> = SmallVec::new();
+        let mut takens: Takens = asks
+            .iter()
+            .map(|ask| {
+                let shard = &mut shards[place(ask)];
+                undos.push(shard.undo(ask));
+                self.counting(shard, |shard| shard.take(ask, Refused::Vanish, now))
+            })
+            .collect();
+        if takens.iter().any(|taken| taken.over) {
+            for (ask, undo) in asks.iter().zip(undos).rev() {
+                self.counting(&mut shards[place(ask)], |shard| shard.restore(undo));
+            }
+            for (ask, taken) in asks.iter().zip(&mut takens).filter(|(_, taken)| !taken.over) {
+                *taken = shards[place(ask)].look(ask, now);
+            }
+        }
+        takens
+    }
+
+    /// Does something to a shard, and keeps the books on its counters.
+    fn counting<T>(&self, shard: &mut Shard, act: impl FnOnce(&mut Shard) -> T) -> T {
+        let before = shard.len();
+        let done = act(shard);
+        let after = shard.len();
+        if after > before {
+            self.live.fetch_add(after - before, Ordering::Relaxed);
+        } else if after < before {
+            self.live.fetch_sub(before - after, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// Drops counters until there are no more than may be: where the new ones are, so that it costs a lock that was
+    /// just held; elsewhere if there is nothing else to drop.
+    #[cold]
+    fn make_room(&self, asks: &[Ask<'_>], now: Timestamp) {
+        let first = asks.first().map_or(0, |ask| self.index(ask.key));
+        for turn in 0..self.shards.len() {
+            let shard = &self.shards[(first + turn) % self.shards.len()];
+            while self.live.load(Ordering::Relaxed) > self.max_counters {
+                let dropped = {
+                    let mut shard = shard.lock();
+                    // the last one of a shard may be the one that was just made
+                    shard.len() > usize::from(turn == 0 && self.shards.len() > 1)
+                        && self.counting(&mut shard, |shard| shard.drop_cheapest(now))
+                };
+                if !dropped {
+                    break;
+                }
+                self.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The shard of a key.
+    #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
+    fn index(&self, key: CounterKey) -> usize {
+        key.shard() as usize & (self.shards.len() - 1)
+    }
+}
+
+impl Store for MemoryStore {
+    fn take(
+        &self,
+        asks: &[Ask<'_>],
+        scope: Scope,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Takens, StoreError>> + Send {
+        future::ready(Ok(self.decide(asks, scope, now)))
+    }
+}

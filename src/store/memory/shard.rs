@@ -1,0 +1,174 @@
+//! One shard: a hash table of counters.
+
+use hashbrown::HashTable;
+use smallvec::SmallVec;
+
+use crate::limit::{
+    Ask, CounterKey, Direction, Hits, Refused, Taken, Tier, Timestamp,
+    algorithm::{Counter, State as _},
+    decide,
+};
+
+/// Buckets among which the cheapest counter to forget is looked for. A sample: to find the very cheapest would need an
+/// order over all of them, and with it more memory for each counter and more work for each hit.
+const SAMPLE: usize = 32;
+
+/// Counters, found by their key.
+#[derive(Debug, Default)]
+pub(super) struct Shard {
+    table: HashTable<Slot>,
+    /// The bucket where the next sample begins.
+    hand: usize,
+}
+
+/// A counter at its place. 40 bytes.
+#[derive(Debug)]
+struct Slot {
+    key: CounterKey,
+    counter: Counter,
+}
+
+/// What the counters of an ask were.
+pub(super) type Undo = SmallVec<[(CounterKey, Option<Counter>); 2]>;
+
+impl Shard {
+    /// How many counters there are.
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Decides `ask` and counts it.
+    pub(super) fn take(&mut self, ask: &Ask<'_>, refused: Refused, now: Timestamp) -> Taken {
+        let tiers = ask.tiers();
+        let mut places: SmallVec<[Option<usize>; 2]> = SmallVec::new();
+        let mut counters: SmallVec<[Counter; 2]> = SmallVec::new();
+        for tier in tiers {
+            let place = self.place(ask.key.of_tier(tier));
+            counters.push(self.lift(place, tier, now));
+            places.push(place);
+        }
+        let taken = decide(tiers, &mut counters, refused, ask.direction, ask.hits, now);
+        for (place, counter) in places.iter().zip(&mut counters) {
+            if let Some(place) = *place {
+                self.put(place, std::mem::take(counter));
+            }
+        }
+        // only now, for to insert may move the others; and what counts nothing need not be remembered
+        for ((place, counter), tier) in places.iter().zip(counters).zip(tiers) {
+            if place.is_none() && counter.used() > Hits(0) {
+                self.insert(ask.key.of_tier(tier), counter);
+            }
+        }
+        taken
+    }
+
+    /// How `ask` stands, counting nothing.
+    pub(super) fn look(&self, ask: &Ask<'_>, now: Timestamp) -> Taken {
+        let tiers = ask.tiers();
+        let mut counters: SmallVec<[Counter; 2]> = tiers
+            .iter()
+            .map(|tier| {
+                let place = self.place(ask.key.of_tier(tier));
+                let slot = place.and_then(|place| self.table.get_bucket(place));
+                slot.map_or_else(|| Counter::unused(tier, now), |slot| slot.counter.clone())
+            })
+            .collect();
+        decide(tiers, &mut counters, Refused::Vanish, Direction::Take, Hits(0), now)
+    }
+
+    /// What has to be [restored](Self::restore) to undo whatever happens to `ask`'s counters.
+    pub(super) fn undo(&self, ask: &Ask<'_>) -> Undo {
+        let keys = ask.tiers().iter().map(|tier| ask.key.of_tier(tier));
+        keys.map(|key| {
+            let slot = self.place(key).and_then(|place| self.table.get_bucket(place));
+            (key, slot.map(|slot| slot.counter.clone()))
+        })
+        .collect()
+    }
+
+    /// Makes counters what they were.
+    pub(super) fn restore(&mut self, undo: Undo) {
+        for (key, counter) in undo {
+            match (self.place(key), counter) {
+                (Some(place), Some(counter)) => self.put(place, counter),
+                (Some(place), None) => self.remove(place),
+                // nothing is dropped between a take and its undoing, for the lock is held
+                (None, Some(counter)) => self.insert(key, counter),
+                (None, None) => {}
+            }
+        }
+    }
+
+    /// Takes out what has expired at `now` from `stride` buckets, beginning with `start`. Tells the next bucket, if any
+    /// are left, and how many counters were taken out.
+    pub(super) fn sweep(&mut self, start: usize, stride: usize, now: Timestamp) -> (Option<usize>, usize) {
+        let before = self.table.len();
+        let end = (start + stride).min(self.table.num_buckets());
+        for place in start..end {
+            if self.table.get_bucket(place).is_some_and(|slot| slot.counter.idle_at() <= now) {
+                self.remove(place);
+            }
+        }
+        let swept = before - self.table.len();
+        if end < self.table.num_buckets() {
+            return (Some(end), swept);
+        }
+        // memory that a flood of keys has needed goes back when they are gone
+        if self.table.num_buckets() > 64 && self.table.len() * 8 < self.table.num_buckets() {
+            self.table.shrink_to(self.table.len() * 2, |slot| slot.key.hash());
+        }
+        (None, swept)
+    }
+
+    /// Drops the counter that is cheapest to forget, of a sample. Forgetting one admits the hits that it counts a
+    /// second time, until it would have expired: few hits and little time left make it cheap. Returns whether there was
+    /// one.
+    pub(super) fn drop_cheapest(&mut self, now: Timestamp) -> bool {
+        let buckets = self.table.num_buckets();
+        let mut cheapest: Option<(u128, usize)> = None;
+        for step in 0..buckets {
+            let place = (self.hand + step) % buckets;
+            if let Some(slot) = self.table.get_bucket(place) {
+                let left = slot.counter.idle_at().since(now).as_nanos();
+                let cost = u128::from(left) * u128::from(slot.counter.used().0);
+                if cheapest.is_none_or(|(least, _)| cost < least) {
+                    cheapest = Some((cost, place));
+                }
+            }
+            if step >= SAMPLE && cheapest.is_some() {
+                self.hand = place;
+                break;
+            }
+        }
+        if let Some((_, place)) = cheapest {
+            self.remove(place);
+        }
+        cheapest.is_some()
+    }
+
+    fn place(&self, key: CounterKey) -> Option<usize> {
+        self.table.find_bucket_index(key.hash(), |slot| slot.key == key)
+    }
+
+    /// Takes the counter out of its slot, to be put back; an unused one where there is none.
+    fn lift(&mut self, place: Option<usize>, tier: &Tier, now: Timestamp) -> Counter {
+        let slot = place.and_then(|place| self.table.get_bucket_mut(place));
+        slot.map_or_else(|| Counter::unused(tier, now), |slot| std::mem::take(&mut slot.counter))
+    }
+
+    fn put(&mut self, place: usize, counter: Counter) {
+        if let Some(slot) = self.table.get_bucket_mut(place) {
+            slot.counter = counter;
+        }
+    }
+
+    fn insert(&mut self, key: CounterKey, counter: Counter) {
+        self.table.insert_unique(key.hash(), Slot { key, counter }, |slot| slot.key.hash());
+    }
+
+    fn remove(&mut self, place: usize) {
+        if let Ok(slot) = self.table.get_bucket_entry(place) {
+            slot.remove();
+        }
+    }
+}

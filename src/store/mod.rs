@@ -1,0 +1,38 @@
+//! Where the counts live.
+//!
+//! A store runs the pure algorithms of [`limit`](crate::limit) atomically. It knows no protocol, and no protocol knows it.
+
+mod memory;
+
+use std::future::Future;
+
+use smallvec::SmallVec;
+
+pub use memory::{MemoryStore, Usage};
+
+use crate::limit::{Ask, Scope, Taken, Timestamp};
+
+/// The answers to the asks of one request, in their order.
+pub type Takens = SmallVec<[Taken; 2]>;
+
+/// Counts hits against limits.
+pub trait Store: Send + Sync + 'static {
+    /// Decides about `asks`, the asks of one request, as of `now`, and counts them as `scope` says.
+    ///
+    /// The answer has one [`Taken`] for each ask. A store that has to give up says why; it may then have counted all the
+    /// same.
+    fn take(
+        &self,
+        asks: &[Ask<'_>],
+        scope: Scope,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Takens, StoreError>> + Send;
+}
+
+/// Why a store gave up.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A store that counts over the network could not be asked.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+}
