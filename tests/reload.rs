@@ -1,0 +1,110 @@
+//! A reload under load: every answer comes from one tree, the old or the new, and counts go on.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use weir::{
+    Limiter, Settings,
+    limit::{
+        Descriptor, Domain, Entry, KeyHasher, Limit, Node, Origin, Period, Request, Rule, RuleSet, Timestamp,
+        Values,
+    },
+    observe::Stats,
+    store::MemoryStore,
+};
+
+/// Two rules, `a` and `b`, which both carry the generation in their name and as their limit.
+fn generation(n: u32, hasher: KeyHasher) -> RuleSet {
+    let node = |key: &str| Node {
+        key: key.into(),
+        values: Values::Any,
+        share_threshold: false,
+        value_to_metric: false,
+        rule: Some(Rule {
+            limit: Limit::reference(1_000_000 + n, Period::from_secs(60)),
+            name: Some(n.to_string().into()),
+            replaces: Vec::new(),
+            shadow_mode: false,
+            quota_mode: false,
+            detailed_metric: false,
+            metadata: None,
+            origin: Origin::default(),
+        }),
+        children: Vec::new(),
+        origin: Origin::default(),
+    };
+    RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node("a"), node("b")] }], hasher)
+}
+
+fn request() -> Request<'static> {
+    let descriptor = |key| Descriptor {
+        entries: [Entry { key, value: "v" }].into_iter().collect(),
+        ..Descriptor::default()
+    };
+    Request {
+        domain: "d",
+        descriptors: [descriptor("a"), descriptor("b")].into_iter().collect(),
+        hits: 1,
+    }
+}
+
+/// What one request was told: the names and limits of both its rules, and what is left of the first.
+type Told = (Vec<(String, u32)>, u32);
+
+fn ask(limiter: &Limiter<MemoryStore>) -> Told {
+    let request = request();
+    let decided = limiter.decide(&request, Timestamp::from_secs(1), |verdict| {
+        let limits = verdict.statuses.iter().map(|status| {
+            let limit = status.limit.expect("both descriptors have a rule");
+            (limit.name.unwrap_or_default().to_owned(), limit.tier.requests)
+        });
+        (limits.collect(), verdict.statuses[0].remaining)
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime can be made");
+    runtime.block_on(decided).expect("the memory store does not fail")
+}
+
+#[test]
+fn an_answer_under_load_is_of_one_generation_and_no_count_is_lost() {
+    let hasher = KeyHasher::random();
+    let limiter =
+        Arc::new(Limiter::new(MemoryStore::new(100), Arc::new(Stats::default()), Settings::default()));
+    limiter.load(generation(0, hasher));
+    let stop = Arc::new(AtomicBool::new(false));
+    let askers: Vec<_> = (0..3)
+        .map(|_| {
+            let (limiter, stop) = (Arc::clone(&limiter), Arc::clone(&stop));
+            thread::spawn(move || {
+                let mut asked = 0;
+                let mut generations = std::collections::BTreeSet::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let (limits, _) = ask(&limiter);
+                    let (name, requests) = &limits[0];
+                    assert_eq!(limits[0], limits[1], "one tree for the whole request");
+                    assert_eq!(*requests, 1_000_000 + name.parse::<u32>().expect("names are numbers"));
+                    generations.insert(name.clone());
+                    asked += 1;
+                }
+                (asked, generations.len())
+            })
+        })
+        .collect();
+    for n in 1..2_000 {
+        limiter.load(generation(n, hasher));
+        thread::yield_now();
+    }
+    stop.store(true, Ordering::Relaxed);
+    let done: Vec<(u32, usize)> =
+        askers.into_iter().map(|asker| asker.join().expect("every answer was whole")).collect();
+    let asked: u32 = done.iter().map(|(asked, _)| asked).sum();
+    assert!(done.iter().any(|(_, generations)| *generations > 1), "reloads happened while requests ran");
+
+    limiter.load(generation(0, hasher));
+    let (_, remaining) = ask(&limiter);
+    assert_eq!(remaining, 1_000_000 - asked - 1, "every hit counts, whatever tree it met");
+}
