@@ -149,7 +149,7 @@ impl<S: Store> Limiter<S> {
         for (ask, taken) in matched.asks.iter().zip(taken).filter(|(ask, _)| ask.direction == Direction::Take)
         {
             let rule = ask.rule.get();
-            let limit = ask.tiers()[taken.tier].requests;
+            let limit = ask.tiers()[taken.tier].capacity();
             let refused = ask.refused_in(self.settings.scope);
             let tally = Tally::of(taken, limit, refused, ask.hits, self.settings.near_limit_ratio);
             self.with_stats(loaded, ask, |stats| {

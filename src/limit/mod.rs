@@ -12,7 +12,7 @@ mod tally;
 mod units;
 mod verdict;
 
-pub use algorithm::Algorithm;
+pub use algorithm::{Algorithm, Bucket, Refill};
 pub use decision::{Direction, Taken, decide};
 pub use descriptor::{Descriptor, Entry, Override, Request};
 pub use key::{CounterKey, KeyHasher};

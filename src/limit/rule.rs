@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use serde_json::Map;
 
 use super::{
-    algorithm::Algorithm,
+    algorithm::{Algorithm, Bucket, Refill},
     descriptor::Override,
     pattern::Values,
     units::{Period, Unit},
@@ -153,6 +153,21 @@ impl Limit {
 // === impl Tier ===
 
 impl Tier {
+    /// The bucket of a token bucket; for other algorithms, one of the size of the limit.
+    #[must_use]
+    pub const fn bucket(&self) -> Bucket {
+        match self.algorithm {
+            Algorithm::TokenBucket(bucket) => bucket,
+            _ => Bucket { burst: self.requests, refill: Refill::Continuous, strict: false },
+        }
+    }
+
+    /// The most hits that it ever admits at once: the burst of a bucket, the limit of a window.
+    #[must_use]
+    pub const fn capacity(&self) -> u32 {
+        self.bucket().burst
+    }
+
     /// The unit that answers name, if the period is exactly one.
     #[must_use]
     pub fn unit(&self) -> Option<Unit> {
