@@ -5,8 +5,8 @@
 
 use weir::{
     limit::{
-        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Node, Origin, Period, Request, Rule, RuleSet,
-        Scope, Timestamp, Values,
+        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Node, Period, Request, Rule, RuleSet, Scope,
+        Timestamp, Values,
     },
     store::MemoryStore,
 };
@@ -14,27 +14,11 @@ use weir::{
 const COUNTERS: usize = 1_000_000;
 
 fn rules() -> RuleSet {
-    let rule = Rule {
-        limit: Limit::reference(1_000, Period::from_secs(60)),
-        name: None,
-        replaces: Vec::new(),
-        shadow_mode: false,
-        quota_mode: false,
-        detailed_metric: false,
-        metadata: None,
-        origin: Origin::default(),
-    };
     let mut nodes = Vec::new();
     for key in ["method", "path", "tenant"] {
-        nodes = vec![Node {
-            key: key.into(),
-            values: Values::Any,
-            share_threshold: false,
-            value_to_metric: false,
-            rule: (key == "method").then(|| rule.clone()),
-            children: nodes,
-            origin: Origin::default(),
-        }];
+        let limit = Limit::reference(1_000, Period::from_secs(60));
+        let rule = (key == "method").then(|| Rule::new(limit));
+        nodes = vec![Node { rule, children: nodes, ..Node::new(key, Values::Any) }];
     }
     RuleSet::new(&[Domain { name: "shop".into(), nodes }], KeyHasher::random())
 }

@@ -5,30 +5,11 @@
 use std::{hint::black_box, time::Duration};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use weir::limit::{
-    Domain, Entry, KeyHasher, Limit, Lookup, Node, Origin, Pattern, Period, Rule, RuleSet, Values,
-};
+use weir::limit::{Domain, Entry, KeyHasher, Limit, Lookup, Node, Pattern, Period, Rule, RuleSet, Values};
 
 fn node(key: &str, values: Values, rule: bool, children: Vec<Node>) -> Node {
-    let rule = rule.then(|| Rule {
-        limit: Limit::reference(1_000, Period::from_secs(60)),
-        name: None,
-        replaces: Vec::new(),
-        shadow_mode: false,
-        quota_mode: false,
-        detailed_metric: false,
-        metadata: None,
-        origin: Origin::default(),
-    });
-    Node {
-        key: key.into(),
-        values,
-        share_threshold: false,
-        value_to_metric: false,
-        rule,
-        children,
-        origin: Origin::default(),
-    }
+    let rule = rule.then(|| Rule::new(Limit::reference(1_000, Period::from_secs(60))));
+    Node { rule, children, ..Node::new(key, values) }
 }
 
 fn literal(value: &str) -> Values {

@@ -1,9 +1,7 @@
 //! The compiled matcher against an obviously right one, on random trees and requests.
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
-use weir::limit::{
-    Domain, Entry, KeyHasher, Limit, Lookup, Node, Origin, Pattern, Period, Rule, RuleSet, Values,
-};
+use weir::limit::{Domain, Entry, KeyHasher, Limit, Lookup, Node, Pattern, Period, Rule, RuleSet, Values};
 
 /// Few keys and values, so that levels collide, fall through and run into each other often.
 const KEYS: [&str; 3] = ["a", "b", "a_b"];
@@ -20,28 +18,15 @@ fn values() -> impl Strategy<Value = Values> {
 }
 
 fn rule() -> impl Strategy<Value = Option<Rule>> {
-    option::of(Just(Rule {
-        limit: Limit::reference(1, Period::from_secs(1)),
-        name: None,
-        replaces: Vec::new(),
-        shadow_mode: false,
-        quota_mode: false,
-        detailed_metric: false,
-        metadata: None,
-        origin: Origin::default(),
-    }))
+    option::of(Just(Rule::new(Limit::reference(1, Period::from_secs(1)))))
 }
 
 fn nodes() -> impl Strategy<Value = Vec<Node>> {
     let node = |children: BoxedStrategy<Vec<Node>>| {
         (select(&KEYS[..]), values(), rule(), children).prop_map(|(key, values, rule, children)| Node {
-            key: key.into(),
-            values,
-            share_threshold: false,
-            value_to_metric: false,
             rule,
             children,
-            origin: Origin::default(),
+            ..Node::new(key, values)
         })
     };
     let leaves = vec(node(Just(Vec::new()).boxed()), 0..5).boxed();

@@ -5,33 +5,16 @@ use std::{collections::HashMap, sync::Arc, thread};
 use proptest::{collection::vec, prelude::*};
 use weir::{
     limit::{
-        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Node, Origin, Override, Period, Request, Rule,
-        RuleSet, Scope, Taken, Timestamp, Unit, Values,
+        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Node, Override, Period, Request, Rule, RuleSet,
+        Scope, Taken, Timestamp, Unit, Values,
     },
     store::MemoryStore,
 };
 
 /// Rules under which every value of the key `k` has `limit` requests a minute.
 fn rules(limit: u32) -> RuleSet {
-    let rule = Rule {
-        limit: Limit::reference(limit, Period::from_secs(60)),
-        name: None,
-        replaces: Vec::new(),
-        shadow_mode: false,
-        quota_mode: false,
-        detailed_metric: false,
-        metadata: None,
-        origin: Origin::default(),
-    };
-    let node = Node {
-        key: "k".into(),
-        values: Values::Any,
-        share_threshold: false,
-        value_to_metric: false,
-        rule: Some(rule),
-        children: Vec::new(),
-        origin: Origin::default(),
-    };
+    let rule = Rule::new(Limit::reference(limit, Period::from_secs(60)));
+    let node = Node { rule: Some(rule), ..Node::new("k", Values::Any) };
     RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random())
 }
 

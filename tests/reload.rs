@@ -11,8 +11,7 @@ use std::{
 use weir::{
     Limiter, Settings,
     limit::{
-        Descriptor, Domain, Entry, KeyHasher, Limit, Node, Origin, Period, Request, Rule, RuleSet, Timestamp,
-        Values,
+        Descriptor, Domain, Entry, KeyHasher, Limit, Node, Period, Request, Rule, RuleSet, Timestamp, Values,
     },
     observe::Stats,
     store::MemoryStore,
@@ -20,23 +19,10 @@ use weir::{
 
 /// Two rules, `a` and `b`, which both carry the generation in their name and as their limit.
 fn generation(n: u32, hasher: KeyHasher) -> RuleSet {
-    let node = |key: &str| Node {
-        key: key.into(),
-        values: Values::Any,
-        share_threshold: false,
-        value_to_metric: false,
-        rule: Some(Rule {
-            limit: Limit::reference(1_000_000 + n, Period::from_secs(60)),
-            name: Some(n.to_string().into()),
-            replaces: Vec::new(),
-            shadow_mode: false,
-            quota_mode: false,
-            detailed_metric: false,
-            metadata: None,
-            origin: Origin::default(),
-        }),
-        children: Vec::new(),
-        origin: Origin::default(),
+    let node = |key: &str| {
+        let limit = Limit::reference(1_000_000 + n, Period::from_secs(60));
+        let rule = Rule { name: Some(n.to_string().into()), ..Rule::new(limit) };
+        Node { rule: Some(rule), ..Node::new(key, Values::Any) }
     };
     RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node("a"), node("b")] }], hasher)
 }

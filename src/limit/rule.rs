@@ -108,15 +108,32 @@ pub struct Origin {
     pub column: u32,
 }
 
+// === impl Node ===
+
+impl Node {
+    /// A node that is nothing but its key and values: without a rule, children or place.
+    #[must_use]
+    pub fn new(key: &str, values: Values) -> Self {
+        Self {
+            key: key.into(),
+            values,
+            share_threshold: false,
+            value_to_metric: false,
+            rule: None,
+            children: Vec::new(),
+            origin: Origin::default(),
+        }
+    }
+}
+
 // === impl Rule ===
 
 impl Rule {
-    /// The rule that stands for a limit which the caller brought along. It counts as the reference's rules do, and
-    /// has no name, mode or metadata.
+    /// A rule that is nothing but its limit: without name, modes, metadata or place.
     #[must_use]
-    pub fn of_override(limit: Override) -> Self {
+    pub fn new(limit: Limit) -> Self {
         Self {
-            limit: Limit::reference(limit.requests, limit.unit.period()),
+            limit,
             name: None,
             replaces: Vec::new(),
             shadow_mode: false,
@@ -125,6 +142,12 @@ impl Rule {
             metadata: None,
             origin: Origin::default(),
         }
+    }
+
+    /// The rule that stands for a limit which the caller brought along. It counts as the reference's rules do.
+    #[must_use]
+    pub fn of_override(limit: Override) -> Self {
+        Self::new(Limit::reference(limit.requests, limit.unit.period()))
     }
 
     /// Its tiers; none if it is unlimited.
