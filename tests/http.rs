@@ -95,11 +95,11 @@ fn context(service: &Service) -> Context<MemoryStore> {
 }
 
 async fn door(service: &Service) -> Door {
-    Door::open(http::router(context(service))).await
+    Door::open(http::router(&context(service))).await
 }
 
 async fn debug_door(service: &Service) -> Door {
-    Door::open(http::debug_router(context(service))).await
+    Door::open(http::debug_router(&context(service))).await
 }
 
 const ACME: &str =
@@ -204,7 +204,7 @@ async fn the_healthcheck_follows_health() {
     let service = Service::new(Vec::new());
     let context = context(&service);
     let health = context.health.clone();
-    let door = Door::open(http::router(context)).await;
+    let door = Door::open(http::router(&context)).await;
     let answer = door.get("/healthcheck").await;
     assert_eq!((answer.status, answer.body.as_str()), (200, "OK"));
     health.fail(Reason::Stopping);

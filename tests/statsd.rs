@@ -134,7 +134,7 @@ async fn what_happens_while_the_server_is_away_is_sent_when_it_is_back() {
 async fn a_stop_sends_what_is_left() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let rarely = StatsdSettings {
-        interval: Duration::from_secs(3_600),
+        interval: Duration::from_hours(1),
         ..settings(listener.local_addr().unwrap().port(), Protocol::Tcp)
     };
     let stats = Arc::new(Stats::default());
