@@ -16,7 +16,7 @@ use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle, time::timeout};
 use weir::{
     Settings,
     door::http::{self, Context},
-    limit::{HeaderNames, Modes, Period, Timestamp},
+    limit::{HeaderNames, HeaderStyle, Modes, Period, Timestamp},
     observe::{
         Health, Stats,
         health::Reason,
@@ -128,7 +128,11 @@ async fn json_is_decided_until_the_limit_and_again_in_the_next_window() {
 
 #[tokio::test]
 async fn every_field_of_a_request_is_understood() {
-    let modes = Modes { headers: Some(HeaderNames::default()), metadata: true, ..Modes::default() };
+    let modes = Modes {
+        headers: vec![HeaderStyle::Three(HeaderNames::default())],
+        metadata: true,
+        ..Modes::default()
+    };
     let settings = Settings { modes, ..Settings::default() };
     let service = Service::with(vec![unlimited("tenant", "")], Stats::default(), settings);
     let door = door(&service).await;
