@@ -6,7 +6,7 @@
 
 use std::{collections::HashMap, rc::Rc};
 
-use serde_yaml::granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
+use serde_yaml::granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, Tag};
 
 use super::scalar::Scalar;
 
@@ -89,11 +89,20 @@ impl Fault {
     fn new(at: Position, message: impl Into<String>) -> Self {
         Self { at, message: message.into() }
     }
+
+    fn too_deep(at: Position) -> Self {
+        Self::new(at, format!("nested deeper than {MAX_DEPTH} levels"))
+    }
 }
 
 impl From<&ScanError> for Fault {
     fn from(error: &ScanError) -> Self {
-        Self::new(Position::from(Span::empty(*error.marker())), error.info())
+        let at = Position::from(Span::empty(*error.marker()));
+        match error.kind() {
+            // the parser reads ahead, and so comes to its own limit of nested brackets first
+            ErrorKind::RecursionLimitExceeded => Self::too_deep(at),
+            _ => Self::new(at, error.info()),
+        }
     }
 }
 
@@ -261,7 +270,7 @@ impl Builder {
 
     fn check_depth(&self, height: usize, at: Position) -> Result<(), Fault> {
         if self.open.len() + height > MAX_DEPTH {
-            return Err(Fault::new(at, format!("nested deeper than {MAX_DEPTH} levels")));
+            return Err(Fault::too_deep(at));
         }
         Ok(())
     }

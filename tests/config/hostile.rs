@@ -112,7 +112,7 @@ fn ten_thousand_errors_are_cut_short() {
     let text = format!("domain: d\n{}", (0..10_000).map(|i| format!("k{i}: x\n")).collect::<String>());
     let errors = config::parse("f.yaml", &text).expect_err("errors").errors;
     assert_eq!(errors.len(), 101);
-    assert_eq!(errors[100].to_string(), "f.yaml: and 9900 more errors");
+    assert_eq!(errors[100].to_string(), "f.yaml:102:1: and 9900 more errors, of which this is the first");
 }
 
 #[test]

@@ -87,7 +87,7 @@ async fn what_was_not_waited_for_is_told_later() {
 
 /// Puts a link in the place of another in one step, as Kubernetes does.
 fn swap(link: &Path, target: &str) {
-    let new = link.with_extension("new");
+    let new = link.with_file_name("..new");
     symlink(target, &new).expect("a link");
     fs::rename(&new, link).expect("a rename");
 }
