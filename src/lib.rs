@@ -1,6 +1,8 @@
 //! weir decides, for Envoy and everything else that asks, whether a request may pass.
 
 pub mod clock;
+pub mod command;
+pub mod config;
 pub mod door;
 pub mod limit;
 mod limiter;

@@ -3,6 +3,7 @@
 pub mod algorithm;
 mod decision;
 mod descriptor;
+mod explain;
 mod headers;
 mod key;
 mod matched;
@@ -16,6 +17,7 @@ mod verdict;
 pub use algorithm::{Algorithm, Bucket, Refill};
 pub use decision::{Direction, Taken, decide};
 pub use descriptor::{Descriptor, Entry, Override, Request};
+pub use explain::{Explanation, Outcome, Step, Tried, What};
 pub use headers::{Header, HeaderNames, HeaderStyle};
 pub use key::{CounterKey, KeyHasher};
 pub use matched::{Ask, Matched, Plan, RuleRef, Scope};
