@@ -198,6 +198,27 @@ impl Tier {
     }
 }
 
+/// As people say it: `1000 requests per 10s, sliding window`.
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requests, period, algorithm } = self;
+        match algorithm {
+            Algorithm::FixedWindow => write!(f, "{requests} requests per {period}"),
+            Algorithm::SlidingWindow => write!(f, "{requests} requests per {period}, sliding window"),
+            Algorithm::TokenBucket(Bucket { burst, refill, strict }) => {
+                write!(f, "{requests} requests per {period}, token bucket with a burst of {burst}")?;
+                if *refill == Refill::Step {
+                    f.write_str(", refilled in steps")?;
+                }
+                if *strict {
+                    f.write_str(", strict")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
 // === impl Origin ===
 
 impl fmt::Display for Origin {
