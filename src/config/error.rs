@@ -143,8 +143,13 @@ impl FileReport {
     }
 
     pub(super) fn error(&mut self, at: Position, message: impl Into<String>) {
+        self.error_with(at, || message.into());
+    }
+
+    /// An error whose message is made only if it is told: for those of which a file may have millions.
+    pub(super) fn error_with(&mut self, at: Position, message: impl FnOnce() -> String) {
         if self.report.errors.len() < MOST_ERRORS {
-            self.report.error(self.origin(at), message.into());
+            self.report.error(self.origin(at), message());
         } else {
             if self.untold == 0 {
                 self.first_untold = at;

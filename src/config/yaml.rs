@@ -14,8 +14,8 @@ use super::scalar::Scalar;
 /// walks the tree is recursive.
 pub(super) const MAX_DEPTH: usize = 128;
 
-/// Nodes of a document, those that an alias stands for counted each time: some 300,000 rules.
-pub(super) const MAX_NODES: usize = 4_000_000;
+/// Nodes of a document, those that an alias stands for counted each time: some 150,000 rules.
+pub(super) const MAX_NODES: usize = 2_000_000;
 
 /// A place in a document: line and column counted from 1, in characters. The default, 0, is the document as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -158,7 +158,7 @@ fn rules_that_are_wrong_cannot_be_explained() {
 fn near_misses_are_cut_short() {
     let text = format!(
         "domain: d\ndescriptors: [{}]",
-        (0..50).map(|i| format!("{{key: k{i}}},")).collect::<String>()
+        (0..50).map(|i| format!("{{key: k{i}}}")).collect::<Vec<_>>().join(", ")
     );
     let loaded = weir::config::parse("f.yaml", &text).expect("rules");
     let rules = RuleSet::new(&loaded.domains, KeyHasher::random());

@@ -20,8 +20,8 @@ fn load(dir: &Path) -> Loaded {
 }
 
 /// The errors, without the directory's name.
-fn errors(dir: &Path, options: &Options) -> Vec<String> {
-    let errors = config::load(dir, options).expect_err("errors");
+fn errors(dir: &Path, options: Options) -> Vec<String> {
+    let errors = config::load(dir, &options).expect_err("errors");
     let prefix = format!("{}/", dir.display());
     errors.errors.iter().map(|error| error.to_string().replace(&prefix, "")).collect()
 }
@@ -52,7 +52,7 @@ fn one_bad_file_rejects_them_all_and_every_error_is_told() {
         ("c.yaml", "domain: c\nfoo: 1\nbar: 2\n"),
         ("d.yaml", ""),
     ]);
-    let errors = errors(dir.path(), &Options::default());
+    let errors = errors(dir.path(), Options::default());
     let starts = [
         "b.yaml:1:1: config file cannot have empty domain",
         "c.yaml:2:1: config error, unknown key 'foo'",
@@ -79,7 +79,7 @@ fn a_domain_in_two_files_is_an_error_unless_they_are_merged() {
         ("a.yaml", "domain: d\ndescriptors: [{key: a}]"),
         ("b.yaml", "domain: d\ndescriptors: [{key: b}]"),
     ]);
-    let errors = errors(dir.path(), &Options::default());
+    let errors = errors(dir.path(), Options::default());
     assert_eq!(errors.len(), 1);
     assert!(
         errors[0].starts_with("b.yaml:1:9: duplicate domain 'd' in config file; the first is at a.yaml:1:9"),
@@ -107,7 +107,7 @@ fn wildcards_of_merged_files_are_tried_in_the_order_of_paths() {
 #[test]
 fn duplicates_across_merged_files_name_both_places() {
     let text = "domain: d\ndescriptors: [{key: k, value: v}]";
-    let errors = errors(dir(&[("a.yaml", text), ("b/c.yaml", text)]).path(), &MERGE);
+    let errors = errors(dir(&[("a.yaml", text), ("b/c.yaml", text)]).path(), MERGE);
     assert_eq!(errors.len(), 1);
     assert!(
         errors[0].starts_with(
@@ -164,7 +164,7 @@ fn a_link_to_nowhere_is_an_error() {
     let dir = dir(&[("a.yaml", "domain: a")]);
     symlink("gone", dir.path().join("b.yaml")).expect("a link");
     symlink("c.yaml", dir.path().join("c.yaml")).expect("a link");
-    let errors = errors(dir.path(), &Options::default());
+    let errors = errors(dir.path(), Options::default());
     assert_eq!(errors.len(), 2);
     assert!(errors[0].starts_with("b.yaml: error loading config file: cannot read: "), "{errors:?}");
     assert!(errors[1].starts_with("c.yaml: error loading config file: cannot read: "), "{errors:?}");
@@ -182,7 +182,7 @@ fn what_is_no_file_is_left_alone() {
 fn a_folder_that_is_not_there_is_an_error() {
     let dir = tempfile::tempdir().expect("a directory");
     let gone = dir.path().join("gone");
-    let errors = errors(&gone, &Options::default());
+    let errors = errors(&gone, Options::default());
     assert_eq!(errors.len(), 1);
     assert!(
         errors[0].contains("/gone: error loading config file: cannot read the folder of rules: "),

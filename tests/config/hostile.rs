@@ -23,7 +23,7 @@ fn a_bomb_of_aliases() {
         writeln!(text, "a{i}: &a{i} [{alias}]").expect("a string");
     }
     let error = refused(&text);
-    assert!(error.ends_with("more than 4000000 values, aliases resolved"), "{error}");
+    assert!(error.ends_with("more than 2000000 values, aliases resolved"), "{error}");
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn a_bomb_of_merges() {
         writeln!(text, "a{i}: &a{i} {{<<: [*a{0}, *a{0}, *a{0}], j{i}: *a{0}}}", i - 1).expect("a string");
     }
     let error = refused(&text);
-    assert!(error.contains("more than 4000000 values") || error.contains("nested deeper"), "{error}");
+    assert!(error.contains("more than 2000000 values") || error.contains("nested deeper"), "{error}");
 }
 
 #[test]
@@ -109,7 +109,8 @@ fn ten_thousand_rules_are_fine() {
 
 #[test]
 fn ten_thousand_errors_are_cut_short() {
-    let text = format!("domain: d\n{}", (0..10_000).map(|i| format!("k{i}: x\n")).collect::<String>());
+    let text =
+        format!("domain: d\n{}", (0..10_000).map(|i| format!("k{i}: x")).collect::<Vec<_>>().join("\n"));
     let errors = config::parse("f.yaml", &text).expect_err("errors").errors;
     assert_eq!(errors.len(), 101);
     assert_eq!(errors[100].to_string(), "f.yaml:102:1: and 9900 more errors, of which this is the first");

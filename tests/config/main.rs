@@ -6,4 +6,5 @@ mod hostile;
 mod keys;
 mod matching;
 mod messages;
+mod tiers;
 mod watching;

@@ -1,5 +1,7 @@
 //! Which rule a descriptor matches: the reference's order, from YAML to the rule found.
 
+use std::fmt::Write as _;
+
 use weir::{
     config,
     limit::{Entry, KeyHasher, Lookup, Outcome, RuleSet},
@@ -8,15 +10,14 @@ use weir::{
 /// Rules of a domain `d`; every `limit: NAME` stands for a limit of that name.
 fn rules(descriptors: &str) -> RuleSet {
     let mut text = "domain: d\ndescriptors:\n".to_owned();
-    for line in descriptors.lines().filter(|line| !line.trim().is_empty()) {
+    for line in descriptors.lines() {
         match line.split_once("limit: ") {
             Some((indent, name)) => {
-                text.push_str(&format!(
-                    "{indent}rate_limit: {{unit: day, requests_per_unit: 1, name: {name}}}\n"
-                ));
+                writeln!(text, "{indent}rate_limit: {{unit: day, requests_per_unit: 1, name: {name}}}")
             }
-            None => text.push_str(&format!("{line}\n")),
+            None => writeln!(text, "{line}"),
         }
+        .expect("a string");
     }
     let loaded = config::parse("f.yaml", &text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
     RuleSet::new(&loaded.domains, KeyHasher::random())
