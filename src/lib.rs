@@ -1,7 +1,9 @@
 //! weir decides, for Envoy and everything else that asks, whether a request may pass.
 
+pub mod app;
 pub mod clock;
 pub mod command;
+pub mod config;
 pub mod door;
 pub mod limit;
 mod limiter;

@@ -2,4 +2,5 @@
 //! [`Verdict`](crate::limit::Verdict). Nothing else.
 
 pub mod grpc;
+pub mod http;
 pub mod wire;

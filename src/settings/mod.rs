@@ -16,7 +16,10 @@ pub use environment::{Environment, ProcessEnvironment};
 pub use flags::Flags;
 pub use read::{SettingError, SettingErrors};
 
-use crate::limiter;
+use crate::{
+    limiter,
+    observe::{log::Format, prometheus::TimeUnit, statsd::StatsdSettings},
+};
 
 /// Everything that can be set, resolved.
 #[derive(Clone, Debug)]
@@ -32,8 +35,8 @@ pub struct Settings {
     /// `USE_PROMETHEUS`: metrics on a port of their own, as the reference serves them. `/metrics` of the other two
     /// ports is there in any case.
     pub prometheus: Option<PrometheusSettings>,
-    /// `PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS`: response times are told in milliseconds.
-    pub response_time_as_millis: bool,
+    /// `PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS`: how metrics tell response times.
+    pub time_unit: TimeUnit,
     /// StatsD, if it is to be told.
     pub statsd: Option<StatsdSettings>,
     /// The log.
@@ -102,30 +105,13 @@ pub struct PrometheusSettings {
     pub path: String,
 }
 
-/// Where StatsD is, and how it is spoken to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StatsdSettings {
-    /// `STATSD_HOST`: a name or an address.
-    pub host: String,
-    /// `STATSD_PORT`.
-    pub port: u16,
-    /// `STATSD_PROTOCOL`.
-    pub udp: bool,
-    /// `USE_DOG_STATSD`: tags as `DogStatsD` writes them.
-    pub dog: bool,
-    /// `EXTRA_TAGS`: name and value, in the order of declaration.
-    pub tags: Vec<(String, String)>,
-    /// `STATS_FLUSH_INTERVAL`; above zero.
-    pub interval: Duration,
-}
-
 /// The log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
-    /// `LOG_LEVEL`, as given: [`observe::log`](crate::observe) knows the names.
+    /// `LOG_LEVEL`, as given: [`observe::log`](crate::observe::log) knows the names.
     pub level: String,
     /// `LOG_FORMAT`.
-    pub json: bool,
+    pub format: Format,
 }
 
 /// How the service stops.

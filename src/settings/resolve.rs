@@ -4,11 +4,16 @@ use std::{path::PathBuf, time::Duration};
 
 use super::{
     Address, Environment, Flags, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings,
-    SettingErrors, Settings, StatsdSettings, StopSettings, read::Reader, unsupported, value,
+    SettingErrors, Settings, StopSettings, read::Reader, unsupported, value,
 };
 use crate::{
     limit::{HeaderNames, Modes, Scope},
     limiter,
+    observe::{
+        log::Format,
+        prometheus::TimeUnit,
+        statsd::{Dialect, Protocol, StatsdSettings},
+    },
 };
 
 /// An hour.
@@ -25,11 +30,15 @@ impl Settings {
             http: Address { host: read.host("HOST"), port: read.port("PORT", 8080) },
             debug: Address { host: read.host("DEBUG_HOST"), port: read.port("DEBUG_PORT", 6070) },
             prometheus: prometheus(read),
-            response_time_as_millis: read.bool("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS"),
+            time_unit: if read.bool("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS") {
+                TimeUnit::Milliseconds
+            } else {
+                TimeUnit::Seconds
+            },
             statsd: statsd(read),
             log: LogSettings {
                 level: read.text("LOG_LEVEL", "WARN"),
-                json: read.choice("LOG_FORMAT", false, &[("text", false), ("json", true)]),
+                format: read.choice("LOG_FORMAT", Format::Text, &[("text", Format::Text), ("json", Format::Json)]),
             },
             limiter: limiter(read),
             max_counters: read.parsed("WEIR_MAX_COUNTERS", 1_000_000, |text| {
@@ -92,8 +101,7 @@ fn prometheus(read: &mut Reader<'_>) -> Option<PrometheusSettings> {
         value::address(text).ok_or("an address and port to listen on, such as :9090 or 127.0.0.1:9090")
     });
     let path = read.parsed("PROMETHEUS_PATH", "/metrics".to_owned(), |text| {
-        let plain = text.starts_with('/') && !text.contains(['{', '}', '?', '#']);
-        if plain { Ok(text.to_owned()) } else { Err("a path such as /metrics") }
+        if text.starts_with('/') { Ok(text.to_owned()) } else { Err("a path such as /metrics") }
     });
     let wanted = read.bool("USE_PROMETHEUS") && !read.bool("DISABLE_STATS");
     wanted.then_some(PrometheusSettings { address, path })
@@ -105,13 +113,14 @@ fn statsd(read: &mut Reader<'_>) -> Option<StatsdSettings> {
     let named = read.given("STATSD_HOST").is_some();
     let dog = read.bool("USE_DOG_STATSD");
     let wanted = read.parsed("USE_STATSD", named || dog, value::bool) || dog;
+    // the reference speaks to DogStatsD over UDP only, whatever this says
+    let protocol = read.choice("STATSD_PROTOCOL", Protocol::Tcp, &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)]);
     let settings = StatsdSettings {
         host: read.text("STATSD_HOST", "localhost"),
         port: read.port("STATSD_PORT", 8125),
-        // DogStatsD listens on UDP, and the reference speaks to it so
-        udp: read.choice("STATSD_PROTOCOL", dog, &[("tcp", false), ("udp", true)]),
-        dog,
-        tags: read.parsed("EXTRA_TAGS", Vec::new(), value::pairs),
+        protocol: if dog { Protocol::Udp } else { protocol },
+        dialect: if dog { Dialect::Dog } else { Dialect::Plain },
+        tags: read.parsed("EXTRA_TAGS", Vec::new(), value::pairs).into_iter().collect(),
         interval: read.parsed("STATS_FLUSH_INTERVAL", Duration::from_secs(10), |text| {
             let interval = value::duration(text)?;
             if interval.is_zero() { Err("a duration above 0, such as 10s") } else { Ok(interval) }

@@ -1,6 +1,6 @@
 //! `ShouldRateLimit`: decode, decide, encode.
 
-use std::{fmt, sync::Arc, time::Instant};
+use std::{fmt, sync::Arc};
 
 use tonic::Status;
 
@@ -8,7 +8,7 @@ use crate::{
     Limiter,
     clock::Clock,
     limit::Request,
-    observe::Stats,
+    observe::{Stats, stats::MethodStats},
     proto::envoy::service::ratelimit::v3::{
         RateLimitRequest, RateLimitResponse, rate_limit_service_server::RateLimitService,
     },
@@ -19,14 +19,14 @@ use crate::{
 pub struct Service<S> {
     limiter: Arc<Limiter<S>>,
     clock: Arc<dyn Clock>,
-    stats: Arc<Stats>,
+    stats: Arc<MethodStats>,
 }
 
 impl<S: Store> Service<S> {
     /// Answers with what `limiter` decides at the time that `clock` shows.
     #[must_use]
-    pub fn new(limiter: Arc<Limiter<S>>, clock: Arc<dyn Clock>, stats: Arc<Stats>) -> Self {
-        Self { limiter, clock, stats }
+    pub fn new(limiter: Arc<Limiter<S>>, clock: Arc<dyn Clock>, stats: &Stats) -> Self {
+        Self { limiter, clock, stats: stats.method("ShouldRateLimit") }
     }
 
     async fn answer(&self, message: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
@@ -43,9 +43,8 @@ impl<S: Store> RateLimitService for Service<S> {
         &self,
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<tonic::Response<RateLimitResponse>, Status> {
-        let begun = Instant::now();
+        let _call = self.stats.begin();
         let answer = self.answer(request.get_ref()).await;
-        let _ = (&self.stats, begun);
         answer.map(tonic::Response::new).inspect_err(|status| {
             tracing::debug!(code = ?status.code(), message = status.message(), "a request was not decided");
         })

@@ -31,7 +31,7 @@ fn without_a_word_the_references_defaults_hold() {
     assert!((settings.limiter.near_limit_ratio - 0.8).abs() < f32::EPSILON);
     assert!(settings.limiter.modes.headers.is_none());
     assert_eq!(settings.max_counters, 1_000_000);
-    assert_eq!(settings.log, LogSettings { level: "WARN".into(), json: false });
+    assert_eq!(settings.log, LogSettings { level: "WARN".into(), format: Format::Text });
     assert!(settings.statsd.is_none() && settings.prometheus.is_none() && settings.warnings.is_empty());
 }
 
@@ -130,12 +130,12 @@ fn statsd_runs_where_it_is_asked_for() {
     assert!(resolved(&[("USE_STATSD", "true")]).statsd.is_some_and(|statsd| statsd.host == "localhost"));
     let named =
         resolved(&[("STATSD_HOST", "stats"), ("EXTRA_TAGS", "env:prod")]).statsd.expect("it is named");
-    assert_eq!((named.host.as_str(), named.port, named.udp), ("stats", 8125, false));
-    assert_eq!(named.tags, [("env".to_owned(), "prod".to_owned())]);
+    assert_eq!((named.host.as_str(), named.port, named.protocol), ("stats", 8125, Protocol::Tcp));
+    assert_eq!(named.tags["env"], "prod");
     assert!(resolved(&[("STATSD_HOST", "stats"), ("USE_STATSD", "false")]).statsd.is_none());
     assert!(resolved(&[("STATSD_HOST", "stats"), ("DISABLE_STATS", "true")]).statsd.is_none());
     let dog = resolved(&[("USE_DOG_STATSD", "true"), ("USE_STATSD", "false")]).statsd;
-    assert!(dog.is_some_and(|statsd| statsd.dog && statsd.udp));
+    assert!(dog.is_some_and(|statsd| statsd.dialect == Dialect::Dog && statsd.protocol == Protocol::Udp));
 }
 
 #[test]
