@@ -1,11 +1,9 @@
-//! What the subcommands do, apart from how they are typed.
+//! What the command line does besides serving.
 
 pub mod call;
 mod check;
 mod descriptors;
-mod explain;
 
 pub use call::call;
 pub use check::check;
 pub use descriptors::{Descriptors, parse_entry};
-pub use explain::explain;
