@@ -3,49 +3,48 @@
 //! Start: rules, limiter, listeners, doors; so that whoever is let in finds everything there. Stop: health fails, and
 //! the doors go on for a moment; then they take no more, and what is open ends or is cut; the stats go last.
 
+mod doors;
 mod rules;
 mod sweep;
 
 use std::{error::Error, fmt, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{
-    net::TcpListener,
     sync::{Notify, watch},
-    task::JoinSet,
+    task::{JoinError, JoinSet},
     time::{sleep, timeout},
 };
 
-use self::rules::Rules;
+use self::{doors::Doors, rules::Rules};
 use crate::{
     Limiter,
     clock::{Clock, SystemClock},
-    config::ConfigErrors,
+    config::{ConfigErrors, Watch},
     door::{
-        grpc::{self, BindError, BoundTo, Listener, bind_tcp},
+        grpc::{self, BindError, BoundTo},
         http,
     },
     observe::{Health, Stats, health::Reason, statsd},
-    settings::Settings,
+    settings::{Settings, StopSettings},
     store::MemoryStore,
 };
 
-/// Time for what was cut to notice, before it is no longer waited for.
-const CUT_MARGIN: Duration = Duration::from_secs(1);
+/// Time for what was cut to notice, and for the last stats to be sent, before neither is waited for any longer.
+const MARGIN: Duration = Duration::from_secs(3);
 
 /// A service that listens, but does not answer yet.
 pub struct App {
-    settings: Settings,
-    clock: Arc<dyn Clock>,
-    limiter: Arc<Limiter<MemoryStore>>,
-    stats: Arc<Stats>,
-    health: Health,
+    context: Context,
     rules: Rules,
-    grpc: Listener,
-    http: TcpListener,
-    debug: TcpListener,
-    prometheus: Option<TcpListener>,
+    watch: Watch,
+    doors: Doors,
     addresses: Addresses,
+    statsd: Option<statsd::StatsdSettings>,
+    stop: StopSettings,
 }
+
+/// What every door is about.
+type Context = http::Context<MemoryStore>;
 
 /// Where a service listens in truth: with the ports that were free, where any was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,40 +97,20 @@ impl App {
             tracing::warn!("{warning}");
         }
         let stats = Arc::new(Stats::default());
-        let health = Health::new();
         let store = MemoryStore::new(settings.max_counters);
         let limiter = Arc::new(Limiter::new(store, Arc::clone(&stats), settings.limiter.clone()));
         stats.watch(&limiter);
-        let clocked = Arc::clone(&clock);
-        let rules = Rules::new(&settings, Arc::clone(&limiter), Arc::clone(&stats), health.clone(), clocked);
+        let time_unit = settings.time_unit;
+        let context = Context { limiter, stats, clock, health: Health::new(), time_unit };
+        let rules = Rules::new(&settings, context.clone());
+        // before the first load: what changes while that goes on is then seen
+        let watch = rules.watch();
         rules.load_first().await.map_err(AppError::Rules)?;
 
-        let grpc = Listener::bind(&settings.grpc.address).await?;
-        let http = bind_tcp(settings.http).await?;
-        let debug = bind_tcp(settings.debug).await?;
-        let prometheus = match &settings.prometheus {
-            Some(prometheus) => Some(bind_tcp(prometheus.address).await?),
-            None => None,
-        };
-        let addresses = Addresses {
-            grpc: grpc.address()?,
-            http: http.local_addr()?,
-            debug: debug.local_addr()?,
-            prometheus: prometheus.as_ref().map(TcpListener::local_addr).transpose()?,
-        };
-        Ok(Self {
-            settings,
-            clock,
-            limiter,
-            stats,
-            health,
-            rules,
-            grpc,
-            http,
-            debug,
-            prometheus,
-            addresses,
-        })
+        let doors = Doors::bind(&settings).await?;
+        let addresses = doors.addresses()?;
+        let Settings { statsd, stop, .. } = settings;
+        Ok(Self { context, rules, watch, doors, addresses, statsd, stop })
     }
 
     /// Where it listens.
@@ -149,68 +128,34 @@ impl App {
     /// Serves until `shutdown`, then stops as the settings say.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), AppError> {
         tracing::info!(addresses = %self.addresses, "listening");
-        let stop = self.settings.stop;
-        let health = self.health.clone();
         let (closing, closed) = watch::channel(false);
         let (ending, ended) = watch::channel(false);
-
+        let mut doors = self.doors.open(&self.context, &closed).await?;
+        let Context { limiter, clock, stats, health, .. } = self.context;
         let mut helpers = JoinSet::new();
-        helpers.spawn(sweep::run(Arc::clone(&self.limiter), Arc::clone(&self.clock)));
+        helpers.spawn(sweep::run(limiter, clock));
+        helpers.spawn(self.rules.follow(self.watch));
         let mut reporters = JoinSet::new();
-        if let Some(settings) = self.settings.statsd.clone() {
-            reporters.spawn(statsd::run(settings, Arc::clone(&self.stats), turned(ended)));
+        if let Some(settings) = self.statsd {
+            reporters.spawn(statsd::run(settings, stats, turned(ended)));
         }
-        let rules = self.rules.clone();
-        helpers.spawn(async move { rules.follow().await });
-        let mut doors = self.open(closed).await?;
 
         let outcome = tokio::select! {
             () = shutdown => Ok(()),
             ended = doors.join_next() => Err(premature(ended)),
-            ended = helpers.join_next() => Err(premature(ended.map(|ended| ended.map(|()| Ok(()))))),
+            ended = helpers.join_next() => Err(premature(ended.map(|ended| ended.map(Ok)))),
         };
         tracing::info!("stopping");
         health.fail(Reason::Stopping);
         if outcome.is_ok() {
-            sleep(stop.delay).await;
+            sleep(self.stop.delay).await;
         }
         closing.send_replace(true);
-        drain(doors, stop.timeout + CUT_MARGIN).await;
+        drain(doors, self.stop.timeout + MARGIN).await;
         ending.send_replace(true);
-        drain(reporters, CUT_MARGIN).await;
+        drain(reporters, MARGIN).await;
         helpers.shutdown().await;
         outcome
-    }
-
-    /// Opens every door, until `closed` turns true.
-    async fn open(self, closed: watch::Receiver<bool>) -> Result<JoinSet<io::Result<()>>, AppError> {
-        let mut doors = JoinSet::new();
-        let service =
-            grpc::Service::new(Arc::clone(&self.limiter), Arc::clone(&self.clock), &self.stats);
-        let life = grpc::Life {
-            age: self.settings.grpc.max_age,
-            grace: self.settings.grpc.max_age_grace,
-        };
-        let server = grpc::Server::new(service, self.health.subscribe(), life).await?;
-        let (listener, until, within) = (self.grpc, turned(closed.clone()), self.settings.stop.timeout);
-        doors.spawn(async move {
-            server.serve(listener, until, within).await;
-            Ok(())
-        });
-        let context = || http::Context {
-            limiter: Arc::clone(&self.limiter),
-            stats: Arc::clone(&self.stats),
-            clock: Arc::clone(&self.clock),
-            health: self.health.clone(),
-            time_unit: self.settings.time_unit,
-        };
-        doors.spawn(http::serve(self.http, http::router(context()), turned(closed.clone())));
-        doors.spawn(http::serve(self.debug, http::debug_router(context()), turned(closed.clone())));
-        if let (Some(listener), Some(prometheus)) = (self.prometheus, self.settings.prometheus) {
-            let router = http::metrics_router(&self.stats, prometheus.path, self.settings.time_unit);
-            doors.spawn(http::serve(listener, router, turned(closed)));
-        }
-        Ok(doors)
     }
 }
 
@@ -228,7 +173,7 @@ async fn drain<T: 'static>(mut tasks: JoinSet<T>, within: Duration) {
 }
 
 /// What to tell of a task that ended before it was told to.
-fn premature(ended: Option<Result<io::Result<()>, tokio::task::JoinError>>) -> AppError {
+fn premature(ended: Option<Result<io::Result<()>, JoinError>>) -> AppError {
     AppError::Ended(match ended {
         Some(Ok(Err(error))) => error.into(),
         Some(Err(error)) => error.into(),

@@ -1,18 +1,13 @@
 //! The rules of the moment: loaded at the start, and again whenever their files change.
 
-use std::sync::Arc;
-
 use tokio::{sync::Notify, task::spawn_blocking};
 
-use super::Reload;
+use super::{Context, Reload};
 use crate::{
-    Limiter,
-    clock::Clock,
     config::{self, ConfigErrors, Loaded, Watch},
     limit::{KeyHasher, NANOS_PER_SECOND, RuleSet},
-    observe::{Health, Stats, health::Reason},
+    observe::health::Reason,
     settings::{RulesSettings, Settings},
-    store::MemoryStore,
 };
 
 /// Loads rules into a limiter.
@@ -20,10 +15,7 @@ use crate::{
 pub(super) struct Rules {
     settings: RulesSettings,
     healthy_with_rules_only: bool,
-    limiter: Arc<Limiter<MemoryStore>>,
-    stats: Arc<Stats>,
-    health: Health,
-    clock: Arc<dyn Clock>,
+    context: Context,
     /// The same for every load: counters are found by the keys that it makes, and outlive the rules.
     hasher: KeyHasher,
     reload: Reload,
@@ -32,20 +24,11 @@ pub(super) struct Rules {
 // === impl Rules ===
 
 impl Rules {
-    pub(super) fn new(
-        settings: &Settings,
-        limiter: Arc<Limiter<MemoryStore>>,
-        stats: Arc<Stats>,
-        health: Health,
-        clock: Arc<dyn Clock>,
-    ) -> Self {
+    pub(super) fn new(settings: &Settings, context: Context) -> Self {
         Self {
             settings: settings.rules.clone(),
             healthy_with_rules_only: settings.healthy_with_rules_only,
-            limiter,
-            stats,
-            health,
-            clock,
+            context,
             hasher: KeyHasher::random(),
             reload: Reload::default(),
         }
@@ -56,10 +39,15 @@ impl Rules {
         self.reload.clone()
     }
 
+    /// Sees every change of the files from now on.
+    pub(super) fn watch(&self) -> Watch {
+        Watch::new(&self.settings.dir)
+    }
+
     /// Loads for the first time. An error is one only if the service must not start without rules.
     pub(super) async fn load_first(&self) -> Result<(), ConfigErrors> {
         if self.healthy_with_rules_only {
-            self.health.fail(Reason::NoConfiguration);
+            self.context.health.fail(Reason::NoConfiguration);
         }
         match self.load().await {
             Err(errors) if self.settings.force_start => {
@@ -71,8 +59,7 @@ impl Rules {
     }
 
     /// Loads again whenever something changes or is asked for, for ever. Where the new rules are bad the old ones stay.
-    pub(super) async fn follow(self) {
-        let mut watch = Watch::new(&self.settings.dir);
+    pub(super) async fn follow(self, mut watch: Watch) {
         loop {
             tokio::select! {
                 () = watch.changed() => {}
@@ -104,7 +91,7 @@ impl Rules {
                 Ok(())
             }
             Err(errors) => {
-                self.stats.config_load_error.add(1);
+                self.context.stats.config_load_error.add(1);
                 Err(errors)
             }
         }
@@ -115,14 +102,14 @@ impl Rules {
             tracing::warn!("{warning}");
         }
         let (domains, rules) = (loaded.domains.len(), set.rules().len());
-        self.limiter.load(set);
-        self.stats.config_load_success.add(1);
-        self.stats.config_loaded_at.set(self.clock.now().as_nanos() / NANOS_PER_SECOND);
+        self.context.limiter.load(set);
+        self.context.stats.config_load_success.add(1);
+        self.context.stats.config_loaded_at.set(self.context.clock.now().as_nanos() / NANOS_PER_SECOND);
         if self.healthy_with_rules_only {
             if domains == 0 {
-                self.health.fail(Reason::NoConfiguration);
+                self.context.health.fail(Reason::NoConfiguration);
             } else {
-                self.health.ok(Reason::NoConfiguration);
+                self.context.health.ok(Reason::NoConfiguration);
             }
         }
         tracing::info!(files = loaded.files, domains, rules, "rules loaded");

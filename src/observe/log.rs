@@ -91,7 +91,12 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let mut time = String::new();
         SystemTime.format_time(&mut Writer::new(&mut time))?;
         let mut fields = Fields(Map::new());
@@ -213,7 +218,12 @@ mod tests {
     fn json_has_the_references_keys() {
         let text = written("WARN", Format::Json, || {
             let error = io::Error::other("gone");
-            tracing::warn!(file = "a.yaml", line = 3_u64, error = &error as &dyn std::error::Error, "bad \"rules\"");
+            tracing::warn!(
+                file = "a.yaml",
+                line = 3_u64,
+                error = &error as &dyn std::error::Error,
+                "bad \"rules\""
+            );
             tracing::info!("not to be seen");
         });
         let line: Value = serde_json::from_str(&text).unwrap();

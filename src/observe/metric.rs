@@ -71,11 +71,7 @@ impl Source for MemoryStore {
                 "Counters dropped before they expired, because memory was full.",
                 usage.dropped,
             ),
-            Metric::counter(
-                "weir.counters.swept",
-                "Counters taken out after they had expired.",
-                usage.swept,
-            ),
+            Metric::counter("weir.counters.swept", "Counters taken out after they had expired.", usage.swept),
         ]
     }
 }

@@ -91,7 +91,11 @@ fn service(page: &mut Page, stats: &Stats) {
             "Configurations that were loaded.",
             &stats.config_load_success,
         ),
-        ("ratelimit_service_config_load_error", "Configurations that were refused.", &stats.config_load_error),
+        (
+            "ratelimit_service_config_load_error",
+            "Configurations that were refused.",
+            &stats.config_load_error,
+        ),
         (
             "ratelimit_service_global_shadow_mode",
             "Requests that were over, but let through because the whole service runs in shadow mode.",
@@ -259,7 +263,9 @@ mod tests {
         stats.method("ShouldRateLimit").record(Duration::from_micros(250));
         for (unit, sum) in [(TimeUnit::Seconds, "0.00025"), (TimeUnit::Milliseconds, "0.25")] {
             let text = render(&stats, unit);
-            for bound in ["0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "5", "10", "+Inf"] {
+            for bound in
+                ["0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "5", "10", "+Inf"]
+            {
                 assert!(text.contains(&format!(",le=\"{bound}\"}} ")), "{bound} in {unit:?}");
             }
             let line = format!("response_time_seconds_sum{{grpc_method=\"ShouldRateLimit\"}} {sum}\n");

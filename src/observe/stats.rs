@@ -217,8 +217,7 @@ impl Stats {
 impl Rules {
     fn make(&mut self, path: &RulePath) -> Arc<RuleStats> {
         let path = Arc::new(path.clone());
-        let made =
-            self.by_path.entry(Arc::clone(&path)).or_insert_with(|| Arc::new(RuleStats::new(path)));
+        let made = self.by_path.entry(Arc::clone(&path)).or_insert_with(|| Arc::new(RuleStats::new(path)));
         Arc::clone(made)
     }
 }

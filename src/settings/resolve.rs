@@ -38,7 +38,11 @@ impl Settings {
             statsd: statsd(read),
             log: LogSettings {
                 level: read.text("LOG_LEVEL", "WARN"),
-                format: read.choice("LOG_FORMAT", Format::Text, &[("text", Format::Text), ("json", Format::Json)]),
+                format: read.choice(
+                    "LOG_FORMAT",
+                    Format::Text,
+                    &[("text", Format::Text), ("json", Format::Json)],
+                ),
             },
             limiter: limiter(read),
             max_counters: read.parsed("WEIR_MAX_COUNTERS", 1_000_000, |text| {
@@ -114,7 +118,8 @@ fn statsd(read: &mut Reader<'_>) -> Option<StatsdSettings> {
     let dog = read.bool("USE_DOG_STATSD");
     let wanted = read.parsed("USE_STATSD", named || dog, value::bool) || dog;
     // the reference speaks to DogStatsD over UDP only, whatever this says
-    let protocol = read.choice("STATSD_PROTOCOL", Protocol::Tcp, &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)]);
+    let protocol =
+        read.choice("STATSD_PROTOCOL", Protocol::Tcp, &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)]);
     let settings = StatsdSettings {
         host: read.text("STATSD_HOST", "localhost"),
         port: read.port("STATSD_PORT", 8125),

@@ -31,7 +31,10 @@ async fn errors_have_the_references_words() {
     let empty = weir.ask(request("", [descriptor([("five", "x")])])).await.expect_err("no domain");
     assert_eq!((empty.code(), empty.message()), (Code::Unknown, "rate limit domain must not be empty"));
     let none = weir.ask(request("d", [])).await.expect_err("no descriptors");
-    assert_eq!((none.code(), none.message()), (Code::Unknown, "rate limit descriptor list must not be empty"));
+    assert_eq!(
+        (none.code(), none.message()),
+        (Code::Unknown, "rate limit descriptor list must not be empty")
+    );
     weir.answer(request("d", [descriptor([("five", "x")])])).await;
 }
 
@@ -63,11 +66,14 @@ async fn headers_tell_of_the_descriptor_that_is_nearest_to_its_limit() {
     let free = || descriptor([("nobody", "x")]);
 
     let lowest = weir.answer(request("d", [free(), five(), one()])).await;
-    let of_one =
-        [("RateLimit-Limit", "1"), ("RateLimit-Remaining", "0"), ("RateLimit-Reset", "1710")];
+    let of_one = [("RateLimit-Limit", "1"), ("RateLimit-Remaining", "0"), ("RateLimit-Reset", "1710")];
     assert_eq!(headers(&lowest), of_one, "on OK, too");
     let first = weir.answer(request("d", [hits(4, five()), one()])).await;
-    assert_eq!(headers(&first), of_one, "the last that is over wins, though the first one has as little left");
+    assert_eq!(
+        headers(&first),
+        of_one,
+        "the last that is over wins, though the first one has as little left"
+    );
     let tied = weir.answer(request("d", [hits(0, five()), quota()])).await;
     let of_five = [("RateLimit-Limit", "5"), ("RateLimit-Remaining", "0"), ("RateLimit-Reset", "30")];
     assert_eq!(headers(&tied), of_five, "the first on ties, and no quota in its place");

@@ -44,7 +44,8 @@ async fn a_request_is_over_when_the_count_after_it_is_past_the_limit() {
 #[tokio::test]
 async fn windows_are_aligned_to_the_epoch_and_say_when_they_end() {
     let mut weir = Weir::start(RULES).await;
-    let both = || request("shop", [descriptor([("hello", "a")]), descriptor([("tenant", "t"), ("path", "/")])]);
+    let both =
+        || request("shop", [descriptor([("hello", "a")]), descriptor([("tenant", "t"), ("path", "/")])]);
     let resets = |answer: &weir::proto::envoy::service::ratelimit::v3::RateLimitResponse| -> Vec<(i64, i32)> {
         let statuses = answer.statuses.iter();
         statuses.map(|s| s.duration_until_reset.map_or((-1, 0), |d| (d.seconds, d.nanos))).collect()
@@ -118,12 +119,17 @@ async fn hits_are_given_back_but_never_past_none() {
 #[tokio::test]
 async fn what_no_limit_is_for_passes() {
     let mut weir = Weir::start(RULES).await;
-    for (domain, entries) in
-        [("shop", ("nobody", "x")), ("shop", ("open", "x")), ("shop", ("tenant", "t")), ("elsewhere", ("hello", "x"))]
-    {
+    for (domain, entries) in [
+        ("shop", ("nobody", "x")),
+        ("shop", ("open", "x")),
+        ("shop", ("tenant", "t")),
+        ("elsewhere", ("hello", "x")),
+    ] {
         let answer = weir.answer(request(domain, [descriptor([entries])])).await;
         assert_eq!(gist(&answer), (Ok, vec![(Ok, 0)]), "{domain} {entries:?}");
-        assert!(answer.statuses[0].current_limit.is_none() && answer.statuses[0].duration_until_reset.is_none());
+        assert!(
+            answer.statuses[0].current_limit.is_none() && answer.statuses[0].duration_until_reset.is_none()
+        );
     }
     let free = weir.answer(request("shop", [descriptor([("free", "x")])])).await;
     assert_eq!(gist(&free), (Ok, vec![(Ok, u32::MAX)]));
@@ -154,7 +160,11 @@ descriptors:
     let nowhere = request("elsewhere", [limited(0, Unit::Hour.into(), descriptor([("hello", "x")]))]);
     assert_eq!(gist(&weir.answer(nowhere).await), (Ok, vec![(Ok, 0)]), "the domain must be known");
     let unmatched = request("shop", [limited(0, Unit::Hour.into(), descriptor([("any", "x")]))]);
-    assert_eq!(gist(&weir.answer(unmatched).await), (OverLimit, vec![(OverLimit, 0)]), "a rule need not match");
+    assert_eq!(
+        gist(&weir.answer(unmatched).await),
+        (OverLimit, vec![(OverLimit, 0)]),
+        "a rule need not match"
+    );
 }
 
 #[tokio::test]

@@ -76,8 +76,16 @@ async fn a_service_in_quota_mode_makes_all_but_the_unlimited_quotas() {
     let nobody = || descriptor([("nobody", "x")]);
     weir.answer(request("d", [limit()])).await;
     assert_eq!(gist(&weir.answer(request("d", [limit()])).await).0, OverLimit);
-    assert_eq!(gist(&weir.answer(request("d", [limit(), free()])).await).0, OverLimit, "unlimited is no quota");
-    assert_eq!(gist(&weir.answer(request("d", [limit(), nobody()])).await).0, Ok, "no rule is a quota that is left");
+    assert_eq!(
+        gist(&weir.answer(request("d", [limit(), free()])).await).0,
+        OverLimit,
+        "unlimited is no quota"
+    );
+    assert_eq!(
+        gist(&weir.answer(request("d", [limit(), nobody()])).await).0,
+        Ok,
+        "no rule is a quota that is left"
+    );
 }
 
 #[tokio::test]

@@ -16,18 +16,18 @@ use weir::{
 };
 
 /// 2009-02-13 23:31:30 UTC: the 30th second of a minute, and the 1,890th of an hour.
-pub const NOW: u64 = 1_234_567_890;
+pub(crate) const NOW: u64 = 1_234_567_890;
 
 /// Within this everything that a test waits for happens, unless it never does.
-pub const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
-pub type Client = RateLimitServiceClient<Channel>;
+pub(crate) type Client = RateLimitServiceClient<Channel>;
 
-pub struct Weir {
-    pub addresses: Addresses,
-    pub clock: Arc<ManualClock>,
-    pub client: Client,
-    pub reload: Reload,
+pub(crate) struct Weir {
+    pub(crate) addresses: Addresses,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) client: Client,
+    pub(crate) reload: Reload,
     dir: TempDir,
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), AppError>>,
@@ -35,17 +35,17 @@ pub struct Weir {
 
 impl Weir {
     /// Serves `rules`.
-    pub async fn start(rules: &str) -> Self {
+    pub(crate) async fn start(rules: &str) -> Self {
         Self::start_with(rules, &[]).await
     }
 
     /// Serves `rules`, with `variables` set.
-    pub async fn start_with(rules: &str, variables: &[(&str, &str)]) -> Self {
+    pub(crate) async fn start_with(rules: &str, variables: &[(&str, &str)]) -> Self {
         Self::try_start(rules, variables).await.expect("it starts")
     }
 
     /// Serves `rules`, with `variables` set, if it starts.
-    pub async fn try_start(rules: &str, variables: &[(&str, &str)]) -> Result<Self, AppError> {
+    pub(crate) async fn try_start(rules: &str, variables: &[(&str, &str)]) -> Result<Self, AppError> {
         let dir = tempfile::tempdir().expect("a directory");
         fs::create_dir(dir.path().join("config")).expect("a directory in it");
         fs::write(dir.path().join("config/rules.yaml"), rules).expect("a file in that");
@@ -63,37 +63,37 @@ impl Weir {
     }
 
     /// The file that the rules are in.
-    pub fn file(&self) -> PathBuf {
+    pub(crate) fn file(&self) -> PathBuf {
         self.dir.path().join("config/rules.yaml")
     }
 
-    pub async fn ask(&mut self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+    pub(crate) async fn ask(&mut self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
         self.client.should_rate_limit(request).await.map(tonic::Response::into_inner)
     }
 
     /// The answer to a request that is in order.
-    pub async fn answer(&mut self, request: RateLimitRequest) -> RateLimitResponse {
+    pub(crate) async fn answer(&mut self, request: RateLimitRequest) -> RateLimitResponse {
         self.ask(request).await.expect("an answer")
     }
 
     /// Makes its clock show so many seconds more.
-    pub fn advance(&self, seconds: u64) {
+    pub(crate) fn advance(&self, seconds: u64) {
         self.clock.advance(Period::from_secs(seconds));
     }
 
     /// Tells it to stop, and hands out what is left to wait for.
-    pub fn stop(self) -> JoinHandle<Result<(), AppError>> {
+    pub(crate) fn stop(self) -> JoinHandle<Result<(), AppError>> {
         self.stop.send(()).expect("it has not stopped yet");
         self.task
     }
 }
 
 /// Another connection to it.
-pub async fn connect(addresses: &Addresses) -> Client {
+pub(crate) async fn connect(addresses: &Addresses) -> Client {
     Client::connect(uri(addresses)).await.expect("it listens")
 }
 
-pub fn uri(addresses: &Addresses) -> String {
+pub(crate) fn uri(addresses: &Addresses) -> String {
     match &addresses.grpc {
         weir::door::grpc::BoundTo::Tcp(address) => format!("http://{address}"),
         weir::door::grpc::BoundTo::Unix(path) => format!("unix:{}", path.display()),
@@ -122,7 +122,7 @@ fn settings(dir: &TempDir, variables: &[(&str, &str)]) -> Settings {
 }
 
 /// Waits until `done` says so; panics at the [`DEADLINE`].
-pub async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !done().await {
             time::sleep(Duration::from_millis(5)).await;

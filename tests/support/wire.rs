@@ -9,12 +9,12 @@ use weir::proto::envoy::{
 };
 
 /// A request about `descriptors`.
-pub fn request<const N: usize>(domain: &str, descriptors: [RateLimitDescriptor; N]) -> RateLimitRequest {
+pub(crate) fn request<const N: usize>(domain: &str, descriptors: [RateLimitDescriptor; N]) -> RateLimitRequest {
     RateLimitRequest { domain: domain.to_owned(), descriptors: descriptors.into(), hits_addend: 0 }
 }
 
 /// A descriptor of `entries`.
-pub fn descriptor<const N: usize>(entries: [(&str, &str); N]) -> RateLimitDescriptor {
+pub(crate) fn descriptor<const N: usize>(entries: [(&str, &str); N]) -> RateLimitDescriptor {
     let entry = |(key, value): (&str, &str)| Entry { key: key.to_owned(), value: value.to_owned() };
     RateLimitDescriptor {
         entries: entries.into_iter().map(entry).collect(),
@@ -23,22 +23,22 @@ pub fn descriptor<const N: usize>(entries: [(&str, &str); N]) -> RateLimitDescri
 }
 
 /// `descriptor`, with hits of its own.
-pub fn hits(hits: u64, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
+pub(crate) fn hits(hits: u64, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
     RateLimitDescriptor { hits_addend: Some(hits), ..descriptor }
 }
 
 /// `descriptor`, with hits to give back.
-pub fn refund(hits: u64, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
+pub(crate) fn refund(hits: u64, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
     RateLimitDescriptor { hits_addend: Some(hits), is_negative_hits: true, ..descriptor }
 }
 
 /// `descriptor`, with a limit that it brings along.
-pub fn limited(requests_per_unit: u32, unit: i32, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
+pub(crate) fn limited(requests_per_unit: u32, unit: i32, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
     RateLimitDescriptor { limit: Some(RateLimitOverride { requests_per_unit, unit }), ..descriptor }
 }
 
 /// What an answer comes to: its code, and code and remaining of each status.
-pub fn gist(answer: &RateLimitResponse) -> (Code, Vec<(Code, u32)>) {
+pub(crate) fn gist(answer: &RateLimitResponse) -> (Code, Vec<(Code, u32)>) {
     let statuses = answer.statuses.iter().map(|status| (status.code(), status.limit_remaining));
     (answer.overall_code(), statuses.collect())
 }

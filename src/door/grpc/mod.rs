@@ -8,6 +8,7 @@ mod service;
 mod status;
 
 pub use connection::Life;
+pub(crate) use listener::bind_tcp;
 pub use listener::{BindError, BoundTo, Listener};
 pub use server::{Server, ServerError};
 pub use service::Service;

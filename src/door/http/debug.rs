@@ -99,7 +99,8 @@ fn tier(tier: &Tier) -> String {
 mod tests {
     use super::*;
     use crate::limit::{
-        Algorithm, Domain, KeyHasher, Limit, Node, Origin, Override, Period, Refused, Rule, RuleSet, Unit, Values,
+        Algorithm, Domain, KeyHasher, Limit, Node, Origin, Override, Period, Refused, Rule, RuleSet, Unit,
+        Values,
     };
 
     fn line(limit: Limit) -> String {

@@ -40,9 +40,8 @@ impl Tags {
         let (mut name, mut value) = (String::new(), String::new());
         for (key, text) in tags.iter().filter(|(key, text)| !key.is_empty() && !text.is_empty()) {
             // what would end the tag, or the line
-            let clean = |text: &str, ends: &[char]| {
-                text.replace(|c: char| ends.contains(&c) || c.is_control(), "_")
-            };
+            let clean =
+                |text: &str, ends: &[char]| text.replace(|c: char| ends.contains(&c) || c.is_control(), "_");
             let text = clean(text, &['.', ':', '|']);
             // a String takes whatever is written to it
             let _ = match dialect {
