@@ -1,5 +1,6 @@
 //! weir decides, for Envoy and everything else that asks, whether a request may pass.
 
+pub mod app;
 pub mod clock;
 pub mod command;
 pub mod config;
@@ -8,6 +9,7 @@ pub mod limit;
 mod limiter;
 pub mod observe;
 pub mod proto;
+pub mod settings;
 pub mod store;
 
 pub use limiter::{LimitError, Limiter, Settings};

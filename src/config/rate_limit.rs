@@ -6,7 +6,7 @@ use super::{
     keys::Level,
     redundant,
     tier::{self, BUCKET, OURS, REFERENCE},
-    yaml::{Node, Position},
+    yaml::{Node, Position, Value},
 };
 use crate::limit::{Limit, Refused, Tier, Unit};
 
@@ -59,10 +59,10 @@ fn tiers(fields: &Fields<'_>, report: &mut FileReport) -> Option<Limit> {
             None => all_right = false,
         }
     }
+    if matches!(&list.value.value, Value::List(items) if items.is_empty()) {
+        report.error(list.at, "'tiers' needs at least one, such as '- { requests: 100, per: 1m }'");
+    }
     if tiers.is_empty() {
-        if all_right {
-            report.error(list.at, "'tiers' needs at least one, such as '- { requests: 100, per: 1m }'");
-        }
         return None;
     }
     redundant::check(&tiers, report);

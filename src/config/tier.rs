@@ -22,8 +22,9 @@ pub(super) const BUCKET: [&str; 3] = ["burst", "refill", "strict"];
 const ALGORITHMS: &str = "fixed_window, sliding_window or token_bucket";
 
 /// Which algorithm, before its parameters are known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Kind {
+    #[default]
     FixedWindow,
     SlidingWindow,
     TokenBucket,
@@ -191,13 +192,5 @@ fn refuse_bucket_keys(fields: &Fields<'_>, report: &mut FileReport) {
                 format!("'{key}' is for a token bucket; write 'algorithm: token_bucket' beside it, or leave it out"),
             );
         }
-    }
-}
-
-// === impl Kind ===
-
-impl Default for Kind {
-    fn default() -> Self {
-        Self::FixedWindow
     }
 }
