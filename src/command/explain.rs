@@ -8,7 +8,7 @@ use std::{
 use super::check::tell;
 use crate::{
     config::{self, Options, Place},
-    limit::{Entry, KeyHasher, Limit, Outcome, PlacedRule, Refused, RuleSet, Step, Tier, What},
+    limit::{Entry, KeyHasher, Limit, Outcome, PlacedRule, Refused, RuleSet, Step, What},
 };
 
 /// Reads the rules below `dir` and writes to `out` the way of a descriptor of these `entries` through those of
@@ -119,8 +119,8 @@ fn write_rule(placed: &PlacedRule, out: &mut impl Write) -> io::Result<()> {
     match &rule.limit {
         Limit::Unlimited => writeln!(out, "  unlimited")?,
         Limit::Tiers { tiers, refused } => {
-            for Tier { requests, period, .. } in tiers {
-                writeln!(out, "  {requests} requests per {period}")?;
+            for tier in tiers {
+                writeln!(out, "  {tier}")?;
             }
             if *refused == Refused::Vanish {
                 writeln!(out, "  requests that are refused do not count")?;

@@ -8,13 +8,14 @@ pub(super) enum Level {
     Root,
     Descriptor,
     RateLimit,
+    Tier,
     Replaces,
 }
 
 // === impl Level ===
 
 impl Level {
-    const ALL: [Self; 4] = [Self::Root, Self::Descriptor, Self::RateLimit, Self::Replaces];
+    const ALL: [Self; 5] = [Self::Root, Self::Descriptor, Self::RateLimit, Self::Tier, Self::Replaces];
 
     /// The keys that are right here.
     pub(super) fn keys(self) -> &'static [&'static str] {
@@ -40,9 +41,25 @@ impl Level {
                 "unit_multiplier",
                 "requests",
                 "per",
+                "tiers",
+                "algorithm",
+                "burst",
+                "refill",
+                "strict",
                 "unlimited",
                 "name",
                 "replaces",
+            ],
+            Self::Tier => &[
+                "requests",
+                "per",
+                "unit",
+                "requests_per_unit",
+                "unit_multiplier",
+                "algorithm",
+                "burst",
+                "refill",
+                "strict",
             ],
             Self::Replaces => &["name"],
         }
@@ -54,6 +71,7 @@ impl Level {
             Self::Root => "at the top of a file",
             Self::Descriptor => "in a descriptor",
             Self::RateLimit => "under 'rate_limit'",
+            Self::Tier => "in a tier",
             Self::Replaces => "in an entry of 'replaces'",
         }
     }
@@ -110,7 +128,7 @@ mod tests {
             (Level::Descriptor, "ratelimit", Some("rate_limit")),
             (Level::Descriptor, "Descriptors", Some("descriptors")),
             (Level::RateLimit, "requestsperunit", Some("requests_per_unit")),
-            (Level::RateLimit, "burst", None),
+            (Level::RateLimit, "colour", None),
             (Level::Root, "zzz", None),
         ] {
             assert_eq!(level.nearest(key), meant, "{key}");

@@ -18,8 +18,10 @@ mod keys;
 mod load;
 mod metadata;
 mod rate_limit;
+mod redundant;
 mod sanity;
 mod scalar;
+mod tier;
 mod watch;
 mod yaml;
 

@@ -1,14 +1,14 @@
-//! What a `rate_limit` says, in either spelling.
+//! What a `rate_limit` says: one limit, several as tiers, or none.
 
 use super::{
-    duration,
     error::FileReport,
-    fields::{Field, Fields},
+    fields::Fields,
     keys::Level,
-    scalar::brief,
+    redundant,
+    tier::{self, BUCKET, OURS, REFERENCE},
     yaml::{Node, Position},
 };
-use crate::limit::{Algorithm, Limit, Period, Refused, Tier, Unit};
+use crate::limit::{Limit, Refused, Tier, Unit};
 
 /// A `rate_limit`.
 pub(super) struct RateLimit {
@@ -16,12 +16,6 @@ pub(super) struct RateLimit {
     pub(super) name: Option<Box<str>>,
     pub(super) replaces: Vec<Box<str>>,
 }
-
-/// The keys of the reference's spelling.
-const REFERENCE: [&str; 3] = ["unit", "requests_per_unit", "unit_multiplier"];
-
-/// The keys of the other spelling.
-const OURS: [&str; 2] = ["requests", "per"];
 
 /// Reads `node`, whose key is at `key_at`. None if it is not right, which is reported.
 pub(super) fn read(node: &Node, key_at: Position, report: &mut FileReport) -> Option<RateLimit> {
@@ -31,86 +25,54 @@ pub(super) fn read(node: &Node, key_at: Position, report: &mut FileReport) -> Op
     let limit = if fields.flag("unlimited", report) {
         check_unlimited(&fields, report);
         Some(Limit::Unlimited)
+    } else if fields.get("tiers").is_some() {
+        tiers(&fields, report)
     } else {
-        let first = |keys: &[&'static str]| keys.iter().find_map(|key| Some((*key, fields.get(key)?.key_at)));
-        match (first(&REFERENCE), first(&OURS)) {
-            (Some((theirs, _)), Some((ours, at))) => {
-                report.error(
-                    at,
-                    format!(
-                        "'{ours}' and '{theirs}' are of two spellings of a limit; write either 'requests' and 'per', or \
-                         'requests_per_unit' and 'unit'"
-                    ),
-                );
-                None
-            }
-            (None, Some(_)) => ours(&fields, report),
-            _ => reference(&fields, key_at, report),
-        }
+        tier::read(&fields, key_at, None, report).map(|read| Limit::Tiers {
+            tiers: vec![read.tier],
+            // whoever writes as the reference does expects its counting
+            refused: if read.is_reference { Refused::Count } else { Refused::Vanish },
+        })
     };
     Some(RateLimit { limit: limit?, name: name.map(|name| name.value.into()), replaces })
 }
 
-/// `requests_per_unit`, `unit` and `unit_multiplier`.
-fn reference(fields: &Fields<'_>, key_at: Position, report: &mut FileReport) -> Option<Limit> {
-    let requests = fields.count("requests_per_unit", 0, report);
-    let multiplier = fields.count("unit_multiplier", 1, report);
-    let field = fields.text("unit", report);
-    let text = field.map_or("", |unit| unit.value);
-    let Some(unit) = Unit::parse(text) else {
-        // a unit that is a list was reported as such
-        if field.is_some() || fields.get("unit").is_none() {
-            let at = field.map_or(key_at, |unit| unit.at);
-            let right = "write second, minute, hour, day, week, month or year";
-            report.error(at, format!("invalid rate limit unit '{}'; {right}", brief(text)));
-        }
-        return None;
-    };
-    let period = multiplied(unit.period(), multiplier, report)?;
-    if fields.get("requests_per_unit").is_none() {
-        report.warn(key_at, "'requests_per_unit' is missing, so it is 0 and every request is refused");
-        return Some(Limit::reference(0, period));
-    }
-    Some(Limit::reference(requests?.value, period))
-}
-
-fn multiplied(period: Period, multiplier: Option<Field<u32>>, report: &mut FileReport) -> Option<Period> {
-    let Some(Field { at, value, .. }) = multiplier else {
-        return Some(period);
-    };
-    let nanos = period.as_nanos().checked_mul(value.into());
-    let product = nanos.map(Period::from_nanos).filter(|period| *period <= duration::LONGEST);
-    if product.is_none() {
-        let longest = duration::LONGEST;
-        report.error(
-            at,
-            format!("{value} times {period} is longer than {longest}, the longest period there is"),
-        );
-    }
-    product
-}
-
-/// `requests` and `per`.
-fn ours(fields: &Fields<'_>, report: &mut FileReport) -> Option<Limit> {
-    let requests = fields.count("requests", 0, report);
-    let per = fields.text("per", report);
-    for (there, missing, right) in [("per", "requests", "requests: 100"), ("requests", "per", "per: 1m")] {
-        if let (Some(field), None) = (fields.get(there), fields.get(missing)) {
-            report.error(field.key_at, format!("'{there}' needs '{missing}' beside it, such as '{right}'"));
+/// `tiers`, and the `algorithm` for those that name none.
+fn tiers(fields: &Fields<'_>, report: &mut FileReport) -> Option<Limit> {
+    for key in REFERENCE.into_iter().chain(OURS).chain(BUCKET) {
+        if let Some(field) = fields.get(key) {
+            report.error(
+                field.key_at,
+                format!("'{key}' cannot stand beside 'tiers'; write it in one of the tiers"),
+            );
         }
     }
-    let Field { at, value, .. } = per?;
-    let Some(period) = duration::parse(value) else {
-        report.error(at, format!("'{}' is no period; {}", brief(value), duration::RIGHT));
+    let inherited = tier::kind(fields, report);
+    let list = fields.get("tiers")?;
+    let mut tiers: Vec<(Tier, Position)> = Vec::new();
+    let mut all_right = true;
+    for node in fields.maps("tiers", report) {
+        let read = Fields::new(node, Level::Tier, "a tier", report)
+            .and_then(|fields| tier::read(&fields, node.at, inherited, report));
+        match read {
+            Some(read) => tiers.push((read.tier, node.at)),
+            None => all_right = false,
+        }
+    }
+    if tiers.is_empty() {
+        if all_right {
+            report.error(list.at, "'tiers' needs at least one, such as '- { requests: 100, per: 1m }'");
+        }
         return None;
-    };
-    let tier = Tier { requests: requests?.value, period, algorithm: Algorithm::FixedWindow };
-    Some(Limit::Tiers { tiers: vec![tier], refused: Refused::Vanish })
+    }
+    redundant::check(&tiers, report);
+    let tiers = tiers.into_iter().map(|(tier, _)| tier).collect();
+    all_right.then_some(Limit::Tiers { tiers, refused: Refused::Vanish })
 }
 
 /// Reports what makes no sense beside `unlimited: true`.
 fn check_unlimited(fields: &Fields<'_>, report: &mut FileReport) {
-    for key in REFERENCE.into_iter().chain(OURS) {
+    for key in REFERENCE.into_iter().chain(OURS).chain(BUCKET).chain(["algorithm", "tiers"]) {
         let Some(field) = fields.get(key) else {
             continue;
         };

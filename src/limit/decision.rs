@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{
-    algorithm::{Counter, Offer, Report, State as _},
+    algorithm::{Counter, Offer, Report},
     rule::{Refused, Tier},
     units::{Hits, Period, Timestamp},
 };
@@ -52,7 +52,6 @@ pub fn decide(
 ) -> Taken {
     assert!(!tiers.is_empty() && tiers.len() == counters.len());
     for (tier, counter) in tiers.iter().zip(&mut *counters) {
-        counter.suit(tier, now);
         if direction == Direction::GiveBack {
             counter.give_back(tier, now, hits);
         }
@@ -64,10 +63,10 @@ pub fn decide(
     let offers: SmallVec<[Offer; 2]> =
         tiers.iter().zip(&*counters).map(|(tier, counter)| counter.offer(tier, now, hits)).collect();
     let over = offers.iter().any(|offer| !offer.admits);
-    for (tier, counter) in tiers.iter().zip(&mut *counters) {
+    for ((tier, counter), offer) in tiers.iter().zip(&mut *counters).zip(&offers) {
         if !over || refused == Refused::Count {
             counter.take(tier, now, hits);
-        } else {
+        } else if !offer.admits {
             counter.refuse(tier, now);
         }
     }
@@ -102,7 +101,7 @@ fn longest_wait(tiers: &[Tier], counters: &[Counter], offers: &[Offer], hits: Hi
 
 /// The answer to a request that passed, from the tier that is nearest to its limit.
 fn lowest_share(tiers: &[Tier], counters: &[Counter], offers: &[Offer], now: Timestamp) -> Taken {
-    let share = |report: &Report, tier: &Tier| (u64::from(report.remaining), u64::from(tier.requests));
+    let share = |report: &Report, tier: &Tier| (u64::from(report.remaining), u64::from(tier.capacity()));
     let mut lowest = (0, counters[0].report(&tiers[0], now));
     for (i, (tier, counter)) in tiers.iter().zip(counters).enumerate().skip(1) {
         let report = counter.report(tier, now);

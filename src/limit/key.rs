@@ -4,7 +4,7 @@ use std::hash::Hasher as _;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
-use super::{descriptor::Entry, rule::Tier};
+use super::{algorithm::Algorithm, descriptor::Entry, rule::Tier};
 
 /// The identity of what is counted: a domain and the entries of a descriptor, where a shared pattern stands in for
 /// the value. The same for every tier, rule and reload, so that counts outlive the rules that they were made under.
@@ -28,8 +28,14 @@ impl CounterKey {
     /// The key of one tier's counter. All tiers of a key agree in [`CounterKey::shard`].
     #[must_use]
     pub fn of_tier(self, tier: &Tier) -> Self {
-        // the period alone tells tiers apart: states of different algorithms are kept apart by their type
-        Self([self.0[0] ^ scramble(tier.period.as_nanos()), self.0[1]])
+        // a tier that changes its algorithm or its period starts afresh: what was counted in another way says nothing
+        // in this one. 365 days of nanoseconds leave the top bits free for the algorithm.
+        let algorithm = match tier.algorithm {
+            Algorithm::FixedWindow => 0,
+            Algorithm::SlidingWindow => 1,
+            Algorithm::TokenBucket(_) => 2,
+        };
+        Self([self.0[0] ^ scramble(tier.period.as_nanos() ^ (algorithm << 62)), self.0[1]])
     }
 
     /// 64 bits that are even over all keys, to find the counter by.
@@ -139,6 +145,8 @@ mod tests {
         };
         let key = KeyHasher::random().key("d", &[entry("k", "v")], |_| None);
         assert_ne!(key.of_tier(&tier(1)), key.of_tier(&tier(2)));
+        let sliding = Tier { algorithm: Algorithm::SlidingWindow, ..tier(1) };
+        assert_ne!(key.of_tier(&tier(1)), key.of_tier(&sliding));
         assert_eq!(key.of_tier(&tier(1)).shard(), key.of_tier(&tier(2)).shard());
     }
 }

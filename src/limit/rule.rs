@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use serde_json::Map;
 
 use super::{
-    algorithm::Algorithm,
+    algorithm::{Algorithm, Bucket, Refill},
     descriptor::Override,
     pattern::Values,
     units::{Period, Unit},
@@ -108,15 +108,32 @@ pub struct Origin {
     pub column: u32,
 }
 
+// === impl Node ===
+
+impl Node {
+    /// A node that is nothing but its key and values: without a rule, children or place.
+    #[must_use]
+    pub fn new(key: &str, values: Values) -> Self {
+        Self {
+            key: key.into(),
+            values,
+            share_threshold: false,
+            value_to_metric: false,
+            rule: None,
+            children: Vec::new(),
+            origin: Origin::default(),
+        }
+    }
+}
+
 // === impl Rule ===
 
 impl Rule {
-    /// The rule that stands for a limit which the caller brought along. It counts as the reference's rules do, and
-    /// has no name, mode or metadata.
+    /// A rule that is nothing but its limit: without name, modes, metadata or place.
     #[must_use]
-    pub fn of_override(limit: Override) -> Self {
+    pub fn new(limit: Limit) -> Self {
         Self {
-            limit: Limit::reference(limit.requests, limit.unit.period()),
+            limit,
             name: None,
             replaces: Vec::new(),
             shadow_mode: false,
@@ -125,6 +142,12 @@ impl Rule {
             metadata: None,
             origin: Origin::default(),
         }
+    }
+
+    /// The rule that stands for a limit which the caller brought along. It counts as the reference's rules do.
+    #[must_use]
+    pub fn of_override(limit: Override) -> Self {
+        Self::new(Limit::reference(limit.requests, limit.unit.period()))
     }
 
     /// Its tiers; none if it is unlimited.
@@ -153,10 +176,46 @@ impl Limit {
 // === impl Tier ===
 
 impl Tier {
+    /// The bucket of a token bucket; for other algorithms, one of the size of the limit.
+    #[must_use]
+    pub const fn bucket(&self) -> Bucket {
+        match self.algorithm {
+            Algorithm::TokenBucket(bucket) => bucket,
+            _ => Bucket { burst: self.requests, refill: Refill::Continuous, strict: false },
+        }
+    }
+
+    /// The most hits that it ever admits at once: the burst of a bucket, the limit of a window.
+    #[must_use]
+    pub const fn capacity(&self) -> u32 {
+        self.bucket().burst
+    }
+
     /// The unit that answers name, if the period is exactly one.
     #[must_use]
     pub fn unit(&self) -> Option<Unit> {
         Unit::of(self.period)
+    }
+}
+
+/// As people say it: `1000 requests per 10s, sliding window`.
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requests, period, algorithm } = self;
+        match algorithm {
+            Algorithm::FixedWindow => write!(f, "{requests} requests per {period}"),
+            Algorithm::SlidingWindow => write!(f, "{requests} requests per {period}, sliding window"),
+            Algorithm::TokenBucket(Bucket { burst, refill, strict }) => {
+                write!(f, "{requests} requests per {period}, token bucket with a burst of {burst}")?;
+                if *refill == Refill::Step {
+                    f.write_str(", refilled in steps")?;
+                }
+                if *strict {
+                    f.write_str(", strict")?;
+                }
+                Ok(())
+            }
+        }
     }
 }
 

@@ -94,6 +94,9 @@ impl Timestamp {
 // === impl Period ===
 
 impl Period {
+    /// The longest: 584 years, or never.
+    pub const MAX: Self = Self(u64::MAX);
+
     /// A length of `nanos` nanoseconds.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use super::{
     decision::Taken,
     descriptor::{Descriptor, Request},
+    headers::{Header, HeaderStyle, Told},
     matched::{Ask, Matched, Plan},
     rule::{Metadata, Refused, Tier},
     units::Period,
@@ -57,15 +58,6 @@ pub struct CurrentLimit<'a> {
     pub tier: &'a Tier,
 }
 
-/// A header for the response to the end user.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header<'a> {
-    /// Its name, as the settings spell it.
-    pub name: &'a str,
-    /// Its value.
-    pub value: String,
-}
-
 /// What the settings have to say about answers.
 #[derive(Clone, Debug, Default)]
 pub struct Modes {
@@ -73,21 +65,10 @@ pub struct Modes {
     pub shadow: bool,
     /// `QUOTA_MODE`: every descriptor that has a limit, or none, is a quota.
     pub quota: bool,
-    /// `LIMIT_RESPONSE_HEADERS_ENABLED`: the names of the headers to send.
-    pub headers: Option<HeaderNames>,
+    /// The headers to send with every answer.
+    pub headers: Vec<HeaderStyle>,
     /// `RESPONSE_DYNAMIC_METADATA`: tell the proxy about the request.
     pub metadata: bool,
-}
-
-/// The names of the reference's three headers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeaderNames {
-    /// Carries the limit.
-    pub limit: String,
-    /// Carries the remaining requests.
-    pub remaining: String,
-    /// Carries the whole seconds until the limit is reset.
-    pub reset: String,
 }
 
 // === impl Verdict ===
@@ -106,13 +87,12 @@ impl<'a> Verdict<'a> {
             })
             .collect();
         let tally = Tally::of(matched, &statuses, modes);
-        let headers = modes
-            .headers
-            .as_ref()
-            .and_then(|names| Some(names.headers(&statuses[tally.nearest?])))
-            .unwrap_or_default();
+        let over = tally.over && !modes.shadow;
+        let told =
+            Told { matched, statuses: &statuses, all_quotas: modes.quota, nearest: tally.nearest, over };
+        let headers = modes.headers.iter().flat_map(|style| style.headers(&told)).collect();
         Self {
-            code: if tally.over && !modes.shadow { Code::OverLimit } else { Code::Ok },
+            code: if over { Code::OverLimit } else { Code::Ok },
             shadowed: tally.over && modes.shadow,
             headers,
             metadata: modes.metadata.then(|| describe(request, matched, &statuses)),
@@ -183,34 +163,6 @@ impl<'a> Status<'a> {
             },
             reset: Some(taken.reset),
         }
-    }
-}
-
-// === impl HeaderNames ===
-
-/// As the reference names them, after an early draft of the IETF's.
-impl Default for HeaderNames {
-    fn default() -> Self {
-        Self {
-            limit: "RateLimit-Limit".into(),
-            remaining: "RateLimit-Remaining".into(),
-            reset: "RateLimit-Reset".into(),
-        }
-    }
-}
-
-impl HeaderNames {
-    fn headers(&self, status: &Status<'_>) -> Vec<Header<'_>> {
-        let (Some(limit), Some(reset)) = (&status.limit, status.reset) else {
-            return Vec::new();
-        };
-        let header = |name, value: u64| Header { name, value: value.to_string() };
-        vec![
-            header(&self.limit, limit.tier.requests.into()),
-            header(&self.remaining, status.remaining.into()),
-            // rounded up: a client that comes back when the header says must not be early
-            header(&self.reset, reset.as_secs_ceil()),
-        ]
     }
 }
 

@@ -7,4 +7,5 @@ mod hostile;
 mod keys;
 mod matching;
 mod messages;
+mod tiers;
 mod watching;

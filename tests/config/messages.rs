@@ -13,7 +13,7 @@ fn said(text: &str) -> Vec<String> {
 }
 
 #[track_caller]
-fn assert_says(text: &str, starts: &[&str]) {
+pub(crate) fn assert_says(text: &str, starts: &[&str]) {
     let said = said(text);
     let alike =
         said.len() == starts.len() && said.iter().zip(starts).all(|(said, start)| said.starts_with(start));
@@ -26,7 +26,7 @@ fn descriptor(lines: &str) -> String {
 }
 
 /// A file with one `rate_limit` of `lines`, of which the first is on line 5 in column 7. Its key is at 4:5.
-fn rate_limit(lines: &str) -> String {
+pub(crate) fn rate_limit(lines: &str) -> String {
     descriptor(&format!("key: k\nrate_limit:\n  {}", lines.replace('\n', "\n  ")))
 }
 

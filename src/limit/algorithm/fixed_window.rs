@@ -17,6 +17,11 @@ pub struct FixedWindow {
 }
 
 impl FixedWindow {
+    /// The end of the window that it counts.
+    pub(super) const fn end(&self) -> Timestamp {
+        self.end
+    }
+
     /// The end of the window that is open at `now`, and what it counts.
     fn open(&self, tier: &Tier, now: Timestamp) -> (Timestamp, Hits) {
         if now < self.end { (self.end, self.used) } else { (now.window_end(tier.period), Hits(0)) }
@@ -34,8 +39,10 @@ impl State for FixedWindow {
     }
 
     fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
-        let (end, used) = self.open(tier, now);
-        *self = Self { end, used: used.plus(hits) };
+        if hits > Hits(0) {
+            let (end, used) = self.open(tier, now);
+            *self = Self { end, used: used.plus(hits) };
+        }
     }
 
     fn refuse(&mut self, _tier: &Tier, _now: Timestamp) {}
@@ -55,7 +62,7 @@ impl State for FixedWindow {
         if self.offer(tier, now, hits).admits { Period::default() } else { self.open(tier, now).0.since(now) }
     }
 
-    fn idle_at(&self) -> Timestamp {
+    fn idle_at(&self, _tier: &Tier) -> Timestamp {
         self.end
     }
 

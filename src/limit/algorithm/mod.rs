@@ -4,12 +4,16 @@
 //! then, under the same lock, tells it what was decided: [`State::take`] or [`State::refuse`].
 
 mod fixed_window;
+mod sliding_window;
+mod token_bucket;
 
 pub use fixed_window::FixedWindow;
+pub use sliding_window::SlidingWindow;
+pub use token_bucket::{Bucket, Refill, TokenBucket};
 
 use super::{
     rule::Tier,
-    units::{Hits, Period, Timestamp},
+    units::{Hits, NANOS_PER_SECOND, Period, Timestamp},
 };
 
 /// How a tier's period is laid over time.
@@ -18,6 +22,10 @@ pub enum Algorithm {
     /// At most `requests` in each epoch-aligned window of one period: the reference's way.
     #[default]
     FixedWindow,
+    /// At most `requests` in any interval of one period.
+    SlidingWindow,
+    /// `requests` a period flow into a bucket that holds a burst.
+    TokenBucket(Bucket),
 }
 
 /// What a counter has to say to a request, before anything is counted.
@@ -51,7 +59,7 @@ pub trait State {
     /// Counts `hits`, whether or not they fit.
     fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits);
 
-    /// Notes that a request was refused, here or by another tier, and took nothing.
+    /// Notes that it has refused a request, which took nothing.
     fn refuse(&mut self, tier: &Tier, now: Timestamp);
 
     /// Gives `hits` back, never past unused.
@@ -64,18 +72,27 @@ pub trait State {
     fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period;
 
     /// From when on it is as if unused, so that it may be forgotten.
-    fn idle_at(&self) -> Timestamp;
+    fn idle_at(&self, tier: &Tier) -> Timestamp;
 
     /// How much is lost with it when it is forgotten early: the hits that are counted.
     fn used(&self) -> Hits;
 }
 
-/// The state of any algorithm, as stores keep it. 24 bytes.
+/// The state of any algorithm, as stores keep it. 24 bytes, and what a sliding window remembers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Counter {
     /// Of [`Algorithm::FixedWindow`].
     FixedWindow(FixedWindow),
+    /// Of [`Algorithm::SlidingWindow`].
+    SlidingWindow(Box<SlidingWindow>, IdleAt),
+    /// Of [`Algorithm::TokenBucket`].
+    TokenBucket(TokenBucket, IdleAt),
 }
+
+/// When a counter may be forgotten, as of the last time it was asked: kept where the state alone, without its tier, does
+/// not tell. Whole seconds since the epoch, rounded up; they end in 2106, and all that is later is then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IdleAt(u32);
 
 // === impl Counter ===
 
@@ -84,20 +101,88 @@ macro_rules! on_state {
     ($counter:expr, $state:ident => $do:expr) => {
         match $counter {
             Counter::FixedWindow($state) => $do,
+            Counter::SlidingWindow($state, _) => $do,
+            Counter::TokenBucket($state, _) => $do,
         }
     };
 }
 
 impl Counter {
-    /// Makes it unused if it is of another algorithm than `tier`'s: what was counted in another way has no meaning
-    /// in this one.
-    pub fn suit(&mut self, tier: &Tier, now: Timestamp) {
-        let suits = match (&*self, tier.algorithm) {
-            (Self::FixedWindow(_), Algorithm::FixedWindow) => true,
-        };
-        if !suits {
-            *self = Self::unused(tier, now);
+    /// The state of a counter that nobody has used.
+    #[must_use]
+    pub fn unused(tier: &Tier, now: Timestamp) -> Self {
+        match tier.algorithm {
+            Algorithm::FixedWindow => Self::FixedWindow(State::unused(tier, now)),
+            Algorithm::SlidingWindow => {
+                Self::SlidingWindow(Box::new(State::unused(tier, now)), IdleAt::default())
+            }
+            Algorithm::TokenBucket(_) => Self::TokenBucket(State::unused(tier, now), IdleAt::default()),
         }
+    }
+
+    /// As [`State::offer`].
+    #[must_use]
+    pub fn offer(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Offer {
+        on_state!(self, state => state.offer(tier, now, hits))
+    }
+
+    /// As [`State::take`].
+    pub fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
+        on_state!(self, state => state.take(tier, now, hits));
+        self.keep(tier);
+    }
+
+    /// As [`State::refuse`].
+    pub fn refuse(&mut self, tier: &Tier, now: Timestamp) {
+        on_state!(self, state => state.refuse(tier, now));
+        self.keep(tier);
+    }
+
+    /// As [`State::give_back`].
+    pub fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
+        on_state!(self, state => state.give_back(tier, now, hits));
+        self.keep(tier);
+    }
+
+    /// As [`State::report`].
+    #[must_use]
+    pub fn report(&self, tier: &Tier, now: Timestamp) -> Report {
+        on_state!(self, state => state.report(tier, now))
+    }
+
+    /// As [`State::wait`].
+    #[must_use]
+    pub fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period {
+        on_state!(self, state => state.wait(tier, now, hits))
+    }
+
+    /// As [`State::used`].
+    #[must_use]
+    pub fn used(&self) -> Hits {
+        on_state!(self, state => state.used())
+    }
+
+    /// From when on it is as if unused. A bucket whose limit was lowered since it was last asked tells it by the limit
+    /// that it knew.
+    #[must_use]
+    pub fn idle_at(&self) -> Timestamp {
+        match self {
+            Self::FixedWindow(window) => window.end(),
+            Self::SlidingWindow(_, idle_at) | Self::TokenBucket(_, idle_at) => {
+                Timestamp::from_secs(idle_at.0.into())
+            }
+        }
+    }
+
+    /// Keeps the time at which it will be idle, where it is kept.
+    fn keep(&mut self, tier: &Tier) {
+        let (idle, kept) = match self {
+            Self::FixedWindow(_) => return,
+            Self::SlidingWindow(window, kept) => (window.idle_at(tier), kept),
+            Self::TokenBucket(bucket, kept) => (bucket.idle_at(tier), kept),
+        };
+        let seconds = idle.as_nanos().div_ceil(NANOS_PER_SECOND);
+        *kept = IdleAt(u32::try_from(seconds).unwrap_or(u32::MAX));
     }
 }
 
@@ -108,42 +193,15 @@ impl Default for Counter {
     }
 }
 
-impl State for Counter {
-    fn unused(tier: &Tier, now: Timestamp) -> Self {
-        match tier.algorithm {
-            Algorithm::FixedWindow => Self::FixedWindow(State::unused(tier, now)),
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn offer(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Offer {
-        on_state!(self, state => state.offer(tier, now, hits))
-    }
-
-    fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
-        on_state!(self, state => state.take(tier, now, hits));
-    }
-
-    fn refuse(&mut self, tier: &Tier, now: Timestamp) {
-        on_state!(self, state => state.refuse(tier, now));
-    }
-
-    fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
-        on_state!(self, state => state.give_back(tier, now, hits));
-    }
-
-    fn report(&self, tier: &Tier, now: Timestamp) -> Report {
-        on_state!(self, state => state.report(tier, now))
-    }
-
-    fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period {
-        on_state!(self, state => state.wait(tier, now, hits))
-    }
-
-    fn idle_at(&self) -> Timestamp {
-        on_state!(self, state => state.idle_at())
-    }
-
-    fn used(&self) -> Hits {
-        on_state!(self, state => state.used())
+    #[test]
+    fn a_counter_has_the_size_that_it_says() {
+        assert_eq!(size_of::<Counter>(), 24);
+        assert_eq!(size_of::<FixedWindow>(), 16);
+        assert_eq!(size_of::<TokenBucket>(), 16);
+        assert_eq!(size_of::<SlidingWindow>(), 32);
     }
 }

@@ -139,8 +139,12 @@ impl MemoryStore {
             for (ask, undo) in asks.iter().zip(undos).rev() {
                 self.counting(&mut shards[place(ask)], |shard| shard.restore(undo));
             }
-            for (ask, taken) in asks.iter().zip(&mut takens).filter(|(_, taken)| !taken.over) {
-                *taken = shards[place(ask)].look(ask, now);
+            for (ask, taken) in asks.iter().zip(&mut takens) {
+                if taken.over {
+                    shards[place(ask)].refuse(ask, now);
+                } else {
+                    *taken = shards[place(ask)].look(ask, now);
+                }
             }
         }
         takens

@@ -4,9 +4,7 @@ use hashbrown::HashTable;
 use smallvec::SmallVec;
 
 use crate::limit::{
-    Ask, CounterKey, Direction, Hits, Refused, Taken, Tier, Timestamp,
-    algorithm::{Counter, State as _},
-    decide,
+    Ask, CounterKey, Direction, Hits, Refused, Taken, Tier, Timestamp, algorithm::Counter, decide,
 };
 
 /// Buckets among which the cheapest counter to forget is looked for. A sample: to find the very cheapest would need an
@@ -74,6 +72,18 @@ impl Shard {
             })
             .collect();
         decide(tiers, &mut counters, Refused::Vanish, Direction::Take, Hits(0), now)
+    }
+
+    /// Notes that `ask` was refused and took nothing, in those of its counters that do refuse it.
+    pub(super) fn refuse(&mut self, ask: &Ask<'_>, now: Timestamp) {
+        for tier in ask.tiers() {
+            let place = self.place(ask.key.of_tier(tier));
+            if let Some(slot) = place.and_then(|place| self.table.get_bucket_mut(place))
+                && !slot.counter.offer(tier, now, ask.hits).admits
+            {
+                slot.counter.refuse(tier, now);
+            }
+        }
     }
 
     /// What has to be [restored](Self::restore) to undo whatever happens to `ask`'s counters.

@@ -1,0 +1,49 @@
+//! What a live counter costs in memory: one million of them under a tenant/path/method rule in which every value is
+//! part of the counter's name.
+//!
+//! `cargo bench --bench counters`
+
+use weir::{
+    limit::{
+        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Node, Period, Request, Rule, RuleSet, Scope,
+        Timestamp, Values,
+    },
+    store::MemoryStore,
+};
+
+const COUNTERS: usize = 1_000_000;
+
+fn rules() -> RuleSet {
+    let mut nodes = Vec::new();
+    for key in ["method", "path", "tenant"] {
+        let limit = Limit::reference(1_000, Period::from_secs(60));
+        let rule = (key == "method").then(|| Rule::new(limit));
+        nodes = vec![Node { rule, children: nodes, ..Node::new(key, Values::Any) }];
+    }
+    RuleSet::new(&[Domain { name: "shop".into(), nodes }], KeyHasher::random())
+}
+
+fn main() {
+    let rules = rules();
+    let store = MemoryStore::new(COUNTERS);
+    let now = Timestamp::from_secs(1_000_000);
+    let measured = allocation_counter::measure(|| {
+        for i in 0..COUNTERS {
+            let (tenant, path) = (format!("tenant-{}", i % 1_000), format!("/v1/organizations/{i}/product"));
+            let entries = [("tenant", tenant.as_str()), ("path", &path), ("method", "GET")];
+            let entries = entries.map(|(key, value)| Entry { key, value });
+            let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
+            let request =
+                Request { domain: "shop", descriptors: [descriptor].into_iter().collect(), hits: 1 };
+            let matched = Matched::new(&rules, &request);
+            let taken = store.decide(&matched.asks, Scope::Descriptor, now);
+            assert!(!taken[0].over);
+        }
+    });
+    let live = store.usage().live;
+    let bytes = measured.bytes_current;
+    #[expect(clippy::cast_precision_loss, reason = "a figure to read")]
+    let each = bytes as f64 / live as f64;
+    println!("{live} live counters hold {bytes} bytes: {each:.1} bytes a counter");
+    assert_eq!(live, COUNTERS);
+}

@@ -1,0 +1,58 @@
+//! The limits whose decisions are measured.
+
+use weir::limit::{
+    Algorithm, Bucket, Direction, Hits, Period, Refill, Refused, Taken, Tier, Timestamp, algorithm::Counter,
+    decide,
+};
+
+/// One rule's counters, in the middle of their use.
+#[derive(Clone)]
+pub(crate) struct Case {
+    pub(crate) tiers: Vec<Tier>,
+    pub(crate) counters: Vec<Counter>,
+    pub(crate) now: Timestamp,
+}
+
+fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {
+    Tier { requests, period: Period::from_secs(seconds), algorithm }
+}
+
+fn tiers(name: &str) -> Vec<Tier> {
+    let bucket = |refill, strict| {
+        vec![tier(1_000_000, 1, Algorithm::TokenBucket(Bucket { burst: 2_000_000_000, refill, strict }))]
+    };
+    match name {
+        "sliding_window" => vec![tier(2_000_000_000, 10, Algorithm::SlidingWindow)],
+        "token_bucket" => bucket(Refill::Continuous, false),
+        "token_bucket_step" => bucket(Refill::Step, false),
+        "token_bucket_strict" => bucket(Refill::Continuous, true),
+        "two_tiers" => {
+            vec![
+                tier(2_000_000_000, 10, Algorithm::FixedWindow),
+                tier(4_000_000_000, 3_600, Algorithm::FixedWindow),
+            ]
+        }
+        "over_limit" => vec![tier(1, 10, Algorithm::FixedWindow)],
+        _ => vec![tier(2_000_000_000, 10, Algorithm::FixedWindow)],
+    }
+}
+
+impl Case {
+    /// The case of that name, after hits have come in for a period and a half.
+    pub(crate) fn new(name: &str) -> Self {
+        let tiers = tiers(name);
+        let now = Timestamp::from_secs(1_700_000_000);
+        let counters = tiers.iter().map(|tier| Counter::unused(tier, now)).collect();
+        let mut case = Self { tiers, counters, now };
+        for _ in 0..1_500 {
+            case.now = case.now.after(Period::from_millis(10));
+            case.decide();
+        }
+        case
+    }
+
+    /// One decision about one hit.
+    pub(crate) fn decide(&mut self) -> Taken {
+        decide(&self.tiers, &mut self.counters, Refused::Vanish, Direction::Take, Hits(1), self.now)
+    }
+}

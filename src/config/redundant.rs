@@ -1,0 +1,119 @@
+//! Tiers that say nothing beside the others.
+
+use super::{error::FileReport, yaml::Position};
+use crate::limit::{Algorithm, Bucket, Refill, Tier};
+
+/// Reports, of the tiers of one rule, those that have the same counter as another, which is an error, and warns of those
+/// that can never refuse what another admits.
+pub(super) fn check(tiers: &[(Tier, Position)], report: &mut FileReport) {
+    for (i, (tier, at)) in tiers.iter().enumerate() {
+        let same = |other: &Tier| {
+            other.period == tier.period
+                && std::mem::discriminant(&other.algorithm) == std::mem::discriminant(&tier.algorithm)
+        };
+        if tiers[..i].iter().any(|(other, _)| same(other)) {
+            report.error(
+                *at,
+                format!(
+                    "two tiers of this rule have the same algorithm and the period {}; keep the stricter one, or write \
+                     one for another period",
+                    tier.period
+                ),
+            );
+        } else if let Some((stricter, _)) = tiers
+            .iter()
+            .enumerate()
+            .find(|(j, (other, _))| i != *j && is_stricter(other, tier))
+            .map(|(_, tier)| tier)
+        {
+            report.warn(*at, format!("this tier never refuses anything: '{stricter}' is always stricter"));
+        }
+    }
+}
+
+/// Whether everything that `a` admits is within what `b` allows, whatever the traffic. May say no where it is so.
+fn is_stricter(a: &Tier, b: &Tier) -> bool {
+    let (b_requests, b_period) = (u128::from(b.requests), u128::from(b.period.as_nanos()));
+    match b.algorithm {
+        Algorithm::FixedWindow => most_in(a, b_period, true) <= b_requests,
+        Algorithm::SlidingWindow => most_in(a, b_period, false) <= b_requests,
+        // it never runs dry if nothing flows out faster than in, and the greatest burst fits into it; steps come late
+        Algorithm::TokenBucket(bucket) => {
+            let burst = match a.algorithm {
+                Algorithm::TokenBucket(a) if a.refill == Refill::Continuous => a.burst.into(),
+                Algorithm::TokenBucket(Bucket { burst, .. }) => u128::from(burst) + u128::from(a.requests),
+                Algorithm::SlidingWindow => a.requests.into(),
+                // one window's end and the next one's beginning
+                Algorithm::FixedWindow => 2 * u128::from(a.requests),
+            };
+            let slower = u128::from(a.requests) * b_period <= b_requests * u128::from(a.period.as_nanos());
+            bucket.refill == Refill::Continuous && slower && burst <= u128::from(bucket.burst)
+        }
+    }
+}
+
+/// The most hits that `tier` admits in any interval of `nanos` nanoseconds; if `aligned`, in any that begins at a multiple
+/// of its length.
+fn most_in(tier: &Tier, nanos: u128, aligned: bool) -> u128 {
+    let (requests, period) = (u128::from(tier.requests), u128::from(tier.period.as_nanos()));
+    match tier.algorithm {
+        Algorithm::FixedWindow => {
+            let windows = match aligned {
+                true if nanos.is_multiple_of(period) => nanos / period,
+                true if period.is_multiple_of(nanos) => 1,
+                // it begins and ends in the middle of one
+                _ => nanos.div_ceil(period) + 1,
+            };
+            windows * requests
+        }
+        Algorithm::SlidingWindow => nanos.div_ceil(period) * requests,
+        Algorithm::TokenBucket(Bucket { burst, refill: Refill::Continuous, .. }) => {
+            u128::from(burst) + requests * nanos / period
+        }
+        Algorithm::TokenBucket(Bucket { burst, refill: Refill::Step, .. }) => {
+            u128::from(burst) + requests * (nanos / period + 1)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::Period;
+
+    fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {
+        Tier { requests, period: Period::from_secs(seconds), algorithm }
+    }
+
+    const fn bucket(burst: u32) -> Algorithm {
+        Algorithm::TokenBucket(Bucket { burst, refill: Refill::Continuous, strict: false })
+    }
+
+    #[test]
+    fn a_tier_is_stricter_only_where_no_traffic_can_pass_it_and_not_the_other() {
+        let (fixed, sliding) = (Algorithm::FixedWindow, Algorithm::SlidingWindow);
+        for (a, b, stricter) in [
+            // ten a second are at most 600 a minute
+            (tier(10, 1, fixed), tier(600, 60, fixed), true),
+            (tier(10, 1, fixed), tier(599, 60, fixed), false),
+            // the long one may be the stricter one
+            (tier(10, 60, fixed), tier(10, 1, fixed), true),
+            (tier(10, 60, fixed), tier(9, 1, fixed), false),
+            // windows that are not aligned to each other
+            (tier(10, 7, fixed), tier(20, 10, fixed), false),
+            (tier(10, 7, fixed), tier(30, 10, fixed), true),
+            // a sliding minute sees the ends of two fixed ones
+            (tier(10, 60, fixed), tier(10, 60, sliding), false),
+            (tier(10, 60, fixed), tier(20, 60, sliding), true),
+            (tier(10, 60, sliding), tier(10, 60, fixed), true),
+            (tier(1, 1, bucket(5)), tier(65, 60, fixed), true),
+            (tier(1, 1, bucket(6)), tier(65, 60, fixed), false),
+            (tier(1, 1, bucket(5)), tier(1, 1, bucket(5)), true),
+            (tier(1, 1, bucket(5)), tier(2, 1, bucket(4)), false),
+            (tier(5, 5, sliding), tier(1, 1, bucket(5)), true),
+            (tier(5, 5, fixed), tier(1, 1, bucket(9)), false),
+        ] {
+            assert_eq!(is_stricter(&a, &b), stricter, "{a} against {b}");
+        }
+    }
+}

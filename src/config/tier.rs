@@ -1,0 +1,203 @@
+//! What one limit says: a number of requests in a length of time, in either spelling, and its algorithm.
+
+use super::{
+    duration,
+    error::FileReport,
+    fields::{Field, Fields},
+    scalar::brief,
+    yaml::Position,
+};
+use crate::limit::{Algorithm, Bucket, Period, Refill, Tier, Unit};
+
+/// The keys of the reference's spelling.
+pub(super) const REFERENCE: [&str; 3] = ["unit", "requests_per_unit", "unit_multiplier"];
+
+/// The keys of the other spelling.
+pub(super) const OURS: [&str; 2] = ["requests", "per"];
+
+/// The keys of a token bucket.
+pub(super) const BUCKET: [&str; 3] = ["burst", "refill", "strict"];
+
+/// The names of the algorithms.
+const ALGORITHMS: &str = "fixed_window, sliding_window or token_bucket";
+
+/// Which algorithm, before its parameters are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    FixedWindow,
+    SlidingWindow,
+    TokenBucket,
+}
+
+/// A limit as it was read.
+pub(super) struct Read {
+    pub(super) tier: Tier,
+    /// It is in the reference's spelling, and the reference's algorithm.
+    pub(super) is_reference: bool,
+}
+
+/// Reads a limit from `fields`, whose key is at `key_at`. Where they name no algorithm it is `inherited`. None if it is
+/// not right, which is reported.
+pub(super) fn read(
+    fields: &Fields<'_>,
+    key_at: Position,
+    inherited: Option<Kind>,
+    report: &mut FileReport,
+) -> Option<Read> {
+    let kind =
+        if fields.get("algorithm").is_some() { kind(fields, report)? } else { inherited.unwrap_or_default() };
+    let first = |keys: &[&'static str]| keys.iter().find_map(|key| Some((*key, fields.get(key)?.key_at)));
+    let (requests, period) = match (first(&REFERENCE), first(&OURS)) {
+        (Some((theirs, _)), Some((ours, at))) => {
+            report.error(
+                at,
+                format!(
+                    "'{ours}' and '{theirs}' are of two spellings of a limit; write either 'requests' and 'per', or \
+                     'requests_per_unit' and 'unit'"
+                ),
+            );
+            None
+        }
+        (None, Some(_)) => ours(fields, report),
+        _ => reference(fields, key_at, report),
+    }?;
+    let algorithm = match kind {
+        Kind::FixedWindow | Kind::SlidingWindow => {
+            refuse_bucket_keys(fields, report);
+            if kind == Kind::FixedWindow { Algorithm::FixedWindow } else { Algorithm::SlidingWindow }
+        }
+        Kind::TokenBucket => Algorithm::TokenBucket(bucket(fields, key_at, requests, report)?),
+    };
+    let tier = Tier { requests, period, algorithm };
+    Some(Read { tier, is_reference: kind == Kind::FixedWindow && first(&OURS).is_none() })
+}
+
+/// The `algorithm` of `fields`; none if there is none, or no such one, which is reported.
+pub(super) fn kind(fields: &Fields<'_>, report: &mut FileReport) -> Option<Kind> {
+    let field = fields.text("algorithm", report)?;
+    match field.value {
+        "fixed_window" => Some(Kind::FixedWindow),
+        "sliding_window" => Some(Kind::SlidingWindow),
+        "token_bucket" => Some(Kind::TokenBucket),
+        other => {
+            report.error(field.at, format!("unknown algorithm '{}'; write {ALGORITHMS}", brief(other)));
+            None
+        }
+    }
+}
+
+/// `requests_per_unit`, `unit` and `unit_multiplier`.
+fn reference(fields: &Fields<'_>, key_at: Position, report: &mut FileReport) -> Option<(u32, Period)> {
+    let requests = fields.count("requests_per_unit", 0, report);
+    let multiplier = fields.count("unit_multiplier", 1, report);
+    let field = fields.text("unit", report);
+    let text = field.map_or("", |unit| unit.value);
+    let Some(unit) = Unit::parse(text) else {
+        // a unit that is a list was reported as such
+        if field.is_some() || fields.get("unit").is_none() {
+            let at = field.map_or(key_at, |unit| unit.at);
+            let right = "write second, minute, hour, day, week, month or year";
+            report.error(at, format!("invalid rate limit unit '{}'; {right}", brief(text)));
+        }
+        return None;
+    };
+    let period = multiplied(unit.period(), multiplier, report)?;
+    if fields.get("requests_per_unit").is_none() {
+        report.warn(key_at, "'requests_per_unit' is missing, so it is 0 and every request is refused");
+        return Some((0, period));
+    }
+    Some((requests?.value, period))
+}
+
+fn multiplied(unit: Period, multiplier: Option<Field<u32>>, report: &mut FileReport) -> Option<Period> {
+    let Some(Field { at, value, .. }) = multiplier else {
+        return Some(unit);
+    };
+    let nanos = unit.as_nanos().checked_mul(value.into());
+    let period = nanos.map(Period::from_nanos).filter(|period| *period <= duration::LONGEST);
+    if period.is_none() {
+        let longest = duration::LONGEST;
+        report
+            .error(at, format!("{value} times {unit} is longer than {longest}, the longest period there is"));
+    }
+    period
+}
+
+/// `requests` and `per`.
+fn ours(fields: &Fields<'_>, report: &mut FileReport) -> Option<(u32, Period)> {
+    let requests = fields.count("requests", 0, report);
+    let per = fields.text("per", report);
+    for (there, missing, right) in [("per", "requests", "requests: 100"), ("requests", "per", "per: 1m")] {
+        if let (Some(field), None) = (fields.get(there), fields.get(missing)) {
+            report.error(field.key_at, format!("'{there}' needs '{missing}' beside it, such as '{right}'"));
+        }
+    }
+    let Field { at, value, .. } = per?;
+    let Some(period) = duration::parse(value) else {
+        report.error(at, format!("'{}' is no period; {}", brief(value), duration::RIGHT));
+        return None;
+    };
+    Some((requests?.value, period))
+}
+
+/// `burst`, `refill` and `strict`, for a bucket into which `requests` flow in a period.
+fn bucket(fields: &Fields<'_>, key_at: Position, requests: u32, report: &mut FileReport) -> Option<Bucket> {
+    if requests == 0 {
+        report.error(
+            key_at,
+            "nothing flows into a token bucket of 0 requests; write at least 1, or a fixed_window",
+        );
+        return None;
+    }
+    let refill = match fields.text("refill", report) {
+        None => Refill::Continuous,
+        Some(field) => match field.value {
+            "continuous" => Refill::Continuous,
+            "step" => Refill::Step,
+            other => {
+                report
+                    .error(field.at, format!("unknown refill '{}'; write continuous or step", brief(other)));
+                return None;
+            }
+        },
+    };
+    let strict = fields.flag("strict", report);
+    let burst = match fields.count("burst", 1, report) {
+        // one that is wrong was reported
+        None if fields.get("burst").is_some() => return None,
+        None => requests,
+        Some(field) => {
+            if refill == Refill::Step && field.value < requests {
+                report.warn(
+                    field.at,
+                    format!(
+                        "a step of {requests} tokens does not fit into a burst of {}; the rest is lost",
+                        field.value
+                    ),
+                );
+            }
+            field.value
+        }
+    };
+    Some(Bucket { burst, refill, strict })
+}
+
+/// Reports the keys of a bucket where there is none.
+fn refuse_bucket_keys(fields: &Fields<'_>, report: &mut FileReport) {
+    for key in BUCKET {
+        if let Some(field) = fields.get(key) {
+            report.error(
+                field.key_at,
+                format!("'{key}' is for a token bucket; write 'algorithm: token_bucket' beside it, or leave it out"),
+            );
+        }
+    }
+}
+
+// === impl Kind ===
+
+impl Default for Kind {
+    fn default() -> Self {
+        Self::FixedWindow
+    }
+}

@@ -1,0 +1,294 @@
+//! The token bucket: `requests` tokens a period flow in, up to `burst` are kept, and each hit takes one.
+//!
+//! Continuous refill is the generic cell rate algorithm (ITU-T I.371) told in tokens. Refill in steps, and strict
+//! buckets, follow the durable rate limiter of Smyte.
+
+use super::{Offer, Report, State};
+use crate::limit::{
+    rule::Tier,
+    units::{Hits, Period, Timestamp},
+};
+
+/// How a bucket is filled, and what a try that fails does to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Tokens that it holds when full, 1 to 2^32-1.
+    pub burst: u32,
+    /// How tokens come back.
+    pub refill: Refill,
+    /// A try that finds too few tokens restarts the refill clock: who keeps trying keeps being denied.
+    pub strict: bool,
+}
+
+/// How tokens come back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refill {
+    /// Evenly: one every `period / requests`. At most `burst + requests * t / period` hits pass in any time `t`.
+    #[default]
+    Continuous,
+    /// `requests` of them at the end of each period, counted from the first hit. At most
+    /// `burst + requests * (floor(t / period) + 1)` hits pass in any time `t`: a step may fall into the shortest one.
+    Step,
+}
+
+/// The tokens that a bucket lacks, as of an instant. 16 bytes.
+///
+/// It tells what is taken and not what is left, so that a changed `burst` applies at once: raised, the extra tokens are
+/// there; lowered below what is taken, the bucket is empty and no worse.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenBucket {
+    /// The instant that `taken` is of; with steps, the instant of the last one.
+    as_of: Timestamp,
+    /// In 2^-32 tokens, rounded up: each hit may cost a quarter of a billionth of a token too much, never too little.
+    taken: u64,
+}
+
+/// 2^-32 tokens in a token.
+const TOKEN: u64 = 1 << 32;
+
+impl TokenBucket {
+    /// What is taken, as far as a bucket of this size can tell.
+    fn held(self, bucket: Bucket) -> u64 {
+        self.taken.min(u64::from(bucket.burst) * TOKEN)
+    }
+
+    /// The bucket as it is at `now`, refilled.
+    fn at(self, tier: &Tier, now: Timestamp) -> Self {
+        let bucket = tier.bucket();
+        // a clock that steps back refills nothing, and takes nothing away
+        let elapsed = now.since(self.as_of);
+        let (lasted, inflow) = match bucket.refill {
+            Refill::Continuous => (elapsed, inflow(tier, elapsed)),
+            Refill::Step => {
+                let steps = elapsed.as_nanos() / tier.period.as_nanos();
+                let tokens = steps.saturating_mul(tier.requests.into());
+                (Period::from_nanos(steps * tier.period.as_nanos()), tokens.saturating_mul(TOKEN))
+            }
+        };
+        Self { as_of: self.as_of.after(lasted), taken: self.held(bucket).saturating_sub(inflow) }
+    }
+
+    /// The instant from which on no more than `room` is taken, if nobody takes any. Told from the state as it is kept
+    /// and not as refilled up to now, so that no rounding comes between a promise and its keeping.
+    fn ready_at(self, tier: &Tier, room: u64) -> Timestamp {
+        let bucket = tier.bucket();
+        let needed = u128::from(self.held(bucket).saturating_sub(room));
+        if needed == 0 {
+            return Timestamp::default();
+        }
+        let rate = u128::from(tier.requests) * u128::from(TOKEN);
+        let period = u128::from(tier.period.as_nanos());
+        let nanos = match bucket.refill {
+            _ if rate == 0 => u128::MAX,
+            Refill::Continuous => (needed * period).div_ceil(rate),
+            Refill::Step => needed.div_ceil(rate) * period,
+        };
+        self.as_of.after(u64::try_from(nanos).map_or(Period::MAX, Period::from_nanos))
+    }
+}
+
+/// What may be taken at most for `hits` to fit; none if they never do.
+fn room_for(bucket: Bucket, hits: Hits) -> Option<u64> {
+    let room = u64::from(bucket.burst).checked_sub(hits.0)?;
+    Some(room * TOKEN)
+}
+
+/// What flows in during `elapsed`, in 2^-32 tokens, rounded down.
+fn inflow(tier: &Tier, elapsed: Period) -> u64 {
+    // 64 bits of time, 32 of requests and 32 of fraction: just what fits
+    let tokens = u128::from(elapsed.as_nanos()) * u128::from(tier.requests) * u128::from(TOKEN);
+    u64::try_from(tokens / u128::from(tier.period.as_nanos())).unwrap_or(u64::MAX)
+}
+
+impl State for TokenBucket {
+    fn unused(_tier: &Tier, now: Timestamp) -> Self {
+        Self { as_of: now, taken: 0 }
+    }
+
+    fn offer(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Offer {
+        let Self { taken, .. } = self.at(tier, now);
+        let room = room_for(tier.bucket(), hits);
+        Offer {
+            admits: hits == Hits(0) || room.is_some_and(|room| taken <= room),
+            used: Hits(taken.div_ceil(TOKEN)),
+        }
+    }
+
+    fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
+        if hits > Hits(0) {
+            let Self { as_of, taken } = self.at(tier, now);
+            *self = Self { as_of, taken: taken.saturating_add(hits.0.saturating_mul(TOKEN)) };
+        }
+    }
+
+    fn refuse(&mut self, tier: &Tier, now: Timestamp) {
+        let bucket = tier.bucket();
+        if bucket.strict && now > self.as_of {
+            // whole tokens that have come back stay; the one that was on its way is lost
+            let back = self.held(bucket) - self.at(tier, now).taken;
+            *self = Self { as_of: now, taken: self.held(bucket) - back / TOKEN * TOKEN };
+        }
+    }
+
+    fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
+        let Self { as_of, taken } = self.at(tier, now);
+        *self = Self { as_of, taken: taken.saturating_sub(hits.0.saturating_mul(TOKEN)) };
+    }
+
+    fn report(&self, tier: &Tier, now: Timestamp) -> Report {
+        let full = u64::from(tier.bucket().burst) * TOKEN;
+        let left = (full - self.at(tier, now).taken) / TOKEN;
+        Report {
+            remaining: u32::try_from(left).unwrap_or(u32::MAX),
+            until_full: self.ready_at(tier, 0).since(now),
+        }
+    }
+
+    fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period {
+        if hits == Hits(0) {
+            return Period::default();
+        }
+        let room = room_for(tier.bucket(), hits).unwrap_or(0);
+        self.ready_at(tier, room).since(now)
+    }
+
+    /// With steps, one period after it is full: until then it remembers when the next step is due.
+    fn idle_at(&self, tier: &Tier) -> Timestamp {
+        let full = self.ready_at(tier, 0);
+        match tier.bucket().refill {
+            Refill::Continuous => full,
+            Refill::Step => full.after(tier.period),
+        }
+    }
+
+    fn used(&self) -> Hits {
+        Hits(self.taken.div_ceil(TOKEN))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::algorithm::Algorithm;
+
+    fn tier(requests: u32, seconds: u64, bucket: Bucket) -> Tier {
+        Tier { requests, period: Period::from_secs(seconds), algorithm: Algorithm::TokenBucket(bucket) }
+    }
+
+    const fn bucket(burst: u32, refill: Refill, strict: bool) -> Bucket {
+        Bucket { burst, refill, strict }
+    }
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    /// Asks for `hits`, and takes them if they fit.
+    fn ask(state: &mut TokenBucket, tier: &Tier, now: Timestamp, hits: u64) -> bool {
+        let admits = state.offer(tier, now, Hits(hits)).admits;
+        if admits {
+            state.take(tier, now, Hits(hits));
+        } else {
+            state.refuse(tier, now);
+        }
+        admits
+    }
+
+    #[test]
+    fn a_burst_passes_and_then_one_hit_every_interval() {
+        let tier = tier(2, 1, bucket(5, Refill::Continuous, false));
+        let mut state = TokenBucket::unused(&tier, at(0));
+        assert!((0..5).all(|_| ask(&mut state, &tier, at(0), 1)));
+        assert!(!ask(&mut state, &tier, at(499), 1));
+        assert!(ask(&mut state, &tier, at(500), 1));
+        assert_eq!(state.wait(&tier, at(500), Hits(3)), Period::from_millis(1_500));
+    }
+
+    #[test]
+    fn steps_come_whole_and_at_their_time() {
+        let tier = tier(3, 10, bucket(5, Refill::Step, false));
+        let mut state = TokenBucket::unused(&tier, at(1_000));
+        assert!(ask(&mut state, &tier, at(1_000), 5));
+        assert!(!ask(&mut state, &tier, at(10_999), 1));
+        assert_eq!(state.wait(&tier, at(10_999), Hits(1)), Period::from_millis(1));
+        assert_eq!(state.wait(&tier, at(10_999), Hits(4)), Period::from_millis(10_001));
+        assert!(ask(&mut state, &tier, at(11_500), 3));
+        // the next step is due ten seconds after the last one, not after the last hit
+        assert!(!ask(&mut state, &tier, at(20_999), 1));
+        assert!(ask(&mut state, &tier, at(21_000), 1));
+    }
+
+    #[test]
+    fn a_strict_bucket_keeps_denying_who_keeps_trying() {
+        for refill in [Refill::Continuous, Refill::Step] {
+            let tier = tier(1, 10, bucket(1, refill, true));
+            let mut state = TokenBucket::unused(&tier, at(0));
+            assert!(ask(&mut state, &tier, at(0), 1));
+            for seconds in (5..100).step_by(5) {
+                assert!(!ask(&mut state, &tier, at(seconds * 1_000), 1), "{refill:?} at {seconds}");
+            }
+            assert_eq!(state.wait(&tier, at(95_000), Hits(1)), Period::from_secs(10));
+            assert!(ask(&mut state, &tier, at(105_000), 1), "{refill:?}");
+        }
+    }
+
+    #[test]
+    fn a_strict_denial_keeps_the_whole_tokens_that_have_come_back() {
+        let tier = tier(1, 1, bucket(10, Refill::Continuous, true));
+        let mut state = TokenBucket::unused(&tier, at(0));
+        assert!(ask(&mut state, &tier, at(0), 10));
+        assert!(!ask(&mut state, &tier, at(3_900), 5));
+        assert_eq!(state.report(&tier, at(3_900)).remaining, 3);
+        assert!(!ask(&mut state, &tier, at(4_800), 4));
+        assert!(ask(&mut state, &tier, at(5_800), 4));
+    }
+
+    #[test]
+    fn a_denied_try_takes_none() {
+        let tier = tier(1, 1, bucket(10, Refill::Continuous, false));
+        let mut state = TokenBucket::unused(&tier, at(0));
+        assert!(ask(&mut state, &tier, at(0), 8));
+        assert!(!ask(&mut state, &tier, at(0), 3));
+        assert!(ask(&mut state, &tier, at(0), 2));
+    }
+
+    #[test]
+    fn time_that_steps_back_counts_as_none() {
+        let tier = tier(1, 1, bucket(1, Refill::Continuous, false));
+        let mut state = TokenBucket::unused(&tier, at(10_000));
+        assert!(ask(&mut state, &tier, at(10_000), 1));
+        assert!(!ask(&mut state, &tier, at(2_000), 1));
+        assert_eq!(state.wait(&tier, at(9_000), Hits(1)), Period::from_secs(2));
+        assert!(ask(&mut state, &tier, at(11_000), 1));
+    }
+
+    #[test]
+    fn a_changed_burst_applies_at_once() {
+        let of = |burst| tier(10, 1, bucket(burst, Refill::Continuous, false));
+        let mut state = TokenBucket::unused(&of(10), at(0));
+        state.take(&of(10), at(0), Hits(8));
+        assert_eq!(state.report(&of(100), at(0)).remaining, 92);
+        assert_eq!(state.report(&of(9), at(0)).remaining, 1);
+        // lowered below what is taken: as empty as the new bucket can be
+        assert_eq!(state.report(&of(3), at(0)).remaining, 0);
+        assert_eq!(state.wait(&of(3), at(0), Hits(3)), Period::from_millis(300));
+    }
+
+    #[test]
+    fn the_largest_numbers_do_not_overflow() {
+        for refill in [Refill::Continuous, Refill::Step] {
+            let tier = Tier {
+                requests: u32::MAX,
+                period: Period::from_secs(365 * 86_400),
+                algorithm: Algorithm::TokenBucket(bucket(u32::MAX, refill, true)),
+            };
+            let last = Timestamp::from_nanos(u64::MAX);
+            let mut state = TokenBucket::unused(&tier, at(0));
+            assert!(ask(&mut state, &tier, at(0), u64::from(u32::MAX)));
+            assert!(!ask(&mut state, &tier, at(0), u64::MAX));
+            state.report(&tier, last);
+            state.give_back(&tier, last, Hits(u64::MAX));
+            assert_eq!(state.report(&tier, last).remaining, u32::MAX);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Tiers and algorithms: what they mean, and what is said of those that contradict themselves.
+
+use weir::{
+    config,
+    limit::{Algorithm, Bucket, Limit, Period, Refill, Refused, Tier},
+};
+
+use crate::messages::{assert_says, rate_limit};
+
+/// The limit of the one rule of a file.
+#[track_caller]
+fn limit(lines: &str) -> Limit {
+    let loaded = config::parse("f.yaml", &rate_limit(lines)).expect("the file is right");
+    assert_eq!(loaded.warnings.len(), 0, "{:?}", loaded.warnings);
+    let rule = loaded.domains[0].nodes[0].rule.clone();
+    rule.expect("the descriptor has a limit").limit
+}
+
+fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {
+    Tier { requests, period: Period::from_secs(seconds), algorithm }
+}
+
+const fn bucket(burst: u32, refill: Refill, strict: bool) -> Algorithm {
+    Algorithm::TokenBucket(Bucket { burst, refill, strict })
+}
+
+#[test]
+fn a_limit_in_the_references_spelling_counts_what_it_refuses_and_no_other_does() {
+    let refused = |lines| match limit(lines) {
+        Limit::Tiers { refused, .. } => refused,
+        Limit::Unlimited => panic!("it is limited"),
+    };
+    assert_eq!(refused("unit: minute\nrequests_per_unit: 3"), Refused::Count);
+    assert_eq!(refused("unit: minute\nrequests_per_unit: 3\nalgorithm: fixed_window"), Refused::Count);
+    assert_eq!(refused("unit: minute\nrequests_per_unit: 3\nalgorithm: sliding_window"), Refused::Vanish);
+    assert_eq!(refused("requests: 3\nper: 1m"), Refused::Vanish);
+    assert_eq!(refused("tiers:\n  - { unit: minute, requests_per_unit: 3 }"), Refused::Vanish);
+}
+
+#[test]
+fn each_algorithm_has_its_parameters() {
+    let one = |lines| match limit(lines) {
+        Limit::Tiers { tiers, .. } => tiers[0].clone(),
+        Limit::Unlimited => panic!("it is limited"),
+    };
+    assert_eq!(one("requests: 3\nper: 1m\nalgorithm: sliding_window"), tier(3, 60, Algorithm::SlidingWindow));
+    assert_eq!(
+        one("requests: 3\nper: 1m\nalgorithm: token_bucket"),
+        tier(3, 60, bucket(3, Refill::Continuous, false))
+    );
+    assert_eq!(
+        one("requests: 1\nper: 1h\nalgorithm: token_bucket\nburst: 10\nrefill: step\nstrict: true"),
+        tier(1, 3_600, bucket(10, Refill::Step, true))
+    );
+    assert_eq!(
+        one("requests_per_unit: 2\nunit: second\nalgorithm: token_bucket\nburst: 5"),
+        tier(2, 1, bucket(5, Refill::Continuous, false))
+    );
+}
+
+#[test]
+fn tiers_inherit_the_rules_algorithm_unless_they_name_one() {
+    let lines = "algorithm: sliding_window\ntiers:\n  - { requests: 10, per: 1s }\n  \
+                 - { requests: 100, per: 1m, algorithm: token_bucket, burst: 20 }\n  \
+                 - { requests_per_unit: 300, unit: hour, unit_multiplier: 2 }";
+    let expected = vec![
+        tier(10, 1, Algorithm::SlidingWindow),
+        tier(100, 60, bucket(20, Refill::Continuous, false)),
+        tier(300, 7_200, Algorithm::SlidingWindow),
+    ];
+    assert_eq!(limit(lines), Limit::Tiers { tiers: expected, refused: Refused::Vanish });
+}
+
+#[test]
+fn contradictions_are_errors_that_say_what_to_write() {
+    for (lines, said) in [
+        (
+            "requests: 1\nper: 1s\nalgorithm: leaky",
+            "f.yaml:7:18: unknown algorithm 'leaky'; write fixed_window, sliding_window or token_bucket",
+        ),
+        (
+            "requests: 1\nper: 1s\nburst: 5",
+            "f.yaml:7:7: 'burst' is for a token bucket; write 'algorithm: token_bucket' beside it, or leave it out",
+        ),
+        (
+            "requests: 1\nper: 1s\nalgorithm: sliding_window\nstrict: true",
+            "f.yaml:8:7: 'strict' is for a token bucket",
+        ),
+        (
+            "requests: 1\nper: 1s\nalgorithm: token_bucket\nrefill: daily",
+            "f.yaml:8:15: unknown refill 'daily'; write continuous or step",
+        ),
+        (
+            "requests: 1\nper: 1s\nalgorithm: token_bucket\nburst: 0",
+            "f.yaml:8:14: error loading config file: 'burst' must be a whole number from 1 to 4294967295",
+        ),
+        (
+            "requests: 0\nper: 1s\nalgorithm: token_bucket\nburst: 5",
+            "f.yaml:4:5: nothing flows into a token bucket of 0 requests",
+        ),
+        ("tiers: []", "f.yaml:5:14: 'tiers' needs at least one, such as '- { requests: 100, per: 1m }'"),
+        (
+            "requests: 5\ntiers:\n  - { requests: 1, per: 1s }",
+            "f.yaml:5:7: 'requests' cannot stand beside 'tiers'; write it in one of the tiers",
+        ),
+        (
+            "burst: 5\ntiers:\n  - { requests: 1, per: 1s, algorithm: token_bucket }",
+            "f.yaml:5:7: 'burst' cannot stand beside 'tiers'; write it in one of the tiers",
+        ),
+        (
+            "tiers:\n  - { requests: 1, per: 1s }\n  - { requests: 2, unit: second }",
+            "f.yaml:7:13: 'requests' and 'unit' are of two spellings of a limit",
+        ),
+        (
+            "tiers:\n  - { requests: 1, per: 1s }\n  - { requests: 2, per: 1000ms }",
+            "f.yaml:7:11: two tiers of this rule have the same algorithm and the period 1s; keep the stricter one",
+        ),
+        ("tiers:\n  - { requests: 1, per: 1s, name: x }", "f.yaml:6:35: config error, unknown key 'name'"),
+        ("tiers:\n  - 5", "f.yaml:6:11: config error, yaml file contains list of type other than map: 5"),
+        (
+            "unlimited: true\ntiers:\n  - { requests: 1, per: 1s }",
+            "f.yaml:6:7: should not specify 'tiers' when",
+        ),
+        (
+            "unlimited: true\nalgorithm: token_bucket",
+            "f.yaml:6:7: should not specify 'algorithm' when unlimited",
+        ),
+    ] {
+        assert_says(&rate_limit(lines), &[said]);
+    }
+}
+
+#[test]
+fn what_can_never_refuse_anything_is_a_warning() {
+    assert_says(
+        &rate_limit("tiers:\n  - { requests: 10, per: 1s }\n  - { requests: 600, per: 1m }"),
+        &["?f.yaml:7:11: this tier never refuses anything: '10 requests per 1s' is always stricter"],
+    );
+    assert_says(
+        &rate_limit("requests: 10\nper: 1s\nalgorithm: token_bucket\nburst: 5\nrefill: step"),
+        &["?f.yaml:8:14: a step of 10 tokens does not fit into a burst of 5; the rest is lost"],
+    );
+}

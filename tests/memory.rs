@@ -1,0 +1,202 @@
+//! The memory store: counting, its bound, and all or nothing, under real threads.
+
+use std::{collections::HashMap, sync::Arc, thread};
+
+use proptest::{collection::vec, prelude::*};
+use weir::{
+    limit::{
+        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Node, Override, Period, Request, Rule, RuleSet,
+        Scope, Taken, Timestamp, Unit, Values,
+    },
+    store::MemoryStore,
+};
+
+/// Rules under which every value of the key `k` has `limit` requests a minute.
+fn rules(limit: u32) -> RuleSet {
+    let rule = Rule::new(Limit::reference(limit, Period::from_secs(60)));
+    let node = Node { rule: Some(rule), ..Node::new("k", Values::Any) };
+    RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random())
+}
+
+fn descriptor(value: &str) -> Descriptor<'_> {
+    Descriptor { entries: [Entry { key: "k", value }].into_iter().collect(), ..Descriptor::default() }
+}
+
+/// Takes `hits` of each of `values`, in one request.
+fn take(
+    store: &MemoryStore,
+    rules: &RuleSet,
+    values: &[&str],
+    hits: u32,
+    scope: Scope,
+    now: Timestamp,
+) -> Vec<Taken> {
+    let descriptors = values.iter().map(|value| descriptor(value)).collect();
+    let request = Request { domain: "d", descriptors, hits };
+    let matched = Matched::new(rules, &request);
+    store.decide(&matched.asks, scope, now).into_vec()
+}
+
+#[test]
+fn exactly_the_limit_is_admitted_however_many_threads_ask() {
+    let (store, rules) = (Arc::new(MemoryStore::new(1_000)), Arc::new(rules(1_000)));
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let (store, rules) = (Arc::clone(&store), Arc::clone(&rules));
+            thread::spawn(move || {
+                let ask = || take(&store, &rules, &["v"], 1, Scope::Descriptor, Timestamp::from_secs(1));
+                (0..500).filter(|_| !ask()[0].over).count()
+            })
+        })
+        .collect();
+    let admitted: usize = threads.into_iter().map(|thread| thread.join().expect("no thread panics")).sum();
+    assert_eq!(admitted, 1_000);
+}
+
+#[test]
+fn all_or_nothing_over_a_request_holds_while_threads_take_the_same_keys_in_other_orders() {
+    let (store, rules) = (Arc::new(MemoryStore::new(1_000_000)), Arc::new(rules(100)));
+    let orders: [&[&str]; 3] = [&["a", "b", "c"], &["c", "a", "b"], &["b", "c", "a"]];
+    let threads: Vec<_> = orders
+        .into_iter()
+        .map(|order| {
+            let (store, rules) = (Arc::clone(&store), Arc::clone(&rules));
+            thread::spawn(move || {
+                let ask = || take(&store, &rules, order, 1, Scope::Request, Timestamp::from_secs(1));
+                (0..200).filter(|_| ask().iter().all(|taken| !taken.over)).count()
+            })
+        })
+        .collect();
+    let admitted: usize = threads.into_iter().map(|thread| thread.join().expect("no thread panics")).sum();
+    assert_eq!(admitted, 100);
+    for value in ["a", "b", "c"] {
+        // nothing was taken by the requests that were refused
+        let taken = take(&store, &rules, &[value], 1, Scope::Descriptor, Timestamp::from_secs(1));
+        assert_eq!(taken[0].before.0, 100, "{value}");
+    }
+}
+
+#[test]
+fn a_descriptor_that_is_over_keeps_the_others_of_its_request_from_counting() {
+    let (store, rules) = (MemoryStore::new(1_000), rules(2));
+    let now = Timestamp::from_secs(1);
+    take(&store, &rules, &["full"], 2, Scope::Request, now);
+    for _ in 0..5 {
+        let taken = take(&store, &rules, &["free", "full"], 1, Scope::Request, now);
+        assert!(!taken[0].over && taken[1].over);
+        assert_eq!(taken[0].remaining, 2, "what is not counted is not missing");
+    }
+    let taken = take(&store, &rules, &["full"], 1, Scope::Request, now);
+    assert_eq!(taken[0].before.0, 2, "the offender did not count either");
+}
+
+#[test]
+fn the_same_counter_twice_in_a_request_counts_twice_or_not_at_all() {
+    let (store, rules) = (MemoryStore::new(1_000), rules(3));
+    let now = Timestamp::from_secs(1);
+    let both = || take(&store, &rules, &["v", "v"], 1, Scope::Request, now);
+    assert!(both().iter().all(|taken| !taken.over));
+    assert!(both()[1].over, "only one of the two fits");
+    let third = take(&store, &rules, &["v"], 1, Scope::Request, now)[0];
+    assert!(!third.over && third.before.0 == 2, "neither of the two was counted");
+}
+
+#[test]
+fn a_check_without_hits_makes_no_counter() {
+    let (store, rules) = (MemoryStore::new(1_000), rules(3));
+    let request = Request {
+        domain: "d",
+        descriptors: [Descriptor { hits: Some(0), ..descriptor("v") }].into_iter().collect(),
+        hits: 0,
+    };
+    let matched = Matched::new(&rules, &request);
+    let taken = store.decide(&matched.asks, Scope::Descriptor, Timestamp::from_secs(1));
+    assert_eq!(taken[0].remaining, 3);
+    assert_eq!(store.usage().live, 0);
+}
+
+#[test]
+fn a_rule_and_an_override_of_the_same_unit_share_their_counter_and_of_another_do_not() {
+    let (store, rules) = (MemoryStore::new(1_000), rules(10));
+    let now = Timestamp::from_secs(1);
+    take(&store, &rules, &["v"], 4, Scope::Descriptor, now);
+    let with_override = |unit| {
+        let limit = Some(Override { requests: 10, unit });
+        let descriptors = [Descriptor { limit, hits: Some(0), ..descriptor("v") }];
+        let request = Request { domain: "d", descriptors: descriptors.into_iter().collect(), hits: 0 };
+        let matched = Matched::new(&rules, &request);
+        store.decide(&matched.asks, Scope::Descriptor, now)[0].remaining
+    };
+    assert_eq!(with_override(Unit::Minute), 6);
+    assert_eq!(with_override(Unit::Hour), 10);
+}
+
+/// A full store forgets, but it never refuses, never grows, and keeps the counters that are dear.
+#[test]
+fn a_full_store_drops_the_cheap_counters_and_keeps_the_dear_ones() {
+    for max in [1, 2, 100, 10_000] {
+        let (store, rules) = (MemoryStore::new(max), rules(1_000));
+        let now = Timestamp::from_secs(1);
+        take(&store, &rules, &["dear"], 1_000, Scope::Descriptor, now);
+        for i in 0..3 * max {
+            let value = format!("flood {i}");
+            assert!(!take(&store, &rules, &[&value], 1, Scope::Descriptor, now)[0].over);
+            assert!(store.usage().live <= max, "{} of {max}", store.usage().live);
+        }
+        let dropped = store.usage().dropped;
+        assert_eq!(dropped, (1 + 3 * max - max) as u64, "every one that does not fit is counted");
+        if max > 1 {
+            assert!(take(&store, &rules, &["dear"], 1, Scope::Descriptor, now)[0].over, "of {max}");
+        }
+    }
+}
+
+#[test]
+fn the_sweep_takes_out_what_has_expired_and_nothing_else() {
+    let (store, rules) = (MemoryStore::new(100_000), rules(1_000));
+    for i in 0..20_000_u64 {
+        let now = Timestamp::from_secs(if i % 2 == 0 { 1 } else { 61 });
+        take(&store, &rules, &[&i.to_string()], 1, Scope::Descriptor, now);
+    }
+    let sweep = |now| (0..store.sweep_steps()).for_each(|step| store.sweep_step(step, now));
+    sweep(Timestamp::from_secs(59));
+    assert_eq!(store.usage().live, 20_000);
+    sweep(Timestamp::from_secs(60));
+    assert_eq!((store.usage().live, store.usage().swept), (10_000, 10_000));
+    let kept = take(&store, &rules, &["1"], 1, Scope::Descriptor, Timestamp::from_secs(61));
+    assert_eq!(kept[0].before.0, 1);
+    sweep(Timestamp::from_secs(1_000));
+    assert_eq!(store.usage().live, 0);
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    value: u8,
+    hits: u32,
+    advance: u64,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    (0..4_u8, 0..6_u32, 0..40_u64).prop_map(|(value, hits, advance)| Step { value, hits, advance })
+}
+
+proptest! {
+    /// The reference's arithmetic, said in one line each: add to the count of the window, compare.
+    #[test]
+    fn counts_as_the_reference_does(limit in 0..12_u32, steps in vec(step(), 1..80)) {
+        let (store, rules) = (MemoryStore::new(1_000), rules(limit));
+        let mut counts: HashMap<(u8, u64), u64> = HashMap::new();
+        let mut seconds = 1_000;
+        for Step { value, hits, advance } in steps {
+            seconds += advance;
+            let hits = hits.max(1);
+            let count = counts.entry((value, seconds / 60)).or_default();
+            *count += u64::from(hits);
+            let now = Timestamp::from_secs(seconds);
+            let taken = take(&store, &rules, &[&value.to_string()], hits, Scope::Descriptor, now)[0];
+            prop_assert_eq!(taken.over, *count > u64::from(limit));
+            prop_assert_eq!(u64::from(taken.remaining), u64::from(limit).saturating_sub(*count));
+            prop_assert_eq!(taken.reset, Period::from_secs(60 - seconds % 60));
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! A reload under load: every answer comes from one tree, the old or the new, and counts go on.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread,
+};
+
+use weir::{
+    Limiter, Settings,
+    limit::{
+        Descriptor, Domain, Entry, KeyHasher, Limit, Node, Period, Request, Rule, RuleSet, Timestamp, Values,
+    },
+    observe::Stats,
+    store::MemoryStore,
+};
+
+/// Two rules, `a` and `b`, which both carry the generation in their name and as their limit.
+fn generation(n: u32, hasher: KeyHasher) -> RuleSet {
+    let node = |key: &str| {
+        let limit = Limit::reference(1_000_000 + n, Period::from_secs(60));
+        let rule = Rule { name: Some(n.to_string().into()), ..Rule::new(limit) };
+        Node { rule: Some(rule), ..Node::new(key, Values::Any) }
+    };
+    RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node("a"), node("b")] }], hasher)
+}
+
+fn request() -> Request<'static> {
+    let descriptor = |key| Descriptor {
+        entries: [Entry { key, value: "v" }].into_iter().collect(),
+        ..Descriptor::default()
+    };
+    Request {
+        domain: "d",
+        descriptors: [descriptor("a"), descriptor("b")].into_iter().collect(),
+        hits: 1,
+    }
+}
+
+/// What one request was told: the names and limits of both its rules, and what is left of the first.
+type Told = (Vec<(String, u32)>, u32);
+
+fn ask(limiter: &Limiter<MemoryStore>) -> Told {
+    let request = request();
+    let decided = limiter.decide(&request, Timestamp::from_secs(1), |verdict| {
+        let limits = verdict.statuses.iter().map(|status| {
+            let limit = status.limit.expect("both descriptors have a rule");
+            (limit.name.unwrap_or_default().to_owned(), limit.tier.requests)
+        });
+        (limits.collect(), verdict.statuses[0].remaining)
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime can be made");
+    runtime.block_on(decided).expect("the memory store does not fail")
+}
+
+#[test]
+fn an_answer_under_load_is_of_one_generation_and_no_count_is_lost() {
+    let hasher = KeyHasher::random();
+    let limiter =
+        Arc::new(Limiter::new(MemoryStore::new(100), Arc::new(Stats::default()), Settings::default()));
+    limiter.load(generation(0, hasher));
+    let stop = Arc::new(AtomicBool::new(false));
+    let switches = Arc::new(AtomicU32::new(0));
+    let askers: Vec<_> = (0..3)
+        .map(|_| {
+            let (limiter, stop, switches) = (Arc::clone(&limiter), Arc::clone(&stop), Arc::clone(&switches));
+            thread::spawn(move || {
+                let mut asked = 0;
+                let mut last = String::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let (limits, _) = ask(&limiter);
+                    let (name, requests) = &limits[0];
+                    assert_eq!(limits[0], limits[1], "one tree for the whole request");
+                    assert_eq!(*requests, 1_000_000 + name.parse::<u32>().expect("names are numbers"));
+                    if *name != last {
+                        switches.fetch_add(1, Ordering::Relaxed);
+                        last.clone_from(name);
+                    }
+                    asked += 1;
+                }
+                asked
+            })
+        })
+        .collect();
+    // as many reloads as it takes for the askers to have met many of them
+    let mut n = 0;
+    while switches.load(Ordering::Relaxed) < 500 && askers.iter().all(|asker| !asker.is_finished()) {
+        n += 1;
+        limiter.load(generation(n, hasher));
+        thread::yield_now();
+    }
+    stop.store(true, Ordering::Relaxed);
+    let asked: u32 = askers.into_iter().map(|asker| asker.join().expect("every answer was whole")).sum();
+
+    limiter.load(generation(0, hasher));
+    let (_, remaining) = ask(&limiter);
+    assert_eq!(remaining, 1_000_000 - asked - 1, "every hit counts, whatever tree it met");
+}
