@@ -97,6 +97,17 @@ fn bytes_that_are_no_text() {
 }
 
 #[test]
+fn large_values_in_wrong_places() {
+    let mut text = "domain: d\na0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for i in 1..4 {
+        writeln!(text, "a{i}: &a{i} [{}]", format!("*a{},", i - 1).repeat(10)).expect("a string");
+    }
+    writeln!(text, "descriptors: [{}]", "*a3,".repeat(100)).expect("a string");
+    let error = refused(&text);
+    assert!(error.starts_with("f.yaml:2:1: config error, unknown key 'a0'"), "{error}");
+}
+
+#[test]
 fn ten_thousand_rules_are_fine() {
     let mut text = "domain: d\ndescriptors:\n".to_owned();
     for i in 0..10_000 {
