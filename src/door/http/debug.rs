@@ -11,7 +11,7 @@ use axum::{
 
 use super::{Context, metrics::whole_page};
 use crate::{
-    limit::{PlacedRule, Tier},
+    limit::{Algorithm, Bucket, PlacedRule, Refill, Tier},
     limiter::Limiter,
     observe::{
         Stats,
@@ -89,31 +89,29 @@ fn rule_line(placed: &PlacedRule) -> String {
 }
 
 fn tier(tier: &Tier) -> String {
-    match tier.unit() {
+    let limit = match tier.unit() {
         Some(unit) => format!("unit={unit} requests_per_unit={}", tier.requests),
         None => format!("unit=UNKNOWN requests_per_unit={} per={}", tier.requests, tier.period),
+    };
+    match tier.algorithm {
+        Algorithm::FixedWindow => limit,
+        Algorithm::SlidingWindow => format!("{limit} algorithm=sliding_window"),
+        Algorithm::TokenBucket(Bucket { burst, refill, strict }) => {
+            let refill = if refill == Refill::Step { " refill=step" } else { "" };
+            let strict = if strict { " strict=true" } else { "" };
+            format!("{limit} algorithm=token_bucket burst={burst}{refill}{strict}")
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{
-        Algorithm, Domain, KeyHasher, Limit, Node, Origin, Override, Period, Refused, Rule, RuleSet, Unit,
-        Values,
-    };
+    use crate::limit::{Domain, KeyHasher, Limit, Node, Period, Refused, Rule, RuleSet, Values};
 
     fn line(limit: Limit) -> String {
-        let rule = Rule { limit, ..Rule::of_override(Override { requests: 1, unit: Unit::Second }) };
-        let node = Node {
-            key: "k\ney".to_owned(),
-            values: Values::Any,
-            share_threshold: false,
-            value_to_metric: false,
-            rule: Some(Rule { shadow_mode: true, ..rule }),
-            children: Vec::new(),
-            origin: Origin::default(),
-        };
+        let rule = Rule { shadow_mode: true, ..Rule::new(limit) };
+        let node = Node { rule: Some(rule), ..Node::new("k\ney", Values::Any) };
         let rules = RuleSet::new(&[Domain { name: "d".to_owned(), nodes: vec![node] }], KeyHasher::random());
         rule_line(&rules.rules()[0])
     }
@@ -125,6 +123,13 @@ mod tests {
             period: Period::from_secs(seconds),
             algorithm: Algorithm::FixedWindow,
         };
+        let bucket = Bucket { burst: 9, refill: Refill::Step, strict: true };
+        let bucket = Tier { algorithm: Algorithm::TokenBucket(bucket), ..tier(3, 60) };
+        assert_eq!(
+            line(Limit::Tiers { tiers: vec![bucket], refused: Refused::Vanish }),
+            "d.k_ey: unit=MINUTE requests_per_unit=3 algorithm=token_bucket burst=9 refill=step strict=true, \
+             shadow_mode: true, quota_mode: false\n"
+        );
         let tiers = vec![tier(3, 90), tier(100, 3600)];
         assert_eq!(
             line(Limit::Tiers { tiers, refused: Refused::Vanish }),

@@ -1,0 +1,60 @@
+//! The picture in the documentation: what each algorithm admits of the same traffic. Drawn anew and compared.
+
+use weir::{
+    config,
+    limit::{Direction, Hits, Limit, Period, Timestamp, algorithm::Counter, decide},
+};
+
+/// Tenths of a second that are drawn.
+const TICKS: u64 = 56;
+
+/// Requests in each tenth of a second: four, from 0.7 s to 2.9 s, and again from 4.6 s on.
+const fn offered(tick: u64) -> u64 {
+    if (tick >= 7 && tick < 29) || tick >= 46 { 4 } else { 0 }
+}
+
+fn mark(requests: u64) -> String {
+    if requests == 0 { ".".to_owned() } else { requests.to_string() }
+}
+
+/// A line for the traffic that passes the limit that `yaml` writes.
+fn line(name: &str, yaml: &str) -> String {
+    let file = format!("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {yaml}\n");
+    let loaded = config::parse("picture.yaml", &file).expect("the limit is right");
+    let rule = loaded.domains[0].nodes[0].rule.clone().expect("there is a limit");
+    let Limit::Tiers { tiers, refused } = rule.limit else { panic!("it is limited") };
+
+    let start = Timestamp::from_secs(1_700_000_000);
+    let mut counters: Vec<Counter> = tiers.iter().map(|tier| Counter::unused(tier, start)).collect();
+    let mut drawn = String::new();
+    for tick in 0..TICKS {
+        let now = start.after(Period::from_millis(100 * tick));
+        let mut ask = || !decide(&tiers, &mut counters, refused, Direction::Take, Hits(1), now).over;
+        drawn += &mark((0..offered(tick)).filter(|_| ask()).count() as u64);
+    }
+    format!("{name:<16} {drawn}\n")
+}
+
+#[test]
+fn the_documentation_shows_what_each_algorithm_admits() {
+    let mut picture = format!("{:<16} ", "seconds");
+    for tick in 0..TICKS {
+        picture += &if tick % 10 == 0 { (tick / 10).to_string() } else { " ".to_owned() };
+    }
+    picture = picture.trim_end().to_owned() + "\n";
+    picture +=
+        &format!("{:<16} {}\n", "offered", (0..TICKS).map(|tick| mark(offered(tick))).collect::<String>());
+    for (name, yaml) in [
+        ("fixed_window", "{ requests: 5, per: 1s }"),
+        ("sliding_window", "{ requests: 5, per: 1s, algorithm: sliding_window }"),
+        ("token_bucket", "{ requests: 5, per: 1s, algorithm: token_bucket }"),
+        ("  burst: 15", "{ requests: 5, per: 1s, algorithm: token_bucket, burst: 15 }"),
+        ("  refill: step", "{ requests: 5, per: 1s, algorithm: token_bucket, refill: step }"),
+        ("  strict: true", "{ requests: 5, per: 1s, algorithm: token_bucket, strict: true }"),
+        ("two tiers", "{ tiers: [{ requests: 5, per: 1s }, { requests: 10, per: 5s }] }"),
+    ] {
+        picture += &line(name, yaml);
+    }
+    let page = include_str!("../docs/rules.md");
+    assert!(page.contains(&picture), "docs/rules.md should show\n{picture}");
+}
