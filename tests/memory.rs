@@ -5,8 +5,8 @@ use std::{collections::HashMap, sync::Arc, thread};
 use proptest::{collection::vec, prelude::*};
 use weir::{
     limit::{
-        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Node, Override, Period, Request, Rule, RuleSet,
-        Scope, Taken, Timestamp, Unit, Values,
+        Algorithm, Bucket, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Node, Override, Period,
+        Refill, Refused, Request, Rule, RuleSet, Scope, Taken, Tier, Timestamp, Unit, Values,
     },
     store::MemoryStore,
 };
@@ -167,6 +167,33 @@ fn the_sweep_takes_out_what_has_expired_and_nothing_else() {
     assert_eq!(kept[0].before.0, 1);
     sweep(Timestamp::from_secs(1_000));
     assert_eq!(store.usage().live, 0);
+}
+
+/// A limit that changes its algorithm starts afresh; a tier that stays keeps its count, whatever comes and goes beside it.
+#[test]
+fn a_reload_keeps_the_counts_of_the_tiers_that_stay() {
+    let (store, hasher) = (MemoryStore::new(1_000), KeyHasher::random());
+    let now = Timestamp::from_secs(1);
+    let remaining = |tiers: &[(u32, u64, Algorithm)]| {
+        let tiers = tiers.iter().map(|(requests, seconds, algorithm)| Tier {
+            requests: *requests,
+            period: Period::from_secs(*seconds),
+            algorithm: *algorithm,
+        });
+        let rule = Rule::new(Limit::Tiers { tiers: tiers.collect(), refused: Refused::Vanish });
+        let node = Node { rule: Some(rule), ..Node::new("k", Values::Any) };
+        let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], hasher);
+        take(&store, &rules, &["v"], 1, Scope::Descriptor, now)[0].remaining
+    };
+    let (fixed, sliding) = (Algorithm::FixedWindow, Algorithm::SlidingWindow);
+    assert_eq!(remaining(&[(10, 60, fixed)]), 9);
+    assert_eq!(remaining(&[(20, 60, fixed)]), 18, "raised, the extra is there");
+    assert_eq!(remaining(&[(5, 60, fixed)]), 2, "lowered, what was used stays used");
+    assert_eq!(remaining(&[(10, 60, sliding)]), 9, "another algorithm starts afresh");
+    assert_eq!(remaining(&[(100, 3_600, fixed), (5, 60, fixed)]), 1, "a tier beside it changes nothing");
+    assert_eq!(remaining(&[(100, 3_600, fixed)]), 98, "and it goes on counting by itself");
+    let bucket = Algorithm::TokenBucket(Bucket { burst: 8, refill: Refill::Continuous, strict: false });
+    assert_eq!(remaining(&[(1, 60, bucket)]), 7);
 }
 
 #[derive(Clone, Debug)]
