@@ -65,11 +65,27 @@ impl Answer {
 
     fn from_wire(wire: &str) -> Option<Self> {
         let (head, body) = wire.split_once("\r\n\r\n")?;
+        let chunked = head.lines().any(|line| line.eq_ignore_ascii_case("transfer-encoding: chunked"));
+        let body = if chunked { joined(body)? } else { body.to_owned() };
         let mut lines = head.lines();
         let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
         let headers = lines.filter_map(|line| line.split_once(": "));
         let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
-        Some(Self { status, headers, body: body.to_owned() })
+        Some(Self { status, headers, body })
+    }
+}
+
+/// The chunks of a body, joined (RFC 9112, section 7.1).
+fn joined(mut chunks: &str) -> Option<String> {
+    let mut body = String::new();
+    loop {
+        let (size, rest) = chunks.split_once("\r\n")?;
+        let size = usize::from_str_radix(size, 16).ok()?;
+        if size == 0 {
+            return Some(body);
+        }
+        body += rest.get(..size)?;
+        chunks = rest.get(size..)?.strip_prefix("\r\n")?;
     }
 }
 
