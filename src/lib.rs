@@ -1,11 +1,15 @@
 //! weir decides, for Envoy and everything else that asks, whether a request may pass.
 
+pub mod app;
 pub mod clock;
+pub mod command;
+pub mod config;
 pub mod door;
 pub mod limit;
 mod limiter;
 pub mod observe;
 pub mod proto;
+pub mod settings;
 pub mod store;
 
 pub use limiter::{LimitError, Limiter, Settings};

@@ -158,15 +158,20 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Runs `record` on the stats that `ask` counts into: the rule's, unless values are part of their name.
+    /// Runs `record` on the stats that `ask` counts into: the rule's, unless values are part of their name. Where such a
+    /// name would be one too many, the rule's all the same; a limit that the caller brought along has none then.
     fn with_stats(&self, loaded: &Loaded, ask: &Ask<'_>, record: impl FnOnce(&RuleStats)) {
-        let path = match &ask.rule {
-            RuleRef::Placed(placed) => match placed.stat_path(ask.entries) {
-                None => return record(&loaded.stats[placed.index]),
-                Some(path) => path,
-            },
-            RuleRef::Override(_) => RulePath::of_override(ask.domain, ask.entries),
-        };
-        record(&self.stats.rule(&path));
+        match &ask.rule {
+            RuleRef::Placed(placed) => {
+                let dynamic = placed.stat_path(ask.entries).and_then(|path| self.stats.dynamic_rule(&path));
+                record(dynamic.as_ref().unwrap_or(&loaded.stats[placed.index]));
+            }
+            RuleRef::Override(_) => {
+                let path = RulePath::of_override(ask.domain, ask.entries);
+                if let Some(stats) = self.stats.dynamic_rule(&path) {
+                    record(&stats);
+                }
+            }
+        }
     }
 }

@@ -34,19 +34,19 @@ pub(super) type NodeId = usize;
 /// A node of the compiled tree: the ways down from here, and the rule of a descriptor that ends here.
 #[derive(Debug, Default)]
 pub(super) struct Branch {
-    literals: HashMap<Edge, NodeId, foldhash::fast::RandomState>,
+    pub(super) literals: HashMap<Edge, NodeId, foldhash::fast::RandomState>,
     pub(super) wildcards: Vec<(Box<str>, Pattern, NodeId)>,
-    any: HashMap<Box<str>, NodeId, foldhash::fast::RandomState>,
+    pub(super) any: HashMap<Box<str>, NodeId, foldhash::fast::RandomState>,
     /// An index into [`RuleSet::rules`].
-    rule: Option<usize>,
+    pub(super) rule: Option<usize>,
     pub(super) origin: Origin,
 }
 
 /// A literal way down.
 #[derive(Debug, PartialEq, Eq)]
-struct Edge {
-    key: Box<str>,
-    value: Box<str>,
+pub(super) struct Edge {
+    pub(super) key: Box<str>,
+    pub(super) value: Box<str>,
 }
 
 /// What became of a look-up.

@@ -3,6 +3,7 @@
 pub mod algorithm;
 mod decision;
 mod descriptor;
+mod explain;
 mod key;
 mod matched;
 mod matcher;
@@ -15,6 +16,7 @@ mod verdict;
 pub use algorithm::Algorithm;
 pub use decision::{Direction, Taken, decide};
 pub use descriptor::{Descriptor, Entry, Override, Request};
+pub use explain::{Explanation, Outcome, Step, Tried, What};
 pub use key::{CounterKey, KeyHasher};
 pub use matched::{Ask, Matched, Plan, RuleRef, Scope};
 pub use matcher::{Level, Lookup, PlacedRule, RulePath, RuleSet};

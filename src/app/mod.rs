@@ -1,0 +1,201 @@
+//! The service, put together: what starts and stops, and in which order.
+//!
+//! Start: rules, limiter, listeners, doors; so that whoever is let in finds everything there. Stop: health fails, and
+//! the doors go on for a moment; then they take no more, and what is open ends or is cut; the stats go last.
+
+mod doors;
+mod rules;
+mod sweep;
+
+use std::{error::Error, fmt, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{Notify, watch},
+    task::{JoinError, JoinSet},
+    time::{sleep, timeout},
+};
+
+use self::{doors::Doors, rules::Rules};
+use crate::{
+    Limiter,
+    clock::{Clock, SystemClock},
+    config::{ConfigErrors, Watch},
+    door::{
+        grpc::{self, BindError, BoundTo},
+        http,
+    },
+    observe::{Health, Stats, health::Reason, statsd},
+    settings::{Settings, StopSettings},
+    store::MemoryStore,
+};
+
+/// Time for what was cut to notice, and for the last stats to be sent, before neither is waited for any longer.
+const MARGIN: Duration = Duration::from_secs(3);
+
+/// A service that listens, but does not answer yet.
+pub struct App {
+    context: Context,
+    rules: Rules,
+    watch: Watch,
+    doors: Doors,
+    addresses: Addresses,
+    statsd: Option<statsd::StatsdSettings>,
+    stop: StopSettings,
+}
+
+/// What every door is about.
+type Context = http::Context<MemoryStore>;
+
+/// Where a service listens in truth: with the ports that were free, where any was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// The gRPC door.
+    pub grpc: BoundTo,
+    /// The HTTP door.
+    pub http: SocketAddr,
+    /// The debug pages.
+    pub debug: SocketAddr,
+    /// The port for Prometheus alone.
+    pub prometheus: Option<SocketAddr>,
+}
+
+/// Reads the rules again, whether or not a change was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Reload(Arc<Notify>);
+
+/// Why a service did not start, or did not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// The first rules are bad.
+    #[error("the rules cannot be loaded; FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without them\n{0}")]
+    Rules(ConfigErrors),
+    /// There is no listening where it was asked for.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// A listener does not tell its address.
+    #[error("cannot tell where it listens")]
+    Address(#[from] io::Error),
+    /// The gRPC services cannot be built.
+    #[error(transparent)]
+    Grpc(#[from] grpc::ServerError),
+    /// A door or a helper ended before it was told to.
+    #[error("a part of the service ended")]
+    Ended(#[source] Box<dyn Error + Send + Sync>),
+}
+
+// === impl App ===
+
+impl App {
+    /// Loads the rules and binds every listener.
+    pub async fn bind(settings: Settings) -> Result<Self, AppError> {
+        Self::bind_with(settings, Arc::new(SystemClock)).await
+    }
+
+    /// As [`App::bind`], with decisions as of the time that `clock` shows.
+    pub async fn bind_with(settings: Settings, clock: Arc<dyn Clock>) -> Result<Self, AppError> {
+        for warning in &settings.warnings {
+            tracing::warn!("{warning}");
+        }
+        let stats = Arc::new(Stats::default());
+        let store = MemoryStore::new(settings.max_counters);
+        let limiter = Arc::new(Limiter::new(store, Arc::clone(&stats), settings.limiter.clone()));
+        stats.watch(&limiter);
+        let time_unit = settings.time_unit;
+        let context = Context { limiter, stats, clock, health: Health::new(), time_unit };
+        let rules = Rules::new(&settings, context.clone());
+        // before the first load: what changes while that goes on is then seen
+        let watch = rules.watch();
+        rules.load_first().await.map_err(AppError::Rules)?;
+
+        let doors = Doors::bind(&settings).await?;
+        let addresses = doors.addresses()?;
+        let Settings { statsd, stop, .. } = settings;
+        Ok(Self { context, rules, watch, doors, addresses, statsd, stop })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    /// A handle to have the rules read again.
+    #[must_use]
+    pub fn reload(&self) -> Reload {
+        self.rules.reload()
+    }
+
+    /// Serves until `shutdown`, then stops as the settings say.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), AppError> {
+        tracing::info!(addresses = %self.addresses, "listening");
+        let (closing, closed) = watch::channel(false);
+        let (ending, ended) = watch::channel(false);
+        let mut doors = self.doors.open(&self.context, &closed).await?;
+        let Context { limiter, clock, stats, health, .. } = self.context;
+        let mut helpers = JoinSet::new();
+        helpers.spawn(sweep::run(limiter, clock));
+        helpers.spawn(self.rules.follow(self.watch));
+        let mut reporters = JoinSet::new();
+        if let Some(settings) = self.statsd {
+            reporters.spawn(statsd::run(settings, stats, turned(ended)));
+        }
+
+        let outcome = tokio::select! {
+            () = shutdown => Ok(()),
+            ended = doors.join_next() => Err(premature(ended)),
+            ended = helpers.join_next() => Err(premature(ended.map(|ended| ended.map(Ok)))),
+        };
+        tracing::info!("stopping");
+        health.fail(Reason::Stopping);
+        if outcome.is_ok() {
+            sleep(self.stop.delay).await;
+        }
+        closing.send_replace(true);
+        drain(doors, self.stop.timeout + MARGIN).await;
+        ending.send_replace(true);
+        drain(reporters, MARGIN).await;
+        helpers.shutdown().await;
+        outcome
+    }
+}
+
+/// Waits until `flag` is true, or nobody is left who could make it so.
+async fn turned(mut flag: watch::Receiver<bool>) {
+    let _ = flag.wait_for(|turned| *turned).await;
+}
+
+/// Waits for all of `tasks` to end, but not for longer than `within`.
+async fn drain<T: 'static>(mut tasks: JoinSet<T>, within: Duration) {
+    if timeout(within, async { while tasks.join_next().await.is_some() {} }).await.is_err() {
+        tracing::warn!(tasks = tasks.len(), "parts of the service were cut, for they did not end");
+        tasks.shutdown().await;
+    }
+}
+
+/// What to tell of a task that ended before it was told to.
+fn premature(ended: Option<Result<io::Result<()>, JoinError>>) -> AppError {
+    AppError::Ended(match ended {
+        Some(Ok(Err(error))) => error.into(),
+        Some(Err(error)) => error.into(),
+        Some(Ok(Ok(()))) | None => "it was not told to".into(),
+    })
+}
+
+impl fmt::Debug for App {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("App").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+// === impl Addresses ===
+
+/// `grpc=… http=… debug=…`, for people and for scripts.
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "grpc={} http={} debug={}", self.grpc, self.http, self.debug)?;
+        match self.prometheus {
+            Some(address) => write!(f, " prometheus={address}"),
+            None => Ok(()),
+        }
+    }
+}

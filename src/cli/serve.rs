@@ -1,0 +1,91 @@
+//! `weir serve`: settings, log, service, signals.
+
+use std::{error::Error, io, process::ExitCode};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use weir::{
+    app::{App, Reload},
+    observe::log,
+    settings::{Flags, ProcessEnvironment, Settings},
+};
+
+/// What stands below `--help`.
+pub(super) const HELP: &str = "\
+Environment (a flag wins over its variable; every variable of envoyproxy/ratelimit is known):
+  Rules      RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, RUNTIME_APPDIRECTORY (config), RUNTIME_IGNOREDOTFILES,
+             MERGE_DOMAIN_CONFIG, FORCE_START_WITHOUT_INITIAL_CONFIG, HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED
+  Listening  HOST, PORT, DEBUG_HOST, DEBUG_PORT, GRPC_HOST, GRPC_PORT, GRPC_UDS, GRPC_MAX_CONNECTION_AGE (24h),
+             GRPC_MAX_CONNECTION_AGE_GRACE (1h)
+  Answers    SHADOW_MODE, QUOTA_MODE, RESPONSE_DYNAMIC_METADATA, LIMIT_RESPONSE_HEADERS_ENABLED, LIMIT_LIMIT_HEADER,
+             LIMIT_REMAINING_HEADER, LIMIT_RESET_HEADER, STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT,
+             NEAR_LIMIT_RATIO (0.8)
+  Stats      USE_STATSD, STATSD_HOST, STATSD_PORT, STATSD_PROTOCOL (tcp), USE_DOG_STATSD, EXTRA_TAGS,
+             STATS_FLUSH_INTERVAL (10s), DISABLE_STATS, USE_PROMETHEUS, PROMETHEUS_ADDR (:9090), PROMETHEUS_PATH,
+             PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS
+  Log        LOG_LEVEL (warn), LOG_FORMAT (text)
+  Store      BACKEND_TYPE (memory), WEIR_MAX_COUNTERS (1000000)
+  Stopping   WEIR_STOP_DELAY (1s), WEIR_STOP_TIMEOUT (30s)
+
+Signals: SIGTERM and SIGINT stop the service, a second one at once; SIGHUP has the rules read again.
+
+Examples:
+  weir                                     serve the rules of ./config
+  weir serve --config /etc/weir --log-level info
+  weir check /etc/weir
+  weir call --domain shop hello=world";
+
+/// Serves until a signal.
+pub(super) fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
+    let settings = Settings::resolve(flags, &ProcessEnvironment)?;
+    log::init(&settings.log.level, settings.log.format)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(serve(settings))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
+    // from here on no signal kills the process unheard
+    let signals = Signals::new()?;
+    let app = App::bind(settings).await?;
+    // whatever the log's level: it is the first thing that someone who starts it wants to know
+    eprintln!("weir: listening {}", app.addresses());
+    let shutdown = signals.until_told_to_stop(app.reload());
+    app.run(shutdown).await?;
+    Ok(())
+}
+
+/// The signals that a service hears.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Ends with the first signal to stop; the second one then ends the process where it stands.
+    async fn until_told_to_stop(mut self, reload: Reload) {
+        loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => break,
+                _ = self.terminate.recv() => break,
+                _ = self.hang_up.recv() => reload.now(),
+            }
+        }
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = self.interrupt.recv() => {}
+                _ = self.terminate.recv() => {}
+            }
+            eprintln!("weir: stopped at once");
+            std::process::exit(1);
+        });
+    }
+}

@@ -1,0 +1,11 @@
+//! What the command line does besides serving.
+
+pub mod call;
+mod check;
+mod descriptors;
+mod explain;
+
+pub use call::call;
+pub use check::check;
+pub use descriptors::{Descriptors, parse_entry};
+pub use explain::explain;

@@ -1,0 +1,158 @@
+//! From the tree of a document to the rules that it declares.
+
+use std::{collections::HashSet, sync::Arc};
+
+use super::{
+    error::FileReport,
+    fields::Fields,
+    keys::Level,
+    metadata, rate_limit, sanity,
+    yaml::{Node, Position},
+};
+use crate::limit::{self, Domain, Pattern, Rule, Values};
+
+/// What a file declares.
+pub(super) struct Declared {
+    pub(super) domain: Domain,
+    /// Where the domain is named.
+    pub(super) at: Position,
+}
+
+/// Walks down a document.
+struct Walk<'r> {
+    report: &'r mut FileReport,
+    /// The domain and the names of the descriptors that it is in.
+    way: Vec<String>,
+}
+
+/// What `root` declares. None if it names no domain; what is wrong is reported.
+pub(super) fn compile(root: Option<&Node>, report: &mut FileReport) -> Option<Declared> {
+    let no_domain = "config file cannot have empty domain";
+    let Some(root) = root.filter(|root| !root.is_null()) else {
+        report.error(Position::default(), no_domain);
+        return None;
+    };
+    let fields = Fields::new(root, Level::Root, "a rule file", report)?;
+    let domain = fields.text("domain", report);
+    if domain.is_none() && fields.get("domain").is_none_or(|domain| domain.value.scalar().is_some()) {
+        report.error(root.at, no_domain);
+    }
+    let name = domain.map_or("", |domain| domain.value);
+    let mut walk = Walk { report, way: vec![name.to_owned()] };
+    let nodes = walk.descriptors(&fields);
+    domain.map(|domain| Declared { domain: Domain { name: name.to_owned(), nodes }, at: domain.at })
+}
+
+// === impl Walk ===
+
+impl Walk<'_> {
+    fn descriptors(&mut self, fields: &Fields<'_>) -> Vec<limit::Node> {
+        fields.maps("descriptors", self.report).filter_map(|node| self.descriptor(node)).collect()
+    }
+
+    /// The node that `node` declares. None if it is not right, or not enabled.
+    fn descriptor(&mut self, node: &Node) -> Option<limit::Node> {
+        let fields = Fields::new(node, Level::Descriptor, "a descriptor", self.report)?;
+        let key = fields.text("key", self.report);
+        match &key {
+            None if fields.get("key").is_some_and(|key| key.value.scalar().is_none()) => {}
+            None => self.report.error(node.at, "descriptor has empty key"),
+            Some(key) if key.value.contains('*') => {
+                self.report.warn(key.at, "a '*' in a key stands for itself; it is a wildcard in values only");
+            }
+            Some(_) => {}
+        }
+        let key = key.map_or("", |key| key.value);
+        let values = self.values(&fields);
+        let name = if values == Values::Any { key.to_owned() } else { format!("{key}_{values}") };
+        let share_threshold = self.share_threshold(&fields, &values, &name);
+        let rule = self.rule(&fields);
+        let enabled = fields.flag_or("enabled", true, self.report);
+        let value_to_metric = fields.flag("value_to_metric", self.report);
+        self.way.push(name);
+        let children = self.descriptors(&fields);
+        if !enabled {
+            // nobody else looks at what is dropped here
+            sanity::duplicates(&self.way.join("."), &children, &mut |at, message| {
+                self.report.error(Position { line: at.line, column: at.column }, message);
+            });
+        }
+        self.way.pop();
+        let node = limit::Node {
+            key: key.to_owned(),
+            values,
+            share_threshold,
+            value_to_metric,
+            rule,
+            children,
+            origin: self.report.origin(node.at),
+        };
+        (enabled && !key.is_empty()).then_some(node)
+    }
+
+    fn values(&mut self, fields: &Fields<'_>) -> Values {
+        let value = fields.text("value", self.report);
+        let Some(list) = fields.get("values") else {
+            return value.map_or(Values::Any, |value| Values::One(Pattern::new(value.value)));
+        };
+        if fields.get("value").is_some() {
+            self.report.error(list.key_at, "a descriptor has either 'value' or 'values', not both");
+        }
+        let mut patterns: Vec<Pattern> = Vec::new();
+        let items = fields.list("values", self.report);
+        if items.is_empty() && matches!(list.value.value, super::yaml::Value::List(_)) {
+            self.report.error(list.at, "'values' must not be empty; leave it out to match every value");
+        }
+        for item in items {
+            match item.scalar().map(super::scalar::Scalar::text) {
+                None => {
+                    let kind = item.kind();
+                    self.report.error(item.at, format!("'values' must be a list of texts, not of {kind}"));
+                }
+                Some("") => self.report.error(item.at, "a value in 'values' must not be empty"),
+                Some(text) => patterns.push(Pattern::new(text)),
+            }
+        }
+        let mut seen = HashSet::new();
+        for (item, text) in items.iter().filter_map(|item| Some((item, item.scalar()?.text()))) {
+            if !text.is_empty() && !seen.insert(text) {
+                let text = super::scalar::brief(text);
+                self.report.error(item.at, format!("the value '{text}' is there twice"));
+            }
+        }
+        if patterns.is_empty() { Values::Any } else { Values::Of(patterns) }
+    }
+
+    fn share_threshold(&mut self, fields: &Fields<'_>, values: &Values, name: &str) -> bool {
+        let shares = fields.flag("share_threshold", self.report);
+        if shares && !values.is_wildcard() {
+            let at = fields.get("share_threshold").map_or(fields.at, |field| field.key_at);
+            self.report.error(
+                at,
+                format!(
+                    "share_threshold can only be used with wildcard values (containing '*'), but found key '{name}'"
+                ),
+            );
+        }
+        shares
+    }
+
+    fn rule(&mut self, fields: &Fields<'_>) -> Option<Rule> {
+        let shadow_mode = fields.flag("shadow_mode", self.report);
+        let quota_mode = fields.flag("quota_mode", self.report);
+        let detailed_metric = fields.flag("detailed_metric", self.report);
+        let metadata = fields.get("metadata").and_then(|field| metadata::read(field.value, self.report));
+        let field = fields.get("rate_limit")?;
+        let read = rate_limit::read(field.value, field.key_at, self.report)?;
+        Some(Rule {
+            limit: read.limit,
+            name: read.name,
+            replaces: read.replaces,
+            shadow_mode,
+            quota_mode,
+            detailed_metric,
+            metadata: metadata.map(Arc::new),
+            origin: self.report.origin(field.key_at),
+        })
+    }
+}

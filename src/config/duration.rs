@@ -1,0 +1,66 @@
+//! How the rule language writes a length of time.
+
+use crate::limit::{Period, Unit};
+
+/// The longest period of a limit. Nobody waits longer, and counters are kept as long.
+pub(super) const LONGEST: Period = Unit::Year.period();
+
+/// What to tell of a text that is no duration.
+pub(super) const RIGHT: &str =
+    "write a whole number and ms, s, m, h or d, from 1ms to 365d, such as 500ms, 10s, 1m, 1h or 7d";
+
+/// The period that `text` writes; none if it is not of the grammar, zero, or longer than [`LONGEST`].
+pub(super) fn parse(text: &str) -> Option<Period> {
+    let digits = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, suffix) = text.split_at(digits);
+    let millis: u64 = match suffix {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    let period = Period::from_millis(number.parse::<u64>().ok()?.checked_mul(millis)?);
+    (Period::default() < period && period <= LONGEST).then_some(period)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_and_a_unit_are_a_duration() {
+        for (text, millis) in [
+            ("1ms", 1),
+            ("500ms", 500),
+            ("10s", 10_000),
+            ("90m", 5_400_000),
+            ("1h", 3_600_000),
+            ("365d", 31_536_000_000),
+        ] {
+            assert_eq!(parse(text), Some(Period::from_millis(millis)), "{text}");
+        }
+    }
+
+    #[test]
+    fn anything_else_is_none() {
+        for text in [
+            "",
+            "10",
+            "s",
+            "0s",
+            "-1s",
+            "1.5s",
+            "1h30m",
+            "10 s",
+            "10S",
+            "366d",
+            "1us",
+            "99999999999999999999d",
+            "1y",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+}

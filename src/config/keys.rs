@@ -1,0 +1,128 @@
+//! Which keys there are at each level, and which one a user may have meant.
+
+use super::scalar::brief;
+
+/// A kind of mapping in a rule file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    Root,
+    Descriptor,
+    RateLimit,
+    Replaces,
+}
+
+// === impl Level ===
+
+impl Level {
+    const ALL: [Self; 4] = [Self::Root, Self::Descriptor, Self::RateLimit, Self::Replaces];
+
+    /// The keys that are right here.
+    pub(super) fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Root => &["domain", "descriptors"],
+            Self::Descriptor => &[
+                "key",
+                "value",
+                "values",
+                "descriptors",
+                "rate_limit",
+                "enabled",
+                "shadow_mode",
+                "quota_mode",
+                "detailed_metric",
+                "value_to_metric",
+                "share_threshold",
+                "metadata",
+            ],
+            Self::RateLimit => &[
+                "unit",
+                "requests_per_unit",
+                "unit_multiplier",
+                "requests",
+                "per",
+                "unlimited",
+                "name",
+                "replaces",
+            ],
+            Self::Replaces => &["name"],
+        }
+    }
+
+    /// Where its keys stand, in a sentence.
+    fn place(self) -> &'static str {
+        match self {
+            Self::Root => "at the top of a file",
+            Self::Descriptor => "in a descriptor",
+            Self::RateLimit => "under 'rate_limit'",
+            Self::Replaces => "in an entry of 'replaces'",
+        }
+    }
+
+    /// What to tell of a key that is not right here. Begins with the reference's words.
+    pub(super) fn unknown(self, key: &str) -> String {
+        let right = self.keys().join(", ");
+        let elsewhere = Self::ALL.into_iter().find(|level| level.keys().contains(&key));
+        let hint = match (elsewhere, self.nearest(key)) {
+            (Some(level), _) => format!("it belongs {}; ", level.place()),
+            (None, Some(meant)) => format!("did you mean '{meant}'? "),
+            (None, None) => String::new(),
+        };
+        format!("config error, unknown key '{}': {hint}{} there are {right}", brief(key), self.place())
+    }
+
+    /// The right key that is spelled most like `key`, if one is alike enough.
+    fn nearest(self, key: &str) -> Option<&'static str> {
+        if key.len() > 32 {
+            return None;
+        }
+        self.keys()
+            .iter()
+            .map(|right| (distance(key, right), *right))
+            .filter(|(distance, right)| distance * 3 <= right.len())
+            .min()
+            .map(|(_, right)| right)
+    }
+}
+
+/// The least number of characters to insert, delete or replace to make `b` of `a` (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from.to_ascii_lowercase() != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_pen_is_understood() {
+        for (level, key, meant) in [
+            (Level::Descriptor, "ratelimit", Some("rate_limit")),
+            (Level::Descriptor, "Descriptors", Some("descriptors")),
+            (Level::RateLimit, "requestsperunit", Some("requests_per_unit")),
+            (Level::RateLimit, "burst", None),
+            (Level::Root, "zzz", None),
+        ] {
+            assert_eq!(level.nearest(key), meant, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_key_at_a_wrong_level_is_sent_to_the_right_one() {
+        let message = Level::Descriptor.unknown("unit");
+        assert!(
+            message.starts_with("config error, unknown key 'unit': it belongs under 'rate_limit'"),
+            "{message}"
+        );
+    }
+}

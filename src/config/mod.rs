@@ -1,0 +1,28 @@
+//! From a user's files to the rules that they declare: every key of the reference's YAML, and more.
+//!
+//! ```text
+//! files    which files are read, and under which name
+//! yaml     a document as a tree that knows where everything is    (the only one that knows the YAML crate)
+//! compile  the tree to `limit::Domain`, level by level; `rate_limit` and `metadata` are its parts
+//! sanity   what a file alone cannot tell: duplicates, and rules that can never match
+//! watch    when to read again
+//! ```
+
+mod compile;
+mod duration;
+mod error;
+mod fields;
+mod files;
+mod keys;
+mod load;
+mod metadata;
+mod rate_limit;
+mod sanity;
+mod scalar;
+mod watch;
+mod yaml;
+
+pub(crate) use error::Place;
+pub use error::{ConfigError, ConfigErrors, ConfigWarning};
+pub use load::{Loaded, Options, load, parse};
+pub use watch::Watch;

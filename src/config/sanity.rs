@@ -1,0 +1,146 @@
+//! What cannot be seen in one descriptor alone: duplicates, which are errors, and rules that are hardly meant so.
+
+use std::collections::{HashMap, HashSet};
+
+use super::error::{Place, Report};
+use crate::limit::{Domain, Node, Origin, Pattern, Rule, Values};
+
+/// Wildcards of one key at one level that are compared with one another. The time grows with the square; past this,
+/// nobody is told of a wildcard that comes too late.
+const MOST_COMPARED: usize = 1_000;
+
+/// Reports every descriptor of `nodes`, or below, that says again for which key and value it is. `path` is the way to
+/// them.
+pub(super) fn duplicates(path: &str, nodes: &[Node], report: &mut impl FnMut(&Origin, String)) {
+    let mut seen: HashMap<(&str, &str), &Origin> = HashMap::with_capacity(nodes.len());
+    for node in nodes {
+        for value in texts(node) {
+            if let Some(first) = seen.insert((&node.key, value), &node.origin) {
+                let step = if value.is_empty() { node.key.clone() } else { format!("{}_{value}", node.key) };
+                report(
+                    &node.origin,
+                    format!(
+                        "duplicate descriptor composite key '{path}.{step}'; the first is at {}",
+                        Place(first)
+                    ),
+                );
+            }
+        }
+        if !node.children.is_empty() {
+            duplicates(&format!("{path}.{}", name(node)), &node.children, report);
+        }
+    }
+}
+
+/// Warns of what is allowed in `domain` but is hardly meant.
+pub(super) fn oddities(domain: &Domain, report: &mut Report) {
+    let mut names = HashSet::new();
+    each_rule(&domain.nodes, &mut |rule| names.extend(rule.name.as_deref()));
+    each_rule(&domain.nodes, &mut |rule| {
+        for name in rule.replaces.iter().filter(|name| !names.contains(&***name)) {
+            let domain = &domain.name;
+            let message = format!("it replaces '{name}', but no rule in the domain '{domain}' has that name");
+            report.warn(rule.origin.clone(), message);
+        }
+    });
+    unreachable(&domain.nodes, report);
+}
+
+/// The texts that `node` is found by; one that is empty for the key alone.
+fn texts(node: &Node) -> impl Iterator<Item = &str> {
+    let alone = (node.values == Values::Any).then_some("");
+    alone.into_iter().chain(node.values.patterns().map(Pattern::text))
+}
+
+fn name(node: &Node) -> String {
+    match &node.values {
+        Values::Any => node.key.clone(),
+        values => format!("{}_{values}", node.key),
+    }
+}
+
+fn each_rule<'n>(nodes: &'n [Node], look: &mut impl FnMut(&'n Rule)) {
+    for node in nodes {
+        node.rule.iter().for_each(&mut *look);
+        each_rule(&node.children, look);
+    }
+}
+
+/// Warns of descriptors whose every value an earlier wildcard of the level takes.
+fn unreachable(nodes: &[Node], report: &mut Report) {
+    // by key, each with the node that it is of
+    let mut wildcards: HashMap<&str, Vec<(&Pattern, &Node)>> = HashMap::new();
+    for node in nodes {
+        let of_key = wildcards.entry(&node.key).or_default();
+        of_key.extend(node.values.patterns().filter(|pattern| pattern.is_wildcard()).map(|p| (p, node)));
+    }
+    for node in nodes {
+        let wildcards = &wildcards[node.key.as_str()];
+        if let Some((pattern, taker)) = taker(node, wildcards) {
+            report.warn(
+                node.origin.clone(),
+                format!(
+                    "this can never match: '{}' at {} comes first and takes every value that it takes",
+                    pattern.text(),
+                    Place(&taker.origin)
+                ),
+            );
+        }
+        unreachable(&node.children, report);
+    }
+}
+
+/// The wildcard that takes the last of `node`'s values, if wildcards that are tried earlier take them all.
+fn taker<'n>(node: &Node, wildcards: &[(&'n Pattern, &'n Node)]) -> Option<(&'n Pattern, &'n Node)> {
+    let wildcards = &wildcards[..wildcards.len().min(MOST_COMPARED)];
+    let covering = |pattern: Option<&Pattern>| {
+        let earlier =
+            wildcards.iter().take_while(|(_, other)| pattern.is_none() || !std::ptr::eq(*other, node));
+        earlier.copied().find(|(other, _)| covers(other, pattern))
+    };
+    if node.values == Values::Any {
+        // every wildcard is tried before the key alone, wherever it is declared
+        return covering(None);
+    }
+    if !wildcards.iter().any(|(_, other)| std::ptr::eq(*other, node)) {
+        return None;
+    }
+    // a literal is always found first
+    let takers: Option<Vec<_>> =
+        node.values.patterns().map(|p| if p.is_wildcard() { covering(Some(p)) } else { None }).collect();
+    takers?.pop()
+}
+
+/// Whether `wildcard` takes every value that `other` takes; every value there is if that is none.
+///
+/// It does exactly if it takes `other` itself with its stars replaced by a character that `wildcard` has not: only its
+/// own stars can have taken that character, and they take anything in its place.
+fn covers(wildcard: &Pattern, other: Option<&Pattern>) -> bool {
+    let sample = other.map_or_else(|| "\0".to_owned(), |other| other.text().replace('*', "\0"));
+    wildcard.matches(&sample)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wildcard_covers_another_whose_values_it_all_takes() {
+        for (wildcard, other, covered) in [
+            ("/api/*", Some("/api/v1/*"), true),
+            ("/api/v1/*", Some("/api/*"), false),
+            ("*", Some("*.pdf"), true),
+            ("*a*", Some("b*a"), true),
+            ("a*b*", Some("a*"), false),
+            ("a**", Some("a*"), true),
+            ("*", None, true),
+            ("a*", None, false),
+        ] {
+            assert_eq!(
+                covers(&Pattern::new(wildcard), other.map(Pattern::new).as_ref()),
+                covered,
+                "{wildcard}"
+            );
+        }
+    }
+}

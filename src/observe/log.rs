@@ -1,0 +1,255 @@
+//! The log: what the reference's `LOG_LEVEL` and `LOG_FORMAT` ask for, on standard error.
+
+use std::{
+    fmt,
+    io::{self, IsTerminal as _},
+    str::FromStr,
+};
+
+use serde_json::{Map, Value};
+use tracing::{
+    Event, Level, Subscriber,
+    field::{Field, Visit},
+};
+use tracing_subscriber::{
+    Layer,
+    filter::{LevelFilter, Targets},
+    fmt::{
+        FmtContext, FormatEvent, FormatFields, MakeWriter,
+        format::Writer,
+        time::{FormatTime, SystemTime},
+    },
+    layer::SubscriberExt as _,
+    registry::LookupSpan,
+    util::SubscriberInitExt as _,
+};
+
+/// How a message is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// An object a line, under the reference's keys.
+    Json,
+}
+
+/// Why there is no log.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// There is no such level.
+    #[error("unknown log level '{0}'; write panic, fatal, error, warn, warning, info, debug or trace")]
+    Level(String),
+    /// There is no such format.
+    #[error("unknown log format '{0}'; write text or json")]
+    Format(String),
+    /// The process has a log already.
+    #[error("the log cannot be set up")]
+    Taken(#[source] tracing_subscriber::util::TryInitError),
+}
+
+/// Writes the messages of this process to standard error from now on: those of `level`, which is one of the reference's
+/// names in any case, and above.
+pub fn init(level: &str, format: Format) -> Result<(), LogError> {
+    let level = parse_level(level)?;
+    let subscriber = tracing_subscriber::registry().with(layer(level, format, io::stderr));
+    subscriber.try_init().map_err(LogError::Taken)
+}
+
+fn parse_level(name: &str) -> Result<LevelFilter, LogError> {
+    Ok(match name.to_ascii_lowercase().as_str() {
+        // what ends the process is an error here; there is nothing above
+        "panic" | "fatal" | "error" => LevelFilter::ERROR,
+        "warn" | "warning" => LevelFilter::WARN,
+        "info" => LevelFilter::INFO,
+        "debug" => LevelFilter::DEBUG,
+        "trace" => LevelFilter::TRACE,
+        _ => return Err(LogError::Level(name.to_owned())),
+    })
+}
+
+fn layer<S, W>(level: LevelFilter, format: Format, writer: W) -> impl Layer<S>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    // who debugs rate limits does not want to read of every frame of HTTP/2
+    let others = level.min(LevelFilter::WARN);
+    let filter = Targets::new().with_default(others).with_target(env!("CARGO_CRATE_NAME"), level);
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer);
+    match format {
+        Format::Text => layer.with_ansi(io::stderr().is_terminal()).with_filter(filter).boxed(),
+        Format::Json => layer.event_format(Json).with_filter(filter).boxed(),
+    }
+}
+
+/// Writes events as the reference's logger does: `@timestamp`, `@message`, `level`, and the fields beside them.
+struct Json;
+
+impl<S, N> FormatEvent<S, N> for Json
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut time = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        let mut fields = Fields(Map::new());
+        event.record(&mut fields);
+        let level = match *event.metadata().level() {
+            Level::ERROR => "error",
+            Level::WARN => "warning",
+            Level::INFO => "info",
+            Level::DEBUG => "debug",
+            Level::TRACE => "trace",
+        };
+        fields.0.insert("@timestamp".to_owned(), time.into());
+        fields.0.insert("level".to_owned(), level.into());
+        writeln!(writer, "{}", Value::Object(fields.0))
+    }
+}
+
+/// The fields of an event.
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    fn add(&mut self, field: &Field, value: impl Into<Value>) {
+        let name = match field.name() {
+            "message" => "@message".to_owned(),
+            // a field must not pass itself off as the event's own level
+            "level" => "fields.level".to_owned(),
+            name => name.to_owned(),
+        };
+        self.0.insert(name, value.into());
+    }
+}
+
+impl Visit for Fields {
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.add(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field, value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field, value);
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, value);
+    }
+
+    fn record_error(&mut self, field: &Field, error: &(dyn std::error::Error + 'static)) {
+        // with all its causes, which Display leaves out
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            cause = error.source();
+        }
+        self.add(field, text);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.add(field, format!("{value:?}"));
+    }
+}
+
+// === impl Format ===
+
+impl FromStr for Format {
+    type Err = LogError;
+
+    /// `text` or `json`, in any case.
+    fn from_str(name: &str) -> Result<Self, LogError> {
+        match name.to_ascii_lowercase().as_str() {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(LogError::Format(name.to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Write,
+        sync::{Arc, Mutex},
+    };
+
+    use super::*;
+
+    /// What was written, to be read by the test.
+    #[derive(Clone, Default)]
+    struct Paper(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Paper {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn written(level: &str, format: Format, act: impl FnOnce()) -> String {
+        let paper = Paper::default();
+        let writer = paper.clone();
+        let layer = layer(parse_level(level).unwrap(), format, move || writer.clone());
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), act);
+        let bytes = paper.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn json_has_the_references_keys() {
+        let text = written("WARN", Format::Json, || {
+            let error = io::Error::other("gone");
+            tracing::warn!(
+                file = "a.yaml",
+                line = 3_u64,
+                error = &error as &dyn std::error::Error,
+                "bad \"rules\""
+            );
+            tracing::info!("not to be seen");
+        });
+        let line: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(line["@message"], "bad \"rules\"");
+        assert_eq!((&line["level"], &line["file"]), (&"warning".into(), &"a.yaml".into()));
+        assert_eq!((&line["line"], &line["error"]), (&3.into(), &"gone".into()));
+        assert!(line["@timestamp"].as_str().unwrap().starts_with("20"), "{line}");
+    }
+
+    #[test]
+    fn the_level_is_of_weirs_own_messages() {
+        let text = written("debug", Format::Text, || {
+            tracing::debug!("ours");
+            tracing::debug!(target: "h2::frame", "theirs");
+            tracing::warn!(target: "h2::frame", "urgent");
+        });
+        assert!(text.contains("ours") && text.contains("urgent") && !text.contains("theirs"), "{text}");
+    }
+
+    #[test]
+    fn levels_have_the_references_names() {
+        for name in ["panic", "Fatal", "ERROR", "warn", "warning", "info", "debug", "trace"] {
+            assert!(parse_level(name).is_ok(), "{name}");
+        }
+        let error = parse_level("loud").unwrap_err().to_string();
+        assert!(error.contains("'loud'") && error.contains("warn"), "{error}");
+        assert!("xml".parse::<Format>().unwrap_err().to_string().contains("text or json"));
+    }
+}

@@ -1,0 +1,86 @@
+//! What other parts contribute to the stats: gauges and counters of weir's own, which the reference has not.
+
+use crate::{
+    limiter::Limiter,
+    store::{MemoryStore, Store},
+};
+
+/// One number under a name of weir's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// With dots, such as `weir.counters.live`. In Prometheus the dots are `_`, and a counter ends in `_total`.
+    pub name: &'static str,
+    /// What it tells, in a few words.
+    pub help: &'static str,
+    /// How it behaves.
+    pub kind: Kind,
+    /// What tells it from others of its name. Where there are no labels, the values are further steps of the name.
+    pub labels: Vec<(&'static str, String)>,
+    /// The number.
+    pub value: u64,
+}
+
+/// How a [`Metric`] behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+}
+
+/// Something that has numbers to tell, whenever it is asked.
+pub trait Source: Send + Sync + 'static {
+    /// Its numbers now. Always under the same names, each with the same kind.
+    fn metrics(&self) -> Vec<Metric>;
+}
+
+// === impl Metric ===
+
+impl Metric {
+    /// A gauge without labels.
+    #[must_use]
+    pub const fn gauge(name: &'static str, help: &'static str, value: u64) -> Self {
+        Self { name, help, kind: Kind::Gauge, labels: Vec::new(), value }
+    }
+
+    /// A counter without labels.
+    #[must_use]
+    pub const fn counter(name: &'static str, help: &'static str, value: u64) -> Self {
+        Self { name, help, kind: Kind::Counter, labels: Vec::new(), value }
+    }
+
+    /// It, with one more label.
+    #[must_use]
+    pub fn label(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.labels.push((name, value.into()));
+        self
+    }
+}
+
+// === sources ===
+
+impl Source for MemoryStore {
+    fn metrics(&self) -> Vec<Metric> {
+        let usage = self.usage();
+        vec![
+            Metric::gauge("weir.counters.live", "Counters held in memory.", usage.live as u64),
+            Metric::gauge("weir.counters.max", "Counters that may be held in memory.", usage.max as u64),
+            Metric::counter(
+                "weir.counters.dropped",
+                "Counters dropped before they expired, because memory was full.",
+                usage.dropped,
+            ),
+            Metric::counter("weir.counters.swept", "Counters taken out after they had expired.", usage.swept),
+        ]
+    }
+}
+
+impl<S: Store + Source> Source for Limiter<S> {
+    fn metrics(&self) -> Vec<Metric> {
+        let rules = self.rules(|rules| rules.rules().len()).unwrap_or_default();
+        let mut metrics = vec![Metric::gauge("weir.rules", "Rules that are loaded.", rules as u64)];
+        metrics.extend(self.store().metrics());
+        metrics
+    }
+}

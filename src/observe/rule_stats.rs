@@ -1,0 +1,100 @@
+//! What is counted for one rule.
+
+use std::sync::Arc;
+
+use super::counter::Counter;
+use crate::limit::{Hits, RulePath, Tally};
+
+/// What is counted for one rule, in hits.
+#[derive(Debug)]
+pub struct RuleStats {
+    /// The rule.
+    pub path: Arc<RulePath>,
+    /// All hits.
+    pub total_hits: Counter,
+    /// Hits past the limit.
+    pub over_limit: Counter,
+    /// Hits within the limit, but past the near-limit threshold.
+    pub near_limit: Counter,
+    /// Hits past the limit that were answered without asking the store.
+    pub over_limit_with_local_cache: Counter,
+    /// Hits of requests that were admitted.
+    pub within_limit: Counter,
+    /// Hits of requests that were over, but let through because the rule is in shadow mode.
+    pub shadow_mode: Counter,
+}
+
+/// What [`RuleStats`] held at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleCounts {
+    /// In the order of [`RuleCounts::NAMES`].
+    pub values: [u64; 6],
+}
+
+// === impl RuleStats ===
+
+impl RuleStats {
+    pub(super) fn new(path: Arc<RulePath>) -> Self {
+        Self {
+            path,
+            total_hits: Counter::default(),
+            over_limit: Counter::default(),
+            near_limit: Counter::default(),
+            over_limit_with_local_cache: Counter::default(),
+            within_limit: Counter::default(),
+            shadow_mode: Counter::default(),
+        }
+    }
+
+    /// Notes `hits`, which fared as `tally` says and, if `shadowed`, were let through all the same.
+    pub fn record(&self, hits: Hits, tally: Tally, shadowed: bool) {
+        self.total_hits.add(hits.0);
+        self.over_limit.add(tally.over_limit);
+        self.near_limit.add(tally.near_limit);
+        self.within_limit.add(tally.within_limit);
+        if shadowed {
+            self.shadow_mode.add(hits.0);
+        }
+    }
+
+    /// What they hold now.
+    #[must_use]
+    pub fn get(&self) -> RuleCounts {
+        RuleCounts {
+            values: [
+                self.total_hits.get(),
+                self.over_limit.get(),
+                self.near_limit.get(),
+                self.over_limit_with_local_cache.get(),
+                self.within_limit.get(),
+                self.shadow_mode.get(),
+            ],
+        }
+    }
+}
+
+// === impl RuleCounts ===
+
+impl RuleCounts {
+    /// What the reference calls each of them.
+    pub const NAMES: [&str; 6] = [
+        "total_hits",
+        "over_limit",
+        "near_limit",
+        "over_limit_with_local_cache",
+        "within_limit",
+        "shadow_mode",
+    ];
+
+    /// Adds `more`: two rules whose names come out the same are told of as one.
+    pub fn add(&mut self, more: Self) {
+        for (value, more) in self.values.iter_mut().zip(more.values) {
+            *value = value.saturating_add(more);
+        }
+    }
+
+    /// Each with its name.
+    pub fn named(self) -> impl Iterator<Item = (&'static str, u64)> {
+        Self::NAMES.into_iter().zip(self.values)
+    }
+}

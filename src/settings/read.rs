@@ -1,0 +1,140 @@
+//! Reads one setting after the other, and keeps the errors together.
+
+use std::{error::Error, fmt, net::IpAddr, str::FromStr, time::Duration};
+
+use super::{Environment, Flags, value};
+
+/// A setting that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingError {
+    /// The flag or variable that is wrong.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// What would be right.
+    pub expected: String,
+}
+
+/// All settings that cannot be. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingErrors(pub Vec<SettingError>);
+
+/// Reads settings: the flag before the variable.
+pub(super) struct Reader<'a> {
+    flags: &'a Flags,
+    environment: &'a dyn Environment,
+    errors: Vec<SettingError>,
+}
+
+/// A value with the name that it was given under.
+pub(super) struct Given {
+    pub(super) name: String,
+    pub(super) value: String,
+}
+
+// === impl Reader ===
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(flags: &'a Flags, environment: &'a dyn Environment) -> Self {
+        Self { flags, environment, errors: Vec::new() }
+    }
+
+    /// What was given for `variable`. A variable that is set to nothing counts as not set, as deployments write it.
+    pub(super) fn given(&self, variable: &str) -> Option<Given> {
+        if let Some((flag, value)) = self.flags.get(variable) {
+            return Some(Given { name: flag.into(), value: value.into() });
+        }
+        let value = self.environment.get(variable).filter(|value| !value.is_empty())?;
+        Some(Given { name: variable.into(), value })
+    }
+
+    /// Notes that `given` cannot be.
+    pub(super) fn refuse(&mut self, given: Given, expected: impl Into<String>) {
+        self.errors.push(SettingError { name: given.name, value: given.value, expected: expected.into() });
+    }
+
+    /// What `parse` makes of the setting; the default if it is not set, or wrong.
+    pub(super) fn parsed<T, E: Into<String>>(
+        &mut self,
+        variable: &str,
+        default: T,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> T {
+        let Some(given) = self.given(variable) else {
+            return default;
+        };
+        match parse(&given.value) {
+            Ok(value) => value,
+            Err(expected) => {
+                self.refuse(given, expected);
+                default
+            }
+        }
+    }
+
+    pub(super) fn text(&mut self, variable: &str, default: &str) -> String {
+        self.given(variable).map_or_else(|| default.into(), |given| given.value)
+    }
+
+    pub(super) fn bool(&mut self, variable: &str) -> bool {
+        self.parsed(variable, false, value::bool)
+    }
+
+    pub(super) fn duration(&mut self, variable: &str, default: Duration) -> Duration {
+        self.parsed(variable, default, value::duration)
+    }
+
+    pub(super) fn number<T: FromStr>(&mut self, variable: &str, default: T, expected: &str) -> T {
+        self.parsed(variable, default, |text| text.parse().map_err(|_| expected))
+    }
+
+    pub(super) fn port(&mut self, variable: &str, default: u16) -> u16 {
+        self.number(variable, default, "a port from 0 to 65535, where 0 is any that is free")
+    }
+
+    pub(super) fn host(&mut self, variable: &str) -> IpAddr {
+        self.parsed(variable, IpAddr::from([0, 0, 0, 0]), |text| {
+            value::host(text)
+                .ok_or("an IP address to listen on, such as 0.0.0.0, 127.0.0.1 or ::1; or localhost")
+        })
+    }
+
+    /// One of `choices`, written in whatever case.
+    pub(super) fn choice<T: Copy>(&mut self, variable: &str, default: T, choices: &[(&str, T)]) -> T {
+        self.parsed(variable, default, |text| {
+            let choice = choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+            choice.map(|(_, value)| *value).ok_or_else(|| {
+                let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+                names.join(" or ")
+            })
+        })
+    }
+
+    /// All errors, if there are any.
+    pub(super) fn finish(self) -> Result<(), SettingErrors> {
+        if self.errors.is_empty() { Ok(()) } else { Err(SettingErrors(self.errors)) }
+    }
+}
+
+// === impl SettingError ===
+
+impl fmt::Display for SettingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {:?}, but must be {}", self.name, self.value, self.expected)
+    }
+}
+
+// === impl SettingErrors ===
+
+/// One a line.
+impl fmt::Display for SettingErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, error) in self.0.iter().enumerate() {
+            let line_break = if i == 0 { "" } else { "\n" };
+            write!(f, "{line_break}{error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Error for SettingErrors {}

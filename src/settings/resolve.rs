@@ -1,0 +1,169 @@
+//! From flags and variables to [`Settings`]: every name and default is here.
+
+use std::{path::PathBuf, time::Duration};
+
+use super::{
+    Address, Environment, Flags, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings,
+    SettingErrors, Settings, StopSettings, read::Reader, unsupported, value,
+};
+use crate::{
+    limit::{HeaderNames, Modes, Scope},
+    limiter,
+    observe::{
+        log::Format,
+        prometheus::TimeUnit,
+        statsd::{Dialect, Protocol, StatsdSettings},
+    },
+};
+
+/// An hour.
+const HOUR: Duration = Duration::from_secs(60 * 60);
+
+impl Settings {
+    /// The settings that `flags`, and where they are silent `environment`, come to.
+    pub fn resolve(flags: &Flags, environment: &dyn Environment) -> Result<Self, SettingErrors> {
+        let mut reader = Reader::new(flags, environment);
+        let read = &mut reader;
+        let settings = Self {
+            rules: rules(read, flags),
+            grpc: grpc(read),
+            http: Address { host: read.host("HOST"), port: read.port("PORT", 8080) },
+            debug: Address { host: read.host("DEBUG_HOST"), port: read.port("DEBUG_PORT", 6070) },
+            prometheus: prometheus(read),
+            time_unit: if read.bool("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS") {
+                TimeUnit::Milliseconds
+            } else {
+                TimeUnit::Seconds
+            },
+            statsd: statsd(read),
+            log: LogSettings {
+                level: read.text("LOG_LEVEL", "WARN"),
+                format: read.choice(
+                    "LOG_FORMAT",
+                    Format::Text,
+                    &[("text", Format::Text), ("json", Format::Json)],
+                ),
+            },
+            limiter: limiter(read),
+            max_counters: read.parsed("WEIR_MAX_COUNTERS", 1_000_000, |text| {
+                let counters = text.parse().ok().filter(|counters| *counters > 0);
+                counters.ok_or("a number of counters, at least 1")
+            }),
+            healthy_with_rules_only: read.bool("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"),
+            stop: StopSettings {
+                delay: read.duration("WEIR_STOP_DELAY", Duration::from_secs(1)),
+                timeout: read.duration("WEIR_STOP_TIMEOUT", Duration::from_secs(30)),
+            },
+            warnings: unsupported::look(read),
+        };
+        reader.finish().map(|()| settings)
+    }
+}
+
+fn rules(read: &mut Reader<'_>, flags: &Flags) -> RulesSettings {
+    // looked at even where it changes nothing, so that a typing error does not lie in wait; the whole way to the rules
+    // is watched in any case
+    read.parsed("RUNTIME_WATCH_ROOT", true, value::bool);
+    RulesSettings {
+        dir: flags.config.as_ref().map_or_else(|| rules_dir(read), PathBuf::from),
+        merge_domains: read.bool("MERGE_DOMAIN_CONFIG"),
+        ignore_dotfiles: read.bool("RUNTIME_IGNOREDOTFILES"),
+        force_start: read.bool("FORCE_START_WITHOUT_INITIAL_CONFIG"),
+    }
+}
+
+/// The reference's directory if a variable points to it, else the one beside the user.
+fn rules_dir(read: &mut Reader<'_>) -> PathBuf {
+    let root = read.given("RUNTIME_ROOT");
+    let subdirectory = read.given("RUNTIME_SUBDIRECTORY");
+    if root.is_none() && subdirectory.is_none() {
+        return "config".into();
+    }
+    let mut dir = PathBuf::from(root.map_or_else(|| "/srv/runtime_data/current".into(), |root| root.value));
+    // a leading slash does not make either of them the root: the reference joins texts
+    let below = [subdirectory.map(|below| below.value), Some(read.text("RUNTIME_APPDIRECTORY", "config"))];
+    dir.extend(below.iter().flatten().map(|below| below.trim_start_matches('/')));
+    dir
+}
+
+fn grpc(read: &mut Reader<'_>) -> GrpcSettings {
+    let host = read.host("GRPC_HOST");
+    let port = read.port("GRPC_PORT", 8081);
+    let socket = read.given("GRPC_UDS");
+    // for the reference, too, no age is no limit
+    let age = |age: Duration| (!age.is_zero()).then_some(age);
+    GrpcSettings {
+        address: socket
+            .map_or(GrpcAddress::Tcp(Address { host, port }), |given| GrpcAddress::Unix(given.value.into())),
+        max_age: age(read.duration("GRPC_MAX_CONNECTION_AGE", 24 * HOUR)),
+        max_age_grace: age(read.duration("GRPC_MAX_CONNECTION_AGE_GRACE", HOUR)),
+    }
+}
+
+fn prometheus(read: &mut Reader<'_>) -> Option<PrometheusSettings> {
+    let address = read.parsed("PROMETHEUS_ADDR", Address { host: [0, 0, 0, 0].into(), port: 9090 }, |text| {
+        value::address(text).ok_or("an address and port to listen on, such as :9090 or 127.0.0.1:9090")
+    });
+    let path = read.parsed("PROMETHEUS_PATH", "/metrics".to_owned(), |text| {
+        if text.starts_with('/') { Ok(text.to_owned()) } else { Err("a path such as /metrics") }
+    });
+    let wanted = read.bool("USE_PROMETHEUS") && !read.bool("DISABLE_STATS");
+    wanted.then_some(PrometheusSettings { address, path })
+}
+
+/// StatsD runs where someone asks for it. The reference runs it unless someone asks it not to, and then logs errors
+/// for ever where there is none.
+fn statsd(read: &mut Reader<'_>) -> Option<StatsdSettings> {
+    let named = read.given("STATSD_HOST").is_some();
+    let dog = read.bool("USE_DOG_STATSD");
+    let wanted = read.parsed("USE_STATSD", named || dog, value::bool) || dog;
+    // the reference speaks to DogStatsD over UDP only, whatever this says
+    let protocol =
+        read.choice("STATSD_PROTOCOL", Protocol::Tcp, &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)]);
+    let settings = StatsdSettings {
+        host: read.text("STATSD_HOST", "localhost"),
+        port: read.port("STATSD_PORT", 8125),
+        protocol: if dog { Protocol::Udp } else { protocol },
+        dialect: if dog { Dialect::Dog } else { Dialect::Plain },
+        tags: read.parsed("EXTRA_TAGS", Vec::new(), value::pairs).into_iter().collect(),
+        interval: read.parsed("STATS_FLUSH_INTERVAL", Duration::from_secs(10), |text| {
+            let interval = value::duration(text)?;
+            if interval.is_zero() { Err("a duration above 0, such as 10s") } else { Ok(interval) }
+        }),
+    };
+    (wanted && !read.bool("DISABLE_STATS")).then_some(settings)
+}
+
+fn limiter(read: &mut Reader<'_>) -> limiter::Settings {
+    let defaults = HeaderNames::default();
+    let mut header = |variable: &str, default: &str| {
+        read.parsed(variable, default.to_owned(), |text| {
+            let name = value::is_header_name(text).then(|| text.to_owned());
+            name.ok_or("a header's name: letters, digits and any of !#$%&'*+-.^_`|~")
+        })
+    };
+    let headers = HeaderNames {
+        limit: header("LIMIT_LIMIT_HEADER", &defaults.limit),
+        remaining: header("LIMIT_REMAINING_HEADER", &defaults.remaining),
+        reset: header("LIMIT_RESET_HEADER", &defaults.reset),
+    };
+    let whole_request = read.bool("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT");
+    // what only a shared store uses is read as well, so that it is right on the day that there is one
+    read.number("EXPIRATION_JITTER_MAX_SECONDS", 300_u64, "a number of seconds, 0 or more");
+    limiter::Settings {
+        modes: Modes {
+            shadow: read.bool("SHADOW_MODE"),
+            quota: read.bool("QUOTA_MODE"),
+            headers: read.bool("LIMIT_RESPONSE_HEADERS_ENABLED").then_some(headers),
+            metadata: read.bool("RESPONSE_DYNAMIC_METADATA"),
+        },
+        scope: if whole_request { Scope::Request } else { Scope::Descriptor },
+        near_limit_ratio: read.parsed("NEAR_LIMIT_RATIO", 0.8, |text| {
+            let ratio = text.parse().ok().filter(|ratio: &f32| ratio.is_finite() && *ratio > 0.0);
+            ratio.ok_or("a number above 0, such as 0.8")
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

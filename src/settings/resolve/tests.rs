@@ -1,0 +1,164 @@
+use std::collections::BTreeMap;
+
+use super::*;
+
+fn environment(variables: &[(&str, &str)]) -> BTreeMap<String, String> {
+    variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+fn resolve(variables: &[(&str, &str)]) -> Result<Settings, SettingErrors> {
+    Settings::resolve(&Flags::default(), &environment(variables))
+}
+
+fn resolved(variables: &[(&str, &str)]) -> Settings {
+    resolve(variables).expect("these settings are right")
+}
+
+fn refused(variables: &[(&str, &str)]) -> String {
+    resolve(variables).expect_err("these settings are wrong").to_string()
+}
+
+#[test]
+fn without_a_word_the_references_defaults_hold() {
+    let settings = resolved(&[]);
+    assert_eq!((settings.http.port, settings.debug.port), (8080, 6070));
+    let everywhere = Address { host: [0, 0, 0, 0].into(), port: 8081 };
+    assert_eq!(settings.grpc.address, GrpcAddress::Tcp(everywhere));
+    assert_eq!(settings.grpc.max_age, Some(24 * HOUR));
+    assert_eq!(settings.grpc.max_age_grace, Some(HOUR));
+    assert_eq!(settings.rules.dir, PathBuf::from("config"));
+    assert_eq!(settings.limiter.scope, Scope::Descriptor);
+    assert!((settings.limiter.near_limit_ratio - 0.8).abs() < f32::EPSILON);
+    assert!(settings.limiter.modes.headers.is_none());
+    assert_eq!(settings.max_counters, 1_000_000);
+    assert_eq!(settings.log, LogSettings { level: "WARN".into(), format: Format::Text });
+    assert!(settings.statsd.is_none() && settings.prometheus.is_none() && settings.warnings.is_empty());
+}
+
+#[test]
+fn a_flag_wins_over_its_variable() {
+    let flags = Flags { grpc_port: Some("1".into()), config: Some("mine".into()), ..Flags::default() };
+    let environment = environment(&[("GRPC_PORT", "2"), ("PORT", "3"), ("RUNTIME_ROOT", "/theirs")]);
+    let settings = Settings::resolve(&flags, &environment).expect("these settings are right");
+    let GrpcAddress::Tcp(grpc) = settings.grpc.address else { panic!("no socket was asked for") };
+    assert_eq!((grpc.port, settings.http.port), (1, 3));
+    assert_eq!(settings.rules.dir, PathBuf::from("mine"));
+}
+
+#[test]
+fn the_references_variables_lead_to_its_directory() {
+    let dir = |variables| resolved(variables).rules.dir;
+    assert_eq!(dir(&[("RUNTIME_ROOT", "/data")]), PathBuf::from("/data/config"));
+    assert_eq!(
+        dir(&[("RUNTIME_ROOT", "/data"), ("RUNTIME_SUBDIRECTORY", "ratelimit")]),
+        PathBuf::from("/data/ratelimit/config")
+    );
+    assert_eq!(
+        dir(&[("RUNTIME_SUBDIRECTORY", "ratelimit"), ("RUNTIME_APPDIRECTORY", "rules")]),
+        PathBuf::from("/srv/runtime_data/current/ratelimit/rules")
+    );
+    assert_eq!(dir(&[("RUNTIME_APPDIRECTORY", "rules")]), PathBuf::from("config"));
+}
+
+#[test]
+fn all_that_is_wrong_is_told_at_once() {
+    let errors = refused(&[
+        ("GRPC_PORT", "70000"),
+        ("GRPC_MAX_CONNECTION_AGE", "1 day"),
+        ("SHADOW_MODE", "yes"),
+        ("NEAR_LIMIT_RATIO", "0"),
+        ("WEIR_MAX_COUNTERS", "0"),
+        ("HOST", "nowhere"),
+        ("LOG_FORMAT", "xml"),
+        ("LIMIT_RESET_HEADER", "a b"),
+        ("STATS_FLUSH_INTERVAL", "0"),
+    ]);
+    let lines: Vec<&str> = errors.lines().collect();
+    assert_eq!(lines.len(), 9, "{errors}");
+    for line in [
+        "GRPC_PORT is \"70000\", but must be a port from 0 to 65535, where 0 is any that is free",
+        "GRPC_MAX_CONNECTION_AGE is \"1 day\", but must be a duration such as 500ms, 10s, 1m, 1h30m or 24h; 0 needs \
+         no unit",
+        "LOG_FORMAT is \"xml\", but must be text or json",
+    ] {
+        assert!(lines.contains(&line), "{line}\n{errors}");
+    }
+}
+
+#[test]
+fn a_wrong_flag_is_named_as_a_flag() {
+    let flags = Flags { port: Some("eighty".into()), ..Flags::default() };
+    let error = Settings::resolve(&flags, &environment(&[])).expect_err("eighty is no port");
+    assert!(error.to_string().starts_with("--port is \"eighty\""), "{error}");
+}
+
+#[test]
+fn counts_that_are_meant_to_be_shared_do_not_become_each_instances_own() {
+    for variables in [
+        &[("BACKEND_TYPE", "redis")][..],
+        &[("BACKEND_TYPE", "memcache")],
+        &[("REDIS_URL", "redis:6379")],
+        &[("MEMCACHE_HOST_PORT", "cache:11211")],
+    ] {
+        let error = refused(variables);
+        assert!(error.contains("counts in memory only") && error.contains("memory"), "{error}");
+    }
+    let settings = resolved(&[("BACKEND_TYPE", "memory"), ("REDIS_URL", "redis:6379")]);
+    assert_eq!(settings.warnings, ["REDIS_URL is set, but has no effect: BACKEND_TYPE is memory"]);
+}
+
+#[test]
+fn what_cannot_be_left_out_stops_the_start_and_the_rest_is_a_warning() {
+    assert!(refused(&[("CONFIG_TYPE", "GRPC_XDS_SOTW")]).contains("from files only"));
+    assert!(refused(&[("GRPC_SERVER_USE_TLS", "true")]).contains("without TLS"));
+    assert!(resolved(&[("GRPC_SERVER_USE_TLS", "false"), ("CONFIG_TYPE", "FILE")]).warnings.is_empty());
+    let warnings = resolved(&[("TRACING_ENABLED", "true"), ("LOCAL_CACHE_SIZE_IN_BYTES", "1000")]).warnings;
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(
+        resolved(&[("TRACING_ENABLED", "false"), ("LOCAL_CACHE_SIZE_IN_BYTES", "0")]).warnings.is_empty()
+    );
+}
+
+#[test]
+fn no_age_is_no_limit() {
+    let settings = resolved(&[("GRPC_MAX_CONNECTION_AGE", "0"), ("GRPC_MAX_CONNECTION_AGE_GRACE", "0s")]);
+    assert_eq!((settings.grpc.max_age, settings.grpc.max_age_grace), (None, None));
+}
+
+#[test]
+fn statsd_runs_where_it_is_asked_for() {
+    assert!(resolved(&[("USE_STATSD", "true")]).statsd.is_some_and(|statsd| statsd.host == "localhost"));
+    let named =
+        resolved(&[("STATSD_HOST", "stats"), ("EXTRA_TAGS", "env:prod")]).statsd.expect("it is named");
+    assert_eq!((named.host.as_str(), named.port, named.protocol), ("stats", 8125, Protocol::Tcp));
+    assert_eq!(named.tags["env"], "prod");
+    assert!(resolved(&[("STATSD_HOST", "stats"), ("USE_STATSD", "false")]).statsd.is_none());
+    assert!(resolved(&[("STATSD_HOST", "stats"), ("DISABLE_STATS", "true")]).statsd.is_none());
+    let dog = resolved(&[("USE_DOG_STATSD", "true"), ("USE_STATSD", "false")]).statsd;
+    assert!(dog.is_some_and(|statsd| statsd.dialect == Dialect::Dog && statsd.protocol == Protocol::Udp));
+}
+
+#[test]
+fn modes_and_headers_reach_the_limiter() {
+    let settings = resolved(&[
+        ("SHADOW_MODE", "1"),
+        ("QUOTA_MODE", "T"),
+        ("RESPONSE_DYNAMIC_METADATA", "true"),
+        ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+        ("LIMIT_RESET_HEADER", "x-reset"),
+        ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"),
+    ]);
+    let modes = settings.limiter.modes;
+    assert!(modes.shadow && modes.quota && modes.metadata);
+    let headers = modes.headers.expect("they are enabled");
+    assert_eq!((headers.limit.as_str(), headers.reset.as_str()), ("RateLimit-Limit", "x-reset"));
+    assert_eq!(settings.limiter.scope, Scope::Request);
+}
+
+#[test]
+fn prometheus_has_a_port_of_its_own_where_it_is_asked_for() {
+    let prometheus = resolved(&[("USE_PROMETHEUS", "true"), ("PROMETHEUS_ADDR", "127.0.0.1:0")]).prometheus;
+    let loopback = Address { host: [127, 0, 0, 1].into(), port: 0 };
+    assert_eq!(prometheus, Some(PrometheusSettings { address: loopback, path: "/metrics".into() }));
+    assert!(refused(&[("PROMETHEUS_ADDR", "9090")]).contains("such as :9090"));
+}

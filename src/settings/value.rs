@@ -1,0 +1,143 @@
+//! The spellings of values. Those of durations and booleans are Go's, for the reference reads them so.
+
+use std::{net::IpAddr, time::Duration};
+
+use super::Address;
+
+/// Reads `1h30m`, `500ms`, `1.5s`, `0`. What would be right, if it is none.
+pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
+    const EXPECTED: &str = "a duration such as 500ms, 10s, 1m, 1h30m or 24h; 0 needs no unit";
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    let mut nanos: u64 = 0;
+    while !rest.is_empty() {
+        let number_end = rest.find(|c: char| c != '.' && !c.is_ascii_digit()).ok_or(EXPECTED)?;
+        let (number, after) = rest.split_at(number_end);
+        let unit_end = after.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit_end);
+        let part = number_of_units(number, unit_nanos(unit).ok_or(EXPECTED)?).ok_or(EXPECTED)?;
+        nanos = nanos.checked_add(part).ok_or("a duration of at most 292 years")?;
+        rest = after;
+    }
+    if text.is_empty() || text == "+" { Err(EXPECTED) } else { Ok(Duration::from_nanos(nanos)) }
+}
+
+fn unit_nanos(unit: &str) -> Option<u64> {
+    Some(match unit {
+        "ns" => 1,
+        // U+00B5 and U+03BC look alike, and people type both
+        "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" => 60 * 1_000_000_000,
+        "h" => 3_600 * 1_000_000_000,
+        _ => return None,
+    })
+}
+
+/// The nanoseconds of `number`, decimal, units of `unit` nanoseconds; rounded down.
+fn number_of_units(number: &str, unit: u64) -> Option<u64> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
+        return None;
+    }
+    let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u64>().ok() };
+    // what is beyond the ninth digit is below a nanosecond, or below a rounding of one
+    let fraction = fraction.get(..9).unwrap_or(fraction);
+    let tenths = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
+    let part = u128::from(digits(fraction)?) * u128::from(unit) / tenths;
+    digits(whole)?.checked_mul(unit)?.checked_add(u64::try_from(part).ok()?)
+}
+
+/// Reads what Go's `strconv.ParseBool` reads.
+pub(super) fn bool(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
+        _ => Err("true or false (or 1, t, T, TRUE, True, 0, f, F, FALSE, False)"),
+    }
+}
+
+/// Reads `k1:v1,k2:v2`.
+pub(super) fn pairs(text: &str) -> Result<Vec<(String, String)>, &'static str> {
+    let pair = |pair: &str| {
+        let (name, value) = pair.split_once(':')?;
+        (!name.is_empty()).then(|| (name.trim().to_owned(), value.trim().to_owned()))
+    };
+    let pairs = text.split(',').filter(|text| !text.trim().is_empty()).map(pair);
+    pairs.collect::<Option<_>>().ok_or("pairs such as env:prod,region:eu")
+}
+
+/// Reads an IP address, with or without brackets, or `localhost`.
+pub(super) fn host(text: &str) -> Option<IpAddr> {
+    let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    if text == "localhost" { Some(IpAddr::from([127, 0, 0, 1])) } else { inner.unwrap_or(text).parse().ok() }
+}
+
+/// Reads `host:port`, where no host is every interface, as in Go.
+pub(super) fn address(text: &str) -> Option<Address> {
+    let (interface, port) = text.rsplit_once(':')?;
+    let host = if interface.is_empty() { Some(IpAddr::from([0, 0, 0, 0])) } else { host(interface) };
+    Some(Address { host: host?, port: port.parse().ok()? })
+}
+
+/// Whether it can be the name of an HTTP header: a `token` of RFC 9110, section 5.6.2.
+pub(super) fn is_header_name(text: &str) -> bool {
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_go_reads_them() {
+        for (text, nanos) in [
+            ("0", 0),
+            ("0s", 0),
+            ("500ms", 500_000_000),
+            ("1h30m", 5_400_000_000_000),
+            ("24h", 86_400_000_000_000),
+            ("1.5s", 1_500_000_000),
+            (".5s", 500_000_000),
+            ("1.s", 1_000_000_000),
+            ("+3s", 3_000_000_000),
+            ("150us", 150_000),
+            ("150\u{b5}s", 150_000),
+            ("1m1ns", 60_000_000_001),
+            ("0.1234567891s", 123_456_789),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_nanos(nanos)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_duration_is_refused() {
+        for text in
+            ["", "+", "5", "1d", "s", ".s", "1..5s", "1.2.3s", "-1s", "1h 30m", "ten", "1e3s", "99999999999h"]
+        {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn booleans_are_read_as_go_reads_them() {
+        for text in ["1", "t", "T", "TRUE", "true", "True"] {
+            assert_eq!(bool(text), Ok(true));
+        }
+        for text in ["0", "f", "F", "FALSE", "false", "False"] {
+            assert_eq!(bool(text), Ok(false));
+        }
+        assert!(["yes", "on", "", "tRUE", "2"].into_iter().all(|text| bool(text).is_err()));
+    }
+
+    #[test]
+    fn pairs_keep_their_order() {
+        let pair = |k: &str, v: &str| (k.to_owned(), v.to_owned());
+        assert_eq!(pairs("env:prod, at:a:b,"), Ok(vec![pair("env", "prod"), pair("at", "a:b")]));
+        assert!(pairs("env").is_err() && pairs(":x").is_err());
+    }
+}

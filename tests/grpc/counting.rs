@@ -1,0 +1,183 @@
+//! What is counted, and when there is too much of it.
+
+use weir::proto::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code::{Ok, OverLimit},
+    rate_limit::Unit,
+};
+
+use crate::{
+    in_process::{NOW, Weir},
+    wire::{descriptor, gist, hits, limited, refund, request},
+};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: hello
+    rate_limit: { unit: minute, requests_per_unit: 3 }
+  - key: tenant
+    descriptors:
+      - key: path
+        rate_limit: { unit: hour, requests_per_unit: 2 }
+  - key: open
+  - key: free
+    rate_limit: { unlimited: true }
+  - key: closed
+    rate_limit: { unit: day, requests_per_unit: 0 }
+";
+
+#[tokio::test]
+async fn a_request_is_over_when_the_count_after_it_is_past_the_limit() {
+    let mut weir = Weir::start(RULES).await;
+    let hello = || request("shop", [descriptor([("hello", "world")])]);
+    for remaining in [2, 1, 0] {
+        assert_eq!(gist(&weir.answer(hello()).await), (Ok, vec![(Ok, remaining)]));
+    }
+    let over = weir.answer(hello()).await;
+    assert_eq!(gist(&over), (OverLimit, vec![(OverLimit, 0)]));
+    let limit = over.statuses[0].current_limit.clone().expect("a limit is reported");
+    assert_eq!((limit.requests_per_unit, limit.unit()), (3, Unit::Minute));
+    let other = weir.answer(request("shop", [descriptor([("hello", "you")])])).await;
+    assert_eq!(gist(&other), (Ok, vec![(Ok, 2)]), "another value has a counter of its own");
+}
+
+#[tokio::test]
+async fn windows_are_aligned_to_the_epoch_and_say_when_they_end() {
+    let mut weir = Weir::start(RULES).await;
+    let both =
+        || request("shop", [descriptor([("hello", "a")]), descriptor([("tenant", "t"), ("path", "/")])]);
+    let resets = |answer: &weir::proto::envoy::service::ratelimit::v3::RateLimitResponse| -> Vec<(i64, i32)> {
+        let statuses = answer.statuses.iter();
+        statuses.map(|s| s.duration_until_reset.map_or((-1, 0), |d| (d.seconds, d.nanos))).collect()
+    };
+    assert_eq!(resets(&weir.answer(both()).await), [(30, 0), (1710, 0)]);
+    weir.advance(29);
+    let last = weir.answer(both()).await;
+    assert_eq!((resets(&last), gist(&last).1), (vec![(1, 0), (1681, 0)], vec![(Ok, 1), (Ok, 0)]));
+    weir.advance(1);
+    let next = weir.answer(both()).await;
+    assert_eq!(resets(&next), [(60, 0), (1680, 0)]);
+    assert_eq!(gist(&next), (OverLimit, vec![(Ok, 2), (OverLimit, 0)]), "the minute is new, the hour is not");
+}
+
+#[tokio::test]
+async fn every_unit_has_its_length() {
+    let units = ["second", "MINUTE", "Hour", "day", "week", "month", "year"];
+    let rules: String = units
+        .iter()
+        .map(|unit| format!("  - key: {unit}\n    rate_limit: {{ unit: {unit}, requests_per_unit: 1 }}\n"))
+        .collect();
+    let mut weir = Weir::start(&format!("domain: d\ndescriptors:\n{rules}")).await;
+    let lengths = [1, 60, 3_600, 86_400, 7 * 86_400, 30 * 86_400, 365 * 86_400];
+    let codes = [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
+    for ((unit, length), code) in units.into_iter().zip(lengths).zip(codes) {
+        let answer = weir.answer(request("d", [descriptor([(unit, "")])])).await;
+        let status = &answer.statuses[0];
+        let reset = status.duration_until_reset.expect("there is a limit");
+        assert_eq!(reset.seconds, i64::try_from(length - NOW % length).expect("it is short"), "{unit}");
+        assert_eq!(status.current_limit.as_ref().map(|limit| limit.unit()), Some(code));
+    }
+}
+
+#[tokio::test]
+async fn a_descriptors_hits_win_and_no_hits_of_a_request_mean_one() {
+    let mut weir = Weir::start(RULES).await;
+    let hello = || descriptor([("hello", "x")]);
+    let mut two = request("shop", [hello()]);
+    two.hits_addend = 2;
+    assert_eq!(gist(&weir.answer(two.clone()).await).1, [(Ok, 1)]);
+    two.descriptors = vec![hits(1, hello())];
+    assert_eq!(gist(&weir.answer(two.clone()).await).1, [(Ok, 0)], "the descriptor's own");
+    two.descriptors = vec![hits(0, hello())];
+    assert_eq!(gist(&weir.answer(two).await).1, [(Ok, 0)], "to check takes nothing, and passes at the limit");
+    assert_eq!(gist(&weir.answer(request("shop", [hello()])).await).1, [(OverLimit, 0)]);
+    let check = weir.answer(request("shop", [hits(0, hello())])).await;
+    assert_eq!(gist(&check), (OverLimit, vec![(OverLimit, 0)]), "past the limit a check fails, too");
+}
+
+#[tokio::test]
+async fn rejected_hits_count_all_the_same() {
+    let mut weir = Weir::start(RULES).await;
+    let hello = |n| request("shop", [hits(n, descriptor([("hello", "x")]))]);
+    assert_eq!(gist(&weir.answer(hello(9)).await).1, [(OverLimit, 0)]);
+    assert_eq!(gist(&weir.answer(hello(1)).await).1, [(OverLimit, 0)]);
+}
+
+#[tokio::test]
+async fn hits_are_given_back_but_never_past_none() {
+    let mut weir = Weir::start(RULES).await;
+    let hello = || descriptor([("hello", "x")]);
+    weir.answer(request("shop", [hits(3, hello())])).await;
+    let back = weir.answer(request("shop", [refund(2, hello())])).await;
+    assert_eq!(gist(&back), (Ok, vec![(Ok, 2)]));
+    let all = weir.answer(request("shop", [refund(99, hello())])).await;
+    assert_eq!(gist(&all), (Ok, vec![(Ok, 3)]));
+    assert_eq!(gist(&weir.answer(request("shop", [hits(3, hello())])).await).1, [(Ok, 0)]);
+    assert_eq!(gist(&weir.answer(request("shop", [hello()])).await).1, [(OverLimit, 0)]);
+}
+
+#[tokio::test]
+async fn what_no_limit_is_for_passes() {
+    let mut weir = Weir::start(RULES).await;
+    for (domain, entries) in [
+        ("shop", ("nobody", "x")),
+        ("shop", ("open", "x")),
+        ("shop", ("tenant", "t")),
+        ("elsewhere", ("hello", "x")),
+    ] {
+        let answer = weir.answer(request(domain, [descriptor([entries])])).await;
+        assert_eq!(gist(&answer), (Ok, vec![(Ok, 0)]), "{domain} {entries:?}");
+        assert!(
+            answer.statuses[0].current_limit.is_none() && answer.statuses[0].duration_until_reset.is_none()
+        );
+    }
+    let free = weir.answer(request("shop", [descriptor([("free", "x")])])).await;
+    assert_eq!(gist(&free), (Ok, vec![(Ok, u32::MAX)]));
+    assert!(free.statuses[0].current_limit.is_none());
+    let closed = weir.answer(request("shop", [descriptor([("closed", "x")])])).await;
+    assert_eq!(gist(&closed), (OverLimit, vec![(OverLimit, 0)]));
+    let none = weir.answer(request("shop", [descriptor([])])).await;
+    assert_eq!(gist(&none), (Ok, vec![(Ok, 0)]), "no entries match nothing");
+}
+
+#[tokio::test]
+async fn a_limit_that_is_brought_along_takes_the_place_of_the_rules() {
+    let rules = "
+domain: shop
+descriptors:
+  - key: hello
+    shadow_mode: true
+    rate_limit: { name: greeting, unit: minute, requests_per_unit: 1 }
+";
+    let mut weir = Weir::start(rules).await;
+    let own = || request("shop", [limited(2, Unit::Hour.into(), descriptor([("hello", "x")]))]);
+    let first = weir.answer(own()).await;
+    assert_eq!(gist(&first), (Ok, vec![(Ok, 1)]));
+    let limit = first.statuses[0].current_limit.clone().expect("it has a limit");
+    assert_eq!((limit.requests_per_unit, limit.unit(), limit.name.as_str()), (2, Unit::Hour, ""));
+    weir.answer(own()).await;
+    assert_eq!(gist(&weir.answer(own()).await), (OverLimit, vec![(OverLimit, 0)]), "no shadow over it");
+    let nowhere = request("elsewhere", [limited(0, Unit::Hour.into(), descriptor([("hello", "x")]))]);
+    assert_eq!(gist(&weir.answer(nowhere).await), (Ok, vec![(Ok, 0)]), "the domain must be known");
+    let unmatched = request("shop", [limited(0, Unit::Hour.into(), descriptor([("any", "x")]))]);
+    assert_eq!(
+        gist(&weir.answer(unmatched).await),
+        (OverLimit, vec![(OverLimit, 0)]),
+        "a rule need not match"
+    );
+}
+
+#[tokio::test]
+async fn where_a_refusal_stops_the_counting_nothing_of_the_request_counts() {
+    let two = || request("shop", [descriptor([("hello", "x")]), descriptor([("closed", "x")])]);
+    let hello = || request("shop", [descriptor([("hello", "x")])]);
+    let mut plain = Weir::start(RULES).await;
+    plain.answer(two()).await;
+    assert_eq!(gist(&plain.answer(hello()).await).1, [(Ok, 1)]);
+
+    let mut weir = Weir::start_with(RULES, &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")]).await;
+    for _ in 0..5 {
+        assert_eq!(gist(&weir.answer(two()).await), (OverLimit, vec![(Ok, 3), (OverLimit, 0)]));
+    }
+    assert_eq!(gist(&weir.answer(hello()).await).1, [(Ok, 2)]);
+}

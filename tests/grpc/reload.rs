@@ -1,0 +1,156 @@
+//! Rules that change while they are asked about.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+use tonic::Code;
+use weir::app::AppError;
+
+use crate::{
+    in_process::{Weir, connect, until},
+    wire::{descriptor, gist, request},
+};
+
+/// Two rules with the same limit.
+fn rules(limit: u32) -> String {
+    let rule =
+        |key| format!("  - key: {key}\n    rate_limit: {{ unit: hour, requests_per_unit: {limit} }}\n");
+    format!("domain: d\ndescriptors:\n{}{}", rule("a"), rule("b"))
+}
+
+/// Puts `text` in the place of the file, at once, as editors and deployments do.
+fn replace(file: &Path, text: &str) {
+    let beside = file.parent().and_then(Path::parent).expect("a directory above").join("next");
+    fs::write(&beside, text).expect("a file");
+    fs::rename(&beside, file).expect("it is put there");
+}
+
+/// The body of a page.
+async fn get(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("it takes it");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.expect("a response");
+    response
+}
+
+async fn stat(weir: &Weir, name: &str) -> u64 {
+    let page = get(weir.addresses.debug, "/stats").await;
+    let line = page.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
+    line.unwrap_or_else(|| panic!("no {name} in {page}")).parse().expect("a number")
+}
+
+/// The limits that a request is told of.
+async fn limits(client: &mut crate::in_process::Client) -> Vec<u32> {
+    let asked = request("d", [descriptor([("a", "x")]), descriptor([("b", "x")])]);
+    let answer = client.should_rate_limit(asked).await.expect("an answer").into_inner();
+    answer
+        .statuses
+        .iter()
+        .map(|s| s.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_answer_comes_from_a_tree_that_is_half_loaded() {
+    let weir = Weir::start(&rules(1000)).await;
+    let done = Arc::new(AtomicBool::new(false));
+    let mut readers = Vec::new();
+    for _ in 0..4 {
+        let (mut client, done) = (connect(&weir.addresses).await, Arc::clone(&done));
+        readers.push(tokio::spawn(async move {
+            while !done.load(Ordering::Acquire) {
+                let limits = limits(&mut client).await;
+                assert!(limits == [1000, 1000] || limits == [2000, 2000], "{limits:?}");
+            }
+        }));
+    }
+    let mut client = weir.client.clone();
+    for limit in [2000, 1000].into_iter().cycle().take(10) {
+        replace(&weir.file(), &rules(limit));
+        until("the new rules", async || limits(&mut client).await == [limit, limit]).await;
+    }
+    done.store(true, Ordering::Release);
+    for reader in readers {
+        reader.await.expect("no answer was wrong");
+    }
+}
+
+#[tokio::test]
+async fn counters_survive_and_a_changed_limit_holds_for_them() {
+    let mut weir = Weir::start(&rules(2)).await;
+    let ask = || request("d", [descriptor([("a", "x")])]);
+    for _ in 0..3 {
+        weir.answer(ask()).await;
+    }
+    replace(&weir.file(), &rules(10));
+    let mut client = weir.client.clone();
+    until("the new limit", async || limits(&mut client).await[0] == 10).await;
+    let remaining = gist(&weir.answer(ask()).await).1[0].1;
+    assert!(remaining <= 10 - 5, "what was counted before is counted still: {remaining}");
+}
+
+#[tokio::test]
+async fn bad_rules_leave_the_old_ones() {
+    let mut weir = Weir::start(&rules(5)).await;
+    replace(&weir.file(), "domain: d\ndescriptors:\n  - key: a\n    rate_limit: { unit: fortnight }\n");
+    until("the error", async || stat(&weir, "ratelimit.service.config_load_error").await > 0).await;
+    assert_eq!(limits(&mut weir.client).await, [5, 5]);
+    assert_eq!(stat(&weir, "ratelimit.service.config_load_success").await, 1);
+    replace(&weir.file(), &rules(6));
+    let mut client = weir.client.clone();
+    until("the rules that are right again", async || limits(&mut client).await == [6, 6]).await;
+}
+
+#[tokio::test]
+async fn rules_are_read_again_when_somebody_asks_for_it() {
+    let weir = Weir::start(&rules(5)).await;
+    assert_eq!(stat(&weir, "ratelimit.service.config_load_success").await, 1);
+    weir.reload.now();
+    until("the reload", async || stat(&weir, "ratelimit.service.config_load_success").await == 2).await;
+}
+
+#[tokio::test]
+async fn bad_first_rules_stop_the_start() {
+    let bad = "domain: d\ndescriptors:\n  - key: a\n    rate_limit:\n      unit: fortnight\n";
+    let Err(AppError::Rules(errors)) = Weir::try_start(bad, &[]).await else { panic!("it must not start") };
+    let text = errors.to_string();
+    assert!(text.contains("rules.yaml:5:") && text.contains("invalid rate limit unit 'fortnight'"), "{text}");
+}
+
+#[tokio::test]
+async fn a_forced_start_waits_for_rules() {
+    let mut weir = Weir::start_with("domain: [", &[("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")]).await;
+    let ask = || request("d", [descriptor([("a", "x")])]);
+    let status = weir.ask(ask()).await.expect_err("there are no rules");
+    assert_eq!((status.code(), status.message()), (Code::Unknown, "no rate limit configuration loaded"));
+    replace(&weir.file(), &rules(5));
+    let mut client = weir.client.clone();
+    until("the rules", async || client.should_rate_limit(ask()).await.is_ok()).await;
+    assert_eq!(limits(&mut client).await, [5, 5]);
+}
+
+#[tokio::test]
+async fn without_a_domain_the_service_is_not_healthy_where_it_is_told_so() {
+    let variables =
+        [("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"), ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")];
+    let weir = Weir::start_with("domain: [", &variables).await;
+    let healthy = async || get(weir.addresses.http, "/healthcheck").await.starts_with("HTTP/1.1 200");
+    assert!(!healthy().await);
+    replace(&weir.file(), &rules(5));
+    until("health", healthy).await;
+    fs::remove_file(weir.file()).expect("it is there");
+    until("no health without a domain", async || !healthy().await).await;
+}

@@ -1,0 +1,132 @@
+//! A whole weir in the test's own process: real sockets on free ports, a clock that the test sets.
+
+use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc, time::Duration};
+
+use tempfile::TempDir;
+use tokio::{sync::oneshot, task::JoinHandle, time};
+use tonic::{Status, transport::Channel};
+use weir::{
+    app::{Addresses, App, AppError, Reload},
+    clock::ManualClock,
+    limit::{Period, Timestamp},
+    proto::envoy::service::ratelimit::v3::{
+        RateLimitRequest, RateLimitResponse, rate_limit_service_client::RateLimitServiceClient,
+    },
+    settings::{Flags, Settings},
+};
+
+/// 2009-02-13 23:31:30 UTC: the 30th second of a minute, and the 1,890th of an hour.
+pub(crate) const NOW: u64 = 1_234_567_890;
+
+/// Within this everything that a test waits for happens, unless it never does.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+pub(crate) type Client = RateLimitServiceClient<Channel>;
+
+pub(crate) struct Weir {
+    pub(crate) addresses: Addresses,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) client: Client,
+    pub(crate) reload: Reload,
+    dir: TempDir,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), AppError>>,
+}
+
+impl Weir {
+    /// Serves `rules`.
+    pub(crate) async fn start(rules: &str) -> Self {
+        Self::start_with(rules, &[]).await
+    }
+
+    /// Serves `rules`, with `variables` set.
+    pub(crate) async fn start_with(rules: &str, variables: &[(&str, &str)]) -> Self {
+        Self::try_start(rules, variables).await.expect("it starts")
+    }
+
+    /// Serves `rules`, with `variables` set, if it starts.
+    pub(crate) async fn try_start(rules: &str, variables: &[(&str, &str)]) -> Result<Self, AppError> {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir(dir.path().join("config")).expect("a directory in it");
+        fs::write(dir.path().join("config/rules.yaml"), rules).expect("a file in that");
+        let settings = settings(&dir, variables);
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(NOW)));
+        let app = App::bind_with(settings, Arc::clone(&clock) as _).await?;
+        let (addresses, reload) = (app.addresses().clone(), app.reload());
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(app.run(async move {
+            // a test that fails drops its end, which stops it as well
+            let _ = stopped.await;
+        }));
+        let client = connect(&addresses).await;
+        Ok(Self { addresses, clock, client, reload, dir, stop, task })
+    }
+
+    /// The file that the rules are in.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.dir.path().join("config/rules.yaml")
+    }
+
+    pub(crate) async fn ask(&mut self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+        self.client.should_rate_limit(request).await.map(tonic::Response::into_inner)
+    }
+
+    /// The answer to a request that is in order.
+    pub(crate) async fn answer(&mut self, request: RateLimitRequest) -> RateLimitResponse {
+        self.ask(request).await.expect("an answer")
+    }
+
+    /// Makes its clock show so many seconds more.
+    pub(crate) fn advance(&self, seconds: u64) {
+        self.clock.advance(Period::from_secs(seconds));
+    }
+
+    /// Tells it to stop, and hands out what is left to wait for.
+    pub(crate) fn stop(self) -> JoinHandle<Result<(), AppError>> {
+        self.stop.send(()).expect("it has not stopped yet");
+        self.task
+    }
+}
+
+/// Another connection to it.
+pub(crate) async fn connect(addresses: &Addresses) -> Client {
+    Client::connect(uri(addresses)).await.expect("it listens")
+}
+
+pub(crate) fn uri(addresses: &Addresses) -> String {
+    match &addresses.grpc {
+        weir::door::grpc::BoundTo::Tcp(address) => format!("http://{address}"),
+        weir::door::grpc::BoundTo::Unix(path) => format!("unix:{}", path.display()),
+    }
+}
+
+fn settings(dir: &TempDir, variables: &[(&str, &str)]) -> Settings {
+    let root = dir.path().to_str().expect("a plain path");
+    let base = [
+        ("RUNTIME_ROOT", root),
+        ("GRPC_HOST", "127.0.0.1"),
+        ("HOST", "127.0.0.1"),
+        ("DEBUG_HOST", "127.0.0.1"),
+        ("GRPC_PORT", "0"),
+        ("PORT", "0"),
+        ("DEBUG_PORT", "0"),
+        ("WEIR_STOP_DELAY", "0"),
+        ("WEIR_STOP_TIMEOUT", "5s"),
+    ];
+    let environment: BTreeMap<String, String> = base
+        .iter()
+        .chain(variables)
+        .map(|(name, value)| ((*name).to_owned(), value.replace("{dir}", root)))
+        .collect();
+    Settings::resolve(&Flags::default(), &environment).expect("the test's settings are right")
+}
+
+/// Waits until `done` says so; panics at the [`DEADLINE`].
+pub(crate) async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !done().await {
+            time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(time::timeout(DEADLINE, waiting).await.is_ok(), "not in time: {what}");
+}
