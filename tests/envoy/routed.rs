@@ -64,12 +64,11 @@ fn routing() -> Bootstrap {
         "on_header_present": { "metadata_namespace": "envoy.lb", "key": "service", "type": "STRING" },
     }] });
     Bootstrap {
-        action: json!({ "route": { "cluster": BACKEND } }),
         after: vec![
             filter("header_mutation", "header_mutation.v3.HeaderMutation", to_header),
             filter("header_to_metadata", "header_to_metadata.v3.Config", to_balancer),
         ],
-        clusters: vec![cluster],
+        cluster,
         ..Bootstrap::limiting(json!([check("first"), check("second"), count]))
     }
 }

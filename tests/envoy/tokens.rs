@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     Stack,
-    backend::{self, COST, TOKENS},
+    backend::{COST, TOKENS},
     bootstrap::{Bootstrap, fixed},
     wait::{self, HOUR},
 };
@@ -23,7 +23,7 @@ fn costing(hits: &Value, at_the_end: bool) -> Value {
 }
 
 fn start(rules: &str, lists: Value) -> Stack {
-    let stack = Stack::start(rules, &Bootstrap::limiting(lists).in_front_of(backend::start("model")));
+    let stack = Stack::start(rules, &Bootstrap::limiting(lists));
     wait::away_from_the_end_of(HOUR);
     stack
 }

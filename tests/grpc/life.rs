@@ -162,7 +162,10 @@ async fn a_client_carries_on_when_its_connection_has_grown_old() {
         match weir.ask(request("d", [descriptor([("k", "v")])])).await {
             Ok(answer) => {
                 last -= 1;
-                assert_eq!(answer.statuses[0].limit_remaining, last, "nothing is lost and nothing counted twice");
+                assert_eq!(
+                    answer.statuses[0].limit_remaining, last,
+                    "nothing is lost and nothing counted twice"
+                );
             }
             // this client, other than Envoy, does not itself send again what it had not sent when the connection went
             Err(status) => assert_eq!(status.code(), Code::Cancelled, "{status:?}"),

@@ -4,41 +4,36 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-/// The cluster with the backend that a test brings along.
+use super::backend;
+
+/// The cluster that requests go to when they pass.
 pub(crate) const BACKEND: &str = "backend";
 
 /// What a test's Envoy is like: one listener, one rate limit filter, and what the test sets.
 pub(crate) struct Bootstrap {
     /// Lists of entries that are made of every request: a route's `rate_limits`.
     pub(crate) rate_limits: Value,
-    /// What becomes of requests that pass: by default they are answered by Envoy itself.
-    pub(crate) action: Value,
     /// Filters before the rate limit filter.
     pub(crate) before: Vec<Value>,
     /// Filters between the rate limit filter and the router.
     pub(crate) after: Vec<Value>,
-    /// Besides weir's.
-    pub(crate) clusters: Vec<Value>,
+    /// Where requests go that pass: by default to a backend of that name. (It must be a real one. What Envoy answers by
+    /// itself, with a `direct_response`, it does not limit.)
+    pub(crate) cluster: Value,
     /// Refuse requests that weir does not answer. A test wants to see that it was asked.
     pub(crate) deny_on_failure: bool,
 }
 
 impl Bootstrap {
     pub(crate) fn limiting(rate_limits: Value) -> Self {
+        let endpoints = json!([{ "lb_endpoints": [endpoint(backend::start(BACKEND))] }]);
         Self {
             rate_limits,
-            action: json!({ "direct_response": { "status": 200 } }),
+            cluster: cluster(BACKEND, &endpoints),
             before: Vec::new(),
             after: Vec::new(),
-            clusters: Vec::new(),
             deny_on_failure: true,
         }
-    }
-
-    /// With what passes going to `backend`.
-    pub(crate) fn in_front_of(self, backend: SocketAddr) -> Self {
-        let cluster = cluster(BACKEND, &json!([{ "lb_endpoints": [endpoint(backend)] }]));
-        Self { action: json!({ "route": { "cluster": BACKEND } }), clusters: vec![cluster], ..self }
     }
 
     pub(crate) fn to_json(&self, weir: SocketAddr) -> Value {
@@ -49,26 +44,23 @@ impl Bootstrap {
                 "explicit_http_config": { "http2_protocol_options": {} },
             },
         });
-        let mut clusters = vec![weir];
-        clusters.extend(self.clusters.iter().cloned());
-
         let mut filters = self.before.clone();
         filters.push(self.rate_limit_filter());
         filters.extend(self.after.iter().cloned());
         filters.push(filter("router", "router.v3.Router", json!({})));
 
-        let mut route = self.action.clone();
-        route["match"] = json!({ "prefix": "/" });
-        route["typed_per_filter_config"] = json!({
-            "envoy.filters.http.ratelimit": {
+        let route = json!({
+            "match": { "prefix": "/" },
+            "route": { "cluster": BACKEND },
+            "typed_per_filter_config": { "envoy.filters.http.ratelimit": {
                 "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute",
                 "rate_limits": self.rate_limits,
-            },
+            } },
         });
         json!({
             "admin": { "address": address(([127, 0, 0, 1], 0).into()) },
             "static_resources": {
-                "clusters": clusters,
+                "clusters": [weir, self.cluster],
                 "listeners": [{
                     "address": address(([127, 0, 0, 1], 0).into()),
                     "filter_chains": [{ "filters": [{

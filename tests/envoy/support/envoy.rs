@@ -58,7 +58,9 @@ fn first_listener(admin: SocketAddr) -> Option<SocketAddr> {
     }
     let listeners = http::try_ask(admin, &Ask::get("/listeners?format=json")).ok()?;
     let listeners: Value = serde_json::from_str(&listeners.body).ok()?;
-    let socket = listeners.pointer("/listener_statuses/0/local_address/socket_address")?;
+    let mut listeners = listeners.get("listener_statuses")?.as_array()?.iter();
+    // an internal listener has no such address
+    let socket = listeners.find_map(|listener| listener.pointer("/local_address/socket_address"))?;
     let port = u16::try_from(socket.get("port_value")?.as_u64()?).ok()?;
     Some(SocketAddr::new(socket.get("address")?.as_str()?.parse().ok()?, port))
 }
