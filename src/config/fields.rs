@@ -43,11 +43,12 @@ impl<'n> Fields<'n> {
             match key.scalar() {
                 Some(scalar) if scalar.meaning() == Meaning::Text => {
                     if !level.keys().contains(&scalar.text()) {
-                        report.error(key.at, level.unknown(scalar.text()));
+                        report.error_with(key.at, || level.unknown(scalar.text()));
                     }
                 }
-                _ => report
-                    .error(key.at, format!("config error, key is not of type string: {}", as_go_prints(key))),
+                _ => report.error_with(key.at, || {
+                    format!("config error, key is not of type string: {}", as_go_prints(key))
+                }),
             }
         }
         Some(Self { entries, at: node.at })
@@ -82,13 +83,11 @@ impl<'n> Fields<'n> {
         let Some(field) = self.get(key) else {
             return absent;
         };
-        match field.value.scalar().map(Scalar::meaning) {
-            Some(Meaning::Bool(flag)) => flag,
-            _ => {
-                report.error(field.at, wrong(key, "true or false", field.value));
-                absent
-            }
+        if let Some(Meaning::Bool(flag)) = field.value.scalar().map(Scalar::meaning) {
+            return flag;
         }
+        report.error(field.at, wrong(key, "true or false", field.value));
+        absent
     }
 
     /// The number of `key`, which must be at least `least`.
@@ -106,7 +105,7 @@ impl<'n> Fields<'n> {
         };
         if let Some(scalar) = scalar
             && scalar.written().len() > 1
-            && scalar.written().starts_with(|c: char| c == '0')
+            && scalar.written().starts_with('0')
             && scalar.written().bytes().all(|b| b.is_ascii_digit())
         {
             let written = scalar.brief();
@@ -135,13 +134,10 @@ impl<'n> Fields<'n> {
     ) -> impl Iterator<Item = &'n Node> + use<'n> {
         let items = self.list(key, report);
         for item in items.iter().filter(|item| !matches!(item.value, Value::Map(_))) {
-            report.error(
-                item.at,
-                format!(
-                    "config error, yaml file contains list of type other than map: {}",
-                    as_go_prints(item)
-                ),
-            );
+            report.error_with(item.at, || {
+                let printed = as_go_prints(item);
+                format!("config error, yaml file contains list of type other than map: {printed}")
+            });
         }
         items.iter().map(|item| &**item).filter(|item| matches!(item.value, Value::Map(_)))
     }
