@@ -1,0 +1,50 @@
+//! The example works as it is, with the rules that weir serves by default.
+
+use crate::support::{
+    Stack,
+    http::{Answer, Ask},
+};
+
+/// The example as it is, but for its ports.
+fn start() -> Stack {
+    Stack::from_files("config", "examples/envoy/envoy.yaml", |text, weir| {
+        let replaced = |text: &str, old: &str, new: &str| {
+            assert_eq!(text.matches(old).count(), 1, "{old}");
+            text.replace(old, new)
+        };
+        let text = replaced(&text, "port_value: 8081 ", &format!("port_value: {weir} "));
+        let text = replaced(&text, "port_value: 9901 ", "port_value: 0 ");
+        let text = replaced(&text, "port_value: 10000 ", "port_value: 0 ");
+        // a busy machine is no failure of weir
+        replaced(&text, "timeout: 0.05s", "timeout: 30s")
+    })
+}
+
+fn told(answer: &Answer) -> (u16, Option<&str>) {
+    (answer.status, answer.header("x-ratelimit-limit"))
+}
+
+#[test]
+fn a_greeting_passes_three_times_a_minute() {
+    let stack = start();
+
+    let first = stack.get_with("x-hello", "world");
+    assert_eq!((told(&first), &*first.body), ((200, Some("3, 3;w=60")), "passed\n"));
+    // wherever in a minute we are: seven do not fit into two of them
+    let refused = (0..6).any(|_| stack.get_with("x-hello", "world").status == 429);
+    assert!(refused, "the limit is kept");
+    assert_eq!(told(&stack.get()), (200, None), "nothing is asked of who says nothing");
+}
+
+#[test]
+fn tenants_paths_and_methods_meet_their_rules() {
+    let stack = start();
+    let ask = |tenant: &str, path: &str| stack.ask(&Ask::get(path).with("x-tenant", tenant));
+
+    assert_eq!(told(&ask("acme", "/v1/organizations/7/products/9")), (200, Some("100")));
+    assert_eq!(told(&ask("acme", "/v1/checkout")), (200, Some("5, 5;w=60")));
+    assert_eq!(told(&ask("acme", "/v1/checkout?basket=7")), (200, Some("5, 5;w=60")), "without its query");
+    assert_eq!(told(&ask("acme", "//v1/./checkout")), (200, Some("5, 5;w=60")), "however it is written");
+    assert_eq!(told(&ask("acme", "/about")), (200, Some("60, 60;w=60")));
+    assert_eq!(told(&ask("monitoring", "/about")), (200, None), "has no limit");
+}

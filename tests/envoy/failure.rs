@@ -1,0 +1,37 @@
+//! What becomes of requests when weir is gone is up to Envoy's configuration.
+
+use serde_json::json;
+
+use crate::support::{
+    Stack,
+    bootstrap::{Bootstrap, from_header},
+};
+
+const RULES: &str = "  - key: user
+    rate_limit: { unit: hour, requests_per_unit: 0 }
+";
+
+fn start(deny_on_failure: bool) -> Stack {
+    let bootstrap =
+        Bootstrap { deny_on_failure, ..Bootstrap::limiting(json!([from_header("user", "x-user")])) };
+    Stack::start(RULES, &bootstrap)
+}
+
+#[test]
+fn without_weir_requests_pass() {
+    let mut stack = start(false);
+    assert_eq!(stack.get_with("x-user", "alice").status, 429);
+
+    stack.weir.kill();
+    let answer = stack.get_with("x-user", "alice");
+    assert_eq!((answer.status, answer.header("x-ratelimit-limit")), (200, None));
+}
+
+#[test]
+fn or_are_refused_if_that_is_asked_for() {
+    let mut stack = start(true);
+    assert_eq!(stack.get_with("x-user", "alice").status, 429);
+
+    stack.weir.kill();
+    assert_eq!(stack.get_with("x-user", "alice").status, 500);
+}

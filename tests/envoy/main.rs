@@ -1,0 +1,16 @@
+//! weir as its users run it: the real program behind a real Envoy, asked by a plain HTTP client.
+//!
+//! Each test starts its own weir and its own Envoy, on ports of the system's choice. Limits count in hours or years, so
+//! that no window ends in the middle of a test.
+
+mod carried;
+mod counted;
+mod example;
+mod failure;
+mod overrides;
+mod quota;
+mod replaces;
+mod routed;
+mod shadow;
+mod support;
+mod tokens;

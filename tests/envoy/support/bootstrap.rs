@@ -1,0 +1,132 @@
+//! Envoy's configuration, as JSON: made of parts, where YAML would be made of indentation.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use super::backend;
+
+/// The cluster that requests go to when they pass.
+pub(crate) const BACKEND: &str = "backend";
+
+/// What a test's Envoy is like: one listener, one rate limit filter, and what the test sets.
+pub(crate) struct Bootstrap {
+    /// Lists of entries that are made of every request: a route's `rate_limits`.
+    pub(crate) rate_limits: Value,
+    /// Filters before the rate limit filter.
+    pub(crate) before: Vec<Value>,
+    /// Filters between the rate limit filter and the router.
+    pub(crate) after: Vec<Value>,
+    /// Where requests go that pass: by default to a backend of that name. (It must be a real one. What Envoy answers by
+    /// itself, with a `direct_response`, it does not limit.)
+    pub(crate) cluster: Value,
+    /// Refuse requests that weir does not answer. A test wants to see that it was asked.
+    pub(crate) deny_on_failure: bool,
+}
+
+impl Bootstrap {
+    pub(crate) fn limiting(rate_limits: Value) -> Self {
+        let endpoints = json!([{ "lb_endpoints": [endpoint(backend::start(BACKEND))] }]);
+        Self {
+            rate_limits,
+            cluster: cluster(BACKEND, &endpoints),
+            before: Vec::new(),
+            after: Vec::new(),
+            deny_on_failure: true,
+        }
+    }
+
+    pub(crate) fn to_json(&self, weir: SocketAddr) -> Value {
+        let mut weir = cluster("weir", &json!([{ "lb_endpoints": [endpoint(weir)] }]));
+        weir["typed_extension_protocol_options"] = json!({
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": { "http2_protocol_options": {} },
+            },
+        });
+        let mut filters = self.before.clone();
+        filters.push(self.rate_limit_filter());
+        filters.extend(self.after.iter().cloned());
+        filters.push(filter("router", "router.v3.Router", json!({})));
+
+        let route = json!({
+            "match": { "prefix": "/" },
+            "route": { "cluster": BACKEND },
+            "typed_per_filter_config": { "envoy.filters.http.ratelimit": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute",
+                "rate_limits": self.rate_limits,
+            } },
+        });
+        json!({
+            "admin": { "address": address(([127, 0, 0, 1], 0).into()) },
+            "static_resources": {
+                "clusters": [weir, self.cluster],
+                "listeners": [{
+                    "address": address(([127, 0, 0, 1], 0).into()),
+                    "filter_chains": [{ "filters": [{
+                        "name": "envoy.filters.network.http_connection_manager",
+                        "typed_config": {
+                            "@type": "type.googleapis.com/envoy.extensions.filters.network.\
+                                      http_connection_manager.v3.HttpConnectionManager",
+                            "stat_prefix": "test",
+                            "http_filters": filters,
+                            "route_config": {
+                                "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": [route] }],
+                            },
+                        },
+                    }] }],
+                }],
+            },
+        })
+    }
+
+    fn rate_limit_filter(&self) -> Value {
+        let config = json!({
+            "domain": "test",
+            // a busy machine is no failure of weir
+            "timeout": "30s",
+            "failure_mode_deny": self.deny_on_failure,
+            "enable_x_ratelimit_headers": "DRAFT_VERSION_03",
+            "rate_limit_service": {
+                "transport_api_version": "V3",
+                "grpc_service": { "envoy_grpc": { "cluster_name": "weir" } },
+            },
+        });
+        filter("ratelimit", "ratelimit.v3.RateLimit", config)
+    }
+}
+
+/// An HTTP filter, by its short name and type.
+pub(crate) fn filter(name: &str, kind: &str, mut config: Value) -> Value {
+    config["@type"] = format!("type.googleapis.com/envoy.extensions.filters.http.{kind}").into();
+    json!({ "name": format!("envoy.filters.http.{name}"), "typed_config": config })
+}
+
+/// A cluster of fixed addresses.
+pub(crate) fn cluster(name: &str, endpoints: &Value) -> Value {
+    json!({
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": "5s",
+        "load_assignment": { "cluster_name": name, "endpoints": endpoints },
+    })
+}
+
+/// One of a cluster's endpoints.
+pub(crate) fn endpoint(socket: SocketAddr) -> Value {
+    json!({ "endpoint": { "address": address(socket) } })
+}
+
+/// A list of one entry, whose value is what the request has in that header.
+pub(crate) fn from_header(key: &str, header: &str) -> Value {
+    json!({ "actions": [{ "request_headers": { "header_name": header, "descriptor_key": key } }] })
+}
+
+/// A list of one entry that every request has.
+pub(crate) fn fixed(key: &str, value: &str) -> Value {
+    json!({ "actions": [{ "generic_key": { "descriptor_key": key, "descriptor_value": value } }] })
+}
+
+fn address(socket: SocketAddr) -> Value {
+    json!({ "socket_address": { "address": socket.ip().to_string(), "port_value": socket.port() } })
+}

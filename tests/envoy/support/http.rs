@@ -1,0 +1,105 @@
+//! The least HTTP/1.1 client that the tests can do with: one request a connection.
+
+use std::{
+    fmt::Write as _,
+    io::{self, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A request.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    method: &'static str,
+    path: String,
+    headers: Vec<(String, String)>,
+    body: String,
+}
+
+/// The response to it.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    headers: Vec<(String, String)>,
+    pub(crate) body: String,
+}
+
+// === impl Ask ===
+
+impl Ask {
+    pub(crate) fn get(path: &str) -> Self {
+        Self { method: "GET", path: path.to_owned(), headers: Vec::new(), body: String::new() }
+    }
+
+    pub(crate) fn post(path: &str, body: String) -> Self {
+        Self { method: "POST", path: path.to_owned(), headers: Vec::new(), body }
+    }
+
+    pub(crate) fn with(mut self, header: &str, value: &str) -> Self {
+        self.headers.push((header.to_owned(), value.to_owned()));
+        self
+    }
+
+    fn to_wire(&self) -> String {
+        let Self { method, path, headers, body } = self;
+        let length = body.len();
+        let mut wire = format!(
+            "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {length}\r\n"
+        );
+        for (name, value) in headers {
+            let _ = write!(wire, "{name}: {value}\r\n");
+        }
+        wire + "\r\n" + body
+    }
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// The value of the header of that lower-case name.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
+    }
+
+    fn from_wire(wire: &str) -> Option<Self> {
+        let (head, body) = wire.split_once("\r\n\r\n")?;
+        let chunked = head.lines().any(|line| line.eq_ignore_ascii_case("transfer-encoding: chunked"));
+        let body = if chunked { joined(body)? } else { body.to_owned() };
+        let mut lines = head.lines();
+        let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+        let headers = lines.filter_map(|line| line.split_once(": "));
+        let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
+        Some(Self { status, headers, body })
+    }
+}
+
+/// The chunks of a body, joined (RFC 9112, section 7.1).
+fn joined(mut chunks: &str) -> Option<String> {
+    let mut body = String::new();
+    loop {
+        let (size, rest) = chunks.split_once("\r\n")?;
+        let size = usize::from_str_radix(size, 16).ok()?;
+        if size == 0 {
+            return Some(body);
+        }
+        body += rest.get(..size)?;
+        chunks = rest.get(size..)?.strip_prefix("\r\n")?;
+    }
+}
+
+/// Asks `address`, and fails the test unless it answers.
+pub(crate) fn ask(address: SocketAddr, ask: &Ask) -> Answer {
+    try_ask(address, ask).unwrap_or_else(|error| panic!("{ask:?} to {address}: {error}"))
+}
+
+/// Asks `address`.
+pub(crate) fn try_ask(address: SocketAddr, ask: &Ask) -> io::Result<Answer> {
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.write_all(ask.to_wire().as_bytes())?;
+    let mut wire = Vec::new();
+    stream.read_to_end(&mut wire)?;
+    Answer::from_wire(&String::from_utf8_lossy(&wire)).ok_or_else(|| io::Error::other("no HTTP response"))
+}

@@ -1,0 +1,59 @@
+//! A child process that does not outlive its test, and whose output is shown if the test fails.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+};
+
+/// A running program.
+pub(crate) struct Process {
+    name: &'static str,
+    child: Child,
+    output: PathBuf,
+}
+
+impl Process {
+    /// Starts `command`, whose output goes to a file in `folder`.
+    pub(crate) fn start(name: &'static str, command: &mut Command, folder: &Path) -> Self {
+        let output = folder.join(format!("{name}.log"));
+        let file = File::create(&output).expect("a log file");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().expect("a second handle"))
+            .stderr(file)
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
+        Self { name, child, output }
+    }
+
+    /// All that it has printed by now.
+    pub(crate) fn output(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.output).unwrap_or_default()).into_owned()
+    }
+
+    /// Fails the test at once if the program has ended.
+    pub(crate) fn assert_running(&mut self) {
+        if let Some(status) = self.child.try_wait().expect("its status") {
+            panic!("{} ended: {status}", self.name);
+        }
+    }
+
+    /// Ends it, the hard way, and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("its status");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // it may have ended already, and a panic here would hide the test's own
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            eprintln!("--- what {} printed ---\n{}", self.name, self.output());
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! weir and an Envoy in front of it, for one test.
+
+use std::{fs, path::PathBuf};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{
+    bootstrap::Bootstrap,
+    envoy::Envoy,
+    http::{self, Answer, Ask},
+    wait,
+    weir::Weir,
+};
+
+/// Both programs, and the folder with all their files.
+pub(crate) struct Stack {
+    // dropped in this order: a folder in use by nobody is removed at last
+    envoy: Envoy,
+    pub(crate) weir: Weir,
+    folder: TempDir,
+}
+
+impl Stack {
+    /// With these descriptors as the rules of the domain `test`.
+    pub(crate) fn start(descriptors: &str, bootstrap: &Bootstrap) -> Self {
+        Self::with_settings(descriptors, &[], bootstrap)
+    }
+
+    /// With settings for weir, as environment variables.
+    pub(crate) fn with_settings(descriptors: &str, settings: &[(&str, &str)], bootstrap: &Bootstrap) -> Self {
+        let folder = TempDir::new().expect("a folder");
+        fs::create_dir(folder.path().join("config")).expect("a folder");
+        let config = folder.path().join("config");
+        fs::write(config.join("rules.yaml"), in_domain(descriptors)).expect("a file");
+        let weir = Weir::start(&config, settings, folder.path());
+        let bootstrap_file = folder.path().join("envoy.json");
+        fs::write(&bootstrap_file, bootstrap.to_json(weir.grpc).to_string()).expect("a file");
+        let envoy = Envoy::start(&bootstrap_file, folder.path());
+        Self { envoy, weir, folder }
+    }
+
+    /// With rules and a bootstrap from files; `adapt` makes the ports of the bootstrap ours.
+    pub(crate) fn from_files(
+        config: &str,
+        bootstrap: &str,
+        adapt: impl FnOnce(String, u16) -> String,
+    ) -> Self {
+        let project = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        let folder = TempDir::new().expect("a folder");
+        let weir = Weir::start(&project.join(config), &[], folder.path());
+        let text = fs::read_to_string(project.join(bootstrap)).expect("the bootstrap");
+        let bootstrap_file = folder.path().join("envoy.yaml");
+        fs::write(&bootstrap_file, adapt(text, weir.grpc.port())).expect("a file");
+        let envoy = Envoy::start(&bootstrap_file, folder.path());
+        Self { envoy, weir, folder }
+    }
+
+    /// Puts other descriptors in the place of the present ones. weir notices by itself, some time later.
+    pub(crate) fn rewrite(&self, descriptors: &str) {
+        let rules = self.folder.path().join("config/rules.yaml");
+        let fresh = self.folder.path().join("fresh.yaml");
+        fs::write(&fresh, in_domain(descriptors)).expect("a file");
+        fs::rename(fresh, rules).expect("it can be replaced");
+    }
+
+    /// Sends a request through Envoy.
+    pub(crate) fn ask(&self, ask: &Ask) -> Answer {
+        http::ask(self.envoy.address, ask)
+    }
+
+    /// Sends `GET /` through Envoy with one header.
+    pub(crate) fn get_with(&self, header: &str, value: &str) -> Answer {
+        self.ask(&Ask::get("/").with(header, value))
+    }
+
+    /// Sends `GET /` through Envoy.
+    pub(crate) fn get(&self) -> Answer {
+        self.ask(&Ask::get("/"))
+    }
+
+    /// How it stands with the limit of one entry, asked of weir itself, without counting: what is left, or none if a
+    /// request would be refused.
+    pub(crate) fn budget(&self, key: &str, value: &str) -> Option<u64> {
+        let request = json!({
+            "domain": "test",
+            "descriptors": [{ "entries": [{ "key": key, "value": value }], "hitsAddend": "0" }],
+        });
+        let answer = http::ask(self.weir.http, &Ask::post("/json", request.to_string()));
+        let body: Value = serde_json::from_str(&answer.body).expect("JSON");
+        assert!(body.pointer("/statuses/0/currentLimit").is_some(), "no limit for {key}={value}: {body}");
+        match answer.status {
+            // protobuf's JSON may leave out what is 0
+            200 => Some(body.pointer("/statuses/0/limitRemaining").and_then(Value::as_u64).unwrap_or(0)),
+            429 => None,
+            other => panic!("status {other}: {body}"),
+        }
+    }
+
+    /// Waits until [`Self::budget`] is that: what is counted at the end of a stream is counted after its response.
+    pub(crate) fn await_budget(&self, key: &str, value: &str, budget: Option<u64>) {
+        wait::until(&format!("the budget of {key}={value} is {budget:?}"), || {
+            (self.budget(key, value) == budget).then_some(())
+        });
+    }
+
+    /// Waits until weir has logged that text.
+    pub(crate) fn await_log(&self, text: &str) {
+        wait::until(&format!("weir logs {text:?}"), || self.weir.output().contains(text).then_some(()));
+    }
+}
+
+fn in_domain(descriptors: &str) -> String {
+    format!("domain: test\ndescriptors:\n{descriptors}")
+}

@@ -1,0 +1,59 @@
+//! The weir under test: the program itself, serving the rules of a folder.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use super::{process::Process, wait};
+
+/// A running weir.
+pub(crate) struct Weir {
+    process: Process,
+    pub(crate) grpc: SocketAddr,
+    pub(crate) http: SocketAddr,
+}
+
+impl Weir {
+    /// Serves the rules in `config`, with these settings besides; its output goes to `folder`.
+    pub(crate) fn start(config: &Path, settings: &[(&str, &str)], folder: &Path) -> Self {
+        let mut command = Command::new(program());
+        command
+            .args(["serve", "--config"])
+            .arg(config)
+            .env_clear()
+            .envs([("HOST", "127.0.0.1"), ("GRPC_HOST", "127.0.0.1"), ("DEBUG_HOST", "127.0.0.1")])
+            .envs([("PORT", "0"), ("GRPC_PORT", "0"), ("DEBUG_PORT", "0"), ("LOG_LEVEL", "INFO")])
+            .envs(settings.iter().copied());
+        let mut process = Process::start("weir", &mut command, folder);
+        let (grpc, http) = wait::until("weir listens", || {
+            process.assert_running();
+            listening(&process.output())
+        });
+        Self { process, grpc, http }
+    }
+
+    pub(crate) fn output(&self) -> String {
+        self.process.output()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill();
+    }
+}
+
+fn program() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_weir"))
+}
+
+/// The addresses for gRPC and HTTP in the line that weir prints once it listens.
+fn listening(output: &str) -> Option<(SocketAddr, SocketAddr)> {
+    // a line without its end may be half an address
+    let lines = output.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    let line = lines.map(str::trim).find_map(|line| line.strip_prefix("weir: listening "))?;
+    let address = |name: &str| {
+        line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
+    };
+    Some((address("grpc")?, address("http")?))
+}
