@@ -42,7 +42,7 @@ fn service(name: &str) -> HealthCheckRequest {
 #[tokio::test]
 async fn health_fails_before_anything_else_stops() {
     // long enough that the test ends before the delay does
-    let mut weir = Weir::start_with(RULES, &[("WEIR_STOP_DELAY", "1h")]).await;
+    let weir = Weir::start_with(RULES, &[("WEIR_STOP_DELAY", "1h")]).await;
     let mut health = HealthClient::new(channel(&weir).await);
     for name in ["ratelimit", ""] {
         let status = health.check(service(name)).await.expect("it is known").into_inner().status();
@@ -162,7 +162,10 @@ async fn a_client_carries_on_when_its_connection_has_grown_old() {
         match weir.ask(request("d", [descriptor([("k", "v")])])).await {
             Ok(answer) => {
                 last -= 1;
-                assert_eq!(answer.statuses[0].limit_remaining, last, "nothing is lost and nothing counted twice");
+                assert_eq!(
+                    answer.statuses[0].limit_remaining, last,
+                    "nothing is lost and nothing counted twice"
+                );
             }
             // this client, other than Envoy, does not itself send again what it had not sent when the connection went
             Err(status) => assert_eq!(status.code(), Code::Cancelled, "{status:?}"),

@@ -9,7 +9,10 @@ use weir::proto::envoy::{
 };
 
 /// A request about `descriptors`.
-pub(crate) fn request<const N: usize>(domain: &str, descriptors: [RateLimitDescriptor; N]) -> RateLimitRequest {
+pub(crate) fn request<const N: usize>(
+    domain: &str,
+    descriptors: [RateLimitDescriptor; N],
+) -> RateLimitRequest {
     RateLimitRequest { domain: domain.to_owned(), descriptors: descriptors.into(), hits_addend: 0 }
 }
 
@@ -33,7 +36,11 @@ pub(crate) fn refund(hits: u64, descriptor: RateLimitDescriptor) -> RateLimitDes
 }
 
 /// `descriptor`, with a limit that it brings along.
-pub(crate) fn limited(requests_per_unit: u32, unit: i32, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
+pub(crate) fn limited(
+    requests_per_unit: u32,
+    unit: i32,
+    descriptor: RateLimitDescriptor,
+) -> RateLimitDescriptor {
     RateLimitDescriptor { limit: Some(RateLimitOverride { requests_per_unit, unit }), ..descriptor }
 }
 
