@@ -7,7 +7,7 @@ use std::{
 
 /// The upper bounds of the buckets, each included in its own; what is above the last one has a bucket too.
 ///
-/// These are the bounds of statsd_exporter, which the reference's histograms have, read both as seconds (5 ms to 10 s)
+/// These are the bounds of `statsd_exporter`, which the reference's histograms have, read both as seconds (5 ms to 10 s)
 /// and as milliseconds (5 us to 10 ms): the reference can be told to report either, and a decision that does not leave
 /// the process takes microseconds.
 pub const BOUNDS: [Duration; 20] = [

@@ -61,11 +61,11 @@ pub fn readings(stats: &Stats) -> BTreeMap<String, Reading> {
         let total = Reading::Counter(stats.total_requests.get());
         readings.insert(format!("ratelimit_server.{method}.total_requests"), total);
     }
-    readings.extend(stats.metrics().into_iter().map(own));
+    readings.extend(stats.metrics().iter().map(own));
     readings
 }
 
-fn own(metric: Metric) -> (String, Reading) {
+fn own(metric: &Metric) -> (String, Reading) {
     let mut name = metric.name.to_owned();
     for (_, value) in &metric.labels {
         name.push('.');

@@ -42,11 +42,10 @@ pub struct Context<S> {
 }
 
 /// What `PORT` serves: `/json`, `/healthcheck` and `/metrics`.
-#[must_use]
-pub fn router<S: Store>(context: Context<S>) -> Router {
+pub fn router<S: Store>(context: &Context<S>) -> Router {
     let health = get(health::check).with_state(context.health.clone());
     let metrics = metrics::route(&context.stats, context.time_unit);
-    let json = post(json::decide::<S>).with_state(Arc::new(json::Door::new(context)));
+    let json = post(json::decide::<S>).with_state(Arc::new(json::Door::new(context.clone())));
     Router::new()
         .route("/json", json)
         .layer(DefaultBodyLimit::max(MAX_BODY))
@@ -55,10 +54,9 @@ pub fn router<S: Store>(context: Context<S>) -> Router {
 }
 
 /// What `DEBUG_PORT` serves: `/`, which lists the others, `/stats`, `/rlconfig` and `/metrics`.
-#[must_use]
-pub fn debug_router<S: Store>(context: Context<S>) -> Router {
+pub fn debug_router<S: Store>(context: &Context<S>) -> Router {
     let metrics = metrics::route(&context.stats, context.time_unit);
-    debug::router(&context).route("/metrics", metrics)
+    debug::router(context).route("/metrics", metrics)
 }
 
 /// Answers the connections of `listener` with `router` until `stop`; then accepts no more, and returns when those that

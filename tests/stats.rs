@@ -1,0 +1,297 @@
+//! What is counted for requests, under which names.
+
+mod stats_support;
+
+use std::sync::Arc;
+
+use stats_support::{Service, above, changed, descriptor, limited, node, rules, unlimited};
+use weir::{
+    Limiter, Settings,
+    limit::{Ask, Descriptor, Modes, Node, Override, Pattern, Request, Scope, Timestamp, Unit, Values},
+    observe::{
+        Stats,
+        prometheus::{TimeUnit, render},
+        readings::Reading,
+    },
+    store::{Store, StoreError, Takens},
+};
+
+fn rule_stats(service: &Service, path: &str) -> [u64; 5] {
+    ["total_hits", "within_limit", "near_limit", "over_limit", "shadow_mode"].map(|stat| {
+        let name = format!("ratelimit.service.rate_limit.{path}.{stat}");
+        service.counter(&name).unwrap_or_else(|| panic!("there is no {name}"))
+    })
+}
+
+#[tokio::test]
+async fn hits_are_split_where_they_straddle_a_threshold() {
+    let service = Service::new(vec![limited("tenant", "acme", 10)]);
+    assert_eq!(rule_stats(&service, "shop.tenant_acme"), [0, 0, 0, 0, 0]);
+    let acme = [("tenant", "acme")];
+    // the near-limit threshold is 8
+    for (hits, expected) in [
+        (8, [8, 8, 0, 0, 0]),
+        (1, [9, 9, 1, 0, 0]),
+        (5, [14, 9, 2, 4, 0]),
+        (2, [16, 9, 2, 6, 0]),
+        (0, [16, 9, 2, 6, 0]),
+    ] {
+        service.ask(&acme, hits).await;
+        assert_eq!(rule_stats(&service, "shop.tenant_acme"), expected, "after {hits} more");
+    }
+    assert_eq!(
+        service.counter("ratelimit.service.rate_limit.shop.tenant_acme.over_limit_with_local_cache"),
+        Some(0)
+    );
+}
+
+#[tokio::test]
+async fn a_jump_over_both_thresholds_counts_on_both_sides() {
+    let service = Service::new(vec![limited("tenant", "acme", 10)]);
+    service.ask(&[("tenant", "acme")], 5).await;
+    service.ask(&[("tenant", "acme")], 10).await;
+    assert_eq!(rule_stats(&service, "shop.tenant_acme"), [15, 5, 2, 5, 0]);
+}
+
+#[tokio::test]
+async fn the_near_limit_ratio_is_a_setting() {
+    let settings = Settings { near_limit_ratio: 0.5, ..Settings::default() };
+    let service = Service::with(vec![limited("tenant", "acme", 10)], Stats::default(), settings);
+    service.ask(&[("tenant", "acme")], 6).await;
+    assert_eq!(rule_stats(&service, "shop.tenant_acme"), [6, 6, 1, 0, 0]);
+}
+
+#[tokio::test]
+async fn a_shadow_rule_counts_what_it_lets_through() {
+    let shadow = changed(limited("tenant", "acme", 2), |rule| rule.shadow_mode = true);
+    let service = Service::new(vec![shadow]);
+    service.ask(&[("tenant", "acme")], 2).await;
+    assert_eq!(rule_stats(&service, "shop.tenant_acme")[4], 0);
+    service.ask(&[("tenant", "acme")], 3).await;
+    assert_eq!(rule_stats(&service, "shop.tenant_acme"), [5, 2, 1, 3, 3]);
+}
+
+#[tokio::test]
+async fn global_shadow_mode_counts_requests() {
+    let settings = Settings { modes: Modes { shadow: true, ..Modes::default() }, ..Settings::default() };
+    let service = Service::with(vec![limited("tenant", "acme", 0)], Stats::default(), settings);
+    let acme = || descriptor(&[("tenant", "acme")], 1);
+    service.ask_all("shop", vec![acme(), acme()]).await;
+    assert_eq!(service.counter("ratelimit.service.global_shadow_mode"), Some(1));
+    assert_eq!(rule_stats(&service, "shop.tenant_acme"), [2, 0, 0, 2, 0]);
+}
+
+#[tokio::test]
+async fn hits_that_are_given_back_are_not_counted_twice() {
+    let service = Service::new(vec![limited("tenant", "acme", 10)]);
+    service.ask(&[("tenant", "acme")], 4).await;
+    let back = Descriptor { refund: true, ..descriptor(&[("tenant", "acme")], 3) };
+    service.ask_all("shop", vec![back]).await;
+    assert_eq!(rule_stats(&service, "shop.tenant_acme"), [4, 4, 0, 0, 0]);
+}
+
+#[tokio::test]
+async fn values_are_in_the_name_only_where_they_are_asked_for() {
+    let detailed = |node: Node| changed(node, |rule| rule.detailed_metric = true);
+    let told = |node: Node| Node { value_to_metric: true, ..node };
+    let shared = |node: Node| Node { share_threshold: true, ..node };
+    let two = |above_it: Node, leaf: Node| above(above_it, vec![leaf]);
+    for (rules, entries, name) in [
+        (limited("tenant", "", 9), vec![("tenant", "acme")], "shop.tenant"),
+        (limited("tenant", "a*", 9), vec![("tenant", "acme")], "shop.tenant_a*"),
+        (detailed(limited("tenant", "", 9)), vec![("tenant", "acme")], "shop.tenant_acme"),
+        (detailed(limited("tenant", "a*", 9)), vec![("tenant", "acme")], "shop.tenant_acme"),
+        (told(limited("tenant", "", 9)), vec![("tenant", "acme")], "shop.tenant_acme"),
+        (shared(detailed(limited("tenant", "a*", 9))), vec![("tenant", "acme")], "shop.tenant_a*"),
+        (shared(told(limited("tenant", "a*", 9))), vec![("tenant", "acme")], "shop.tenant_a*"),
+        (
+            two(node("tenant", ""), detailed(limited("path", "/*", 9))),
+            vec![("tenant", "acme"), ("path", "/x")],
+            "shop.tenant_acme.path_/x",
+        ),
+        (
+            two(told(node("tenant", "")), limited("path", "", 9)),
+            vec![("tenant", "acme"), ("path", "/x")],
+            "shop.tenant_acme.path",
+        ),
+        (
+            two(shared(node("path", "/v1/*")), detailed(limited("method", "", 9))),
+            vec![("path", "/v1/1"), ("method", "GET")],
+            "shop.path_/v1/*.method_GET",
+        ),
+    ] {
+        let service = Service::new(vec![rules]);
+        service.ask(&entries, 3).await;
+        assert_eq!(service.hits(name), Some(3), "{name}: {:?}", service.readings().keys());
+    }
+}
+
+#[tokio::test]
+async fn names_are_sanitized() {
+    let detailed = changed(limited("peer", "", 9), |rule| rule.detailed_metric = true);
+    let values = Values::Of(vec![Pattern::new("GET"), Pattern::new("HEAD")]);
+    let service = Service::new(vec![detailed, Node { values, ..limited("method", "", 9) }]);
+    service.ask(&[("peer", "10.1.2.3:80|x")], 1).await;
+    service.ask(&[("peer", "a\nshop.b:9|c")], 1).await;
+    service.ask(&[("method", "HEAD")], 1).await;
+    service.ask_all("10.0.0.1:no", vec![descriptor(&[("a", "b")], 1)]).await;
+    assert_eq!(service.hits("shop.peer_10_1_2_3_80_x"), Some(1));
+    assert_eq!(service.hits("shop.peer_a_shop.b_9_c"), Some(1));
+    assert_eq!(service.hits("shop.method_GET_HEAD"), Some(1));
+    assert_eq!(service.counter("ratelimit.service.rate_limit.10_0_0_1_no.domain_not_found"), Some(1));
+}
+
+#[tokio::test]
+async fn a_limit_that_the_caller_brings_has_a_name_of_its_own() {
+    let service = Service::new(vec![limited("tenant", "", 9)]);
+    let limit = Some(Override { requests: 1, unit: Unit::Hour });
+    let brought = Descriptor { limit, ..descriptor(&[("tenant", "acme"), ("plan", "")], 2) };
+    service.ask_all("shop", vec![brought]).await;
+    assert_eq!(rule_stats(&service, "shop.tenant_acme.plan"), [2, 0, 1, 1, 0]);
+}
+
+#[tokio::test]
+async fn past_the_bound_hits_count_under_the_rules_own_name() {
+    let detailed = changed(limited("tenant", "", 9), |rule| rule.detailed_metric = true);
+    let service = Service::with(vec![detailed], Stats::new(2), Settings::default());
+    for tenant in ["a", "b", "c", "d", "a"] {
+        service.ask(&[("tenant", tenant)], 1).await;
+    }
+    assert_eq!(service.hits("shop.tenant_a"), Some(2));
+    assert_eq!(service.hits("shop.tenant_b"), Some(1));
+    assert_eq!(service.hits("shop.tenant_c"), None);
+    assert_eq!(service.hits("shop.tenant"), Some(2));
+    let limit = Some(Override { requests: 1, unit: Unit::Hour });
+    service.ask_all("shop", vec![Descriptor { limit, ..descriptor(&[("e", "")], 1) }]).await;
+    assert_eq!(service.hits("shop.e"), None);
+    assert_eq!(service.counter("weir.stat_names_refused"), Some(3));
+}
+
+#[tokio::test]
+async fn what_is_not_limited_is_not_counted() {
+    let service = Service::new(vec![unlimited("tenant", "acme"), node("free", "")]);
+    service.ask(&[("tenant", "acme")], 5).await;
+    service.ask(&[("free", "x")], 5).await;
+    service.ask(&[("other", "x")], 5).await;
+    assert_eq!(service.hits("shop.tenant_acme"), Some(0));
+    assert_eq!(service.hits("shop.free"), None);
+}
+
+#[tokio::test]
+async fn refused_requests_are_counted_by_whose_fault_it_was() {
+    struct Broken;
+    impl Store for Broken {
+        async fn take(&self, _: &[Ask<'_>], _: Scope, _: Timestamp) -> Result<Takens, StoreError> {
+            Err(StoreError::Unavailable("gone".to_owned()))
+        }
+    }
+
+    let service = Service::empty(Stats::default(), Settings::default());
+    service.ask(&[("a", "b")], 1).await;
+    service.limiter.load(rules("shop", vec![limited("a", "", 1)]));
+    service.ask_all("", vec![descriptor(&[("a", "b")], 1)]).await;
+    service.ask_all("shop", vec![]).await;
+    assert_eq!(service.counter("ratelimit.service.call.should_rate_limit.service_error"), Some(3));
+    assert_eq!(service.counter("ratelimit.service.call.should_rate_limit.redis_error"), Some(0));
+
+    let limiter = Limiter::new(Broken, Arc::clone(&service.stats), Settings::default());
+    limiter.load(rules("shop", vec![limited("a", "", 1)]));
+    let request = Request {
+        domain: "shop",
+        descriptors: vec![descriptor(&[("a", "b")], 1)].into(),
+        ..Request::default()
+    };
+    assert!(limiter.decide(&request, Timestamp::from_secs(1), |_| ()).await.is_err());
+    assert_eq!(service.counter("ratelimit.service.call.should_rate_limit.redis_error"), Some(1));
+    let text = render(&service.stats, TimeUnit::Seconds);
+    for line in [
+        r#"ratelimit_service_should_rate_limit_error{err_type="redis_error"} 1"#,
+        r#"ratelimit_service_should_rate_limit_error{err_type="service_error"} 3"#,
+    ] {
+        assert!(text.lines().any(|has| has == line), "{line} is not in\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn every_step_of_a_rule_is_a_label() {
+    let deep = above(
+        node("tenant", ""),
+        vec![above(
+            node("path", "/v1/a.b"),
+            vec![above(node("method", "GET"), vec![limited("user", "", 1)])],
+        )],
+    );
+    let service = Service::new(vec![deep, limited("quote", "a\"b\\c", 4)]);
+    let entries = [("tenant", "acme"), ("path", "/v1/a.b"), ("method", "GET"), ("user", "u")];
+    service.ask(&entries, 3).await;
+    service.ask(&[("quote", "a\"b\\c")], 4).await;
+    service.ask_all("nowhere", vec![descriptor(&[("a", "b")], 1), descriptor(&[("a", "b")], 1)]).await;
+    let text = render(&service.stats, TimeUnit::Seconds);
+    let deep = r#"{domain="shop",key1="tenant",key2="path_/v1/a.b",key3="method_GET",key4="user"}"#;
+    for line in [
+        format!("ratelimit_service_rate_limit_total_hits{deep} 3"),
+        format!("ratelimit_service_rate_limit_over_limit{deep} 2"),
+        format!("ratelimit_service_rate_limit_near_limit{deep} 1"),
+        format!("ratelimit_service_rate_limit_within_limit{deep} 0"),
+        format!("ratelimit_service_rate_limit_shadow_mode{deep} 0"),
+        format!("ratelimit_service_rate_limit_over_limit_with_local_cache{deep} 0"),
+        r#"ratelimit_service_rate_limit_near_limit{domain="shop",key1="quote_a\"b\\c"} 1"#.to_owned(),
+        r#"ratelimit_service_rate_limit_domain_not_found{domain="nowhere"} 2"#.to_owned(),
+    ] {
+        assert!(text.lines().any(|has| has == line), "{line} is not in\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn the_memory_store_and_the_build_are_told_of() {
+    let service = Service::new(vec![limited("tenant", "", 9)]);
+    service.ask(&[("tenant", "a")], 1).await;
+    service.ask(&[("tenant", "b")], 1).await;
+    service.stats.config_loaded_at.set(1_700_000_000);
+    let readings = service.readings();
+    assert_eq!(readings["weir.counters.live"], Reading::Gauge(2));
+    assert_eq!(readings["weir.counters.max"], Reading::Gauge(1_000));
+    assert_eq!(readings["weir.counters.dropped"], Reading::Counter(0));
+    assert_eq!(readings["weir.rules"], Reading::Gauge(1));
+    let text = render(&service.stats, TimeUnit::Seconds);
+    for line in [
+        "# TYPE weir_counters_live gauge",
+        "weir_counters_live 2",
+        "# TYPE weir_counters_swept_total counter",
+        "weir_counters_swept_total 0",
+        "weir_config_loaded_timestamp_seconds 1700000000",
+        concat!("weir_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+    ] {
+        assert!(text.lines().any(|has| has == line), "{line} is not in\n{text}");
+    }
+    service.limiter.store().sweep_step(0, Timestamp::from_secs(1_000));
+    assert_eq!(service.readings()["weir.counters.swept"], Reading::Counter(2));
+}
+
+/// What a scraper insists on, over a page with everything in it.
+#[tokio::test]
+async fn the_page_is_well_formed() {
+    let service = Service::new(vec![limited("tenant", "", 9), limited("path", "/*", 9)]);
+    service.ask(&[("tenant", "a")], 1).await;
+    service.ask_all("nowhere", vec![descriptor(&[("a", "b")], 1)]).await;
+    drop(service.stats.method("ShouldRateLimit").begin());
+    let text = render(&service.stats, TimeUnit::Seconds);
+    assert!(text.ends_with('\n'));
+    let (mut family, mut families, mut seen) = (String::new(), Vec::new(), Vec::new());
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            assert!(!families.contains(&name), "{name} is there twice");
+            name.clone_into(&mut family);
+            families.push(name);
+        } else if !line.starts_with("# HELP ") {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            assert!(series.starts_with(&family), "{series} stands under {family}");
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+            assert!(!seen.contains(&series), "{series} is there twice");
+            seen.push(series);
+        }
+    }
+    assert!(seen.len() > 40, "{text}");
+}

@@ -1,0 +1,121 @@
+//! Rules written in place, and a limiter over the embedded store with a clock that stands still.
+
+#![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use weir::{
+    Limiter, Settings,
+    clock::{Clock as _, ManualClock},
+    limit::{
+        Descriptor, Domain, Entry, KeyHasher, Limit, Node, Origin, Override, Pattern, Request, Rule, RuleSet,
+        Timestamp, Unit, Values,
+    },
+    observe::{
+        Stats,
+        readings::{Reading, readings},
+    },
+    store::MemoryStore,
+};
+
+/// A node for one value or pattern, or for any value if `value` is empty.
+pub fn node(key: &str, value: &str) -> Node {
+    Node {
+        key: key.to_owned(),
+        values: if value.is_empty() { Values::Any } else { Values::One(Pattern::new(value)) },
+        share_threshold: false,
+        value_to_metric: false,
+        rule: None,
+        children: Vec::new(),
+        origin: Origin::default(),
+    }
+}
+
+/// A node whose rule admits `requests` a minute.
+pub fn limited(key: &str, value: &str, requests: u32) -> Node {
+    let rule = Rule::of_override(Override { requests, unit: Unit::Minute });
+    Node { rule: Some(rule), ..node(key, value) }
+}
+
+/// `node` with its rule changed.
+pub fn changed(mut node: Node, change: impl FnOnce(&mut Rule)) -> Node {
+    change(node.rule.as_mut().expect("a node with a rule"));
+    node
+}
+
+pub fn unlimited(key: &str, value: &str) -> Node {
+    changed(limited(key, value, 1), |rule| rule.limit = Limit::Unlimited)
+}
+
+/// `node` above `children`.
+pub fn above(node: Node, children: Vec<Node>) -> Node {
+    Node { children, ..node }
+}
+
+pub fn rules(domain: &str, nodes: Vec<Node>) -> RuleSet {
+    RuleSet::new(&[Domain { name: domain.to_owned(), nodes }], KeyHasher::random())
+}
+
+/// All that a request meets, but no door.
+pub struct Service {
+    pub limiter: Arc<Limiter<MemoryStore>>,
+    pub stats: Arc<Stats>,
+    pub clock: Arc<ManualClock>,
+}
+
+impl Service {
+    /// Under the domain `shop`.
+    pub fn new(nodes: Vec<Node>) -> Self {
+        Self::with(nodes, Stats::default(), Settings::default())
+    }
+
+    pub fn with(nodes: Vec<Node>, stats: Stats, settings: Settings) -> Self {
+        let service = Self::empty(stats, settings);
+        service.limiter.load(rules("shop", nodes));
+        service
+    }
+
+    /// Without rules.
+    pub fn empty(stats: Stats, settings: Settings) -> Self {
+        let stats = Arc::new(stats);
+        let limiter = Arc::new(Limiter::new(MemoryStore::new(1_000), Arc::clone(&stats), settings));
+        stats.watch(&limiter);
+        Self { limiter, stats, clock: Arc::new(ManualClock::at(Timestamp::from_secs(12))) }
+    }
+
+    /// Asks for one descriptor of `shop`.
+    pub async fn ask(&self, entries: &[(&str, &str)], hits: u64) {
+        self.ask_all("shop", vec![descriptor(entries, hits)]).await;
+    }
+
+    pub async fn ask_all<'a>(&self, domain: &'a str, descriptors: Vec<Descriptor<'a>>) {
+        let request = Request { domain, descriptors: descriptors.into(), hits: 0 };
+        // whether it was decided or refused, the stats tell
+        let _ = self.limiter.decide(&request, self.clock.now(), |_| ()).await;
+    }
+
+    pub fn readings(&self) -> BTreeMap<String, Reading> {
+        readings(&self.stats)
+    }
+
+    /// The counter of that name; none if there is none.
+    pub fn counter(&self, name: &str) -> Option<u64> {
+        match self.readings().get(name)? {
+            Reading::Counter(value) => Some(*value),
+            other => panic!("{name} is {other:?}"),
+        }
+    }
+
+    /// The hits of the rule of that path; none if there is no such name.
+    pub fn hits(&self, path: &str) -> Option<u64> {
+        self.counter(&format!("ratelimit.service.rate_limit.{path}.total_hits"))
+    }
+}
+
+pub fn descriptor<'a>(entries: &[(&'a str, &'a str)], hits: u64) -> Descriptor<'a> {
+    Descriptor {
+        entries: entries.iter().map(|&(key, value)| Entry { key, value }).collect(),
+        hits: Some(hits),
+        ..Descriptor::default()
+    }
+}

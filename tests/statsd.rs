@@ -1,0 +1,209 @@
+//! Stats on their way to a statsd server, over real sockets.
+
+use std::{collections::BTreeMap, future::pending, sync::Arc, time::Duration};
+
+use tokio::{
+    net::{TcpListener, TcpSocket, TcpStream, UdpSocket},
+    sync::oneshot,
+    task::JoinHandle,
+    time::timeout,
+};
+use weir::observe::{
+    Stats,
+    statsd::{self, Dialect, Protocol, StatsdSettings},
+};
+
+const LOADED: &str = "ratelimit.service.config_load_success";
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn settings(port: u16, protocol: Protocol) -> StatsdSettings {
+    StatsdSettings {
+        host: "127.0.0.1".to_owned(),
+        port,
+        protocol,
+        interval: Duration::from_millis(5),
+        dialect: Dialect::Plain,
+        tags: BTreeMap::new(),
+    }
+}
+
+fn start(settings: StatsdSettings) -> (Arc<Stats>, JoinHandle<()>) {
+    let stats = Arc::new(Stats::default());
+    let running = tokio::spawn(statsd::run(settings, Arc::clone(&stats), pending()));
+    (stats, running)
+}
+
+/// What a server has been told.
+#[derive(Debug, Default)]
+struct Told {
+    rest: String,
+    /// The sum of the counters, and the last value of the gauges.
+    values: BTreeMap<String, u64>,
+    lines: Vec<String>,
+}
+
+impl Told {
+    fn add(&mut self, bytes: &[u8]) {
+        self.rest.push_str(std::str::from_utf8(bytes).expect("a stat is text"));
+        while let Some((line, rest)) = self.rest.split_once('\n') {
+            let (name, value) = line.split_once(':').expect("a stat has a value");
+            let (value, kind) = value.split_once('|').expect("a stat has a kind");
+            match kind.split_once('|').map_or(kind, |(kind, _)| kind) {
+                "c" => *self.values.entry(name.to_owned()).or_default() += value.parse::<u64>().unwrap(),
+                "g" => {
+                    self.values.insert(name.to_owned(), value.parse().unwrap());
+                }
+                "ms" => assert!(value.parse::<f64>().is_ok(), "{line}"),
+                kind => panic!("no such kind: {kind}"),
+            }
+            self.lines.push(line.to_owned());
+            self.rest = rest.to_owned();
+        }
+    }
+
+    fn value(&self, name: &str) -> u64 {
+        self.values.get(name).copied().unwrap_or_default()
+    }
+
+    /// Reads until `enough`; false if the connection ended before.
+    async fn read_until(&mut self, stream: &TcpStream, enough: impl Fn(&Self) -> bool) -> bool {
+        let read = async {
+            while !enough(self) {
+                stream.readable().await.unwrap();
+                let mut bytes = [0; 4096];
+                match stream.try_read(&mut bytes) {
+                    Ok(0) => return false,
+                    Ok(read) => self.add(&bytes[..read]),
+                    Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+                }
+            }
+            true
+        };
+        timeout(DEADLINE, read).await.expect("the stats come")
+    }
+}
+
+async fn accept(listener: &TcpListener) -> TcpStream {
+    timeout(DEADLINE, listener.accept()).await.expect("a connection comes").unwrap().0
+}
+
+#[tokio::test]
+async fn counters_are_sent_as_what_they_grew_by() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (stats, running) = start(settings(listener.local_addr().unwrap().port(), Protocol::Tcp));
+    let stream = accept(&listener).await;
+    let mut told = Told::default();
+    stats.config_load_success.add(3);
+    assert!(told.read_until(&stream, |told| told.value(LOADED) >= 3).await);
+    stats.config_load_success.add(4);
+    stats.config_loaded_at.set(77);
+    stats.method("ShouldRateLimit").record(Duration::from_micros(1_500));
+    let gauge = "weir.config_loaded_timestamp_seconds";
+    let timing = "ratelimit_server.ShouldRateLimit.response_time:1.500000|ms";
+    let has = |told: &Told, line: &str| told.lines.iter().any(|has| has == line);
+    let all = |told: &Told| told.value(LOADED) >= 7 && told.value(gauge) == 77 && has(told, timing);
+    assert!(told.read_until(&stream, all).await);
+    assert_eq!(told.value(LOADED), 7);
+    assert_eq!(told.value("ratelimit_server.ShouldRateLimit.total_requests"), 1);
+    assert!(!told.values.contains_key("ratelimit.service.config_load_error"), "{:?}", told.values);
+    running.abort();
+}
+
+#[tokio::test]
+async fn what_happens_while_the_server_is_away_is_sent_when_it_is_back() {
+    // an address where nobody listens yet, and nobody else can
+    let away = TcpSocket::new_v4().unwrap();
+    away.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let (stats, running) = start(settings(away.local_addr().unwrap().port(), Protocol::Tcp));
+    stats.config_load_success.add(5);
+    let listener = away.listen(8).unwrap();
+    let mut told = Told::default();
+    let first = accept(&listener).await;
+    assert!(told.read_until(&first, |told| told.value(LOADED) >= 5).await);
+
+    drop(first);
+    // each flush sends the gauges, so that a connection that is gone is noticed
+    let second = accept(&listener).await;
+    stats.config_load_success.add(6);
+    assert!(told.read_until(&second, |told| told.value(LOADED) >= 11).await);
+    assert_eq!(told.value(LOADED), 11);
+    running.abort();
+}
+
+#[tokio::test]
+async fn a_stop_sends_what_is_left() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let rarely = StatsdSettings {
+        interval: Duration::from_hours(1),
+        ..settings(listener.local_addr().unwrap().port(), Protocol::Tcp)
+    };
+    let stats = Arc::new(Stats::default());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let stopped = async {
+        let _ = stopped.await;
+    };
+    let running = tokio::spawn(statsd::run(rarely, Arc::clone(&stats), stopped));
+    let stream = accept(&listener).await;
+    let mut told = Told::default();
+    let gauge = "weir.config_loaded_timestamp_seconds";
+    assert!(told.read_until(&stream, |told| told.values.contains_key(gauge)).await);
+    stats.config_load_success.add(9);
+    stop.send(()).unwrap();
+    assert!(told.read_until(&stream, |told| told.value(LOADED) == 9).await);
+    timeout(DEADLINE, running).await.expect("it ends").unwrap();
+    assert!(!told.read_until(&stream, |_| false).await, "nothing comes after the end");
+    assert_eq!(told.value(LOADED), 9);
+}
+
+#[tokio::test]
+async fn a_stop_does_not_wait_for_a_server_that_is_away() {
+    let away = TcpSocket::new_v4().unwrap();
+    away.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let settings = settings(away.local_addr().unwrap().port(), Protocol::Tcp);
+    let running = statsd::run(settings, Arc::default(), async {});
+    timeout(DEADLINE, running).await.expect("it ends");
+}
+
+#[tokio::test]
+async fn datagrams_are_small_and_hold_whole_lines() {
+    let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let (stats, running) = start(settings(server.local_addr().unwrap().port(), Protocol::Udp));
+    for i in 0..200 {
+        stats.unknown_domain(&format!("nowhere-{i}"), 2);
+    }
+    let mut told = Told::default();
+    let mut datagram = vec![0; 1 << 16];
+    while told.values.iter().filter(|(name, _)| name.ends_with(".domain_not_found")).count() < 200 {
+        let length = timeout(DEADLINE, server.recv(&mut datagram)).await.expect("a datagram comes").unwrap();
+        assert!(length <= 1_432, "{length}");
+        told.add(&datagram[..length]);
+        assert_eq!(told.rest, "", "a line is cut in two");
+    }
+    assert_eq!(told.value("ratelimit.service.rate_limit.nowhere-7.domain_not_found"), 2);
+    running.abort();
+}
+
+#[tokio::test]
+async fn tags_are_sent_in_both_dialects() {
+    let tags: BTreeMap<String, String> = [("zone".to_owned(), "eu.1".to_owned())].into();
+    for (dialect, line) in [
+        (Dialect::Plain, format!("{LOADED}.__zone=eu_1:2|c")),
+        (Dialect::Dog, format!("{LOADED}:2|c|#zone:eu_1")),
+    ] {
+        let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let tagged = StatsdSettings {
+            dialect,
+            tags: tags.clone(),
+            ..settings(server.local_addr().unwrap().port(), Protocol::Udp)
+        };
+        let (stats, running) = start(tagged);
+        stats.config_load_success.add(2);
+        let mut told = Told::default();
+        let mut datagram = vec![0; 1 << 16];
+        while !told.lines.contains(&line) {
+            let length = timeout(DEADLINE, server.recv(&mut datagram)).await.expect("it comes").unwrap();
+            told.add(&datagram[..length]);
+        }
+        running.abort();
+    }
+}
