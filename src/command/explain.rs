@@ -97,7 +97,7 @@ fn write_outcome(
         Outcome::TooManyEntries { depth, limited } => {
             write!(out, "no rule: the rules end at entry {depth} of {entries}")?;
             if *limited {
-                write!(out, "; the limit there is for descriptors of {depth} entries")?;
+                write!(out, "; the limit there is for descriptors that end there")?;
             }
             writeln!(out)
         }
@@ -106,7 +106,7 @@ fn write_outcome(
         }
         Outcome::NoLimit { origin, below: true } => writeln!(
             out,
-            "no limit: {} has no rate_limit for descriptors of {entries} entries, only for longer ones",
+            "no limit: the {entries} entries end at {}, which has no rate_limit of its own; its rules want more entries",
             Place(origin)
         ),
     }

@@ -7,7 +7,8 @@ use super::{
     fields::Fields,
     keys::Level,
     metadata, rate_limit, sanity,
-    yaml::{Node, Position},
+    scalar::{Scalar, brief},
+    yaml::{Node, Position, Value},
 };
 use crate::limit::{self, Domain, Pattern, Rule, Values};
 
@@ -100,24 +101,21 @@ impl Walk<'_> {
         }
         let mut patterns: Vec<Pattern> = Vec::new();
         let items = fields.list("values", self.report);
-        if items.is_empty() && matches!(list.value.value, super::yaml::Value::List(_)) {
+        if items.is_empty() && matches!(list.value.value, Value::List(_)) {
             self.report.error(list.at, "'values' must not be empty; leave it out to match every value");
         }
+        let mut seen = HashSet::new();
         for item in items {
-            match item.scalar().map(super::scalar::Scalar::text) {
+            match item.scalar().map(Scalar::text) {
                 None => {
                     let kind = item.kind();
                     self.report.error(item.at, format!("'values' must be a list of texts, not of {kind}"));
                 }
                 Some("") => self.report.error(item.at, "a value in 'values' must not be empty"),
-                Some(text) => patterns.push(Pattern::new(text)),
-            }
-        }
-        let mut seen = HashSet::new();
-        for (item, text) in items.iter().filter_map(|item| Some((item, item.scalar()?.text()))) {
-            if !text.is_empty() && !seen.insert(text) {
-                let text = super::scalar::brief(text);
-                self.report.error(item.at, format!("the value '{text}' is there twice"));
+                Some(text) if seen.insert(text) => patterns.push(Pattern::new(text)),
+                Some(text) => {
+                    self.report.error(item.at, format!("the value '{}' is there twice", brief(text)));
+                }
             }
         }
         if patterns.is_empty() { Values::Any } else { Values::Of(patterns) }

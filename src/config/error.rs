@@ -49,6 +49,7 @@ pub(super) struct FileReport {
     file: Arc<str>,
     report: Report,
     untold: usize,
+    first_untold: Position,
 }
 
 // === impl ConfigError ===
@@ -133,7 +134,7 @@ impl Report {
 
 impl FileReport {
     pub(super) fn new(file: Arc<str>) -> Self {
-        Self { file, report: Report::default(), untold: 0 }
+        Self { file, report: Report::default(), untold: 0, first_untold: Position::default() }
     }
 
     /// The origin of what stands at `at`.
@@ -142,9 +143,17 @@ impl FileReport {
     }
 
     pub(super) fn error(&mut self, at: Position, message: impl Into<String>) {
+        self.error_with(at, || message.into());
+    }
+
+    /// An error whose message is made only if it is told: for those of which a file may have millions.
+    pub(super) fn error_with(&mut self, at: Position, message: impl FnOnce() -> String) {
         if self.report.errors.len() < MOST_ERRORS {
-            self.report.error(self.origin(at), message.into());
+            self.report.error(self.origin(at), message());
         } else {
+            if self.untold == 0 {
+                self.first_untold = at;
+            }
             self.untold += 1;
         }
     }
@@ -157,10 +166,11 @@ impl FileReport {
 
     /// Hands what was said to `report`.
     pub(super) fn finish(self, report: &mut Report) {
-        let whole_file = self.origin(Position::default());
+        let first_untold = self.origin(self.first_untold);
         report.add(self.report);
         if self.untold > 0 {
-            report.error(whole_file, format!("and {} more errors", self.untold));
+            report
+                .error(first_untold, format!("and {} more errors, of which this is the first", self.untold));
         }
     }
 }

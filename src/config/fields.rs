@@ -43,11 +43,12 @@ impl<'n> Fields<'n> {
             match key.scalar() {
                 Some(scalar) if scalar.meaning() == Meaning::Text => {
                     if !level.keys().contains(&scalar.text()) {
-                        report.error(key.at, level.unknown(scalar.text()));
+                        report.error_with(key.at, || level.unknown(scalar.text()));
                     }
                 }
-                _ => report
-                    .error(key.at, format!("config error, key is not of type string: {}", as_go_prints(key))),
+                _ => report.error_with(key.at, || {
+                    format!("config error, key is not of type string: {}", as_go_prints(key))
+                }),
             }
         }
         Some(Self { entries, at: node.at })
@@ -82,13 +83,11 @@ impl<'n> Fields<'n> {
         let Some(field) = self.get(key) else {
             return absent;
         };
-        match field.value.scalar().map(Scalar::meaning) {
-            Some(Meaning::Bool(flag)) => flag,
-            _ => {
-                report.error(field.at, wrong(key, "true or false", field.value));
-                absent
-            }
+        if let Some(Meaning::Bool(flag)) = field.value.scalar().map(Scalar::meaning) {
+            return flag;
         }
+        report.error(field.at, wrong(key, "true or false", field.value));
+        absent
     }
 
     /// The number of `key`, which must be at least `least`.
@@ -106,7 +105,7 @@ impl<'n> Fields<'n> {
         };
         if let Some(scalar) = scalar
             && scalar.written().len() > 1
-            && scalar.written().starts_with(|c: char| c == '0')
+            && scalar.written().starts_with('0')
             && scalar.written().bytes().all(|b| b.is_ascii_digit())
         {
             let written = scalar.brief();
@@ -135,13 +134,10 @@ impl<'n> Fields<'n> {
     ) -> impl Iterator<Item = &'n Node> + use<'n> {
         let items = self.list(key, report);
         for item in items.iter().filter(|item| !matches!(item.value, Value::Map(_))) {
-            report.error(
-                item.at,
-                format!(
-                    "config error, yaml file contains list of type other than map: {}",
-                    as_go_prints(item)
-                ),
-            );
+            report.error_with(item.at, || {
+                let printed = as_go_prints(item);
+                format!("config error, yaml file contains list of type other than map: {printed}")
+            });
         }
         items.iter().map(|item| &**item).filter(|item| matches!(item.value, Value::Map(_)))
     }
@@ -168,28 +164,34 @@ fn wrong(key: &str, right: &str, found: &Node) -> String {
 
 /// A value as the reference's messages show it, cut short.
 pub(super) fn as_go_prints(node: &Node) -> String {
-    let text = match &node.value {
+    brief(&printed(node, 0)).into_owned()
+}
+
+/// As Go's `%v` prints `node`, which is `depth` levels within what is asked for. What would be cut off is left out: an
+/// alias may stand for millions of values.
+fn printed(node: &Node, depth: usize) -> String {
+    const DEEPEST: usize = 3;
+    const MOST_PARTS: usize = 10;
+    match &node.value {
         Value::Scalar(scalar) => match scalar.meaning() {
             Meaning::Null => "<nil>".to_owned(),
             Meaning::Bool(flag) => flag.to_string(),
             Meaning::Int(number) => number.to_string(),
             Meaning::Float(number) => float_as_go_prints(number),
-            Meaning::Text => scalar.text().to_owned(),
+            Meaning::Text => scalar.brief().into_owned(),
         },
+        Value::List(_) | Value::Map(_) if depth == DEEPEST => "…".to_owned(),
         Value::List(items) => {
-            // more would be cut off below
-            let items: Vec<_> = items.iter().take(40).map(|item| as_go_prints(item)).collect();
-            format!("[{}]", items.join(" "))
+            let items = items.iter().take(MOST_PARTS).map(|item| printed(item, depth + 1));
+            format!("[{}]", items.collect::<Vec<_>>().join(" "))
         }
         Value::Map(entries) => {
-            let entries = entries.iter().take(40);
-            let entries: Vec<_> = entries
-                .map(|(key, value)| format!("{}:{}", as_go_prints(key), as_go_prints(value)))
-                .collect();
-            format!("map[{}]", entries.join(" "))
+            let print = |node| printed(node, depth + 1);
+            let entries = entries.iter().take(MOST_PARTS);
+            let entries = entries.map(|(key, value)| format!("{}:{}", print(key), print(value)));
+            format!("map[{}]", entries.collect::<Vec<_>>().join(" "))
         }
-    };
-    brief(&text).into_owned()
+    }
 }
 
 /// A float as Go's `%v` prints it: the shortest text that reads back, with an exponent where it is far from 1.

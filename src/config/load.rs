@@ -149,7 +149,7 @@ impl Reading {
         for domain in &self.domains {
             let report = &mut self.report;
             sanity::duplicates(&domain.name, &domain.nodes, &mut |at, message| {
-                report.error(at.clone(), message)
+                report.error(at.clone(), message);
             });
             sanity::oddities(domain, report);
         }
@@ -187,9 +187,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 /// The position behind `text`, which is UTF-8.
 fn end_of(text: &[u8]) -> Position {
-    let line_start = text.iter().rposition(|b| *b == b'\n').map_or(0, |newline| newline + 1);
+    let lines: Vec<&[u8]> = text.split(|b| *b == b'\n').collect();
+    let characters = lines.last().map_or(0, |line| String::from_utf8_lossy(line).chars().count());
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let lines = text.iter().filter(|b| **b == b'\n').count();
-    let characters = String::from_utf8_lossy(&text[line_start..]).chars().count();
-    Position { line: count(lines + 1), column: count(characters + 1) }
+    Position { line: count(lines.len()), column: count(characters + 1) }
 }

@@ -3,7 +3,8 @@
 //! ```text
 //! files    which files are read, and under which name
 //! yaml     a document as a tree that knows where everything is    (the only one that knows the YAML crate)
-//! compile  the tree to `limit::Domain`, level by level; `rate_limit` and `metadata` are its parts
+//! compile  the tree to `limit::Domain`, level by level, with `rate_limit`, `metadata` and `duration` for the parts;
+//!          `keys` and `fields` know which keys there are and what type each has
 //! sanity   what a file alone cannot tell: duplicates, and rules that can never match
 //! watch    when to read again
 //! ```

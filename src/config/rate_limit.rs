@@ -79,15 +79,15 @@ fn multiplied(period: Period, multiplier: Option<Field<u32>>, report: &mut FileR
         return Some(period);
     };
     let nanos = period.as_nanos().checked_mul(value.into());
-    let multiplied = nanos.map(Period::from_nanos).filter(|period| *period <= duration::LONGEST);
-    if multiplied.is_none() {
+    let product = nanos.map(Period::from_nanos).filter(|period| *period <= duration::LONGEST);
+    if product.is_none() {
         let longest = duration::LONGEST;
         report.error(
             at,
             format!("{value} times {period} is longer than {longest}, the longest period there is"),
         );
     }
-    multiplied
+    product
 }
 
 /// `requests` and `per`.

@@ -104,7 +104,7 @@ impl Watch {
         for _ in 0..2 {
             let look = Look::at(&watch.dir);
             watch.seen = look.fingerprint;
-            watch.follow(look);
+            watch.follow(&look);
         }
         watch
     }
@@ -132,7 +132,7 @@ impl Watch {
             };
             let changed = touched || look.fingerprint != self.seen;
             self.seen = look.fingerprint;
-            self.follow(look);
+            self.follow(&look);
             if changed {
                 return;
             }
@@ -151,7 +151,7 @@ impl Watch {
     }
 
     /// Watches what was looked at, and nothing else.
-    fn follow(&mut self, look: Look) {
+    fn follow(&mut self, look: &Look) {
         self.bell.dirs.lock().clone_from(&look.dirs);
         let Some(watcher) = &mut self.watcher else {
             return;
@@ -291,4 +291,39 @@ fn links_on_the_way(path: &Path) -> BTreeSet<PathBuf> {
 fn steps(path: &Path) -> Vec<PathBuf> {
     let named = |part: &Component<'_>| matches!(part, Component::Normal(_) | Component::ParentDir);
     path.components().rev().filter(named).map(|part| PathBuf::from(part.as_os_str())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_the_system_does_not_tell_is_found_by_looking() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let poll = Duration::from_millis(20);
+        let mut watch = Watch::with(dir.path(), poll, None, Arc::default());
+        let quiet = tokio::time::timeout(10 * poll, watch.changed()).await;
+        assert!(quiet.is_err(), "nothing has changed");
+        for name in ["a", "b"] {
+            fs::write(dir.path().join(name), "domain: a").expect("a file");
+            let changed = tokio::time::timeout(Duration::from_secs(20), watch.changed()).await;
+            assert!(changed.is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_link_on_the_way_is_found() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().expect("a directory");
+        let base = dir.path().canonicalize().expect("a path");
+        fs::create_dir_all(base.join("real/config")).expect("a directory");
+        fs::create_dir(base.join("links")).expect("a directory");
+        symlink("../real", base.join("links/second")).expect("a link");
+        symlink(base.join("links/second"), base.join("first")).expect("a link");
+        let dirs = links_on_the_way(&base.join("first/config"));
+        assert_eq!(dirs, BTreeSet::from([base.clone(), base.join("links")]));
+        // what is not there is waited for where it would come into being
+        let dirs = links_on_the_way(&base.join("real/config/not/yet"));
+        assert_eq!(dirs, BTreeSet::from([base.join("real/config")]));
+    }
 }

@@ -6,7 +6,7 @@
 
 use std::{collections::HashMap, rc::Rc};
 
-use serde_yaml::granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
+use serde_yaml::granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, Tag};
 
 use super::scalar::Scalar;
 
@@ -14,8 +14,8 @@ use super::scalar::Scalar;
 /// walks the tree is recursive.
 pub(super) const MAX_DEPTH: usize = 128;
 
-/// Nodes of a document, those that an alias stands for counted each time: some 300,000 rules.
-pub(super) const MAX_NODES: usize = 4_000_000;
+/// Nodes of a document, those that an alias stands for counted each time: some 150,000 rules.
+pub(super) const MAX_NODES: usize = 2_000_000;
 
 /// A place in a document: line and column counted from 1, in characters. The default, 0, is the document as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,11 +89,20 @@ impl Fault {
     fn new(at: Position, message: impl Into<String>) -> Self {
         Self { at, message: message.into() }
     }
+
+    fn too_deep(at: Position) -> Self {
+        Self::new(at, format!("nested deeper than {MAX_DEPTH} levels"))
+    }
 }
 
 impl From<&ScanError> for Fault {
     fn from(error: &ScanError) -> Self {
-        Self::new(Position::from(Span::empty(*error.marker())), error.info())
+        let at = Position::from(Span::empty(*error.marker()));
+        match error.kind() {
+            // the parser reads ahead, and so comes to its own limit of nested brackets first
+            ErrorKind::RecursionLimitExceeded => Self::too_deep(at),
+            _ => Self::new(at, error.info()),
+        }
     }
 }
 
@@ -261,7 +270,7 @@ impl Builder {
 
     fn check_depth(&self, height: usize, at: Position) -> Result<(), Fault> {
         if self.open.len() + height > MAX_DEPTH {
-            return Err(Fault::new(at, format!("nested deeper than {MAX_DEPTH} levels")));
+            return Err(Fault::too_deep(at));
         }
         Ok(())
     }

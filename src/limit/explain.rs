@@ -23,7 +23,7 @@ pub struct Explanation<'a> {
 pub struct Step<'a> {
     /// The entry.
     pub entry: Entry<'a>,
-    /// What was looked for, in order; the last one was taken if it is [`Tried::origin`]al.
+    /// What was looked for, in order. The last one was taken, if any was.
     pub tried: Vec<Tried<'a>>,
     /// If nothing was taken: other ways down from here, those with the entry's key first, `key_value` or key. At most
     /// eight.

@@ -1,0 +1,168 @@
+//! `weir check` and `weir explain`, as people read them.
+
+use std::fs;
+
+use tempfile::TempDir;
+use weir::{
+    command,
+    config::Options,
+    limit::{Entry, KeyHasher, Outcome, RuleSet},
+};
+
+const RULES: &str = "domain: shop
+descriptors:
+- key: tenant
+  value: acme
+- key: path
+  value: /a/*
+  descriptors:
+  - key: method
+    rate_limit: {requests: 5, per: 10s, name: five}
+- key: path
+  value: '*.pdf'
+  rate_limit: {unlimited: true}
+- key: hello
+  rate_limit: {unit: minute, requests_per_unit: 3}
+";
+
+fn dir(text: &str) -> TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("a.yaml"), text).expect("a file");
+    dir
+}
+
+/// What `check` says of a directory with this file, without the directory's name.
+fn check(text: &str) -> (bool, String) {
+    let dir = dir(text);
+    let mut out = Vec::new();
+    let ok = command::check(dir.path(), &Options::default(), &mut out).expect("written");
+    (ok, String::from_utf8(out).expect("text").replace(&dir.path().display().to_string(), "DIR"))
+}
+
+/// What `explain` says with [`RULES`], without the directory's name.
+fn explain(domain: &str, entries: &[(&str, &str)]) -> String {
+    let dir = dir(RULES);
+    let entries: Vec<_> =
+        entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let mut out = Vec::new();
+    let ok = command::explain(dir.path(), &Options::default(), domain, &entries, &mut out).expect("written");
+    assert!(ok);
+    String::from_utf8(out).expect("text").replace(&dir.path().display().to_string(), "DIR")
+}
+
+#[test]
+fn right_files_are_counted() {
+    assert_eq!(check(RULES), (true, "DIR: ok: 1 file, 1 domain, 3 rules, 0 warnings\n".to_owned()));
+}
+
+#[test]
+fn what_is_odd_is_told_and_is_still_right() {
+    let (ok, said) = check("domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day}\n");
+    assert!(ok);
+    assert!(said.starts_with("DIR/a.yaml:4:3: warning: 'requests_per_unit' is missing"), "{said}");
+    assert!(said.ends_with("DIR: ok: 1 file, 1 domain, 1 rule, 1 warning\n"), "{said}");
+}
+
+#[test]
+fn what_is_wrong_is_told_line_by_line() {
+    let (ok, said) = check("domain: d\ndescriptors:\n- value: v\n- key: 'k*'\n");
+    assert!(!ok);
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines[0], "DIR/a.yaml:3:3: error: descriptor has empty key");
+    assert!(lines[1].starts_with("DIR/a.yaml:4:8: warning: a '*' in a key"), "{said}");
+    assert_eq!(lines[2..], ["DIR: not ok: 1 error, 1 warning"]);
+}
+
+#[test]
+fn a_rule_is_explained_step_by_step() {
+    assert_eq!(
+        explain("shop", &[("path", "/a/b.pdf"), ("method", "GET")]),
+        "domain shop
+1. path=/a/b.pdf
+     key path, value /a/b.pdf: not there
+   > key path, value /a/*: taken, DIR/a.yaml:5:3
+2. method=GET
+     key method, value GET: not there
+   > key method, any value: taken, DIR/a.yaml:8:5
+
+rule shop.path_/a/*.method
+  declared at DIR/a.yaml:9:5
+  5 requests per 10s
+  requests that are refused do not count
+  name: five
+"
+    );
+}
+
+#[test]
+fn where_nothing_matches_what_is_there_is_told() {
+    assert_eq!(
+        explain("shop", &[("path", "/b")]),
+        "domain shop
+1. path=/b
+     key path, value /b: not there
+     key path, value /a/*: does not match
+     key path, value *.pdf: does not match
+     key path, any value: not there
+
+no rule: nothing matches entry 1
+there is instead:
+  path_*.pdf
+  path_/a/*
+  hello
+  tenant_acme
+"
+    );
+}
+
+#[test]
+fn every_other_end_is_told_too() {
+    for (domain, entries, end) in [
+        ("shop", &[][..], "no rule: a descriptor without entries matches nothing"),
+        ("market", &[("a", "b")], "no rule: there is no domain 'market'; there are shop"),
+        ("shop", &[("path", "x.pdf")], "  unlimited"),
+        (
+            "shop",
+            &[("tenant", "acme")],
+            "no limit: DIR/a.yaml:3:3 has no rate_limit, so what it matches passes freely",
+        ),
+        (
+            "shop",
+            &[("path", "/a/b")],
+            "no limit: the 1 entries end at DIR/a.yaml:5:3, which has no rate_limit of its own; its rules want more entries",
+        ),
+        ("shop", &[("tenant", "acme"), ("b", "")], "no rule: the rules end at entry 1 of 2"),
+        (
+            "shop",
+            &[("hello", "x"), ("b", "")],
+            "no rule: the rules end at entry 1 of 2; the limit there is for descriptors that end there",
+        ),
+    ] {
+        let said = explain(domain, entries);
+        assert_eq!(said.lines().last(), Some(end), "{said}");
+    }
+}
+
+#[test]
+fn rules_that_are_wrong_cannot_be_explained() {
+    let dir = dir("domain: d\nfoo: 1\n");
+    let mut out = Vec::new();
+    let ok = command::explain(dir.path(), &Options::default(), "d", &[], &mut out).expect("written");
+    assert!(!ok);
+    assert!(
+        String::from_utf8(out).expect("text").contains("a.yaml:2:1: error: config error, unknown key 'foo'")
+    );
+}
+
+#[test]
+fn near_misses_are_cut_short() {
+    let text = format!(
+        "domain: d\ndescriptors: [{}]",
+        (0..50).map(|i| format!("{{key: k{i}}}")).collect::<Vec<_>>().join(", ")
+    );
+    let loaded = weir::config::parse("f.yaml", &text).expect("rules");
+    let rules = RuleSet::new(&loaded.domains, KeyHasher::random());
+    let explanation = rules.explain("d", &[Entry { key: "x", value: "" }]);
+    assert!(matches!(explanation.outcome, Outcome::NoMatch));
+    assert_eq!((explanation.steps[0].others.len(), explanation.steps[0].others_in_all), (8, 50));
+}

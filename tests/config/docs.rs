@@ -1,0 +1,51 @@
+//! The examples of the documentation work.
+
+use weir::config;
+
+#[test]
+fn every_rule_file_in_the_documentation_is_right() {
+    let page = include_str!("../../docs/rules.md");
+    let files: Vec<_> =
+        page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default()).collect();
+    assert!(files.len() >= 5, "{}", files.len());
+    for file in files {
+        match config::parse("rules.md", file) {
+            Ok(loaded) => assert!(loaded.warnings.is_empty(), "{file}\n{:?}", loaded.warnings),
+            Err(errors) => panic!("{file}\n{errors}"),
+        }
+    }
+}
+
+#[test]
+fn every_error_in_the_documentation_is_one_that_there_is() {
+    let text = "domain: shop
+descriptors:
+- key: a
+  ratelimit: {}
+- key: b
+  rate_limit:
+    unit: minutes
+- key: tenant
+  value: acme
+- key: tenant
+  value: acme
+- key: path
+  value: /v1/*
+- key: path
+  value: /v1/a/*
+";
+    let found = config::parse("shop.yaml", text).expect_err("errors");
+    let errors = found.errors.iter().map(|error| &error.message);
+    let warnings = found.warnings.iter().map(|warning| &warning.message);
+    // the documentation has other places
+    let words = |message: &str| message.split(" at shop.yaml").next().map(str::to_owned).unwrap_or_default();
+    let page = include_str!("../../docs/rules.md");
+    let mut told = 0;
+    for message in errors.chain(warnings) {
+        let words = words(message);
+        let start = words.split(" values,").next().unwrap_or_default();
+        assert!(page.contains(start), "{start}");
+        told += 1;
+    }
+    assert_eq!(told, 4);
+}

@@ -1,0 +1,209 @@
+//! Directories of rule files.
+
+use std::{fs, os::unix::fs::symlink, path::Path};
+
+use tempfile::TempDir;
+use weir::config::{self, Loaded, Options};
+
+fn dir(files: &[(&str, &str)]) -> TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    for (name, text) in files {
+        let path = dir.path().join(name);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        fs::write(path, text).expect("a file");
+    }
+    dir
+}
+
+fn load(dir: &Path) -> Loaded {
+    config::load(dir, &Options::default()).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+/// The errors, without the directory's name.
+fn errors(dir: &Path, options: Options) -> Vec<String> {
+    let errors = config::load(dir, &options).expect_err("errors");
+    let prefix = format!("{}/", dir.display());
+    errors.errors.iter().map(|error| error.to_string().replace(&prefix, "")).collect()
+}
+
+fn names(loaded: &Loaded) -> Vec<&str> {
+    loaded.domains.iter().map(|domain| domain.name.as_str()).collect()
+}
+
+const MERGE: Options = Options { merge_domains: true, ignore_dotfiles: false };
+
+#[test]
+fn every_file_is_read_in_the_order_of_paths() {
+    let dir = dir(&[
+        ("z.yaml", "domain: z"),
+        ("a.txt", "domain: a"),
+        ("m/b", "domain: b"),
+        ("m/n/c.yml", "domain: c"),
+    ]);
+    let loaded = load(dir.path());
+    assert_eq!((names(&loaded), loaded.files), (vec!["a", "b", "c", "z"], 4));
+}
+
+#[test]
+fn one_bad_file_rejects_them_all_and_every_error_is_told() {
+    let dir = dir(&[
+        ("a.yaml", "domain: a"),
+        ("b.yaml", "domain:\n"),
+        ("c.yaml", "domain: c\nfoo: 1\nbar: 2\n"),
+        ("d.yaml", ""),
+    ]);
+    let errors = errors(dir.path(), Options::default());
+    let starts = [
+        "b.yaml:1:1: config file cannot have empty domain",
+        "c.yaml:2:1: config error, unknown key 'foo'",
+        "c.yaml:3:1: config error, unknown key 'bar'",
+        "d.yaml: config file cannot have empty domain",
+    ];
+    assert_eq!(errors.len(), starts.len(), "{errors:#?}");
+    for (error, start) in errors.iter().zip(starts) {
+        assert!(error.starts_with(start), "{error}");
+    }
+}
+
+#[test]
+fn the_errors_print_one_a_line() {
+    let dir = dir(&[("a.yaml", "domain: a\nx: 1\ny: 2\n")]);
+    let printed = config::load(dir.path(), &Options::default()).expect_err("errors").to_string();
+    assert_eq!(printed.lines().count(), 2);
+    assert!(printed.starts_with(&format!("{}/a.yaml:2:1: ", dir.path().display())), "{printed}");
+}
+
+#[test]
+fn a_domain_in_two_files_is_an_error_unless_they_are_merged() {
+    let dir = dir(&[
+        ("a.yaml", "domain: d\ndescriptors: [{key: a}]"),
+        ("b.yaml", "domain: d\ndescriptors: [{key: b}]"),
+    ]);
+    let errors = errors(dir.path(), Options::default());
+    assert_eq!(errors.len(), 1);
+    assert!(
+        errors[0].starts_with("b.yaml:1:9: duplicate domain 'd' in config file; the first is at a.yaml:1:9"),
+        "{errors:?}"
+    );
+
+    let loaded = config::load(dir.path(), &MERGE).expect("rules");
+    let keys: Vec<_> = loaded.domains[0].nodes.iter().map(|node| node.key.as_str()).collect();
+    assert_eq!((names(&loaded), keys), (vec!["d"], vec!["a", "b"]));
+}
+
+#[test]
+fn wildcards_of_merged_files_are_tried_in_the_order_of_paths() {
+    let first = "domain: d\ndescriptors: [{key: k, value: a*}]";
+    let second = "domain: d\ndescriptors: [{key: k, value: ab*}]";
+    for (files, warnings) in
+        [([("1.yaml", first), ("2.yaml", second)], 1), ([("2.yaml", first), ("1.yaml", second)], 0)]
+    {
+        let loaded = config::load(dir(&files).path(), &MERGE).expect("rules");
+        // that the second can never match shows which one is tried first
+        assert_eq!(loaded.warnings.len(), warnings, "{files:?}");
+    }
+}
+
+#[test]
+fn duplicates_across_merged_files_name_both_places() {
+    let text = "domain: d\ndescriptors: [{key: k, value: v}]";
+    let errors = errors(dir(&[("a.yaml", text), ("b/c.yaml", text)]).path(), MERGE);
+    assert_eq!(errors.len(), 1);
+    assert!(
+        errors[0].starts_with(
+            "b/c.yaml:2:15: duplicate descriptor composite key 'd.k_v'; the first is at a.yaml:2:15"
+        ),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn hidden_files_are_left_alone_on_request() {
+    let dir = dir(&[("a.yaml", "domain: a"), (".b.yaml", "domain: b"), (".c/d.yaml", "domain: d")]);
+    assert_eq!(load(dir.path()).files, 3);
+    let options = Options { ignore_dotfiles: true, ..Options::default() };
+    assert_eq!(names(&config::load(dir.path(), &options).expect("rules")), ["a"]);
+}
+
+/// As Kubernetes mounts a ConfigMap.
+fn config_map(files: &[(&str, &str)]) -> TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("..2026_11_21_09_00_00.1");
+    fs::create_dir(&data).expect("a directory");
+    symlink("..2026_11_21_09_00_00.1", dir.path().join("..data")).expect("a link");
+    for (name, text) in files {
+        fs::write(data.join(name), text).expect("a file");
+        symlink(Path::new("..data").join(name), dir.path().join(name)).expect("a link");
+    }
+    dir
+}
+
+#[test]
+fn a_config_maps_files_are_read_once_under_the_names_that_people_see() {
+    let dir = config_map(&[("a.yaml", "domain: a\ndescriptors: [{key: k}]"), ("b.yaml", "domain: b")]);
+    for ignore_dotfiles in [false, true] {
+        let options = Options { ignore_dotfiles, ..Options::default() };
+        let loaded = config::load(dir.path(), &options).expect("rules");
+        assert_eq!((names(&loaded), loaded.files), (vec!["a", "b"], 2));
+        let origin = &loaded.domains[0].nodes[0].origin;
+        assert_eq!(*origin.file, *dir.path().join("a.yaml").display().to_string());
+    }
+}
+
+#[test]
+fn links_in_a_circle_come_to_an_end() {
+    let dir = dir(&[("a/x.yaml", "domain: x"), ("b/y.yaml", "domain: y")]);
+    symlink("..", dir.path().join("a/up")).expect("a link");
+    symlink("../b", dir.path().join("a/b")).expect("a link");
+    symlink("../a", dir.path().join("b/a")).expect("a link");
+    assert_eq!(load(dir.path()).files, 2);
+}
+
+#[test]
+fn a_link_to_nowhere_is_an_error() {
+    let dir = dir(&[("a.yaml", "domain: a")]);
+    symlink("gone", dir.path().join("b.yaml")).expect("a link");
+    symlink("c.yaml", dir.path().join("c.yaml")).expect("a link");
+    let errors = errors(dir.path(), Options::default());
+    assert_eq!(errors.len(), 2);
+    assert!(errors[0].starts_with("b.yaml: error loading config file: cannot read: "), "{errors:?}");
+    assert!(errors[1].starts_with("c.yaml: error loading config file: cannot read: "), "{errors:?}");
+}
+
+#[test]
+fn what_is_no_file_is_left_alone() {
+    let dir = dir(&[("a.yaml", "domain: a")]);
+    let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).expect("a socket");
+    symlink("/dev/zero", dir.path().join("zero")).expect("a link");
+    assert_eq!(load(dir.path()).files, 1);
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_an_error() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let gone = dir.path().join("gone");
+    let errors = errors(&gone, Options::default());
+    assert_eq!(errors.len(), 1);
+    assert!(
+        errors[0].contains("/gone: error loading config file: cannot read the folder of rules: "),
+        "{errors:?}"
+    );
+    let file = dir.path().join("file");
+    fs::write(&file, "domain: a").expect("a file");
+    assert!(config::load(&file, &Options::default()).is_err());
+}
+
+#[test]
+fn no_files_are_no_rules_with_a_warning() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let loaded = load(dir.path());
+    assert_eq!((loaded.domains.len(), loaded.files, loaded.warnings.len()), (0, 0, 1));
+    assert!(loaded.warnings[0].to_string().ends_with("there are no files in this folder, so no rules"));
+}
+
+#[test]
+fn the_rules_that_weir_ships_are_right() {
+    let loaded = load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("config"));
+    assert_eq!(names(&loaded), ["shop"]);
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+}

@@ -1,0 +1,159 @@
+//! What each key of a rule file means.
+
+use serde_json::json;
+use weir::{
+    config,
+    limit::{Algorithm, Limit, Node, Period, Refused, Tier, Unit, Values},
+};
+
+/// The descriptors of a file that has these lines below `descriptors:`.
+fn nodes(descriptors: &str) -> Vec<Node> {
+    let text = format!("domain: d\ndescriptors:\n{descriptors}\n");
+    let mut loaded = config::parse("f.yaml", &text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
+    loaded.domains.remove(0).nodes
+}
+
+fn limit(rate_limit: &str) -> Limit {
+    let mut nodes = nodes(&format!("- {{key: k, rate_limit: {{{rate_limit}}}}}"));
+    nodes.remove(0).rule.expect("a rule").limit
+}
+
+#[test]
+fn the_references_spelling_counts_what_it_refuses() {
+    assert_eq!(limit("unit: MiNuTe, requests_per_unit: 7"), Limit::reference(7, Unit::Minute.period()));
+    assert_eq!(
+        limit("unit: week, requests_per_unit: 4294967295"),
+        Limit::reference(u32::MAX, Unit::Week.period())
+    );
+    assert_eq!(limit("unit: day"), Limit::reference(0, Unit::Day.period()));
+    assert_eq!(limit("unit: hour, requests_per_unit: 1_000"), Limit::reference(1000, Unit::Hour.period()));
+}
+
+#[test]
+fn a_unit_may_be_multiplied() {
+    let twelve_hours = Period::from_secs(12 * 3_600);
+    assert_eq!(
+        limit("unit: hour, requests_per_unit: 1, unit_multiplier: 12"),
+        Limit::reference(1, twelve_hours)
+    );
+}
+
+#[test]
+fn our_spelling_does_not_count_what_it_refuses() {
+    let tier = Tier { requests: 100, period: Period::from_millis(500), algorithm: Algorithm::FixedWindow };
+    assert_eq!(
+        limit("requests: 100, per: 500ms"),
+        Limit::Tiers { tiers: vec![tier], refused: Refused::Vanish }
+    );
+}
+
+#[test]
+fn unlimited() {
+    assert_eq!(limit("unlimited: yes"), Limit::Unlimited);
+    assert_eq!(
+        limit("unlimited: false, unit: day, requests_per_unit: 1"),
+        Limit::reference(1, Unit::Day.period())
+    );
+}
+
+#[test]
+fn names_and_modes() {
+    let nodes = nodes(
+        "- key: k
+  shadow_mode: true
+  quota_mode: True
+  detailed_metric: on
+  value_to_metric: yes
+  rate_limit: {unit: day, requests_per_unit: 1, name: mine, replaces: [{name: a}, {name: b}]}
+- key: plain
+  rate_limit: {unit: day, requests_per_unit: 1, name: a}
+- key: other
+  rate_limit: {unit: day, requests_per_unit: 1, name: b}",
+    );
+    let rule = nodes[0].rule.as_ref().expect("a rule");
+    assert!(rule.shadow_mode && rule.quota_mode && rule.detailed_metric && nodes[0].value_to_metric);
+    assert_eq!(rule.name.as_deref(), Some("mine"));
+    assert_eq!(rule.replaces, ["a".into(), "b".into()]);
+    let rule = nodes[1].rule.as_ref().expect("a rule");
+    assert!(!rule.shadow_mode && !rule.quota_mode && !rule.detailed_metric && !nodes[1].value_to_metric);
+}
+
+#[test]
+fn text_is_kept_as_it_is_spelled() {
+    for (written, value) in [
+        ("007", "007"),
+        ("true", "true"),
+        ("1.50", "1.50"),
+        ("0x1F", "0x1F"),
+        ("'null'", "null"),
+        ("\"a\\tb\"", "a\tb"),
+        ("2026-11-21", "2026-11-21"),
+        ("!!str 12", "12"),
+    ] {
+        let nodes = nodes(&format!("- {{key: k, value: {written}}}"));
+        assert_eq!(nodes[0].values.to_string(), value, "{written}");
+        let nodes = self::nodes(&format!("- {{key: k, values: [{written}]}}"));
+        assert_eq!(nodes[0].values.to_string(), value, "{written}");
+    }
+}
+
+#[test]
+fn an_empty_value_is_no_value() {
+    for written in ["", "~", "null", "''"] {
+        let nodes = nodes(&format!("- key: k\n  value: {written}"));
+        assert_eq!(nodes[0].values, Values::Any, "{written}");
+    }
+}
+
+#[test]
+fn metadata_is_free() {
+    let nodes = nodes(
+        "- key: k
+  rate_limit: {unit: day, requests_per_unit: 1}
+  metadata:
+    text: x
+    unit: not a key of ours
+    1: number
+    nested: {2: a, yes: b, 1.50: c, ~: d, list: [1, 2.5, true, ~, {e: f}], far: 1e21}",
+    );
+    let metadata = nodes[0].rule.as_ref().and_then(|rule| rule.metadata.as_deref()).expect("metadata");
+    let expected = json!({
+        "text": "x",
+        "unit": "not a key of ours",
+        "1": "number",
+        "nested": {
+            "2": "a", "true": "b", "1.5": "c", "<nil>": "d", "list": [1, 2.5, true, null, {"e": "f"}], "far": 1e21,
+        },
+    });
+    assert_eq!(serde_json::Value::Object(metadata.clone()), expected);
+}
+
+#[test]
+fn anchors_aliases_and_merges_are_resolved() {
+    let nodes = nodes(
+        "- key: a
+  rate_limit: &limit {unit: day, requests_per_unit: 1, name: one}
+- key: b
+  rate_limit: *limit
+- key: c
+  rate_limit:
+    requests_per_unit: 2
+    <<: *limit
+- key: d
+  rate_limit:
+    <<: [{unit: hour}, *limit]",
+    );
+    let limits: Vec<_> = nodes.into_iter().filter_map(|node| Some(node.rule?.limit)).collect();
+    let day = |requests| Limit::reference(requests, Unit::Day.period());
+    assert_eq!(limits, [day(1), day(1), day(2), Limit::reference(1, Unit::Hour.period())]);
+}
+
+#[test]
+fn everything_knows_where_it_was_declared() {
+    let nodes =
+        nodes("- key: a\n  descriptors:\n    - value: b\n      key: b\n      rate_limit: {unlimited: true}");
+    assert_eq!(nodes[0].origin.to_string(), "f.yaml:3:3");
+    let below = &nodes[0].children[0];
+    assert_eq!(below.origin.to_string(), "f.yaml:5:7");
+    assert_eq!(below.rule.as_ref().expect("a rule").origin.to_string(), "f.yaml:7:7");
+}

@@ -1,0 +1,263 @@
+//! Which rule a descriptor matches: the reference's order, from YAML to the rule found.
+
+use std::fmt::Write as _;
+
+use weir::{
+    config,
+    limit::{Entry, KeyHasher, Lookup, Outcome, RuleSet},
+};
+
+/// Rules of a domain `d`; every `limit: NAME` stands for a limit of that name.
+fn rules(descriptors: &str) -> RuleSet {
+    let mut text = "domain: d\ndescriptors:\n".to_owned();
+    for line in descriptors.lines() {
+        match line.split_once("limit: ") {
+            Some((indent, name)) => {
+                writeln!(text, "{indent}rate_limit: {{unit: day, requests_per_unit: 1, name: {name}}}")
+            }
+            None => writeln!(text, "{line}"),
+        }
+        .expect("a string");
+    }
+    let loaded = config::parse("f.yaml", &text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
+    RuleSet::new(&loaded.domains, KeyHasher::random())
+}
+
+fn entries<'a>(pairs: &[(&'a str, &'a str)]) -> Vec<Entry<'a>> {
+    pairs.iter().map(|(key, value)| Entry { key, value }).collect()
+}
+
+/// The name of the rule that is found, which an explanation must agree with.
+fn found<'r>(rules: &'r RuleSet, pairs: &[(&'r str, &'r str)]) -> Option<&'r str> {
+    let entries = entries(pairs);
+    let found = match rules.find("d", &entries) {
+        Lookup::Rule(placed) => placed.rule.name.as_deref(),
+        Lookup::NoRule | Lookup::UnknownDomain => None,
+    };
+    let explained = match rules.explain("d", &entries).outcome {
+        Outcome::Rule(placed) => placed.rule.name.as_deref(),
+        _ => None,
+    };
+    assert_eq!(found, explained, "{pairs:?}");
+    found
+}
+
+fn counter(rules: &RuleSet, pairs: &[(&str, &str)]) -> weir::limit::CounterKey {
+    let entries = entries(pairs);
+    match rules.find("d", &entries) {
+        Lookup::Rule(placed) => rules.counter_key(placed, &entries),
+        other => panic!("{pairs:?}: {other:?}"),
+    }
+}
+
+#[test]
+fn the_exact_value_then_wildcards_as_declared_then_the_key_alone() {
+    let rules = rules(
+        "
+- key: k
+  limit: alone
+- key: k
+  value: ab*
+  limit: first
+- key: k
+  value: a*
+  limit: second
+- key: k
+  value: abc
+  limit: exact
+",
+    );
+    for (value, name) in
+        [("abc", "exact"), ("abd", "first"), ("ab", "first"), ("ax", "second"), ("x", "alone"), ("", "alone")]
+    {
+        assert_eq!(found(&rules, &[("k", value)]), Some(name), "{value}");
+    }
+    assert_eq!(found(&rules, &[("other", "abc")]), None);
+}
+
+#[test]
+fn a_wildcard_that_is_declared_first_wins_over_a_longer_one() {
+    let rules = rules(
+        "
+- {key: k, value: a*}
+- key: k
+  value: ab*
+  limit: longer
+",
+    );
+    assert_eq!(found(&rules, &[("k", "abc")]), None);
+}
+
+#[test]
+fn stars_stand_anywhere_and_for_nothing_too() {
+    let rules = rules(
+        "
+- key: path
+  value: /api/*/x/*/y
+  limit: two
+- key: path
+  value: '*.pdf'
+  limit: pdf
+",
+    );
+    for (value, name) in [
+        ("/api/1/x/2/y", Some("two")),
+        ("/api//x//y", Some("two")),
+        ("/api/1/x/y", None),
+        (".pdf", Some("pdf")),
+        ("a.pdf", Some("pdf")),
+        ("a.pdf.gz", None),
+    ] {
+        assert_eq!(found(&rules, &[("path", value)]), name, "{value}");
+    }
+}
+
+#[test]
+fn a_step_is_never_taken_back() {
+    let rules = rules(
+        "
+- key: a
+  value: x
+  descriptors:
+  - key: b
+    value: '1'
+    limit: deep
+- key: a
+  descriptors:
+  - key: b
+    limit: general
+",
+    );
+    assert_eq!(found(&rules, &[("a", "x"), ("b", "1")]), Some("deep"));
+    assert_eq!(found(&rules, &[("a", "y"), ("b", "2")]), Some("general"));
+    // the exact `a` leads nowhere for this b, and the general one is not tried any more
+    assert_eq!(found(&rules, &[("a", "x"), ("b", "2")]), None);
+}
+
+#[test]
+fn there_must_be_as_many_entries_as_the_rule_is_deep() {
+    let rules = rules(
+        "
+- key: a
+  limit: one
+  descriptors:
+  - key: b
+    limit: two
+",
+    );
+    assert_eq!(found(&rules, &[]), None);
+    assert_eq!(found(&rules, &[("a", "")]), Some("one"));
+    assert_eq!(found(&rules, &[("a", ""), ("b", "")]), Some("two"));
+    assert_eq!(found(&rules, &[("a", ""), ("b", ""), ("c", "")]), None);
+    assert_eq!(found(&rules, &[("a", ""), ("c", "")]), None);
+    assert_eq!(found(&rules, &[("b", "")]), None);
+}
+
+#[test]
+fn keys_and_values_do_not_run_into_each_other() {
+    let rules = rules(
+        "
+- key: a
+  value: b
+  limit: pair
+- key: a_b
+  limit: key
+",
+    );
+    assert_eq!(found(&rules, &[("a", "b")]), Some("pair"));
+    assert_eq!(found(&rules, &[("a_b", "")]), Some("key"));
+    assert_eq!(found(&rules, &[("a", "")]), None);
+}
+
+#[test]
+fn a_star_in_a_key_is_a_star() {
+    let rules = rules(
+        "
+- key: a*
+  limit: star
+",
+    );
+    assert_eq!(found(&rules, &[("a*", "")]), Some("star"));
+    assert_eq!(found(&rules, &[("ab", "")]), None);
+}
+
+#[test]
+fn a_descriptor_without_a_limit_is_a_whitelist() {
+    let rules = rules(
+        "
+- key: k
+  limit: all
+- key: k
+  value: friend
+",
+    );
+    assert_eq!(found(&rules, &[("k", "foe")]), Some("all"));
+    assert_eq!(found(&rules, &[("k", "friend")]), None);
+}
+
+#[test]
+fn each_value_has_its_counter_unless_the_pattern_is_shared() {
+    let rules = rules(
+        "
+- key: own
+  value: f*
+  limit: own
+- key: shared
+  value: f*
+  share_threshold: true
+  descriptors:
+  - key: own
+    limit: below
+",
+    );
+    assert_ne!(counter(&rules, &[("own", "f1")]), counter(&rules, &[("own", "f2")]));
+    let below = |shared, own| counter(&rules, &[("shared", shared), ("own", own)]);
+    assert_eq!(below("f1", "x"), below("f2", "x"));
+    assert_ne!(below("f1", "x"), below("f1", "y"));
+}
+
+#[test]
+fn several_values_share_one_counter() {
+    let rules = rules(
+        "
+- key: method
+  values: [GET, HEAD, 'P*']
+  limit: some
+",
+    );
+    let of = |value| counter(&rules, &[("method", value)]);
+    assert_eq!(of("GET"), of("HEAD"));
+    assert_eq!(of("GET"), of("PUT"));
+    assert_eq!(found(&rules, &[("method", "DELETE")]), None);
+}
+
+#[test]
+fn what_is_not_enabled_is_not_there_with_all_below_it() {
+    let rules = rules(
+        "
+- key: k
+  limit: alone
+- key: k
+  value: off
+  enabled: false
+  limit: 'never'
+  descriptors:
+  - key: below
+    limit: 'nor this'
+- key: k
+  value: 'on'
+  enabled: true
+  limit: 'yes'
+",
+    );
+    assert_eq!(found(&rules, &[("k", "off")]), Some("alone"));
+    assert_eq!(found(&rules, &[("k", "off"), ("below", "")]), None);
+    assert_eq!(found(&rules, &[("k", "on")]), Some("yes"));
+}
+
+#[test]
+fn an_unknown_domain_is_told_from_one_without_a_rule() {
+    let rules = rules("- key: k\n");
+    assert!(matches!(rules.find("e", &entries(&[("k", "")])), Lookup::UnknownDomain));
+    assert!(matches!(rules.find("d", &entries(&[("x", "")])), Lookup::NoRule));
+}

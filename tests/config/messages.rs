@@ -1,0 +1,367 @@
+//! Every message, with its place.
+
+use weir::config;
+
+/// What is said of `text`: a line each for errors, and for warnings with a `?` in front.
+fn said(text: &str) -> Vec<String> {
+    let (errors, warnings) = match config::parse("f.yaml", text) {
+        Ok(loaded) => (Vec::new(), loaded.warnings),
+        Err(found) => (found.errors, found.warnings),
+    };
+    let errors = errors.iter().map(ToString::to_string);
+    errors.chain(warnings.iter().map(|warning| format!("?{warning}"))).collect()
+}
+
+#[track_caller]
+fn assert_says(text: &str, starts: &[&str]) {
+    let said = said(text);
+    let alike =
+        said.len() == starts.len() && said.iter().zip(starts).all(|(said, start)| said.starts_with(start));
+    assert!(alike, "{text}\nsaid {said:#?}\nnot {starts:#?}");
+}
+
+/// A file with one descriptor of `lines`, of which the first is on line 3 in column 5.
+fn descriptor(lines: &str) -> String {
+    format!("domain: d\ndescriptors:\n  - {}\n", lines.replace('\n', "\n    "))
+}
+
+/// A file with one `rate_limit` of `lines`, of which the first is on line 5 in column 7. Its key is at 4:5.
+fn rate_limit(lines: &str) -> String {
+    descriptor(&format!("key: k\nrate_limit:\n  {}", lines.replace('\n', "\n  ")))
+}
+
+#[test]
+fn an_empty_domain() {
+    let message = "config file cannot have empty domain";
+    assert_says("", &[&format!("f.yaml: {message}")]);
+    assert_says("# nothing\n", &[&format!("f.yaml: {message}")]);
+    assert_says("descriptors:\n", &[&format!("f.yaml:1:1: {message}")]);
+    assert_says("domain: ''\ndescriptors: []\n", &[&format!("f.yaml:1:1: {message}")]);
+}
+
+#[test]
+fn an_empty_key() {
+    let message = "f.yaml:3:5: descriptor has empty key";
+    assert_says(&descriptor("value: v"), &[message]);
+    assert_says(&descriptor("key: ''"), &[message]);
+    assert_says(&descriptor("key: ~"), &[message]);
+    assert_says(
+        &descriptor("key: [a]"),
+        &["f.yaml:3:10: error loading config file: 'key' must be text, not a list"],
+    );
+}
+
+#[test]
+fn duplicates() {
+    let twice = "domain: d\ndescriptors:\n- key: a\n  value: b\n  descriptors:\n  - key: c\n  - key: c\n- key: a\n  value: b\n";
+    assert_says(
+        twice,
+        &[
+            "f.yaml:7:5: duplicate descriptor composite key 'd.a_b.c'; the first is at f.yaml:6:5",
+            "f.yaml:8:3: duplicate descriptor composite key 'd.a_b'; the first is at f.yaml:3:3",
+        ],
+    );
+    let values = "domain: d\ndescriptors:\n- {key: a, values: [x, y]}\n- {key: a, value: y}\n";
+    assert_says(
+        values,
+        &["f.yaml:4:3: duplicate descriptor composite key 'd.a_y'; the first is at f.yaml:3:3"],
+    );
+    assert_says("domain: d\ndescriptors:\n- {key: a, value: x}\n- {key: a}\n- {key: a_x}\n", &[]);
+}
+
+#[test]
+fn what_is_not_enabled_is_no_duplicate_but_is_looked_at() {
+    assert_says("domain: d\ndescriptors:\n- {key: a}\n- {key: a, enabled: false}\n", &[]);
+    let inside = "domain: d\ndescriptors:\n- key: a\n  enabled: false\n  rate_limit: {unit: eon}\n  descriptors:\n  - key: b\n  - key: b\n";
+    assert_says(
+        inside,
+        &[
+            "f.yaml:5:22: invalid rate limit unit 'eon'",
+            "f.yaml:8:5: duplicate descriptor composite key 'd.a.b'",
+        ],
+    );
+}
+
+#[test]
+fn units() {
+    for (text, at, unit) in [
+        ("requests_per_unit: 5\nunit: foo", "6:13", "foo"),
+        ("requests_per_unit: 5\nunit: unknown", "6:13", "unknown"),
+        ("requests_per_unit: 5\nunit: 1", "6:13", "1"),
+        ("requests_per_unit: 5\nunit: ", "4:5", ""),
+        ("requests_per_unit: 5", "4:5", ""),
+    ] {
+        let right = "write second, minute, hour, day, week, month or year";
+        assert_says(&rate_limit(text), &[&format!("f.yaml:{at}: invalid rate limit unit '{unit}'; {right}")]);
+    }
+    assert_says(&descriptor("key: k\nrate_limit: {}"), &["f.yaml:4:5: invalid rate limit unit ''"]);
+    assert_says(&descriptor("key: k\nrate_limit:"), &[]);
+}
+
+#[test]
+fn unlimited_with_something() {
+    assert_says(
+        &rate_limit("unlimited: true\nunit: day"),
+        &["f.yaml:6:13: should not specify rate limit unit when unlimited"],
+    );
+    assert_says(
+        &rate_limit("unlimited: true\nper: 1s"),
+        &["f.yaml:6:7: should not specify 'per' when unlimited"],
+    );
+    assert_says(
+        &rate_limit("unlimited: true\nrequests_per_unit: 5"),
+        &["?f.yaml:6:7: 'requests_per_unit' means nothing beside 'unlimited: true'"],
+    );
+    assert_says(&rate_limit("unlimited: true"), &[]);
+}
+
+#[test]
+fn replaces() {
+    let with = |replaces: &str| {
+        rate_limit(&format!("unit: day\nrequests_per_unit: 1\nname: self\nreplaces: {replaces}"))
+    };
+    assert_says(&with("[{name: }]"), &["f.yaml:8:18: should not have an empty replaces entry"]);
+    assert_says(&with("[{}]"), &["f.yaml:8:18: should not have an empty replaces entry"]);
+    assert_says(
+        &with("[{name: self}]"),
+        &["f.yaml:8:25: replaces should not contain name of same descriptor"],
+    );
+    assert_says(
+        &with("[other]"),
+        &["f.yaml:8:18: config error, yaml file contains list of type other than map: other"],
+    );
+    assert_says(
+        &with("[{name: other}]"),
+        &["?f.yaml:4:5: it replaces 'other', but no rule in the domain 'd' has that name"],
+    );
+}
+
+#[test]
+fn share_threshold_without_a_wildcard() {
+    let message = "share_threshold can only be used with wildcard values (containing '*'), but found key";
+    assert_says(
+        &descriptor("key: k\nvalue: v\nshare_threshold: true"),
+        &[&format!("f.yaml:5:5: {message} 'k_v'")],
+    );
+    assert_says(&descriptor("key: k\nshare_threshold: true"), &[&format!("f.yaml:4:5: {message} 'k'")]);
+    assert_says(&descriptor("key: k\nvalue: v*\nshare_threshold: true"), &[]);
+}
+
+#[test]
+fn metadata_that_protobuf_cannot_hold() {
+    assert_says(
+        &descriptor("key: k\nmetadata:\n  a: {b: [1, .nan]}"),
+        &["f.yaml:5:18: error parsing metadata: a number must be finite"],
+    );
+    assert_says(
+        &descriptor("key: k\nmetadata:\n  {a: 1}: 2"),
+        &["f.yaml:5:7: error parsing metadata: a key must be a text"],
+    );
+    assert_says(
+        &descriptor("key: k\nmetadata: [1]"),
+        &["f.yaml:4:15: error loading config file: 'metadata' must be a mapping, not a list"],
+    );
+}
+
+#[test]
+fn keys_that_are_not_text() {
+    let message = "config error, key is not of type string:";
+    assert_says(&format!("0.25: x\n{}", descriptor("key: k")), &[&format!("f.yaml:1:1: {message} 0.25")]);
+    assert_says(&descriptor("key: k\nyes: v"), &[&format!("f.yaml:4:5: {message} true")]);
+    assert_says(&descriptor("key: k\n~: v"), &[&format!("f.yaml:4:5: {message} <nil>")]);
+    assert_says(&descriptor("key: k\n? [a, {b: 1}]\n: v"), &[&format!("f.yaml:4:7: {message} [a map[b:1]]")]);
+}
+
+#[test]
+fn unknown_keys() {
+    let unknown = "config error, unknown key";
+    assert_says(
+        &descriptor("key: k\nratelimit: {unit: day}"),
+        &[&format!(
+            "f.yaml:4:5: {unknown} 'ratelimit': did you mean 'rate_limit'? in a descriptor there are key, value,"
+        )],
+    );
+    assert_says(
+        &rate_limit("unit: day\nrequestsperunit: 5"),
+        &[
+            &format!("f.yaml:6:7: {unknown} 'requestsperunit': did you mean 'requests_per_unit'?"),
+            "?f.yaml:4:5: 'requests_per_unit' is missing",
+        ],
+    );
+    // the reference looks at one flat list, and ignores what is out of place
+    assert_says(
+        &descriptor("key: k\nunit: day"),
+        &[&format!("f.yaml:4:5: {unknown} 'unit': it belongs under 'rate_limit'")],
+    );
+    assert_says(
+        "domain: d\nkey: k\n",
+        &[&format!(
+            "f.yaml:2:1: {unknown} 'key': it belongs in a descriptor; at the top of a file there are domain, descriptors"
+        )],
+    );
+    assert_says(
+        "domain: d\nxyz: 1\n",
+        &[&format!("f.yaml:2:1: {unknown} 'xyz': at the top of a file there are")],
+    );
+}
+
+#[test]
+fn lists_of_anything_but_mappings() {
+    let message = "config error, yaml file contains list of type other than map:";
+    assert_says(
+        "domain: d\ndescriptors:\n  - a\n  - key: k\n  - [b, 1]\n  -\n",
+        &[
+            &format!("f.yaml:3:5: {message} a"),
+            &format!("f.yaml:5:5: {message} [b 1]"),
+            &format!("f.yaml:6:4: {message} <nil>"),
+        ],
+    );
+}
+
+#[test]
+fn values_of_another_type() {
+    let wrong = |text: &str, at: &str, message: &str| {
+        assert_says(&rate_limit(text), &[&format!("f.yaml:{at}: error loading config file: {message}")]);
+    };
+    for number in ["-1", "4294967296", "1.5", "'5'", "ten", "[5]"] {
+        let text = format!("unit: day\nrequests_per_unit: {number}");
+        wrong(&text, "6:26", "'requests_per_unit' must be a whole number from 0 to 4294967295, not ");
+    }
+    wrong(
+        "unit: day\nrequests_per_unit: 1\nunit_multiplier: 0",
+        "7:24",
+        "'unit_multiplier' must be a whole number from 1 to 4294967295, not '0'",
+    );
+    wrong("unit: [day]\nrequests_per_unit: 1", "5:13", "'unit' must be text, not a list");
+    wrong(
+        "unlimited: maybe\nunit: day\nrequests_per_unit: 1",
+        "5:18",
+        "'unlimited' must be true or false, not the text 'maybe'",
+    );
+    assert_says(
+        &descriptor("key: k\nshadow_mode: 'true'"),
+        &["f.yaml:4:18: error loading config file: 'shadow_mode' must be true or false, not the text 'true'"],
+    );
+    assert_says(
+        &descriptor("key: k\nrate_limit: [a]"),
+        &["f.yaml:4:17: error loading config file: 'rate_limit' must be a mapping of unit, "],
+    );
+    assert_says(
+        "- a\n",
+        &[
+            "f.yaml:1:1: error loading config file: a rule file must be a mapping of domain, descriptors, not a list",
+        ],
+    );
+}
+
+#[test]
+fn two_spellings_of_a_limit() {
+    assert_says(
+        &rate_limit("unit: day\nrequests: 5"),
+        &[
+            "f.yaml:6:7: 'requests' and 'unit' are of two spellings of a limit; write either 'requests' and 'per', or",
+        ],
+    );
+    assert_says(
+        &rate_limit("requests: 5"),
+        &["f.yaml:5:7: 'requests' needs 'per' beside it, such as 'per: 1m'"],
+    );
+    assert_says(&rate_limit("per: 1m"), &["f.yaml:5:7: 'per' needs 'requests' beside it"]);
+}
+
+#[test]
+fn periods() {
+    for period in ["10", "0s", "1.5h", "366d", "1y", "1h30m", "'10 s'"] {
+        let written = period.trim_matches('\'');
+        assert_says(
+            &rate_limit(&format!("requests: 1\nper: {period}")),
+            &[&format!(
+                "f.yaml:6:12: '{written}' is no period; write a whole number and ms, s, m, h or d, from 1ms to 365d"
+            )],
+        );
+    }
+    assert_says(
+        &rate_limit("unit: year\nrequests_per_unit: 1\nunit_multiplier: 2"),
+        &["f.yaml:7:24: 2 times 365d is longer than 365d"],
+    );
+}
+
+#[test]
+fn values() {
+    assert_says(&descriptor("key: k\nvalues: []"), &["f.yaml:4:13: 'values' must not be empty"]);
+    assert_says(
+        &descriptor("key: k\nvalues: [a, '', b]"),
+        &["f.yaml:4:17: a value in 'values' must not be empty"],
+    );
+    assert_says(&descriptor("key: k\nvalues: [a, b, a]"), &["f.yaml:4:20: the value 'a' is there twice"]);
+    assert_says(
+        &descriptor("key: k\nvalues: [a, [b]]"),
+        &["f.yaml:4:17: 'values' must be a list of texts, not of a list"],
+    );
+    assert_says(
+        &descriptor("key: k\nvalues: a"),
+        &["f.yaml:4:13: error loading config file: 'values' must be a list, not the text 'a'"],
+    );
+    assert_says(
+        &descriptor("key: k\nvalue: a\nvalues: [b]"),
+        &["f.yaml:5:5: a descriptor has either 'value' or 'values'"],
+    );
+}
+
+#[test]
+fn yaml_that_is_none() {
+    assert_says("'''", &["f.yaml:1:1: error loading config file: "]);
+    assert_says("domain: d\n\tdescriptors: x\n", &["f.yaml:1:9: error loading config file: "]);
+    assert_says("domain: d\ndescriptors: *x\n", &["f.yaml:2:14: error loading config file: "]);
+    assert_says(
+        "domain: d\ndescriptors: &x [*x]\n",
+        &["f.yaml:2:18: error loading config file: an anchor's value must not contain itself"],
+    );
+    assert_says(
+        "domain: d\ndescriptors: []\ndomain: e\n",
+        &["f.yaml:3:1: error loading config file: the key 'domain' is already there, at 1:1"],
+    );
+    assert_says(
+        "domain: d\n---\ndomain: e\n",
+        &["f.yaml:3:1: error loading config file: only the first document of a file is read"],
+    );
+    assert_says("---\ndomain: d\n...\n---\n", &[]);
+}
+
+#[test]
+fn what_is_hardly_meant() {
+    assert_says(
+        &rate_limit("unit: day"),
+        &["?f.yaml:4:5: 'requests_per_unit' is missing, so it is 0 and every request"],
+    );
+    assert_says(
+        &rate_limit("unit: day\nrequests_per_unit: 010"),
+        &["?f.yaml:6:26: '010' begins with 0, so YAML reads it as octal: 8"],
+    );
+    assert_says(&descriptor("key: 'k*'"), &["?f.yaml:3:10: a '*' in a key stands for itself"]);
+    let late = "domain: d\ndescriptors:\n- {key: a, value: x*}\n- {key: b, value: xy*}\n- {key: a, value: xy*}\n- {key: a, value: xyz}\n";
+    assert_says(late, &["?f.yaml:5:3: this can never match: 'x*' at f.yaml:3:3 comes first"]);
+    let alone = "domain: d\ndescriptors:\n- {key: a}\n- {key: a, value: '*'}\n";
+    assert_says(alone, &["?f.yaml:3:3: this can never match: '*' at f.yaml:4:3 comes first"]);
+    assert_says("domain: d\ndescriptors:\n- {key: a, value: xy*}\n- {key: a, value: x*}\n- key: a\n", &[]);
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once() {
+    let text = "domain: d\ndescriptors:\n- value: v\n- key: a\n  rate_limit: {unit: x}\n- key: a\n  foo: 1\n";
+    assert_says(
+        text,
+        &[
+            "f.yaml:3:3: descriptor has empty key",
+            "f.yaml:5:22: invalid rate limit unit 'x'",
+            "f.yaml:6:3: duplicate descriptor composite key 'd.a'",
+            "f.yaml:7:3: config error, unknown key 'foo'",
+        ],
+    );
+}
+
+#[test]
+fn what_an_alias_repeats_is_told_once() {
+    let text = "domain: d\ndescriptors:\n- key: a\n  rate_limit: &r {unit: x}\n- key: b\n  rate_limit: *r\n";
+    assert_says(text, &["f.yaml:4:25: invalid rate limit unit 'x'"]);
+}
