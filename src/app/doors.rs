@@ -69,8 +69,8 @@ impl Doors {
             server.serve(listener, stop, drain).await;
             Ok(())
         });
-        doors.spawn(http::serve(self.http, http::router(context.clone()), until()));
-        doors.spawn(http::serve(self.debug, http::debug_router(context.clone()), until()));
+        doors.spawn(http::serve(self.http, http::router(context), until()));
+        doors.spawn(http::serve(self.debug, http::debug_router(context), until()));
         if let Some((listener, path)) = self.prometheus {
             let router = http::metrics_router(&context.stats, path, context.time_unit);
             doors.spawn(http::serve(listener, router, until()));

@@ -2,8 +2,10 @@
 
 pub mod call;
 mod check;
+mod descriptors;
 mod explain;
 
 pub use call::call;
 pub use check::check;
+pub use descriptors::{Descriptors, parse_entry};
 pub use explain::explain;
