@@ -82,9 +82,7 @@ impl Serving {
         // what it logs while it starts comes first
         while listening.is_none() {
             let mut line = String::new();
-            if stderr.read_line(&mut line).expect("a line") == 0 {
-                panic!("it does not listen: {before}");
-            }
+            assert!(stderr.read_line(&mut line).expect("a line") > 0, "it does not listen: {before}");
             listening = line.trim_end().strip_prefix("weir: listening ").map(str::to_owned);
             before.push_str(&line);
         }
