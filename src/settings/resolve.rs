@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// An hour.
-const HOUR: Duration = Duration::from_secs(60 * 60);
+const HOUR: Duration = Duration::from_hours(1);
 
 impl Settings {
     /// The settings that `flags`, and where they are silent `environment`, come to.

@@ -2,6 +2,7 @@
 
 use weir::proto::envoy::service::ratelimit::v3::rate_limit_response::{
     Code::{Ok, OverLimit},
+    RateLimit,
     rate_limit::Unit,
 };
 
@@ -63,10 +64,8 @@ async fn windows_are_aligned_to_the_epoch_and_say_when_they_end() {
 #[tokio::test]
 async fn every_unit_has_its_length() {
     let units = ["second", "MINUTE", "Hour", "day", "week", "month", "year"];
-    let rules: String = units
-        .iter()
-        .map(|unit| format!("  - key: {unit}\n    rate_limit: {{ unit: {unit}, requests_per_unit: 1 }}\n"))
-        .collect();
+    let rule = |unit| format!("  - key: {unit}\n    rate_limit: {{ unit: {unit}, requests_per_unit: 1 }}\n");
+    let rules = units.map(rule).concat();
     let mut weir = Weir::start(&format!("domain: d\ndescriptors:\n{rules}")).await;
     let lengths = [1, 60, 3_600, 86_400, 7 * 86_400, 30 * 86_400, 365 * 86_400];
     let codes = [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
@@ -75,7 +74,7 @@ async fn every_unit_has_its_length() {
         let status = &answer.statuses[0];
         let reset = status.duration_until_reset.expect("there is a limit");
         assert_eq!(reset.seconds, i64::try_from(length - NOW % length).expect("it is short"), "{unit}");
-        assert_eq!(status.current_limit.as_ref().map(|limit| limit.unit()), Some(code));
+        assert_eq!(status.current_limit.as_ref().map(RateLimit::unit), Some(code));
     }
 }
 

@@ -42,7 +42,7 @@ fn service(name: &str) -> HealthCheckRequest {
 #[tokio::test]
 async fn health_fails_before_anything_else_stops() {
     // long enough that the test ends before the delay does
-    let mut weir = Weir::start_with(RULES, &[("WEIR_STOP_DELAY", "1h")]).await;
+    let weir = Weir::start_with(RULES, &[("WEIR_STOP_DELAY", "1h")]).await;
     let mut health = HealthClient::new(channel(&weir).await);
     for name in ["ratelimit", ""] {
         let status = health.check(service(name)).await.expect("it is known").into_inner().status();

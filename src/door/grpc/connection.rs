@@ -22,7 +22,7 @@ use tonic::service::Routes;
 const MAX_CONCURRENT_STREAMS: u32 = 4096;
 
 /// A connection that is silent for so long is asked whether its client is still there …
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(60);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_mins(1);
 
 /// … and is closed if no answer comes within this.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);

@@ -1,0 +1,250 @@
+//! The command line, as a user types it.
+
+#[path = "../support/child.rs"]
+mod child;
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpStream,
+};
+
+use tempfile::TempDir;
+
+use crate::child::{Serving, run, stderr, stdout};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: hello
+    rate_limit: { unit: year, requests_per_unit: 2 }
+  - key: free
+    rate_limit: { unlimited: true }
+";
+
+fn rules(text: &str) -> TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("rules.yaml"), text).expect("a file in it");
+    dir
+}
+
+fn path(dir: &TempDir) -> &str {
+    dir.path().to_str().expect("a plain path")
+}
+
+const NO_DELAY: (&str, &str) = ("WEIR_STOP_DELAY", "0");
+
+#[test]
+fn call_prints_the_answer_and_tells_it_by_its_exit_code() {
+    let dir = rules(RULES);
+    let weir = Serving::start(path(&dir), &[]);
+    let call = |arguments: &[&str]| {
+        run(&[&["call", "--address", weir.address("grpc"), "--domain", "shop"], arguments].concat(), &[])
+    };
+    let first = call(&["hello=world"]);
+    assert_eq!(first.status.code(), Some(0), "{}", stderr(&first));
+    let text = stdout(&first);
+    assert!(text.starts_with("OK\n  hello=world: OK, 1 of 2 left in each year, reset in "), "{text}");
+    assert_eq!(call(&["--hits", "0", "hello=world"]).status.code(), Some(0));
+    assert_eq!(call(&["hello=world"]).status.code(), Some(0));
+    let over = call(&["hello=world", "--and", "free=a"]);
+    assert_eq!(over.status.code(), Some(2));
+    assert!(stdout(&over).starts_with("OVER_LIMIT\n  hello=world: OVER_LIMIT"), "{}", stdout(&over));
+    assert!(stdout(&over).contains("\n  free=a: OK, unlimited\n"), "{}", stdout(&over));
+    assert_eq!(call(&["--refund", "--hits", "2", "hello=world"]).status.code(), Some(0));
+    assert_eq!(call(&["hello=world"]).status.code(), Some(0));
+    assert_eq!(call(&["--limit", "0/day", "any=thing"]).status.code(), Some(2));
+    let json = call(&["--json", "free=x"]);
+    let json: serde_json::Value = serde_json::from_str(&stdout(&json)).expect("it is JSON");
+    let expected = serde_json::json!({
+        "overallCode": "OK",
+        "statuses": [{ "code": "OK", "limitRemaining": u32::MAX }],
+    });
+    assert_eq!(json, expected);
+}
+
+#[test]
+fn call_says_why_there_is_no_answer() {
+    let dir = rules(RULES);
+    let weir = Serving::start(path(&dir), &[]);
+    let refused = run(&["call", "--address", weir.address("grpc"), "--domain", "", "hello=world"], &[]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        stderr(&refused).contains("Unknown: rate limit domain must not be empty"),
+        "{}",
+        stderr(&refused)
+    );
+    let nobody = run(&["call", "--address", "unix:/nowhere/weir.sock", "--domain", "d", "a=b"], &[]);
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(
+        stderr(&nobody).starts_with("weir: error: cannot reach unix:/nowhere/weir.sock: "),
+        "{}",
+        stderr(&nobody)
+    );
+}
+
+#[test]
+fn what_is_typed_wrong_is_an_error_and_not_over_a_limit() {
+    for arguments in [
+        &["call", "--domain", "d", "hello"][..],
+        &["call", "--domain", "d", "--limit", "10/fortnight", "a=b"],
+        &["call", "a=b"],
+        &["serve", "--no-such-flag"],
+        &["explain", "--domain", "d", "=x"],
+        &["nonsense"],
+    ] {
+        let output = run(arguments, &[]);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).starts_with("error: "), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn help_and_version_are_there() {
+    let help = run(&["--help"], &[]);
+    assert_eq!(help.status.code(), Some(0));
+    for word in ["serve", "check", "explain", "call", "--config", "GRPC_PORT", "RUNTIME_ROOT", "Examples:"] {
+        assert!(stdout(&help).contains(word), "{word}: {}", stdout(&help));
+    }
+    let version = run(&["--version"], &[]);
+    assert_eq!(stdout(&version), format!("weir {}\n", env!("CARGO_PKG_VERSION")));
+    assert!(stdout(&run(&["call", "--help"], &[])).contains("--and"));
+}
+
+#[test]
+fn a_signal_stops_it_in_good_order() {
+    let dir = rules(RULES);
+    for signal in ["TERM", "INT"] {
+        let weir = Serving::start(path(&dir), &[NO_DELAY, ("LOG_LEVEL", "info")]);
+        weir.signal(signal);
+        let (status, said) = weir.ended();
+        assert_eq!(status.code(), Some(0), "{said}");
+        assert!(said.contains("stopping"), "{said}");
+    }
+}
+
+#[test]
+fn a_second_signal_stops_it_at_once() {
+    let dir = rules(RULES);
+    let weir = Serving::start(path(&dir), &[("WEIR_STOP_DELAY", "1h")]);
+    weir.signal("TERM");
+    // the first one has been heard when health fails
+    while get(weir.address("http"), "/healthcheck").starts_with("HTTP/1.1 200") {
+        std::thread::yield_now();
+    }
+    weir.signal("TERM");
+    let (status, said) = weir.ended();
+    assert_eq!(status.code(), Some(1), "{said}");
+}
+
+#[test]
+fn sighup_has_the_rules_read_again() {
+    let dir = rules(RULES);
+    let weir = Serving::start(path(&dir), &[]);
+    let loads = || {
+        let page = get(weir.address("debug"), "/stats");
+        let line = page.lines().find_map(|line| line.strip_prefix("ratelimit.service.config_load_success: "));
+        line.map(str::to_owned)
+    };
+    assert_eq!(loads().as_deref(), Some("1"));
+    weir.signal("HUP");
+    let begun = std::time::Instant::now();
+    while loads().as_deref() != Some("2") {
+        assert!(begun.elapsed().as_secs() < 20, "not in time");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn the_references_variables_are_understood() {
+    let root = tempfile::tempdir().expect("a directory");
+    fs::create_dir_all(root.path().join("sub/config")).expect("directories in it");
+    fs::write(root.path().join("sub/config/rules.yaml"), RULES).expect("a file in them");
+    let socket = root.path().join("weir.sock");
+    let variables = [
+        ("RUNTIME_ROOT", path(&root)),
+        ("RUNTIME_SUBDIRECTORY", "sub"),
+        ("GRPC_UDS", socket.to_str().expect("a plain path")),
+        ("USE_PROMETHEUS", "true"),
+        ("PROMETHEUS_ADDR", "127.0.0.1:0"),
+        ("PROMETHEUS_PATH", "/numbers"),
+        NO_DELAY,
+    ];
+    let weir = Serving::start_by_environment(&variables);
+    assert_eq!(weir.address("grpc"), format!("unix:{}", socket.display()));
+    let called = run(&["call", "--address", weir.address("grpc"), "--domain", "shop", "hello=x"], &[]);
+    assert_eq!(called.status.code(), Some(0), "{}", stderr(&called));
+    let page = get(weir.address("prometheus"), "/numbers");
+    assert!(
+        page.contains("ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"hello\"} 1"),
+        "{page}"
+    );
+}
+
+#[test]
+fn bad_settings_are_all_told_and_nothing_starts() {
+    let variables = [("GRPC_PORT", "99999"), ("SHADOW_MODE", "maybe"), ("REDIS_URL", "redis:6379")];
+    let output = run(&[], &variables);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    for part in
+        ["GRPC_PORT is \"99999\"", "SHADOW_MODE is \"maybe\"", "REDIS_URL is \"redis:6379\"", "memory only"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let level = run(&["--log-level", "loud"], &[]);
+    assert_eq!(level.status.code(), Some(1));
+    assert!(stderr(&level).contains("'loud'"), "{}", stderr(&level));
+}
+
+#[test]
+fn bad_first_rules_stop_the_start_with_their_place() {
+    let dir = rules("domain: shop\ndescriptors:\n  - key: hello\n    rate_limit:\n      unit: fortnight\n");
+    let output =
+        run(&["serve", "--config", path(&dir), "--grpc-port", "0", "--port", "0", "--debug-port", "0"], &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(
+        text.contains("rules.yaml:5:13: ") && text.contains("invalid rate limit unit 'fortnight'"),
+        "{text}"
+    );
+    assert!(!text.contains("listening"), "{text}");
+    let missing = run(&["serve", "--config", "/nowhere/at/all"], &[]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(stderr(&missing).contains("/nowhere/at/all"), "{}", stderr(&missing));
+}
+
+#[test]
+fn a_port_that_is_taken_is_told() {
+    let dir = rules(RULES);
+    let weir = Serving::start(path(&dir), &[]);
+    let port = weir.address("grpc").rsplit_once(':').expect("a port").1;
+    let arguments = ["--config", path(&dir), "--grpc-host", "127.0.0.1", "--grpc-port", port];
+    let second = run(&[&arguments[..], &["--port", "0", "--debug-port", "0"]].concat(), &[]);
+    assert_eq!(second.status.code(), Some(1));
+    let expected = format!("weir: error: cannot listen on 127.0.0.1:{port}: ");
+    assert!(stderr(&second).contains(&expected), "{}", stderr(&second));
+}
+
+#[test]
+fn check_and_explain_tell_by_their_exit_code_as_well() {
+    let good = rules(RULES);
+    let checked = run(&["check", path(&good)], &[]);
+    assert_eq!(checked.status.code(), Some(0), "{}", stdout(&checked));
+    let bad = rules("domain: shop\ndescriptors:\n  - kee: hello\n");
+    let checked = run(&["check", path(&bad)], &[]);
+    assert_eq!(checked.status.code(), Some(1));
+    assert!(stdout(&checked).contains("rules.yaml:3:5: "), "{}", stdout(&checked));
+    let explained = run(&["explain", "--config", path(&good), "--domain", "shop", "hello=world"], &[]);
+    assert_eq!(explained.status.code(), Some(0), "{}", stderr(&explained));
+    assert!(stdout(&explained).contains("rules.yaml:4"), "{}", stdout(&explained));
+}
+
+/// A page, with its status line.
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n").expect("it takes it");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("a page");
+    page
+}

@@ -1,0 +1,127 @@
+//! weir as its users start it: a process of its own, on free ports.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Within this everything that a test waits for happens, unless it never does.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A weir that serves. Killed when it is dropped.
+pub(crate) struct Serving {
+    child: Child,
+    /// `grpc=… http=… debug=…`, as it says itself.
+    listening: String,
+    /// All that it says, when it has ended.
+    rest: mpsc::Receiver<String>,
+}
+
+/// The command, in an environment that no variable of the test's own gets into.
+pub(crate) fn weir(arguments: &[&str], variables: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(arguments).env_clear().envs(variables.iter().copied()).stdin(Stdio::null());
+    command
+}
+
+/// Runs it to its end.
+pub(crate) fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut child = weir(arguments, variables)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it can be started");
+    wait(&mut child);
+    child.wait_with_output().expect("its output")
+}
+
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn wait(child: &mut Child) -> ExitStatus {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("its state") {
+            return status;
+        }
+        if begun.elapsed() > DEADLINE {
+            child.kill().expect("it can be killed");
+            panic!("it did not end in time");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+impl Serving {
+    /// Serves the rules of `dir`.
+    pub(crate) fn start(dir: &str, variables: &[(&str, &str)]) -> Self {
+        let here = ["--grpc-host", "127.0.0.1", "--host", "127.0.0.1", "--debug-host", "127.0.0.1"];
+        let any = ["--grpc-port", "0", "--port", "0", "--debug-port", "0"];
+        Self::new(weir(&[&["serve", "--config", dir][..], &here, &any].concat(), variables))
+    }
+
+    /// Serves as `variables` say.
+    pub(crate) fn start_by_environment(variables: &[(&str, &str)]) -> Self {
+        let mut command = weir(&[], &[("HOST", "127.0.0.1"), ("DEBUG_HOST", "127.0.0.1")]);
+        command.envs([("PORT", "0"), ("DEBUG_PORT", "0")]).envs(variables.iter().copied());
+        Self::new(command)
+    }
+
+    fn new(mut command: Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("it can be started");
+        let mut stderr = BufReader::new(child.stderr.take().expect("it is piped"));
+        let (mut before, mut listening) = (String::new(), None);
+        // what it logs while it starts comes first
+        while listening.is_none() {
+            let mut line = String::new();
+            assert!(stderr.read_line(&mut line).expect("a line") > 0, "it does not listen: {before}");
+            listening = line.trim_end().strip_prefix("weir: listening ").map(str::to_owned);
+            before.push_str(&line);
+        }
+        let listening = listening.unwrap_or_default();
+        let (said, rest) = mpsc::channel();
+        thread::spawn(move || {
+            let mut text = before;
+            // a child that is killed may end in the middle of a character
+            let _ = stderr.read_to_string(&mut text);
+            let _ = said.send(text);
+        });
+        Self { child, listening, rest }
+    }
+
+    /// The address of the door of that name.
+    pub(crate) fn address(&self, door: &str) -> &str {
+        let mut doors = self.listening.split(' ').filter_map(|word| word.split_once('='));
+        doors.find(|(name, _)| *name == door).expect("it has this door").1
+    }
+
+    /// Sends it a signal, such as `TERM`.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("kill can be started");
+        assert!(sent.success());
+    }
+
+    /// Waits for its end. How it ended, and what it said.
+    pub(crate) fn ended(mut self) -> (ExitStatus, String) {
+        let status = wait(&mut self.child);
+        let said = self.rest.recv_timeout(DEADLINE).expect("its output ends with it");
+        (status, said)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // it may have ended already
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
