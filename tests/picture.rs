@@ -1,5 +1,7 @@
 //! The picture in the documentation: what each algorithm admits of the same traffic. Drawn anew and compared.
 
+use std::fmt::Write as _;
+
 use weir::{
     config,
     limit::{Direction, Hits, Limit, Period, Timestamp, algorithm::Counter, decide},
@@ -42,8 +44,8 @@ fn the_documentation_shows_what_each_algorithm_admits() {
         picture += &if tick % 10 == 0 { (tick / 10).to_string() } else { " ".to_owned() };
     }
     picture = picture.trim_end().to_owned() + "\n";
-    picture +=
-        &format!("{:<16} {}\n", "offered", (0..TICKS).map(|tick| mark(offered(tick))).collect::<String>());
+    let traffic: String = (0..TICKS).map(|tick| mark(offered(tick))).collect();
+    writeln!(picture, "{:<16} {traffic}", "offered").expect("a string takes anything");
     for (name, yaml) in [
         ("fixed_window", "{ requests: 5, per: 1s }"),
         ("sliding_window", "{ requests: 5, per: 1s, algorithm: sliding_window }"),
