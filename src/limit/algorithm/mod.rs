@@ -8,7 +8,7 @@ mod sliding_window;
 mod token_bucket;
 
 pub use fixed_window::FixedWindow;
-pub use sliding_window::SlidingWindow;
+pub use sliding_window::{SlidingWindow, Span};
 pub use token_bucket::{Bucket, Refill, TokenBucket};
 
 use super::{
@@ -172,6 +172,22 @@ impl Counter {
                 Timestamp::from_secs(idle_at.0.into())
             }
         }
+    }
+
+    /// A counter of this state, for a store that keeps states elsewhere.
+    #[must_use]
+    pub fn of_sliding_window(window: SlidingWindow, tier: &Tier) -> Self {
+        let mut counter = Self::SlidingWindow(Box::new(window), IdleAt::default());
+        counter.keep(tier);
+        counter
+    }
+
+    /// A counter of this state, for a store that keeps states elsewhere.
+    #[must_use]
+    pub fn of_token_bucket(bucket: TokenBucket, tier: &Tier) -> Self {
+        let mut counter = Self::TokenBucket(bucket, IdleAt::default());
+        counter.keep(tier);
+        counter
     }
 
     /// Keeps the time at which it will be idle, where it is kept.

@@ -26,9 +26,11 @@ pub struct SlidingWindow {
 
 /// Hits that were taken shortly after each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
-    last: Timestamp,
-    hits: u32,
+pub struct Span {
+    /// When the last of them was taken.
+    pub last: Timestamp,
+    /// How many there are.
+    pub hits: u32,
 }
 
 /// How long a span may last: rounded up, so that a shortest one is longer than none.
@@ -44,6 +46,24 @@ impl Span {
 }
 
 impl SlidingWindow {
+    /// A window of `spans`, oldest first, the newest of which began at `opened`.
+    #[must_use]
+    pub const fn new(opened: Timestamp, spans: Vec<Span>) -> Self {
+        Self { opened, spans }
+    }
+
+    /// When the newest span began.
+    #[must_use]
+    pub const fn opened(&self) -> Timestamp {
+        self.opened
+    }
+
+    /// Oldest first.
+    #[must_use]
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
     /// The spans that count at `now`, oldest first.
     fn counting(&self, tier: &Tier, now: Timestamp) -> &[Span] {
         let gone = self.spans.iter().take_while(|span| span.gone_at(tier) <= now).count();
