@@ -16,8 +16,8 @@ pub trait Remote: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If the store could not be asked, or did not answer in time. Commands may then have been carried out all the same, so
-    /// none must be repeated that would count twice.
+    /// If the store could not be asked, or did not answer in time. Unless the error [is undone](RemoteError::is_undone),
+    /// commands may have been carried out all the same, so none must be repeated that would count twice.
     fn call(&self, commands: Vec<Command>) -> impl Future<Output = Result<Replies, RemoteError>> + Send;
 
     /// Says that the instance named `instance` lives for `ttl` from now, and tells how many do, this one included. With a
@@ -113,4 +113,15 @@ pub enum RemoteError {
     /// It refused the command: it was not carried out.
     #[error("the store refused: {0}")]
     Refused(String),
+    /// It was never sent, since there is no connection or too much is waiting already: it was not carried out.
+    #[error("the store is not connected: {0}")]
+    NotSent(String),
+}
+
+impl RemoteError {
+    /// Whether the command was certainly not carried out, so that it may be tried again.
+    #[must_use]
+    pub const fn is_undone(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::NotSent(_))
+    }
 }
