@@ -70,6 +70,12 @@ impl SlidingWindow {
         &self.spans[gone..]
     }
 
+    /// Drops the spans that do not count any more.
+    fn forget(&mut self, tier: &Tier, now: Timestamp) {
+        let gone = self.spans.len() - self.counting(tier, now).len();
+        self.spans.drain(..gone);
+    }
+
     fn sum(&self, tier: &Tier, now: Timestamp) -> Hits {
         Hits(self.counting(tier, now).iter().map(|span| u64::from(span.hits)).sum())
     }
@@ -90,8 +96,7 @@ impl State for SlidingWindow {
             return;
         }
         let hits = u32::try_from(hits.0).unwrap_or(u32::MAX);
-        let gone = self.spans.len() - self.counting(tier, now).len();
-        self.spans.drain(..gone);
+        self.forget(tier, now);
         match self.spans.last_mut() {
             Some(newest) if now < self.opened.after(longest_span(tier)) => {
                 // a clock that steps back must not shorten what is remembered
@@ -107,17 +112,17 @@ impl State for SlidingWindow {
 
     fn refuse(&mut self, _tier: &Tier, _now: Timestamp) {}
 
-    /// The youngest hits go first: they would have counted the longest.
-    fn give_back(&mut self, _tier: &Tier, _now: Timestamp, hits: Hits) {
+    /// The oldest hits go first. Which ones were meant nobody says; to leave the younger ones, which count for longer,
+    /// keeps the promise whichever they were.
+    fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
+        self.forget(tier, now);
         let mut left = hits.0;
-        while let Some(newest) = self.spans.last_mut() {
-            if u64::from(newest.hits) > left {
-                newest.hits -= u32::try_from(left).unwrap_or(newest.hits);
-                return;
-            }
-            left -= u64::from(newest.hits);
-            self.spans.pop();
+        for span in &mut self.spans {
+            let given = u32::try_from(left).map_or(span.hits, |left| left.min(span.hits));
+            span.hits -= given;
+            left -= u64::from(given);
         }
+        self.spans.retain(|span| span.hits > 0);
     }
 
     fn report(&self, tier: &Tier, now: Timestamp) -> Report {
@@ -199,14 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn the_youngest_hits_are_given_back_first() {
+    fn the_oldest_hits_are_given_back_first() {
         let tier = tier(10);
         let mut window = SlidingWindow::unused(&tier, at(100_000));
         window.take(&tier, at(100_000), Hits(4));
         window.take(&tier, at(105_000), Hits(6));
         window.give_back(&tier, at(105_000), Hits(7));
         assert_eq!(window.used(), Hits(3));
-        assert_eq!(window.report(&tier, at(105_000)).until_full, Period::from_secs(7));
+        assert_eq!(window.report(&tier, at(105_000)).until_full, Period::from_secs(12));
         window.give_back(&tier, at(105_000), Hits(u64::MAX));
         assert_eq!(window.used(), Hits(0));
     }
