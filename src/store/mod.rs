@@ -4,6 +4,7 @@
 
 mod memory;
 pub mod remote;
+pub mod simulated;
 
 use std::future::Future;
 
