@@ -5,6 +5,7 @@
 pub mod coordinated;
 mod memory;
 pub mod remote;
+pub mod simulated;
 
 use std::future::Future;
 
