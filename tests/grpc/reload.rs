@@ -3,7 +3,6 @@
 use std::{
     fs,
     net::SocketAddr,
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -18,7 +17,7 @@ use tonic::Code;
 use weir::app::AppError;
 
 use crate::{
-    in_process::{Weir, connect, until},
+    in_process::{Weir, connect, replace, until},
     wire::{descriptor, gist, request},
 };
 
@@ -27,13 +26,6 @@ fn rules(limit: u32) -> String {
     let rule =
         |key| format!("  - key: {key}\n    rate_limit: {{ unit: hour, requests_per_unit: {limit} }}\n");
     format!("domain: d\ndescriptors:\n{}{}", rule("a"), rule("b"))
-}
-
-/// Puts `text` in the place of the file, at once, as editors and deployments do.
-fn replace(file: &Path, text: &str) {
-    let beside = file.parent().and_then(Path::parent).expect("a directory above").join("next");
-    fs::write(&beside, text).expect("a file");
-    fs::rename(&beside, file).expect("it is put there");
 }
 
 /// The body of a page.
