@@ -15,7 +15,7 @@ pub struct Flags {
     /// Serve gRPC on this port; 0 for any that is free [`GRPC_PORT`, 8081]
     #[arg(long, value_name = "PORT")]
     pub grpc_port: Option<String>,
-    /// Serve gRPC on this unix socket instead [`GRPC_UDS`]
+    /// Serve gRPC on this unix socket instead [`GRPC_UDS`, unset]
     #[arg(long, value_name = "PATH")]
     pub grpc_uds: Option<String>,
     /// Serve /json, /healthcheck and /metrics on this interface [`HOST`, 0.0.0.0]
