@@ -245,14 +245,6 @@ descriptors:
 }
 
 #[test]
-fn the_rules_that_are_served_by_default_are_right() {
-    let mut out = Vec::new();
-    let ok = command::check("config".as_ref(), &Options::default(), &mut out).expect("written");
-    let said = String::from_utf8(out).expect("text");
-    assert!(ok && said.ends_with(" rules, 0 warnings\n") && said.lines().count() == 1, "{said}");
-}
-
-#[test]
 fn rules_that_are_wrong_cannot_be_explained() {
     let dir = dir("domain: d\nfoo: 1\n");
     let mut out = Vec::new();
