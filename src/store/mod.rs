@@ -3,6 +3,7 @@
 //! A store runs the pure algorithms of [`limit`](crate::limit) atomically. It knows no protocol, and no protocol knows it.
 
 mod memory;
+pub mod redis;
 pub mod remote;
 
 use std::future::Future;
