@@ -3,6 +3,7 @@
 //! Two steps: [`Flags`] are raw text, as clap read it. [`Settings::resolve`] puts flags before variables before
 //! defaults, and tells of everything that is wrong at once.
 
+mod coordination;
 mod environment;
 mod flags;
 mod read;
@@ -19,6 +20,7 @@ pub use read::{SettingError, SettingErrors};
 use crate::{
     limiter,
     observe::{log::Format, prometheus::TimeUnit, statsd::StatsdSettings},
+    store::{coordinated, redis},
 };
 
 /// Everything that can be set, resolved.
@@ -43,6 +45,10 @@ pub struct Settings {
     pub log: LogSettings,
     /// How requests are decided.
     pub limiter: limiter::Settings,
+    /// The Redis that counts are shared through, if there is one.
+    pub redis: Option<redis::Settings>,
+    /// How instances count together, if there is one.
+    pub coordination: coordinated::Settings,
     /// `WEIR_MAX_COUNTERS`: counters that the memory store holds, at least 1.
     pub max_counters: usize,
     /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: without a domain in the rules the service is not healthy.

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use super::{
     Address, Environment, Flags, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings,
-    SettingErrors, Settings, StopSettings, read::Reader, unsupported, value,
+    SettingErrors, Settings, StopSettings, coordination::coordination, read::Reader, unsupported, value,
 };
 use crate::{
     limit::{HeaderNames, HeaderStyle, Modes, Scope},
@@ -24,6 +24,10 @@ impl Settings {
     pub fn resolve(flags: &Flags, environment: &dyn Environment) -> Result<Self, SettingErrors> {
         let mut reader = Reader::new(flags, environment);
         let read = &mut reader;
+        let max_counters = read.parsed("WEIR_MAX_COUNTERS", 1_000_000, |text| {
+            let counters = text.parse().ok().filter(|counters| *counters > 0);
+            counters.ok_or("a number of counters, at least 1")
+        });
         let settings = Self {
             rules: rules(read, flags),
             grpc: grpc(read),
@@ -45,10 +49,9 @@ impl Settings {
                 ),
             },
             limiter: limiter(read),
-            max_counters: read.parsed("WEIR_MAX_COUNTERS", 1_000_000, |text| {
-                let counters = text.parse().ok().filter(|counters| *counters > 0);
-                counters.ok_or("a number of counters, at least 1")
-            }),
+            redis: None,
+            coordination: coordination(read, max_counters),
+            max_counters,
             healthy_with_rules_only: read.bool("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"),
             stop: StopSettings {
                 delay: read.duration("WEIR_STOP_DELAY", Duration::from_secs(1)),
