@@ -200,7 +200,7 @@ end
 function bucket.load(tier, text)
   -- so small a unit that rounding is beyond notice, and so large a one that all sums stay exact
   tier.unit = tier.burst < 1048576 and 4294967296 or 1048576
-  tier.kept_as_of, tier.kept = now, 0
+  tier.kept_as_of, tier.kept, tier.exists = now, 0, text
   if text then
     local as_of, taken = string.match(text, '^b (%d+) ([%d.e+-]+)$')
     tier.kept_as_of, tier.kept = tonumber(as_of), tonumber(taken)
@@ -237,7 +237,8 @@ function bucket.take(tier, n)
 end
 
 function bucket.give_back(tier, n)
-  keep(tier, tier.as_of, math.max(0, tier.taken - n))
+  -- the clock of a bucket starts with its first hit
+  if tier.exists then keep(tier, tier.as_of, math.max(0, tier.taken - n)) end
 end
 
 -- Whole tokens that have come back stay; the one that was on its way is lost.
