@@ -112,6 +112,17 @@ local function gone(tier)
   return n
 end
 
+local function drop(tier)
+  table.remove(tier.last, 1)
+  table.remove(tier.hits, 1)
+end
+
+local function forget(tier)
+  for _ = 1, gone(tier) do
+    drop(tier)
+  end
+end
+
 function sliding.room(tier)
   local left = tier.requests
   for i = gone(tier) + 1, #tier.hits do
@@ -126,10 +137,7 @@ end
 
 function sliding.take(tier, n, until_used)
   if n == 0 then return end
-  for _ = 1, gone(tier) do
-    table.remove(tier.last, 1)
-    table.remove(tier.hits, 1)
-  end
+  forget(tier)
   local at = now + (until_used or 0)
   local newest = #tier.last
   -- neither a clock that steps back nor hits that are used sooner than others shorten what is remembered
@@ -143,22 +151,21 @@ function sliding.take(tier, n, until_used)
   tier.hits[newest] = math.min(tier.hits[newest] + n, MAX_SPAN_HITS)
   -- what is held for long may leave more spans than there should be: the oldest then counts with the next
   while #tier.last > SPANS do
-    table.remove(tier.last, 1)
     tier.hits[2] = math.min(tier.hits[1] + tier.hits[2], MAX_SPAN_HITS)
-    table.remove(tier.hits, 1)
+    drop(tier)
   end
   tier.changed = true
 end
 
--- The youngest hits go first: they would have counted the longest.
+-- The oldest hits go first: to leave the younger ones, which count for longer, is right whichever were meant.
 function sliding.give_back(tier, n)
-  while n > 0 and #tier.hits > 0 do
-    local newest = #tier.hits
-    local back = math.min(n, tier.hits[newest])
-    tier.hits[newest] = tier.hits[newest] - back
+  forget(tier)
+  while n > 0 and tier.hits[1] do
+    local back = math.min(n, tier.hits[1])
+    tier.hits[1] = tier.hits[1] - back
     n = n - back
-    if tier.hits[newest] == 0 then
-      tier.last[newest], tier.hits[newest] = nil, nil
+    if tier.hits[1] == 0 then
+      drop(tier)
     end
     tier.changed = true
   end
