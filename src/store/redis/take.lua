@@ -115,6 +115,7 @@ end
 local function drop(tier)
   table.remove(tier.last, 1)
   table.remove(tier.hits, 1)
+  tier.changed = true
 end
 
 local function forget(tier)
