@@ -216,22 +216,26 @@ fn the_script_never_admits_what_rust_would_not() {
 }
 
 #[test]
-fn a_grant_is_what_all_tiers_admit() {
+fn a_grant_is_what_all_tiers_admit_and_counts_until_it_is_used() {
     random(100, 20, |both, tiers, steps| {
         let target = both.target(&tiers);
-        for (later, op) in steps {
+        for (i, (later, op)) in steps.into_iter().enumerate() {
             both.advance(&tiers, later);
             let now = both.clock.now();
             let want = hits_of(op) + 1;
-            let before = both.ask(&target, Op::Take { hits: 0 }).counters;
-            let room = tiers.iter().zip(&before).map(|(tier, counter)| counter.report(tier, now).remaining);
+            let mut counters = both.ask(&target, Op::Take { hits: 0 }).counters;
+            let room = tiers.iter().zip(&counters).map(|(tier, counter)| counter.report(tier, now).remaining);
             let room = u64::from(room.min().unwrap_or_default()).min(want);
             let least = want.div_ceil(2);
-            let reply = both.ask(&target, Op::Grant { least, want, hold: Period::default() });
-            prop_assert_eq!(reply.granted, if room < least { 0 } else { room }, "{:?}", before);
+            let hold = Period::from_nanos(tiers[0].period.as_nanos() / 1_000 / 40 * 1_000 * (i as u64 % 4));
+            let reply = both.ask(&target, Op::Grant { least, want, hold });
+            prop_assert_eq!(reply.granted, if room < least { 0 } else { room }, "{:?}", counters);
             for (i, tier) in tiers.iter().enumerate() {
-                let left = before[i].report(tier, now).remaining - u32::try_from(reply.granted).unwrap();
-                prop_assert_eq!(reply.counters[i].report(tier, now).remaining, left, "{}", tier);
+                counters[i].reserve(tier, now, now.after(hold), Hits(reply.granted));
+                let (rust, redis) = (counters[i].report(tier, now), reply.counters[i].report(tier, now));
+                prop_assert_eq!(rust.remaining, redis.remaining, "{}", tier);
+                let apart = rust.until_full.as_nanos().abs_diff(redis.until_full.as_nanos());
+                prop_assert!(apart <= 1_000, "{}: {:?} and {:?}", tier, rust, redis);
             }
         }
         Ok(())

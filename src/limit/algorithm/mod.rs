@@ -132,6 +132,16 @@ impl Counter {
         self.keep(tier);
     }
 
+    /// Counts `hits` that are taken now and may be used as late as `until`. It matters to sliding windows, which count
+    /// them from then on; a bucket can only have filled up meanwhile, and a fixed window is the same or over.
+    pub fn reserve(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
+        match self {
+            Self::SlidingWindow(window, _) => window.reserve(tier, now, until, hits),
+            Self::FixedWindow(_) | Self::TokenBucket(..) => return self.take(tier, now, hits),
+        }
+        self.keep(tier);
+    }
+
     /// As [`State::refuse`].
     pub fn refuse(&mut self, tier: &Tier, now: Timestamp) {
         on_state!(self, state => state.refuse(tier, now));

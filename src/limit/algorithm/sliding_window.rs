@@ -64,6 +64,27 @@ impl SlidingWindow {
         &self.spans
     }
 
+    /// Counts `hits` that are taken now and may be used as late as `until`: they count until one period after that.
+    pub fn reserve(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
+        if hits == Hits(0) {
+            return;
+        }
+        let hits = u32::try_from(hits.0).unwrap_or(u32::MAX);
+        // what is gone is told by now: until then the others go on counting
+        self.forget(tier, now);
+        match self.spans.last_mut() {
+            Some(newest) if until < self.opened.after(longest_span(tier)) => {
+                // a clock that steps back must not shorten what is remembered
+                newest.last = newest.last.max(until);
+                newest.hits = newest.hits.saturating_add(hits);
+            }
+            _ => {
+                self.opened = until;
+                self.spans.push(Span { last: until, hits });
+            }
+        }
+    }
+
     /// The spans that count at `now`, oldest first.
     fn counting(&self, tier: &Tier, now: Timestamp) -> &[Span] {
         let gone = self.spans.iter().take_while(|span| span.gone_at(tier) <= now).count();
@@ -92,22 +113,7 @@ impl State for SlidingWindow {
     }
 
     fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
-        if hits == Hits(0) {
-            return;
-        }
-        let hits = u32::try_from(hits.0).unwrap_or(u32::MAX);
-        self.forget(tier, now);
-        match self.spans.last_mut() {
-            Some(newest) if now < self.opened.after(longest_span(tier)) => {
-                // a clock that steps back must not shorten what is remembered
-                newest.last = newest.last.max(now);
-                newest.hits = newest.hits.saturating_add(hits);
-            }
-            _ => {
-                self.opened = now;
-                self.spans.push(Span { last: now, hits });
-            }
-        }
+        self.reserve(tier, now, now, hits);
     }
 
     fn refuse(&mut self, _tier: &Tier, _now: Timestamp) {}

@@ -17,7 +17,6 @@
 --           's' if it is refilled in steps and '!' if it is strict
 -- Returns {granted, now, state of each tier}, or {'moved', now} if a fixed window is not the one that is open now.
 
-local SPANS = 14
 local MAX_SPAN_HITS = 4294967295
 local EXACT = 9007199254740992
 
@@ -136,24 +135,18 @@ function sliding.admits(tier, n)
   return n == 0 or n <= sliding.room(tier)
 end
 
-function sliding.take(tier, n, until_used)
+-- Hits that may be used later count from then on.
+function sliding.take(tier, n, hold)
   if n == 0 then return end
   forget(tier)
-  local at = now + (until_used or 0)
-  local newest = #tier.last
-  -- neither a clock that steps back nor hits that are used sooner than others shorten what is remembered
-  at = math.max(at, tier.last[newest] or 0)
-  if newest == 0 or now >= tier.opened + math.ceil(tier.period / 12) then
-    tier.opened = now
-    newest = newest + 1
-    tier.hits[newest] = 0
-  end
-  tier.last[newest] = at
-  tier.hits[newest] = math.min(tier.hits[newest] + n, MAX_SPAN_HITS)
-  -- what is held for long may leave more spans than there should be: the oldest then counts with the next
-  while #tier.last > SPANS do
-    tier.hits[2] = math.min(tier.hits[1] + tier.hits[2], MAX_SPAN_HITS)
-    drop(tier)
+  local at, newest = now + (hold or 0), #tier.last
+  if newest > 0 and at < tier.opened + math.ceil(tier.period / 12) then
+    -- a clock that steps back must not shorten what is remembered
+    tier.last[newest] = math.max(tier.last[newest], at)
+    tier.hits[newest] = math.min(tier.hits[newest] + n, MAX_SPAN_HITS)
+  else
+    tier.opened = at
+    tier.last[newest + 1], tier.hits[newest + 1] = at, math.min(n, MAX_SPAN_HITS)
   end
   tier.changed = true
 end
