@@ -6,6 +6,7 @@
 mod environment;
 mod flags;
 mod read;
+mod redis;
 mod resolve;
 mod unsupported;
 mod value;
@@ -19,6 +20,7 @@ pub use read::{SettingError, SettingErrors};
 use crate::{
     limiter,
     observe::{log::Format, prometheus::TimeUnit, statsd::StatsdSettings},
+    store,
 };
 
 /// Everything that can be set, resolved.
@@ -45,6 +47,8 @@ pub struct Settings {
     pub limiter: limiter::Settings,
     /// `WEIR_MAX_COUNTERS`: counters that the memory store holds, at least 1.
     pub max_counters: usize,
+    /// The Redis that counts are shared through; without it they are kept in memory.
+    pub redis: Option<store::redis::Settings>,
     /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: without a domain in the rules the service is not healthy.
     pub healthy_with_rules_only: bool,
     /// How the service stops.
