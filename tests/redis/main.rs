@@ -4,5 +4,4 @@ mod algorithms;
 mod faults;
 mod keys;
 mod places;
-mod settings;
 mod support;

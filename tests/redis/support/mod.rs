@@ -16,7 +16,12 @@ use weir::{
     },
 };
 
-pub(crate) use self::{certificates::Certificates, cluster::Cluster, sentinel::Watched, server::Server};
+pub(crate) use self::{
+    certificates::Certificates,
+    cluster::Cluster,
+    sentinel::Watched,
+    server::{Server, free_port},
+};
 
 /// Within this everything that a test waits for happens, unless it never does.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);

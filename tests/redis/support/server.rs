@@ -46,9 +46,9 @@ impl Server {
     }
 
     fn launch(arguments: &[&str], password: Option<&str>, mode: &[&str]) -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
         // a port that is free now may be taken in a moment: then another is tried
-        for _ in 0..20 {
+        for _ in 0..5 {
+            let dir = tempfile::tempdir().expect("a directory");
             let port = free_port();
             let filled = |text: &str| {
                 text.replace("{dir}", &dir.path().display().to_string()).replace("{port}", &port.to_string())
@@ -72,9 +72,8 @@ impl Server {
             if server.is_up() {
                 return server;
             }
-            return Self::launch(arguments, password, mode);
         }
-        unreachable!("the first that starts is returned")
+        panic!("redis-server does not start with {arguments:?}")
     }
 
     /// Waits until it answers. Whether it does before it ends.
