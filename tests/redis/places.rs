@@ -28,8 +28,8 @@ async fn failure(settings: Settings) -> String {
     remote.state().servers[0].error.clone().unwrap_or_default()
 }
 
-fn secret(user: Option<&str>, password: &str) -> Option<Auth> {
-    Some(Auth { user: user.map(str::to_owned), password: password.to_owned() })
+fn secret(user: Option<&str>, password: &str) -> Auth {
+    Auth { user: user.map(str::to_owned), password: password.to_owned() }
 }
 
 #[tokio::test]
@@ -43,9 +43,9 @@ async fn a_unix_socket_will_do() {
 async fn passwords_and_users_are_told() {
     let server = Server::start_guarded("s3cret", &["--user", "weir", "on", ">hunter2", "~*", "+@all"]);
     for (auth, works) in [
-        (secret(None, "s3cret"), true),
-        (secret(Some("weir"), "hunter2"), true),
-        (secret(Some("weir"), "wr0ng"), false),
+        (Some(secret(None, "s3cret")), true),
+        (Some(secret(Some("weir"), "hunter2")), true),
+        (Some(secret(Some("weir"), "wr0ng")), false),
         (None, false),
     ] {
         let mut settings = settings(server.address());

@@ -18,8 +18,8 @@ fn refused(variables: &[(&str, &str)]) -> String {
     resolve(variables).expect_err("these settings are wrong").to_string()
 }
 
-fn secret(user: Option<&str>, password: &str) -> Option<Auth> {
-    Some(Auth { user: user.map(str::to_owned), password: password.to_owned() })
+fn secret(user: Option<&str>, password: &str) -> Auth {
+    Auth { user: user.map(str::to_owned), password: password.to_owned() }
 }
 
 #[test]
@@ -51,12 +51,12 @@ fn one_server_is_written_in_many_ways() {
 fn a_url_may_hold_everything_and_variables_win_over_it() {
     let url = ("REDIS_URL", "rediss://weir:p%40ss@redis:7000/3");
     let main = redis_of(&[url]).main;
-    assert_eq!((main.auth, main.database), (secret(Some("weir"), "p@ss"), 3));
+    assert_eq!((main.auth, main.database), (Some(secret(Some("weir"), "p@ss")), 3));
     assert_eq!(main.tls, Some(Tls::default()));
     let main = redis_of(&[url, ("REDIS_AUTH", "other")]).main;
-    assert_eq!(main.auth, secret(None, "other"));
+    assert_eq!(main.auth, Some(secret(None, "other")));
     let main = redis_of(&[("REDIS_URL", "redis:1"), ("REDIS_AUTH", "me:a:b")]).main;
-    assert_eq!(main.auth, secret(Some("me"), "a:b"));
+    assert_eq!(main.auth, Some(secret(Some("me"), "a:b")));
 }
 
 #[test]
@@ -68,9 +68,9 @@ fn sentinels_and_clusters_are_lists() {
         ("REDIS_AUTH", "other"),
     ]);
     let sentinels = vec![Address::tcp("one", 1), Address::tcp("two", 26379)];
-    let auth = secret(None, "s3cret");
+    let auth = Some(secret(None, "s3cret"));
     assert_eq!(sentinel.main.place, Place::Sentinel { master: "mymaster".into(), sentinels, auth });
-    assert_eq!(sentinel.main.auth, secret(None, "other"));
+    assert_eq!(sentinel.main.auth, Some(secret(None, "other")));
     let cluster = redis_of(&[("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", "one:1,two:2")]);
     assert_eq!(cluster.main.place, Place::Cluster(vec![Address::tcp("one", 1), Address::tcp("two", 2)]));
 }
@@ -88,7 +88,7 @@ fn the_twin_has_variables_of_its_own() {
     ]);
     let twin = redis.per_second.expect("it is asked for");
     assert_eq!(twin.place, Place::Single(Address::tcp("fast", 2)));
-    assert_eq!((twin.auth, twin.timeout), (secret(None, "s3cret"), Duration::from_secs(2)));
+    assert_eq!((twin.auth, twin.timeout), (Some(secret(None, "s3cret")), Duration::from_secs(2)));
     assert!(twin.tls.is_some_and(|tls| tls.any_name) && redis.main.tls.is_none());
     assert!(refused(&[("REDIS_URL", "redis:1"), ("REDIS_PERSECOND", "1")]).contains("REDIS_PERSECOND_URL"));
     let unused = resolve(&[("REDIS_URL", "redis:1"), ("REDIS_PERSECOND_URL", "fast:2")]);

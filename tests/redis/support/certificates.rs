@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 
 /// An authority, and certificates that it has signed, in files.
@@ -14,6 +14,8 @@ pub(crate) struct Certificates {
 impl Certificates {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names are no wrong names");
+        // or its name would be that of everyone whom it signs, and OpenSSL take them for self-signed
+        params.distinguished_name.push(DnType::CommonName, "authority of a test");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
         let authority = CertifiedIssuer::self_signed(params, key).expect("a certificate");
