@@ -7,6 +7,7 @@ mod coordination;
 mod environment;
 mod flags;
 mod read;
+mod redis;
 mod resolve;
 mod unsupported;
 mod value;
@@ -20,7 +21,7 @@ pub use read::{SettingError, SettingErrors};
 use crate::{
     limiter,
     observe::{log::Format, prometheus::TimeUnit, statsd::StatsdSettings},
-    store::{coordinated, redis},
+    store,
 };
 
 /// Everything that can be set, resolved.
@@ -45,12 +46,12 @@ pub struct Settings {
     pub log: LogSettings,
     /// How requests are decided.
     pub limiter: limiter::Settings,
-    /// The Redis that counts are shared through, if there is one.
-    pub redis: Option<redis::Settings>,
-    /// How instances count together, if there is one.
-    pub coordination: coordinated::Settings,
+    /// How instances count together, where they share a Redis.
+    pub coordination: store::coordinated::Settings,
     /// `WEIR_MAX_COUNTERS`: counters that the memory store holds, at least 1.
     pub max_counters: usize,
+    /// The Redis that counts are shared through; without it they are kept in memory.
+    pub redis: Option<store::redis::Settings>,
     /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: without a domain in the rules the service is not healthy.
     pub healthy_with_rules_only: bool,
     /// How the service stops.

@@ -235,7 +235,7 @@ impl Map {
         if ranges.is_empty() {
             return Err("it is in a cluster that holds no slots".into());
         }
-        let mut map = Self { masters: Vec::new(), slots: vec![u16::MAX; SLOTS].into() };
+        let mut map = Self { masters: Vec::new(), slots: vec![u16::MAX; SLOTS.into()].into() };
         for (first, last, address) in ranges {
             let master = map.master(address);
             map.slots[first..=last].fill(master);
@@ -274,7 +274,7 @@ fn read_range(range: &Value, asked: &Address) -> Option<(usize, usize, Address)>
         (_, Address::Tcp(host, _)) => host.to_string(),
         (_, Address::Unix(_)) => return None,
     };
-    (first <= last && last < SLOTS).then(|| (first, last, Address::tcp(&host, port)))
+    (first <= last && last < usize::from(SLOTS)).then(|| (first, last, Address::tcp(&host, port)))
 }
 
 fn number(value: &Value) -> Option<usize> {

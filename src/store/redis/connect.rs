@@ -53,7 +53,7 @@ pub(super) async fn connect_sentinel(
     address: &Address,
     auth: Option<&Auth>,
 ) -> Result<Connection, String> {
-    within(endpoint, async { Ok(open(endpoint, address, auth, 0).await?) }).await
+    within(endpoint, open(endpoint, address, auth, 0)).await
 }
 
 async fn within<T>(

@@ -29,8 +29,8 @@ pub(super) static HEARTBEAT: Script = Script::new(include_str!("heartbeat.lua"),
 /// All of them.
 pub(super) static ALL: [&Script; 2] = [&TAKE, &HEARTBEAT];
 
-/// More hits than any limit admits, and few enough that Lua and Redis add them up without loss.
-const MANY: u64 = 1 << 32;
+/// Far more hits than any limit admits, and few enough that Lua and Redis add them up without loss.
+pub(super) const MANY: u64 = 1 << 48;
 
 /// What the script made of a command.
 #[derive(Debug, PartialEq)]

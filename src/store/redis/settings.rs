@@ -154,7 +154,9 @@ impl Backoff {
     pub(super) fn wait(self, failures: u32, draw: u64) -> Duration {
         let doubled = self.initial.saturating_mul(1 << failures.saturating_sub(1).min(20));
         let longest = doubled.min(self.max);
-        longest - longest.mul_f64(0.25 * f64::from((draw & 0xffff) as u16) / 65_536.0)
+        // 16 bits are plenty to tell instances apart
+        let share = u32::try_from(draw & 0xffff).unwrap_or_default();
+        longest.saturating_sub(longest / 4 * share / 0x1_0000)
     }
 }
 

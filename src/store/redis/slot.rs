@@ -1,12 +1,12 @@
 //! Which part of a cluster a key is in.
 
 /// How many slots a cluster has.
-pub(super) const SLOTS: usize = 16_384;
+pub(super) const SLOTS: u16 = 16_384;
 
 /// The slot of `key`: CRC-16/XMODEM of its hash tag, or of all of it if it has none (Redis cluster specification, "Key
 /// distribution model").
 pub(super) fn slot(key: &[u8]) -> u16 {
-    crc16(tag(key)) % SLOTS as u16
+    crc16(tag(key)) % SLOTS
 }
 
 /// What is between the first opening brace and the next closing one, if that is anything.

@@ -17,7 +17,6 @@
 --           's' if it is refilled in steps and '!' if it is strict
 -- Returns {granted, now, state of each tier}, or {'moved', now} if a fixed window is not the one that is open now.
 
-local SPANS = 14
 local MAX_SPAN_HITS = 4294967295
 local EXACT = 9007199254740992
 
@@ -112,6 +111,18 @@ local function gone(tier)
   return n
 end
 
+local function drop(tier)
+  table.remove(tier.last, 1)
+  table.remove(tier.hits, 1)
+  tier.changed = true
+end
+
+local function forget(tier)
+  for _ = 1, gone(tier) do
+    drop(tier)
+  end
+end
+
 function sliding.room(tier)
   local left = tier.requests
   for i = gone(tier) + 1, #tier.hits do
@@ -124,41 +135,31 @@ function sliding.admits(tier, n)
   return n == 0 or n <= sliding.room(tier)
 end
 
-function sliding.take(tier, n, until_used)
+-- Hits that may be used later count from then on.
+function sliding.take(tier, n, hold)
   if n == 0 then return end
-  for _ = 1, gone(tier) do
-    table.remove(tier.last, 1)
-    table.remove(tier.hits, 1)
-  end
-  local at = now + (until_used or 0)
-  local newest = #tier.last
-  -- neither a clock that steps back nor hits that are used sooner than others shorten what is remembered
-  at = math.max(at, tier.last[newest] or 0)
-  if newest == 0 or now >= tier.opened + math.ceil(tier.period / 12) then
-    tier.opened = now
-    newest = newest + 1
-    tier.hits[newest] = 0
-  end
-  tier.last[newest] = at
-  tier.hits[newest] = math.min(tier.hits[newest] + n, MAX_SPAN_HITS)
-  -- what is held for long may leave more spans than there should be: the oldest then counts with the next
-  while #tier.last > SPANS do
-    table.remove(tier.last, 1)
-    tier.hits[2] = math.min(tier.hits[1] + tier.hits[2], MAX_SPAN_HITS)
-    table.remove(tier.hits, 1)
+  forget(tier)
+  local at, newest = now + (hold or 0), #tier.last
+  if newest > 0 and at < tier.opened + math.ceil(tier.period / 12) then
+    -- a clock that steps back must not shorten what is remembered
+    tier.last[newest] = math.max(tier.last[newest], at)
+    tier.hits[newest] = math.min(tier.hits[newest] + n, MAX_SPAN_HITS)
+  else
+    tier.opened = at
+    tier.last[newest + 1], tier.hits[newest + 1] = at, math.min(n, MAX_SPAN_HITS)
   end
   tier.changed = true
 end
 
--- The youngest hits go first: they would have counted the longest.
+-- The oldest hits go first: to leave the younger ones, which count for longer, is right whichever were meant.
 function sliding.give_back(tier, n)
-  while n > 0 and #tier.hits > 0 do
-    local newest = #tier.hits
-    local back = math.min(n, tier.hits[newest])
-    tier.hits[newest] = tier.hits[newest] - back
+  forget(tier)
+  while n > 0 and tier.hits[1] do
+    local back = math.min(n, tier.hits[1])
+    tier.hits[1] = tier.hits[1] - back
     n = n - back
-    if tier.hits[newest] == 0 then
-      tier.last[newest], tier.hits[newest] = nil, nil
+    if tier.hits[1] == 0 then
+      drop(tier)
     end
     tier.changed = true
   end
@@ -200,7 +201,7 @@ end
 function bucket.load(tier, text)
   -- so small a unit that rounding is beyond notice, and so large a one that all sums stay exact
   tier.unit = tier.burst < 1048576 and 4294967296 or 1048576
-  tier.kept_as_of, tier.kept = now, 0
+  tier.kept_as_of, tier.kept, tier.exists = now, 0, text
   if text then
     local as_of, taken = string.match(text, '^b (%d+) ([%d.e+-]+)$')
     tier.kept_as_of, tier.kept = tonumber(as_of), tonumber(taken)
@@ -237,7 +238,8 @@ function bucket.take(tier, n)
 end
 
 function bucket.give_back(tier, n)
-  keep(tier, tier.as_of, math.max(0, tier.taken - n))
+  -- the clock of a bucket starts with its first hit
+  if tier.exists then keep(tier, tier.as_of, math.max(0, tier.taken - n)) end
 end
 
 -- Whole tokens that have come back stay; the one that was on its way is lost.

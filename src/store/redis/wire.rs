@@ -102,8 +102,8 @@ impl Plan {
         let wire = match hits.filter(|_| name::is_references(&target)) {
             Some(hits) => Wire::Count {
                 key: keys.swap_remove(0),
-                // more than any limit admits, and few enough not to run over
-                hits: i64::try_from(hits.min(1 << 32)).unwrap_or_default(),
+                // no counter runs over for what one caller makes up
+                hits: i64::try_from(hits.min(script::MANY)).unwrap_or_default(),
                 ttl: target.tiers[0].period.as_secs_ceil() + jitter,
             },
             None => Wire::Run {
