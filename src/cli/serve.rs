@@ -9,27 +9,33 @@ use weir::{
     settings::{Flags, ProcessEnvironment, Settings},
 };
 
-/// What stands below `--help`.
+/// What stands below `--help`, in lines of 80 characters at most: longer ones are broken where the column is lost.
 pub(super) const HELP: &str = "\
-Environment (a flag wins over its variable):
+Environment (a flag wins over its variable; every variable of
+envoyproxy/ratelimit is known):
   Rules      RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, RUNTIME_APPDIRECTORY (config),
              RUNTIME_IGNOREDOTFILES, MERGE_DOMAIN_CONFIG,
-             FORCE_START_WITHOUT_INITIAL_CONFIG, HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED
+             FORCE_START_WITHOUT_INITIAL_CONFIG,
+             HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED
   Listening  HOST, PORT, DEBUG_HOST, DEBUG_PORT, GRPC_HOST, GRPC_PORT, GRPC_UDS,
              GRPC_MAX_CONNECTION_AGE (24h), GRPC_MAX_CONNECTION_AGE_GRACE (1h)
-  Answers    SHADOW_MODE, QUOTA_MODE, RESPONSE_DYNAMIC_METADATA, NEAR_LIMIT_RATIO (0.8),
-             LIMIT_RESPONSE_HEADERS_ENABLED, LIMIT_LIMIT_HEADER, LIMIT_REMAINING_HEADER,
-             LIMIT_RESET_HEADER, STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT,
-             WEIR_RESPONSE_HEADERS (any of reference, x-ratelimit, ietf, retry-after)
-  Stats      USE_STATSD, STATSD_HOST, STATSD_PORT, STATSD_PROTOCOL (tcp), USE_DOG_STATSD,
-             EXTRA_TAGS, STATS_FLUSH_INTERVAL (10s), DISABLE_STATS, USE_PROMETHEUS,
-             PROMETHEUS_ADDR (:9090), PROMETHEUS_PATH,
+  Answers    SHADOW_MODE, QUOTA_MODE, RESPONSE_DYNAMIC_METADATA,
+             LIMIT_RESPONSE_HEADERS_ENABLED, LIMIT_LIMIT_HEADER,
+             LIMIT_REMAINING_HEADER, LIMIT_RESET_HEADER,
+             WEIR_RESPONSE_HEADERS (any of reference, x-ratelimit, ietf,
+             retry-after), STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT,
+             NEAR_LIMIT_RATIO (0.8)
+  Stats      USE_STATSD, STATSD_HOST, STATSD_PORT (8125), STATSD_PROTOCOL (tcp),
+             USE_DOG_STATSD, EXTRA_TAGS, STATS_FLUSH_INTERVAL (10s),
+             DISABLE_STATS, USE_PROMETHEUS, PROMETHEUS_ADDR (:9090),
+             PROMETHEUS_PATH (/metrics),
              PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS
   Log        LOG_LEVEL (warn), LOG_FORMAT (text)
   Store      BACKEND_TYPE (memory), WEIR_MAX_COUNTERS (1000000)
   Stopping   WEIR_STOP_DELAY (1s), WEIR_STOP_TIMEOUT (30s)
 
-Signals: SIGTERM and SIGINT stop the service, a second one at once; SIGHUP has the rules read again.
+Signals: SIGTERM and SIGINT stop the service, a second one at once; SIGHUP has
+the rules read again.
 
 Examples:
   weir                                     serve the rules of ./config

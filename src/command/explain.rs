@@ -119,8 +119,12 @@ fn write_rule(placed: &PlacedRule, out: &mut impl Write) -> io::Result<()> {
     match &rule.limit {
         Limit::Unlimited => writeln!(out, "  unlimited")?,
         Limit::Tiers { tiers, refused } => {
+            if tiers.len() > 1 {
+                writeln!(out, "  {} tiers, all of which a request must pass:", tiers.len())?;
+            }
+            let indent = if tiers.len() > 1 { "    " } else { "  " };
             for tier in tiers {
-                writeln!(out, "  {tier}")?;
+                writeln!(out, "{indent}{tier}")?;
             }
             if *refused == Refused::Vanish {
                 writeln!(out, "  requests that are refused do not count")?;

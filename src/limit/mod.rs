@@ -17,7 +17,7 @@ mod verdict;
 
 pub use algorithm::{Algorithm, Bucket, Refill};
 pub use coordination::{Coordinating, Coordination, OnStoreFailure};
-pub use decision::{Direction, Taken, decide};
+pub use decision::{Direction, Taken, decide, decided};
 pub use descriptor::{Descriptor, Entry, Override, Request};
 pub use explain::{Explanation, Outcome, Step, Tried, What};
 pub use headers::{Header, HeaderNames, HeaderStyle};

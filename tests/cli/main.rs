@@ -106,6 +106,10 @@ fn help_and_version_are_there() {
     for word in ["serve", "check", "explain", "call", "--config", "GRPC_PORT", "RUNTIME_ROOT", "Examples:"] {
         assert!(stdout(&help).contains(word), "{word}: {}", stdout(&help));
     }
+    let help = stdout(&help);
+    let (_, variables) = help.split_once("\nEnvironment").expect("it tells the variables");
+    let longest = variables.lines().map(|line| line.chars().count()).max();
+    assert!(longest <= Some(80), "a longer line is broken, and its column lost: {variables}");
     let version = run(&["--version"], &[]);
     assert_eq!(stdout(&version), format!("weir {}\n", env!("CARGO_PKG_VERSION")));
     assert!(stdout(&run(&["call", "--help"], &[])).contains("--and"));

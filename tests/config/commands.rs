@@ -41,7 +41,12 @@ fn check(text: &str) -> (bool, String) {
 
 /// What `explain` says with [`RULES`], without the directory's name.
 fn explain(domain: &str, entries: &[(&str, &str)]) -> String {
-    let dir = dir(RULES);
+    explain_in(RULES, domain, entries)
+}
+
+/// What `explain` says with these rules, without the directory's name.
+fn explain_in(rules: &str, domain: &str, entries: &[(&str, &str)]) -> String {
+    let dir = dir(rules);
     let entries: Vec<_> =
         entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let mut out = Vec::new();
@@ -141,6 +146,102 @@ fn every_other_end_is_told_too() {
         let said = explain(domain, entries);
         assert_eq!(said.lines().last(), Some(end), "{said}");
     }
+}
+
+const LIMITS: &str = "domain: d
+descriptors:
+- key: tiers
+  shadow_mode: true
+  rate_limit:
+    name: orders
+    tiers:
+    - {requests: 10, per: 1s, algorithm: sliding_window}
+    - {requests: 1000, per: 90m}
+    - {requests_per_unit: 5000, unit: day}
+- key: bucket
+  rate_limit: {requests: 5, per: 1s, algorithm: token_bucket, burst: 50}
+- key: steps
+  rate_limit: {requests: 1, per: 1h, algorithm: token_bucket, burst: 3, refill: step, strict: true}
+- key: multiple
+  rate_limit: {requests_per_unit: 7, unit: minute, unit_multiplier: 5}
+";
+
+#[test]
+fn tiers_and_algorithms_are_explained() {
+    for (key, rule) in [
+        (
+            "tiers",
+            "rule d.tiers
+  declared at DIR/a.yaml:5:3
+  3 tiers, all of which a request must pass:
+    10 requests per 1s, sliding window
+    1000 requests per 90m
+    5000 requests per 1d
+  requests that are refused do not count
+  name: orders
+  shadow_mode
+",
+        ),
+        (
+            "bucket",
+            "rule d.bucket
+  declared at DIR/a.yaml:12:3
+  5 requests per 1s, token bucket with a burst of 50
+  requests that are refused do not count
+",
+        ),
+        (
+            "steps",
+            "rule d.steps
+  declared at DIR/a.yaml:14:3
+  1 requests per 1h, token bucket with a burst of 3, refilled in steps, strict
+  requests that are refused do not count
+",
+        ),
+        // the reference's spelling, whose refused requests do count
+        (
+            "multiple",
+            "rule d.multiple
+  declared at DIR/a.yaml:16:3
+  7 requests per 5m
+",
+        ),
+    ] {
+        let said = explain_in(LIMITS, "d", &[(key, "x")]);
+        let (_, told) = said.split_once("\n\n").expect("steps, and the rule");
+        assert_eq!(told, rule);
+    }
+}
+
+#[test]
+fn limits_that_contradict_themselves_are_told_line_by_line() {
+    assert_eq!(check(LIMITS), (true, "DIR: ok: 1 file, 1 domain, 4 rules, 0 warnings\n".to_owned()));
+    let (ok, said) = check(
+        "domain: d
+descriptors:
+- key: a
+  rate_limit:
+    tiers:
+    - {requests: 10, per: 1s}
+    - {requests: 600, per: 1m}
+- key: b
+  rate_limit:
+    requests: 5
+    tiers:
+    - {requests: 5, per: 1s, algorithm: leaky_bucket}
+- key: c
+  rate_limit: {requests: 5, per: 1y, burst: 7}
+",
+    );
+    assert!(!ok);
+    let lines = [
+        "DIR/a.yaml:10:5: error: 'requests' cannot stand beside 'tiers'; write it in one of the tiers",
+        "DIR/a.yaml:12:41: error: unknown algorithm 'leaky_bucket'; write fixed_window, sliding_window or token_bucket",
+        "DIR/a.yaml:14:34: error: '1y' is no period; write a whole number and ms, s, m, h or d, from 1ms to 365d, such as 500ms, 10s, 1m, 1h or 7d",
+        "DIR/a.yaml:7:7: warning: this tier never refuses anything: '10 requests per 1s' is always stricter",
+        "DIR: not ok: 3 errors, 1 warning",
+    ];
+    assert_eq!(said.lines().collect::<Vec<_>>(), lines);
 }
 
 #[test]

@@ -4,14 +4,20 @@ use weir::config;
 
 #[test]
 fn every_rule_file_in_the_documentation_is_right() {
-    let page = include_str!("../../docs/rules.md");
-    let files: Vec<_> =
-        page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default()).collect();
-    assert!(files.len() >= 5, "{}", files.len());
-    for file in files {
-        match config::parse("rules.md", file) {
-            Ok(loaded) => assert!(loaded.warnings.is_empty(), "{file}\n{:?}", loaded.warnings),
-            Err(errors) => panic!("{file}\n{errors}"),
+    for (page, text, least) in [
+        ("rules.md", include_str!("../../docs/rules.md"), 5),
+        ("README.md", include_str!("../../README.md"), 2),
+    ] {
+        let blocks = text.split("```yaml\n").skip(1);
+        let blocks = blocks.map(|rest| rest.split("```").next().unwrap_or_default());
+        // what does not begin so is of Envoy's
+        let files: Vec<_> = blocks.filter(|block| block.starts_with("domain:")).collect();
+        assert!(files.len() >= least, "{page}: {}", files.len());
+        for file in files {
+            match config::parse(page, file) {
+                Ok(loaded) => assert!(loaded.warnings.is_empty(), "{file}\n{:?}", loaded.warnings),
+                Err(errors) => panic!("{file}\n{errors}"),
+            }
         }
     }
 }

@@ -41,10 +41,31 @@ fn tenants_paths_and_methods_meet_their_rules() {
     let stack = start();
     let ask = |tenant: &str, path: &str| stack.ask(&Ask::get(path).with("x-tenant", tenant));
 
+    // of the two tiers the nearer, whose ten seconds are no unit that Envoy knows
     assert_eq!(told(&ask("acme", "/v1/organizations/7/products/9")), (200, Some("100")));
     assert_eq!(told(&ask("acme", "/v1/checkout")), (200, Some("5, 5;w=60")));
     assert_eq!(told(&ask("acme", "/v1/checkout?basket=7")), (200, Some("5, 5;w=60")), "without its query");
     assert_eq!(told(&ask("acme", "//v1/./checkout")), (200, Some("5, 5;w=60")), "however it is written");
     assert_eq!(told(&ask("acme", "/about")), (200, Some("60, 60;w=60")));
     assert_eq!(told(&ask("monitoring", "/about")), (200, None), "has no limit");
+}
+
+#[test]
+fn a_burst_of_writes_passes_and_guessing_does_not() {
+    let stack = start();
+    let post = |path: &str| stack.ask(&Ask::post(path, String::new()).with("x-tenant", "acme"));
+
+    for least in [29, 28, 27] {
+        let answer = post("/v1/organizations/7/products/9");
+        assert_eq!(told(&answer), (200, Some("10, 10;w=60;name=\"write-product\"")));
+        let left = answer.header("x-ratelimit-remaining").and_then(|left| left.parse().ok());
+        // a token comes back every six seconds
+        assert!(
+            (least..30).contains(&left.expect("a number")),
+            "{answer:?}: more than flow in within a minute"
+        );
+    }
+    for status in [200, 200, 200, 200, 200, 429, 429] {
+        assert_eq!(post("/v1/login").status, status);
+    }
 }

@@ -7,6 +7,7 @@ mod carried;
 mod counted;
 mod example;
 mod failure;
+mod limits;
 mod overrides;
 mod quota;
 mod replaces;

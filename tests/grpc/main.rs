@@ -9,5 +9,6 @@ mod answers;
 mod counting;
 mod hostile;
 mod life;
+mod limits;
 mod modes;
 mod reload;

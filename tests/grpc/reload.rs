@@ -1,9 +1,9 @@
 //! Rules that change while they are asked about.
 
 use std::{
+    fmt::Write as _,
     fs,
     net::SocketAddr,
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -18,7 +18,7 @@ use tonic::Code;
 use weir::app::AppError;
 
 use crate::{
-    in_process::{Weir, connect, until},
+    in_process::{Weir, connect, replace, until},
     wire::{descriptor, gist, request},
 };
 
@@ -27,13 +27,6 @@ fn rules(limit: u32) -> String {
     let rule =
         |key| format!("  - key: {key}\n    rate_limit: {{ unit: hour, requests_per_unit: {limit} }}\n");
     format!("domain: d\ndescriptors:\n{}{}", rule("a"), rule("b"))
-}
-
-/// Puts `text` in the place of the file, at once, as editors and deployments do.
-fn replace(file: &Path, text: &str) {
-    let beside = file.parent().and_then(Path::parent).expect("a directory above").join("next");
-    fs::write(&beside, text).expect("a file");
-    fs::rename(&beside, file).expect("it is put there");
 }
 
 /// The body of a page.
@@ -112,6 +105,55 @@ async fn bad_rules_leave_the_old_ones() {
     replace(&weir.file(), &rules(6));
     let mut client = weir.client.clone();
     until("the rules that are right again", async || limits(&mut client).await == [6, 6]).await;
+}
+
+/// Aliases of aliases, which come to 10^20 values.
+fn bomb() -> String {
+    let mut text = "domain: d\na0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for i in 1..20 {
+        let alias = format!("*a{},", i - 1).repeat(10);
+        writeln!(text, "a{i}: &a{i} [{alias}]").expect("a string");
+    }
+    text
+}
+
+#[tokio::test]
+async fn rules_that_are_made_to_hurt_leave_the_old_ones_and_hold_up_nobody() {
+    let mut weir = Weir::start(&rules(5)).await;
+    let deep = format!("domain: d\ndescriptors: {}{}", "[".repeat(3_000), "]".repeat(3_000));
+    let beside = weir.file().with_file_name("more.yaml");
+    let errors = async || stat(&weir, "ratelimit.service.config_load_error").await;
+    for text in [bomb(), deep, "x".repeat(20_000_000), "domain: d\n\0".into()] {
+        let before = errors().await;
+        replace(&beside, &text);
+        until("it is refused", async || {
+            assert_eq!(limits(&mut weir.client.clone()).await, [5, 5]);
+            errors().await > before
+        })
+        .await;
+    }
+    let before = errors().await;
+    // a file with a hole: it has 100 MB without needing them
+    fs::File::create(&beside).and_then(|file| file.set_len(100_000_000)).expect("a file");
+    until("it is refused", async || errors().await > before).await;
+    fs::remove_file(&beside).expect("it is there");
+    replace(&weir.file(), &rules(6));
+    let mut client = weir.client.clone();
+    until("the rules that are right again", async || limits(&mut client).await == [6, 6]).await;
+    assert_eq!(limits(&mut weir.client).await, [6, 6]);
+}
+
+#[tokio::test]
+async fn a_directory_that_is_gone_leaves_the_rules_and_is_read_when_it_is_back() {
+    let mut weir = Weir::start(&rules(5)).await;
+    let config = weir.file().parent().expect("its directory").to_owned();
+    fs::remove_dir_all(&config).expect("it is there");
+    until("the error", async || stat(&weir, "ratelimit.service.config_load_error").await > 0).await;
+    assert_eq!(limits(&mut weir.client).await, [5, 5]);
+    fs::create_dir(&config).expect("a directory");
+    replace(&weir.file(), &rules(6));
+    let mut client = weir.client.clone();
+    until("the new rules", async || limits(&mut client).await == [6, 6]).await;
 }
 
 #[tokio::test]

@@ -1,6 +1,12 @@
 //! A whole weir in the test's own process: real sockets on free ports, a clock that the test sets.
 
-use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use tempfile::TempDir;
 use tokio::{sync::oneshot, task::JoinHandle, time};
@@ -98,6 +104,13 @@ pub(crate) fn uri(addresses: &Addresses) -> String {
         weir::door::grpc::BoundTo::Tcp(address) => format!("http://{address}"),
         weir::door::grpc::BoundTo::Unix(path) => format!("unix:{}", path.display()),
     }
+}
+
+/// Puts `text` in the place of the file, at once, as editors and deployments do.
+pub(crate) fn replace(file: &Path, text: &str) {
+    let beside = file.parent().and_then(Path::parent).expect("a directory above").join("next");
+    fs::write(&beside, text).expect("a file");
+    fs::rename(&beside, file).expect("it is put there");
 }
 
 fn settings(dir: &TempDir, variables: &[(&str, &str)]) -> Settings {
