@@ -34,6 +34,7 @@ impl Store for Asking {
                 before: ask.hits,
                 remaining: 0,
                 reset: Period::default(),
+                cached: false,
             }
         };
         Ok(asks.iter().zip(replies.replies.into_iter().flatten()).map(taken).collect())
@@ -54,12 +55,12 @@ fn scenario(algorithm: Algorithm) -> Scenario {
 }
 
 fn asking(scenario: &Scenario) -> Outcome {
-    run(scenario, &scenario.rules(Coordinating::default()), Asking, |_| {}).expect("it runs")
+    run(scenario, &scenario.rules(Coordinating::default()), Asking, |_| 0, |_| {}).expect("it runs")
 }
 
 fn apart(scenario: &Scenario) -> Outcome {
     let rules = scenario.rules(Coordinating::default());
-    run(scenario, &rules, |_| MemoryStore::new(10), |_| {}).expect("it runs")
+    run(scenario, &rules, |_| MemoryStore::new(10), |_| 0, |_| {}).expect("it runs")
 }
 
 fn near(is: f64, should_be: f64, within: f64) {
@@ -118,7 +119,7 @@ fn progress_goes_from_none_to_all() {
     let scenario = scenario(Algorithm::FixedWindow);
     let mut told = Vec::new();
     let rules = scenario.rules(Coordinating::default());
-    run(&scenario, &rules, |_| MemoryStore::new(10), |done| told.push(done)).expect("it runs");
+    run(&scenario, &rules, |_| MemoryStore::new(10), |_| 0, |done| told.push(done)).expect("it runs");
     assert!(told.is_sorted() && told[0] < 0.01 && told.last() == Some(&1.0));
 }
 

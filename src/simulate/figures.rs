@@ -19,6 +19,8 @@ pub struct Figures {
     pub typical_wait: Period,
     /// The longest of them.
     pub longest_wait: Period,
+    /// The share of decisions that were made without the store, since it did not answer in time.
+    pub fallback: f64,
     /// The share of requests that were not decided.
     pub undecided: f64,
 }
@@ -62,6 +64,7 @@ impl Figures {
             waited: share(waits.len()),
             typical_wait: waits.get(waits.len().saturating_sub(1) / 2).copied().unwrap_or_default(),
             longest_wait: waits.last().copied().unwrap_or_default(),
+            fallback: outcome.fallbacks as f64 / decisions.len().max(1) as f64,
             undecided: share(decisions.iter().filter(|decision| decision.passed.is_none()).count()),
         }
     }
@@ -206,7 +209,7 @@ mod tests {
         let at = |millis| scenario.begin().after(Period::from_millis(millis));
         let decision =
             |&(came, decided)| Decision { came: at(came), decided: at(decided), passed: Some(true) };
-        Outcome { decisions: admitted.iter().map(decision).collect(), calls: 3 }
+        Outcome { decisions: admitted.iter().map(decision).collect(), calls: 3, fallbacks: 1 }
     }
 
     fn figures(algorithm: Algorithm, admitted: &[(u64, u64)]) -> Figures {
@@ -230,7 +233,7 @@ mod tests {
         let admitted = [(100, 100), (200, 200), (300, 300), (400, 400), (999, 1_001)];
         let figures = figures(Algorithm::FixedWindow, &admitted);
         assert_eq!((figures.overshoot, figures.least_used), (0.0, 0.25));
-        assert_eq!((figures.waited, figures.calls), (0.2, 0.6));
+        assert_eq!((figures.waited, figures.calls, figures.fallback), (0.2, 0.6, 0.2));
         assert_eq!(figures.longest_wait, Period::from_millis(2));
     }
 
@@ -259,7 +262,7 @@ mod tests {
         let series = Series::of(&scenario, &outcome, 4);
         assert_eq!(series.points, [(0.0, 0), (0.5, 1), (1.0, 0), (1.5, 1)]);
         assert_eq!(series.bound, u64::from(LIMIT));
-        let nothing = Outcome { decisions: Vec::new(), calls: 0 };
+        let nothing = Outcome { decisions: Vec::new(), calls: 0, fallbacks: 0 };
         assert_eq!(Figures::of(&scenario, &nothing).overshoot, -1.0);
     }
 }

@@ -50,26 +50,31 @@ pub struct Outcome {
     pub decisions: Vec<Decision>,
     /// Calls to the store, without heartbeats, from the first request on.
     pub calls: u64,
+    /// Decisions that were made without the store, since it did not answer in time.
+    pub fallbacks: u64,
 }
 
-/// Runs `scenario` on the stores that `make` makes, one for each instance, which all follow `rules`. Tells `progress` how
-/// much of it is done, 0 to 1.
+/// Runs `scenario` on the stores that `make` makes, one for each instance, which all follow `rules`. Asks
+/// `fallbacks` at the end how many decisions each made without the store, and tells `progress` meanwhile how much is done,
+/// 0 to 1.
 ///
 /// It makes a runtime of its own, whose clock stands but for the simulation; so it must not be called within one.
 pub fn run<S: Store>(
     scenario: &Scenario,
     rules: &Arc<RuleSet>,
     make: impl Fn(Instance) -> S,
+    fallbacks: impl Fn(&S) -> u64,
     progress: impl FnMut(f64),
 ) -> std::io::Result<Outcome> {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
-    Ok(runtime.block_on(simulate(scenario, rules, make, progress)))
+    Ok(runtime.block_on(simulate(scenario, rules, make, fallbacks, progress)))
 }
 
 async fn simulate<S: Store>(
     scenario: &Scenario,
     rules: &Arc<RuleSet>,
     make: impl Fn(Instance) -> S,
+    fallbacks: impl Fn(&S) -> u64,
     mut progress: impl FnMut(f64),
 ) -> Outcome {
     let mut random = Random::new(scenario.seed);
@@ -115,7 +120,8 @@ async fn simulate<S: Store>(
     while let Some(decision) = waiting.join_next().await {
         decisions.extend(decision);
     }
-    Outcome { decisions, calls: calls() - calls_before }
+    let fallbacks = stores.iter().map(|store| fallbacks(store)).sum();
+    Outcome { decisions, calls: calls() - calls_before, fallbacks }
 }
 
 /// One request, from its coming to its decision.

@@ -3,13 +3,14 @@
 use super::Figures;
 use crate::limit::Period;
 
-const HEAD: [&str; 6] = [
+const HEAD: [&str; 7] = [
     "coordination",
     "worst overshoot",
     "least used",
     "store calls a decision",
     "waited",
     "median and longest wait",
+    "fallback",
 ];
 
 /// The figures of some ways, by their names.
@@ -48,6 +49,7 @@ fn row(name: &str, figures: &Figures) -> [String; HEAD.len()] {
         calls(figures.calls),
         percent(figures.waited),
         waits,
+        percent(figures.fallback),
     ]
 }
 
@@ -120,6 +122,7 @@ mod tests {
             waited: 0.0,
             typical_wait: Period::default(),
             longest_wait: Period::default(),
+            fallback: 0.0,
             undecided: 0.0,
         };
         let waited = Figures {
@@ -127,14 +130,15 @@ mod tests {
             waited: 0.013,
             typical_wait: Period::from_millis(2),
             longest_wait: Period::from_millis(14),
+            fallback: 0.002,
             undecided: 0.5,
             ..figures.clone()
         };
         let text = table(&[("interval", figures), ("lease", waited)]);
         let expected = "\
-coordination  worst overshoot  least used  store calls a decision  waited  median and longest wait
-interval               +9.7 %       100 %                  0.0113     0 %                        -
-lease                       0       100 %                  0.0113   1.3 %              2 ms, 14 ms
+coordination  worst overshoot  least used  store calls a decision  waited  median and longest wait  fallback
+interval               +9.7 %       100 %                  0.0113     0 %                        -       0 %
+lease                       0       100 %                  0.0113   1.3 %              2 ms, 14 ms     0.2 %
 lease: 50 % of the requests were not decided
 ";
         assert_eq!(text, expected);
