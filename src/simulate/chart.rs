@@ -6,6 +6,7 @@ use super::{
     Figures, Scenario, Series,
     table::{calls, overshoot, percent},
 };
+use crate::limit::Algorithm;
 
 const WIDTH: f64 = 900.0;
 const LEFT: f64 = 72.0;
@@ -19,16 +20,15 @@ const GAP: f64 = 38.0;
 /// Below the last one: the labels of the time.
 const FOOT: f64 = 52.0;
 
-/// Readable on paper and on a dark page alike: the reader's colours, which a page or an image viewer tells.
+/// Readable on paper and on a dark page alike. Written out twice, for not every viewer knows variables.
 const STYLE: &str = "\
-svg { font: 12px system-ui, sans-serif; --ink: #1f2328; --faint: #656d76; --grid: #d0d7de; --page: #fff;
-  --admitted: #2f6fba; --over: #cf222e }
-@media (prefers-color-scheme: dark) { svg { --ink: #e6edf3; --faint: #8d96a0; --grid: #3d444d; --page: #0d1117;
-  --admitted: #4c8ed9; --over: #f85149 } }
-.page { fill: var(--page) } text { fill: var(--ink) } .faint { fill: var(--faint) }
-.title { font-size: 15px; font-weight: 600 } .name { font-weight: 600 }
-.grid { stroke: var(--grid); stroke-width: 1 } .limit { stroke: var(--ink); stroke-width: 1.5; stroke-dasharray: 6 4 }
-.admitted { fill: var(--admitted) } .over { fill: var(--over) }";
+svg { font: 12px system-ui, sans-serif } .title { font-size: 15px; font-weight: 600 } .name { font-weight: 600 }
+.page { fill: #ffffff } text { fill: #1f2328 } .faint { fill: #656d76 } .grid { stroke: #d0d7de }
+.limit { stroke: #1f2328; stroke-width: 1.5; stroke-dasharray: 6 4 }
+.admitted { fill: #2f6fba } .over { fill: #cf222e }
+@media (prefers-color-scheme: dark) {
+.page { fill: #0d1117 } text { fill: #e6edf3 } .faint { fill: #8d96a0 } .grid { stroke: #3d444d }
+.limit { stroke: #e6edf3 } .admitted { fill: #4c8ed9 } .over { fill: #f85149 } }";
 
 /// Where values are on the page.
 struct Axes {
@@ -43,7 +43,7 @@ pub fn chart(scenario: &Scenario, ways: &[(&str, Figures, Series)]) -> String {
     let admitted = ways.iter().flat_map(|(_, _, series)| &series.points).map(|(_, admitted)| *admitted);
     let axes = Axes {
         seconds: scenario.tier.period.as_nanos() as f64 / 1e9 * f64::from(scenario.windows),
-        most: admitted.max().unwrap_or(0).max(bound + bound / 4).max(1),
+        most: round_up(admitted.max().unwrap_or(0).max(bound + bound / 4).max(1)),
     };
     let panels = ways.len() as f64;
     let height = HEAD + panels * PANEL + (panels - 1.0).max(0.0) * GAP + FOOT;
@@ -58,6 +58,9 @@ pub fn chart(scenario: &Scenario, ways: &[(&str, Figures, Series)]) -> String {
         panel(&mut svg, &axes, i, way);
     }
     time(&mut svg, &axes, height - FOOT);
+    let (middle, what) = (f64::midpoint(HEAD, height - FOOT), counted(scenario));
+    let place = format_args!("transform=\"translate(16 {middle:.1}) rotate(-90)\" text-anchor=\"middle\"");
+    put(&mut svg, format_args!("<text class=\"faint\" {place}>{what}</text>"));
     svg += "</svg>\n";
     svg
 }
@@ -68,12 +71,20 @@ fn title(scenario: &Scenario) -> String {
     format!("{instances} instance{plural}, {tier}, {load} times the limit offered")
 }
 
+/// What the height stands for.
+fn counted(scenario: &Scenario) -> &'static str {
+    match scenario.tier.algorithm {
+        Algorithm::FixedWindow => "requests admitted in the window so far",
+        Algorithm::SlidingWindow | Algorithm::TokenBucket(_) => "requests admitted in the last period",
+    }
+}
+
 fn head(svg: &mut String, scenario: &Scenario) {
     text(svg, LEFT, 22.0, "title", &title(scenario));
     let legend = [
         ("<rect class=\"admitted\" width=\"14\" height=\"10\" y=\"-9\"/>", "admitted", 0.0),
-        ("<rect class=\"over\" width=\"14\" height=\"10\" y=\"-9\"/>", "admitted above the limit", 84.0),
-        ("<line class=\"limit\" x2=\"22\" y1=\"-4\" y2=\"-4\"/>", "limit", 252.0),
+        ("<rect class=\"over\" width=\"14\" height=\"10\" y=\"-9\"/>", "admitted above the limit", 110.0),
+        ("<line class=\"limit\" x2=\"22\" y1=\"-4\" y2=\"-4\"/>", "limit", 300.0),
     ];
     for (mark, what, x) in legend {
         let x = LEFT + x;
@@ -181,6 +192,12 @@ fn time(svg: &mut String, axes: &Axes, bottom: f64) {
     );
 }
 
+/// The next number with two digits that are not zero.
+fn round_up(value: u64) -> u64 {
+    let unit = 10_u64.pow(value.max(1).ilog10().saturating_sub(1));
+    value.div_ceil(unit).saturating_mul(unit)
+}
+
 /// The smallest of 1, 2 and 5 times a power of ten that is at least `least`.
 fn tick(least: f64) -> f64 {
     let power = 10_f64.powf(least.log10().floor());
@@ -232,6 +249,13 @@ mod tests {
     fn ticks_are_round() {
         for (least, step) in [(0.1, 0.1), (0.11, 0.2), (0.3, 0.5), (0.6, 1.0), (12.0, 20.0), (360.0, 500.0)] {
             assert!((tick(least) - step).abs() < 1e-9, "{least}: {}", tick(least));
+        }
+    }
+
+    #[test]
+    fn the_highest_label_is_round() {
+        for (value, round) in [(1, 1), (99, 99), (101, 110), (2_079, 2_100), (9_999, 10_000)] {
+            assert_eq!(round_up(value), round);
         }
     }
 
