@@ -9,7 +9,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
-use super::{clock::StoreTime, demand::Demand};
+use super::{
+    clock::StoreTime,
+    demand::{Demand, Flow},
+};
 use crate::{
     limit::{
         Algorithm, Direction, Hits, Period, Refused, Taken, Tier, Timestamp, algorithm::Counter, decide,
@@ -36,6 +39,7 @@ pub(super) struct Cell {
     denied_until: Timestamp,
     /// What remained when the store told last.
     room: u64,
+    flow: Flow,
     /// When the store told last, on its clock.
     heard_at: Option<Timestamp>,
     pub(super) demand: Demand,
@@ -49,6 +53,8 @@ pub(super) struct Cell {
 struct Owed {
     at: Timestamp,
     hits: i64,
+    /// They were granted and not used: to be had again only once the store knows.
+    returned: bool,
 }
 
 /// Hits that may be taken without asking.
@@ -67,8 +73,10 @@ pub(super) struct Sync {
     pub(super) listed: bool,
     /// It is to be told at once.
     pub(super) urgent: bool,
-    /// Not before this instant.
+    /// Not before this instant, if it is not urgent.
     pub(super) due: Timestamp,
+    /// From this instant on it is.
+    pub(super) early: Timestamp,
     pub(super) interval: Period,
 }
 
@@ -112,6 +120,7 @@ impl Cell {
             leases: SmallVec::new(),
             denied_until: Timestamp::default(),
             room: capacity(&target.tiers),
+            flow: Flow::default(),
             heard_at: None,
             demand: Demand::default(),
             asked_at: now,
@@ -202,14 +211,25 @@ impl Cell {
 
     /// Notes that the store has to be told of `hits` at `now`.
     pub(super) fn owe(&mut self, hits: i64, now: Timestamp) {
-        if hits == 0 {
+        self.owe_as(Owed { at: now, hits, returned: false });
+    }
+
+    fn owe_as(&mut self, owed: Owed) {
+        if owed.hits == 0 {
             return;
         }
         let tiers = &self.target.tiers;
         match self.unsent.last_mut() {
-            Some(last) if same_windows(tiers, last.at, now) => last.hits = last.hits.saturating_add(hits),
-            _ => self.unsent.push(Owed { at: now, hits }),
+            Some(last) if last.returned == owed.returned && same_windows(tiers, last.at, owed.at) => {
+                last.hits = last.hits.saturating_add(owed.hits);
+            }
+            _ => self.unsent.push(owed),
         }
+    }
+
+    /// Notes that what is left of `lease` goes back.
+    fn give_back(&mut self, lease: Lease) {
+        self.owe_as(Owed { at: lease.at, hits: negative(lease.left), returned: true });
     }
 
     /// Hits that were taken here since the store told last.
@@ -217,9 +237,9 @@ impl Cell {
         self.unsent.iter().chain(&self.in_flight).filter_map(|owed| u64::try_from(owed.hits).ok()).sum()
     }
 
-    /// Whether the store should be told before the interval is over: once this instance has taken its part of what
-    /// remained, or will have by the time that an answer is here; and when it is heard of for the first time, or has not
-    /// been for long.
+    /// Whether the store should be told before the interval is over: half-way to the end of what remained, at the rate at
+    /// which all instances take; once this instance has taken its part of it, or will have by the time that an answer is
+    /// here; and when it is heard of for the first time, or has not been for long.
     pub(super) fn is_urgent(&self, instances: usize, round_trip: Period, now: Timestamp) -> bool {
         let Some(heard_at) = self.heard_at else {
             return self.in_flight.is_empty();
@@ -231,6 +251,7 @@ impl Cell {
         }
         let soon = own.saturating_add(self.demand.in_the_next(round_trip));
         soon >= self.room / instances as u64
+            || now >= self.sync.early
             || now.since(heard_at).as_nanos() > 2 * self.sync.interval.as_nanos()
     }
 
@@ -285,7 +306,7 @@ impl Cell {
         }
         self.view.clone_from(&reply.counters);
         self.alone = None;
-        for owed in &self.unsent {
+        for owed in self.unsent.iter().filter(|owed| !owed.returned) {
             for (tier, counter) in self.target.tiers.iter().zip(&mut self.view) {
                 match u64::try_from(owed.hits) {
                     Ok(taken) => counter.take(tier, owed.at, Hits(taken)),
@@ -294,7 +315,17 @@ impl Cell {
             }
         }
         self.room = self.remaining(now);
+        self.flow.heard(self.most_used(now), now);
+        // half of the time that is left, if all go on like this: so the last word before the end is a fresh one
+        let left = self.flow.time_for(self.room);
+        let half = Period::from_nanos(left.as_nanos() / 2);
+        self.sync.early = now.after(half.min(self.sync.interval));
         self.heard_at = Some(now);
+    }
+
+    /// Hits that are counted in the tier that has the fewest left.
+    fn most_used(&self, now: Timestamp) -> u64 {
+        decided(&self.target.tiers, &self.view, Refused::Vanish, false, Hits(0), now).before.0
     }
 
     /// How far the counters are over their limits: what was admitted too much.
@@ -327,7 +358,7 @@ impl Cell {
             if self.target.tiers.iter().all(|tier| has_ended(tier, lease.at, lease.until)) {
                 lost.stranded += lease.left;
             } else {
-                self.owe(negative(lease.left), lease.at);
+                self.give_back(lease);
             }
         }
         lost
@@ -398,9 +429,17 @@ impl Cell {
         due
     }
 
-    /// What to ask for, to last for `horizon`: what is waited for, and what is likely to be asked for, but no more than
-    /// half of this instance's part of what remains.
-    pub(super) fn fetch_command(&mut self, instances: usize, horizon: Period, now: Timestamp) -> Command {
+    /// What to ask for: what is waited for, and what is likely to be asked for in a part of the window's rest, or in
+    /// `at_least`; but no more than half of this instance's part of what remains. So leases are few while there is much of
+    /// both, and small at the end, when another instance may lack what this one holds.
+    pub(super) fn fetch_command(&mut self, instances: usize, at_least: Period, now: Timestamp) -> Command {
+        let ends = self.target.tiers.iter().map(|tier| match tier.algorithm {
+            Algorithm::FixedWindow => {
+                Period::from_nanos(now.window_end(tier.period).since(now).as_nanos() / 4)
+            }
+            _ => hold(std::slice::from_ref(tier)),
+        });
+        let horizon = ends.min().unwrap_or_default().max(at_least);
         let waiting = std::mem::take(&mut self.fetch.waiting);
         let least = std::mem::take(&mut self.fetch.least).max(1);
         let part = (self.remaining(now) / (2 * instances as u64)).max(1);
@@ -434,7 +473,7 @@ impl Cell {
     pub(super) fn give_leases_back(&mut self) -> u64 {
         let left = self.leased();
         for lease in std::mem::take(&mut self.leases) {
-            self.owe(negative(lease.left), lease.at);
+            self.give_back(lease);
         }
         left
     }

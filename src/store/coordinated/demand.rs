@@ -40,6 +40,40 @@ impl Demand {
     }
 }
 
+/// Hits a second that all instances together take, by what the store tells now and then.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Flow {
+    at: Timestamp,
+    used: u64,
+    /// In hits a nanosecond.
+    rate: f64,
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate"
+)]
+impl Flow {
+    /// Notes that `used` hits are counted. What it knows of the rate it keeps where nothing new can be told: in a new
+    /// window, and while nothing is admitted.
+    pub(super) fn heard(&mut self, used: u64, now: Timestamp) {
+        let (time, hits) = (now.since(self.at).as_nanos(), used.saturating_sub(self.used));
+        if self.at > Timestamp::default() && time > 0 && hits > 0 {
+            let rate = hits as f64 / time as f64;
+            // it takes a higher rate at its word: to hear too often costs little, to hear too late costs hits
+            self.rate = if rate > self.rate { rate } else { 0.75 * self.rate + 0.25 * rate };
+        }
+        (self.at, self.used) = (now, used);
+    }
+
+    /// How long it takes for `hits` to be taken.
+    pub(super) fn time_for(&self, hits: u64) -> Period {
+        if self.rate > 0.0 { Period::from_nanos((hits as f64 / self.rate) as u64) } else { Period::MAX }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
