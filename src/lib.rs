@@ -10,6 +10,7 @@ mod limiter;
 pub mod observe;
 pub mod proto;
 pub mod settings;
+pub mod simulate;
 pub mod store;
 
 pub use limiter::{LimitError, Limiter, Settings};

@@ -10,6 +10,7 @@ use weir::{
         self,
         call::{Call, Outcome},
         parse_entry,
+        simulate::Simulate,
     },
     config,
     settings::Flags,
@@ -41,6 +42,9 @@ enum Command {
     /// Send one request to a server; exit code 0 if it passes, 2 if it is over its limit, 1 on an error
     #[command(after_help = CALL_EXAMPLES)]
     Call(Call),
+    /// Tell what each way of coordination makes of a limit, by a simulation of the real one
+    #[command(after_help = SIMULATE_EXAMPLES)]
+    Simulate(Simulate),
 }
 
 const EXPLAIN_EXAMPLE: &str = "\
@@ -54,6 +58,12 @@ Examples:
   weir call --domain shop --hits 0 hello=world              check without counting
   weir call --domain shop --limit 10/minute user=bob        a limit that is not configured
   weir call --address unix:/run/weir.sock --domain shop --json hello=world";
+
+const SIMULATE_EXAMPLES: &str = "\
+Examples:
+  weir simulate --instances 10 --limit 1000 --period 10s --load 2
+  weir simulate --instances 96 --limit 10000 --skew zipf --round-trip 500us --svg admitted.svg
+  weir simulate --algorithm token_bucket --burst 50 --limit 100 --clock-skew 500ms";
 
 /// Which files are read.
 #[derive(Args, Debug)]
@@ -103,6 +113,10 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
             let Explain { config, domain, files, entries } = explain;
             let mut out = io::stdout().lock();
             Ok(code(command::explain(&config, &files.options(), &domain, &entries, &mut out)?))
+        }
+        Some(Command::Simulate(simulate)) => {
+            command::simulate(&simulate, &mut io::stdout().lock())?;
+            Ok(ExitCode::SUCCESS)
         }
         Some(Command::Call(call)) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -4,8 +4,10 @@ pub mod call;
 mod check;
 mod descriptors;
 mod explain;
+pub mod simulate;
 
 pub use call::call;
 pub use check::check;
 pub use descriptors::{Descriptors, parse_entry};
 pub use explain::explain;
+pub use simulate::simulate;

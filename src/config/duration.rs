@@ -6,11 +6,11 @@ use crate::limit::{Period, Unit};
 pub(super) const LONGEST: Period = Unit::Year.period();
 
 /// What to tell of a text that is no duration.
-pub(super) const RIGHT: &str =
+pub(crate) const RIGHT: &str =
     "write a whole number and ms, s, m, h or d, from 1ms to 365d, such as 500ms, 10s, 1m, 1h or 7d";
 
 /// The period that `text` writes; none if it is not of the grammar, zero, or longer than [`LONGEST`].
-pub(super) fn parse(text: &str) -> Option<Period> {
+pub(crate) fn parse(text: &str) -> Option<Period> {
     let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, suffix) = text.split_at(digits);
     let millis: u64 = match suffix {

@@ -25,6 +25,7 @@ mod tier;
 mod watch;
 mod yaml;
 
+pub(crate) use duration::{RIGHT as PERIOD_RIGHT, parse as parse_period};
 pub(crate) use error::Place;
 pub use error::{ConfigError, ConfigErrors, ConfigWarning};
 pub use load::{Loaded, Options, load, parse};

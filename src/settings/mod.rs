@@ -17,6 +17,7 @@ use std::{net::IpAddr, path::PathBuf, time::Duration};
 pub use environment::{Environment, ProcessEnvironment};
 pub use flags::Flags;
 pub use read::{SettingError, SettingErrors};
+pub(crate) use value::duration as parse_duration;
 
 use crate::{
     limiter,

@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Duration};
 use super::Address;
 
 /// Reads `1h30m`, `500ms`, `1.5s`, `0`. What would be right, if it is none.
-pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
+pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
     const EXPECTED: &str = "a duration such as 500ms, 10s, 1m, 1h30m or 24h; 0 needs no unit";
     if text == "0" {
         return Ok(Duration::ZERO);

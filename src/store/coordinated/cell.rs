@@ -90,9 +90,15 @@ pub(super) struct Fetch {
     /// Whoever waits for it.
     pub(super) done: Arc<Notify>,
     /// Hits that are waited for.
-    pub(super) waiting: u64,
+    waiting: u64,
     /// The fewest hits that are waited for.
-    pub(super) least: u64,
+    least: u64,
+    /// Which one is being asked for, or was last, from 1.
+    pub(super) round: u64,
+    /// What it asked for.
+    want: u64,
+    /// The store had less than that.
+    pub(super) short: bool,
     /// While nothing is left: when to look again whether another instance has given something back, and how long to
     /// leave it after that.
     probe_at: Timestamp,
@@ -106,6 +112,24 @@ pub(super) struct Lost {
     pub(super) uncounted: u64,
     /// Granted hits that nobody used before they ended.
     pub(super) stranded: u64,
+}
+
+// === impl Fetch ===
+
+impl Fetch {
+    /// Puts `hits`, of which `missing` are not there, among those that are waited for. Which round will ask for them: the
+    /// next one, for one that is under way asks for others.
+    pub(super) fn wait_for(&mut self, hits: Hits, missing: Hits) -> u64 {
+        let missing = missing.0.max(1);
+        self.waiting = self.waiting.saturating_add(hits.0);
+        self.least = if self.least == 0 { missing } else { self.least.min(missing) };
+        self.round + 1
+    }
+
+    /// Whether the store has answered `round`.
+    pub(super) const fn has_answered(&self, round: u64) -> bool {
+        self.round > round || (self.round == round && !self.running)
+    }
 }
 
 // === impl Cell ===
@@ -404,6 +428,19 @@ impl Cell {
         Some(taken)
     }
 
+    /// Refuses `hits` that the store was asked for and had no more of, as of then: meanwhile a token may have come back,
+    /// but it is for who asks now.
+    pub(super) fn refuse(&self, hits: Hits, now: Timestamp) -> Taken {
+        let then = self.heard_at.unwrap_or(now);
+        let missing = hits.minus(Hits(self.leased()));
+        let taken = decided(&self.target.tiers, &self.view, Refused::Vanish, true, missing, then);
+        Taken {
+            before: taken.before.minus(Hits(self.leased())),
+            reset: then.after(taken.reset).since(now),
+            ..taken
+        }
+    }
+
     /// Whether nothing fits until some instant, by what the store told.
     pub(super) fn is_denied(&self, now: Timestamp) -> bool {
         now < self.denied_until
@@ -445,6 +482,7 @@ impl Cell {
         let part = (self.remaining(now) / (2 * instances as u64)).max(1);
         let likely = self.demand.in_the_next(horizon).saturating_sub(self.leased());
         let want = likely.min(part).max(waiting).max(least);
+        self.fetch.want = want;
         Command {
             target: Arc::clone(&self.target),
             at: now,
@@ -455,11 +493,12 @@ impl Cell {
     /// The store has granted something, or nothing.
     pub(super) fn granted(&mut self, reply: &Reply, now: Timestamp) {
         self.heard(reply, now);
+        self.fetch.short = reply.granted < self.fetch.want;
+        // where all was granted that there is, there is no more for now
+        self.deny_while_empty(now);
         if reply.granted == 0 {
-            self.deny_while_empty(now);
             return;
         }
-        self.denied_until = Timestamp::default();
         self.fetch.probe_after = Period::default();
         let ends = self.target.tiers.iter().zip(&reply.counters).map(|(tier, counter)| match counter {
             Counter::FixedWindow(window) => window.end(),

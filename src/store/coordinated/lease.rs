@@ -59,14 +59,14 @@ impl<R: Remote> Inner<R> {
 
 /// Waits for a lease that lets `ask` pass, or for the store's word that it cannot; none if it does not answer.
 pub(super) async fn decide<R: Remote>(inner: &Arc<Inner<R>>, ask: &Ask<'_>) -> Option<Taken> {
+    // the call that asks for these hits, once they are among those that are waited for
+    let mut round = None;
     loop {
-        let time = inner.time();
-        let now = time.now;
+        let now = inner.time().now;
         // registered under the lock, so that no answer comes in between
         let done = inner.with_cell(ask, now, |cell| {
-            cell.fetch.waiting = cell.fetch.waiting.saturating_add(ask.hits.0);
-            let missing = ask.hits.0.saturating_sub(cell.leased()).max(1);
-            cell.fetch.least = if cell.fetch.least == 0 { missing } else { cell.fetch.least.min(missing) };
+            let missing = ask.hits.minus(Hits(cell.leased()));
+            round.get_or_insert_with(|| cell.fetch.wait_for(ask.hits, missing));
             Arc::clone(&cell.fetch.done).notified_owned()
         });
         fetch(inner, ask.key);
@@ -80,6 +80,13 @@ pub(super) async fn decide<R: Remote>(inner: &Arc<Inner<R>>, ask: &Ask<'_>) -> O
                 return Some(None);
             }
             let decided = cell.spend(ask.hits, now).or_else(|| cell.refuses(ask.hits, now));
+            if decided.is_none() && round.is_some_and(|round| cell.fetch.has_answered(round)) {
+                // to ask again for what the store has just had no more of would make an endless queue of those who wait
+                if cell.fetch.short {
+                    return Some(Some(cell.refuse(ask.hits, now)));
+                }
+                round = None;
+            }
             decided.map(Some)
         });
         if let Some(outcome) = outcome {
@@ -100,6 +107,7 @@ fn fetch<R: Remote>(inner: &Arc<Inner<R>>, key: CounterKey) {
             return;
         }
         cell.fetch.running = true;
+        cell.fetch.round += 1;
         cell.fetch_command(inner.instances(), inner.horizon(), inner.time().now)
     };
     let inner = Arc::clone(inner);

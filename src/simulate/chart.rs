@@ -1,0 +1,270 @@
+//! What was admitted against the limit over time, as an SVG: a panel for each way, on the same axes.
+
+use std::fmt::Write as _;
+
+use super::{
+    Figures, Scenario, Series,
+    table::{calls, overshoot, percent},
+};
+use crate::limit::Algorithm;
+
+const WIDTH: f64 = 900.0;
+const LEFT: f64 = 72.0;
+const RIGHT: f64 = 20.0;
+/// Above the first panel: the title and the legend.
+const HEAD: f64 = 74.0;
+/// Of one panel's axes.
+const PANEL: f64 = 110.0;
+/// Between two of them: the name of the lower one.
+const GAP: f64 = 38.0;
+/// Below the last one: the labels of the time.
+const FOOT: f64 = 52.0;
+
+/// Readable on paper and on a dark page alike. Written out twice, for not every viewer knows variables.
+const STYLE: &str = "\
+svg { font: 12px system-ui, sans-serif } .title { font-size: 15px; font-weight: 600 } .name { font-weight: 600 }
+.page { fill: #ffffff } text { fill: #1f2328 } .faint { fill: #656d76 } .grid { stroke: #d0d7de }
+.limit { stroke: #1f2328; stroke-width: 1.5; stroke-dasharray: 6 4 }
+.admitted { fill: #2f6fba } .over { fill: #cf222e }
+@media (prefers-color-scheme: dark) {
+.page { fill: #0d1117 } text { fill: #e6edf3 } .faint { fill: #8d96a0 } .grid { stroke: #3d444d }
+.limit { stroke: #e6edf3 } .admitted { fill: #4c8ed9 } .over { fill: #f85149 } }";
+
+/// Where values are on the page.
+struct Axes {
+    seconds: f64,
+    most: u64,
+}
+
+/// What was admitted by some ways of coordination, by their names.
+#[must_use]
+pub fn chart(scenario: &Scenario, ways: &[(&str, Figures, Series)]) -> String {
+    let bound = ways.first().map_or(0, |(_, _, series)| series.bound);
+    let admitted = ways.iter().flat_map(|(_, _, series)| &series.points).map(|(_, admitted)| *admitted);
+    let axes = Axes {
+        seconds: scenario.tier.period.as_nanos() as f64 / 1e9 * f64::from(scenario.windows),
+        most: round_up(admitted.max().unwrap_or(0).max(bound + bound / 4).max(1)),
+    };
+    let panels = ways.len() as f64;
+    let height = HEAD + panels * PANEL + (panels - 1.0).max(0.0) * GAP + FOOT;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
+         role=\"img\">\n<title>{title}</title>\n<style>{STYLE}</style>\n<rect class=\"page\" width=\"100%\" \
+         height=\"100%\"/>\n",
+        title = title(scenario),
+    );
+    head(&mut svg, scenario);
+    for (i, way) in ways.iter().enumerate() {
+        panel(&mut svg, &axes, i, way);
+    }
+    time(&mut svg, &axes, height - FOOT);
+    let (middle, what) = (f64::midpoint(HEAD, height - FOOT), counted(scenario));
+    let place = format_args!("transform=\"translate(16 {middle:.1}) rotate(-90)\" text-anchor=\"middle\"");
+    put(&mut svg, format_args!("<text class=\"faint\" {place}>{what}</text>"));
+    svg += "</svg>\n";
+    svg
+}
+
+fn title(scenario: &Scenario) -> String {
+    let Scenario { instances, tier, load, .. } = scenario;
+    let plural = if *instances == 1 { "" } else { "s" };
+    format!("{instances} instance{plural}, {tier}, {load} times the limit offered")
+}
+
+/// What the height stands for.
+fn counted(scenario: &Scenario) -> &'static str {
+    match scenario.tier.algorithm {
+        Algorithm::FixedWindow => "requests admitted in the window so far",
+        Algorithm::SlidingWindow | Algorithm::TokenBucket(_) => "requests admitted in the last period",
+    }
+}
+
+fn head(svg: &mut String, scenario: &Scenario) {
+    text(svg, LEFT, 22.0, "title", &title(scenario));
+    let legend = [
+        ("<rect class=\"admitted\" width=\"14\" height=\"10\" y=\"-9\"/>", "admitted", 0.0),
+        ("<rect class=\"over\" width=\"14\" height=\"10\" y=\"-9\"/>", "admitted above the limit", 110.0),
+        ("<line class=\"limit\" x2=\"22\" y1=\"-4\" y2=\"-4\"/>", "limit", 300.0),
+    ];
+    for (mark, what, x) in legend {
+        let x = LEFT + x;
+        put(svg, format_args!("<g transform=\"translate({x} 42)\">{mark}<text x=\"26\">{what}</text></g>"));
+    }
+}
+
+fn panel(svg: &mut String, axes: &Axes, i: usize, (name, figures, series): &(&str, Figures, Series)) {
+    let top = HEAD + i as f64 * (PANEL + GAP);
+    let bottom = top + PANEL;
+    text(svg, LEFT, top - 6.0, "name", name);
+    let told = format!(
+        "worst overshoot {}, least used {}, {} store calls a decision",
+        overshoot(figures.overshoot),
+        percent(figures.least_used),
+        calls(figures.calls),
+    );
+    let right = WIDTH - RIGHT;
+    put(
+        svg,
+        format_args!(
+            "<text class=\"faint\" x=\"{right}\" y=\"{}\" text-anchor=\"end\">{told}</text>",
+            top - 6.0
+        ),
+    );
+
+    let limit = axes.y(bottom, series.bound);
+    for (value, y) in [(0, bottom), (series.bound, limit), (axes.most, top)] {
+        put(
+            svg,
+            format_args!("<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>"),
+        );
+        let (x, y) = (LEFT - 8.0, y + 4.0);
+        // a label that would run into the limit's is left out
+        if value == series.bound || (y - limit).abs() > 14.0 {
+            let value = thousands(value);
+            put(
+                svg,
+                format_args!(
+                    "<text class=\"faint\" x=\"{x}\" y=\"{y:.1}\" text-anchor=\"end\">{value}</text>"
+                ),
+            );
+        }
+    }
+    let under = series.points.iter().map(|&(at, admitted)| (at, admitted.min(series.bound)));
+    area(svg, axes, "admitted", bottom, bottom, under);
+    if series.points.iter().any(|(_, admitted)| *admitted > series.bound) {
+        let over = series.points.iter().map(|&(at, admitted)| (at, admitted.max(series.bound)));
+        area(svg, axes, "over", bottom, limit, over);
+    }
+    put(
+        svg,
+        format_args!(
+            "<line class=\"limit\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{limit:.1}\" y2=\"{limit:.1}\"/>"
+        ),
+    );
+}
+
+/// The area between `floor` and `points`, in steps: each value holds until the next one.
+fn area(
+    svg: &mut String,
+    axes: &Axes,
+    class: &str,
+    bottom: f64,
+    floor: f64,
+    points: impl Iterator<Item = (f64, u64)>,
+) {
+    let mut path = format!("M{LEFT:.1} {floor:.1}");
+    for (at, value) in points {
+        // to write to a text cannot fail
+        let _ = write!(path, "H{:.1}V{:.1}", axes.x(at), axes.y(bottom, value));
+    }
+    put(svg, format_args!("<path class=\"{class}\" d=\"{path}H{:.1}V{floor:.1}Z\"/>", axes.x(axes.seconds)));
+}
+
+fn time(svg: &mut String, axes: &Axes, bottom: f64) {
+    let step = tick(axes.seconds / 10.0);
+    let mut at = 0.0;
+    while at <= axes.seconds * 1.000_1 {
+        let x = axes.x(at);
+        put(
+            svg,
+            format_args!(
+                "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{bottom}\" y2=\"{}\"/>",
+                bottom + 5.0
+            ),
+        );
+        let label = (at * 1e6).round() / 1e6;
+        put(
+            svg,
+            format_args!(
+                "<text class=\"faint\" x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>",
+                bottom + 19.0
+            ),
+        );
+        at += step;
+    }
+    let middle = f64::midpoint(LEFT, WIDTH - RIGHT);
+    put(
+        svg,
+        format_args!(
+            "<text class=\"faint\" x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">seconds</text>",
+            bottom + 40.0
+        ),
+    );
+}
+
+/// The next number with two digits that are not zero.
+fn round_up(value: u64) -> u64 {
+    let unit = 10_u64.pow(value.max(1).ilog10().saturating_sub(1));
+    value.div_ceil(unit).saturating_mul(unit)
+}
+
+/// The smallest of 1, 2 and 5 times a power of ten that is at least `least`.
+fn tick(least: f64) -> f64 {
+    let power = 10_f64.powf(least.log10().floor());
+    [1.0, 2.0, 5.0]
+        .into_iter()
+        .map(|digit| digit * power)
+        .find(|step| *step >= least * 0.999)
+        .unwrap_or(10.0 * power)
+}
+
+fn text(svg: &mut String, x: f64, y: f64, class: &str, text: &str) {
+    put(svg, format_args!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{text}</text>"));
+}
+
+fn put(svg: &mut String, element: std::fmt::Arguments<'_>) {
+    let _ = writeln!(svg, "{element}");
+}
+
+/// `1 000 000`, with spaces that do not break.
+fn thousands(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+// === impl Axes ===
+
+impl Axes {
+    fn x(&self, seconds: f64) -> f64 {
+        LEFT + (WIDTH - LEFT - RIGHT) * seconds / self.seconds
+    }
+
+    fn y(&self, bottom: f64, value: u64) -> f64 {
+        bottom - PANEL * value as f64 / self.most as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round() {
+        for (least, step) in [(0.1, 0.1), (0.11, 0.2), (0.3, 0.5), (0.6, 1.0), (12.0, 20.0), (360.0, 500.0)] {
+            assert!((tick(least) - step).abs() < 1e-9, "{least}: {}", tick(least));
+        }
+    }
+
+    #[test]
+    fn the_highest_label_is_round() {
+        for (value, round) in [(1, 1), (99, 99), (101, 110), (2_079, 2_100), (9_999, 10_000)] {
+            assert_eq!(round_up(value), round);
+        }
+    }
+
+    #[test]
+    fn thousands_are_told_apart() {
+        for (value, text) in
+            [(0, "0"), (999, "999"), (1_000, "1\u{202f}000"), (12_345_678, "12\u{202f}345\u{202f}678")]
+        {
+            assert_eq!(thousands(value), text);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What is asked of a simulation.
+
+use std::sync::Arc;
+
+use crate::{
+    limit::{
+        Coordinating, Domain, KeyHasher, Limit, Node, Period, Refused, Rule, RuleSet, Tier, Timestamp, Values,
+    },
+    store::simulated::{Network, Random},
+};
+
+/// The most requests of one simulation: what is told of each is kept until the end.
+const MOST_REQUESTS: f64 = 20e6;
+
+/// The most instances.
+const MOST_INSTANCES: usize = 1_000;
+
+/// How long the instances run before the first request, so that they know of each other.
+pub(super) const WARM_UP: Period = Period::from_secs(10);
+
+/// What is asked of a simulation.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Instances of weir, 1 to 1,000.
+    pub instances: usize,
+    /// The limit that they share, on one key. Admits at least one request.
+    pub tier: Tier,
+    /// Requests that come, as a multiple of what the limit admits on average. Above 0.
+    pub load: f64,
+    /// How requests are spread over the instances.
+    pub skew: Skew,
+    /// The way from each instance to the store.
+    pub network: Network,
+    /// The instances' clocks are wrong by up to so much, either way.
+    pub clock_skew: Period,
+    /// For how many periods of the limit requests come, at least 1.
+    pub windows: u32,
+    /// Where all chance comes from: the same seed is the same simulation.
+    pub seed: u64,
+}
+
+/// How requests are spread over instances. Which instance a request goes to is chance, as with a load balancer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Skew {
+    /// Each instance gets as many as the others.
+    #[default]
+    Even,
+    /// The second gets half of what the first one gets, the third a third, and so on.
+    Zipf,
+}
+
+/// Why there can be no such simulation.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ScenarioError {
+    /// Too few or too many instances.
+    #[error("{0} instances cannot be simulated, only 1 to {MOST_INSTANCES}")]
+    Instances(usize),
+    /// A limit of zero.
+    #[error("a limit of 0 admits nothing: there is nothing to simulate")]
+    NoLimit,
+    /// No load, or less.
+    #[error("the load must be above 0, such as 2 for twice the limit")]
+    NoLoad,
+    /// No windows.
+    #[error("at least one window must be simulated")]
+    NoWindows,
+    /// More than can be kept.
+    #[error(
+        "{0:.0} requests are too many, at most {MOST_REQUESTS:.0} can be simulated: take fewer windows, or a smaller limit"
+    )]
+    TooMany(f64),
+}
+
+// === impl Scenario ===
+
+impl Scenario {
+    /// Whether it can be simulated.
+    pub fn check(&self) -> Result<(), ScenarioError> {
+        let requests = self.rate() * self.tier.period.as_nanos() as f64 / 1e9 * f64::from(self.windows);
+        if !(1..=MOST_INSTANCES).contains(&self.instances) {
+            Err(ScenarioError::Instances(self.instances))
+        } else if self.tier.requests == 0 || self.tier.capacity() == 0 {
+            Err(ScenarioError::NoLimit)
+        } else if !self.load.is_finite() || self.load <= 0.0 {
+            Err(ScenarioError::NoLoad)
+        } else if self.windows == 0 {
+            Err(ScenarioError::NoWindows)
+        } else if requests > MOST_REQUESTS {
+            Err(ScenarioError::TooMany(requests))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Requests a second.
+    pub(super) fn rate(&self) -> f64 {
+        f64::from(self.tier.requests) * self.load * 1e9 / self.tier.period.as_nanos() as f64
+    }
+
+    /// When the first request can come: the start of a window, late enough in history that clocks may be wrong.
+    pub(super) const fn begin(&self) -> Timestamp {
+        Timestamp::from_secs(1_700_000_000).window_end(self.tier.period)
+    }
+
+    /// When no more come.
+    pub(super) const fn end(&self) -> Timestamp {
+        let all = self.tier.period.as_nanos().saturating_mul(self.windows as u64);
+        self.begin().after(Period::from_nanos(all))
+    }
+
+    /// Rules with the one limit, kept together as `coordination` says.
+    #[must_use]
+    pub fn rules(&self, coordination: Coordinating) -> Arc<RuleSet> {
+        let limit = Limit::Tiers { tiers: vec![self.tier.clone()], refused: Refused::Vanish };
+        let rule = Rule { coordination, ..Rule::new(limit) };
+        let node = Node { rule: Some(rule), ..Node::new("key", Values::Any) };
+        let domain = Domain { name: super::run::DOMAIN.into(), nodes: vec![node] };
+        Arc::new(RuleSet::new(&[domain], KeyHasher::random()))
+    }
+}
+
+// === impl Skew ===
+
+impl Skew {
+    /// How requests are spread over `instances`, for [`choose`].
+    pub(super) fn spread(self, instances: usize) -> Vec<f64> {
+        let weight = |i: usize| match self {
+            Self::Even => 1.0,
+            Self::Zipf => 1.0 / (i + 1) as f64,
+        };
+        let sums = (0..instances).scan(0.0, |sum, i| {
+            *sum += weight(i);
+            Some(*sum)
+        });
+        sums.collect()
+    }
+}
+
+/// The instance that the next request goes to, of those over which they are spread like this.
+pub(super) fn choose(spread: &[f64], random: &mut Random) -> usize {
+    let at = random.unit() * spread.last().copied().unwrap_or(0.0);
+    spread.partition_point(|sum| *sum <= at).min(spread.len().saturating_sub(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::Algorithm;
+
+    fn scenario() -> Scenario {
+        Scenario {
+            instances: 3,
+            tier: Tier { requests: 1_000, period: Period::from_secs(1), algorithm: Algorithm::FixedWindow },
+            load: 2.0,
+            skew: Skew::Even,
+            network: Network::default(),
+            clock_skew: Period::default(),
+            windows: 10,
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_simulated_is_refused() {
+        assert_eq!(scenario().check(), Ok(()));
+        let instances = |instances| Scenario { instances, ..scenario() }.check();
+        assert_eq!(instances(0), Err(ScenarioError::Instances(0)));
+        assert_eq!(instances(1_001), Err(ScenarioError::Instances(1_001)));
+        let load = |load| Scenario { load, ..scenario() }.check();
+        for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(load(wrong), Err(ScenarioError::NoLoad));
+        }
+        assert!(matches!(load(1e6), Err(ScenarioError::TooMany(_))));
+        assert_eq!(Scenario { windows: 0, ..scenario() }.check(), Err(ScenarioError::NoWindows));
+        let none = Tier { requests: 0, ..scenario().tier };
+        assert_eq!(Scenario { tier: none, ..scenario() }.check(), Err(ScenarioError::NoLimit));
+    }
+
+    #[test]
+    fn requests_are_spread_as_the_skew_says() {
+        let mut random = Random::new(1);
+        let mut count = |skew: Skew| {
+            let (spread, mut counts) = (skew.spread(3), [0; 3]);
+            for _ in 0..11_000 {
+                counts[choose(&spread, &mut random)] += 1;
+            }
+            counts
+        };
+        for (got, expected) in count(Skew::Even).into_iter().zip([3_667_i32, 3_667, 3_667]) {
+            assert!((got - expected).abs() < 200, "{got} {expected}");
+        }
+        for (got, expected) in count(Skew::Zipf).into_iter().zip([6_000_i32, 3_000, 2_000]) {
+            assert!((got - expected).abs() < 200, "{got} {expected}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The figures as text: a line for each way, in columns.
+
+use super::Figures;
+use crate::limit::Period;
+
+const HEAD: [&str; 7] = [
+    "coordination",
+    "worst overshoot",
+    "least used",
+    "store calls a decision",
+    "waited",
+    "median and longest wait",
+    "fallback",
+];
+
+/// The figures of some ways, by their names.
+#[must_use]
+pub fn table(ways: &[(&str, Figures)]) -> String {
+    let mut rows: Vec<[String; HEAD.len()]> = vec![HEAD.map(str::to_owned)];
+    rows.extend(ways.iter().map(|(name, figures)| row(name, figures)));
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            // names to the left, numbers to the right
+            text += &if column == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") };
+        }
+        text.push('\n');
+    }
+    for (name, figures) in ways {
+        if figures.undecided > 0.0 {
+            text += &format!("{name}: {} of the requests were not decided\n", percent(figures.undecided));
+        }
+    }
+    text
+}
+
+fn row(name: &str, figures: &Figures) -> [String; HEAD.len()] {
+    let waits = if figures.waited > 0.0 {
+        format!("{}, {}", millis(figures.typical_wait), millis(figures.longest_wait))
+    } else {
+        "-".to_owned()
+    };
+    [
+        name.to_owned(),
+        overshoot(figures.overshoot),
+        percent(figures.least_used),
+        calls(figures.calls),
+        percent(figures.waited),
+        waits,
+        percent(figures.fallback),
+    ]
+}
+
+/// `+17 %`, or `0` if the limit was kept.
+pub(super) fn overshoot(share: f64) -> String {
+    if share > 0.0 { format!("+{}", percent(share)) } else { "0".to_owned() }
+}
+
+/// A share as percents, with as many digits as say something, and never 0 or 100 for what is not quite.
+pub(super) fn percent(share: f64) -> String {
+    let percents = share * 100.0;
+    if percents <= 0.0 {
+        return "0 %".to_owned();
+    }
+    let digits = match percents {
+        _ if percents >= 100.0 => 0,
+        _ if percents > 99.9 => 2,
+        _ if percents >= 10.0 => 1,
+        _ if percents >= 0.1 => 2,
+        _ => 3,
+    };
+    let text = format!("{percents:.digits$}");
+    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    match text {
+        "0" => "< 0.001 %".to_owned(),
+        "100" if percents < 100.0 => "> 99.99 %".to_owned(),
+        text => format!("{text} %"),
+    }
+}
+
+pub(super) fn calls(calls: f64) -> String {
+    match calls {
+        _ if calls == 0.0 => "0".to_owned(),
+        _ if calls < 0.1 => format!("{calls:.4}"),
+        _ => format!("{calls:.2}"),
+    }
+}
+
+fn millis(period: Period) -> String {
+    format!("{} ms", period.as_nanos().div_ceil(1_000_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percents_say_what_matters() {
+        for (share, text) in [
+            (0.0, "0 %"),
+            (0.17, "17 %"),
+            (0.028, "2.8 %"),
+            (0.994, "99.4 %"),
+            (0.9999, "99.99 %"),
+            (0.999_999, "> 99.99 %"),
+            (1.0, "100 %"),
+            (4.6, "460 %"),
+            (0.000_001, "< 0.001 %"),
+        ] {
+            assert_eq!(percent(share), text);
+        }
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_what_is_in_them() {
+        let figures = Figures {
+            overshoot: 0.097,
+            least_used: 1.0,
+            calls: 0.0113,
+            waited: 0.0,
+            typical_wait: Period::default(),
+            longest_wait: Period::default(),
+            fallback: 0.0,
+            undecided: 0.0,
+        };
+        let waited = Figures {
+            overshoot: -0.01,
+            waited: 0.013,
+            typical_wait: Period::from_millis(2),
+            longest_wait: Period::from_millis(14),
+            fallback: 0.002,
+            undecided: 0.5,
+            ..figures.clone()
+        };
+        let text = table(&[("interval", figures), ("lease", waited)]);
+        let expected = "\
+coordination  worst overshoot  least used  store calls a decision  waited  median and longest wait  fallback
+interval               +9.7 %       100 %                  0.0113     0 %                        -       0 %
+lease                       0       100 %                  0.0113   1.3 %              2 ms, 14 ms     0.2 %
+lease: 50 % of the requests were not decided
+";
+        assert_eq!(text, expected);
+    }
+}
