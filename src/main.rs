@@ -28,11 +28,16 @@ fn main() -> ExitCode {
 
 /// The error, and what caused it, and what caused that.
 fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
+    let (mut text, mut last) = (error.to_string(), error.to_string());
     let mut cause = error.source();
     while let Some(error) = cause {
-        // to write to a text cannot fail
-        let _ = write!(text, ": {error}");
+        let next = error.to_string();
+        // errors that wrap others often say no more than those do
+        if next != last {
+            // to write to a text cannot fail
+            let _ = write!(text, ": {next}");
+        }
+        last = next;
         cause = error.source();
     }
     text

@@ -144,6 +144,7 @@ impl Walk<'_> {
         let read = rate_limit::read(field.value, field.key_at, self.report)?;
         Some(Rule {
             limit: read.limit,
+            coordination: read.coordination,
             name: read.name,
             replaces: read.replaces,
             shadow_mode,

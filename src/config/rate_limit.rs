@@ -1,18 +1,24 @@
 //! What a `rate_limit` says: one limit, several as tiers, or none.
 
 use super::{
+    duration,
     error::FileReport,
     fields::Fields,
     keys::Level,
     redundant,
+    scalar::brief,
     tier::{self, BUCKET, OURS, REFERENCE},
     yaml::{Node, Position, Value},
 };
-use crate::limit::{Limit, Refused, Tier, Unit};
+use crate::limit::{Coordinating, Coordination, Limit, OnStoreFailure, Refused, Tier, Unit};
+
+/// The keys that say how instances count together.
+const COORDINATION: [&str; 3] = ["coordination", "sync_interval", "on_store_failure"];
 
 /// A `rate_limit`.
 pub(super) struct RateLimit {
     pub(super) limit: Limit,
+    pub(super) coordination: Coordinating,
     pub(super) name: Option<Box<str>>,
     pub(super) replaces: Vec<Box<str>>,
 }
@@ -34,7 +40,43 @@ pub(super) fn read(node: &Node, key_at: Position, report: &mut FileReport) -> Op
             refused: if read.is_reference { Refused::Count } else { Refused::Vanish },
         })
     };
-    Some(RateLimit { limit: limit?, name: name.map(|name| name.value.into()), replaces })
+    let coordination = coordinating(&fields, report);
+    Some(RateLimit { limit: limit?, coordination, name: name.map(|name| name.value.into()), replaces })
+}
+
+/// `coordination`, `sync_interval` and `on_store_failure`.
+fn coordinating(fields: &Fields<'_>, report: &mut FileReport) -> Coordinating {
+    let way = fields.text("coordination", report).and_then(|field| {
+        let way = Coordination::parse(field.value);
+        if way.is_none() {
+            let right = "write local, interval, lease or strict";
+            report.error(field.at, format!("unknown coordination '{}'; {right}", brief(field.value)));
+        }
+        way
+    });
+    let on_store_failure = fields.text("on_store_failure", report).and_then(|field| {
+        let failure = OnStoreFailure::parse(field.value);
+        if failure.is_none() {
+            let right = "write local, allow or deny";
+            report.error(field.at, format!("unknown on_store_failure '{}'; {right}", brief(field.value)));
+        }
+        failure
+    });
+    let interval = fields.text("sync_interval", report);
+    let sync_interval = interval.and_then(|field| {
+        let interval = duration::parse(field.value);
+        if interval.is_none() {
+            report.error(field.at, format!("'{}' is no interval; {}", brief(field.value), duration::RIGHT));
+        }
+        interval
+    });
+    if let (Some(field), Some(way)) = (interval, way)
+        && way != Coordination::Interval
+    {
+        report
+            .warn(field.key_at, format!("'sync_interval' means nothing with 'coordination: {}'", way.name()));
+    }
+    Coordinating { way, sync_interval, on_store_failure }
 }
 
 /// `tiers`, and the `algorithm` for those that name none.
@@ -72,7 +114,9 @@ fn tiers(fields: &Fields<'_>, report: &mut FileReport) -> Option<Limit> {
 
 /// Reports what makes no sense beside `unlimited: true`.
 fn check_unlimited(fields: &Fields<'_>, report: &mut FileReport) {
-    for key in REFERENCE.into_iter().chain(OURS).chain(BUCKET).chain(["algorithm", "tiers"]) {
+    for key in
+        REFERENCE.into_iter().chain(OURS).chain(BUCKET).chain(["algorithm", "tiers"]).chain(COORDINATION)
+    {
         let Some(field) = fields.get(key) else {
             continue;
         };

@@ -23,6 +23,8 @@ pub struct Taken {
     /// If over, the wait until this very request could pass if nobody else takes any; else the time until the window
     /// ends or the bucket is full.
     pub reset: Period,
+    /// It was refused by what was known before, without asking the store: the reference's local cache.
+    pub cached: bool,
 }
 
 /// Whether hits are taken or given back.
@@ -77,6 +79,37 @@ pub fn decide(
     }
 }
 
+/// The answer about `hits` that a shared store has decided, from the counters as it left them.
+///
+/// # Panics
+///
+/// If there are no tiers, or not as many counters.
+#[must_use]
+pub fn decided(
+    tiers: &[Tier],
+    counters: &[Counter],
+    refused: Refused,
+    over: bool,
+    hits: Hits,
+    now: Timestamp,
+) -> Taken {
+    assert!(!tiers.is_empty() && tiers.len() == counters.len());
+    let counted = if over && refused == Refused::Vanish { Hits(0) } else { hits };
+    let offers: SmallVec<[Offer; 2]> = tiers
+        .iter()
+        .zip(counters)
+        .map(|(tier, counter)| {
+            let offer = counter.offer(tier, now, hits);
+            Offer { used: offer.used.minus(counted), ..offer }
+        })
+        .collect();
+    if over {
+        longest_wait(tiers, counters, &offers, hits, now)
+    } else {
+        lowest_share(tiers, counters, &offers, now)
+    }
+}
+
 /// The answer to a request that is over, from the tiers that refused it.
 fn longest_wait(tiers: &[Tier], counters: &[Counter], offers: &[Offer], hits: Hits, now: Timestamp) -> Taken {
     let mut longest: Option<(usize, Period)> = None;
@@ -96,6 +129,7 @@ fn longest_wait(tiers: &[Tier], counters: &[Counter], offers: &[Offer], hits: Hi
         before: offers[tier].used,
         remaining: counters[tier].report(&tiers[tier], now).remaining,
         reset,
+        cached: false,
     }
 }
 
@@ -118,6 +152,7 @@ fn lowest_share(tiers: &[Tier], counters: &[Counter], offers: &[Offer], now: Tim
         before: offers[tier].used,
         remaining: report.remaining,
         reset: report.until_full,
+        cached: false,
     }
 }
 

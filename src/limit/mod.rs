@@ -1,6 +1,7 @@
 //! The pure core: what is asked, what the rules say, and how much is admitted. No tokio, no I/O, no clock.
 
 pub mod algorithm;
+mod coordination;
 mod decision;
 mod descriptor;
 mod explain;
@@ -15,7 +16,8 @@ mod units;
 mod verdict;
 
 pub use algorithm::{Algorithm, Bucket, Refill};
-pub use decision::{Direction, Taken, decide};
+pub use coordination::{Coordinating, Coordination, OnStoreFailure};
+pub use decision::{Direction, Taken, decide, decided};
 pub use descriptor::{Descriptor, Entry, Override, Request};
 pub use explain::{Explanation, Outcome, Step, Tried, What};
 pub use headers::{Header, HeaderNames, HeaderStyle};

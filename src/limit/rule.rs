@@ -6,6 +6,7 @@ use serde_json::Map;
 
 use super::{
     algorithm::{Algorithm, Bucket, Refill},
+    coordination::Coordinating,
     descriptor::Override,
     pattern::Values,
     units::{Period, Unit},
@@ -47,6 +48,8 @@ pub struct Node {
 pub struct Rule {
     /// What is admitted.
     pub limit: Limit,
+    /// How its counts are kept together over instances.
+    pub coordination: Coordinating,
     /// What a user calls it; answers carry it, and `replaces` refers to it.
     pub name: Option<Box<str>>,
     /// Names of rules that do not count where this one matches too.
@@ -134,6 +137,7 @@ impl Rule {
     pub fn new(limit: Limit) -> Self {
         Self {
             limit,
+            coordination: Coordinating::default(),
             name: None,
             replaces: Vec::new(),
             shadow_mode: false,

@@ -54,7 +54,14 @@ mod tests {
     use crate::limit::units::Period;
 
     fn tally(before: u64, hits: u64, over: bool, refused: Refused) -> Tally {
-        let taken = Taken { tier: 0, over, before: Hits(before), remaining: 0, reset: Period::default() };
+        let taken = Taken {
+            tier: 0,
+            over,
+            before: Hits(before),
+            remaining: 0,
+            reset: Period::default(),
+            cached: false,
+        };
         Tally::of(&taken, 10, refused, Hits(hits), 0.8)
     }
 

@@ -126,14 +126,14 @@ impl fmt::Display for SettingError {
 
 // === impl SettingErrors ===
 
-/// One a line.
+/// One a line, below their number if there are several.
 impl fmt::Display for SettingErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, error) in self.0.iter().enumerate() {
-            let line_break = if i == 0 { "" } else { "\n" };
-            write!(f, "{line_break}{error}")?;
+        if let [error] = &self.0[..] {
+            return error.fmt(f);
         }
-        Ok(())
+        write!(f, "{} settings are wrong", self.0.len())?;
+        self.0.iter().try_for_each(|error| write!(f, "\n  {error}"))
     }
 }
 

@@ -1,15 +1,26 @@
 //! The reference's variables for what weir has not. Where to go on without it would be dangerous, weir does not start;
 //! everything else is a warning.
 
-use super::read::Reader;
+use super::{read::Reader, value};
 
 /// Variables of a Redis or Memcached that counts are to be kept in.
 const SHARED_STORES: [&str; 4] = ["REDIS_URL", "REDIS_PERSECOND_URL", "MEMCACHE_HOST_PORT", "MEMCACHE_SRV"];
 
+/// The other variables of theirs. Sizes and times are left out: to have none of what they bound is no surprise.
+const OF_SHARED_STORES: [&str; 9] = [
+    "REDIS_TYPE",
+    "REDIS_SOCKET_TYPE",
+    "REDIS_AUTH",
+    "REDIS_TLS",
+    "REDIS_PERSECOND",
+    "REDIS_SENTINEL_AUTH",
+    "REDIS_TLS_CACERT",
+    "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
+    "MEMCACHE_TLS",
+];
+
 /// Variables that change nothing, with the reason.
-const WITHOUT_EFFECT: [(&str, &str); 10] = [
-    ("REDIS_AUTH", "counts are kept in memory"),
-    ("REDIS_PERSECOND", "counts are kept in memory"),
+const WITHOUT_EFFECT: [(&str, &str); 8] = [
     ("CACHE_KEY_PREFIX", "counts are kept in memory, where no other service could see them"),
     ("LOCAL_CACHE_SIZE_IN_BYTES", "counts are kept in memory, where a cache would save nothing"),
     ("PROMETHEUS_MAPPER_YAML", "metrics carry the reference's own names and labels"),
@@ -43,7 +54,7 @@ pub(super) fn look(reader: &mut Reader<'_>) -> Vec<String> {
         warnings.push("TRACING_ENABLED is set, but this build sends no traces".into());
     }
     for (variable, reason) in WITHOUT_EFFECT {
-        if reader.given(variable).is_some_and(|given| given.value != "0" && given.value != "false") {
+        if is_on(reader, variable) {
             warnings.push(format!("{variable} is set, but has no effect: {reason}"));
         }
     }
@@ -57,16 +68,21 @@ fn store(reader: &mut Reader<'_>, warnings: &mut Vec<String>) {
         if given.value != "memory" {
             return reader.refuse(given, format!("memory: {IN_MEMORY}"));
         }
+    } else {
         for variable in SHARED_STORES {
-            if reader.given(variable).is_some() {
-                warnings.push(format!("{variable} is set, but has no effect: BACKEND_TYPE is memory"));
+            if let Some(given) = reader.given(variable) {
+                reader.refuse(given, format!("unset, or BACKEND_TYPE set to memory: {IN_MEMORY}"));
             }
         }
-        return;
     }
-    for variable in SHARED_STORES {
-        if let Some(given) = reader.given(variable) {
-            reader.refuse(given, format!("unset, or BACKEND_TYPE set to memory: {IN_MEMORY}"));
+    for variable in SHARED_STORES.iter().chain(&OF_SHARED_STORES) {
+        if is_on(reader, variable) {
+            warnings.push(format!("{variable} is set, but has no effect: counts are kept in memory"));
         }
     }
+}
+
+/// Whether a variable is set to more than a word for no.
+fn is_on(reader: &Reader<'_>, variable: &str) -> bool {
+    reader.given(variable).is_some_and(|given| value::bool(&given.value) != Ok(false))
 }

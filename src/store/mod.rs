@@ -2,7 +2,10 @@
 //!
 //! A store runs the pure algorithms of [`limit`](crate::limit) atomically. It knows no protocol, and no protocol knows it.
 
+pub mod coordinated;
 mod memory;
+pub mod remote;
+pub mod simulated;
 
 use std::future::Future;
 

@@ -141,3 +141,36 @@ fn what_can_never_refuse_anything_is_a_warning() {
         &["?f.yaml:8:14: a step of 10 tokens does not fit into a burst of 5; the rest is lost"],
     );
 }
+
+#[test]
+fn a_rule_says_how_instances_count_together() {
+    use weir::limit::{Coordinating, Coordination, OnStoreFailure};
+    let lines = "requests: 1\nper: 1s\ncoordination: interval\nsync_interval: 50ms\non_store_failure: deny";
+    let loaded = config::parse("f.yaml", &rate_limit(lines)).expect("the file is right");
+    let rule = loaded.domains[0].nodes[0].rule.clone().expect("the descriptor has a limit");
+    assert_eq!(
+        rule.coordination,
+        Coordinating {
+            way: Some(Coordination::Interval),
+            sync_interval: Some(Period::from_millis(50)),
+            on_store_failure: Some(OnStoreFailure::Deny),
+        }
+    );
+    for (line, said) in [
+        (
+            "coordination: gossip",
+            "f.yaml:7:21: unknown coordination 'gossip'; write local, interval, lease or strict",
+        ),
+        (
+            "on_store_failure: panic",
+            "f.yaml:7:25: unknown on_store_failure 'panic'; write local, allow or deny",
+        ),
+        ("sync_interval: often", "f.yaml:7:22: 'often' is no interval; write a whole number"),
+    ] {
+        assert_says(&rate_limit(&format!("requests: 1\nper: 1s\n{line}")), &[said]);
+    }
+    assert_says(
+        &rate_limit("requests: 1\nper: 1s\ncoordination: lease\nsync_interval: 1s"),
+        &["?f.yaml:8:7: 'sync_interval' means nothing with 'coordination: lease'"],
+    );
+}

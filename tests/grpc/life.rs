@@ -99,7 +99,6 @@ async fn a_unix_socket_serves_and_goes_with_the_service() {
     weir.answer(request("d", [descriptor([("k", "v")])])).await;
     let BoundTo::Unix(path) = weir.addresses.grpc.clone() else { panic!("it listens on a socket") };
     assert!(path.exists());
-    let dir = tempfile::tempdir().expect("a directory");
     let second = Weir::try_start(RULES, &[("GRPC_UDS", path.to_str().expect("a plain path"))]).await;
     let Err(AppError::Bind(error)) = second else { panic!("two services on one socket") };
     assert_eq!(error.source.kind(), io::ErrorKind::AddrInUse);
@@ -107,7 +106,6 @@ async fn a_unix_socket_serves_and_goes_with_the_service() {
 
     timeout(DEADLINE, weir.stop()).await.expect("in time").expect("no panic").expect("no error");
     assert!(!path.exists());
-    drop(dir);
 }
 
 #[tokio::test]

@@ -17,8 +17,15 @@ pub struct FixedWindow {
 }
 
 impl FixedWindow {
+    /// A window that ends at `end` and counts `used` hits.
+    #[must_use]
+    pub const fn new(end: Timestamp, used: Hits) -> Self {
+        Self { end, used }
+    }
+
     /// The end of the window that it counts.
-    pub(super) const fn end(&self) -> Timestamp {
+    #[must_use]
+    pub const fn end(&self) -> Timestamp {
         self.end
     }
 

@@ -8,7 +8,7 @@ mod sliding_window;
 mod token_bucket;
 
 pub use fixed_window::FixedWindow;
-pub use sliding_window::SlidingWindow;
+pub use sliding_window::{SlidingWindow, Span};
 pub use token_bucket::{Bucket, Refill, TokenBucket};
 
 use super::{
@@ -132,6 +132,16 @@ impl Counter {
         self.keep(tier);
     }
 
+    /// Counts `hits` that are taken now and may be used as late as `until`. It matters to sliding windows, which count
+    /// them from then on; a bucket can only have filled up meanwhile, and a fixed window is the same or over.
+    pub fn reserve(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
+        match self {
+            Self::SlidingWindow(window, _) => window.reserve(tier, now, until, hits),
+            Self::FixedWindow(_) | Self::TokenBucket(..) => return self.take(tier, now, hits),
+        }
+        self.keep(tier);
+    }
+
     /// As [`State::refuse`].
     pub fn refuse(&mut self, tier: &Tier, now: Timestamp) {
         on_state!(self, state => state.refuse(tier, now));
@@ -172,6 +182,22 @@ impl Counter {
                 Timestamp::from_secs(idle_at.0.into())
             }
         }
+    }
+
+    /// A counter of this state, for a store that keeps states elsewhere.
+    #[must_use]
+    pub fn of_sliding_window(window: SlidingWindow, tier: &Tier) -> Self {
+        let mut counter = Self::SlidingWindow(Box::new(window), IdleAt::default());
+        counter.keep(tier);
+        counter
+    }
+
+    /// A counter of this state, for a store that keeps states elsewhere.
+    #[must_use]
+    pub fn of_token_bucket(bucket: TokenBucket, tier: &Tier) -> Self {
+        let mut counter = Self::TokenBucket(bucket, IdleAt::default());
+        counter.keep(tier);
+        counter
     }
 
     /// Keeps the time at which it will be idle, where it is kept.

@@ -26,9 +26,11 @@ pub struct SlidingWindow {
 
 /// Hits that were taken shortly after each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
-    last: Timestamp,
-    hits: u32,
+pub struct Span {
+    /// When the last of them was taken.
+    pub last: Timestamp,
+    /// How many there are.
+    pub hits: u32,
 }
 
 /// How long a span may last: rounded up, so that a shortest one is longer than none.
@@ -44,10 +46,55 @@ impl Span {
 }
 
 impl SlidingWindow {
+    /// A window of `spans`, oldest first, the newest of which began at `opened`.
+    #[must_use]
+    pub const fn new(opened: Timestamp, spans: Vec<Span>) -> Self {
+        Self { opened, spans }
+    }
+
+    /// When the newest span began.
+    #[must_use]
+    pub const fn opened(&self) -> Timestamp {
+        self.opened
+    }
+
+    /// Oldest first.
+    #[must_use]
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// Counts `hits` that are taken now and may be used as late as `until`: they count until one period after that.
+    pub fn reserve(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
+        if hits == Hits(0) {
+            return;
+        }
+        let hits = u32::try_from(hits.0).unwrap_or(u32::MAX);
+        // what is gone is told by now: until then the others go on counting
+        self.forget(tier, now);
+        match self.spans.last_mut() {
+            Some(newest) if until < self.opened.after(longest_span(tier)) => {
+                // a clock that steps back must not shorten what is remembered
+                newest.last = newest.last.max(until);
+                newest.hits = newest.hits.saturating_add(hits);
+            }
+            _ => {
+                self.opened = until;
+                self.spans.push(Span { last: until, hits });
+            }
+        }
+    }
+
     /// The spans that count at `now`, oldest first.
     fn counting(&self, tier: &Tier, now: Timestamp) -> &[Span] {
         let gone = self.spans.iter().take_while(|span| span.gone_at(tier) <= now).count();
         &self.spans[gone..]
+    }
+
+    /// Drops the spans that do not count any more.
+    fn forget(&mut self, tier: &Tier, now: Timestamp) {
+        let gone = self.spans.len() - self.counting(tier, now).len();
+        self.spans.drain(..gone);
     }
 
     fn sum(&self, tier: &Tier, now: Timestamp) -> Hits {
@@ -66,38 +113,22 @@ impl State for SlidingWindow {
     }
 
     fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
-        if hits == Hits(0) {
-            return;
-        }
-        let hits = u32::try_from(hits.0).unwrap_or(u32::MAX);
-        let gone = self.spans.len() - self.counting(tier, now).len();
-        self.spans.drain(..gone);
-        match self.spans.last_mut() {
-            Some(newest) if now < self.opened.after(longest_span(tier)) => {
-                // a clock that steps back must not shorten what is remembered
-                newest.last = newest.last.max(now);
-                newest.hits = newest.hits.saturating_add(hits);
-            }
-            _ => {
-                self.opened = now;
-                self.spans.push(Span { last: now, hits });
-            }
-        }
+        self.reserve(tier, now, now, hits);
     }
 
     fn refuse(&mut self, _tier: &Tier, _now: Timestamp) {}
 
-    /// The youngest hits go first: they would have counted the longest.
-    fn give_back(&mut self, _tier: &Tier, _now: Timestamp, hits: Hits) {
+    /// The oldest hits go first. Which ones were meant nobody says; to leave the younger ones, which count for longer,
+    /// keeps the promise whichever they were.
+    fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
+        self.forget(tier, now);
         let mut left = hits.0;
-        while let Some(newest) = self.spans.last_mut() {
-            if u64::from(newest.hits) > left {
-                newest.hits -= u32::try_from(left).unwrap_or(newest.hits);
-                return;
-            }
-            left -= u64::from(newest.hits);
-            self.spans.pop();
+        for span in &mut self.spans {
+            let given = u32::try_from(left).map_or(span.hits, |left| left.min(span.hits));
+            span.hits -= given;
+            left -= u64::from(given);
         }
+        self.spans.retain(|span| span.hits > 0);
     }
 
     fn report(&self, tier: &Tier, now: Timestamp) -> Report {
@@ -179,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn the_youngest_hits_are_given_back_first() {
+    fn the_oldest_hits_are_given_back_first() {
         let tier = tier(10);
         let mut window = SlidingWindow::unused(&tier, at(100_000));
         window.take(&tier, at(100_000), Hits(4));
         window.take(&tier, at(105_000), Hits(6));
         window.give_back(&tier, at(105_000), Hits(7));
         assert_eq!(window.used(), Hits(3));
-        assert_eq!(window.report(&tier, at(105_000)).until_full, Period::from_secs(7));
+        assert_eq!(window.report(&tier, at(105_000)).until_full, Period::from_secs(12));
         window.give_back(&tier, at(105_000), Hits(u64::MAX));
         assert_eq!(window.used(), Hits(0));
     }

@@ -47,6 +47,24 @@ pub struct TokenBucket {
 const TOKEN: u64 = 1 << 32;
 
 impl TokenBucket {
+    /// A bucket that lacked `taken` tokens, in 2^-32 of them, as of `as_of`.
+    #[must_use]
+    pub const fn new(as_of: Timestamp, taken: u64) -> Self {
+        Self { as_of, taken }
+    }
+
+    /// The instant that [`TokenBucket::taken`] is of; with steps, the instant of the last one.
+    #[must_use]
+    pub const fn as_of(self) -> Timestamp {
+        self.as_of
+    }
+
+    /// The tokens that it lacked, in 2^-32 of them.
+    #[must_use]
+    pub const fn taken(self) -> u64 {
+        self.taken
+    }
+
     /// What is taken, as far as a bucket of this size can tell.
     fn held(self, bucket: Bucket) -> u64 {
         self.taken.min(u64::from(bucket.burst) * TOKEN)

@@ -116,6 +116,12 @@ impl MemoryStore {
         takens
     }
 
+    /// Gives back what `ask` took before, for it is not to count after all.
+    pub(super) fn give_back(&self, ask: &Ask<'_>, now: Timestamp) {
+        let mut shard = self.shards[self.index(ask.key)].lock();
+        self.counting(&mut shard, |shard| shard.give_back(ask, now));
+    }
+
     /// All or nothing over several asks: every lock that is needed, in the one order that all requests keep to; then
     /// one ask after the other; and if one is over, all are undone.
     fn decide_together(&self, asks: &[Ask<'_>], now: Timestamp) -> Takens {

@@ -60,6 +60,16 @@ impl Shard {
         taken
     }
 
+    /// Gives back the hits of `ask`, whose direction is the other one.
+    pub(super) fn give_back(&mut self, ask: &Ask<'_>, now: Timestamp) {
+        for tier in ask.tiers() {
+            let place = self.place(ask.key.of_tier(tier));
+            if let Some(slot) = place.and_then(|place| self.table.get_bucket_mut(place)) {
+                slot.counter.give_back(tier, now, ask.hits);
+            }
+        }
+    }
+
     /// How `ask` stands, counting nothing.
     pub(super) fn look(&self, ask: &Ask<'_>, now: Timestamp) -> Taken {
         let tiers = ask.tiers();

@@ -1,0 +1,531 @@
+//! What this instance knows and owes of one target's counters. Pure: no clock, no store, no lock.
+//!
+//! The *view* is what the shared store told last, with everything that was counted here since. What was counted here and
+//! the store was not told of is *unsent*; it belongs to the instant at which it was counted, since hits of one window must
+//! not be counted in the next. What the store granted in advance is a *lease*.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::sync::Notify;
+
+use super::{
+    clock::StoreTime,
+    demand::{Demand, Flow},
+};
+use crate::{
+    limit::{
+        Algorithm, Direction, Hits, Period, Refused, Taken, Tier, Timestamp, algorithm::Counter, decide,
+        decided,
+    },
+    store::remote::{Command, Op, Reply, Target},
+};
+
+/// One counter for each tier.
+type Counters = SmallVec<[Counter; 2]>;
+
+/// What this instance knows and owes of one target's counters.
+#[derive(Debug)]
+pub(super) struct Cell {
+    pub(super) target: Arc<Target>,
+    view: Counters,
+    /// What the store is not asked about is counted here as if every instance did the same; none while it answers.
+    alone: Option<Counters>,
+    unsent: Vec<Owed>,
+    in_flight: Vec<Owed>,
+    /// Oldest first: those end first.
+    leases: SmallVec<[Lease; 2]>,
+    /// No hit fits before this instant, by what the store told.
+    denied_until: Timestamp,
+    /// What remained when the store told last.
+    room: u64,
+    flow: Flow,
+    /// When the store told last, on its clock.
+    heard_at: Option<Timestamp>,
+    pub(super) demand: Demand,
+    pub(super) asked_at: Timestamp,
+    pub(super) sync: Sync,
+    pub(super) fetch: Fetch,
+}
+
+/// Hits that were counted here, or given back if negative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owed {
+    at: Timestamp,
+    hits: i64,
+    /// They were granted and not used: to be had again only once the store knows.
+    returned: bool,
+}
+
+/// Hits that may be taken without asking.
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    left: u64,
+    /// Granted at.
+    at: Timestamp,
+    until: Timestamp,
+}
+
+/// When the store is to be told.
+#[derive(Debug, Default)]
+pub(super) struct Sync {
+    /// It is on a list of those that have something to tell.
+    pub(super) listed: bool,
+    /// It is to be told at once.
+    pub(super) urgent: bool,
+    /// Not before this instant, if it is not urgent.
+    pub(super) due: Timestamp,
+    /// From this instant on it is.
+    pub(super) early: Timestamp,
+    pub(super) interval: Period,
+}
+
+/// The state of asking for a lease.
+#[derive(Debug, Default)]
+pub(super) struct Fetch {
+    /// One is being asked for.
+    pub(super) running: bool,
+    /// The last one came to nothing, since the store did not answer.
+    pub(super) failed: bool,
+    /// Whoever waits for it.
+    pub(super) done: Arc<Notify>,
+    /// Hits that are waited for.
+    pub(super) waiting: u64,
+    /// The fewest hits that are waited for.
+    pub(super) least: u64,
+    /// While nothing is left: when to look again whether another instance has given something back, and how long to
+    /// leave it after that.
+    probe_at: Timestamp,
+    probe_after: Period,
+}
+
+/// What was given up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lost {
+    /// Hits that the store was never told of, since their windows had ended.
+    pub(super) uncounted: u64,
+    /// Granted hits that nobody used before they ended.
+    pub(super) stranded: u64,
+}
+
+// === impl Cell ===
+
+impl Cell {
+    pub(super) fn new(target: Arc<Target>, interval: Period, now: Timestamp) -> Self {
+        Self {
+            view: target.tiers.iter().map(|tier| Counter::unused(tier, now)).collect(),
+            alone: None,
+            unsent: Vec::new(),
+            in_flight: Vec::new(),
+            leases: SmallVec::new(),
+            denied_until: Timestamp::default(),
+            room: capacity(&target.tiers),
+            flow: Flow::default(),
+            heard_at: None,
+            demand: Demand::default(),
+            asked_at: now,
+            sync: Sync { interval, ..Sync::default() },
+            fetch: Fetch::default(),
+            target,
+        }
+    }
+
+    /// Takes over changed limits; starts afresh with changed algorithms or periods, as every store does.
+    pub(super) fn adopt(&mut self, target: &Arc<Target>, now: Timestamp) {
+        if Arc::ptr_eq(&self.target, target) || self.target == *target {
+            return;
+        }
+        let same = |(old, new): (&Tier, &Tier)| {
+            old.period == new.period
+                && std::mem::discriminant(&old.algorithm) == std::mem::discriminant(&new.algorithm)
+        };
+        let tiers = (&self.target.tiers, &target.tiers);
+        if tiers.0.len() == tiers.1.len() && tiers.0.iter().zip(tiers.1).all(same) {
+            // what was granted under another limit is not to be spent under this one
+            self.denied_until = Timestamp::default();
+            self.give_leases_back();
+            self.target = Arc::clone(target);
+        } else {
+            let fetch = std::mem::take(&mut self.fetch);
+            let interval = self.sync.interval;
+            *self = Self { fetch, ..Self::new(Arc::clone(target), interval, now) };
+        }
+    }
+
+    // --- counting here
+
+    /// Decides by the view, and counts.
+    pub(super) fn count(
+        &mut self,
+        direction: Direction,
+        refused: Refused,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Taken {
+        let taken = decide(&self.target.tiers, &mut self.view, refused, direction, hits, now);
+        if direction == Direction::GiveBack {
+            self.owe(negative(hits.0), now);
+        } else if !taken.over || refused == Refused::Count {
+            self.owe(positive(hits.0), now);
+        }
+        taken
+    }
+
+    /// Decides as if every one of `instances` did the same and none could tell the others: each hit counts for all of
+    /// them.
+    pub(super) fn count_alone(
+        &mut self,
+        instances: usize,
+        direction: Direction,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Taken {
+        let instances = instances as u64;
+        let alone = self.alone.get_or_insert_with(|| self.view.clone());
+        let all = Hits(hits.0.saturating_mul(instances));
+        let taken = decide(&self.target.tiers, alone, Refused::Vanish, direction, all, now);
+        if direction == Direction::GiveBack {
+            self.owe(negative(hits.0), now);
+        } else if !taken.over {
+            self.owe(positive(hits.0), now);
+        }
+        let remaining = u64::from(taken.remaining) / instances;
+        Taken { remaining: u32::try_from(remaining).unwrap_or(u32::MAX), ..taken }
+    }
+
+    /// Counts `hits` that were let through unasked; what the answer tells is as of before.
+    pub(super) fn count_unasked(&mut self, hits: Hits, now: Timestamp) -> Taken {
+        self.owe(positive(hits.0), now);
+        decided(&self.target.tiers, &self.view, Refused::Vanish, false, Hits(0), now)
+    }
+
+    /// How it stands by the view, counting nothing.
+    pub(super) fn look(&self, now: Timestamp) -> Taken {
+        let mut taken = decided(&self.target.tiers, &self.view, Refused::Vanish, false, Hits(0), now);
+        let left = u64::from(taken.remaining).saturating_add(self.leased());
+        taken.remaining = u32::try_from(left).unwrap_or(u32::MAX);
+        taken.over =
+            self.view.iter().zip(&self.target.tiers).any(|(c, tier)| !c.offer(tier, now, Hits(0)).admits);
+        taken
+    }
+
+    /// Notes that the store has to be told of `hits` at `now`.
+    pub(super) fn owe(&mut self, hits: i64, now: Timestamp) {
+        self.owe_as(Owed { at: now, hits, returned: false });
+    }
+
+    fn owe_as(&mut self, owed: Owed) {
+        if owed.hits == 0 {
+            return;
+        }
+        let tiers = &self.target.tiers;
+        match self.unsent.last_mut() {
+            Some(last) if last.returned == owed.returned && same_windows(tiers, last.at, owed.at) => {
+                last.hits = last.hits.saturating_add(owed.hits);
+            }
+            _ => self.unsent.push(owed),
+        }
+    }
+
+    /// Notes that what is left of `lease` goes back.
+    fn give_back(&mut self, lease: Lease) {
+        self.owe_as(Owed { at: lease.at, hits: negative(lease.left), returned: true });
+    }
+
+    /// Hits that were taken here since the store told last.
+    fn own(&self) -> u64 {
+        self.unsent.iter().chain(&self.in_flight).filter_map(|owed| u64::try_from(owed.hits).ok()).sum()
+    }
+
+    /// Whether the store should be told before the interval is over: half-way to the end of what remained, at the rate at
+    /// which all instances take; once this instance has taken its part of it, or will have by the time that an answer is
+    /// here; and when it is heard of for the first time, or has not been for long.
+    pub(super) fn is_urgent(&self, instances: usize, round_trip: Period, now: Timestamp) -> bool {
+        let Some(heard_at) = self.heard_at else {
+            return self.in_flight.is_empty();
+        };
+        let own = self.own();
+        // it is being told already, and is looked at again when that is done
+        if own == 0 || !self.in_flight.is_empty() {
+            return false;
+        }
+        let soon = own.saturating_add(self.demand.in_the_next(round_trip));
+        soon >= self.room / instances as u64
+            || now >= self.sync.early
+            || now.since(heard_at).as_nanos() > 2 * self.sync.interval.as_nanos()
+    }
+
+    // --- telling the store
+
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// What the store is to be told now. Nothing while it has not answered the last time.
+    pub(super) fn send(&mut self, now: Timestamp) -> (Vec<Command>, Lost) {
+        let mut lost = Lost::default();
+        if !self.in_flight.is_empty() {
+            return (Vec::new(), lost);
+        }
+        for owed in std::mem::take(&mut self.unsent) {
+            if owed.hits == 0 {
+                continue;
+            }
+            if self.target.tiers.iter().all(|tier| has_ended(tier, owed.at, now)) {
+                lost.uncounted += u64::try_from(owed.hits).unwrap_or_default();
+            } else {
+                self.in_flight.push(owed);
+            }
+        }
+        let command = |owed: &Owed| Command {
+            target: Arc::clone(&self.target),
+            at: owed.at,
+            op: Op::Add { hits: owed.hits },
+        };
+        (self.in_flight.iter().map(command).collect(), lost)
+    }
+
+    /// The store has carried out, or not, what it was told with the last [`Cell::send`]. What was certainly not
+    /// carried out is owed again. Returns hits of which nobody knows whether they were counted.
+    pub(super) fn sent(&mut self, undone: impl Fn(usize) -> Option<bool>) -> u64 {
+        let mut unknown = 0;
+        for (i, owed) in std::mem::take(&mut self.in_flight).into_iter().enumerate().rev() {
+            match undone(i) {
+                None => {}
+                Some(true) => self.unsent.insert(0, owed),
+                Some(false) => unknown += owed.hits.unsigned_abs(),
+            }
+        }
+        unknown
+    }
+
+    /// The store has told how its counters are; they now are the view, with what it does not know of yet.
+    pub(super) fn heard(&mut self, reply: &Reply, now: Timestamp) {
+        if reply.counters.len() != self.target.tiers.len() {
+            return;
+        }
+        self.view.clone_from(&reply.counters);
+        self.alone = None;
+        for owed in self.unsent.iter().filter(|owed| !owed.returned) {
+            for (tier, counter) in self.target.tiers.iter().zip(&mut self.view) {
+                match u64::try_from(owed.hits) {
+                    Ok(taken) => counter.take(tier, owed.at, Hits(taken)),
+                    Err(_) => counter.give_back(tier, owed.at, Hits(owed.hits.unsigned_abs())),
+                }
+            }
+        }
+        self.room = self.remaining(now);
+        self.flow.heard(self.most_used(now), now);
+        // half of the time that is left, if all go on like this: so the last word before the end is a fresh one
+        let left = self.flow.time_for(self.room);
+        let half = Period::from_nanos(left.as_nanos() / 2);
+        self.sync.early = now.after(half.min(self.sync.interval));
+        self.heard_at = Some(now);
+    }
+
+    /// Hits that are counted in the tier that has the fewest left.
+    fn most_used(&self, now: Timestamp) -> u64 {
+        decided(&self.target.tiers, &self.view, Refused::Vanish, false, Hits(0), now).before.0
+    }
+
+    /// How far the counters are over their limits: what was admitted too much.
+    pub(super) fn overshoot(&self, now: Timestamp) -> u64 {
+        let over = self.view.iter().zip(&self.target.tiers).map(|(counter, tier)| {
+            counter.offer(tier, now, Hits(0)).used.0.saturating_sub(tier.capacity().into())
+        });
+        over.max().unwrap_or_default()
+    }
+
+    /// What all tiers would still admit, by the view.
+    fn remaining(&self, now: Timestamp) -> u64 {
+        let left =
+            self.view.iter().zip(&self.target.tiers).map(|(c, tier)| c.report(tier, now).remaining.into());
+        left.min().unwrap_or_default()
+    }
+
+    // --- leases
+
+    /// Hits that may be taken without asking.
+    pub(super) fn leased(&self) -> u64 {
+        self.leases.iter().map(|lease| lease.left).sum()
+    }
+
+    /// Drops what has ended. What long tiers still count goes back to the store.
+    pub(super) fn end_leases(&mut self, time: StoreTime) -> Lost {
+        let mut lost = Lost::default();
+        while let Some(lease) = self.leases.first().filter(|lease| lease.until <= time.latest).copied() {
+            self.leases.remove(0);
+            if self.target.tiers.iter().all(|tier| has_ended(tier, lease.at, lease.until)) {
+                lost.stranded += lease.left;
+            } else {
+                self.give_back(lease);
+            }
+        }
+        lost
+    }
+
+    /// Takes `hits` from what was granted; none if that does not do.
+    pub(super) fn spend(&mut self, hits: Hits, now: Timestamp) -> Option<Taken> {
+        if self.leased() < hits.0 {
+            return None;
+        }
+        let mut needed = hits.0;
+        for lease in &mut self.leases {
+            let spent = needed.min(lease.left);
+            lease.left -= spent;
+            needed -= spent;
+        }
+        self.leases.retain(|lease| lease.left > 0);
+        let mut taken = self.look(now);
+        taken.over = false;
+        // what is granted and not spent is no hit yet
+        taken.before = taken.before.minus(Hits(self.leased())).minus(hits);
+        Some(taken)
+    }
+
+    /// Puts hits back that were spent for a request which then did not pass.
+    pub(super) fn unspend(&mut self, hits: Hits, now: Timestamp) {
+        match self.leases.first_mut() {
+            Some(lease) => lease.left += hits.0,
+            None => self.owe(negative(hits.0), now),
+        }
+    }
+
+    /// Whether `hits` are certain not to fit now, by what the store told.
+    pub(super) fn refuses(&self, hits: Hits, now: Timestamp) -> Option<Taken> {
+        let missing = hits.minus(Hits(self.leased()));
+        let fits =
+            || self.view.iter().zip(&self.target.tiers).all(|(c, tier)| c.offer(tier, now, missing).admits);
+        if missing == Hits(0) || (now >= self.denied_until && fits()) {
+            return None;
+        }
+        let mut taken = decided(&self.target.tiers, &self.view, Refused::Vanish, true, missing, now);
+        taken.before = taken.before.minus(Hits(self.leased()));
+        Some(taken)
+    }
+
+    /// Whether nothing fits until some instant, by what the store told.
+    pub(super) fn is_denied(&self, now: Timestamp) -> bool {
+        now < self.denied_until
+    }
+
+    /// Denies everything from now on until a hit fits, if none does.
+    pub(super) fn deny_while_empty(&mut self, now: Timestamp) {
+        let waits = self.view.iter().zip(&self.target.tiers).map(|(c, tier)| c.wait(tier, now, Hits(1)));
+        let wait = waits.max().unwrap_or_default();
+        self.denied_until = if wait == Period::default() { Timestamp::default() } else { now.after(wait) };
+    }
+
+    /// Whether it is time to look if another instance has given something back. Ever more seldom while it has not.
+    pub(super) fn is_probe_due(&mut self, now: Timestamp) -> bool {
+        let due = now >= self.fetch.probe_at;
+        if due {
+            let after = Period::from_nanos(
+                (2 * self.fetch.probe_after.as_nanos()).max(self.sync.interval.as_nanos()),
+            );
+            self.fetch.probe_after = after;
+            self.fetch.probe_at = now.after(after);
+        }
+        due
+    }
+
+    /// What to ask for: what is waited for, and what is likely to be asked for in a part of the window's rest, or in
+    /// `at_least`; but no more than half of this instance's part of what remains. So leases are few while there is much of
+    /// both, and small at the end, when another instance may lack what this one holds.
+    pub(super) fn fetch_command(&mut self, instances: usize, at_least: Period, now: Timestamp) -> Command {
+        let ends = self.target.tiers.iter().map(|tier| match tier.algorithm {
+            Algorithm::FixedWindow => {
+                Period::from_nanos(now.window_end(tier.period).since(now).as_nanos() / 4)
+            }
+            _ => hold(std::slice::from_ref(tier)),
+        });
+        let horizon = ends.min().unwrap_or_default().max(at_least);
+        let waiting = std::mem::take(&mut self.fetch.waiting);
+        let least = std::mem::take(&mut self.fetch.least).max(1);
+        let part = (self.remaining(now) / (2 * instances as u64)).max(1);
+        let likely = self.demand.in_the_next(horizon).saturating_sub(self.leased());
+        let want = likely.min(part).max(waiting).max(least);
+        Command {
+            target: Arc::clone(&self.target),
+            at: now,
+            op: Op::Grant { least, want, hold: hold(&self.target.tiers) },
+        }
+    }
+
+    /// The store has granted something, or nothing.
+    pub(super) fn granted(&mut self, reply: &Reply, now: Timestamp) {
+        self.heard(reply, now);
+        if reply.granted == 0 {
+            self.deny_while_empty(now);
+            return;
+        }
+        self.denied_until = Timestamp::default();
+        self.fetch.probe_after = Period::default();
+        let ends = self.target.tiers.iter().zip(&reply.counters).map(|(tier, counter)| match counter {
+            Counter::FixedWindow(window) => window.end(),
+            _ => now.after(hold(std::slice::from_ref(tier))),
+        });
+        let until = ends.min().unwrap_or(now);
+        self.leases.push(Lease { left: reply.granted, at: now, until });
+    }
+
+    /// Gives everything back that was granted and is not spent.
+    pub(super) fn give_leases_back(&mut self) -> u64 {
+        let left = self.leased();
+        for lease in std::mem::take(&mut self.leases) {
+            self.give_back(lease);
+        }
+        left
+    }
+
+    /// Whether it can be forgotten without loss.
+    pub(super) fn is_idle(&self, now: Timestamp) -> bool {
+        self.owes_nothing()
+            && now >= self.denied_until
+            && self.view.iter().all(|counter| counter.idle_at() <= now)
+    }
+
+    /// Whether it can be forgotten at the price of asking the store again.
+    pub(super) fn owes_nothing(&self) -> bool {
+        self.unsent.is_empty() && self.in_flight.is_empty() && self.leases.is_empty() && !self.fetch.running
+    }
+}
+
+/// The most that all tiers admit at once.
+fn capacity(tiers: &[Tier]) -> u64 {
+    tiers.iter().map(|tier| tier.capacity().into()).min().unwrap_or_default()
+}
+
+/// How long a grant may be used where no window ends it: a twentieth of the shortest period, for a sliding window loses as
+/// much of its limit, and a bucket admits that much of its rate more.
+fn hold(tiers: &[Tier]) -> Period {
+    let shortest =
+        tiers.iter().filter(|tier| tier.algorithm != Algorithm::FixedWindow).map(|tier| tier.period).min();
+    let nanos = shortest.map_or(0, |period| period.as_nanos() / 20);
+    Period::from_nanos(nanos.clamp(1_000_000, 1_000_000_000))
+}
+
+/// Whether hits of two instants are in the same windows of all tiers.
+fn same_windows(tiers: &[Tier], a: Timestamp, b: Timestamp) -> bool {
+    tiers.iter().all(|tier| {
+        tier.algorithm != Algorithm::FixedWindow || a.window_end(tier.period) == b.window_end(tier.period)
+    })
+}
+
+/// Whether what was counted at `at` means nothing any more at `now`.
+fn has_ended(tier: &Tier, at: Timestamp, now: Timestamp) -> bool {
+    match tier.algorithm {
+        Algorithm::FixedWindow => at.window_end(tier.period) <= now,
+        Algorithm::SlidingWindow => at.after(tier.period) <= now,
+        // a bucket that is full again has forgotten everything, but only it can tell when that is
+        Algorithm::TokenBucket(_) => false,
+    }
+}
+
+fn positive(hits: u64) -> i64 {
+    i64::try_from(hits).unwrap_or(i64::MAX)
+}
+
+fn negative(hits: u64) -> i64 {
+    -positive(hits)
+}

@@ -1,0 +1,67 @@
+//! The cells of all targets, by their key: sharded, and bounded.
+
+use hashbrown::HashMap;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::cell::Cell;
+use crate::limit::{CounterKey, Timestamp};
+
+/// Cells that one shard is meant for.
+const CELLS_PER_SHARD: usize = 1024;
+
+/// Cells among which one to forget is looked for.
+const SAMPLE: usize = 32;
+
+/// The cells of one shard.
+pub(super) type Shard = HashMap<CounterKey, Cell, foldhash::fast::RandomState>;
+
+/// The cells of all targets.
+#[derive(Debug)]
+pub(super) struct Cells {
+    /// A power of two of them. A lock is held for one decision, never across a wait.
+    shards: Box<[Mutex<Shard>]>,
+    most_in_a_shard: usize,
+}
+
+impl Cells {
+    pub(super) fn new(max: usize) -> Self {
+        let shards = max.div_ceil(CELLS_PER_SHARD).next_power_of_two().min(1024);
+        Self {
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            most_in_a_shard: max.div_ceil(shards).max(1),
+        }
+    }
+
+    /// The shard of `key`, locked.
+    #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
+    pub(super) fn lock(&self, key: CounterKey) -> MutexGuard<'_, Shard> {
+        self.shards[key.shard() as usize & (self.shards.len() - 1)].lock()
+    }
+
+    /// Makes room for one more in `shard`, if it is full. Of a few, one that owes the store nothing is forgotten, for the
+    /// store remembers it; else what it owes is lost. Returns whether that was so.
+    pub(super) fn make_room(&self, shard: &mut Shard) -> bool {
+        if shard.len() < self.most_in_a_shard {
+            return false;
+        }
+        let sample = || shard.iter().take(SAMPLE);
+        let settled = sample().find(|(_, cell)| cell.owes_nothing()).map(|(key, _)| *key);
+        let chosen = settled.or_else(|| sample().next().map(|(key, _)| *key));
+        chosen.is_some_and(|key| shard.remove(&key).is_some()) && settled.is_none()
+    }
+
+    /// Forgets what is idle, a shard at a time, and hands every other cell to `visit`.
+    pub(super) fn sweep(&self, now: Timestamp, mut visit: impl FnMut(CounterKey, &mut Cell)) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.retain(|_, cell| !cell.is_idle(now));
+            for (key, cell) in shard.iter_mut() {
+                visit(*key, cell);
+            }
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+}

@@ -1,0 +1,96 @@
+//! How much of a counter is asked for.
+
+use crate::limit::{Period, Timestamp};
+
+/// The shortest time over which a rate is taken.
+const SPELL: Period = Period::from_millis(20);
+
+/// Hits a second, lately.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Demand {
+    since: Timestamp,
+    hits: u64,
+    /// Of the spells before, in hits a nanosecond: half of it from the last, a quarter from the one before, and so on.
+    rate: f64,
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate"
+)]
+impl Demand {
+    /// Notes that `hits` were asked for.
+    pub(super) fn asked(&mut self, hits: u64, now: Timestamp) {
+        let spell = now.since(self.since);
+        if spell >= SPELL {
+            let rate = self.hits as f64 / spell.as_nanos() as f64;
+            // after a pause, what was before says nothing
+            let weight = if spell.as_nanos() > 50 * SPELL.as_nanos() { 0.0 } else { 0.5 };
+            self.rate = self.rate * weight + rate * (1.0 - weight);
+            (self.since, self.hits) = (now, 0);
+        }
+        self.hits = self.hits.saturating_add(hits);
+    }
+
+    /// Hits that are likely to be asked for in `time` from now on.
+    pub(super) fn in_the_next(&self, time: Period) -> u64 {
+        (self.rate * time.as_nanos() as f64).ceil() as u64
+    }
+}
+
+/// Hits a second that all instances together take, by what the store tells now and then.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Flow {
+    at: Timestamp,
+    used: u64,
+    /// In hits a nanosecond.
+    rate: f64,
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate"
+)]
+impl Flow {
+    /// Notes that `used` hits are counted. What it knows of the rate it keeps where nothing new can be told: in a new
+    /// window, and while nothing is admitted.
+    pub(super) fn heard(&mut self, used: u64, now: Timestamp) {
+        let (time, hits) = (now.since(self.at).as_nanos(), used.saturating_sub(self.used));
+        if self.at > Timestamp::default() && time > 0 && hits > 0 {
+            let rate = hits as f64 / time as f64;
+            // it takes a higher rate at its word: to hear too often costs little, to hear too late costs hits
+            self.rate = if rate > self.rate { rate } else { 0.75 * self.rate + 0.25 * rate };
+        }
+        (self.at, self.used) = (now, used);
+    }
+
+    /// How long it takes for `hits` to be taken.
+    pub(super) fn time_for(&self, hits: u64) -> Period {
+        if self.rate > 0.0 { Period::from_nanos((hits as f64 / self.rate) as u64) } else { Period::MAX }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_follows_the_rate() {
+        let mut demand = Demand::default();
+        let mut now = Timestamp::from_secs(1_000);
+        let mut run = |every: u64, times: u64| {
+            for _ in 0..times {
+                now = now.after(Period::from_millis(every));
+                demand.asked(1, now);
+            }
+            demand.in_the_next(Period::from_millis(100))
+        };
+        assert!((95..=105).contains(&run(1, 500)));
+        assert!((9..=13).contains(&run(10, 500)));
+        assert!(run(5_000, 1) <= 1, "after a pause it is forgotten");
+    }
+}

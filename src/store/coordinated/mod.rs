@@ -1,0 +1,401 @@
+//! The store of many instances: this instance's memory in front of a store that they share.
+//!
+//! Four ways of keeping the counts together, each with its price and its bound: see `docs/coordination.md`.
+//!
+//! - `local`: not at all.
+//! - `interval` ([`sync`]): every instance counts by itself, and at an interval they tell each other.
+//! - `lease` ([`lease`]): every instance takes some of the limit in advance.
+//! - `strict` ([`strict`]): every decision is the store's.
+//!
+//! Whatever the way, a decision never waits for longer than its budget; past it, and while the store is known not to
+//! answer ([`breaker`]), `on_store_failure` decides ([`alone`]).
+
+mod alone;
+mod breaker;
+mod cell;
+mod cells;
+mod clock;
+mod demand;
+mod figures;
+mod heartbeat;
+mod lease;
+mod strict;
+mod sync;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, AtomicUsize, Ordering},
+};
+
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::{sync::Notify, task::JoinSet};
+
+pub use figures::Figures;
+
+use self::{
+    breaker::Breaker,
+    cell::Cell,
+    cells::Cells,
+    clock::{StoreClock, StoreTime},
+};
+use super::{
+    MemoryStore, Store, StoreError, Takens,
+    remote::{Command, Remote, RemoteError, Replies, Target},
+};
+use crate::{
+    clock::Clock,
+    limit::{
+        Ask, Coordination, CounterKey, Direction, Hits, OnStoreFailure, Period, Refused, Scope, Taken,
+        Timestamp,
+    },
+};
+
+/// How instances keep their counts together, where a rule does not say.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `WEIR_COORDINATION`.
+    pub coordination: Coordination,
+    /// `WEIR_SYNC_INTERVAL`: longer than zero.
+    pub sync_interval: Period,
+    /// `WEIR_DECISION_BUDGET`: no decision waits for longer.
+    pub budget: Period,
+    /// `WEIR_ON_STORE_FAILURE`.
+    pub on_store_failure: OnStoreFailure,
+    /// `LOCAL_CACHE_SIZE_IN_BYTES` above 0: under `strict`, what is denied until some instant is denied here.
+    pub local_cache: bool,
+    /// `WEIR_MAX_COUNTERS`, for those that are local and for those that are not.
+    pub max_counters: usize,
+    /// The time between two heartbeats.
+    pub heartbeat: Period,
+    /// What this instance is called among the others.
+    pub instance: String,
+}
+
+/// Memory in front of a shared store.
+pub struct Coordinated<R: Remote> {
+    inner: Arc<Inner<R>>,
+    /// What goes on in the background; it ends with the store.
+    _tasks: JoinSet<()>,
+}
+
+/// What decisions and background share.
+struct Inner<R> {
+    remote: R,
+    clock: Arc<dyn Clock>,
+    settings: Settings,
+    /// The counters of rules that are not coordinated.
+    memory: MemoryStore,
+    cells: Cells,
+    /// How many instances there are, this one included.
+    instances: AtomicUsize,
+    store_clock: StoreClock,
+    breaker: Breaker,
+    /// Cells that have something to tell.
+    listed: Mutex<Vec<CounterKey>>,
+    /// There are cells to be told at once.
+    urgent: Notify,
+    /// The shortest interval of all rules that were met, in nanoseconds.
+    shortest_interval: AtomicU64,
+    /// The time that the store takes to answer, lately, in nanoseconds.
+    round_trip: AtomicU64,
+    figures: Figures,
+}
+
+/// A decision that was made without waiting, or what it has to wait for.
+enum Step {
+    Done(Taken),
+    Strict,
+    Lease,
+}
+
+// === impl Settings ===
+
+/// The defaults of the documentation.
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            coordination: Coordination::Interval,
+            sync_interval: Period::from_millis(100),
+            budget: Period::from_millis(15),
+            on_store_failure: OnStoreFailure::Local,
+            local_cache: false,
+            max_counters: 1_000_000,
+            heartbeat: Period::from_secs(1),
+            instance: String::new(),
+        }
+    }
+}
+
+// === impl Coordinated ===
+
+impl<R: Remote> Coordinated<R> {
+    /// A store in front of `remote`, which need not be there yet. Must be called within a tokio runtime, in which the
+    /// background work then goes on.
+    pub fn new(remote: R, clock: Arc<dyn Clock>, settings: Settings) -> Self {
+        let inner = Arc::new(Inner {
+            remote,
+            memory: MemoryStore::new(settings.max_counters),
+            cells: Cells::new(settings.max_counters),
+            instances: AtomicUsize::new(1),
+            store_clock: StoreClock::default(),
+            breaker: Breaker::default(),
+            listed: Mutex::default(),
+            urgent: Notify::new(),
+            shortest_interval: AtomicU64::new(settings.sync_interval.as_nanos()),
+            round_trip: AtomicU64::new(1_000_000),
+            figures: Figures::default(),
+            clock,
+            settings,
+        });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(sync::run(Arc::clone(&inner)));
+        tasks.spawn(heartbeat::run(Arc::clone(&inner)));
+        Self { inner, _tasks: tasks }
+    }
+
+    /// What the coordination tells of itself.
+    #[must_use]
+    pub fn figures(&self) -> &Figures {
+        &self.inner.figures
+    }
+
+    /// The counters of rules that are not coordinated.
+    #[must_use]
+    pub fn memory(&self) -> &MemoryStore {
+        &self.inner.memory
+    }
+
+    /// The shared store.
+    #[must_use]
+    pub fn remote(&self) -> &R {
+        &self.inner.remote
+    }
+
+    /// How many instances there are, this one included, as far as is known.
+    #[must_use]
+    pub fn instances(&self) -> usize {
+        self.inner.instances()
+    }
+
+    /// Whether the store is taken not to answer, so that nobody waits for it.
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        self.inner.breaker.is_open()
+    }
+
+    /// Counters of coordinated rules that are held.
+    #[must_use]
+    pub fn cells(&self) -> usize {
+        self.inner.cells.len()
+    }
+
+    /// How far the store's clock is ahead of this instance's, in nanoseconds.
+    #[must_use]
+    pub fn clock_offset(&self) -> i64 {
+        self.inner.store_clock.offset()
+    }
+
+    /// Tells the store everything that it was not told yet, gives back what was granted, and leaves. To be called when no
+    /// more decisions are asked for.
+    pub async fn close(&self) {
+        sync::settle(&self.inner).await;
+        heartbeat::leave(&self.inner).await;
+    }
+}
+
+impl<R: Remote> Store for Coordinated<R> {
+    async fn take(&self, asks: &[Ask<'_>], scope: Scope, now: Timestamp) -> Result<Takens, StoreError> {
+        let inner = &self.inner;
+        if asks.iter().all(|ask| inner.way(ask) == Coordination::Local) {
+            inner.figures.local.add(asks.len() as u64);
+            return Ok(inner.memory.decide(asks, scope, now));
+        }
+        let steps: SmallVec<[Step; 2]> = asks.iter().map(|ask| inner.step(ask, scope, now)).collect();
+        let waits = steps.iter().any(|step| !matches!(step, Step::Done(_)));
+        let mut takens: Takens = if waits {
+            let decisions =
+                asks.iter().zip(steps).map(|(ask, step)| Inner::finish(inner, ask, scope, step, now));
+            join_all(decisions).await.into_iter().collect()
+        } else {
+            steps.into_iter().filter_map(Step::done).collect()
+        };
+        if scope == Scope::Request && takens.iter().any(|taken| taken.over) {
+            inner.undo(asks, &mut takens, now);
+        }
+        Ok(takens)
+    }
+}
+
+impl Step {
+    fn done(self) -> Option<Taken> {
+        match self {
+            Self::Done(taken) => Some(taken),
+            Self::Strict | Self::Lease => None,
+        }
+    }
+}
+
+// === impl Inner ===
+
+impl<R: Remote> Inner<R> {
+    fn way(&self, ask: &Ask<'_>) -> Coordination {
+        ask.rule.get().coordination.way.unwrap_or(self.settings.coordination)
+    }
+
+    fn instances(&self) -> usize {
+        self.instances.load(Ordering::Relaxed).max(1)
+    }
+
+    fn round_trip(&self) -> Period {
+        Period::from_nanos(self.round_trip.load(Ordering::Relaxed))
+    }
+
+    /// Decides `ask`, if that can be done at once.
+    fn step(self: &Arc<Self>, ask: &Ask<'_>, scope: Scope, now: Timestamp) -> Step {
+        let way = self.way(ask);
+        if way == Coordination::Local {
+            self.figures.local.add(1);
+            let taken = self.memory.decide(std::slice::from_ref(ask), Scope::Descriptor, now);
+            return Step::Done(taken[0]);
+        }
+        let time = self.store_clock.at(now);
+        if self.breaker.is_open() {
+            return Step::Done(self.decide_alone(ask, time.now));
+        }
+        match way {
+            Coordination::Interval => Step::Done(self.decide_by_interval(ask, scope, time.now)),
+            Coordination::Lease => self.decide_by_lease(ask, time).map_or(Step::Lease, Step::Done),
+            _ => self.decide_by_cache(ask, time.now).map_or(Step::Strict, Step::Done),
+        }
+    }
+
+    /// Waits for what a decision has to wait for, but not for longer than its budget.
+    async fn finish(inner: &Arc<Self>, ask: &Ask<'_>, scope: Scope, step: Step, now: Timestamp) -> Taken {
+        let budget = inner.settings.budget.into();
+        let decided = match step {
+            Step::Done(taken) => return taken,
+            Step::Strict => tokio::time::timeout(budget, strict::decide(inner, ask, scope)).await,
+            Step::Lease => tokio::time::timeout(budget, lease::decide(inner, ask)).await,
+        };
+        match decided {
+            Ok(Some(taken)) => {
+                inner.figures.waited.add(1);
+                taken
+            }
+            failed => {
+                if failed.is_err() {
+                    inner.breaker.failed();
+                    inner.figures.failures.add(1);
+                }
+                inner.decide_alone(ask, inner.store_clock.at(inner.clock.now().max(now)).now)
+            }
+        }
+    }
+
+    /// One descriptor was over, so the others are not to count.
+    fn undo(self: &Arc<Self>, asks: &[Ask<'_>], takens: &mut Takens, now: Timestamp) {
+        let time = self.store_clock.at(now);
+        for (ask, taken) in asks.iter().zip(takens) {
+            if taken.over || ask.direction == Direction::GiveBack || ask.hits == Hits(0) {
+                continue;
+            }
+            match self.way(ask) {
+                Coordination::Local => self.memory.give_back(ask, now),
+                Coordination::Lease => self.with_cell(ask, time.now, |cell| cell.unspend(ask.hits, time.now)),
+                Coordination::Interval => self.with_cell(ask, time.now, |cell| {
+                    cell.count(Direction::GiveBack, Refused::Vanish, ask.hits, time.now);
+                }),
+                Coordination::Strict => self.with_cell(ask, time.now, |cell| {
+                    cell.owe(-i64::try_from(ask.hits.0).unwrap_or(i64::MAX), time.now);
+                }),
+            }
+            let left = u64::from(taken.remaining).saturating_add(ask.hits.0);
+            let most = ask.tiers()[taken.tier].capacity();
+            taken.remaining = u32::try_from(left).unwrap_or(u32::MAX).min(most);
+        }
+    }
+
+    /// Runs `act` on the cell of `ask`, made if there is none, and puts it on the list if it then has something to tell.
+    fn with_cell<T>(&self, ask: &Ask<'_>, now: Timestamp, act: impl FnOnce(&mut Cell) -> T) -> T {
+        let mut shard = self.cells.lock(ask.key);
+        if !shard.contains_key(&ask.key) {
+            if self.cells.make_room(&mut shard) {
+                self.figures.forgotten.add(1);
+            }
+            let interval = ask.rule.get().coordination.sync_interval.unwrap_or(self.settings.sync_interval);
+            self.shortest_interval.fetch_min(interval.as_nanos(), Ordering::Relaxed);
+            shard.insert(ask.key, Cell::new(Arc::new(target(ask)), interval, now));
+        }
+        let Some(cell) = shard.get_mut(&ask.key) else {
+            unreachable!("it was there or has been put there");
+        };
+        if !cell.target.is_of(ask) {
+            cell.adopt(&Arc::new(target(ask)), now);
+        }
+        cell.asked_at = now;
+        let done = act(cell);
+        self.list(ask.key, cell, now);
+        done
+    }
+
+    /// Puts a cell on the list of those that have something to tell, at once if it must be.
+    fn list(&self, key: CounterKey, cell: &mut Cell, now: Timestamp) {
+        if !cell.has_unsent() {
+            return;
+        }
+        if !cell.sync.listed {
+            cell.sync.listed = true;
+            cell.sync.due = now.after(cell.sync.interval);
+            self.listed.lock().push(key);
+        }
+        if !cell.sync.urgent && cell.is_urgent(self.instances(), self.round_trip(), now) {
+            cell.sync.urgent = true;
+            self.urgent.notify_one();
+        }
+    }
+
+    /// Calls the store, and learns from it: its clock, how long it takes, whether it is there.
+    async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
+        self.figures.calls.add(1);
+        self.figures.commands.add(commands.len() as u64);
+        let sent = self.clock.now();
+        let replies = self.remote.call(commands).await;
+        let received = self.clock.now();
+        if let Ok(replies) = &replies {
+            self.breaker.answered();
+            self.store_clock.measured(sent, received, replies.now);
+            let (last, all) = (received.since(sent).as_nanos(), self.round_trip.load(Ordering::Relaxed));
+            self.round_trip.store(all - all / 8 + last / 8, Ordering::Relaxed);
+        } else {
+            self.breaker.failed();
+            self.figures.failures.add(1);
+        }
+        replies
+    }
+
+    /// The store's time.
+    fn time(&self) -> StoreTime {
+        self.store_clock.at(self.clock.now())
+    }
+}
+
+/// What the store is to count for `ask`.
+fn target(ask: &Ask<'_>) -> Target {
+    let mut path = format!("{}_", ask.domain);
+    for (i, entry) in ask.entries.iter().enumerate() {
+        path.push_str(entry.key);
+        path.push('_');
+        path.push_str(ask.shared(i).unwrap_or(entry.value));
+        path.push('_');
+    }
+    Target { path: path.into(), tiers: ask.tiers().to_vec(), refused: ask.refused() }
+}
+
+impl Target {
+    /// Whether it is what the store is to count for `ask`, whose key it has.
+    fn is_of(&self, ask: &Ask<'_>) -> bool {
+        self.tiers == ask.tiers() && self.refused == ask.refused()
+    }
+}

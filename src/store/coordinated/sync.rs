@@ -1,0 +1,181 @@
+//! `interval`, and what every way has to tell the store: hits that were counted here, and leases that are given back.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{Inner, cell::Cell};
+use crate::{
+    limit::{Ask, CounterKey, Direction, Period, Scope, Taken, Timestamp},
+    store::remote::{Command, Remote},
+};
+
+/// Commands that travel together at most.
+const BATCH: usize = 2_000;
+
+/// The time between two looks at all cells.
+const SWEEP_EVERY: Period = Period::from_millis(250);
+
+/// Sweeps in which all of the memory has its turn: about ten seconds.
+const MEMORY_SWEEPS: usize = 40;
+
+/// The time that the store has for the last words of an instance that stops.
+const LAST_WORDS: Period = Period::from_secs(2);
+
+/// A cell with its part of a batch.
+type Part = (CounterKey, usize);
+
+impl<R: Remote> Inner<R> {
+    /// Decides by what is known here.
+    pub(super) fn decide_by_interval(&self, ask: &Ask<'_>, scope: Scope, now: Timestamp) -> Taken {
+        self.figures.local.add(1);
+        self.with_cell(ask, now, |cell| {
+            if ask.direction == Direction::Take {
+                cell.demand.asked(ask.hits.0, now);
+            }
+            cell.count(ask.direction, ask.refused_in(scope), ask.hits, now)
+        })
+    }
+}
+
+/// Tells the store at the intervals, and at once where it is urgent, until it is dropped.
+pub(super) async fn run<R: Remote>(inner: Arc<Inner<R>>) {
+    let mut swept = Instant::now();
+    let mut sweeps = 0;
+    loop {
+        let interval = Period::from_nanos(inner.shortest_interval.load(Ordering::Relaxed));
+        let next = Instant::now() + interval.into();
+        let urgent = tokio::select! {
+            () = sleep_until(next) => false,
+            () = inner.urgent.notified() => true,
+        };
+        let now = inner.time().now;
+        if !urgent && swept.elapsed() >= SWEEP_EVERY.into() {
+            swept = Instant::now();
+            sweep(&inner, now);
+            sweep_memory(&inner, sweeps);
+            sweeps += 1;
+        }
+        // while the store is known not to answer, what is owed is kept; the heartbeat finds out when it is back
+        if !inner.breaker.is_open() {
+            tell(&inner, |cell, now| cell.sync.urgent || (!urgent && cell.sync.due <= now));
+        }
+    }
+}
+
+/// Tells the store everything that there is to tell, and gives every lease back.
+pub(super) async fn settle<R: Remote>(inner: &Arc<Inner<R>>) {
+    let now = inner.time().now;
+    inner.cells.sweep(now, |key, cell| {
+        cell.give_leases_back();
+        inner.list(key, cell, now);
+    });
+    let told = tell(inner, |_, _| true);
+    let all = async {
+        for told in told {
+            let _ = told.await;
+        }
+    };
+    let _ = timeout(LAST_WORDS.into(), all).await;
+}
+
+/// Forgets what is idle, and gives back what was granted for hits that do not come.
+fn sweep<R: Remote>(inner: &Arc<Inner<R>>, now: Timestamp) {
+    let time = inner.time();
+    inner.cells.sweep(now, |key, cell| {
+        inner.figures.stranded.add(cell.end_leases(time).stranded);
+        if now.since(cell.asked_at) > cell.sync.interval {
+            cell.give_leases_back();
+        }
+        inner.list(key, cell, now);
+    });
+}
+
+/// Takes expired counters out of one part of the memory, so that it is all done in [`MEMORY_SWEEPS`].
+fn sweep_memory<R: Remote>(inner: &Inner<R>, sweeps: usize) {
+    let steps = inner.memory.sweep_steps().div_ceil(MEMORY_SWEEPS);
+    for step in sweeps * steps..(sweeps + 1) * steps {
+        inner.memory.sweep_step(step, inner.clock.now());
+    }
+}
+
+/// Sends what the listed cells that are `due` owe, in the background, in as many batches as it takes.
+fn tell<R: Remote>(
+    inner: &Arc<Inner<R>>,
+    due: impl Fn(&Cell, Timestamp) -> bool,
+) -> Vec<tokio::task::JoinHandle<()>> {
+    let now = inner.time().now;
+    let listed = std::mem::take(&mut *inner.listed.lock());
+    let (mut later, mut commands, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+    let mut sent = Vec::new();
+    for key in listed {
+        let mut shard = inner.cells.lock(key);
+        let Some(cell) = shard.get_mut(&key) else {
+            continue;
+        };
+        if !due(cell, now) {
+            later.push(key);
+            continue;
+        }
+        let (owed, lost) = cell.send(now);
+        inner.figures.uncounted.add(lost.uncounted);
+        cell.sync.urgent = false;
+        // one that is still waiting for an answer stays on the list
+        cell.sync.listed = owed.is_empty() && cell.has_unsent();
+        if cell.sync.listed {
+            later.push(key);
+        }
+        if !owed.is_empty() {
+            parts.push((key, owed.len()));
+            commands.extend(owed);
+        }
+        drop(shard);
+        if commands.len() >= BATCH {
+            sent.push(send(inner, std::mem::take(&mut commands), std::mem::take(&mut parts)));
+        }
+    }
+    inner.listed.lock().extend(later);
+    if !commands.is_empty() {
+        sent.push(send(inner, commands, parts));
+    }
+    sent
+}
+
+/// Sends one batch, and takes in what comes back, however late.
+fn send<R: Remote>(
+    inner: &Arc<Inner<R>>,
+    commands: Vec<Command>,
+    parts: Vec<Part>,
+) -> tokio::task::JoinHandle<()> {
+    let inner = Arc::clone(inner);
+    tokio::spawn(async move {
+        let outcome = inner.call(commands).await;
+        let mut first = 0;
+        for (key, count) in parts {
+            let range = first..first + count;
+            first = range.end;
+            let mut shard = inner.cells.lock(key);
+            let Some(cell) = shard.get_mut(&key) else {
+                continue;
+            };
+            let (unknown, now) = match &outcome {
+                Err(error) => (cell.sent(|_| Some(error.is_undone())), inner.time().now),
+                Ok(replies) => {
+                    let part = replies.replies.get(range).unwrap_or_default();
+                    let unknown = cell.sent(|i| match part.get(i) {
+                        Some(Ok(_)) => None,
+                        Some(Err(error)) => Some(error.is_undone()),
+                        None => Some(false),
+                    });
+                    if let Some(Ok(reply)) = part.last() {
+                        cell.heard(reply, replies.now);
+                        inner.figures.overshoot.add(cell.overshoot(replies.now));
+                    }
+                    (unknown, replies.now)
+                }
+            };
+            inner.figures.unknown.add(unknown);
+            inner.list(key, cell, now);
+        }
+    })
+}

@@ -1,0 +1,203 @@
+//! What the store does to its counters: [`Op`] to the letter, on the pure algorithms.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use smallvec::SmallVec;
+
+use crate::{
+    limit::{
+        Algorithm, Direction, Hits, Period, Refused, Tier, Timestamp, algorithm::Counter,
+        algorithm::FixedWindow, decide,
+    },
+    store::remote::{Command, Op, Reply, Target},
+};
+
+/// How long after it could be forgotten a counter is kept, as stores add to their expiry: late hits still find it.
+const LINGER: Period = Period::from_secs(60);
+
+/// Commands between two looks for what can be forgotten.
+const SWEEP: u32 = 65_536;
+
+/// The counters of a store, and what failures do to them. It is told the time.
+#[derive(Debug, Default)]
+pub struct Server {
+    counters: HashMap<Key, Counter>,
+    /// Until when each instance said that it lives.
+    members: HashMap<String, Timestamp>,
+    /// The latest writes, for a failover to lose. Empty unless they are to be kept.
+    journal: VecDeque<Written>,
+    keeps: Period,
+    since_sweep: u32,
+}
+
+/// Names a counter, as the store's own names do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    path: Arc<str>,
+    algorithm: u8,
+    period: Period,
+    /// Of the reference's spelling, which has names of its own.
+    reference: bool,
+    /// The end of a fixed window, each of which is a counter by itself.
+    window: Timestamp,
+}
+
+/// A command that changed counters.
+#[derive(Debug)]
+struct Written {
+    at: Timestamp,
+    before: SmallVec<[(Key, Option<Counter>); 2]>,
+    /// Hits that were taken, or given back.
+    hits: i64,
+}
+
+// === impl Server ===
+
+impl Server {
+    /// From now on remembers the writes of the last `period`, so that a failover can lose them.
+    pub const fn keep_writes(&mut self, period: Period) {
+        self.keeps = period;
+    }
+
+    /// Carries out `command` at `now`.
+    pub fn execute(&mut self, command: &Command, now: Timestamp) -> Reply {
+        let Command { target, at, op } = command;
+        let counted_at = if matches!(op, Op::Add { .. }) { *at } else { now };
+        let keys: SmallVec<[Key; 2]> = keys(target, counted_at).collect();
+        let before: SmallVec<[Option<Counter>; 2]> =
+            keys.iter().map(|key| self.counters.get(key).cloned()).collect();
+        let mut counters: SmallVec<[Counter; 2]> = target
+            .tiers
+            .iter()
+            .zip(&keys)
+            .zip(&before)
+            .map(|((tier, key), before)| before.clone().unwrap_or_else(|| unused(tier, key, now)))
+            .collect();
+
+        let hits = apply(target, &mut counters, *op, counted_at, now);
+        for (key, counter) in keys.iter().zip(&counters) {
+            self.counters.insert(key.clone(), counter.clone());
+        }
+        if self.keeps > Period::default() {
+            let before = keys.into_iter().zip(before).collect();
+            self.journal.push_back(Written { at: now, before, hits });
+            while self.journal.front().is_some_and(|written| now.since(written.at) > self.keeps) {
+                self.journal.pop_front();
+            }
+        }
+        self.sweep(now);
+        Reply { granted: u64::try_from(hits).unwrap_or(0), counters }
+    }
+
+    /// Notes that `instance` lives for `ttl` from `now`, or leaves. How many instances live.
+    pub fn heartbeat(&mut self, instance: &str, ttl: Period, now: Timestamp) -> usize {
+        self.members.insert(instance.to_owned(), now.after(ttl));
+        self.members.retain(|_, until| *until > now);
+        self.members.len()
+    }
+
+    /// Forgets everything.
+    pub fn flush(&mut self) {
+        self.counters.clear();
+        self.members.clear();
+        self.journal.clear();
+    }
+
+    /// A replica takes over that has not heard of what was written in the last `lost` before `now`, as far as that was
+    /// [kept](Self::keep_writes). How many hits were taken then: as many may be taken again.
+    pub fn fail_over(&mut self, lost: Period, now: Timestamp) -> u64 {
+        let mut taken = 0;
+        while let Some(written) = self.journal.pop_back_if(|written| now.since(written.at) <= lost) {
+            taken += u64::try_from(written.hits).unwrap_or(0);
+            for (key, before) in written.before {
+                match before {
+                    Some(before) => self.counters.insert(key, before),
+                    None => self.counters.remove(&key),
+                };
+            }
+        }
+        taken
+    }
+
+    /// The hits that the first tier of `target` counts in the window of `now`.
+    #[must_use]
+    pub fn used(&self, target: &Target, now: Timestamp) -> u64 {
+        let counter = keys(target, now).next().and_then(|key| self.counters.get(&key));
+        counter.map_or(0, |counter| counter.offer(&target.tiers[0], now, Hits(0)).used.0)
+    }
+
+    fn sweep(&mut self, now: Timestamp) {
+        self.since_sweep += 1;
+        if self.since_sweep >= SWEEP {
+            self.since_sweep = 0;
+            self.counters.retain(|_, counter| counter.idle_at().after(LINGER) > now);
+        }
+    }
+}
+
+/// The names of the counters of `target` for hits at `at`, one for each tier.
+fn keys(target: &Target, at: Timestamp) -> impl Iterator<Item = Key> {
+    let path: Arc<str> = Arc::from(&*target.path);
+    target.tiers.iter().map(move |tier| {
+        let (algorithm, window) = match tier.algorithm {
+            Algorithm::FixedWindow => (0, at.window_end(tier.period)),
+            Algorithm::SlidingWindow => (1, Timestamp::default()),
+            Algorithm::TokenBucket(_) => (2, Timestamp::default()),
+        };
+        Key {
+            path: Arc::clone(&path),
+            algorithm,
+            period: tier.period,
+            reference: target.refused == Refused::Count,
+            window,
+        }
+    })
+}
+
+fn unused(tier: &Tier, key: &Key, now: Timestamp) -> Counter {
+    match tier.algorithm {
+        Algorithm::FixedWindow => Counter::FixedWindow(FixedWindow::new(key.window, Hits(0))),
+        _ => Counter::unused(tier, now),
+    }
+}
+
+/// Does what `op` says to the counters of a target. The hits that were taken; fewer than none if they were given back.
+fn apply(target: &Target, counters: &mut [Counter], op: Op, counted_at: Timestamp, now: Timestamp) -> i64 {
+    let tiers = &target.tiers;
+    match op {
+        Op::Add { hits } => {
+            for (tier, counter) in tiers.iter().zip(counters) {
+                let at = match tier.algorithm {
+                    Algorithm::FixedWindow => counted_at,
+                    _ => now,
+                };
+                let size = Hits(hits.unsigned_abs());
+                if hits < 0 {
+                    counter.give_back(tier, at, size);
+                } else {
+                    counter.take(tier, at, size);
+                }
+            }
+            hits
+        }
+        Op::Take { hits } => {
+            let taken = decide(tiers, counters, target.refused, Direction::Take, Hits(hits), now);
+            if taken.over { 0 } else { i64::try_from(hits).unwrap_or(i64::MAX) }
+        }
+        Op::Grant { least, want, hold } => {
+            let room =
+                tiers.iter().zip(&*counters).map(|(tier, counter)| counter.report(tier, now).remaining);
+            let granted = want.min(room.min().unwrap_or(0).into());
+            if granted < least {
+                return 0;
+            }
+            for (tier, counter) in tiers.iter().zip(counters) {
+                counter.reserve(tier, now, now.after(hold), Hits(granted));
+            }
+            i64::try_from(granted).unwrap_or(i64::MAX)
+        }
+    }
+}

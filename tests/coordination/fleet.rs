@@ -1,0 +1,120 @@
+//! Some instances of weir in front of one simulated store.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::task::JoinSet;
+use weir::{
+    clock::Clock,
+    limit::{
+        Coordinating, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Node, Period,
+        Refused, Request, Rule, RuleSet, Scope, Tier, Timestamp, Values,
+    },
+    store::{
+        Store,
+        coordinated::{Coordinated, Settings},
+        simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
+    },
+};
+
+/// Long ago, at the beginning of a window of any length that is used here.
+const EPOCH: Timestamp = Timestamp::from_secs(1_699_999_200);
+
+pub(crate) struct Fleet {
+    pub(crate) store: SimulatedStore,
+    pub(crate) clock: SimulatedClock,
+    pub(crate) instances: Vec<Arc<Instance>>,
+}
+
+pub(crate) struct Instance {
+    pub(crate) store: Coordinated<SimulatedRemote>,
+    pub(crate) clock: SimulatedClock,
+    rules: RuleSet,
+}
+
+/// What was let through: when, on the right clock, and how long it waited.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) at: Timestamp,
+    pub(crate) waited: Duration,
+    pub(crate) admitted: bool,
+}
+
+impl Fleet {
+    /// `instances` of them, which know of each other, under a rule of these tiers.
+    pub(crate) async fn new(instances: usize, way: Coordination, tiers: &[Tier], network: Network) -> Self {
+        let clock = SimulatedClock::new(EPOCH);
+        let store = SimulatedStore::new(clock.clone(), 7);
+        let instances = (0..instances).map(|i| {
+            let coordination = Coordinating { way: Some(way), ..Coordinating::default() };
+            let limit = Limit::Tiers { tiers: tiers.to_vec(), refused: Refused::Vanish };
+            let rule = Rule { coordination, ..Rule::new(limit) };
+            let node = Node { rule: Some(rule), ..Node::new("k", Values::Any) };
+            let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random());
+            let settings = Settings { instance: format!("i{i}"), ..Settings::default() };
+            let clock = clock.clone();
+            let own = Coordinated::new(store.connect(network), Arc::new(clock.clone()), settings);
+            Arc::new(Instance { store: own, clock, rules })
+        });
+        let instances = instances.collect();
+        let fleet = Self { store, clock, instances };
+        // two heartbeats, and all know of all
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        for instance in &fleet.instances {
+            assert_eq!(instance.store.instances(), fleet.instances.len());
+        }
+        fleet
+    }
+
+    /// Offers `rate` hits a second for `time`, spread over the instances by `weights`.
+    pub(crate) async fn offer(&self, rate: u64, time: Duration, weights: &[u32]) -> Vec<Outcome> {
+        let total: u32 = weights.iter().sum();
+        let mut asked = JoinSet::new();
+        let begun = tokio::time::Instant::now();
+        let mut sent = 0;
+        let mut turn = 0_u32;
+        while begun.elapsed() < time {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let due = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX) * rate / 1_000_000;
+            while sent < due {
+                sent += 1;
+                // a low-discrepancy walk over the weights
+                turn = (turn + 0x9e37) % (total * 1_000);
+                let mut point = turn / 1_000;
+                let chosen = weights.iter().position(|weight| {
+                    let here = point < *weight;
+                    point = point.saturating_sub(*weight);
+                    here
+                });
+                let instance = Arc::clone(&self.instances[chosen.unwrap_or(0)]);
+                let right = self.clock.clone();
+                asked.spawn(async move {
+                    let began = tokio::time::Instant::now();
+                    let admitted = instance.ask().await;
+                    Outcome { at: right.right(), waited: began.elapsed(), admitted }
+                });
+            }
+        }
+        asked.join_all().await
+    }
+}
+
+impl Instance {
+    pub(crate) async fn ask(&self) -> bool {
+        let entries = [Entry { key: "k", value: "v" }];
+        let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
+        let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
+        let matched = Matched::new(&self.rules, &request);
+        let taken = self.store.take(&matched.asks, Scope::Descriptor, self.clock.now()).await;
+        !taken.expect("a coordinated store always decides")[0].over
+    }
+}
+
+/// How many were admitted in each window of `period`, leaving out the first and the last.
+pub(crate) fn by_window(outcomes: &[Outcome], period: Period) -> Vec<u64> {
+    let mut windows = std::collections::BTreeMap::<Timestamp, u64>::new();
+    for outcome in outcomes {
+        *windows.entry(outcome.at.window_end(period)).or_default() += u64::from(outcome.admitted);
+    }
+    let counts: Vec<u64> = windows.into_values().collect();
+    counts[1..counts.len() - 1].to_vec()
+}

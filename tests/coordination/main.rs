@@ -1,0 +1,4 @@
+//! Many instances, one limit: the real coordination against a simulated store, in simulated time.
+
+mod bounds;
+mod fleet;

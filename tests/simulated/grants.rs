@@ -1,0 +1,137 @@
+//! Grants that are used at any moment of their hold never let a bound be exceeded.
+
+use std::collections::BTreeMap;
+
+use proptest::{collection::vec, prelude::*, sample::select};
+use tokio::runtime::Builder;
+use weir::{
+    clock::Clock as _,
+    limit::{Algorithm, Period, Refused, Tier, Timestamp},
+};
+
+use crate::support::{Counted, bucket, pass, tier};
+
+/// Milliseconds of the tiers' period.
+const PERIOD: u64 = 10_000;
+
+/// What an instance does.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Nothing, for so many milliseconds.
+    Pass(u64),
+    /// It takes so many at once.
+    Take(u64),
+    /// It is granted up to so many, to be used within the hold: at these parts of it.
+    Grant { want: u64, hold: u64, used_at: [f64; 3] },
+    /// It gives this part of its latest grant back, unused.
+    GiveBack(f64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let passing = prop_oneof![4 => 0..300_u64, 2 => 0..3_000_u64, 1 => 0..12_000_u64];
+    let granting =
+        (1..12_u64, select(vec![0_u64, 100, 500, 1_000, 3_000]), [0.0..=1.0, 0.0..=1.0, 0.0..=1.0])
+            .prop_map(|(want, hold, used_at)| Step::Grant { want, hold, used_at });
+    let step = prop_oneof![
+        3 => passing.prop_map(Step::Pass),
+        2 => (1..4_u64).prop_map(Step::Take),
+        4 => granting,
+        1 => (0.0..=1.0).prop_map(Step::GiveBack),
+    ];
+    vec(step, 1..80)
+}
+
+#[derive(Clone, Debug)]
+struct Granted {
+    at: Timestamp,
+    hits: u64,
+    until: Timestamp,
+    used_at: [f64; 3],
+}
+
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn part(whole: u64, part: f64) -> u64 {
+    (whole as f64 * part) as u64
+}
+
+/// Runs the steps against a store. When how many hits were used.
+fn uses(tier: &Tier, steps: &[Step]) -> BTreeMap<Timestamp, u64> {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+    runtime.block_on(async {
+        let counted = Counted::new(vec![tier.clone()], Refused::Vanish);
+        let mut uses = BTreeMap::new();
+        let mut grants: Vec<Granted> = Vec::new();
+        for step in steps {
+            let now = counted.store.clock().now();
+            match *step {
+                Step::Pass(millis) => pass(millis).await,
+                Step::Take(hits) => *uses.entry(now).or_default() += counted.take(hits),
+                Step::Grant { want, hold, used_at } => {
+                    let hits = counted.grant(1, want, hold);
+                    let mut until = now.after(Period::from_millis(hold));
+                    if tier.algorithm == Algorithm::FixedWindow {
+                        let end = now.window_end(tier.period).as_nanos() - 1;
+                        until = until.min(Timestamp::from_nanos(end));
+                    }
+                    grants.push(Granted { at: now, hits, until, used_at });
+                }
+                Step::GiveBack(share) => {
+                    if let Some(latest) = grants.last_mut().filter(|latest| latest.until > now) {
+                        let back = part(latest.hits, share);
+                        latest.hits -= back;
+                        latest.at = now;
+                        counted.add(-i64::try_from(back).expect("few"));
+                    }
+                }
+            }
+        }
+        for Granted { at, hits, until, used_at } in grants {
+            for i in 0..hits {
+                let share = used_at[usize::try_from(i % 3).expect("few")];
+                let later = part(until.since(at).as_nanos(), share);
+                *uses.entry(at.after(Period::from_nanos(later))).or_default() += 1;
+            }
+        }
+        uses
+    })
+}
+
+/// The most that is used in any interval of `length` that begins with a use.
+fn most_within(uses: &BTreeMap<Timestamp, u64>, length: Period) -> u64 {
+    let within = |from: Timestamp| uses.range(from..from.after(length)).map(|(_, hits)| hits).sum();
+    uses.keys().map(|from| within(*from)).max().unwrap_or(0)
+}
+
+proptest! {
+    #[test]
+    fn of_a_fixed_window(steps in steps(), limit in 1..30_u32) {
+        let uses = uses(&tier(limit, PERIOD / 1_000, Algorithm::FixedWindow), &steps);
+        let mut windows: BTreeMap<Timestamp, u64> = BTreeMap::new();
+        for (at, hits) in uses {
+            *windows.entry(at.window_end(Period::from_millis(PERIOD))).or_default() += hits;
+        }
+        prop_assert!(windows.values().all(|used| *used <= u64::from(limit)), "{windows:?}");
+    }
+
+    #[test]
+    fn of_a_sliding_window(steps in steps(), limit in 1..30_u32) {
+        let uses = uses(&tier(limit, PERIOD / 1_000, Algorithm::SlidingWindow), &steps);
+        prop_assert!(most_within(&uses, Period::from_millis(PERIOD)) <= u64::from(limit), "{uses:?}");
+    }
+
+    /// A bucket gives away what it has: what is used up to `hold` later may meet what has flowed in meanwhile.
+    #[test]
+    fn of_a_token_bucket(steps in steps(), requests in 1..30_u32, burst in 1..30_u32) {
+        let hold = 3_000;
+        let uses = uses(&tier(requests, PERIOD / 1_000, bucket(burst, false)), &steps);
+        let times: Vec<Timestamp> = uses.keys().copied().collect();
+        for (i, from) in times.iter().enumerate() {
+            let mut used = 0;
+            for to in &times[i..] {
+                used += uses[to];
+                let inflow = (to.since(*from).as_nanos() / 1_000_000 + 1 + hold) * u64::from(requests) / PERIOD;
+                prop_assert!(used <= u64::from(burst) + inflow, "{used} from {from:?} to {to:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What the network and the store's failures do to calls.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+use weir::{
+    clock::Clock as _,
+    limit::{Algorithm, Period, Refused},
+    store::{
+        remote::{Command, Op, Remote as _, RemoteError, Replies, Target},
+        simulated::{Condition, Network, SimulatedRemote, SimulatedStore},
+    },
+};
+
+use crate::support::{pass, store, target, tier};
+
+fn counted() -> Arc<Target> {
+    target(vec![tier(1_000, 3_600, Algorithm::FixedWindow)], Refused::Vanish)
+}
+
+async fn take(remote: &SimulatedRemote, target: &Arc<Target>) -> Result<Replies, RemoteError> {
+    let at = remote.store().clock().now();
+    remote.call(vec![Command { target: Arc::clone(target), at, op: Op::Take { hits: 1 } }]).await
+}
+
+fn used(store: &SimulatedStore, target: &Target) -> u64 {
+    store.used(target, store.clock().now())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_takes_a_round_trip() {
+    let (store, target) = (store(), counted());
+    let remote = store.connect(Network { round_trip: Duration::from_millis(6), ..Network::default() });
+    let begun = Instant::now();
+    let replies = take(&remote, &target).await.expect("it is up");
+    assert_eq!(begun.elapsed(), Duration::from_millis(6));
+    assert_eq!(store.clock().now().since(replies.now), Period::from_millis(3));
+    assert_eq!((replies.replies.len(), remote.calls(), remote.commands()), (1, 1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_overtake_each_other_only_where_the_network_reorders() {
+    for reorders in [false, true] {
+        let (store, target) = (store(), counted());
+        let slow = Network { round_trip: Duration::from_millis(40), reorders, ..Network::default() };
+        let remote = store.connect(slow);
+        let first = take(&remote, &target);
+        let second = async {
+            remote.set_network(Network { round_trip: Duration::from_millis(2), ..slow });
+            take(&remote, &target).await
+        };
+        let (first, second) = tokio::join!(first, second);
+        let (first, second) = (first.expect("up").now, second.expect("up").now);
+        assert_eq!(second < first, reorders, "{first:?} {second:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_request_counts_nothing_and_a_lost_reply_does() {
+    for (lost_requests, lost_replies, counts) in [(1.0, 0.0, 0), (0.0, 1.0, 20)] {
+        let (store, target) = (store(), counted());
+        let remote = store.connect(Network { lost_requests, lost_replies, ..Network::default() });
+        let (mut silent, mut noticed) = (0, 0);
+        for _ in 0..20 {
+            let begun = Instant::now();
+            match take(&remote, &target).await.expect_err("it is lost") {
+                RemoteError::TimedOut(after) => {
+                    assert_eq!(after, Period::from_millis(500));
+                    assert_eq!(begun.elapsed(), Duration::from_millis(500));
+                    silent += 1;
+                }
+                error => {
+                    assert!(!error.is_undone(), "{error}");
+                    assert!(begun.elapsed() <= Duration::from_millis(2));
+                    noticed += 1;
+                }
+            }
+        }
+        assert!(silent > 0 && noticed > 0, "{silent} {noticed}");
+        assert_eq!(used(&store, &target), counts);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_frozen_carries_out_later_what_reached_it() {
+    let (store, target) = (store(), counted());
+    let remote = store.connect(Network::default());
+    store.set(Condition::Frozen);
+    assert!(matches!(take(&remote, &target).await, Err(RemoteError::TimedOut(_))));
+    assert_eq!(used(&store, &target), 0);
+    store.set(Condition::Up);
+    pass(1).await;
+    take(&remote, &target).await.expect("it is up again");
+    assert_eq!(used(&store, &target), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_gives_up_has_sent_its_call_all_the_same() {
+    let (store, target) = (store(), counted());
+    let remote = store.connect(Network { round_trip: Duration::from_millis(50), ..Network::default() });
+    let given_up = tokio::time::timeout(Duration::from_millis(10), take(&remote, &target)).await;
+    assert!(given_up.is_err());
+    drop(remote);
+    // a sleep ends when all that is due before it is done, for the clock only goes on when nobody has work
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(used(&store, &target), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_down_refuses_new_calls_and_loses_those_on_their_way() {
+    let (store, target) = (store(), counted());
+    let remote = store.connect(Network { round_trip: Duration::from_millis(50), ..Network::default() });
+    let on_its_way = take(&remote, &target);
+    let stop = async {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        store.set(Condition::Down);
+        let new = take(&remote, &target).await.expect_err("nobody listens");
+        assert!(new.is_undone(), "{new}");
+    };
+    let (lost, ()) = tokio::join!(on_its_way, stop);
+    assert!(matches!(lost, Err(RemoteError::Unreachable(_))), "{lost:?}");
+    store.set(Condition::Refusing);
+    let refused = take(&remote, &target).await.expect("it answers");
+    assert!(matches!(&refused.replies[0], Err(error) if error.is_undone()));
+    store.set(Condition::Up);
+    take(&remote, &target).await.expect("it is up again");
+    assert_eq!(used(&store, &target), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_is_one_instances_own() {
+    let (store, target) = (store(), counted());
+    let (cut, fine) = (store.connect(Network::default()), store.connect(Network::default()));
+    cut.partition(true);
+    assert!(take(&cut, &target).await.is_err());
+    take(&fine, &target).await.expect("it is not cut off");
+    cut.partition(false);
+    take(&cut, &target).await.expect("it is over");
+    assert_eq!(used(&store, &target), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failover_loses_the_latest_writes_and_tells_how_many() {
+    let (store, target) = (store(), counted());
+    store.keep_writes(Period::from_secs(10));
+    let remote = store.connect(Network::default());
+    for _ in 0..10 {
+        take(&remote, &target).await.expect("it is up");
+        pass(98).await;
+    }
+    // the last one was carried out 99 ms ago, and one every 100 ms before it
+    assert_eq!(store.fail_over(Period::from_millis(350)), 3);
+    assert_eq!(used(&store, &target), 7);
+    store.flush();
+    assert_eq!(used(&store, &target), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn instances_are_known_while_they_say_that_they_live() {
+    let store = store();
+    let (one, two) = (store.connect(Network::default()), store.connect(Network::default()));
+    let ttl = Period::from_secs(2);
+    assert_eq!(one.heartbeat("one", ttl).await, Ok(1));
+    assert_eq!(two.heartbeat("two", ttl).await, Ok(2));
+    pass(1_900).await;
+    assert_eq!(one.heartbeat("one", ttl).await, Ok(2));
+    pass(500).await;
+    assert_eq!(one.heartbeat("one", ttl).await, Ok(1));
+    assert_eq!(two.heartbeat("two", ttl).await, Ok(2));
+    assert_eq!(two.heartbeat("two", Period::default()).await, Ok(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_seed_is_the_same_run() {
+    async fn run() -> Vec<Option<weir::limit::Timestamp>> {
+        let (store, target) = (store(), counted());
+        let network = Network {
+            jitter: Duration::from_millis(20),
+            spikes: 0.2,
+            spike: Duration::from_millis(100),
+            lost_requests: 0.1,
+            lost_replies: 0.1,
+            ..Network::default()
+        };
+        let remote = store.connect(network);
+        let mut told = Vec::new();
+        for _ in 0..50 {
+            told.push(take(&remote, &target).await.ok().map(|replies| replies.now));
+        }
+        told
+    }
+    let first = run().await;
+    assert!(first.iter().any(Option::is_some) && first.iter().any(Option::is_none));
+    assert_eq!(first, run().await);
+}

@@ -1,0 +1,116 @@
+//! What each operation does to the counters.
+
+use weir::{
+    limit::{Algorithm, Hits, Period, Refused},
+    store::remote::Op,
+};
+
+use crate::support::{Counted, START, bucket, pass, tier};
+
+const FIXED: Algorithm = Algorithm::FixedWindow;
+const SLIDING: Algorithm = Algorithm::SlidingWindow;
+
+#[tokio::test(start_paused = true)]
+async fn what_is_added_counts_whether_or_not_it_fits() {
+    let counted = Counted::new(vec![tier(3, 10, FIXED)], Refused::Vanish);
+    assert_eq!(counted.add(5).granted, 5);
+    assert_eq!(counted.used(0), 5);
+    assert_eq!(counted.take(1), 0);
+    counted.add(-4);
+    assert_eq!((counted.take(2), counted.take(1)), (2, 0));
+    counted.add(-100);
+    assert_eq!(counted.used(0), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_hit_counts_in_the_window_that_it_was_admitted_in() {
+    let counted = Counted::new(vec![tier(3, 10, FIXED)], Refused::Count);
+    counted.add(1);
+    pass(10_000).await;
+    let late = counted.at(START, Op::Add { hits: 1 });
+    assert_eq!(late.counters[0].used(), Hits(2));
+    assert_eq!(late.counters[0].idle_at(), START.after(Period::from_secs(10)));
+    assert_eq!(counted.used(0), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn taking_goes_by_the_stores_own_clock() {
+    let counted = Counted::new(vec![tier(1, 10, FIXED)], Refused::Vanish);
+    let ahead = START.after(Period::from_secs(15));
+    assert_eq!(counted.at(ahead, Op::Take { hits: 1 }).granted, 1);
+    assert_eq!(counted.at(ahead, Op::Take { hits: 1 }).granted, 0);
+    assert_eq!(counted.at(ahead, Op::Grant { least: 1, want: 1, hold: Period::default() }).granted, 0);
+    pass(10_000).await;
+    assert_eq!(counted.at(START, Op::Take { hits: 1 }).granted, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_hits_count_in_the_references_spelling_only() {
+    for (refused, used) in [(Refused::Count, 7), (Refused::Vanish, 2)] {
+        let counted = Counted::new(vec![tier(3, 10, FIXED)], refused);
+        assert_eq!((counted.take(2), counted.take(5)), (2, 0));
+        assert_eq!(counted.used(0), used);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tiers_take_together_or_not_at_all() {
+    let tiers = vec![tier(9, 10, FIXED), tier(4, 60, SLIDING), tier(5, 1, bucket(6, false))];
+    let counted = Counted::new(tiers, Refused::Vanish);
+    assert_eq!(counted.take(5), 0);
+    assert_eq!((0..3).map(|i| counted.used(i)).sum::<u64>(), 0);
+    assert_eq!(counted.take(3), 3);
+    assert_eq!(counted.grant(1, 10, 0), 1);
+    assert_eq!((counted.used(0), counted.used(1), counted.used(2)), (4, 4, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_is_as_much_as_fits_but_not_less_than_is_of_use() {
+    for algorithm in [FIXED, SLIDING, bucket(10, false)] {
+        let counted = Counted::new(vec![tier(10, 10, algorithm)], Refused::Vanish);
+        assert_eq!(counted.grant(1, 4, 100), 4);
+        assert_eq!(counted.grant(7, 20, 100), 0);
+        assert_eq!(counted.used(0), 4);
+        assert_eq!(counted.grant(6, 20, 100), 6);
+        assert_eq!(counted.grant(1, 1, 100), 0);
+        counted.add(-3);
+        assert_eq!(counted.grant(1, 20, 100), 3, "{algorithm:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sliding_window_counts_a_grant_from_the_end_of_its_hold() {
+    let counted = Counted::new(vec![tier(10, 10, SLIDING)], Refused::Vanish);
+    assert_eq!(counted.take(5), 5);
+    pass(9_500).await;
+    // what counts at the time of the grant goes on counting until its own time is over
+    assert_eq!(counted.grant(1, 1, 1_000), 1);
+    assert_eq!(counted.used(0), 6);
+    pass(500).await;
+    assert_eq!(counted.used(0), 1);
+    pass(10_499).await;
+    assert_eq!(counted.used(0), 1);
+    pass(1).await;
+    assert_eq!(counted.used(0), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_strict_bucket_restarts_its_clock_on_a_refusal() {
+    let counted = Counted::new(vec![tier(1, 10, bucket(1, true))], Refused::Vanish);
+    assert_eq!(counted.take(1), 1);
+    for _ in 0..5 {
+        pass(6_000).await;
+        assert_eq!(counted.take(1), 0);
+    }
+    pass(10_000).await;
+    assert_eq!(counted.take(1), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_in_both_spellings_count_apart() {
+    let ours = Counted::new(vec![tier(3, 10, FIXED)], Refused::Vanish);
+    let reference = crate::support::target(vec![tier(3, 10, FIXED)], Refused::Count);
+    let theirs = Counted { store: ours.store.clone(), target: reference };
+    assert_eq!((ours.take(3), theirs.take(2)), (3, 2));
+    assert_eq!((ours.used(0), theirs.used(0)), (3, 2));
+}

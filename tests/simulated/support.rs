@@ -1,0 +1,74 @@
+//! A store under a clock that stands still until it is told to go on.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::advance;
+use weir::{
+    clock::Clock as _,
+    limit::{Algorithm, Bucket, Period, Refill, Refused, Tier, Timestamp},
+    store::{
+        remote::{Command, Op, Reply, Target},
+        simulated::{SimulatedClock, SimulatedStore},
+    },
+};
+
+/// A multiple of every period of the tests.
+pub(crate) const START: Timestamp = Timestamp::from_secs(1_700_006_400);
+
+pub(crate) fn store() -> SimulatedStore {
+    SimulatedStore::new(SimulatedClock::new(START), 1)
+}
+
+pub(crate) fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {
+    Tier { requests, period: Period::from_secs(seconds), algorithm }
+}
+
+pub(crate) fn bucket(burst: u32, strict: bool) -> Algorithm {
+    Algorithm::TokenBucket(Bucket { burst, refill: Refill::Continuous, strict })
+}
+
+pub(crate) fn target(tiers: Vec<Tier>, refused: Refused) -> Arc<Target> {
+    Arc::new(Target { path: "shop_tenant_acme_".into(), tiers, refused })
+}
+
+/// A target and the store that counts it.
+pub(crate) struct Counted {
+    pub(crate) store: SimulatedStore,
+    pub(crate) target: Arc<Target>,
+}
+
+impl Counted {
+    pub(crate) fn new(tiers: Vec<Tier>, refused: Refused) -> Self {
+        Self { store: store(), target: target(tiers, refused) }
+    }
+
+    pub(crate) fn at(&self, at: Timestamp, op: Op) -> Reply {
+        self.store.execute(&Command { target: Arc::clone(&self.target), at, op })
+    }
+
+    pub(crate) fn now(&self, op: Op) -> Reply {
+        self.at(self.store.clock().now(), op)
+    }
+
+    pub(crate) fn add(&self, hits: i64) -> Reply {
+        self.now(Op::Add { hits })
+    }
+
+    pub(crate) fn take(&self, hits: u64) -> u64 {
+        self.now(Op::Take { hits }).granted
+    }
+
+    pub(crate) fn grant(&self, least: u64, want: u64, hold_millis: u64) -> u64 {
+        self.now(Op::Grant { least, want, hold: Period::from_millis(hold_millis) }).granted
+    }
+
+    /// What the counter of the tier has counted as of the store's clock.
+    pub(crate) fn used(&self, tier: usize) -> u64 {
+        let now = self.store.clock().now();
+        self.add(0).counters[tier].offer(&self.target.tiers[tier], now, weir::limit::Hits(0)).used.0
+    }
+}
+
+pub(crate) async fn pass(millis: u64) {
+    advance(Duration::from_millis(millis)).await;
+}
