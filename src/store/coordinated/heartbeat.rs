@@ -15,6 +15,9 @@ pub(super) async fn run<R: Remote>(inner: Arc<Inner<R>>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
+        if inner.closed.load(Ordering::Relaxed) {
+            return;
+        }
         let lives_for = Period::from_nanos(2 * every.as_nanos());
         let beat = inner.remote.heartbeat(&inner.settings.instance, lives_for);
         // it is also how a store that was given up is found to be back
@@ -28,8 +31,9 @@ pub(super) async fn run<R: Remote>(inner: Arc<Inner<R>>) {
     }
 }
 
-/// Says that this instance leaves.
+/// Says that this instance leaves, and nothing more after that.
 pub(super) async fn leave<R: Remote>(inner: &Inner<R>) {
+    inner.closed.store(true, Ordering::Relaxed);
     let left = inner.remote.heartbeat(&inner.settings.instance, Period::default());
     let _ = timeout(inner.settings.heartbeat.into(), left).await;
 }

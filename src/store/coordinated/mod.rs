@@ -24,7 +24,7 @@ mod sync;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 use futures_util::future::join_all;
@@ -92,6 +92,8 @@ struct Inner<R> {
     instances: AtomicUsize,
     store_clock: StoreClock,
     breaker: Breaker,
+    /// This instance has left.
+    closed: AtomicBool,
     /// Cells that have something to tell.
     listed: Mutex<Vec<CounterKey>>,
     /// There are cells to be told at once.
@@ -141,6 +143,7 @@ impl<R: Remote> Coordinated<R> {
             instances: AtomicUsize::new(1),
             store_clock: StoreClock::default(),
             breaker: Breaker::default(),
+            closed: AtomicBool::new(false),
             listed: Mutex::default(),
             urgent: Notify::new(),
             shortest_interval: AtomicU64::new(settings.sync_interval.as_nanos()),
