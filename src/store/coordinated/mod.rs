@@ -3,12 +3,12 @@
 //! Four ways of keeping the counts together, each with its price and its bound: see `docs/coordination.md`.
 //!
 //! - `local`: not at all.
-//! - `interval` ([`sync`]): every instance counts by itself, and at an interval they tell each other.
-//! - `lease` ([`lease`]): every instance takes some of the limit in advance.
-//! - `strict` ([`strict`]): every decision is the store's.
+//! - `interval` (`sync.rs`): every instance counts by itself, and at an interval they tell each other.
+//! - `lease` (`lease.rs`): every instance takes some of the limit in advance.
+//! - `strict` (`strict.rs`): every decision is the store's.
 //!
 //! Whatever the way, a decision never waits for longer than its budget; past it, and while the store is known not to
-//! answer ([`breaker`]), `on_store_failure` decides ([`alone`]).
+//! answer (`breaker.rs`), `on_store_failure` decides (`alone.rs`).
 
 mod alone;
 mod breaker;
