@@ -153,7 +153,7 @@ impl<S: Store> Limiter<S> {
             let refused = ask.refused_in(self.settings.scope);
             let tally = Tally::of(taken, limit, refused, ask.hits, self.settings.near_limit_ratio);
             self.with_stats(loaded, ask, |stats| {
-                stats.record(ask.hits, tally, taken.over && rule.shadow_mode);
+                stats.record(ask.hits, tally, taken.cached, taken.over && rule.shadow_mode);
             });
         }
     }

@@ -5,6 +5,7 @@
 
 mod doors;
 mod rules;
+mod store;
 mod sweep;
 
 use std::{error::Error, fmt, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
@@ -26,7 +27,7 @@ use crate::{
     },
     observe::{Health, Stats, health::Reason, statsd},
     settings::{Settings, StopSettings},
-    store::MemoryStore,
+    store::{AnyStore, redis::TlsError},
 };
 
 /// Time for what was cut to notice, and for the last stats to be sent, before neither is waited for any longer.
@@ -44,7 +45,7 @@ pub struct App {
 }
 
 /// What every door is about.
-type Context = http::Context<MemoryStore>;
+type Context = http::Context<AnyStore>;
 
 /// Where a service listens in truth: with the ports that were free, where any was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,12 +70,18 @@ pub enum AppError {
     /// The first rules are bad.
     #[error("the rules cannot be loaded; FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without them\n{0}")]
     Rules(ConfigErrors),
+    /// Counts are to be shared, and are not yet.
+    #[error("this build counts in memory only, each instance for itself: set BACKEND_TYPE to memory")]
+    NotShared,
     /// There is no listening where it was asked for.
     #[error(transparent)]
     Bind(#[from] BindError),
     /// A listener does not tell its address.
     #[error("cannot tell where it listens")]
     Address(#[from] io::Error),
+    /// What TLS to Redis needs is not in order.
+    #[error("cannot speak TLS to redis")]
+    Tls(#[from] TlsError),
     /// The gRPC services cannot be built.
     #[error(transparent)]
     Grpc(#[from] grpc::ServerError),
@@ -96,8 +103,11 @@ impl App {
         for warning in &settings.warnings {
             tracing::warn!("{warning}");
         }
+        if settings.redis.is_some() {
+            return Err(AppError::NotShared);
+        }
         let stats = Arc::new(Stats::default());
-        let store = MemoryStore::new(settings.max_counters);
+        let store = store::open(&settings, &clock)?;
         let limiter = Arc::new(Limiter::new(store, Arc::clone(&stats), settings.limiter.clone()));
         stats.watch(&limiter);
         let time_unit = settings.time_unit;
@@ -133,6 +143,7 @@ impl App {
         let mut doors = self.doors.open(&self.context, &closed).await?;
         let Context { limiter, clock, stats, health, .. } = self.context;
         let mut helpers = JoinSet::new();
+        let store = Arc::clone(&limiter);
         helpers.spawn(sweep::run(limiter, clock));
         helpers.spawn(self.rules.follow(self.watch));
         let mut reporters = JoinSet::new();
@@ -152,6 +163,8 @@ impl App {
         }
         closing.send_replace(true);
         drain(doors, self.stop.timeout + MARGIN).await;
+        // no more decisions are made: what the others have to know of them goes out
+        store.store().close().await;
         ending.send_replace(true);
         drain(reporters, MARGIN).await;
         helpers.shutdown().await;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{Limiter, clock::Clock, store::MemoryStore};
+use crate::{Limiter, clock::Clock, store::AnyStore};
 
 /// How long one pass over the whole store takes.
 const PASS: Duration = Duration::from_secs(10);
@@ -14,8 +14,8 @@ const SHORTEST_TICK: Duration = Duration::from_millis(5);
 
 /// Sweeps for ever: every part of the store once in a [`PASS`], evenly spread over it, so that no request waits for
 /// more than one part.
-pub(super) async fn run(limiter: Arc<Limiter<MemoryStore>>, clock: Arc<dyn Clock>) {
-    let store = limiter.store();
+pub(super) async fn run(limiter: Arc<Limiter<AnyStore>>, clock: Arc<dyn Clock>) {
+    let store = limiter.store().memory();
     let (tick, steps_a_tick) = pace(store.sweep_steps());
     let mut ticks = interval(tick);
     // a process that was stopped for a while has not to catch up at once

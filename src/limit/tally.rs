@@ -26,7 +26,7 @@ impl Tally {
             let near_limit = after.saturating_sub(near.max(before));
             return Self { over_limit: 0, near_limit, within_limit: all };
         }
-        if refused == Refused::Vanish || before >= limit {
+        if refused == Refused::Vanish || taken.cached || before >= limit {
             return Self { over_limit: all, ..Self::default() };
         }
         Self {

@@ -1,5 +1,6 @@
 //! What weir tells of itself: numbers, health and a log.
 
+mod coordination;
 pub mod counter;
 pub mod health;
 pub mod histogram;

@@ -46,8 +46,12 @@ impl RuleStats {
         }
     }
 
-    /// Notes `hits`, which fared as `tally` says and, if `shadowed`, were let through all the same.
-    pub fn record(&self, hits: Hits, tally: Tally, shadowed: bool) {
+    /// Notes `hits`, which fared as `tally` says; if `cached`, by what was known before; and if `shadowed`, were let through
+    /// all the same.
+    pub fn record(&self, hits: Hits, tally: Tally, cached: bool, shadowed: bool) {
+        if cached {
+            self.over_limit_with_local_cache.add(tally.over_limit);
+        }
         self.total_hits.add(hits.0);
         self.over_limit.add(tally.over_limit);
         self.near_limit.add(tally.near_limit);

@@ -3,9 +3,11 @@
 //! Two steps: [`Flags`] are raw text, as clap read it. [`Settings::resolve`] puts flags before variables before
 //! defaults, and tells of everything that is wrong at once.
 
+mod coordination;
 mod environment;
 mod flags;
 mod read;
+mod redis;
 mod resolve;
 mod unsupported;
 mod value;
@@ -20,6 +22,7 @@ pub(crate) use value::duration as parse_duration;
 use crate::{
     limiter,
     observe::{log::Format, prometheus::TimeUnit, statsd::StatsdSettings},
+    store,
 };
 
 /// Everything that can be set, resolved.
@@ -44,8 +47,12 @@ pub struct Settings {
     pub log: LogSettings,
     /// How requests are decided.
     pub limiter: limiter::Settings,
+    /// How instances count together, where they share a Redis.
+    pub coordination: store::coordinated::Settings,
     /// `WEIR_MAX_COUNTERS`: counters that the memory store holds, at least 1.
     pub max_counters: usize,
+    /// The Redis that counts are shared through; without it they are kept in memory.
+    pub redis: Option<store::redis::Settings>,
     /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: without a domain in the rules the service is not healthy.
     pub healthy_with_rules_only: bool,
     /// How the service stops.

@@ -4,7 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use super::{
     Address, Environment, Flags, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings,
-    SettingErrors, Settings, StopSettings, read::Reader, unsupported, value,
+    SettingErrors, Settings, StopSettings, coordination::coordination, read::Reader, redis, unsupported,
+    value,
 };
 use crate::{
     limit::{HeaderNames, HeaderStyle, Modes, Scope},
@@ -24,6 +25,13 @@ impl Settings {
     pub fn resolve(flags: &Flags, environment: &dyn Environment) -> Result<Self, SettingErrors> {
         let mut reader = Reader::new(flags, environment);
         let read = &mut reader;
+        let max_counters = read.parsed("WEIR_MAX_COUNTERS", 1_000_000, |text| {
+            let counters = text.parse().ok().filter(|counters| *counters > 0);
+            counters.ok_or("a number of counters, at least 1")
+        });
+        let mut warnings = Vec::new();
+        let redis = redis::redis(read, &mut warnings);
+        warnings.extend(unsupported::look(read, redis::is_wanted(read)));
         let settings = Self {
             rules: rules(read, flags),
             grpc: grpc(read),
@@ -45,16 +53,15 @@ impl Settings {
                 ),
             },
             limiter: limiter(read),
-            max_counters: read.parsed("WEIR_MAX_COUNTERS", 1_000_000, |text| {
-                let counters = text.parse().ok().filter(|counters| *counters > 0);
-                counters.ok_or("a number of counters, at least 1")
-            }),
+            coordination: coordination(read, max_counters),
+            max_counters,
             healthy_with_rules_only: read.bool("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"),
             stop: StopSettings {
                 delay: read.duration("WEIR_STOP_DELAY", Duration::from_secs(1)),
                 timeout: read.duration("WEIR_STOP_TIMEOUT", Duration::from_secs(30)),
             },
-            warnings: unsupported::look(read),
+            redis,
+            warnings,
         };
         reader.finish().map(|()| settings)
     }
@@ -155,8 +162,6 @@ fn limiter(read: &mut Reader<'_>) -> limiter::Settings {
         _ => Vec::new(),
     };
     let whole_request = read.bool("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT");
-    // what only a shared store uses is read as well, so that it is right on the day that there is one
-    read.number("EXPIRATION_JITTER_MAX_SECONDS", 300_u64, "a number of seconds, 0 or more");
     limiter::Settings {
         modes: Modes {
             shadow: read.bool("SHADOW_MODE"),

@@ -2,8 +2,10 @@
 //!
 //! A store runs the pure algorithms of [`limit`](crate::limit) atomically. It knows no protocol, and no protocol knows it.
 
+mod any;
 pub mod coordinated;
 mod memory;
+pub mod redis;
 pub mod remote;
 pub mod simulated;
 
@@ -11,6 +13,7 @@ use std::future::Future;
 
 use smallvec::SmallVec;
 
+pub use any::AnyStore;
 pub use memory::{MemoryStore, Usage};
 
 use crate::limit::{Ask, Scope, Taken, Timestamp};

@@ -188,12 +188,12 @@ fn the_references_variables_are_understood() {
 
 #[test]
 fn bad_settings_are_all_told_and_nothing_starts() {
-    let variables = [("GRPC_PORT", "99999"), ("SHADOW_MODE", "maybe"), ("REDIS_URL", "redis:6379")];
+    let variables = [("GRPC_PORT", "99999"), ("SHADOW_MODE", "maybe"), ("MEMCACHE_SRV", "cache")];
     let output = run(&[], &variables);
     assert_eq!(output.status.code(), Some(1));
     let text = stderr(&output);
     for part in
-        ["GRPC_PORT is \"99999\"", "SHADOW_MODE is \"maybe\"", "REDIS_URL is \"redis:6379\"", "memory only"]
+        ["GRPC_PORT is \"99999\"", "SHADOW_MODE is \"maybe\"", "MEMCACHE_SRV is \"cache\"", "no Memcached"]
     {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -45,6 +45,14 @@ fn every_file_is_read_in_the_order_of_paths() {
 }
 
 #[test]
+fn links_have_their_place_by_their_own_names() {
+    let dir = dir(&[("rules/2.yaml", "domain: two"), ("away/a", "domain: three"), ("away/z", "domain: one")]);
+    symlink("../away/z", dir.path().join("rules/1.yaml")).expect("a link");
+    symlink("../away/a", dir.path().join("rules/3.yaml")).expect("a link");
+    assert_eq!(names(&load(&dir.path().join("rules"))), ["one", "two", "three"]);
+}
+
+#[test]
 fn one_bad_file_rejects_them_all_and_every_error_is_told() {
     let dir = dir(&[
         ("a.yaml", "domain: a"),

@@ -73,7 +73,7 @@ fn names_and_modes() {
     let rule = nodes[0].rule.as_ref().expect("a rule");
     assert!(rule.shadow_mode && rule.quota_mode && rule.detailed_metric && nodes[0].value_to_metric);
     assert_eq!(rule.name.as_deref(), Some("mine"));
-    assert_eq!(rule.replaces, ["a".into(), "b".into()]);
+    assert_eq!(rule.replaces, ["a", "b"].map(Box::<str>::from));
     let rule = nodes[1].rule.as_ref().expect("a rule");
     assert!(!rule.shadow_mode && !rule.quota_mode && !rule.detailed_metric && !nodes[1].value_to_metric);
 }

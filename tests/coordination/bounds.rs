@@ -1,43 +1,138 @@
-//! Each way's bound, with everything in order.
+//! Each way's bound and price, while everything is in order.
 
 use std::time::Duration;
 
 use weir::{
-    limit::{Algorithm, Coordination, Period, Tier},
-    store::simulated::Network,
+    limit::{Algorithm, Bucket, Coordination, Period, Refill, Tier},
+    observe::stats::Counter,
+    store::{coordinated::Figures, simulated::Network},
 };
 
-use crate::fleet::{Fleet, by_window};
+use crate::fleet::{Fleet, Outcome, by_window, most_in_any};
 
+/// Most of the load comes to one instance, and some to each.
 const SKEWED: [u32; 5] = [60, 20, 10, 6, 4];
 
-async fn run(way: Coordination, limit: u32, seconds: u64, load: u64) -> (Vec<u64>, f64, Fleet) {
-    let period = Period::from_secs(seconds);
-    let tier = Tier { requests: limit, period, algorithm: Algorithm::FixedWindow };
-    let fleet = Fleet::new(5, way, &[tier], Network::default()).await;
-    let rate = u64::from(limit) * load / seconds;
-    let outcomes = fleet.offer(rate, Duration::from_secs(seconds * 5), &SKEWED).await;
-    let windows = by_window(&outcomes, period);
-    let calls: u64 = fleet.instances.iter().map(|instance| instance.store.figures().calls.get()).sum();
-    let slowest = outcomes.iter().map(|outcome| outcome.waited).max().unwrap_or_default();
-    let fallback: u64 = fleet.instances.iter().map(|instance| instance.store.figures().fallback.get()).sum();
-    let waited: u64 = fleet.instances.iter().map(|instance| instance.store.figures().waited.get()).sum();
-    #[expect(clippy::cast_precision_loss)]
-    let share = calls as f64 / outcomes.len() as f64;
-    println!(
-        "{way:?} L={limit} {seconds}s x{load}: {windows:?} {share:.3} calls a decision, slowest {slowest:?}, waited {waited} fallback {fallback} of {}",
-        outcomes.len()
-    );
-    (windows, share, fleet)
+/// What came of some traffic.
+struct Run {
+    fleet: Fleet,
+    outcomes: Vec<Outcome>,
+}
+
+impl Run {
+    /// Five instances under `load` times the limit, for `windows` periods.
+    async fn new(way: Coordination, tier: &Tier, load: u64, windows: u64) -> Self {
+        let fleet = Fleet::new(5, way, std::slice::from_ref(tier), Network::default()).await;
+        let period = Duration::from(tier.period);
+        let rate =
+            u64::from(tier.requests) * load * 1_000 / u64::try_from(period.as_millis()).expect("it is short");
+        let time = period * u32::try_from(windows).expect("they are few");
+        let outcomes = fleet.offer(rate, time, &SKEWED).await;
+        Self { fleet, outcomes }
+    }
+
+    fn sum(&self, figure: impl Fn(&Figures) -> &Counter) -> u64 {
+        self.fleet.instances.iter().map(|instance| figure(instance.store.figures()).get()).sum()
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a share to compare")]
+    fn share(&self, part: u64) -> f64 {
+        part as f64 / self.outcomes.len() as f64
+    }
+
+    fn calls_a_decision(&self) -> f64 {
+        self.share(self.sum(|figures| &figures.calls))
+    }
+}
+
+fn fixed(requests: u32, period: Period) -> Tier {
+    Tier { requests, period, algorithm: Algorithm::FixedWindow }
+}
+
+const CASES: [(u32, u64, u64); 4] = [(1_000, 1, 2), (1_000, 1, 10), (500, 3, 2), (500, 3, 10)];
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_never_exceeds_the_limit_and_uses_all_of_it_at_few_calls() {
+    for (limit, seconds, load) in CASES {
+        let tier = fixed(limit, Period::from_secs(seconds));
+        let run = Run::new(Coordination::Lease, &tier, load, 4).await;
+        for admitted in by_window(&run.outcomes, tier.period) {
+            let limit = u64::from(limit);
+            assert!(admitted <= limit && admitted * 100 >= limit * 99, "{admitted} of {limit}, {load} times");
+        }
+        assert!(
+            run.calls_a_decision() < 0.1,
+            "{} calls a decision at {limit}, {load}",
+            run.calls_a_decision()
+        );
+        let waited = run.share(run.sum(|figures| &figures.waited));
+        assert!(waited < 0.04, "{waited} of the decisions waited");
+        assert_eq!(run.sum(|figures| &figures.fallback), 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]
-async fn explore() {
-    for way in [Coordination::Lease, Coordination::Strict, Coordination::Interval] {
-        for (limit, seconds, load) in
-            [(1_000, 1, 2), (1_000, 1, 10), (500, 3, 2), (500, 3, 10), (1_000, 10, 2)]
-        {
-            run(way, limit, seconds, load).await;
+async fn strict_never_exceeds_the_limit_and_uses_all_of_it() {
+    for (limit, seconds, load) in CASES {
+        let tier = fixed(limit, Period::from_secs(seconds));
+        let run = Run::new(Coordination::Strict, &tier, load, 3).await;
+        for admitted in by_window(&run.outcomes, tier.period) {
+            assert_eq!(admitted, u64::from(limit));
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn interval_slips_by_little_and_never_waits() {
+    for (limit, seconds, load) in CASES {
+        let tier = fixed(limit, Period::from_secs(seconds));
+        let run = Run::new(Coordination::Interval, &tier, load, 4).await;
+        for admitted in by_window(&run.outcomes, tier.period) {
+            let slip = admitted.saturating_sub(limit.into());
+            assert!(slip * 100 <= u64::from(limit) * 5, "{slip} over {limit}, {load} times");
+            assert!(admitted >= u64::from(limit), "it never admits less: {admitted} of {limit}");
+        }
+        assert!(run.outcomes.iter().all(|outcome| outcome.waited.is_zero()), "no decision waits");
+        assert!(run.calls_a_decision() < 0.1, "{} calls a decision", run.calls_a_decision());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn local_gives_every_instance_the_whole_limit() {
+    let tier = fixed(100, Period::from_secs(1));
+    let run = Run::new(Coordination::Local, &tier, 100, 3).await;
+    for admitted in by_window(&run.outcomes, tier.period) {
+        assert_eq!(admitted, 500);
+    }
+    assert_eq!(run.sum(|figures| &figures.calls), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sliding_window_over_instances_holds_in_every_interval() {
+    let tier = Tier { algorithm: Algorithm::SlidingWindow, ..fixed(400, Period::from_secs(2)) };
+    for way in [Coordination::Lease, Coordination::Strict] {
+        let run = Run::new(way, &tier, 4, 6).await;
+        let most = most_in_any(&run.outcomes, tier.period);
+        assert!(most <= 400, "{way:?}: {most} in some interval");
+        let admitted = run.outcomes.iter().filter(|outcome| outcome.admitted).count();
+        assert!(admitted >= 6 * 400 * 85 / 100, "{way:?}: {admitted} of {}", 6 * 400);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bucket_over_instances_holds_in_every_interval() {
+    let bucket = Bucket { burst: 100, refill: Refill::Continuous, strict: false };
+    let tier = Tier { algorithm: Algorithm::TokenBucket(bucket), ..fixed(200, Period::from_secs(1)) };
+    for way in [Coordination::Lease, Coordination::Strict] {
+        let run = Run::new(way, &tier, 5, 6).await;
+        for millis in [100, 500, 1_000, 3_000] {
+            let most = most_in_any(&run.outcomes, Period::from_millis(millis));
+            // a lease of a bucket may be used up to a twentieth of the period later
+            let hold = if way == Coordination::Lease { 50 } else { 0 };
+            let bound = 100 + 200 * (millis + hold) / 1_000;
+            assert!(most <= bound, "{way:?}: {most} in {millis} ms, where {bound} may be");
+        }
+        let admitted = run.outcomes.iter().filter(|outcome| outcome.admitted).count();
+        assert!(admitted >= 6 * 200 * 95 / 100, "{way:?}: {admitted}");
     }
 }

@@ -20,7 +20,6 @@ use weir::{
 const EPOCH: Timestamp = Timestamp::from_secs(1_699_999_200);
 
 pub(crate) struct Fleet {
-    pub(crate) store: SimulatedStore,
     pub(crate) clock: SimulatedClock,
     pub(crate) instances: Vec<Arc<Instance>>,
 }
@@ -31,7 +30,7 @@ pub(crate) struct Instance {
     rules: RuleSet,
 }
 
-/// What was let through: when, on the right clock, and how long it waited.
+/// What became of a request: when it was decided, on the right clock, and how long it waited.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     pub(crate) at: Timestamp,
@@ -56,7 +55,7 @@ impl Fleet {
             Arc::new(Instance { store: own, clock, rules })
         });
         let instances = instances.collect();
-        let fleet = Self { store, clock, instances };
+        let fleet = Self { clock, instances };
         // two heartbeats, and all know of all
         tokio::time::sleep(Duration::from_millis(2_500)).await;
         for instance in &fleet.instances {
@@ -88,9 +87,12 @@ impl Fleet {
                 let instance = Arc::clone(&self.instances[chosen.unwrap_or(0)]);
                 let right = self.clock.clone();
                 asked.spawn(async move {
-                    let began = tokio::time::Instant::now();
+                    let (asked_at, asked) = (right.right(), tokio::time::Instant::now());
                     let admitted = instance.ask().await;
-                    Outcome { at: right.right(), waited: began.elapsed(), admitted }
+                    let waited = asked.elapsed();
+                    // what the store decides it decides half-way through the round trip
+                    let half = Period::from_nanos(u64::try_from(waited.as_nanos() / 2).unwrap_or_default());
+                    Outcome { at: asked_at.after(half), waited, admitted }
                 });
             }
         }
@@ -109,7 +111,21 @@ impl Instance {
     }
 }
 
-/// How many were admitted in each window of `period`, leaving out the first and the last.
+/// The most that were admitted in any interval of `period`, wherever it begins.
+pub(crate) fn most_in_any(outcomes: &[Outcome], period: Period) -> u64 {
+    let mut times: Vec<Timestamp> = outcomes.iter().filter(|o| o.admitted).map(|o| o.at).collect();
+    times.sort_unstable();
+    let mut first = 0;
+    let in_period = times.iter().enumerate().map(|(last, at)| {
+        while at.since(times[first]) >= period {
+            first += 1;
+        }
+        (last - first + 1) as u64
+    });
+    in_period.max().unwrap_or_default()
+}
+
+/// How many were admitted in each whole window of `period`.
 pub(crate) fn by_window(outcomes: &[Outcome], period: Period) -> Vec<u64> {
     let mut windows = std::collections::BTreeMap::<Timestamp, u64>::new();
     for outcome in outcomes {

@@ -1,9 +1,12 @@
 //! What is counted, and when there is too much of it.
 
-use weir::proto::envoy::service::ratelimit::v3::rate_limit_response::{
-    Code::{Ok, OverLimit},
-    RateLimit,
-    rate_limit::Unit,
+use weir::{
+    limit::Period,
+    proto::envoy::service::ratelimit::v3::rate_limit_response::{
+        Code::{Ok, OverLimit},
+        RateLimit,
+        rate_limit::Unit,
+    },
 };
 
 use crate::{
@@ -59,6 +62,15 @@ async fn windows_are_aligned_to_the_epoch_and_say_when_they_end() {
     let next = weir.answer(both()).await;
     assert_eq!(resets(&next), [(60, 0), (1680, 0)]);
     assert_eq!(gist(&next), (OverLimit, vec![(Ok, 2), (OverLimit, 0)]), "the minute is new, the hour is not");
+}
+
+#[tokio::test]
+async fn a_begun_second_counts_whole_for_the_client_must_not_be_early() {
+    let mut weir = Weir::start(RULES).await;
+    weir.clock.advance(Period::from_millis(250));
+    let hello = request("shop", [descriptor([("hello", "x")])]);
+    let reset = weir.answer(hello).await.statuses[0].duration_until_reset.expect("there is a limit");
+    assert_eq!((reset.seconds, reset.nanos), (30, 0), "29.75 s are left of the minute");
 }
 
 #[tokio::test]

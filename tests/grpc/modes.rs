@@ -4,7 +4,7 @@ use weir::proto::envoy::service::ratelimit::v3::rate_limit_response::Code::{Ok, 
 
 use crate::{
     in_process::Weir,
-    wire::{descriptor, gist, request},
+    wire::{descriptor, gist, hits, request},
 };
 
 const RULES: &str = "
@@ -33,6 +33,16 @@ async fn a_shadow_rule_reports_ok_and_nothing_left() {
     let over = weir.answer(shadow()).await;
     assert_eq!(gist(&over), (Ok, vec![(Ok, 0)]));
     assert!(over.statuses[0].current_limit.is_some());
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_a_limit_that_is_over_even_where_it_was_not_counted() {
+    let mut weir = Weir::start_with(RULES, &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")]).await;
+    for (key, code) in [("shadow", Ok), ("limit", OverLimit)] {
+        let two = weir.answer(request("d", [hits(2, descriptor([(key, "x")]))])).await;
+        assert_eq!(gist(&two), (code, vec![(code, 0)]), "as the reference, though one would have fitted");
+        assert_eq!(gist(&weir.answer(request("d", [descriptor([(key, "x")])])).await), (Ok, vec![(Ok, 0)]));
+    }
 }
 
 #[tokio::test]

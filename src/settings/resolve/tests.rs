@@ -94,20 +94,25 @@ fn a_wrong_flag_is_named_as_a_flag() {
 
 #[test]
 fn counts_that_are_meant_to_be_shared_do_not_become_each_instances_own() {
-    for variables in [
-        &[("BACKEND_TYPE", "redis")][..],
-        &[("BACKEND_TYPE", "memcache")],
-        &[("REDIS_URL", "redis:6379")],
-        &[("MEMCACHE_HOST_PORT", "cache:11211")],
+    for (variables, said) in [
+        (&[("BACKEND_TYPE", "memcache")][..], "no Memcached"),
+        (&[("MEMCACHE_HOST_PORT", "cache:11211")], "no Memcached"),
+        (&[("BACKEND_TYPE", "postgres")], "must be memory or redis"),
+        (&[("BACKEND_TYPE", "redis")], "REDIS_URL"),
+        (&[("REDIS_PERSECOND_URL", "redis:6379")], "together with REDIS_URL"),
     ] {
         let error = refused(variables);
-        assert!(error.contains("counts in memory only") && error.contains("memory"), "{error}");
+        assert!(error.contains(said) && error.lines().count() == 1, "{error}");
     }
+    let shared = resolved(&[("REDIS_URL", "redis:6379"), ("MEMCACHE_HOST_PORT", "cache:11211")]);
+    assert!(shared.redis.is_some());
+    assert_eq!(shared.warnings, ["MEMCACHE_HOST_PORT is set, but has no effect: counts are kept in Redis"]);
     let settings =
         resolved(&[("BACKEND_TYPE", "memory"), ("REDIS_URL", "redis:6379"), ("REDIS_TLS", "true")]);
     let expected = ["REDIS_URL", "REDIS_TLS"]
         .map(|variable| format!("{variable} is set, but has no effect: counts are kept in memory"));
     assert_eq!(settings.warnings, expected);
+    assert!(settings.redis.is_none());
 }
 
 #[test]

@@ -161,7 +161,7 @@ impl<R: Remote> Coordinated<R> {
         &self.inner.figures
     }
 
-    /// The counters of rules that are not coordinated.
+    /// The counters of rules that are not coordinated. Whoever made the store has it swept.
     #[must_use]
     pub fn memory(&self) -> &MemoryStore {
         &self.inner.memory

@@ -16,9 +16,6 @@ const BATCH: usize = 2_000;
 /// The time between two looks at all cells.
 const SWEEP_EVERY: Period = Period::from_millis(250);
 
-/// Sweeps in which all of the memory has its turn: about ten seconds.
-const MEMORY_SWEEPS: usize = 40;
-
 /// The time that the store has for the last words of an instance that stops.
 const LAST_WORDS: Period = Period::from_secs(2);
 
@@ -41,7 +38,6 @@ impl<R: Remote> Inner<R> {
 /// Tells the store at the intervals, and at once where it is urgent, until it is dropped.
 pub(super) async fn run<R: Remote>(inner: Arc<Inner<R>>) {
     let mut swept = Instant::now();
-    let mut sweeps = 0;
     loop {
         let interval = Period::from_nanos(inner.shortest_interval.load(Ordering::Relaxed));
         let next = Instant::now() + interval.into();
@@ -55,8 +51,6 @@ pub(super) async fn run<R: Remote>(inner: Arc<Inner<R>>) {
         if !urgent && swept.elapsed() >= SWEEP_EVERY.into() {
             swept = Instant::now();
             sweep(&inner, now);
-            sweep_memory(&inner, sweeps);
-            sweeps += 1;
         }
         // while the store is known not to answer, what is owed is kept; the heartbeat finds out when it is back
         if !inner.breaker.is_open() {
@@ -91,14 +85,6 @@ fn sweep<R: Remote>(inner: &Arc<Inner<R>>, now: Timestamp) {
         }
         inner.list(key, cell, now);
     });
-}
-
-/// Takes expired counters out of one part of the memory, so that it is all done in [`MEMORY_SWEEPS`].
-fn sweep_memory<R: Remote>(inner: &Inner<R>, sweeps: usize) {
-    let steps = inner.memory.sweep_steps().div_ceil(MEMORY_SWEEPS);
-    for step in sweeps * steps..(sweeps + 1) * steps {
-        inner.memory.sweep_step(step, inner.clock.now());
-    }
 }
 
 /// Sends what the listed cells that are `due` owe, in the background, in as many batches as it takes.

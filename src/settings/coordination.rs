@@ -1,0 +1,50 @@
+//! How instances count together, where a rule does not say: weir's own variables.
+
+use std::{process, time::Duration};
+
+use super::read::Reader;
+use crate::{
+    limit::{Coordination, OnStoreFailure, Period},
+    store::coordinated,
+};
+
+/// The settings of the coordinated store, for as many counters as memory is to hold.
+pub(super) fn coordination(read: &mut Reader<'_>, max_counters: usize) -> coordinated::Settings {
+    let defaults = coordinated::Settings::default();
+    let mut period = |variable: &str, default: Period| {
+        let given = read.duration(variable, default.into());
+        if given.is_zero()
+            && let Some(given) = read.given(variable)
+        {
+            read.refuse(given, "a duration above 0, such as 100ms");
+        }
+        nanoseconds(given)
+    };
+    let sync_interval = period("WEIR_SYNC_INTERVAL", defaults.sync_interval);
+    let budget = period("WEIR_DECISION_BUDGET", defaults.budget);
+    coordinated::Settings {
+        coordination: read.parsed("WEIR_COORDINATION", defaults.coordination, |text| {
+            Coordination::parse(text).ok_or("local, interval, lease or strict")
+        }),
+        sync_interval,
+        budget,
+        on_store_failure: read.parsed("WEIR_ON_STORE_FAILURE", defaults.on_store_failure, |text| {
+            OnStoreFailure::parse(text).ok_or("local, allow or deny")
+        }),
+        local_cache: read.number("LOCAL_CACHE_SIZE_IN_BYTES", 0_u64, "a number of bytes, 0 for no cache") > 0,
+        max_counters,
+        instance: instance(read),
+        ..defaults
+    }
+}
+
+/// What this instance is called among the others: its host and process, which no two share at a time.
+fn instance(read: &mut Reader<'_>) -> String {
+    let host = read.text("HOSTNAME", "weir");
+    let started = crate::clock::Clock::now(&crate::clock::SystemClock).as_nanos();
+    format!("{host}-{}-{started:x}", process::id())
+}
+
+fn nanoseconds(duration: Duration) -> Period {
+    Period::from_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+}

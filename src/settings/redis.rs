@@ -1,0 +1,287 @@
+//! The reference's variables of Redis. Each has a twin for the Redis of limits by the second, whose files for TLS are the
+//! same.
+
+use std::{path::PathBuf, time::Duration};
+
+use redis::{ConnectionAddr, IntoConnectionInfo as _};
+
+use super::{
+    read::{Given, Reader},
+    value,
+};
+use crate::store::redis::{Address, Auth, Backoff, Endpoint, Place, Settings, Tls};
+
+/// Where Redis listens unless it is told otherwise.
+const PORT: u16 = 6379;
+/// Where sentinels do.
+const SENTINEL_PORT: u16 = 26379;
+
+/// Variables that the reference needs, and weir does not, with the reason.
+const WITHOUT_EFFECT: [(&str, &str); 5] = [
+    ("POOL_SIZE", "one connection to each server carries everything"),
+    ("POOL_ON_EMPTY_BEHAVIOR", "one connection to each server carries everything"),
+    ("PIPELINE_WINDOW", "what arrives together leaves together, without a wait"),
+    ("PIPELINE_LIMIT", "what arrives together leaves together, without a wait"),
+    ("CLUSTER_PIPELINE_PARALLELISM", "all servers of a cluster are asked at once"),
+];
+
+/// `REDIS_TYPE`.
+#[derive(Clone, Copy)]
+enum Kind {
+    Single,
+    Sentinel,
+    Cluster,
+}
+
+/// `REDIS_SOCKET_TYPE`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Socket {
+    Tcp,
+    Unix,
+}
+
+/// One of the reference's two sets of variables.
+struct Names {
+    prefix: &'static str,
+}
+
+/// What an URL holds besides the address.
+#[derive(Default)]
+struct Url {
+    auth: Option<Auth>,
+    tls: bool,
+    database: i64,
+}
+
+/// Whether counts are shared through Redis: where `BACKEND_TYPE` is redis, or not set and `REDIS_URL` is.
+pub(super) fn is_wanted(read: &Reader<'_>) -> bool {
+    match read.given("BACKEND_TYPE") {
+        Some(given) => given.value == "redis",
+        None => read.given("REDIS_URL").is_some(),
+    }
+}
+
+/// The Redis that counts are shared through, if they are.
+pub(super) fn redis(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<Settings> {
+    // looked at even where it changes nothing, so that a typing error does not lie in wait
+    let jitter_seconds = read.number("EXPIRATION_JITTER_MAX_SECONDS", 300, "a number of seconds, 0 or more");
+    let health_needs_connection = read.bool("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION");
+    let twin = read.bool("REDIS_PERSECOND");
+    let backoff = backoff(read);
+    if !is_wanted(read) {
+        return None;
+    }
+    let names = [Names { prefix: "REDIS_" }, Names { prefix: "REDIS_PERSECOND_" }];
+    let main = endpoint(read, &names[0], warnings);
+    let per_second = if twin {
+        endpoint(read, &names[1], warnings)
+    } else {
+        if read.given("REDIS_PERSECOND_URL").is_some() {
+            warnings
+                .push("REDIS_PERSECOND_URL is set, but has no effect: REDIS_PERSECOND is not true".into());
+        }
+        None
+    };
+    if read.given("REDIS_STARTUP_MAX_ELAPSED_TIME").is_some_and(|given| given.value != "0") {
+        warnings.push(
+            "REDIS_STARTUP_MAX_ELAPSED_TIME is set, but has no effect: weir starts without Redis, and connects when \
+             there is one"
+                .into(),
+        );
+    }
+    let prefix = read.text("CACHE_KEY_PREFIX", "").into();
+    Some(Settings { main: main?, per_second, prefix, jitter_seconds, backoff, health_needs_connection })
+}
+
+fn backoff(read: &mut Reader<'_>) -> Backoff {
+    let default = Backoff::default();
+    let initial = positive(read, "REDIS_STARTUP_INITIAL_INTERVAL", default.initial);
+    let max = positive(read, "REDIS_STARTUP_MAX_INTERVAL", default.max);
+    read.duration("REDIS_STARTUP_MAX_ELAPSED_TIME", Duration::ZERO);
+    Backoff { initial, max: max.max(initial) }
+}
+
+fn positive(read: &mut Reader<'_>, variable: &str, default: Duration) -> Duration {
+    read.parsed(variable, default, |text| {
+        let duration = value::duration(text)?;
+        if duration.is_zero() { Err("a duration above 0, such as 100ms or 10s") } else { Ok(duration) }
+    })
+}
+
+/// The Redis of one set of variables; none if something is wrong with it.
+fn endpoint(read: &mut Reader<'_>, names: &Names, warnings: &mut Vec<String>) -> Option<Endpoint> {
+    const KINDS: [(&str, Kind); 3] =
+        [("SINGLE", Kind::Single), ("SENTINEL", Kind::Sentinel), ("CLUSTER", Kind::Cluster)];
+    let kind = read.choice(&names.of("TYPE"), Kind::Single, &KINDS);
+    let socket = {
+        const SOCKETS: [(&str, Option<Socket>); 2] =
+            [("tcp", Some(Socket::Tcp)), ("unix", Some(Socket::Unix))];
+        read.choice(&names.of("SOCKET_TYPE"), None, &SOCKETS)
+    };
+    let timeout = positive(read, &names.of("TIMEOUT"), Duration::from_secs(10));
+    let tls = read.bool(&names.of("TLS"));
+    let files = tls_files(read);
+    for (name, reason) in WITHOUT_EFFECT {
+        let name = names.of(name);
+        if read.given(&name).is_some_and(|given| given.value != "0") {
+            warnings.push(format!("{name} is set, but has no effect: {reason}"));
+        }
+    }
+    let variable = names.of("URL");
+    let Some(given) = read.given(&variable) else {
+        let missing = Given { name: variable, value: String::new() };
+        read.refuse(missing, "set to where Redis is, such as redis:6379: counts are to be kept there");
+        return None;
+    };
+    let (place, url) = match place(&given.value, kind, socket) {
+        Ok(place) => place,
+        Err(expected) => {
+            let masked = Given { value: masked(&given.value), name: given.name };
+            read.refuse(masked, expected);
+            return None;
+        }
+    };
+    let place = match place {
+        Place::Sentinel { master, sentinels, .. } => {
+            Place::Sentinel { master, sentinels, auth: auth(read, &names.of("SENTINEL_AUTH")) }
+        }
+        place => place,
+    };
+    Some(Endpoint {
+        place,
+        auth: auth(read, &names.of("AUTH")).or(url.auth),
+        tls: (tls || url.tls).then_some(files),
+        database: url.database,
+        timeout,
+    })
+}
+
+/// `password` or `user:password`.
+fn auth(read: &Reader<'_>, variable: &str) -> Option<Auth> {
+    let given = read.given(variable)?.value;
+    Some(match given.split_once(':') {
+        Some((user, password)) => Auth {
+            user: Some(user.to_owned()).filter(|user| !user.is_empty()),
+            password: password.to_owned(),
+        },
+        None => Auth { user: None, password: given },
+    })
+}
+
+fn tls_files(read: &mut Reader<'_>) -> Tls {
+    let path = |given: Given| PathBuf::from(given.value);
+    let ca = read.given("REDIS_TLS_CACERT").map(path);
+    let any_name = read.bool("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION");
+    let client = match (read.given("REDIS_TLS_CLIENT_CERT"), read.given("REDIS_TLS_CLIENT_KEY")) {
+        (Some(certificate), Some(key)) => Some((path(certificate), path(key))),
+        (None, None) => None,
+        (Some(alone), None) => {
+            read.refuse(alone, "set together with REDIS_TLS_CLIENT_KEY");
+            None
+        }
+        (None, Some(alone)) => {
+            read.refuse(alone, "set together with REDIS_TLS_CLIENT_CERT");
+            None
+        }
+    };
+    Tls { ca, client, any_name }
+}
+
+/// Where Redis is, and what else `text` says.
+fn place(text: &str, kind: Kind, socket: Option<Socket>) -> Result<(Place, Url), &'static str> {
+    const SENTINEL: &str = "the name of the master and the sentinels, such as mymaster,one:26379,two:26379";
+    const CLUSTER: &str = "some nodes of the cluster, such as one:6379,two:6379";
+    let addresses = |text: &str, port: u16, expected: &'static str| {
+        let read: Option<Vec<Address>> = text.split(',').map(|text| address(text.trim(), port)).collect();
+        read.filter(|addresses| !addresses.is_empty()).ok_or(expected)
+    };
+    match kind {
+        Kind::Single => single(text, socket),
+        Kind::Sentinel => {
+            let (master, sentinels) = text.split_once(',').ok_or(SENTINEL)?;
+            let sentinels = addresses(sentinels, SENTINEL_PORT, SENTINEL)?;
+            let master = master.trim().to_owned();
+            if master.is_empty() || master.contains(':') {
+                return Err(SENTINEL);
+            }
+            Ok((Place::Sentinel { master, sentinels, auth: None }, Url::default()))
+        }
+        Kind::Cluster => Ok((Place::Cluster(addresses(text, PORT, CLUSTER)?), Url::default())),
+    }
+}
+
+fn single(text: &str, socket: Option<Socket>) -> Result<(Place, Url), &'static str> {
+    const EXPECTED: &str =
+        "host:port, a URL such as rediss://user:password@host:6379/0, or the path of a unix socket";
+    if let Some((scheme, rest)) = text.split_once("://") {
+        return match scheme {
+            "redis" | "rediss" => url(rest, scheme == "rediss").ok_or(EXPECTED),
+            "unix" if rest.starts_with('/') => {
+                Ok((Place::Single(Address::Unix(rest.into())), Url::default()))
+            }
+            _ => Err(EXPECTED),
+        };
+    }
+    let is_path = text.starts_with('/');
+    match socket.unwrap_or(if is_path { Socket::Unix } else { Socket::Tcp }) {
+        Socket::Unix if is_path => Ok((Place::Single(Address::Unix(text.into())), Url::default())),
+        Socket::Unix => Err("the path of a unix socket, for the socket's type is unix"),
+        Socket::Tcp if is_path => Err("host:port, for the socket's type is tcp"),
+        Socket::Tcp => {
+            let address = address(text, PORT).ok_or(EXPECTED)?;
+            Ok((Place::Single(address), Url::default()))
+        }
+    }
+}
+
+/// What follows `redis://`.
+fn url(rest: &str, tls: bool) -> Option<(Place, Url)> {
+    let info = format!("redis://{rest}").into_connection_info().ok()?;
+    let ConnectionAddr::Tcp(host, port) = info.addr() else { return None };
+    let who = info.redis_settings();
+    let auth = who
+        .password()
+        .map(|password| Auth { user: who.username().map(str::to_owned), password: password.to_owned() });
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Some((Place::Single(Address::tcp(host, *port)), Url { auth, tls, database: who.db() }))
+}
+
+/// `host`, `host:port`, `[::1]:port`.
+fn address(text: &str, default: u16) -> Option<Address> {
+    let text = text.strip_prefix("redis://").unwrap_or(text);
+    let (host, port) = match text.strip_prefix('[') {
+        Some(bracketed) => {
+            let (host, rest) = bracketed.split_once(']')?;
+            (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
+        }
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    let port = port.map_or(Some(default), |port| port.parse().ok().filter(|port| *port > 0))?;
+    let plain = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@,".contains(c));
+    plain.then(|| Address::tcp(host, port))
+}
+
+/// `text` without whatever may be a password.
+fn masked(text: &str) -> String {
+    match text.rsplit_once('@') {
+        Some((before, after)) => {
+            let scheme = before.split_once("://").map_or(String::new(), |(scheme, _)| format!("{scheme}://"));
+            format!("{scheme}***@{after}")
+        }
+        None => text.to_owned(),
+    }
+}
+
+// === impl Names ===
+
+impl Names {
+    fn of(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+}
+
+#[cfg(test)]
+mod tests;

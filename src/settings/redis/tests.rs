@@ -1,0 +1,170 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::settings::{Flags, SettingErrors};
+
+fn resolve(variables: &[(&str, &str)]) -> Result<crate::settings::Settings, SettingErrors> {
+    let environment: BTreeMap<String, String> =
+        variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    crate::settings::Settings::resolve(&Flags::default(), &environment)
+}
+
+fn redis_of(variables: &[(&str, &str)]) -> Settings {
+    let settings = resolve(variables).expect("these settings are right");
+    settings.redis.expect("counts are to be shared")
+}
+
+fn refused(variables: &[(&str, &str)]) -> String {
+    resolve(variables).expect_err("these settings are wrong").to_string()
+}
+
+fn secret(user: Option<&str>, password: &str) -> Auth {
+    Auth { user: user.map(str::to_owned), password: password.to_owned() }
+}
+
+#[test]
+fn a_url_is_enough() {
+    let redis = redis_of(&[("REDIS_URL", "redis:6380")]);
+    assert_eq!(redis, Settings::single(Address::tcp("redis", 6380)));
+    assert_eq!((redis.jitter_seconds, redis.main.timeout), (300, Duration::from_secs(10)));
+    assert!(resolve(&[]).expect("nothing is wrong").redis.is_none());
+}
+
+#[test]
+fn one_server_is_written_in_many_ways() {
+    for (text, address) in [
+        ("redis", Address::tcp("redis", 6379)),
+        ("[::1]:7000", Address::tcp("::1", 7000)),
+        ("redis://redis", Address::tcp("redis", 6379)),
+        ("redis://[::1]:7000/0", Address::tcp("::1", 7000)),
+        ("/run/redis.sock", Address::Unix("/run/redis.sock".into())),
+        ("unix:///run/redis.sock", Address::Unix("/run/redis.sock".into())),
+    ] {
+        assert_eq!(redis_of(&[("REDIS_URL", text)]).main.place, Place::Single(address), "{text}");
+    }
+    let unix = redis_of(&[("REDIS_URL", "/run/redis.sock"), ("REDIS_SOCKET_TYPE", "unix")]);
+    assert_eq!(unix.main.place, Place::Single(Address::Unix("/run/redis.sock".into())));
+    assert!(redis_of(&[("REDIS_URL", "redis:1"), ("REDIS_SOCKET_TYPE", "TCP")]).main.tls.is_none());
+}
+
+#[test]
+fn a_url_may_hold_everything_and_variables_win_over_it() {
+    let url = ("REDIS_URL", "rediss://weir:p%40ss@redis:7000/3");
+    let main = redis_of(&[url]).main;
+    assert_eq!((main.auth, main.database), (Some(secret(Some("weir"), "p@ss")), 3));
+    assert_eq!(main.tls, Some(Tls::default()));
+    let main = redis_of(&[url, ("REDIS_AUTH", "other")]).main;
+    assert_eq!(main.auth, Some(secret(None, "other")));
+    let main = redis_of(&[("REDIS_URL", "redis:1"), ("REDIS_AUTH", "me:a:b")]).main;
+    assert_eq!(main.auth, Some(secret(Some("me"), "a:b")));
+}
+
+#[test]
+fn sentinels_and_clusters_are_lists() {
+    let sentinel = redis_of(&[
+        ("REDIS_TYPE", "sentinel"),
+        ("REDIS_URL", "mymaster,one:1, two"),
+        ("REDIS_SENTINEL_AUTH", "s3cret"),
+        ("REDIS_AUTH", "other"),
+    ]);
+    let sentinels = vec![Address::tcp("one", 1), Address::tcp("two", 26379)];
+    let auth = Some(secret(None, "s3cret"));
+    assert_eq!(sentinel.main.place, Place::Sentinel { master: "mymaster".into(), sentinels, auth });
+    assert_eq!(sentinel.main.auth, Some(secret(None, "other")));
+    let cluster = redis_of(&[("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", "one:1,two:2")]);
+    assert_eq!(cluster.main.place, Place::Cluster(vec![Address::tcp("one", 1), Address::tcp("two", 2)]));
+}
+
+#[test]
+fn the_twin_has_variables_of_its_own() {
+    let redis = redis_of(&[
+        ("REDIS_URL", "redis:1"),
+        ("REDIS_PERSECOND", "true"),
+        ("REDIS_PERSECOND_URL", "fast:2"),
+        ("REDIS_PERSECOND_AUTH", "s3cret"),
+        ("REDIS_PERSECOND_TIMEOUT", "2s"),
+        ("REDIS_PERSECOND_TLS", "true"),
+        ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true"),
+    ]);
+    let twin = redis.per_second.expect("it is asked for");
+    assert_eq!(twin.place, Place::Single(Address::tcp("fast", 2)));
+    assert_eq!((twin.auth, twin.timeout), (Some(secret(None, "s3cret")), Duration::from_secs(2)));
+    assert!(twin.tls.is_some_and(|tls| tls.any_name) && redis.main.tls.is_none());
+    assert!(refused(&[("REDIS_URL", "redis:1"), ("REDIS_PERSECOND", "1")]).contains("REDIS_PERSECOND_URL"));
+    let unused = resolve(&[("REDIS_URL", "redis:1"), ("REDIS_PERSECOND_URL", "fast:2")]);
+    let unused = unused.expect("a warning is enough");
+    assert!(unused.redis.is_some_and(|redis| redis.per_second.is_none()));
+    assert_eq!(
+        unused.warnings,
+        ["REDIS_PERSECOND_URL is set, but has no effect: REDIS_PERSECOND is not true"]
+    );
+}
+
+#[test]
+fn everything_else_arrives() {
+    let redis = redis_of(&[
+        ("REDIS_URL", "redis:1"),
+        ("CACHE_KEY_PREFIX", "eu:"),
+        ("EXPIRATION_JITTER_MAX_SECONDS", "7"),
+        ("REDIS_TLS", "true"),
+        ("REDIS_TLS_CACERT", "/ca.pem"),
+        ("REDIS_TLS_CLIENT_CERT", "/cert.pem"),
+        ("REDIS_TLS_CLIENT_KEY", "/key.pem"),
+        ("REDIS_TIMEOUT", "250ms"),
+        ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true"),
+        ("REDIS_STARTUP_INITIAL_INTERVAL", "2s"),
+        ("REDIS_STARTUP_MAX_INTERVAL", "20s"),
+    ]);
+    assert_eq!((&*redis.prefix, redis.jitter_seconds, redis.health_needs_connection), ("eu:", 7, true));
+    let backoff = Backoff { initial: Duration::from_secs(2), max: Duration::from_secs(20) };
+    assert_eq!((redis.backoff, redis.main.timeout), (backoff, Duration::from_millis(250)));
+    let client = Some((PathBuf::from("/cert.pem"), PathBuf::from("/key.pem")));
+    assert_eq!(redis.main.tls, Some(Tls { ca: Some("/ca.pem".into()), client, any_name: false }));
+}
+
+#[test]
+fn what_weir_does_without_is_told() {
+    let settings = resolve(&[
+        ("REDIS_URL", "redis:1"),
+        ("REDIS_POOL_SIZE", "20"),
+        ("REDIS_PIPELINE_WINDOW", "150us"),
+        ("REDIS_PIPELINE_LIMIT", "0"),
+        ("REDIS_STARTUP_MAX_ELAPSED_TIME", "5m"),
+    ]);
+    let warnings = settings.expect("nothing is wrong").warnings;
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    assert!(warnings.iter().all(|warning| warning.contains("has no effect")), "{warnings:?}");
+}
+
+#[test]
+fn what_is_wrong_is_told_with_what_would_be_right() {
+    for (variables, said) in [
+        (&[("REDIS_URL", "redis:port")][..], "must be host:port, a URL such as"),
+        (&[("REDIS_URL", "http://redis")], "must be host:port, a URL such as"),
+        (&[("REDIS_URL", "redis:1"), ("REDIS_SOCKET_TYPE", "unix")], "path of a unix socket"),
+        (&[("REDIS_URL", "/redis.sock"), ("REDIS_SOCKET_TYPE", "tcp")], "host:port"),
+        (&[("REDIS_URL", "redis:1"), ("REDIS_SOCKET_TYPE", "udp")], "tcp or unix"),
+        (&[("REDIS_URL", "redis:1"), ("REDIS_TYPE", "DOUBLE")], "SINGLE or SENTINEL or CLUSTER"),
+        (&[("REDIS_URL", "one:1"), ("REDIS_TYPE", "SENTINEL")], "mymaster,one:26379"),
+        (&[("REDIS_URL", "one:1,two:2"), ("REDIS_TYPE", "SENTINEL")], "mymaster,one:26379"),
+        (&[("REDIS_URL", "one:1,,two:2"), ("REDIS_TYPE", "CLUSTER")], "some nodes of the cluster"),
+        (&[("REDIS_URL", "redis:1"), ("REDIS_TIMEOUT", "0")], "above 0"),
+        (&[("REDIS_URL", "redis:1"), ("REDIS_TLS_CLIENT_CERT", "/c")], "together with REDIS_TLS_CLIENT_KEY"),
+        (&[("REDIS_URL", "redis:1"), ("REDIS_TLS_CLIENT_KEY", "/k")], "together with REDIS_TLS_CLIENT_CERT"),
+        (&[("EXPIRATION_JITTER_MAX_SECONDS", "-1")], "a number of seconds"),
+    ] {
+        let error = refused(variables);
+        assert!(error.contains(said) && error.lines().count() == 1, "{variables:?}: {error}");
+    }
+}
+
+#[test]
+fn no_message_tells_a_password() {
+    for url in ["redis://u:s3cret@:port", "http://u:s3cret@redis", "s3cret@redis:1", "unknown://s3cret@x"] {
+        let error = refused(&[("REDIS_URL", url)]);
+        assert!(!error.contains("s3cret") && error.contains("***@"), "{error}");
+    }
+    let printed =
+        format!("{:?}", redis_of(&[("REDIS_URL", "redis://u:s3cret@redis"), ("REDIS_AUTH", "h1dden")]));
+    assert!(!printed.contains("s3cret") && !printed.contains("h1dden"), "{printed}");
+}

@@ -1,0 +1,279 @@
+//! One Redis, however many servers it is made of: sends every command to the server that holds its key, and sends again,
+//! elsewhere or in another way, what was certainly not carried out.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use redis::{Cmd, Value};
+use tokio::time;
+
+use super::{
+    cluster::Cluster,
+    draw::Draw,
+    finder::Finder,
+    link::{self, Answer, Link, LinkState},
+    numbers::Numbers,
+    settings::{Address, Backoff, Endpoint, Place},
+    wire::{Again, Outcome, Wire},
+};
+use crate::{limit::Timestamp, observe::Metric, store::remote::RemoteError};
+
+/// How often a command may be sent: redirects lead on, and a failover takes its time, but nothing goes on for ever.
+const ROUNDS: usize = 6;
+
+/// How long to wait for keys that are on their way, or for a replica to be replaced.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// One Redis.
+pub(super) struct Pool {
+    name: &'static str,
+    endpoint: Arc<Endpoint>,
+    servers: Servers,
+    numbers: Arc<Numbers>,
+}
+
+enum Servers {
+    One(Link),
+    Cluster(Arc<Cluster>),
+}
+
+/// Something that can be sent, and sent again.
+pub(super) trait Errand {
+    /// What its answer is.
+    type Reply;
+
+    /// What goes over the wire.
+    fn wire(&self) -> &Wire;
+
+    /// What came back.
+    fn outcome(&self, values: &[Value]) -> Outcome<Self::Reply>;
+
+    /// Makes it about the window that is open at `now`.
+    fn turn_to(&mut self, now: Timestamp);
+}
+
+/// What came of some errands.
+pub(super) struct Done<T> {
+    /// The clock of the server that was the last to answer.
+    pub(super) now: Option<Timestamp>,
+    /// One for each.
+    pub(super) replies: Vec<Result<T, RemoteError>>,
+}
+
+/// How an errand that is not done yet is to be sent.
+#[derive(Clone, Default)]
+struct Way {
+    /// With the text of its script.
+    load: bool,
+    /// To this server, which must be asked for it.
+    ask: Option<Address>,
+}
+
+/// What goes to one server in one round.
+struct Trip {
+    link: Link,
+    commands: Vec<Cmd>,
+    sent: Vec<Sent>,
+    /// The text of the script is among the commands: it need not be there twice.
+    loads: bool,
+}
+
+/// One errand on a trip.
+struct Sent {
+    errand: usize,
+    /// How many commands it has there.
+    commands: usize,
+    /// Only every so manieth answer is its own; the others are to what asks for them.
+    stride: usize,
+}
+
+// === impl Pool ===
+
+impl Pool {
+    /// The Redis of `endpoint`. Connections are made in the background.
+    pub(super) fn open(name: &'static str, endpoint: Endpoint, backoff: Backoff, draw: &Arc<Draw>) -> Self {
+        let endpoint = Arc::new(endpoint);
+        let numbers = Arc::new(Numbers::default());
+        let servers = match (&endpoint.place, Finder::of(&endpoint.place)) {
+            (Place::Cluster(seeds), _) => Servers::Cluster(Cluster::open(
+                Arc::clone(&endpoint),
+                seeds.clone(),
+                backoff,
+                Arc::clone(&numbers),
+                Arc::clone(draw),
+            )),
+            (_, Some(finder)) => Servers::One(Link::open(
+                Arc::clone(&endpoint),
+                finder,
+                backoff,
+                Arc::clone(&numbers),
+                Arc::clone(draw),
+            )),
+            (_, None) => unreachable!("only a cluster has no one server"),
+        };
+        Self { name, endpoint, servers, numbers }
+    }
+
+    /// Runs `errands`, those of one key in their order.
+    pub(super) async fn run<E: Errand>(&self, mut errands: Vec<E>) -> Done<E::Reply> {
+        self.numbers.calls.add(1);
+        self.numbers.commands.add(errands.len() as u64);
+        let deadline = Instant::now() + self.endpoint.timeout;
+        let late = || RemoteError::TimedOut(link::period(self.endpoint.timeout));
+        if let Servers::Cluster(cluster) = &self.servers {
+            // without an end to it there is no route, and that is an answer too
+            let _ = time::timeout_at(deadline.into(), cluster.ready()).await;
+        }
+        let mut ways = vec![Way::default(); errands.len()];
+        let mut replies: Vec<Option<Result<E::Reply, RemoteError>>> = Vec::new();
+        replies.resize_with(errands.len(), || None);
+        let mut now = None;
+        for round in 1..=ROUNDS {
+            let mut pause = false;
+            for (trip, answer) in self.send(&errands, &ways, &mut replies) {
+                let answered = match time::timeout_at(deadline.into(), answer).await {
+                    Ok(Ok(Ok(answered))) => answered,
+                    failed => {
+                        let error = match failed {
+                            Ok(Ok(Err(error))) => error,
+                            Ok(_) => RemoteError::Unreachable("the connection broke".into()),
+                            Err(_) => late(),
+                        };
+                        trip.sent.iter().for_each(|sent| replies[sent.errand] = Some(Err(error.clone())));
+                        continue;
+                    }
+                };
+                now = now.max(answered.now);
+                let mut values = answered.values.into_iter();
+                for sent in &trip.sent {
+                    let own = values.by_ref().take(sent.commands);
+                    let own: Vec<Value> = own.skip(sent.stride - 1).step_by(sent.stride).collect();
+                    let errand = &mut errands[sent.errand];
+                    match errand.outcome(&own) {
+                        Outcome::Done(reply) => replies[sent.errand] = Some(reply),
+                        Outcome::Again(again) => {
+                            pause |= matches!(again, Again::ReadOnly(_) | Again::Later(_));
+                            match self.again(again, errand, &trip.link) {
+                                Ok(way) if round < ROUNDS => ways[sent.errand] = way,
+                                Ok(_) => replies[sent.errand] = Some(Err(restless())),
+                                Err(error) => replies[sent.errand] = Some(Err(error)),
+                            }
+                        }
+                    }
+                }
+            }
+            let left = replies.iter().filter(|reply| reply.is_none()).count();
+            if left == 0 {
+                break;
+            }
+            self.numbers.repeated.add(left as u64);
+            if pause {
+                time::sleep(PAUSE).await;
+            }
+        }
+        let replies: Vec<_> =
+            replies.into_iter().map(|reply| reply.unwrap_or_else(|| Err(restless()))).collect();
+        replies.iter().filter_map(|reply| reply.as_ref().err()).for_each(|error| self.numbers.error(error));
+        Done { now, replies }
+    }
+
+    /// Sends all errands that have no reply yet, those for one server together.
+    fn send<E: Errand>(
+        &self,
+        errands: &[E],
+        ways: &[Way],
+        replies: &mut [Option<Result<E::Reply, RemoteError>>],
+    ) -> Vec<(Trip, Answer)> {
+        let mut trips: Vec<Trip> = Vec::new();
+        for (i, reply) in replies.iter_mut().enumerate().filter(|(_, reply)| reply.is_none()) {
+            let (wire, way) = (errands[i].wire(), &ways[i]);
+            let link = match self.route(wire.key(), way) {
+                Ok(link) => link,
+                Err(error) => {
+                    *reply = Some(Err(error));
+                    continue;
+                }
+            };
+            let at = trips.iter().position(|trip| trip.link.is(&link)).unwrap_or_else(|| {
+                trips.push(Trip { link, commands: Vec::new(), sent: Vec::new(), loads: false });
+                trips.len() - 1
+            });
+            let trip = &mut trips[at];
+            let before = trip.commands.len();
+            wire.write(way.load && !trip.loads, way.ask.is_some(), &mut trip.commands);
+            trip.loads |= way.load;
+            trip.sent.push(Sent {
+                errand: i,
+                commands: trip.commands.len() - before,
+                stride: if way.ask.is_some() { 2 } else { 1 },
+            });
+        }
+        let mut sent = Vec::with_capacity(trips.len());
+        for mut trip in trips {
+            match trip.link.send(std::mem::take(&mut trip.commands)) {
+                Ok(answer) => sent.push((trip, answer)),
+                Err(error) => {
+                    trip.sent.iter().for_each(|sent| replies[sent.errand] = Some(Err(error.clone())));
+                }
+            }
+        }
+        sent
+    }
+
+    fn route(&self, key: &str, way: &Way) -> Result<Link, RemoteError> {
+        match (&self.servers, &way.ask) {
+            (Servers::One(link), _) => Ok(link.clone()),
+            (Servers::Cluster(cluster), Some(address)) => Ok(cluster.link(address)),
+            (Servers::Cluster(cluster), None) => cluster.route(key),
+        }
+    }
+
+    /// How to send `errand` once more, which came back from the server at the other end of `link`.
+    fn again<E: Errand>(&self, again: Again, errand: &mut E, link: &Link) -> Result<Way, RemoteError> {
+        let mut way = Way::default();
+        match (again, &self.servers) {
+            (Again::Load, _) => way.load = true,
+            (Again::Window(now), _) => errand.turn_to(now),
+            (Again::Moved(address), Servers::Cluster(cluster)) => cluster.moved(errand.wire().key(), address),
+            (Again::Ask(address), Servers::Cluster(_)) => way.ask = Some(address),
+            (Again::Later(_), Servers::Cluster(_)) => {}
+            (Again::ReadOnly(_), Servers::Cluster(cluster)) => {
+                link.renew();
+                cluster.moved(errand.wire().key(), None);
+            }
+            (Again::ReadOnly(said), Servers::One(_)) => {
+                // sentinels may know another master by now; one address may lead to another server some day
+                link.renew();
+                if !matches!(self.endpoint.place, Place::Sentinel { .. }) {
+                    return Err(RemoteError::Refused(said));
+                }
+            }
+            (Again::Moved(_) | Again::Ask(_), Servers::One(_)) => {
+                const CLUSTER: &str = "it is part of a cluster; set REDIS_TYPE to CLUSTER";
+                return Err(RemoteError::Refused(CLUSTER.into()));
+            }
+            (Again::Later(said), Servers::One(_)) => return Err(RemoteError::Refused(said)),
+        }
+        Ok(way)
+    }
+
+    /// How the ways to its servers are, and what went wrong when they were looked for.
+    pub(super) fn states(&self) -> (Vec<LinkState>, Option<String>) {
+        match &self.servers {
+            Servers::One(link) => (vec![link.state()], None),
+            Servers::Cluster(cluster) => (cluster.states(), cluster.error()),
+        }
+    }
+
+    /// What is counted about it.
+    pub(super) fn metrics(&self) -> Vec<Metric> {
+        self.numbers.metrics(self.name, &self.states().0)
+    }
+}
+
+/// What is sent from one server to the next, and never carried out.
+fn restless() -> RemoteError {
+    RemoteError::Refused(format!("it was sent {ROUNDS} times, and not carried out"))
+}

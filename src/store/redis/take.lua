@@ -1,0 +1,339 @@
+-- Counts hits in the tiers of one target: in all of them, or in none.
+--
+-- Lua's numbers are doubles, so times are whole microseconds since the epoch and tokens are multiples of a power of two;
+-- both are exact. What has to be rounded is rounded against the caller. Everything is read, and found to be in order,
+-- before anything is written: a script that fails has changed nothing.
+--
+-- KEYS    one for each tier
+-- ARGV    op, now, hits, want, hold, jitter, and then seven for each tier:
+--         kind, requests, period, start, end, burst, mode
+--   op      'add': counts hits, which may be negative, whatever the tiers say
+--           'take': takes hits, if all tiers admit them
+--           'grant': takes what all tiers admit, at least hits and at most want
+--   now     the time; empty in production, where it is this server's own
+--   hold    how long what is granted may be used
+--   jitter  milliseconds that a key outlives its use
+--   kind    'f': a fixed window from start to end; 's': a sliding window; 'b': a bucket of burst tokens, whose mode holds
+--           's' if it is refilled in steps and '!' if it is strict
+-- Returns {granted, now, state of each tier}, or {'moved', now} if a fixed window is not the one that is open now.
+
+local MAX_SPAN_HITS = 4294967295
+local EXACT = 9007199254740992
+
+local op = ARGV[1]
+local now = tonumber(ARGV[2])
+if not now then
+  local time = redis.call('TIME')
+  now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+end
+local hits, want, hold, jitter = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+-- Milliseconds until `idle`, and the jitter: never none, which would delete the key.
+local function ttl(idle)
+  return whole(math.max(1, math.ceil((idle - now) / 1000)) + jitter)
+end
+
+local fixed = {}
+
+function fixed.load(tier, text)
+  tier.used = 0
+  if text then
+    if not string.find(text, '^%d+$') then return false end
+    tier.used = tonumber(text)
+  end
+  tier.change = 0
+  return true
+end
+
+function fixed.admits(tier, n)
+  return tier.used + n <= tier.requests
+end
+
+function fixed.room(tier)
+  return tier.requests - tier.used
+end
+
+function fixed.take(tier, n)
+  tier.used, tier.change = tier.used + n, tier.change + n
+end
+
+function fixed.give_back(tier, n)
+  fixed.take(tier, -math.min(n, tier.used))
+end
+
+function fixed.refuse() end
+
+-- The format of the reference, which counts in the same key.
+function fixed.save(tier)
+  if tier.change ~= 0 then
+    redis.call('INCRBY', tier.key, whole(tier.change))
+    redis.call('PEXPIRE', tier.key, ttl(tier.ends))
+  end
+end
+
+function fixed.state(tier)
+  return whole(tier.used)
+end
+
+-- The state is 's', when the newest span began, and for each span, oldest first, when its last hit came, told from there,
+-- and its hits.
+local sliding = {}
+
+function sliding.load(tier, text)
+  tier.opened, tier.last, tier.hits = now, {}, {}
+  if text then
+    local numbers = string.match(text, '^s( [%d -]+)$')
+    if not numbers then return false end
+    local read = {}
+    for number in string.gmatch(numbers, ' (%-?%d+)') do
+      read[#read + 1] = tonumber(number)
+    end
+    if #read % 2 == 0 then return false end
+    tier.opened = read[1]
+    for i = 2, #read, 2 do
+      tier.last[i / 2] = tier.opened + read[i]
+      tier.hits[i / 2] = read[i + 1]
+    end
+  end
+  return true
+end
+
+-- How many of the oldest spans do not count any more.
+local function gone(tier)
+  local n = 0
+  while tier.last[n + 1] and tier.last[n + 1] + tier.period <= now do
+    n = n + 1
+  end
+  return n
+end
+
+local function drop(tier)
+  table.remove(tier.last, 1)
+  table.remove(tier.hits, 1)
+  tier.changed = true
+end
+
+local function forget(tier)
+  for _ = 1, gone(tier) do
+    drop(tier)
+  end
+end
+
+function sliding.room(tier)
+  local left = tier.requests
+  for i = gone(tier) + 1, #tier.hits do
+    left = left - tier.hits[i]
+  end
+  return left
+end
+
+function sliding.admits(tier, n)
+  return n == 0 or n <= sliding.room(tier)
+end
+
+-- Hits that may be used later count from then on.
+function sliding.take(tier, n, hold)
+  if n == 0 then return end
+  forget(tier)
+  local at, newest = now + (hold or 0), #tier.last
+  if newest > 0 and at < tier.opened + math.ceil(tier.period / 12) then
+    -- a clock that steps back must not shorten what is remembered
+    tier.last[newest] = math.max(tier.last[newest], at)
+    tier.hits[newest] = math.min(tier.hits[newest] + n, MAX_SPAN_HITS)
+  else
+    tier.opened = at
+    tier.last[newest + 1], tier.hits[newest + 1] = at, math.min(n, MAX_SPAN_HITS)
+  end
+  tier.changed = true
+end
+
+-- The oldest hits go first: to leave the younger ones, which count for longer, is right whichever were meant.
+function sliding.give_back(tier, n)
+  forget(tier)
+  while n > 0 and tier.hits[1] do
+    local back = math.min(n, tier.hits[1])
+    tier.hits[1] = tier.hits[1] - back
+    n = n - back
+    if tier.hits[1] == 0 then
+      drop(tier)
+    end
+    tier.changed = true
+  end
+end
+
+function sliding.refuse() end
+
+function sliding.state(tier)
+  local texts = { 's', whole(tier.opened) }
+  for i = 1, #tier.last do
+    texts[#texts + 1] = whole(tier.last[i] - tier.opened)
+    texts[#texts + 1] = whole(tier.hits[i])
+  end
+  return table.concat(texts, ' ')
+end
+
+function sliding.save(tier)
+  if not tier.changed then return end
+  if #tier.last == 0 then
+    redis.call('DEL', tier.key)
+  else
+    redis.call('SET', tier.key, sliding.state(tier), 'PX', ttl(tier.last[#tier.last] + tier.period))
+  end
+end
+
+-- The state is 'b', an instant, and the tokens that were lacking then.
+local bucket = {}
+
+-- The tokens that have flowed in during `elapsed`, rounded down to the unit of the tier.
+local function inflow(tier, elapsed)
+  local product = elapsed * tier.requests
+  if product >= EXACT then
+    product = product * (1 - 4 / EXACT)
+  end
+  local rest = math.fmod(product, tier.period)
+  return (product - rest) / tier.period + math.floor(rest * tier.unit / tier.period) / tier.unit
+end
+
+function bucket.load(tier, text)
+  -- so small a unit that rounding is beyond notice, and so large a one that all sums stay exact
+  tier.unit = tier.burst < 1048576 and 4294967296 or 1048576
+  tier.kept_as_of, tier.kept, tier.exists = now, 0, text
+  if text then
+    local as_of, taken = string.match(text, '^b (%d+) ([%d.e+-]+)$')
+    tier.kept_as_of, tier.kept = tonumber(as_of), tonumber(taken)
+    if not tier.kept_as_of or not tier.kept then return false end
+  end
+  tier.held = math.min(tier.kept, tier.burst)
+  -- a clock that steps back refills nothing, and takes nothing away
+  local elapsed = math.max(0, now - tier.kept_as_of)
+  if tier.steps then
+    local lasted = elapsed - math.fmod(elapsed, tier.period)
+    tier.as_of = tier.kept_as_of + lasted
+    tier.taken = math.max(0, tier.held - lasted / tier.period * tier.requests)
+  else
+    tier.as_of = tier.kept_as_of + elapsed
+    tier.taken = math.max(0, tier.held - inflow(tier, elapsed))
+  end
+  return true
+end
+
+function bucket.admits(tier, n)
+  return n == 0 or tier.taken <= tier.burst - n
+end
+
+function bucket.room(tier)
+  return math.floor(tier.burst - tier.taken)
+end
+
+local function keep(tier, as_of, taken)
+  tier.kept_as_of, tier.kept, tier.changed = as_of, taken, true
+end
+
+function bucket.take(tier, n)
+  if n > 0 then keep(tier, tier.as_of, tier.taken + n) end
+end
+
+function bucket.give_back(tier, n)
+  -- the clock of a bucket starts with its first hit
+  if tier.exists then keep(tier, tier.as_of, math.max(0, tier.taken - n)) end
+end
+
+-- Whole tokens that have come back stay; the one that was on its way is lost.
+function bucket.refuse(tier)
+  if tier.strict and now > tier.kept_as_of then
+    keep(tier, now, tier.held - math.floor(tier.held - tier.taken))
+  end
+end
+
+function bucket.state(tier)
+  return string.format('b %.0f %.17g', tier.kept_as_of, tier.kept)
+end
+
+function bucket.save(tier)
+  if not tier.changed then return end
+  local full = 0
+  if tier.requests > 0 then
+    full = math.min(tier.kept, tier.burst) * tier.period / tier.requests
+  else
+    -- nothing flows in: what is taken stays taken for as long as Redis can tell
+    full = 3e15
+  end
+  if tier.steps then
+    full = (math.ceil(full / tier.period) + 1) * tier.period
+  end
+  redis.call('SET', tier.key, bucket.state(tier), 'PX', ttl(math.min(tier.kept_as_of + full, now + 3e15)))
+end
+
+local kinds = { f = fixed, s = sliding, b = bucket }
+
+local tiers = {}
+for i = 1, #KEYS do
+  local a = 6 + (i - 1) * 7
+  local tier = {
+    key = KEYS[i],
+    kind = kinds[ARGV[a + 1]],
+    requests = tonumber(ARGV[a + 2]),
+    period = tonumber(ARGV[a + 3]),
+    starts = tonumber(ARGV[a + 4]),
+    ends = tonumber(ARGV[a + 5]),
+    burst = tonumber(ARGV[a + 6]),
+    steps = string.find(ARGV[a + 7], 's', 1, true),
+    strict = string.find(ARGV[a + 7], '!', 1, true),
+  }
+  -- hits that were admitted already belong to their window, whichever is open
+  if tier.kind == fixed and op ~= 'add' and (now < tier.starts or now >= tier.ends) then
+    return { 'moved', whole(now) }
+  end
+  if not tier.kind.load(tier, redis.call('GET', tier.key)) then
+    return redis.error_reply('FOREIGN the value of ' .. tier.key .. ' was not written by weir')
+  end
+  tiers[i] = tier
+end
+
+local granted = 0
+if op == 'add' then
+  for _, tier in ipairs(tiers) do
+    if hits < 0 then
+      tier.kind.give_back(tier, -hits)
+    else
+      tier.kind.take(tier, hits)
+    end
+  end
+  granted = math.max(0, hits)
+elseif op == 'take' then
+  local admitted, refusing = true, {}
+  for i, tier in ipairs(tiers) do
+    refusing[i] = not tier.kind.admits(tier, hits)
+    admitted = admitted and not refusing[i]
+  end
+  for i, tier in ipairs(tiers) do
+    if admitted then
+      tier.kind.take(tier, hits)
+    elseif refusing[i] then
+      tier.kind.refuse(tier)
+    end
+  end
+  granted = admitted and hits or 0
+else
+  granted = want
+  for _, tier in ipairs(tiers) do
+    granted = math.min(granted, tier.kind.room(tier))
+  end
+  if granted < hits then
+    granted = 0
+  end
+  for _, tier in ipairs(tiers) do
+    tier.kind.take(tier, granted, hold)
+  end
+end
+
+local reply = { whole(granted), whole(now) }
+for i, tier in ipairs(tiers) do
+  tier.kind.save(tier)
+  reply[i + 2] = tier.kind.state(tier)
+end
+return reply

@@ -1,0 +1,229 @@
+//! What goes over the wire for one command, and what comes back.
+
+use std::sync::Arc;
+
+use redis::{Cmd, ServerError, ServerErrorKind, Value};
+
+use super::{
+    name,
+    script::{self, Answer, Script},
+    settings::Address,
+};
+use crate::{
+    limit::{Period, Timestamp},
+    store::remote::{Op, RemoteError, Reply, Target},
+};
+
+/// Something to be done by the server that holds a key.
+#[derive(Clone)]
+pub(super) enum Wire {
+    /// The reference's own commands: `INCRBY` and `EXPIRE`.
+    Count {
+        /// The counter.
+        key: String,
+        /// What it is raised by.
+        hits: i64,
+        /// Seconds that it then lives.
+        ttl: u64,
+    },
+    /// A script.
+    Run {
+        /// Which.
+        script: &'static Script,
+        /// All in one slot.
+        keys: name::Keys,
+        /// What it is told.
+        arguments: Vec<String>,
+    },
+}
+
+/// Why something that was not carried out may be sent again, elsewhere or in another way.
+#[derive(Debug)]
+pub(super) enum Again {
+    /// The server does not know the script.
+    Load,
+    /// The key is at that server now.
+    Moved(Option<Address>),
+    /// The key may be at that server, which wants to be asked for it.
+    Ask(Address),
+    /// The server is a replica now.
+    ReadOnly(String),
+    /// The keys are on their way from one server to another.
+    Later(String),
+    /// The window that it is about is not the one that is open at this instant.
+    Window(Timestamp),
+}
+
+/// What came back.
+pub(super) enum Outcome<T> {
+    /// The answer.
+    Done(Result<T, RemoteError>),
+    /// It was not carried out.
+    Again(Again),
+}
+
+/// How keys are made.
+#[derive(Clone, Debug)]
+pub(super) struct Naming {
+    /// What they begin with.
+    pub(super) prefix: Box<str>,
+    /// How long they may live beyond their use, in seconds; this number is excluded.
+    pub(super) jitter_seconds: u64,
+}
+
+/// A command of a caller, on its way.
+pub(super) struct Plan {
+    pub(super) target: Arc<Target>,
+    pub(super) op: Op,
+    /// The window that it is about.
+    pub(super) at: Timestamp,
+    pub(super) wire: Wire,
+}
+
+// === impl Plan ===
+
+impl Plan {
+    /// What to send for `op` on `target` in the window of `at`. `now` is none in production; `draw` is a random number.
+    pub(super) fn new(
+        target: Arc<Target>,
+        op: Op,
+        at: Timestamp,
+        now: Option<Timestamp>,
+        naming: &Naming,
+        draw: u64,
+    ) -> Self {
+        let jitter = draw % naming.jitter_seconds.max(1);
+        let mut keys = name::keys(&naming.prefix, &target, at);
+        let hits = match op {
+            Op::Add { hits } => u64::try_from(hits).ok(),
+            Op::Take { hits } => Some(hits),
+            Op::Grant { .. } => None,
+        };
+        let wire = match hits.filter(|_| name::is_references(&target)) {
+            Some(hits) => Wire::Count {
+                key: keys.swap_remove(0),
+                // no counter runs over for what one caller makes up
+                hits: i64::try_from(hits.min(script::MANY)).unwrap_or_default(),
+                ttl: target.tiers[0].period.as_secs_ceil() + jitter,
+            },
+            None => Wire::Run {
+                script: &script::TAKE,
+                keys,
+                arguments: script::arguments(&target, op, at, now, Period::from_secs(jitter)),
+            },
+        };
+        Self { target, op, at, wire }
+    }
+
+    /// What `values` say to it.
+    pub(super) fn outcome(&self, values: &[Value]) -> Outcome<Reply> {
+        let Some(first) = values.first() else { return Outcome::Done(Err(nonsense())) };
+        if let Value::ServerError(error) = first {
+            return refusal(error);
+        }
+        match &self.wire {
+            Wire::Count { .. } => Outcome::Done(self.counted(first)),
+            Wire::Run { .. } => match script::answer(first, &self.target, self.at) {
+                Some(Answer::Done(reply)) => Outcome::Done(Ok(reply)),
+                Some(Answer::Moved(now)) => Outcome::Again(Again::Window(now)),
+                None => Outcome::Done(Err(nonsense())),
+            },
+        }
+    }
+
+    /// The reply to `INCRBY`.
+    fn counted(&self, value: &Value) -> Result<Reply, RemoteError> {
+        let Value::Int(total) = value else { return Err(nonsense()) };
+        let tier = &self.target.tiers[0];
+        let used = u64::try_from(*total).unwrap_or_default();
+        let granted = match self.op {
+            Op::Add { hits } => u64::try_from(hits).unwrap_or_default(),
+            Op::Take { hits } if used <= tier.requests.into() => hits,
+            _ => 0,
+        };
+        Ok(Reply { granted, counters: std::iter::once(script::window(tier, self.at, used)).collect() })
+    }
+}
+
+// === impl Wire ===
+
+impl Wire {
+    /// A key that tells where it is to be sent.
+    pub(super) fn key(&self) -> &str {
+        match self {
+            Self::Count { key, .. } => key,
+            Self::Run { keys, .. } => &keys[0],
+        }
+    }
+
+    /// Puts the commands at the end of `commands`: with the text of a script if `load`, and with an `ASKING` before each if
+    /// `asking`.
+    pub(super) fn write(&self, load: bool, asking: bool, commands: &mut Vec<Cmd>) {
+        let mut push = |command: Cmd| {
+            if asking {
+                commands.push(redis::cmd("ASKING"));
+            }
+            commands.push(command);
+        };
+        match self {
+            Self::Count { key, hits, ttl } => {
+                let mut count = redis::cmd("INCRBY");
+                count.arg(key).arg(*hits);
+                push(count);
+                let mut expire = redis::cmd("EXPIRE");
+                expire.arg(key).arg(*ttl);
+                push(expire);
+            }
+            Self::Run { script, keys, arguments } => {
+                let mut run = if load { redis::cmd("EVAL") } else { redis::cmd("EVALSHA") };
+                run.arg(if load { script.text } else { script.sha() });
+                run.arg(keys.len()).arg(keys.as_slice()).arg(arguments);
+                push(run);
+            }
+        }
+    }
+}
+
+/// An answer that cannot be: whether the command was carried out, nobody knows.
+pub(super) fn nonsense() -> RemoteError {
+    RemoteError::Unreachable("it answered what makes no sense".into())
+}
+
+/// What an error reply comes to. Redis sends one only for what it has not carried out.
+pub(super) fn refusal<T>(error: &ServerError) -> Outcome<T> {
+    let detail = error.details().unwrap_or_default();
+    let said = || format!("{} {detail}", error.code());
+    Outcome::Again(match error.kind() {
+        Some(ServerErrorKind::NoScript) => Again::Load,
+        Some(ServerErrorKind::Moved) => Again::Moved(redirect(detail)),
+        Some(ServerErrorKind::Ask) => match redirect(detail) {
+            Some(address) => Again::Ask(address),
+            None => Again::Moved(None),
+        },
+        Some(ServerErrorKind::ReadOnly) => Again::ReadOnly(said()),
+        Some(ServerErrorKind::TryAgain) => Again::Later(said()),
+        // what a script ran into is told by its error's text
+        _ if detail.contains("READONLY You can't write") => Again::ReadOnly(said()),
+        _ => return Outcome::Done(Err(RemoteError::Refused(said()))),
+    })
+}
+
+/// The server that `3999 127.0.0.1:6381` leads to.
+fn redirect(detail: &str) -> Option<Address> {
+    let (host, port) = detail.split(' ').nth(1)?.rsplit_once(':')?;
+    if host.is_empty() { None } else { Some(Address::tcp(host, port.parse().ok()?)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_are_read() {
+        assert_eq!(redirect("3999 127.0.0.1:6381"), Some(Address::tcp("127.0.0.1", 6381)));
+        assert_eq!(redirect("3999 ::1:6381"), Some(Address::tcp("::1", 6381)));
+        for detail in ["", "3999", "3999 :6381", "3999 host:port"] {
+            assert_eq!(redirect(detail), None, "{detail}");
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! The script in Redis, held against the algorithms in Rust.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use proptest::{
+    collection::vec,
+    prelude::*,
+    sample::select,
+    test_runner::{Config, TestRunner},
+};
+use weir::{
+    clock::{Clock as _, ManualClock},
+    limit::{
+        Algorithm, Bucket, Direction, Hits, Period, Refill, Refused, Tier, Timestamp, algorithm::Counter,
+        decide,
+    },
+    store::{
+        redis::RedisRemote,
+        remote::{Command, Op, Remote as _, Reply, Target},
+    },
+};
+
+use crate::support::{Server, ask, now, reference, remote, settings, target, tier, until};
+
+const START: Timestamp = Timestamp::from_secs(1_700_000_000);
+
+/// A tenth of a second to a year, in whole microseconds, of which a twelfth is whole too.
+const PERIODS: [u64; 5] =
+    [120_000_000, 1_200_000_000, 12_000_000_000, 3_600_000_000_000, 31_536_000_000_000_000];
+
+fn algorithm(burst: u32) -> impl Strategy<Value = Algorithm> {
+    let bucket = (1..=burst, select(&[Refill::Continuous, Refill::Step][..]), any::<bool>());
+    let bucket =
+        bucket.prop_map(|(burst, refill, strict)| Algorithm::TokenBucket(Bucket { burst, refill, strict }));
+    prop_oneof![1 => Just(Algorithm::FixedWindow), 2 => Just(Algorithm::SlidingWindow), 4 => bucket]
+}
+
+fn tiers(most: u32) -> impl Strategy<Value = Vec<Tier>> {
+    let tier = (0..=most, select(&PERIODS[..]), algorithm(most)).prop_map(|(requests, period, algorithm)| {
+        Tier { requests, period: Period::from_nanos(period), algorithm }
+    });
+    // two tiers of one algorithm and period would share a counter
+    vec(tier, 1..4).prop_map(|mut tiers| {
+        let kind = |tier: &Tier| (std::mem::discriminant(&tier.algorithm), tier.period);
+        let mut seen = Vec::new();
+        tiers.retain(|tier| {
+            let new = !seen.contains(&kind(tier));
+            seen.push(kind(tier));
+            new
+        });
+        tiers
+    })
+}
+
+/// So many thousandths of the first tier's period later, or earlier, something is done.
+fn steps(most: i64) -> impl Strategy<Value = Vec<(i64, Op)>> {
+    let later = prop_oneof![5 => 0..50_i64, 2 => 0..500_i64, 1 => 0..2_500_i64, 2 => Just(0), 1 => Just(1_000), 1 => -200..0_i64];
+    let take = (0..=most).prop_map(|hits| Op::Take { hits: hits.unsigned_abs() });
+    let one = Just(Op::Take { hits: 1 });
+    let add = (-most..=most).prop_map(|hits| Op::Add { hits });
+    vec((later, prop_oneof![4 => one, 4 => take, 2 => add]), 1..40)
+}
+
+/// Redis under a clock that the test sets, and the same counters in Rust.
+struct Both {
+    clock: Arc<ManualClock>,
+    redis: RedisRemote,
+    runtime: tokio::runtime::Runtime,
+    _server: Server,
+    /// Every case has counters of its own.
+    case: AtomicU64,
+}
+
+impl Both {
+    fn new() -> Self {
+        let server = Server::start();
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let clock = Arc::new(ManualClock::at(START));
+        let redis = runtime.block_on(async {
+            let redis = RedisRemote::with_clock(settings(server.address()), Arc::clone(&clock) as _);
+            let redis = redis.expect("it needs no files");
+            until("a connection", async || redis.state().is_connected()).await;
+            redis
+        });
+        Self { clock, redis, runtime, _server: server, case: AtomicU64::new(0) }
+    }
+
+    fn target(&self, tiers: &[Tier]) -> Arc<Target> {
+        let case = self.case.fetch_add(1, Ordering::Relaxed);
+        target(&format!("d_k_{case}_"), Refused::Vanish, tiers.to_vec())
+    }
+
+    fn ask(&self, target: &Arc<Target>, op: Op) -> Reply {
+        self.runtime
+            .block_on(ask(&self.redis, target, self.clock.now(), op))
+            .unwrap_or_else(|error| panic!("{op:?} on {target:?}: {error}"))
+    }
+
+    /// Moves the clock, but not back where windows are fixed: a key of the past cannot know what has been counted since.
+    fn advance(&self, tiers: &[Tier], thousandths: i64) {
+        let fixed = tiers.iter().any(|tier| tier.algorithm == Algorithm::FixedWindow);
+        let thousandths = if fixed { thousandths.max(0) } else { thousandths };
+        let micros = tiers[0].period.as_nanos() / 1_000 / 1_000 * thousandths.unsigned_abs();
+        let now = self.clock.now().as_nanos();
+        let nanos = micros * 1_000;
+        self.clock.set(Timestamp::from_nanos(if thousandths < 0 { now - nanos } else { now + nanos }));
+    }
+}
+
+/// What Rust makes of `op`: whether it is taken.
+fn model(tiers: &[Tier], counters: &mut [Counter], op: Op, now: Timestamp) -> bool {
+    match op {
+        Op::Take { hits } => !decide(tiers, counters, Refused::Vanish, Direction::Take, Hits(hits), now).over,
+        Op::Add { hits } => {
+            for (tier, counter) in tiers.iter().zip(counters) {
+                let amount = Hits(hits.unsigned_abs());
+                if hits < 0 { counter.give_back(tier, now, amount) } else { counter.take(tier, now, amount) }
+            }
+            true
+        }
+        Op::Grant { .. } => unreachable!("there is no such thing in Rust"),
+    }
+}
+
+fn hits_of(op: Op) -> u64 {
+    match op {
+        Op::Take { hits } => hits,
+        Op::Add { hits } => u64::try_from(hits).unwrap_or_default(),
+        Op::Grant { want, .. } => want,
+    }
+}
+
+/// Runs `check` on many random tiers and steps.
+fn random<F>(cases: u32, most: u32, check: F)
+where
+    F: Fn(&Both, Vec<Tier>, Vec<(i64, Op)>) -> Result<(), TestCaseError>,
+{
+    let both = Both::new();
+    let mut runner = TestRunner::new(Config { failure_persistence: None, cases, ..Config::default() });
+    let strategy = (tiers(most), steps(i64::from(most) * 5 / 4));
+    let checked = runner.run(&strategy, |(tiers, steps)| {
+        both.clock.set(START);
+        check(&both, tiers, steps)
+    });
+    if let Err(error) = checked {
+        panic!("{error}");
+    }
+}
+
+#[test]
+fn the_script_counts_as_rust_does() {
+    random(150, 20, |both, tiers, steps| {
+        let target = both.target(&tiers);
+        let mut counters: Vec<Counter> = tiers.iter().map(|tier| Counter::unused(tier, START)).collect();
+        let mut kept = vec![false; tiers.len()];
+        for (later, op) in steps {
+            both.advance(&tiers, later);
+            let now = both.clock.now();
+            for (i, tier) in tiers.iter().enumerate().filter(|(i, _)| !kept[*i]) {
+                // Redis keeps nothing of a counter that was never used
+                counters[i] = Counter::unused(tier, now);
+            }
+            let taken = model(&tiers, &mut counters, op, now);
+            let reply = both.ask(&target, op);
+            prop_assert_eq!(reply.granted, if taken { hits_of(op) } else { 0 }, "{:?} at {:?}", op, now);
+            for (i, tier) in tiers.iter().enumerate() {
+                let (rust, redis) = (counters[i].report(tier, now), reply.counters[i].report(tier, now));
+                prop_assert_eq!(rust.remaining, redis.remaining, "{:?} at {:?}: {:?}", op, now, tier);
+                let apart = rust.until_full.as_nanos().abs_diff(redis.until_full.as_nanos());
+                prop_assert!(apart <= 1_000, "{:?} of {}: {:?} and {:?}", op, tier, rust, redis);
+                kept[i] |= counters[i].used() > Hits(0);
+            }
+        }
+        Ok(())
+    });
+}
+
+/// With the largest numbers, where doubles have to be rounded: never more is admitted than Rust would.
+#[test]
+fn the_script_never_admits_what_rust_would_not() {
+    random(100, u32::MAX, |both, tiers, steps| {
+        let target = both.target(&tiers);
+        let mut counters: Vec<Counter> = tiers.iter().map(|tier| Counter::unused(tier, START)).collect();
+        let mut kept = vec![false; tiers.len()];
+        for (later, op) in steps {
+            both.advance(&tiers, later);
+            let now = both.clock.now();
+            for (i, tier) in tiers.iter().enumerate().filter(|(i, _)| !kept[*i]) {
+                counters[i] = Counter::unused(tier, now);
+            }
+            let taken = model(&tiers, &mut counters, op, now);
+            let reply = both.ask(&target, op);
+            prop_assert!(taken || reply.granted == 0, "{:?} at {:?} with {:?}", op, now, counters);
+            for (i, tier) in tiers.iter().enumerate() {
+                let (rust, redis) = (counters[i].report(tier, now), reply.counters[i].report(tier, now));
+                // what a refusal of one and not of the other makes of it is told above
+                if taken == (reply.granted == hits_of(op)) {
+                    prop_assert!(
+                        redis.remaining <= rust.remaining && rust.remaining - redis.remaining <= 1,
+                        "{:?} of {}: {:?} and {:?}",
+                        op,
+                        tier,
+                        rust,
+                        redis
+                    );
+                }
+                counters[i] = reply.counters[i].clone();
+                kept[i] |= counters[i].used() > Hits(0);
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_grant_is_what_all_tiers_admit_and_counts_until_it_is_used() {
+    random(100, 20, |both, tiers, steps| {
+        let target = both.target(&tiers);
+        for (i, (later, op)) in steps.into_iter().enumerate() {
+            both.advance(&tiers, later);
+            let now = both.clock.now();
+            let want = hits_of(op) + 1;
+            let mut counters = both.ask(&target, Op::Take { hits: 0 }).counters;
+            let room = tiers.iter().zip(&counters).map(|(tier, counter)| counter.report(tier, now).remaining);
+            let room = u64::from(room.min().unwrap_or_default()).min(want);
+            let least = want.div_ceil(2);
+            let hold = Period::from_nanos(tiers[0].period.as_nanos() / 1_000 / 40 * 1_000 * (i as u64 % 4));
+            let reply = both.ask(&target, Op::Grant { least, want, hold });
+            prop_assert_eq!(reply.granted, if room < least { 0 } else { room }, "{:?}", counters);
+            for (i, tier) in tiers.iter().enumerate() {
+                counters[i].reserve(tier, now, now.after(hold), Hits(reply.granted));
+                let (rust, redis) = (counters[i].report(tier, now), reply.counters[i].report(tier, now));
+                prop_assert_eq!(rust.remaining, redis.remaining, "{}", tier);
+                let apart = rust.until_full.as_nanos().abs_diff(redis.until_full.as_nanos());
+                prop_assert!(apart <= 1_000, "{}: {:?} and {:?}", tier, rust, redis);
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_is_granted_counts_until_the_last_moment_that_it_may_be_used() {
+    let both = Both::new();
+    let tiers = [tier(10, 12, Algorithm::SlidingWindow)];
+    let target = both.target(&tiers);
+    let hold = Period::from_secs(3);
+    assert_eq!(both.ask(&target, Op::Take { hits: 4 }).granted, 4);
+    both.clock.advance(Period::from_secs(2));
+    assert_eq!(both.ask(&target, Op::Grant { least: 1, want: 9, hold }).granted, 6);
+    // the four are gone after their period, but not before: what is granted must not hide them
+    both.clock.advance(Period::from_millis(9_999));
+    assert_eq!(both.ask(&target, Op::Take { hits: 1 }).granted, 0);
+    both.clock.advance(Period::from_millis(1));
+    assert_eq!(both.ask(&target, Op::Take { hits: 4 }).granted, 4);
+    // of the six, the last may have been used three seconds after they were granted
+    both.clock.advance(Period::from_millis(4_999));
+    assert_eq!(both.ask(&target, Op::Take { hits: 1 }).granted, 0);
+    both.clock.advance(Period::from_millis(1));
+    assert_eq!(both.ask(&target, Op::Take { hits: 6 }).granted, 6);
+}
+
+#[test]
+fn a_window_is_the_one_that_is_open_on_redis_clock_but_for_what_was_admitted_before() {
+    let both = Both::new();
+    let tiers = [tier(5, 10, Algorithm::FixedWindow), tier(50, 60, Algorithm::FixedWindow)];
+    let target = both.target(&tiers);
+    let ask = |seconds_off: i64, op| {
+        let at = Timestamp::from_secs(
+            START.as_nanos().div_euclid(1_000_000_000).saturating_add_signed(seconds_off),
+        );
+        both.runtime.block_on(ask(&both.redis, &target, at, op)).expect("it answers")
+    };
+    // callers whose clocks are far off take from the window that is open all the same
+    assert_eq!(ask(-70, Op::Take { hits: 3 }).granted, 3);
+    assert_eq!(ask(3_600, Op::Take { hits: 3 }).granted, 0);
+    let reply = ask(70, Op::Grant { least: 1, want: 9, hold: Period::default() });
+    assert_eq!(reply.granted, 2);
+    assert_eq!(reply.counters[0].idle_at(), START.window_end(tiers[0].period));
+    // what was admitted in a window counts in it, whichever is open
+    let late = ask(-10, Op::Add { hits: 4 });
+    assert_eq!((late.counters[0].used(), late.counters[1].used()), (Hits(4), Hits(9)));
+    assert_eq!(ask(0, Op::Take { hits: 0 }).counters[0].used(), Hits(5));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_interval_sees_more_than_the_limit_however_many_ask() {
+    let server = Server::start();
+    let period = Period::from_millis(300);
+    let bucket = Algorithm::TokenBucket(Bucket { burst: 20, refill: Refill::Continuous, strict: false });
+    for (path, algorithm) in [("sliding_", Algorithm::SlidingWindow), ("bucket_", bucket)] {
+        let target = target(path, Refused::Vanish, vec![Tier { requests: 20, period, algorithm }]);
+        let asking = (0..4).map(|_| {
+            let (settings, target) = (settings(server.address()), Arc::clone(&target));
+            tokio::spawn(async move {
+                let remote = RedisRemote::new(settings).expect("it needs no files");
+                let (mut admitted, begun) = (Vec::new(), now(&remote).await);
+                loop {
+                    let command =
+                        Command { target: Arc::clone(&target), at: begun, op: Op::Take { hits: 1 } };
+                    let replies = remote.call(vec![command]).await.expect("it answers");
+                    if replies.now.since(begun) > Period::from_millis(1_500) {
+                        return admitted;
+                    }
+                    if replies.replies[0].as_ref().is_ok_and(|reply| reply.granted == 1) {
+                        admitted.push(replies.now);
+                    }
+                }
+            })
+        });
+        let mut admitted: Vec<Timestamp> = Vec::new();
+        for asked in asking.collect::<Vec<_>>() {
+            admitted.extend(asked.await.expect("it ends"));
+        }
+        admitted.sort();
+        for (i, first) in admitted.iter().enumerate() {
+            // the time is told just before it is decided
+            let slack = Period::from_millis(5);
+            let inside = admitted[i..]
+                .iter()
+                .filter(|at| at.since(*first).as_nanos() + slack.as_nanos() < period.as_nanos());
+            let most = if algorithm == bucket { 40 } else { 20 };
+            assert!(inside.count() <= most, "{path}");
+        }
+        assert!(admitted.len() >= 80, "{path} admits {}", admitted.len());
+    }
+}
+
+#[tokio::test]
+async fn what_is_asked_together_is_answered_in_order() {
+    let server = Server::start();
+    let remote = remote(&server).await;
+    let at = now(&remote).await;
+    let one = target("one_", Refused::Vanish, vec![tier(3, 3_600, Algorithm::SlidingWindow)]);
+    let two = reference("two_", 3, 86_400 * 365);
+    let commands: Vec<Command> = (0..10)
+        .map(|i| {
+            let target = if i % 2 == 0 { &one } else { &two };
+            Command { target: Arc::clone(target), at, op: Op::Take { hits: 1 } }
+        })
+        .collect();
+    let replies = remote.call(commands).await.expect("it answers");
+    let granted: Vec<u64> =
+        replies.replies.iter().map(|reply| reply.as_ref().expect("it is in order").granted).collect();
+    assert_eq!(granted, [1, 1, 1, 1, 1, 1, 0, 0, 0, 0]);
+    assert!(replies.now >= at);
+}

@@ -1,0 +1,177 @@
+//! What lies in Redis afterwards: names, formats and expiries.
+
+use weir::{
+    limit::{Algorithm, Bucket, Period, Refill, Refused, Timestamp},
+    store::{
+        redis::RedisRemote,
+        remote::{Command, Op, Remote as _, RemoteError},
+    },
+};
+
+use crate::support::{Server, ask, connected, now, reference, remote, settings, target, tier, until};
+
+#[tokio::test]
+async fn a_rule_of_the_reference_counts_in_its_key_with_its_commands() {
+    let server = Server::start();
+    let mut settings = settings(server.address());
+    settings.prefix = "eu:".into();
+    settings.jitter_seconds = 0;
+    let remote = connected(settings).await;
+    let target = reference("shop_tenant_acme_", 3, 60);
+    let at = Timestamp::from_secs(1_234_567_890);
+    server.ask::<()>(&["CONFIG", "RESETSTAT"]);
+    let granted = async |op| ask(&remote, &target, at, op).await.expect("it answers").granted;
+    assert_eq!(granted(Op::Take { hits: 2 }).await, 2);
+    assert_eq!(granted(Op::Take { hits: 2 }).await, 0);
+    assert_eq!(granted(Op::Add { hits: 5 }).await, 5);
+    assert_eq!(server.ask::<String>(&["GET", "eu:shop_tenant_acme_1234567860"]), "9");
+    assert_eq!(server.ask::<Vec<String>>(&["KEYS", "*"]).len(), 1);
+    let ttl: i64 = server.ask(&["TTL", "eu:shop_tenant_acme_1234567860"]);
+    assert!((59..=60).contains(&ttl), "{ttl}");
+    let commands: String = server.ask(&["INFO", "commandstats"]);
+    let calls = |name: &str| {
+        let line = format!("cmdstat_{name}:calls=3,");
+        commands.contains(&line)
+    };
+    assert!(calls("incrby") && calls("expire") && calls("time"), "{commands}");
+    assert!(!commands.contains("evalsha"), "{commands}");
+}
+
+#[tokio::test]
+async fn a_count_of_the_reference_is_gone_on_with() {
+    let server = Server::start();
+    let remote = remote(&server).await;
+    let at = now(&remote).await;
+    let start = at.as_nanos() / 1_000_000_000 / 3_600 * 3_600;
+    server.ask::<()>(&["SET", &format!("d_k_v_{start}"), "7"]);
+    let target = reference("d_k_v_", 10, 3_600);
+    let grant = Op::Grant { least: 1, want: 5, hold: Period::from_secs(1) };
+    // the window may end between the two
+    let granted = ask(&remote, &target, at, grant).await.expect("it answers").granted;
+    assert_eq!(granted, 3);
+    assert_eq!(server.ask::<String>(&["GET", &format!("d_k_v_{start}")]), "10");
+    assert_eq!(ask(&remote, &target, at, grant).await.expect("it answers").granted, 0);
+    assert_eq!(ask(&remote, &target, at, Op::Add { hits: -20 }).await.expect("it answers").granted, 0);
+    assert_eq!(server.ask::<String>(&["GET", &format!("d_k_v_{start}")]), "0");
+}
+
+#[tokio::test]
+async fn keys_live_for_as_long_as_they_count_and_a_jitter() {
+    let server = Server::start();
+    let bucket = Algorithm::TokenBucket(Bucket { burst: 10, refill: Refill::Continuous, strict: false });
+    for (jitter, slack) in [(0, 0), (100, 99)] {
+        let mut settings = settings(server.address());
+        settings.prefix = format!("{jitter}:").into();
+        settings.jitter_seconds = jitter;
+        let remote = connected(settings).await;
+        let tiers = vec![
+            tier(10, 50, bucket),
+            tier(10, 50, Algorithm::SlidingWindow),
+            tier(9, 50, Algorithm::FixedWindow),
+        ];
+        let target = target("d_", Refused::Vanish, tiers);
+        let at = now(&remote).await;
+        ask(&remote, &target, at, Op::Take { hits: 2 }).await.expect("it answers");
+        let ttl = |kind: &str| {
+            let keys: Vec<String> = server.ask(&["KEYS", &format!("{jitter}:{{d_}}{kind}*")]);
+            assert_eq!(keys.len(), 1, "{keys:?}");
+            server.ask::<i64>(&["PTTL", &keys[0]])
+        };
+        for (kind, least, most) in [("b50s", 8_000, 10_000), ("s50s", 48_000, 50_000), ("f50s", 0, 50_000)] {
+            let ttl = ttl(kind);
+            assert!((least..=most + slack * 1_000).contains(&ttl), "{kind} with a jitter of {jitter}: {ttl}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn jitter_spreads_expiries() {
+    let server = Server::start();
+    let remote = remote(&server).await;
+    let at = Timestamp::from_secs(120);
+    for i in 0..50 {
+        let target = reference(&format!("d_{i}_"), 1, 60);
+        ask(&remote, &target, at, Op::Take { hits: 1 }).await.expect("it answers");
+    }
+    let ttls: std::collections::BTreeSet<i64> =
+        (0..50).map(|i| server.ask(&["TTL", &format!("d_{i}_120")])).collect();
+    assert!(ttls.len() > 20, "{ttls:?}");
+    assert!(ttls.iter().all(|ttl| (50..360).contains(ttl)), "{ttls:?}");
+}
+
+#[tokio::test]
+async fn what_is_not_ours_is_refused_and_hurts_nobody_else() {
+    let server = Server::start();
+    let remote = remote(&server).await;
+    let at = now(&remote).await;
+    let bucket = Algorithm::TokenBucket(Bucket { burst: 5, refill: Refill::Continuous, strict: false });
+    let sliding = |path: &str| target(path, Refused::Vanish, vec![tier(5, 60, Algorithm::SlidingWindow)]);
+    server.ask::<()>(&["SET", "{text_}s1m", "hello"]);
+    server.ask::<()>(&["LPUSH", "{list_}s1m", "hello"]);
+    server.ask::<()>(&["SET", "{bucket_}b1m", "b 12 nan"]);
+    let hour = at.as_nanos() / 1_000_000_000 / 86_400 * 86_400;
+    server.ask::<()>(&["SET", &format!("word_{hour}"), "word"]);
+    server.ask::<()>(&["LPUSH", &format!("words_{hour}"), "word"]);
+    let targets = [
+        sliding("text_"),
+        sliding("list_"),
+        target("bucket_", Refused::Vanish, vec![tier(5, 60, bucket)]),
+        reference("word_", 5, 86_400),
+        reference("words_", 5, 86_400),
+        sliding("good_"),
+        reference("good_", 5, 86_400),
+    ];
+    for op in [
+        Op::Take { hits: 1 },
+        Op::Add { hits: 1 },
+        Op::Add { hits: -1 },
+        Op::Grant { least: 1, want: 1, hold: Period::default() },
+    ] {
+        let commands = targets.iter().map(|target| Command { target: target.clone(), at, op }).collect();
+        let replies = remote.call(commands).await.expect("it answers").replies;
+        for (target, reply) in targets.iter().zip(&replies) {
+            match &*target.path {
+                "good_" => assert!(reply.is_ok(), "{op:?} {reply:?}"),
+                path => assert!(matches!(reply, Err(RemoteError::Refused(_))), "{op:?} on {path}: {reply:?}"),
+            }
+        }
+    }
+    assert_eq!(server.ask::<String>(&["GET", "{text_}s1m"]), "hello");
+    assert_eq!(server.ask::<i64>(&["LLEN", "{list_}s1m"]), 1);
+}
+
+#[tokio::test]
+async fn limits_by_the_second_have_a_redis_of_their_own() {
+    let (main, seconds) = (Server::start(), Server::start());
+    let mut settings = settings(main.address());
+    settings.per_second = Some(self::settings(seconds.address()).main);
+    let remote: RedisRemote = connected(settings).await;
+    let at = now(&remote).await;
+    let targets = [reference("s_", 5, 1), reference("m_", 5, 60)];
+    let commands = targets
+        .iter()
+        .map(|target| Command { target: target.clone(), at, op: Op::Add { hits: 3 } })
+        .collect();
+    let replies = remote.call(commands).await.expect("both answer").replies;
+    assert!(replies.iter().all(|reply| reply.as_ref().is_ok_and(|reply| reply.granted == 3)), "{replies:?}");
+    let keys = |server: &Server| -> Vec<String> { server.ask(&["KEYS", "?_[0-9]*"]) };
+    assert!(keys(&seconds).iter().all(|key| key.starts_with("s_")) && keys(&seconds).len() == 1);
+    assert!(keys(&main).iter().all(|key| key.starts_with("m_")) && keys(&main).len() == 1);
+}
+
+#[tokio::test]
+async fn instances_know_each_other_and_are_forgotten_when_they_are_silent() {
+    let server = Server::start();
+    let mut settings = settings(server.address());
+    settings.prefix = "p:".into();
+    let (one, two) = (connected(settings.clone()).await, connected(settings).await);
+    let long = Period::from_secs(60);
+    assert_eq!(one.heartbeat("one", long).await, Ok(1));
+    assert_eq!(two.heartbeat("two", long).await, Ok(2));
+    assert_eq!(one.heartbeat("one", long).await, Ok(2));
+    assert_eq!(server.ask::<Vec<String>>(&["KEYS", "*"]), ["p:weir:instances"]);
+    assert!(server.ask::<i64>(&["PTTL", "p:weir:instances"]) > 50_000);
+    assert_eq!(two.heartbeat("two", Period::default()).await, Ok(1));
+    assert_eq!(two.heartbeat("two", Period::from_millis(20)).await, Ok(2));
+    until("the second is forgotten", async || one.heartbeat("one", long).await == Ok(1)).await;
+}

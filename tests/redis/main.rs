@@ -1,0 +1,7 @@
+//! Redis as the store that instances share, against real servers.
+
+mod algorithms;
+mod faults;
+mod keys;
+mod places;
+mod support;

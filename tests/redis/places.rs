@@ -1,0 +1,303 @@
+//! The ways to Redis: sockets, passwords, TLS, sentinels, clusters.
+
+use std::{sync::Arc, time::Duration};
+
+use weir::{
+    limit::{Algorithm, Period, Refused, Timestamp},
+    store::{
+        redis::{Address, Auth, Endpoint, Place, RedisRemote, Settings, Tls},
+        remote::{Command, Op, Remote as _, Target},
+    },
+};
+
+use crate::support::{
+    Certificates, Cluster, Server, Watched, ask, connected, now, reference, settings, target, tier, until,
+};
+
+/// Whether hits are counted.
+async fn counts(remote: &RedisRemote) -> bool {
+    let target = reference("d_k_", 5, 60);
+    ask(remote, &target, Timestamp::from_secs(60), Op::Take { hits: 1 }).await.is_ok()
+}
+
+/// What is wrong, of settings that lead to no connection.
+async fn failure(settings: Settings) -> String {
+    let remote = RedisRemote::new(settings).expect("the files are in order");
+    until("an error", async || remote.state().servers[0].error.is_some()).await;
+    assert!(!counts(&remote).await);
+    remote.state().servers[0].error.clone().unwrap_or_default()
+}
+
+fn secret(user: Option<&str>, password: &str) -> Auth {
+    Auth { user: user.map(str::to_owned), password: password.to_owned() }
+}
+
+#[tokio::test]
+async fn a_unix_socket_will_do() {
+    let server = Server::start_with(&["--unixsocket", "{dir}/redis.sock"]);
+    let remote = connected(settings(Address::Unix(server.path("redis.sock")))).await;
+    assert!(counts(&remote).await);
+}
+
+#[tokio::test]
+async fn passwords_and_users_are_told() {
+    let server = Server::start_guarded("s3cret", &["--user", "weir", "on", ">hunter2", "~*", "+@all"]);
+    for (auth, works) in [
+        (Some(secret(None, "s3cret")), true),
+        (Some(secret(Some("weir"), "hunter2")), true),
+        (Some(secret(Some("weir"), "wr0ng")), false),
+        (None, false),
+    ] {
+        let mut settings = settings(server.address());
+        settings.main.auth = auth.clone();
+        if works {
+            assert!(counts(&connected(settings).await).await, "{auth:?}");
+        } else {
+            let failure = failure(settings).await;
+            assert!(failure.contains("WRONGPASS") || failure.contains("NOAUTH"), "{failure}");
+            assert!(!failure.contains("wr0ng"), "{failure}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_url_may_name_a_database() {
+    let server = Server::start();
+    let mut settings = settings(server.address());
+    settings.main.database = 3;
+    let remote = connected(settings).await;
+    assert!(counts(&remote).await);
+    let info: String = server.ask(&["INFO", "keyspace"]);
+    assert!(info.contains("db3:keys=1") && !info.contains("db0"), "{info}");
+}
+
+#[tokio::test]
+async fn the_connection_is_named_and_speaks_resp3() {
+    let server = Server::start();
+    let remote = connected(settings(server.address())).await;
+    assert!(counts(&remote).await);
+    let clients: String = server.ask(&["CLIENT", "LIST"]);
+    assert!(clients.lines().any(|client| client.contains("resp=3")), "{clients}");
+}
+
+#[tokio::test]
+async fn a_server_without_resp3_is_spoken_to_all_the_same() {
+    // as Redis 5 and many proxies do
+    let server = Server::start_with(&["--rename-command", "HELLO", ""]);
+    let remote = connected(settings(server.address())).await;
+    assert!(counts(&remote).await);
+}
+
+/// A server that speaks TLS only, with a certificate for `host`, and wants one of its clients if `mutual`.
+fn tls_server(certificates: &Certificates, host: &str, mutual: bool) -> (Server, Address) {
+    let (certificate, key) = certificates.sign("server", host);
+    let path = |path: std::path::PathBuf| path.display().to_string();
+    let server = Server::start_with(&[
+        "--port",
+        "0",
+        "--tls-port",
+        "{port}",
+        "--unixsocket",
+        "{dir}/redis.sock",
+        "--tls-cert-file",
+        &path(certificate),
+        "--tls-key-file",
+        &path(key),
+        "--tls-ca-cert-file",
+        &path(certificates.path("ca.pem")),
+        "--tls-auth-clients",
+        if mutual { "yes" } else { "no" },
+    ]);
+    let address = Address::tcp("localhost", server.port());
+    (server, address)
+}
+
+#[tokio::test]
+async fn tls_trusts_who_was_signed_for_the_name_and_nobody_else() {
+    let certificates = Certificates::new();
+    let (_server, address) = tls_server(&certificates, "localhost", false);
+    let with = |tls: Tls| {
+        let mut settings = settings(address.clone());
+        settings.main.tls = Some(tls);
+        settings
+    };
+    let ca = Some(certificates.path("ca.pem"));
+    assert!(counts(&connected(with(Tls { ca: ca.clone(), ..Tls::default() })).await).await);
+    let stranger = Certificates::new();
+    let strange = Tls { ca: Some(stranger.path("ca.pem")), ..Tls::default() };
+    let refused = failure(with(strange.clone())).await;
+    assert!(refused.contains("TLS") && refused.contains("certificate"), "{refused}");
+    // whose name it is may be let pass, not who signed it
+    let refused = failure(with(Tls { any_name: true, ..strange })).await;
+    assert!(refused.contains("certificate"), "{refused}");
+
+    let (_server, address) = tls_server(&certificates, "elsewhere", false);
+    let with = |any_name| {
+        let mut settings = settings(address.clone());
+        settings.main.tls = Some(Tls { ca: ca.clone(), any_name, ..Tls::default() });
+        settings
+    };
+    let refused = failure(with(false)).await;
+    assert!(refused.contains("name"), "{refused}");
+    assert!(counts(&connected(with(true)).await).await);
+}
+
+#[tokio::test]
+async fn tls_shows_a_certificate_of_its_own() {
+    let certificates = Certificates::new();
+    let (_server, address) = tls_server(&certificates, "localhost", true);
+    let with = |client| {
+        let mut settings = settings(address.clone());
+        settings.main.tls = Some(Tls { ca: Some(certificates.path("ca.pem")), client, ..Tls::default() });
+        settings
+    };
+    let client = certificates.sign("client", "weir");
+    assert!(counts(&connected(with(Some(client))).await).await);
+    failure(with(None)).await;
+}
+
+#[tokio::test]
+async fn files_that_tls_needs_are_looked_at_before_anything_starts() {
+    let certificates = Certificates::new();
+    let (certificate, key) = certificates.sign("client", "weir");
+    let ca = certificates.path("ca.pem");
+    let missing = certificates.path("missing.pem");
+    for (tls, said) in [
+        (Tls { ca: Some(missing.clone()), ..Tls::default() }, "cannot read REDIS_TLS_CACERT"),
+        (Tls { ca: Some(key.clone()), ..Tls::default() }, "holds no certificate"),
+        (Tls { client: Some((missing, key.clone())), ..Tls::default() }, "cannot read REDIS_TLS_CLIENT_CERT"),
+        (Tls { client: Some((certificate.clone(), ca.clone())), ..Tls::default() }, "holds no private key"),
+    ] {
+        let mut settings = settings(Address::tcp("localhost", 1));
+        settings.main.tls = Some(Tls { ca: tls.ca.or(Some(ca.clone())), ..tls });
+        let error = RedisRemote::new(settings).expect_err("the files are not in order").to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+fn at(place: Place) -> Settings {
+    let mut settings = settings(Address::tcp("nowhere", 1));
+    settings.main = Endpoint { timeout: Duration::from_secs(5), ..Endpoint::new(place) };
+    settings
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_is_followed() {
+    let mut watched = Watched::start(Some("s3cret")).await;
+    let remote = connected(at(watched.place())).await;
+    let target = target("d_", Refused::Vanish, vec![tier(1_000_000, 3_600, Algorithm::SlidingWindow)]);
+    let take = async || ask(&remote, &target, Timestamp::default(), Op::Take { hits: 1 }).await;
+    assert!(take().await.is_ok());
+    let sent: i64 = watched.master.ask(&["WAIT", "1", "5000"]);
+    assert_eq!(sent, 1);
+    let port = watched.replica.port().to_string();
+    watched.master.kill();
+    until("the replica counts", async || take().await.is_ok()).await;
+    let state = remote.state();
+    assert!(state.servers[0].name.contains(&port), "{state:?}");
+    let used = take().await.expect("it counts").counters[0].used();
+    assert!(used.0 >= 3, "what was replicated is lost: {used:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_hangs_is_left_when_another_takes_over() {
+    let watched = Watched::start(None).await;
+    let remote = connected(at(watched.place())).await;
+    watched.master.signal("STOP");
+    let target = reference("d_", 5, 60);
+    let take = async || {
+        let asked = ask(&remote, &target, Timestamp::default(), Op::Take { hits: 1 });
+        tokio::time::timeout(Duration::from_millis(50), asked).await
+    };
+    until("the replica counts", async || take().await.is_ok_and(|reply| reply.is_ok())).await;
+    assert!(remote.state().servers[0].name.contains(&watched.replica.port().to_string()));
+}
+
+#[tokio::test]
+async fn what_sentinels_do_not_know_is_told() {
+    let watched = Watched::start(None).await;
+    let Place::Sentinel { sentinels, .. } = watched.place() else { unreachable!() };
+    let place = Place::Sentinel { master: "other".into(), sentinels, auth: None };
+    let failure = failure(at(place)).await;
+    assert!(failure.contains("watches no master of the name other"), "{failure}");
+}
+
+fn tiered(path: &str) -> Arc<Target> {
+    let tiers = vec![tier(100, 60, Algorithm::SlidingWindow), tier(1_000, 3_600, Algorithm::SlidingWindow)];
+    target(path, Refused::Vanish, tiers)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_is_asked_where_the_keys_are() {
+    let cluster = Cluster::start().await;
+    // one node is enough to find the others by
+    let Place::Cluster(nodes) = cluster.place() else { unreachable!() };
+    let remote = connected(at(Place::Cluster(vec![nodes[1].clone()]))).await;
+    let at = now(&remote).await;
+    let targets: Vec<_> =
+        (0..60)
+            .map(|i| {
+                if i % 2 == 0 {
+                    tiered(&format!("d_{i}_"))
+                } else {
+                    reference(&format!("d_{i}_"), 100, 3_600)
+                }
+            })
+            .collect();
+    for round in 1..=2_u64 {
+        let command =
+            |target: &Arc<Target>| Command { target: Arc::clone(target), at, op: Op::Take { hits: 2 } };
+        let replies = remote.call(targets.iter().map(command).collect()).await.expect("all answer").replies;
+        assert_eq!(replies.len(), 60);
+        for reply in replies {
+            let reply = reply.expect("every one is in order");
+            assert_eq!((reply.granted, reply.counters[0].used().0), (2, round * 2));
+        }
+    }
+    let keys = cluster.nodes.iter().map(|node| node.ask::<usize>(&["DBSIZE"]));
+    let keys: Vec<usize> = keys.collect();
+    assert!(keys.iter().all(|keys| *keys > 5) && keys.iter().sum::<usize>() == 90, "{keys:?}");
+    assert_eq!(remote.state().servers.len(), 3);
+    assert_eq!(remote.heartbeat("one", Period::from_secs(60)).await, Ok(1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_that_move_are_followed() {
+    let cluster = Cluster::start().await;
+    let remote = connected(at(cluster.place())).await;
+    let at = Timestamp::from_secs(3_600);
+    let (reference, tiered) = (reference("d_{k}_", 100, 3_600), tiered("k"));
+    let take = async |expected: u64| {
+        for target in [&reference, &tiered] {
+            let reply = ask(&remote, target, at, Op::Take { hits: 1 }).await;
+            let reply = reply.unwrap_or_else(|error| panic!("{error} at {expected} of {target:?}"));
+            assert_eq!(reply.counters[0].used().0, expected);
+        }
+    };
+    take(1).await;
+    let (slot, from) = cluster.holder("k");
+    assert_eq!(cluster.holder("d_{k}_3600").0, slot);
+    let to = (from + 1) % 3;
+    cluster.begin_move(slot, from, to);
+    take(2).await;
+    cluster.move_keys(slot, from, to);
+    // the slot is where it was, the keys are not
+    take(3).await;
+    cluster.end_move(slot, to);
+    take(4).await;
+    take(5).await;
+    let ttl: i64 = cluster.nodes[to].ask(&["TTL", "d_{k}_3600"]);
+    assert!(ttl > 3_000, "{ttl}");
+}
+
+#[tokio::test]
+async fn a_node_of_a_cluster_that_is_taken_for_a_server_says_so() {
+    let cluster = Cluster::start().await;
+    let remote = connected(settings(cluster.nodes[0].address())).await;
+    let errors = (0..20).map(|i| reference(&format!("d_{i}_"), 5, 60));
+    let command = |target| Command { target, at: Timestamp::default(), op: Op::Take { hits: 1 } };
+    let replies = remote.call(errors.map(command).collect()).await.expect("it answers").replies;
+    let told = replies.iter().filter_map(|reply| reply.as_ref().err()).map(ToString::to_string);
+    let told: Vec<String> = told.collect();
+    assert!(told.iter().any(|error| error.contains("set REDIS_TYPE to CLUSTER")), "{told:?}");
+}

@@ -1,0 +1,41 @@
+//! Certificates of a test's own.
+
+use std::{fs, path::PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use tempfile::TempDir;
+
+/// An authority, and certificates that it has signed, in files.
+pub(crate) struct Certificates {
+    dir: TempDir,
+    authority: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Certificates {
+    pub(crate) fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names are no wrong names");
+        // or its name would be that of everyone whom it signs, and OpenSSL take them for self-signed
+        params.distinguished_name.push(DnType::CommonName, "authority of a test");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let authority = CertifiedIssuer::self_signed(params, key).expect("a certificate");
+        let certificates = Self { dir: tempfile::tempdir().expect("a directory"), authority };
+        fs::write(certificates.path("ca.pem"), certificates.authority.pem()).expect("a file");
+        certificates
+    }
+
+    /// `{name}.pem` and `{name}.key`: a certificate for `host`.
+    pub(crate) fn sign(&self, name: &str, host: &str) -> (PathBuf, PathBuf) {
+        let params = CertificateParams::new(vec![host.to_owned()]).expect("a name");
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.authority).expect("a signature");
+        let paths = (self.path(&format!("{name}.pem")), self.path(&format!("{name}.key")));
+        fs::write(&paths.0, certificate.pem()).expect("a file");
+        fs::write(&paths.1, key.serialize_pem()).expect("a file");
+        paths
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}

@@ -1,0 +1,77 @@
+//! A cluster of three masters.
+
+use super::{Server, until};
+use weir::store::redis::{Address, Place};
+
+/// Three masters that hold a third of the slots each.
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Server>,
+}
+
+impl Cluster {
+    pub(crate) async fn start() -> Self {
+        let arguments = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
+        let nodes: Vec<Server> = (0..3).map(|_| Server::start_with(&arguments)).collect();
+        for (i, (first, last)) in [(0, 5_460), (5_461, 10_922), (10_923, 16_383)].into_iter().enumerate() {
+            nodes[i].ask::<()>(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
+            nodes[i].ask::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(i + 1).to_string()]);
+        }
+        for node in &nodes[1..] {
+            nodes[0].ask::<()>(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string()]);
+        }
+        let cluster = Self { nodes };
+        cluster.settle().await;
+        cluster
+    }
+
+    /// Waits until all nodes agree that all is well.
+    pub(crate) async fn settle(&self) {
+        until("the cluster is up", async || {
+            self.nodes.iter().all(|node| {
+                let info: String = node.ask(&["CLUSTER", "INFO"]);
+                info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+            })
+        })
+        .await;
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        Place::Cluster(self.nodes.iter().map(Server::address).collect::<Vec<Address>>())
+    }
+
+    /// The slot of `key`, and the index of the node that holds it.
+    pub(crate) fn holder(&self, key: &str) -> (u16, usize) {
+        let slot: u16 = self.nodes[0].ask(&["CLUSTER", "KEYSLOT", key]);
+        (slot, usize::from(slot > 5_460) + usize::from(slot > 10_922))
+    }
+
+    fn id(&self, node: usize) -> String {
+        self.nodes[node].ask(&["CLUSTER", "MYID"])
+    }
+
+    /// Begins to move `slot`.
+    pub(crate) fn begin_move(&self, slot: u16, from: usize, to: usize) {
+        let slot = slot.to_string();
+        self.nodes[to].ask::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.id(from)]);
+        self.nodes[from].ask::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &self.id(to)]);
+    }
+
+    /// Moves the keys of `slot` that there are.
+    pub(crate) fn move_keys(&self, slot: u16, from: usize, to: usize) {
+        let keys: Vec<String> = self.nodes[from].ask(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "100"]);
+        for key in keys {
+            let port = self.nodes[to].port().to_string();
+            self.nodes[from].ask::<()>(&["MIGRATE", "127.0.0.1", &port, &key, "0", "1000"]);
+        }
+    }
+
+    /// Ends the move of `slot`.
+    pub(crate) fn end_move(&self, slot: u16, to: usize) {
+        let (slot, id) = (slot.to_string(), self.id(to));
+        // the new holder first: the others then never find the slot without one
+        let order = [to].into_iter().chain((0..3).filter(|node| *node != to));
+        for node in order {
+            self.nodes[node].ask::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
+        }
+    }
+}

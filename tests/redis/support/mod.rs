@@ -1,0 +1,92 @@
+//! Real Redis servers on free ports, and what tests ask of them.
+
+mod certificates;
+mod cluster;
+mod sentinel;
+mod server;
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time;
+use weir::{
+    limit::{Algorithm, Period, Refused, Tier, Timestamp},
+    store::{
+        redis::{Address, RedisRemote, Settings},
+        remote::{Command, Op, Remote as _, RemoteError, Reply, Target},
+    },
+};
+
+pub(crate) use self::{
+    certificates::Certificates,
+    cluster::Cluster,
+    sentinel::Watched,
+    server::{Server, free_port},
+};
+
+/// Within this everything that a test waits for happens, unless it never does.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Settings for the server at `address`, that give up sooner than production does.
+pub(crate) fn settings(address: Address) -> Settings {
+    let mut settings = Settings::single(address);
+    settings.main.timeout = Duration::from_secs(5);
+    settings
+}
+
+/// A remote at `server`, with a connection.
+pub(crate) async fn remote(server: &Server) -> RedisRemote {
+    connected(settings(server.address())).await
+}
+
+/// A remote of `settings`, with a connection.
+pub(crate) async fn connected(settings: Settings) -> RedisRemote {
+    let remote = RedisRemote::new(settings).expect("no files are needed, or they are in order");
+    until("a connection", async || remote.state().is_connected()).await;
+    remote
+}
+
+/// Waits until `done` says so; panics at the [`DEADLINE`].
+pub(crate) async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !done().await {
+            time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(time::timeout(DEADLINE, waiting).await.is_ok(), "not in time: {what}");
+}
+
+/// One fixed window in the reference's spelling.
+pub(crate) fn reference(path: &str, requests: u32, seconds: u64) -> Arc<Target> {
+    target(path, Refused::Count, vec![tier(requests, seconds, Algorithm::FixedWindow)])
+}
+
+pub(crate) fn target(path: &str, refused: Refused, tiers: Vec<Tier>) -> Arc<Target> {
+    Arc::new(Target { path: path.into(), tiers, refused })
+}
+
+pub(crate) fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {
+    Tier { requests, period: Period::from_secs(seconds), algorithm }
+}
+
+/// What comes of one command.
+pub(crate) async fn ask(
+    remote: &RedisRemote,
+    target: &Arc<Target>,
+    at: Timestamp,
+    op: Op,
+) -> Result<Reply, RemoteError> {
+    let command = Command { target: Arc::clone(target), at, op };
+    let mut replies = remote.call(vec![command]).await?.replies;
+    assert_eq!(replies.len(), 1);
+    replies.remove(0)
+}
+
+/// The clock of the Redis behind `remote`.
+pub(crate) async fn now(remote: &RedisRemote) -> Timestamp {
+    let command = Command {
+        target: target("clock_", Refused::Vanish, vec![tier(1, 1, Algorithm::SlidingWindow)]),
+        at: Timestamp::default(),
+        op: Op::Take { hits: 0 },
+    };
+    remote.call(vec![command]).await.expect("it answers").now
+}

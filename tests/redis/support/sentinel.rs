@@ -1,0 +1,58 @@
+//! A master with a replica, and sentinels that watch over them.
+
+use super::{Server, until};
+use weir::store::redis::{Address, Auth, Place};
+
+/// What sentinels of tests call the master.
+pub(crate) const MASTER: &str = "mymaster";
+
+/// A master, a replica and three sentinels.
+pub(crate) struct Watched {
+    pub(crate) master: Server,
+    pub(crate) replica: Server,
+    pub(crate) sentinels: Vec<Server>,
+    password: Option<String>,
+}
+
+impl Watched {
+    /// Sentinels that take a master for dead after a moment, and want `password` if there is one.
+    pub(crate) async fn start(password: Option<&str>) -> Self {
+        let master = Server::start();
+        let of = master.port().to_string();
+        let replica =
+            Server::start_with(&["--replicaof", "127.0.0.1", &of, "--repl-diskless-sync-delay", "0"]);
+        let linked = || {
+            let info: String = replica.ask(&["INFO", "replication"]);
+            info.contains("master_link_status:up")
+        };
+        until("the replica follows", async || linked()).await;
+        let guard = password.map_or_else(String::new, |password| format!("requirepass {password}\n"));
+        let configuration = format!(
+            "sentinel monitor {MASTER} 127.0.0.1 {of} 2\nsentinel down-after-milliseconds {MASTER} 300\n\
+             sentinel failover-timeout {MASTER} 3000\n{guard}"
+        );
+        let sentinels: Vec<Server> = (0..3)
+            .map(|_| {
+                let guard = password
+                    .map_or_else(String::new, |password| format!("sentinel sentinel-pass {password}\n"));
+                Server::start_sentinel(&format!("{configuration}{guard}"), password)
+            })
+            .collect();
+        let watched = Self { master, replica, sentinels, password: password.map(str::to_owned) };
+        until("the sentinels know each other and the replica", async || {
+            watched.sentinels.iter().all(|sentinel| {
+                let others: Vec<redis::Value> = sentinel.ask(&["SENTINEL", "SENTINELS", MASTER]);
+                let replicas: Vec<redis::Value> = sentinel.ask(&["SENTINEL", "REPLICAS", MASTER]);
+                others.len() == 2 && replicas.len() == 1
+            })
+        })
+        .await;
+        watched
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        let auth = self.password.clone().map(|password| Auth { user: None, password });
+        let sentinels: Vec<Address> = self.sentinels.iter().map(Server::address).collect();
+        Place::Sentinel { master: MASTER.into(), sentinels, auth }
+    }
+}

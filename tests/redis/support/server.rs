@@ -1,0 +1,180 @@
+//! A redis-server of a test's own.
+
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use redis::{ConnectionLike as _, FromRedisValue};
+use tempfile::TempDir;
+use weir::store::redis::Address;
+
+use super::DEADLINE;
+
+/// A server that listens. Killed when it is dropped.
+pub(crate) struct Server {
+    child: Child,
+    port: u16,
+    /// How it was started, so that it can be again.
+    arguments: Vec<String>,
+    password: Option<String>,
+    dir: TempDir,
+}
+
+impl Server {
+    /// A server with the defaults, but that nothing is written to disk.
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// A server with further arguments, where `{dir}` is a directory of its own and `{port}` its port.
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        Self::launch(arguments, None, &[])
+    }
+
+    /// A server that wants a password.
+    pub(crate) fn start_guarded(password: &str, arguments: &[&str]) -> Self {
+        Self::launch(&[&["--requirepass", password][..], arguments].concat(), Some(password), &[])
+    }
+
+    /// A sentinel with this configuration.
+    pub(crate) fn start_sentinel(configuration: &str, password: Option<&str>) -> Self {
+        Self::launch(&[configuration], password, &["--sentinel"])
+    }
+
+    fn launch(arguments: &[&str], password: Option<&str>, mode: &[&str]) -> Self {
+        // a port that is free now may be taken in a moment: then another is tried
+        for _ in 0..5 {
+            let dir = tempfile::tempdir().expect("a directory");
+            let port = free_port();
+            let filled = |text: &str| {
+                text.replace("{dir}", &dir.path().display().to_string()).replace("{port}", &port.to_string())
+            };
+            let mut all: Vec<String> = Vec::new();
+            if mode.is_empty() {
+                all.extend(["--save", "", "--appendonly", "no", "--bind", "127.0.0.1"].map(str::to_owned));
+                if !arguments.contains(&"--port") {
+                    all.extend(["--port".to_owned(), port.to_string()]);
+                }
+                all.extend(arguments.iter().map(|argument| filled(argument)));
+            } else {
+                let path = dir.path().join("sentinel.conf");
+                let text = format!("port {port}\nbind 127.0.0.1\n{}\n", filled(arguments[0]));
+                std::fs::write(&path, text).expect("a file");
+                all.push(path.display().to_string());
+                all.extend(mode.iter().map(|argument| (*argument).to_owned()));
+            }
+            let child = spawn(&all, dir.path());
+            let mut server = Self { child, port, arguments: all, password: password.map(str::to_owned), dir };
+            if server.is_up() {
+                return server;
+            }
+        }
+        panic!("redis-server does not start with {arguments:?}")
+    }
+
+    /// Waits until it answers. Whether it does before it ends.
+    fn is_up(&mut self) -> bool {
+        let begun = Instant::now();
+        while begun.elapsed() < DEADLINE {
+            if self.child.try_wait().expect("its state").is_some() {
+                return false;
+            }
+            if self.try_connection().is_some_and(|mut connection| connection.check_connection()) {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        panic!("redis-server does not answer");
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        Address::tcp("127.0.0.1", self.port)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn is_plain(&self) -> bool {
+        !self.arguments.iter().any(|argument| argument == "--tls-port")
+    }
+
+    fn try_connection(&self) -> Option<redis::Connection> {
+        let socket = self.path("redis.sock");
+        let auth = self.password.as_ref().map_or_else(String::new, |password| format!(":{password}@"));
+        let url = if self.is_plain() {
+            format!("redis://{auth}127.0.0.1:{}", self.port)
+        } else {
+            format!("unix://{}", socket.display())
+        };
+        redis::Client::open(url).expect("a URL").get_connection().ok()
+    }
+
+    /// A connection of the test's own.
+    pub(crate) fn connection(&self) -> redis::Connection {
+        self.try_connection().expect("it listens")
+    }
+
+    /// Its answer to a command, such as `GET key`.
+    pub(crate) fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query(&mut self.connection()).expect("an answer")
+    }
+
+    /// Sends it a signal, such as `STOP`.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("kill can be started");
+        assert!(sent.success());
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("its end");
+    }
+
+    /// Starts it again, where it was, and empty.
+    pub(crate) fn restart(&mut self) {
+        self.child = spawn(&self.arguments, self.dir.path());
+        assert!(self.is_up(), "it does not start again");
+    }
+}
+
+fn spawn(arguments: &[String], dir: &Path) -> Child {
+    Command::new("redis-server")
+        .args(arguments)
+        .current_dir(dir)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("redis-server is installed")
+}
+
+/// A port that nobody listens on now, nor on the one that a cluster's node would take with it.
+pub(crate) fn free_port() -> u16 {
+    loop {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let port = listener.local_addr().expect("its address").port();
+        if port < 55_000 && TcpListener::bind(("127.0.0.1", port + 10_000)).is_ok() {
+            return port;
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // it may have ended already
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
