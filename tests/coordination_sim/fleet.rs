@@ -209,11 +209,11 @@ impl Fleet {
     /// Lets something go wrong. How many hits the store then has forgotten.
     fn suffer(&mut self, story: &Story, event: Event) -> u64 {
         let for_a_while = |condition, millis| {
-            let store = self.store.clone();
-            store.set(condition);
+            let stopped = self.store.clone();
+            stopped.set(condition);
             tokio::spawn(async move {
                 sleep(Duration::from_millis(millis)).await;
-                store.set(Condition::Up);
+                stopped.set(Condition::Up);
             });
         };
         match event {

@@ -42,6 +42,8 @@ pub(super) async fn run<R: Remote>(inner: Arc<Inner<R>>) {
         let interval = Period::from_nanos(inner.shortest_interval.load(Ordering::Relaxed));
         let next = Instant::now() + interval.into();
         let urgent = tokio::select! {
+            // in this order, not by chance: a simulation is to repeat
+            biased;
             () = sleep_until(next) => false,
             () = inner.urgent.notified() => true,
         };
