@@ -517,6 +517,11 @@ impl Cell {
         left
     }
 
+    /// Whether there is anything that the store has to be told, or is being told.
+    pub(super) fn owes(&self) -> bool {
+        !self.unsent.is_empty() || !self.in_flight.is_empty()
+    }
+
     /// Whether it can be forgotten without loss.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         self.owes_nothing()
