@@ -55,7 +55,7 @@ fn excess(story: &Story, told: &Told) -> f64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
     fn the_limit_is_kept(story in stories(false)) {
