@@ -88,8 +88,8 @@ async fn fleet(server: &Server, tier: &Tier, way: Coordination) -> Vec<Arc<Insta
 /// Offers `rate` hits a second from the beginning of a window on, for `periods` of them.
 async fn offer(fleet: &[Arc<Instance>], tier: &Tier, rate: u64, periods: u32) -> Vec<Outcome> {
     let now = SystemClock.now();
-    let begin = tokio::time::Instant::now() + now.window_end(tier.period).since(now).into();
-    sleep_until(begin).await;
+    let to_the_next = now.window_end(tier.period).since(now);
+    sleep_until(tokio::time::Instant::now() + to_the_next.into()).await;
     let time = Duration::from(tier.period) * periods;
     let mut asked = JoinSet::new();
     let begun = Instant::now();
@@ -97,7 +97,7 @@ async fn offer(fleet: &[Arc<Instance>], tier: &Tier, rate: u64, periods: u32) ->
     while begun.elapsed() < time {
         sleep(Duration::from_millis(2)).await;
         let due = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX) * rate / 1_000_000;
-        for _ in sent..due {
+        while sent < due {
             let turn = usize::try_from(sent).unwrap_or_default() % SKEWED.len();
             let instance = Arc::clone(&fleet[SKEWED[turn]]);
             sent += 1;
