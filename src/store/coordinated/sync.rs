@@ -118,6 +118,7 @@ fn tell<R: Remote>(
         }
         let (owed, lost) = cell.send(now);
         inner.figures.uncounted.add(lost.uncounted);
+        inner.figures.stranded.add(lost.stranded);
         cell.sync.urgent = false;
         // one that is still waiting for an answer stays on the list
         cell.sync.listed = owed.is_empty() && cell.has_unsent();
