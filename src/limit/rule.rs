@@ -206,11 +206,12 @@ impl Tier {
 impl fmt::Display for Tier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { requests, period, algorithm } = self;
+        write!(f, "{requests} request{} per {period}", if *requests == 1 { "" } else { "s" })?;
         match algorithm {
-            Algorithm::FixedWindow => write!(f, "{requests} requests per {period}"),
-            Algorithm::SlidingWindow => write!(f, "{requests} requests per {period}, sliding window"),
+            Algorithm::FixedWindow => Ok(()),
+            Algorithm::SlidingWindow => f.write_str(", sliding window"),
             Algorithm::TokenBucket(Bucket { burst, refill, strict }) => {
-                write!(f, "{requests} requests per {period}, token bucket with a burst of {burst}")?;
+                write!(f, ", token bucket with a burst of {burst}")?;
                 if *refill == Refill::Step {
                     f.write_str(", refilled in steps")?;
                 }

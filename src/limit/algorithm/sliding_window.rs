@@ -10,7 +10,7 @@ use crate::limit::{
 const SPANS: u64 = 12;
 
 /// The hits of the last period, in spans of up to a twelfth of it. 32 bytes, and 16 for each span, of which there are at
-/// most 14.
+/// most 14, in a list that grows by doubling.
 ///
 /// A span begins with a hit, and counts until one period after its last one. So no hit is ever forgotten before its
 /// period is over: no interval of one period sees more than the limit. Hits that are at least a twelfth of a period apart

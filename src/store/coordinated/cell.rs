@@ -178,15 +178,24 @@ impl Cell {
 
     // --- counting here
 
-    /// Decides by the view, and counts.
+    /// Decides by the view, and counts. Where there is a bucket, each hit weighs in the view as if every one of `instances`
+    /// had taken it: a bucket forgets what was taken from it when it was empty, so what all admit of the same inflow is never
+    /// made up for, as it is in windows.
     pub(super) fn count(
         &mut self,
+        instances: usize,
         direction: Direction,
         refused: Refused,
         hits: Hits,
         now: Timestamp,
     ) -> Taken {
-        let taken = decide(&self.target.tiers, &mut self.view, refused, direction, hits, now);
+        let tiers = &self.target.tiers;
+        let has_bucket = tiers.iter().any(|tier| matches!(tier.algorithm, Algorithm::TokenBucket(_)));
+        // but no more than fit at all
+        let most = capacity(tiers) / hits.0.max(1);
+        let weight = if has_bucket { (instances as u64).min(most).max(1) } else { 1 };
+        let weighed = Hits(hits.0.saturating_mul(weight));
+        let taken = decide(tiers, &mut self.view, refused, direction, weighed, now);
         if direction == Direction::GiveBack {
             self.owe(negative(hits.0), now);
         } else if !taken.over || refused == Refused::Count {

@@ -308,7 +308,7 @@ impl<R: Remote> Inner<R> {
                 Coordination::Local => self.memory.give_back(ask, now),
                 Coordination::Lease => self.with_cell(ask, time.now, |cell| cell.unspend(ask.hits, time.now)),
                 Coordination::Interval => self.with_cell(ask, time.now, |cell| {
-                    cell.count(Direction::GiveBack, Refused::Vanish, ask.hits, time.now);
+                    cell.count(self.instances(), Direction::GiveBack, Refused::Vanish, ask.hits, time.now);
                 }),
                 Coordination::Strict => self.with_cell(ask, time.now, |cell| {
                     cell.owe(-i64::try_from(ask.hits.0).unwrap_or(i64::MAX), time.now);

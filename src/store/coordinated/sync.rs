@@ -29,11 +29,12 @@ impl<R: Remote> Inner<R> {
     /// Decides by what is known here.
     pub(super) fn decide_by_interval(&self, ask: &Ask<'_>, scope: Scope, now: Timestamp) -> Taken {
         self.figures.local.add(1);
+        let instances = self.instances();
         self.with_cell(ask, now, |cell| {
             if ask.direction == Direction::Take {
                 cell.demand.asked(ask.hits.0, now);
             }
-            cell.count(ask.direction, ask.refused_in(scope), ask.hits, now)
+            cell.count(instances, ask.direction, ask.refused_in(scope), ask.hits, now)
         })
     }
 }
