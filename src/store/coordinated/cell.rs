@@ -40,6 +40,10 @@ pub(super) struct Cell {
     /// What remained when the store told last.
     room: u64,
     flow: Flow,
+    /// Hits that the store was told of since it told last.
+    acknowledged: u64,
+    /// How many instances there are, by the last decision.
+    instances: usize,
     /// When the store told last, on its clock.
     heard_at: Option<Timestamp>,
     pub(super) demand: Demand,
@@ -145,6 +149,8 @@ impl Cell {
             denied_until: Timestamp::default(),
             room: capacity(&target.tiers),
             flow: Flow::default(),
+            acknowledged: 0,
+            instances: 1,
             heard_at: None,
             demand: Demand::default(),
             asked_at: now,
@@ -189,6 +195,7 @@ impl Cell {
         hits: Hits,
         now: Timestamp,
     ) -> Taken {
+        self.instances = instances;
         let tiers = &self.target.tiers;
         let has_bucket = tiers.iter().any(|tier| matches!(tier.algorithm, Algorithm::TokenBucket(_)));
         // but no more than fit at all
@@ -326,7 +333,7 @@ impl Cell {
         let mut unknown = 0;
         for (i, owed) in std::mem::take(&mut self.in_flight).into_iter().enumerate().rev() {
             match undone(i) {
-                None => {}
+                None => self.acknowledged += u64::try_from(owed.hits).unwrap_or_default(),
                 Some(true) => self.unsent.insert(0, owed),
                 Some(false) => unknown += owed.hits.unsigned_abs(),
             }
@@ -350,7 +357,7 @@ impl Cell {
             }
         }
         self.room = self.remaining(now);
-        self.flow.heard(self.most_used(now), now);
+        self.flow.heard(self.most_used(now), std::mem::take(&mut self.acknowledged), self.instances, now);
         // half of the time that is left, if all go on like this: so the last word before the end is a fresh one
         let left = self.flow.time_for(self.room);
         let half = Period::from_nanos(left.as_nanos() / 2);

@@ -47,7 +47,13 @@ pub(super) struct Flow {
     used: u64,
     /// In hits a nanosecond.
     rate: f64,
+    /// How often it was told, up to [`YOUNG`].
+    told: u8,
 }
+
+/// As often it has to be told before it is believed. What the store tells first is too little: the others have not told it
+/// yet what they took.
+const YOUNG: u8 = 4;
 
 #[expect(
     clippy::cast_precision_loss,
@@ -56,10 +62,16 @@ pub(super) struct Flow {
     reason = "an estimate"
 )]
 impl Flow {
-    /// Notes that `used` hits are counted. What it knows of the rate it keeps where nothing new can be told: in a new
+    /// Notes that `used` hits are counted, of which this instance took `own` since the last time, as one of `instances`; until
+    /// it is believed, the others are taken to take as much. What it knows of the rate it keeps where nothing new can be told: in a new
     /// window, and while nothing is admitted.
-    pub(super) fn heard(&mut self, used: u64, now: Timestamp) {
-        let (time, hits) = (now.since(self.at).as_nanos(), used.saturating_sub(self.used));
+    pub(super) fn heard(&mut self, used: u64, own: u64, instances: usize, now: Timestamp) {
+        let time = now.since(self.at).as_nanos();
+        let mut hits = used.saturating_sub(self.used);
+        if self.told < YOUNG {
+            self.told += 1;
+            hits = hits.max(own.saturating_mul(instances as u64));
+        }
         if self.at > Timestamp::default() && time > 0 && hits > 0 {
             let rate = hits as f64 / time as f64;
             // it takes a higher rate at its word: to hear too often costs little, to hear too late costs hits
