@@ -70,9 +70,6 @@ pub enum AppError {
     /// The first rules are bad.
     #[error("the rules cannot be loaded; FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without them\n{0}")]
     Rules(ConfigErrors),
-    /// Counts are to be shared, and are not yet.
-    #[error("this build counts in memory only, each instance for itself: set BACKEND_TYPE to memory")]
-    NotShared,
     /// There is no listening where it was asked for.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -102,9 +99,6 @@ impl App {
     pub async fn bind_with(settings: Settings, clock: Arc<dyn Clock>) -> Result<Self, AppError> {
         for warning in &settings.warnings {
             tracing::warn!("{warning}");
-        }
-        if settings.redis.is_some() {
-            return Err(AppError::NotShared);
         }
         let stats = Arc::new(Stats::default());
         let store = store::open(&settings, &clock)?;
