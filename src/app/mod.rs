@@ -4,6 +4,7 @@
 //! the doors go on for a moment; then they take no more, and what is open ends or is cut; the stats go last.
 
 mod doors;
+mod link;
 mod rules;
 mod store;
 mod sweep;
@@ -41,6 +42,7 @@ pub struct App {
     doors: Doors,
     addresses: Addresses,
     statsd: Option<statsd::StatsdSettings>,
+    health_needs_store: bool,
     stop: StopSettings,
 }
 
@@ -113,8 +115,9 @@ impl App {
 
         let doors = Doors::bind(&settings).await?;
         let addresses = doors.addresses()?;
-        let Settings { statsd, stop, .. } = settings;
-        Ok(Self { context, rules, watch, doors, addresses, statsd, stop })
+        let Settings { statsd, stop, redis, .. } = settings;
+        let health_needs_store = redis.is_some_and(|redis| redis.health_needs_connection);
+        Ok(Self { context, rules, watch, doors, addresses, statsd, health_needs_store, stop })
     }
 
     /// Where it listens.
@@ -139,6 +142,7 @@ impl App {
         let mut helpers = JoinSet::new();
         let store = Arc::clone(&limiter);
         helpers.spawn(sweep::run(limiter, clock));
+        helpers.spawn(link::follow(Arc::clone(&store), health.clone(), self.health_needs_store));
         helpers.spawn(self.rules.follow(self.watch));
         let mut reporters = JoinSet::new();
         if let Some(settings) = self.statsd {

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{self, IsTerminal as _, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -137,6 +137,11 @@ fn parse_interval(text: &str) -> Result<Duration, &'static str> {
 pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateError> {
     let scenario = args.scenario()?;
     scenario.check()?;
+    // who named a wrong place is to hear of it before the work, and not after it
+    let svg = match &args.svg {
+        Some(path) => Some((path, fs::File::create(path).map_err(svg_error(path))?)),
+        None => None,
+    };
     let mut ways = Vec::new();
     let part = 1.0 / f64::from(u8::try_from(Coordination::ALL.len()).unwrap_or(1));
     let mut before = 0.0;
@@ -151,11 +156,14 @@ pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateErr
         ways.push((way.name(), Figures::of(&scenario, &outcome), series));
     }
     args.print(&scenario, &ways, out).map_err(SimulateError::Print)?;
-    if let Some(path) = &args.svg {
-        fs::write(path, chart(&scenario, &ways))
-            .map_err(|source| SimulateError::Svg { path: path.clone(), source })?;
+    if let Some((path, mut file)) = svg {
+        file.write_all(chart(&scenario, &ways).as_bytes()).map_err(svg_error(path))?;
     }
     Ok(())
+}
+
+fn svg_error(path: &Path) -> impl FnOnce(io::Error) -> SimulateError {
+    |source| SimulateError::Svg { path: path.to_owned(), source }
 }
 
 impl Simulate {

@@ -181,6 +181,7 @@ impl Series {
 }
 
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "halves and quarters are exact")]
 mod tests {
     use super::*;
     use crate::{

@@ -1,5 +1,7 @@
 //! The figures as text: a line for each way, in columns.
 
+use std::fmt::Write as _;
+
 use super::Figures;
 use crate::limit::Period;
 
@@ -23,14 +25,18 @@ pub fn table(ways: &[(&str, Figures)]) -> String {
     let mut text = String::new();
     for row in &rows {
         for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            // names to the left, numbers to the right
-            text += &if column == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") };
+            // names to the left, numbers to the right; to write to a text cannot fail
+            let _ = match column {
+                0 => write!(text, "{cell:<width$}"),
+                _ => write!(text, "  {cell:>width$}"),
+            };
         }
         text.push('\n');
     }
     for (name, figures) in ways {
         if figures.undecided > 0.0 {
-            text += &format!("{name}: {} of the requests were not decided\n", percent(figures.undecided));
+            let undecided = percent(figures.undecided);
+            let _ = writeln!(text, "{name}: {undecided} of the requests were not decided");
         }
     }
     text

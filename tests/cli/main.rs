@@ -2,6 +2,7 @@
 
 #[path = "../support/child.rs"]
 mod child;
+mod simulate;
 
 use std::{
     fs,

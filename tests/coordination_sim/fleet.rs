@@ -69,7 +69,8 @@ pub(crate) struct Told {
     pub(crate) lost: u64,
     /// Hits of which no instance knows whether the store counted them, or that it was never told of.
     pub(crate) unknown: u64,
-    /// Hits that the store counts at the end, all instances having said their last words.
+    /// Hits that the store counts at the end in the last window and the one before the first, all instances having said
+    /// their last words.
     pub(crate) counted: u64,
 }
 
@@ -179,7 +180,9 @@ impl Story {
         let unknown = all.map(|own| own.figures().unknown.get() + own.figures().uncounted.get()).sum();
         let path = "simulated_key_value_".into();
         let target = Target { path, tiers: vec![self.tier.clone()], refused: Refused::Vanish };
-        let counted = fleet.store.used(&target, fleet.clock.now());
+        // an instance that has not heard of the store yet goes by its own clock, which may be in the window before
+        let before = Timestamp::from_nanos(self.begin().as_nanos() - 1);
+        let counted = [before, fleet.clock.now()].map(|at| fleet.store.used(&target, at)).iter().sum();
         Told { outcome: Outcome { decisions, calls: 0, fallbacks: 0 }, lost, unknown, counted }
     }
 }
@@ -209,11 +212,11 @@ impl Fleet {
     /// Lets something go wrong. How many hits the store then has forgotten.
     fn suffer(&mut self, story: &Story, event: Event) -> u64 {
         let for_a_while = |condition, millis| {
-            let store = self.store.clone();
-            store.set(condition);
+            let stopped = self.store.clone();
+            stopped.set(condition);
             tokio::spawn(async move {
                 sleep(Duration::from_millis(millis)).await;
-                store.set(Condition::Up);
+                stopped.set(Condition::Up);
             });
         };
         match event {

@@ -2,6 +2,7 @@
 
 mod algorithms;
 mod faults;
+mod fleet;
 mod keys;
 mod places;
 mod support;

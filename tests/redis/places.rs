@@ -215,9 +215,8 @@ async fn a_master_that_hangs_is_left_when_another_takes_over() {
 
 #[tokio::test]
 async fn what_sentinels_do_not_know_is_told() {
-    let watched = Watched::start(None).await;
-    let Place::Sentinel { sentinels, .. } = watched.place() else { unreachable!() };
-    let place = Place::Sentinel { master: "other".into(), sentinels, auth: None };
+    let sentinel = Server::start_sentinel("sentinel resolve-hostnames no", None);
+    let place = Place::Sentinel { master: "other".into(), sentinels: vec![sentinel.address()], auth: None };
     let failure = failure(at(place)).await;
     assert!(failure.contains("watches no master of the name other"), "{failure}");
 }

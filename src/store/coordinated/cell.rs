@@ -297,6 +297,8 @@ impl Cell {
             }
             if self.target.tiers.iter().all(|tier| has_ended(tier, owed.at, now)) {
                 lost.uncounted += u64::try_from(owed.hits).unwrap_or_default();
+            } else if owed.returned && has_flowed_back(&self.target.tiers, owed.at, now) {
+                lost.stranded += owed.hits.unsigned_abs();
             } else {
                 self.in_flight.push(owed);
             }
@@ -379,7 +381,9 @@ impl Cell {
         let mut lost = Lost::default();
         while let Some(lease) = self.leases.first().filter(|lease| lease.until <= time.latest).copied() {
             self.leases.remove(0);
-            if self.target.tiers.iter().all(|tier| has_ended(tier, lease.at, lease.until)) {
+            let tiers = &self.target.tiers;
+            let ended = tiers.iter().all(|tier| has_ended(tier, lease.at, lease.until));
+            if ended || has_flowed_back(tiers, lease.at, time.latest) {
                 lost.stranded += lease.left;
             } else {
                 self.give_back(lease);
@@ -517,6 +521,11 @@ impl Cell {
         left
     }
 
+    /// Whether there is anything that the store has to be told, or is being told.
+    pub(super) fn owes(&self) -> bool {
+        !self.unsent.is_empty() || !self.in_flight.is_empty()
+    }
+
     /// Whether it can be forgotten without loss.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         self.owes_nothing()
@@ -559,6 +568,13 @@ fn has_ended(tier: &Tier, at: Timestamp, now: Timestamp) -> bool {
         // a bucket that is full again has forgotten everything, but only it can tell when that is
         Algorithm::TokenBucket(_) => false,
     }
+}
+
+/// Whether what was granted at `at` must not go back to a bucket any more at `now`. Others may have emptied the bucket again
+/// meanwhile, of what has flowed in since: with tokens that come back it would give more than its burst.
+fn has_flowed_back(tiers: &[Tier], at: Timestamp, now: Timestamp) -> bool {
+    let bucket = tiers.iter().any(|tier| matches!(tier.algorithm, Algorithm::TokenBucket(_)));
+    bucket && now >= at.after(hold(tiers))
 }
 
 fn positive(hits: u64) -> i64 {

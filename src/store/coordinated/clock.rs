@@ -7,6 +7,9 @@ use crate::limit::{Period, Timestamp};
 /// How far two clocks are taken to drift apart, in parts per million.
 const DRIFT: u64 = 200;
 
+/// The age at which a measurement is made for its own sake, where no call brings one along.
+const STALE: Period = Period::from_secs(10);
+
 /// The difference between the store's clock and this instance's.
 #[derive(Debug, Default)]
 pub(super) struct StoreClock {
@@ -59,6 +62,11 @@ impl StoreClock {
         };
         let now_there = Timestamp::from_nanos(now.as_nanos().saturating_add_signed(sample.offset));
         StoreTime { now: now_there, latest: now_there.after(Period::from_nanos(sample.error_at(now))) }
+    }
+
+    /// Whether it should be measured, for it never was or not for long.
+    pub(super) fn is_stale(&self, now: Timestamp) -> bool {
+        self.best.lock().is_none_or(|best| now.since(best.at) > STALE)
     }
 
     /// How far the store's clock is ahead of ours, in nanoseconds; negative if it is behind. Zero before it was heard of.

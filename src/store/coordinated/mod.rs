@@ -3,12 +3,12 @@
 //! Four ways of keeping the counts together, each with its price and its bound: see `docs/coordination.md`.
 //!
 //! - `local`: not at all.
-//! - `interval` ([`sync`]): every instance counts by itself, and at an interval they tell each other.
-//! - `lease` ([`lease`]): every instance takes some of the limit in advance.
-//! - `strict` ([`strict`]): every decision is the store's.
+//! - `interval` (`sync.rs`): every instance counts by itself, and at an interval they tell each other.
+//! - `lease` (`lease.rs`): every instance takes some of the limit in advance.
+//! - `strict` (`strict.rs`): every decision is the store's.
 //!
 //! Whatever the way, a decision never waits for longer than its budget; past it, and while the store is known not to
-//! answer ([`breaker`]), `on_store_failure` decides ([`alone`]).
+//! answer (`breaker.rs`), `on_store_failure` decides (`alone.rs`).
 
 mod alone;
 mod breaker;
@@ -24,7 +24,7 @@ mod sync;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 use futures_util::future::join_all;
@@ -92,6 +92,8 @@ struct Inner<R> {
     instances: AtomicUsize,
     store_clock: StoreClock,
     breaker: Breaker,
+    /// This instance has left.
+    closed: AtomicBool,
     /// Cells that have something to tell.
     listed: Mutex<Vec<CounterKey>>,
     /// There are cells to be told at once.
@@ -141,6 +143,7 @@ impl<R: Remote> Coordinated<R> {
             instances: AtomicUsize::new(1),
             store_clock: StoreClock::default(),
             breaker: Breaker::default(),
+            closed: AtomicBool::new(false),
             listed: Mutex::default(),
             urgent: Notify::new(),
             shortest_interval: AtomicU64::new(settings.sync_interval.as_nanos()),

@@ -19,6 +19,9 @@ const SWEEP_EVERY: Period = Period::from_millis(250);
 /// The time that the store has for the last words of an instance that stops.
 const LAST_WORDS: Period = Period::from_secs(2);
 
+/// The time between two tries to say them.
+const BETWEEN_LAST_WORDS: Period = Period::from_millis(5);
+
 /// A cell with its part of a batch.
 type Part = (CounterKey, usize);
 
@@ -42,6 +45,8 @@ pub(super) async fn run<R: Remote>(inner: Arc<Inner<R>>) {
         let interval = Period::from_nanos(inner.shortest_interval.load(Ordering::Relaxed));
         let next = Instant::now() + interval.into();
         let urgent = tokio::select! {
+            // in this order, not by chance: a simulation is to repeat
+            biased;
             () = sleep_until(next) => false,
             () = inner.urgent.notified() => true,
         };
@@ -57,17 +62,25 @@ pub(super) async fn run<R: Remote>(inner: Arc<Inner<R>>) {
     }
 }
 
-/// Tells the store everything that there is to tell, and gives every lease back.
+/// Gives every lease back and tells the store everything, until there is nothing left to tell or the time is over: what is
+/// on its way when it begins has to be answered before the rest can go.
 pub(super) async fn settle<R: Remote>(inner: &Arc<Inner<R>>) {
-    let now = inner.time().now;
-    inner.cells.sweep(now, |key, cell| {
-        cell.give_leases_back();
-        inner.list(key, cell, now);
-    });
-    let told = tell(inner, |_, _| true);
     let all = async {
-        for told in told {
-            let _ = told.await;
+        loop {
+            let now = inner.time().now;
+            let mut owes = false;
+            inner.cells.sweep(now, |key, cell| {
+                cell.give_leases_back();
+                inner.list(key, cell, now);
+                owes |= cell.owes();
+            });
+            if !owes {
+                return;
+            }
+            for told in tell(inner, |_, _| true) {
+                let _ = told.await;
+            }
+            sleep_until(Instant::now() + BETWEEN_LAST_WORDS.into()).await;
         }
     };
     let _ = timeout(LAST_WORDS.into(), all).await;
@@ -105,6 +118,7 @@ fn tell<R: Remote>(
         }
         let (owed, lost) = cell.send(now);
         inner.figures.uncounted.add(lost.uncounted);
+        inner.figures.stranded.add(lost.stranded);
         cell.sync.urgent = false;
         // one that is still waiting for an answer stays on the list
         cell.sync.listed = owed.is_empty() && cell.has_unsent();

@@ -40,6 +40,9 @@ pub(super) const IN_FLIGHT: usize = 4;
 /// Jobs that may wait to be sent.
 const QUEUE: usize = 4_096;
 
+/// A connection that breaks sooner is as good as none: the next one is not made at once.
+const BRIEF: Duration = Duration::from_millis(100);
+
 /// How long callers wait for a connection that nothing speaks against.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -174,25 +177,30 @@ impl Link {
 
 impl Worker {
     async fn run(mut self) {
-        let mut failures = 0;
+        let (mut failures, mut expected) = (0, true);
         loop {
-            let end = match self.connect(failures == 0).await {
+            let end = match self.connect(expected).await {
                 None => End::Unused,
                 Some(Ok((address, connection))) => {
-                    failures = 0;
                     tracing::info!(server = %address, "connected to redis");
-                    self.serve(address, connection).await
+                    let begun = Instant::now();
+                    let end = self.serve(address, connection).await;
+                    failures = if begun.elapsed() < BRIEF { failures + 1 } else { 0 };
+                    end
                 }
-                Some(Err(error)) => End::Renew(error),
+                Some(Err(error)) => {
+                    failures += 1;
+                    End::Renew(error)
+                }
             };
             let End::Renew(error) = end else { return };
             self.numbers.disconnected.add(1);
-            let was_connected = self.note(false, Some(error));
-            if was_connected {
-                // most of the time what comes next is a connection
+            self.note(false, Some(error));
+            // most of the time what comes after a good connection is another
+            expected = failures == 0;
+            if expected {
                 continue;
             }
-            failures += 1;
             let wait = time::sleep(self.backoff.wait(failures, self.draw.next()));
             if self.refuse_while(wait).await.is_none() {
                 return;
@@ -233,21 +241,19 @@ impl Worker {
         }
     }
 
-    /// Notes how things are now. Whether there was a connection before.
-    fn note(&self, connected: bool, error: Option<String>) -> bool {
+    /// Notes how things are now.
+    fn note(&self, connected: bool, error: Option<String>) {
         let mut state = self.shared.state.lock();
         if let Some(error) = &error
             && state.error.as_ref() != Some(error)
         {
             tracing::warn!(%error, server = state.name, "no connection to redis");
         }
-        let was_connected = state.connected;
-        if was_connected != connected {
+        if state.connected != connected {
             state.since = Instant::now();
         }
         state.connected = connected;
         state.error = error;
-        was_connected
     }
 
     /// Sends what comes, for as long as the connection is good.

@@ -1,8 +1,8 @@
 //! Redis as the store that instances share: one server, a master that sentinels watch over, or a cluster.
 //!
-//! A command becomes a [`wire`]: the reference's `INCRBY` and `EXPIRE` for its rules, one script for everything else. A
-//! [`pool`] sends it to the server that holds its key; the [`link`] to that server sends all that is waiting in one
-//! pipeline. Times are Redis' own; keys are described in [`name`], the state of counters in `take.lua`.
+//! A command becomes a `wire`: the reference's `INCRBY` and `EXPIRE` for its rules, one script for everything else. A
+//! `pool` sends it to the server that holds its key; the `link` to that server sends all that is waiting in one
+//! pipeline. Times are Redis' own; keys are described in `name`, the state of counters in `take.lua`.
 
 mod cluster;
 mod connect;

@@ -101,11 +101,11 @@ impl SimulatedStore {
     /// A way for one more instance. Only within a tokio runtime.
     #[must_use]
     pub fn connect(&self, network: Network) -> SimulatedRemote {
-        let (line, messages) = mpsc::unbounded_channel();
+        let (sender, messages) = mpsc::unbounded_channel();
         let link = Arc::new(Link {
             network: Mutex::new(network),
             random: Mutex::new(self.0.random.lock().fork()),
-            line,
+            line: sender,
             partitioned: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             commands: AtomicU64::new(0),

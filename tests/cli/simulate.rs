@@ -1,0 +1,57 @@
+//! `weir simulate`, as a user types it.
+
+use std::fs;
+
+use crate::child::{run, stderr, stdout};
+
+/// Quick to simulate.
+const SMALL: [&str; 7] = ["simulate", "--limit", "100", "--windows", "3", "--instances", "2"];
+
+#[test]
+fn simulate_prints_a_line_for_each_way_and_draws_them() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("admitted.svg");
+    let output = run(&[&SMALL[..], &["--svg", file.to_str().expect("a plain path")]].concat(), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "", "there is no bar where nobody watches");
+    let text = stdout(&output);
+    assert!(
+        text.starts_with("2 instances, 100 requests per 1s, 2 times the limit offered, spread evenly\n"),
+        "{text}"
+    );
+    let line = |way: &str| -> Vec<String> {
+        let line = text.lines().find(|line| line.starts_with(way)).expect("it has a line");
+        line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect()
+    };
+    assert!(line("local")[1].starts_with('+') && line("local")[3] == "0", "{text}");
+    assert_eq!((&*line("lease")[1], &*line("strict")[1]), ("0", "0"), "{text}");
+    assert_eq!((&*line("strict")[3], &*line("strict")[4]), ("1.00", "100 %"), "{text}");
+    assert_eq!(line("interval")[4], "0 %", "{text}");
+    let svg = fs::read_to_string(file).expect("it is written");
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+    for way in ["local", "interval", "lease", "strict"] {
+        assert!(svg.contains(&format!(">{way}<")), "{way}");
+    }
+    assert_eq!(stdout(&run(&SMALL, &[])), text, "the same seed is the same simulation");
+}
+
+#[test]
+fn simulate_says_what_it_cannot_do() {
+    for (arguments, message) in [
+        (&["--limit", "0"][..], "0 is not in 1..=4294967295"),
+        (&["--period", "1y"], "500ms, 10s, 1m, 1h or 7d"),
+        (&["--sync-interval", "0"], "it must be longer than 0"),
+        (&["--algorithm", "leaky"], "fixed_window, sliding_window, token_bucket"),
+        (&["--load", "0"], "the load must be above 0, such as 2 for twice the limit"),
+        (&["--load", "nan"], "the load must be above 0"),
+        (&["--instances", "0"], "0 instances cannot be simulated, only 1 to 1000"),
+        (&["--windows", "0"], "at least one window must be simulated"),
+        (&["--load", "1e9"], "requests are too many, at most 20000000 can be simulated"),
+        (&["--burst", "5"], "only a token bucket has a burst"),
+        (&["--svg", "/nowhere/x.svg"], "cannot write /nowhere/x.svg: "),
+    ] {
+        let output = run(&[&["simulate"], arguments].concat(), &[]);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains(message), "{arguments:?}: {}", stderr(&output));
+    }
+}

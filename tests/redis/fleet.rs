@@ -1,0 +1,295 @@
+//! Several instances of weir on one Redis, in real time: what they let through together, and what they do without it.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    task::JoinSet,
+    time::{sleep, sleep_until},
+};
+use weir::{
+    clock::{Clock, SystemClock},
+    limit::{
+        Algorithm, Bucket, Coordinating, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched,
+        Node, OnStoreFailure, Period, Refill, Refused, Request, Rule, RuleSet, Scope, Tier, Timestamp,
+        Values,
+    },
+    observe::stats::Counter,
+    store::{
+        Store,
+        coordinated::{Coordinated, Figures, Settings},
+        redis::RedisRemote,
+    },
+};
+
+use crate::support::{Server, settings, tier, until};
+
+/// Most of the load comes to one instance, and some to each.
+const SKEWED: [usize; 10] = [0, 1, 0, 2, 0, 1, 0, 3, 0, 4];
+
+/// A clock that is off by some time, as those of other machines are.
+struct Skewed(i64);
+
+impl Clock for Skewed {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_nanos(SystemClock.now().as_nanos().saturating_add_signed(self.0))
+    }
+}
+
+struct Instance {
+    store: Coordinated<RedisRemote>,
+    clock: Arc<dyn Clock>,
+    rules: RuleSet,
+}
+
+/// Begun and decided, and whether it was let through.
+type Outcome = (Timestamp, Timestamp, bool);
+
+impl Instance {
+    fn new(server: &Server, number: usize, tier: &Tier, coordination: Coordinating, skew: i64) -> Arc<Self> {
+        let limit = Limit::Tiers { tiers: vec![tier.clone()], refused: Refused::Vanish };
+        let rule = Rule { coordination, ..Rule::new(limit) };
+        let node = Node { rule: Some(rule), ..Node::new("k", Values::Any) };
+        let rules = RuleSet::new(&[Domain { name: "fleet".into(), nodes: vec![node] }], KeyHasher::random());
+        let remote = RedisRemote::new(settings(server.address())).expect("no files are needed");
+        let clock: Arc<dyn Clock> = Arc::new(Skewed(skew));
+        // a generous budget: on a machine that is busy with other tests a round trip takes what it takes
+        let own = Settings {
+            instance: format!("i{number}"),
+            budget: Period::from_secs(2),
+            heartbeat: Period::from_millis(200),
+            ..Settings::default()
+        };
+        Arc::new(Self { store: Coordinated::new(remote, Arc::clone(&clock), own), clock, rules })
+    }
+
+    async fn ask(&self) -> bool {
+        let entries = [Entry { key: "k", value: "v" }];
+        let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
+        let request = Request { domain: "fleet", descriptors: [descriptor].into_iter().collect(), hits: 1 };
+        let matched = Matched::new(&self.rules, &request);
+        let taken = self.store.take(&matched.asks, Scope::Descriptor, self.clock.now()).await;
+        !taken.expect("a coordinated store always decides")[0].over
+    }
+}
+
+/// Five instances that know of each other; their clocks are up to half a second apart.
+async fn fleet(server: &Server, tier: &Tier, way: Coordination) -> Vec<Arc<Instance>> {
+    let coordination = Coordinating { way: Some(way), ..Coordinating::default() };
+    let skews = [0, 250_000_000, -250_000_000, 100_000_000, -30_000_000];
+    let new = |(i, skew)| Instance::new(server, i, tier, coordination, skew);
+    let fleet: Vec<_> = skews.into_iter().enumerate().map(new).collect();
+    until("all know of all", async || fleet.iter().all(|instance| instance.store.instances() == 5)).await;
+    fleet
+}
+
+/// Offers `rate` hits a second from the beginning of a window on, for `periods` of them.
+async fn offer(fleet: &[Arc<Instance>], tier: &Tier, rate: u64, periods: u32) -> Vec<Outcome> {
+    let now = SystemClock.now();
+    let to_the_next = now.window_end(tier.period).since(now);
+    sleep_until(tokio::time::Instant::now() + to_the_next.into()).await;
+    let time = Duration::from(tier.period) * periods;
+    let mut asked = JoinSet::new();
+    let begun = Instant::now();
+    let mut sent = 0;
+    while begun.elapsed() < time {
+        sleep(Duration::from_millis(2)).await;
+        let due = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX) * rate / 1_000_000;
+        while sent < due {
+            let turn = usize::try_from(sent).unwrap_or_default() % SKEWED.len();
+            let instance = Arc::clone(&fleet[SKEWED[turn]]);
+            sent += 1;
+            asked.spawn(async move {
+                let from = SystemClock.now();
+                let admitted = instance.ask().await;
+                (from, SystemClock.now(), admitted)
+            });
+        }
+    }
+    asked.join_all().await
+}
+
+fn sum(fleet: &[Arc<Instance>], figure: impl Fn(&Figures) -> &Counter) -> u64 {
+    fleet.iter().map(|instance| figure(instance.store.figures()).get()).sum()
+}
+
+/// Admitted in each window by requests that began and ended within it: those for certain were decided in it.
+fn certain_by_window(outcomes: &[Outcome], period: Period) -> Vec<u64> {
+    let mut windows = std::collections::BTreeMap::<Timestamp, u64>::new();
+    for (from, to, admitted) in outcomes {
+        if *admitted && from.window_end(period) == to.window_end(period) {
+            *windows.entry(from.window_end(period)).or_default() += 1;
+        }
+    }
+    windows.into_values().collect()
+}
+
+fn admitted(outcomes: &[Outcome]) -> usize {
+    outcomes.iter().filter(|(_, _, admitted)| *admitted).count()
+}
+
+/// `lease` and `strict`: never above the limit, and all of it used, with clocks that are apart.
+async fn is_exact(way: Coordination) {
+    let server = Server::start();
+    let tier = tier(500, 3, Algorithm::FixedWindow);
+    let fleet = fleet(&server, &tier, way).await;
+    let outcomes = offer(&fleet, &tier, 1_000, 2).await;
+    for admitted in certain_by_window(&outcomes, tier.period) {
+        assert!(admitted <= 500, "{way:?}: {admitted} of 500 in a window");
+    }
+    // as much more as three times the limit was offered, even if the machine was slow
+    if outcomes.len() >= 2 * 1_500 {
+        assert!(admitted(&outcomes) >= 990, "{way:?}: {} of 1000", admitted(&outcomes));
+    }
+    if way == Coordination::Lease {
+        let calls = sum(&fleet, |figures| &figures.calls);
+        assert!(calls * 10 < outcomes.len() as u64, "{calls} calls for {} decisions", outcomes.len());
+    }
+    assert_eq!(sum(&fleet, |figures| &figures.fallback), 0);
+}
+
+#[tokio::test]
+async fn leases_of_five_instances_are_exact() {
+    is_exact(Coordination::Lease).await;
+}
+
+#[tokio::test]
+async fn strict_instances_are_exact() {
+    is_exact(Coordination::Strict).await;
+}
+
+/// At most what came in one sync interval and the time that a sync took is too much.
+#[tokio::test]
+async fn five_instances_that_sync_slip_by_no_more_than_came_between_two_syncs() {
+    let server = Server::start();
+    let tier = tier(500, 3, Algorithm::FixedWindow);
+    let fleet = fleet(&server, &tier, Coordination::Interval).await;
+    let outcomes = offer(&fleet, &tier, 1_000, 2).await;
+    for admitted in certain_by_window(&outcomes, tier.period) {
+        // 100 ms, and half a second for a machine that is busy with other tests
+        assert!(admitted <= 500 + 600, "{admitted} of 500 in a window");
+    }
+    if outcomes.len() >= 2 * 1_500 {
+        assert!(admitted(&outcomes) >= 1_000, "it never admits less than the limit");
+    }
+    assert_eq!(sum(&fleet, |figures| &figures.waited), 0);
+}
+
+#[tokio::test]
+async fn a_sliding_window_and_a_bucket_hold_in_every_interval() {
+    let bucket = Bucket { burst: 50, refill: Refill::Continuous, strict: false };
+    for algorithm in [Algorithm::SlidingWindow, Algorithm::TokenBucket(bucket)] {
+        for way in [Coordination::Lease, Coordination::Strict] {
+            let server = Server::start();
+            let tier = tier(200, 1, algorithm);
+            let fleet = fleet(&server, &tier, way).await;
+            let outcomes = offer(&fleet, &tier, 800, 2).await;
+            // from the end of one request to the beginning of another is for certain no longer than between their decisions
+            let mut passed: Vec<_> = outcomes.iter().filter(|(_, _, admitted)| *admitted).collect();
+            passed.sort_unstable_by_key(|(from, _, _)| *from);
+            for (first, (begin, _, _)) in passed.iter().enumerate() {
+                let within =
+                    passed[first..].iter().filter(|(_, to, _)| to.since(*begin) < tier.period).count();
+                let bound = match algorithm {
+                    Algorithm::SlidingWindow => 200,
+                    // the burst, a period's flow, and for a lease what flows while it may be held
+                    _ => 50 + 200 + if way == Coordination::Lease { 10 } else { 0 },
+                };
+                assert!(
+                    within <= bound,
+                    "{way:?} {algorithm:?}: {within} within a period, where {bound} may be"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_instance_that_stops_gives_back_what_it_holds_and_is_no_longer_counted() {
+    let server = Server::start();
+    let tier = tier(1_000, 3_600, Algorithm::FixedWindow);
+    let fleet = fleet(&server, &tier, Coordination::Lease).await;
+    for _ in 0..20 {
+        assert!(fleet[0].ask().await);
+    }
+    fleet[0].store.close().await;
+    until("the others know", async || fleet[1..].iter().all(|instance| instance.store.instances() == 4))
+        .await;
+    // all that was not used is there for the others
+    let mut admitted = 0;
+    while fleet[1].ask().await {
+        admitted += 1;
+    }
+    assert_eq!(admitted, 980);
+}
+
+#[tokio::test]
+async fn an_instance_that_dies_is_noticed() {
+    let server = Server::start();
+    let tier = tier(1_000, 3_600, Algorithm::FixedWindow);
+    let mut fleet = fleet(&server, &tier, Coordination::Lease).await;
+    drop(fleet.pop());
+    until("the others know", async || fleet.iter().all(|instance| instance.store.instances() == 4)).await;
+}
+
+/// Each way decides without Redis as it is told to, from the start on, and goes home when Redis comes.
+#[tokio::test]
+async fn without_redis_each_way_decides_and_what_was_counted_goes_home_once() {
+    for way in [Coordination::Interval, Coordination::Lease, Coordination::Strict] {
+        let mut server = Server::start();
+        server.kill();
+        let tier = tier(100, 3_600, Algorithm::FixedWindow);
+        let coordination = Coordinating { way: Some(way), ..Coordinating::default() };
+        let instance = Instance::new(&server, 0, &tier, coordination, 0);
+        for _ in 0..30 {
+            assert!(instance.ask().await, "{way:?}");
+        }
+        // to count by itself is what an instance that syncs does anyway
+        let alone = sum(std::slice::from_ref(&instance), |figures| &figures.fallback);
+        assert!(alone > 0 || way == Coordination::Interval, "{way:?}");
+        server.restart();
+        until("it is back", async || !instance.store.is_cut_off()).await;
+        until("it went home", async || {
+            let keys: Vec<String> = server.ask(&["KEYS", "*fleet*"]);
+            let counts: Vec<Option<i64>> = keys.iter().map(|key| server.ask(&["GET", key])).collect();
+            counts.iter().flatten().sum::<i64>() == 30
+        })
+        .await;
+        let mut admitted = 0;
+        while instance.ask().await {
+            admitted += 1;
+        }
+        assert_eq!(admitted, 70, "{way:?}: what was counted without redis counts");
+    }
+}
+
+#[tokio::test]
+async fn a_frozen_redis_holds_nobody_up_for_longer_than_the_budget_and_is_found_again() {
+    let server = Server::start();
+    let tier = tier(1_000_000, 3_600, Algorithm::FixedWindow);
+    let coordination = Coordinating {
+        way: Some(Coordination::Strict),
+        on_store_failure: Some(OnStoreFailure::Allow),
+        ..Coordinating::default()
+    };
+    let instance = Instance::new(&server, 0, &tier, coordination, 0);
+    until("it answers", async || {
+        !instance.store.is_cut_off() && instance.store.remote().state().is_connected()
+    })
+    .await;
+    assert!(instance.ask().await);
+    server.signal("STOP");
+    until("nobody waits any more", async || {
+        assert!(instance.ask().await, "it is let through");
+        instance.store.is_cut_off()
+    })
+    .await;
+    server.signal("CONT");
+    until("it is found again", async || {
+        instance.ask().await;
+        !instance.store.is_cut_off()
+    })
+    .await;
+}
