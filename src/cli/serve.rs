@@ -42,7 +42,7 @@ envoyproxy/ratelimit is known):
              REDIS_STARTUP_MAX_INTERVAL (1s), CACHE_KEY_PREFIX,
              EXPIRATION_JITTER_MAX_SECONDS (300), REDIS_PERSECOND, and with it
              REDIS_PERSECOND_URL, _TYPE, _SOCKET_TYPE, _AUTH, _SENTINEL_AUTH,
-             _TIMEOUT, _TLS
+             _TIMEOUT, _TLS; REDIS_HEALTH_CHECK_ACTIVE_CONNECTION
   Together   WEIR_COORDINATION (interval, or local, lease, strict),
              WEIR_SYNC_INTERVAL (100ms), WEIR_DECISION_BUDGET (15ms),
              WEIR_ON_STORE_FAILURE (local, or allow, deny),
