@@ -31,7 +31,22 @@ envoyproxy/ratelimit is known):
              PROMETHEUS_PATH (/metrics),
              PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS
   Log        LOG_LEVEL (warn), LOG_FORMAT (text)
-  Store      BACKEND_TYPE (memory), WEIR_MAX_COUNTERS (1000000)
+  Store      BACKEND_TYPE (redis if REDIS_URL is set, else memory),
+             WEIR_MAX_COUNTERS (1000000)
+  Redis      REDIS_URL, REDIS_TYPE (SINGLE, or SENTINEL, CLUSTER),
+             REDIS_SOCKET_TYPE (tcp), REDIS_AUTH, REDIS_SENTINEL_AUTH,
+             REDIS_TIMEOUT (10s), REDIS_TLS, REDIS_TLS_CACERT,
+             REDIS_TLS_CLIENT_CERT, REDIS_TLS_CLIENT_KEY,
+             REDIS_TLS_SKIP_HOSTNAME_VERIFICATION,
+             REDIS_STARTUP_INITIAL_INTERVAL (50ms),
+             REDIS_STARTUP_MAX_INTERVAL (1s), CACHE_KEY_PREFIX,
+             EXPIRATION_JITTER_MAX_SECONDS (300), REDIS_PERSECOND, and with it
+             REDIS_PERSECOND_URL, _TYPE, _SOCKET_TYPE, _AUTH, _SENTINEL_AUTH,
+             _TIMEOUT, _TLS; REDIS_HEALTH_CHECK_ACTIVE_CONNECTION
+  Together   WEIR_COORDINATION (interval, or local, lease, strict),
+             WEIR_SYNC_INTERVAL (100ms), WEIR_DECISION_BUDGET (15ms),
+             WEIR_ON_STORE_FAILURE (local, or allow, deny),
+             LOCAL_CACHE_SIZE_IN_BYTES (0: none; any other size is the same)
   Stopping   WEIR_STOP_DELAY (1s), WEIR_STOP_TIMEOUT (30s)
 
 Signals: SIGTERM and SIGINT stop the service, a second one at once; SIGHUP has
@@ -40,6 +55,7 @@ the rules read again.
 Examples:
   weir                                     serve the rules of ./config
   weir serve --config /etc/weir --log-level info
+  REDIS_URL=redis:6379 weir serve          share the counts through Redis
   weir check /etc/weir
   weir call --domain shop hello=world";
 
