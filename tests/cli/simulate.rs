@@ -23,7 +23,9 @@ fn simulate_prints_a_line_for_each_way_and_draws_them() {
         let line = text.lines().find(|line| line.starts_with(way)).expect("it has a line");
         line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect()
     };
-    assert!(line("local")[1].starts_with('+') && line("local")[3] == "0", "{text}");
+    // it looks at the store's clock now and then, whatever the way
+    let calls: f64 = line("local")[3].parse().expect("a number");
+    assert!(line("local")[1].starts_with('+') && calls < 0.01, "{text}");
     assert_eq!((&*line("lease")[1], &*line("strict")[1]), ("0", "0"), "{text}");
     assert_eq!((&*line("strict")[3], &*line("strict")[4]), ("1.00", "100 %"), "{text}");
     assert_eq!(line("interval")[4], "0 %", "{text}");
