@@ -9,9 +9,30 @@ use crate::{
 /// The wait that is told where everything is denied for want of the store, which nobody knows the end of.
 const UNKNOWN_WAIT: Period = Period::from_secs(1);
 
+/// Whether the store was told of a decision that it did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// Certainly not.
+    No,
+    /// It may have been.
+    Perhaps,
+}
+
 impl<R: Remote> Inner<R> {
-    /// Decides as `on_store_failure` has it. What is let through is counted, and told to the store when it is back.
-    pub(super) fn decide_alone(&self, ask: &Ask<'_>, now: Timestamp) -> Taken {
+    /// Decides as `on_store_failure` has it. What is let through is counted, and told to the store when it is back; unless it
+    /// may have been told already, by a command that nobody knows the end of: no hit is ever counted twice.
+    pub(super) fn decide_alone(&self, ask: &Ask<'_>, told: Told, now: Timestamp) -> Taken {
+        let taken = self.decide_unasked(ask, now);
+        if told == Told::Perhaps && (!taken.over || ask.direction == Direction::GiveBack) {
+            let hits = i64::try_from(ask.hits.0).unwrap_or(i64::MAX);
+            let counted = if ask.direction == Direction::GiveBack { -hits } else { hits };
+            self.with_cell(ask, now, |cell| cell.owe(-counted, now));
+            self.figures.unknown.add(ask.hits.0);
+        }
+        taken
+    }
+
+    fn decide_unasked(&self, ask: &Ask<'_>, now: Timestamp) -> Taken {
         self.figures.fallback.add(1);
         let way = ask.rule.get().coordination.on_store_failure.unwrap_or(self.settings.on_store_failure);
         let instances = self.instances();

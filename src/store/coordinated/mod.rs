@@ -35,6 +35,7 @@ use tokio::{sync::Notify, task::JoinSet};
 pub use figures::Figures;
 
 use self::{
+    alone::Told,
     breaker::Breaker,
     cell::Cell,
     cells::Cells,
@@ -265,7 +266,7 @@ impl<R: Remote> Inner<R> {
         }
         let time = self.store_clock.at(now);
         if self.breaker.is_open() {
-            return Step::Done(self.decide_alone(ask, time.now));
+            return Step::Done(self.decide_alone(ask, Told::No, time.now));
         }
         match way {
             Coordination::Interval => Step::Done(self.decide_by_interval(ask, scope, time.now)),
@@ -277,22 +278,31 @@ impl<R: Remote> Inner<R> {
     /// Waits for what a decision has to wait for, but not for longer than its budget.
     async fn finish(inner: &Arc<Self>, ask: &Ask<'_>, scope: Scope, step: Step, now: Timestamp) -> Taken {
         let budget = inner.settings.budget.into();
-        let decided = match step {
+        let (decided, late) = match step {
             Step::Done(taken) => return taken,
-            Step::Strict => tokio::time::timeout(budget, strict::decide(inner, ask, scope)).await,
-            Step::Lease => tokio::time::timeout(budget, lease::decide(inner, ask)).await,
+            Step::Strict => {
+                (tokio::time::timeout(budget, strict::decide(inner, ask, scope)).await, Told::Perhaps)
+            }
+            // a lease that comes late is not lost, and no hit yet
+            Step::Lease => {
+                let decided = tokio::time::timeout(budget, lease::decide(inner, ask)).await;
+                (decided.map(|decided| decided.ok_or(Told::No)), Told::No)
+            }
         };
         match decided {
-            Ok(Some(taken)) => {
+            Ok(Ok(taken)) => {
                 inner.figures.waited.add(1);
                 taken
             }
             failed => {
-                if failed.is_err() {
+                let told = if let Ok(Err(told)) = failed {
+                    told
+                } else {
                     inner.breaker.failed();
                     inner.figures.failures.add(1);
-                }
-                inner.decide_alone(ask, inner.store_clock.at(inner.clock.now().max(now)).now)
+                    late
+                };
+                inner.decide_alone(ask, told, inner.store_clock.at(inner.clock.now().max(now)).now)
             }
         }
     }

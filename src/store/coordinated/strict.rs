@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::Inner;
+use super::{Inner, alone::Told};
 use crate::{
     limit::{Ask, Direction, Hits, Period, Refused, Scope, Taken, Timestamp, decided},
-    store::remote::{Command, Op, Remote},
+    store::remote::{Command, Op, Remote, RemoteError},
 };
 
 impl<R: Remote> Inner<R> {
@@ -27,8 +27,12 @@ impl<R: Remote> Inner<R> {
     }
 }
 
-/// Asks the store; none if it did not answer.
-pub(super) async fn decide<R: Remote>(inner: &Arc<Inner<R>>, ask: &Ask<'_>, scope: Scope) -> Option<Taken> {
+/// Asks the store. If it did not answer: whether it may have been told all the same.
+pub(super) async fn decide<R: Remote>(
+    inner: &Arc<Inner<R>>,
+    ask: &Ask<'_>,
+    scope: Scope,
+) -> Result<Taken, Told> {
     let at = inner.time().now;
     let target = inner.with_cell(ask, at, |cell| Arc::clone(&cell.target));
     let refused = ask.refused_in(scope);
@@ -40,10 +44,11 @@ pub(super) async fn decide<R: Remote>(inner: &Arc<Inner<R>>, ask: &Ask<'_>, scop
         }
         (Direction::Take, _) => Op::Take { hits: ask.hits.0 },
     };
-    let replies = inner.call(vec![Command { target: Arc::clone(&target), at, op }]).await.ok()?;
-    let reply = replies.replies.into_iter().next()?.ok()?;
+    let told = |error: RemoteError| if error.is_undone() { Told::No } else { Told::Perhaps };
+    let replies = inner.call(vec![Command { target: Arc::clone(&target), at, op }]).await.map_err(told)?;
+    let reply = replies.replies.into_iter().next().ok_or(Told::Perhaps)?.map_err(told)?;
     if reply.counters.len() != ask.tiers().len() {
-        return None;
+        return Err(Told::Perhaps);
     }
     let now = replies.now;
     let taken = match ask.direction {
@@ -66,5 +71,5 @@ pub(super) async fn decide<R: Remote>(inner: &Arc<Inner<R>>, ask: &Ask<'_>, scop
             decided(ask.tiers(), &reply.counters, refused, over, ask.hits, now)
         }
     };
-    Some(taken)
+    Ok(taken)
 }

@@ -1,0 +1,99 @@
+//! Telling the store what was counted here, and taking in what it tells.
+
+use std::sync::Arc;
+
+use super::{Cell, Lost, Owed, has_ended, has_flowed_back};
+use crate::{
+    limit::{Hits, Period, Refused, Timestamp, decided},
+    store::remote::{Command, Op, Reply},
+};
+
+impl Cell {
+    pub(in super::super) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// What the store is to be told now. Nothing while it has not answered the last time.
+    pub(in super::super) fn send(&mut self, now: Timestamp) -> (Vec<Command>, Lost) {
+        let mut lost = Lost::default();
+        if !self.in_flight.is_empty() {
+            return (Vec::new(), lost);
+        }
+        for owed in std::mem::take(&mut self.unsent) {
+            if owed.hits == 0 {
+                continue;
+            }
+            if self.target.tiers.iter().all(|tier| has_ended(tier, owed.at, now)) {
+                lost.uncounted += u64::try_from(owed.hits).unwrap_or_default();
+            } else if owed.returned && has_flowed_back(&self.target.tiers, owed.at, now) {
+                lost.stranded += owed.hits.unsigned_abs();
+            } else {
+                self.in_flight.push(owed);
+            }
+        }
+        let command = |owed: &Owed| Command {
+            target: Arc::clone(&self.target),
+            at: owed.at,
+            op: Op::Add { hits: owed.hits },
+        };
+        (self.in_flight.iter().map(command).collect(), lost)
+    }
+
+    /// The store has carried out, or not, what it was told with the last [`Cell::send`]. What was certainly not
+    /// carried out is owed again. Returns hits of which nobody knows whether they were counted.
+    pub(in super::super) fn sent(&mut self, undone: impl Fn(usize) -> Option<bool>) -> u64 {
+        let mut unknown = 0;
+        for (i, owed) in std::mem::take(&mut self.in_flight).into_iter().enumerate().rev() {
+            match undone(i) {
+                None => self.acknowledged += u64::try_from(owed.hits).unwrap_or_default(),
+                Some(true) => self.unsent.insert(0, owed),
+                Some(false) => unknown += owed.hits.unsigned_abs(),
+            }
+        }
+        unknown
+    }
+
+    /// The store has told how its counters are; they now are the view, with what it does not know of yet.
+    pub(in super::super) fn heard(&mut self, reply: &Reply, now: Timestamp) {
+        if reply.counters.len() != self.target.tiers.len() {
+            return;
+        }
+        self.view.clone_from(&reply.counters);
+        self.alone = None;
+        for owed in self.unsent.iter().filter(|owed| !owed.returned) {
+            for (tier, counter) in self.target.tiers.iter().zip(&mut self.view) {
+                match u64::try_from(owed.hits) {
+                    Ok(taken) => counter.take(tier, owed.at, Hits(taken)),
+                    Err(_) => counter.give_back(tier, owed.at, Hits(owed.hits.unsigned_abs())),
+                }
+            }
+        }
+        self.room = self.remaining(now);
+        self.flow.heard(self.most_used(now), std::mem::take(&mut self.acknowledged), self.instances, now);
+        // half of the time that is left, if all go on like this: so the last word before the end is a fresh one
+        let left = self.flow.time_for(self.room);
+        let half = Period::from_nanos(left.as_nanos() / 2);
+        self.sync.early = now.after(half.min(self.sync.interval));
+        self.heard_at = Some(now);
+    }
+
+    /// Hits that are counted in the tier that has the fewest left.
+    fn most_used(&self, now: Timestamp) -> u64 {
+        decided(&self.target.tiers, &self.view, Refused::Vanish, false, Hits(0), now).before.0
+    }
+
+    /// How far the counters are over their limits: what was admitted too much.
+    pub(in super::super) fn overshoot(&self, now: Timestamp) -> u64 {
+        let over = self.view.iter().zip(&self.target.tiers).map(|(counter, tier)| {
+            counter.offer(tier, now, Hits(0)).used.0.saturating_sub(tier.capacity().into())
+        });
+        over.max().unwrap_or_default()
+    }
+
+    /// What all tiers would still admit, by the view.
+    pub(super) fn remaining(&self, now: Timestamp) -> u64 {
+        let left =
+            self.view.iter().zip(&self.target.tiers).map(|(c, tier)| c.report(tier, now).remaining.into());
+        left.min().unwrap_or_default()
+    }
+}
