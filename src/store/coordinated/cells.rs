@@ -1,5 +1,7 @@
 //! The cells of all targets, by their key: sharded, and bounded.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use hashbrown::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -21,6 +23,8 @@ pub(super) struct Cells {
     /// A power of two of them. A lock is held for one decision, never across a wait.
     shards: Box<[Mutex<Shard>]>,
     most_in_a_shard: usize,
+    /// The shard at which the next sweep begins.
+    swept: AtomicUsize,
 }
 
 impl Cells {
@@ -29,6 +33,7 @@ impl Cells {
         Self {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             most_in_a_shard: max.div_ceil(shards).max(1),
+            swept: AtomicUsize::new(0),
         }
     }
 
@@ -50,10 +55,19 @@ impl Cells {
         chosen.is_some_and(|key| shard.remove(&key).is_some()) && settled.is_none()
     }
 
-    /// Forgets what is idle, a shard at a time, and hands every other cell to `visit`.
-    pub(super) fn sweep(&self, now: Timestamp, mut visit: impl FnMut(CounterKey, &mut Cell)) {
-        for shard in &self.shards {
-            let mut shard = shard.lock();
+    /// Forgets what is idle, a shard at a time, and hands every other cell to `visit`: all of them, or about as many as
+    /// `most`, and the next time those that come after them.
+    pub(super) fn sweep(&self, now: Timestamp, most: usize, mut visit: impl FnMut(CounterKey, &mut Cell)) {
+        let first = self.swept.load(Ordering::Relaxed);
+        let mut visited = 0;
+        for turn in 0..self.shards.len() {
+            let next = (first + turn) % self.shards.len();
+            if visited >= most {
+                self.swept.store(next, Ordering::Relaxed);
+                return;
+            }
+            let mut shard = self.shards[next].lock();
+            visited += shard.len();
             shard.retain(|_, cell| !cell.is_idle(now));
             for (key, cell) in shard.iter_mut() {
                 visit(*key, cell);

@@ -16,6 +16,9 @@ const BATCH: usize = 2_000;
 /// The time between two looks at all cells.
 const SWEEP_EVERY: Period = Period::from_millis(250);
 
+/// Cells that are looked at then; a few milliseconds' worth.
+const SWEPT_AT_ONCE: usize = 50_000;
+
 /// The time that the store has for the last words of an instance that stops.
 const LAST_WORDS: Period = Period::from_secs(2);
 
@@ -70,7 +73,7 @@ pub(super) async fn settle<R: Remote>(inner: &Arc<Inner<R>>) {
         loop {
             let now = inner.time().now;
             let mut owes = false;
-            inner.cells.sweep(now, |key, cell| {
+            inner.cells.sweep(now, usize::MAX, |key, cell| {
                 cell.give_leases_back();
                 inner.list(key, cell, now);
                 owes |= cell.owes();
@@ -90,7 +93,7 @@ pub(super) async fn settle<R: Remote>(inner: &Arc<Inner<R>>) {
 /// Forgets what is idle, and gives back what was granted for hits that do not come.
 fn sweep<R: Remote>(inner: &Arc<Inner<R>>, now: Timestamp) {
     let time = inner.time();
-    inner.cells.sweep(now, |key, cell| {
+    inner.cells.sweep(now, SWEPT_AT_ONCE, |key, cell| {
         inner.figures.stranded.add(cell.end_leases(time).stranded);
         if now.since(cell.asked_at) > cell.sync.interval {
             cell.give_leases_back();
