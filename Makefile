@@ -28,8 +28,8 @@ run: ## serves the rules of config/, in memory
 test: tools ## installs what the tests need, if it is missing, and runs all of them
 	$(CARGO) test --locked --no-fail-fast
 
-bench: ## runs the benchmarks (docs/performance.md)
-	$(CARGO) bench --locked --bench matching --bench counters --bench decisions
+bench: redis ## runs the benchmarks (docs/performance.md)
+	$(CARGO) bench --locked --bench matching --bench counters --bench decisions --bench ways
 	@if command -v valgrind > /dev/null; then $(MAKE) --no-print-directory instructions; \
 	else echo "skipped: the benchmark 'instructions' needs valgrind; once it is installed, make bench runs that, too"; fi
 
