@@ -194,7 +194,7 @@ fn tiers_and_algorithms_are_explained() {
             "steps",
             "rule d.steps
   declared at DIR/a.yaml:14:3
-  1 requests per 1h, token bucket with a burst of 3, refilled in steps, strict
+  1 request per 1h, token bucket with a burst of 3, refilled in steps, strict
   requests that are refused do not count
 ",
         ),
