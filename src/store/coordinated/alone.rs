@@ -1,6 +1,9 @@
 //! Deciding without the store: it did not answer within the budget, or is known not to answer.
 
-use super::Inner;
+use super::{
+    Inner,
+    cell::{negative, positive},
+};
 use crate::{
     limit::{Ask, Direction, OnStoreFailure, Period, Taken, Timestamp},
     store::remote::Remote,
@@ -24,9 +27,8 @@ impl<R: Remote> Inner<R> {
     pub(super) fn decide_alone(&self, ask: &Ask<'_>, told: Told, now: Timestamp) -> Taken {
         let taken = self.decide_unasked(ask, now);
         if told == Told::Perhaps && (!taken.over || ask.direction == Direction::GiveBack) {
-            let hits = i64::try_from(ask.hits.0).unwrap_or(i64::MAX);
-            let counted = if ask.direction == Direction::GiveBack { -hits } else { hits };
-            self.with_cell(ask, now, |cell| cell.owe(-counted, now));
+            let uncount = if ask.direction == Direction::GiveBack { positive } else { negative };
+            self.with_cell(ask, now, |cell| cell.owe(uncount(ask.hits.0), now));
             self.figures.unknown.add(ask.hits.0);
         }
         taken

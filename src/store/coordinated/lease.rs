@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Inner, clock::StoreTime};
+use super::{Inner, cell::negative, clock::StoreTime};
 use crate::{
     limit::{Ask, CounterKey, Direction, Hits, Period, Taken},
     store::remote::Remote,
@@ -26,7 +26,7 @@ impl<R: Remote> Inner<R> {
         let (taken, ahead) = self.with_cell(ask, now, |cell| {
             self.figures.stranded.add(cell.end_leases(time).stranded);
             if ask.direction == Direction::GiveBack {
-                cell.owe(-i64::try_from(ask.hits.0).unwrap_or(i64::MAX), now);
+                cell.owe(negative(ask.hits.0), now);
                 self.figures.local.add(1);
                 return (Some(cell.look(now)), false);
             }

@@ -21,6 +21,7 @@ mod heartbeat;
 mod lease;
 mod strict;
 mod sync;
+mod target;
 
 use std::sync::{
     Arc,
@@ -37,7 +38,7 @@ pub use figures::Figures;
 use self::{
     alone::Told,
     breaker::Breaker,
-    cell::Cell,
+    cell::{Cell, negative},
     cells::Cells,
     clock::{StoreClock, StoreTime},
 };
@@ -321,7 +322,7 @@ impl<R: Remote> Inner<R> {
                     cell.count(self.instances(), Direction::GiveBack, Refused::Vanish, ask.hits, time.now);
                 }),
                 Coordination::Strict => self.with_cell(ask, time.now, |cell| {
-                    cell.owe(-i64::try_from(ask.hits.0).unwrap_or(i64::MAX), time.now);
+                    cell.owe(negative(ask.hits.0), time.now);
                 }),
             }
             let left = u64::from(taken.remaining).saturating_add(ask.hits.0);
@@ -339,13 +340,13 @@ impl<R: Remote> Inner<R> {
             }
             let interval = ask.rule.get().coordination.sync_interval.unwrap_or(self.settings.sync_interval);
             self.shortest_interval.fetch_min(interval.as_nanos(), Ordering::Relaxed);
-            shard.insert(ask.key, Cell::new(Arc::new(target(ask)), interval, now));
+            shard.insert(ask.key, Cell::new(Arc::new(Target::of(ask)), interval, now));
         }
         let Some(cell) = shard.get_mut(&ask.key) else {
             unreachable!("it was there or has been put there");
         };
         if !cell.target.is_of(ask) {
-            cell.adopt(&Arc::new(target(ask)), now);
+            cell.adopt(&Arc::new(Target::of(ask)), now);
         }
         cell.asked_at = now;
         let done = act(cell);
@@ -391,24 +392,5 @@ impl<R: Remote> Inner<R> {
     /// The store's time.
     fn time(&self) -> StoreTime {
         self.store_clock.at(self.clock.now())
-    }
-}
-
-/// What the store is to count for `ask`.
-fn target(ask: &Ask<'_>) -> Target {
-    let mut path = format!("{}_", ask.domain);
-    for (i, entry) in ask.entries.iter().enumerate() {
-        path.push_str(entry.key);
-        path.push('_');
-        path.push_str(ask.shared(i).unwrap_or(entry.value));
-        path.push('_');
-    }
-    Target { path: path.into(), tiers: ask.tiers().to_vec(), refused: ask.refused() }
-}
-
-impl Target {
-    /// Whether it is what the store is to count for `ask`, whose key it has.
-    fn is_of(&self, ask: &Ask<'_>) -> bool {
-        self.tiers == ask.tiers() && self.refused == ask.refused()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Inner, alone::Told};
+use super::{Inner, alone::Told, cell::negative};
 use crate::{
     limit::{Ask, Direction, Hits, Period, Refused, Scope, Taken, Timestamp, decided},
     store::remote::{Command, Op, Remote, RemoteError},
@@ -37,7 +37,7 @@ pub(super) async fn decide<R: Remote>(
     let target = inner.with_cell(ask, at, |cell| Arc::clone(&cell.target));
     let refused = ask.refused_in(scope);
     let op = match (ask.direction, target.refused) {
-        (Direction::GiveBack, _) => Op::Add { hits: -i64::try_from(ask.hits.0).unwrap_or(i64::MAX) },
+        (Direction::GiveBack, _) => Op::Add { hits: negative(ask.hits.0) },
         // a rule in the reference's spelling would count what it refuses, which the whole request is not to
         (Direction::Take, Refused::Count) if refused == Refused::Vanish && ask.hits > Hits(0) => {
             Op::Grant { least: ask.hits.0, want: ask.hits.0, hold: Period::default() }

@@ -159,12 +159,10 @@ impl Cell {
     }
 
     /// Gives everything back that was granted and is not spent.
-    pub(in super::super) fn give_leases_back(&mut self) -> u64 {
-        let left = self.leased();
+    pub(in super::super) fn give_leases_back(&mut self) {
         for lease in std::mem::take(&mut self.leases) {
             self.give_back(lease);
         }
-        left
     }
 
     /// Whether there is anything that the store has to be told, or is being told.

@@ -332,10 +332,12 @@ fn has_flowed_back(tiers: &[Tier], at: Timestamp, now: Timestamp) -> bool {
     bucket && now >= at.after(hold(tiers))
 }
 
-fn positive(hits: u64) -> i64 {
+/// Hits that are taken, as the store is told of them.
+pub(super) fn positive(hits: u64) -> i64 {
     i64::try_from(hits).unwrap_or(i64::MAX)
 }
 
-fn negative(hits: u64) -> i64 {
+/// Hits that are given back, as the store is told of them.
+pub(super) fn negative(hits: u64) -> i64 {
     -positive(hits)
 }
