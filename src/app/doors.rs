@@ -21,6 +21,8 @@ pub(super) struct Doors {
     /// With the path of the page.
     prometheus: Option<(TcpListener, String)>,
     life: grpc::Life,
+    /// Threads that serve gRPC.
+    threads: usize,
     /// How long gRPC requests may take to end after the doors were closed.
     drain: Duration,
 }
@@ -38,6 +40,7 @@ impl Doors {
             debug: bind_tcp(settings.debug).await?,
             prometheus,
             life: grpc::Life { age: settings.grpc.max_age, grace: settings.grpc.max_age_grace },
+            threads: settings.grpc.threads,
             drain: settings.stop.timeout,
         })
     }
@@ -61,14 +64,11 @@ impl Doors {
     ) -> Result<JoinSet<io::Result<()>>, AppError> {
         let until = || turned(closed.clone());
         let service = grpc::Service::new(context.limiter.clone(), context.clock.clone(), &context.stats);
-        let server = grpc::Server::new(service, context.health.subscribe(), self.life).await?;
+        let server = grpc::Server::new(service, context.health.subscribe(), self.life, self.threads).await?;
 
         let mut doors = JoinSet::new();
         let (listener, stop, drain) = (self.grpc, until(), self.drain);
-        doors.spawn(async move {
-            server.serve(listener, stop, drain).await;
-            Ok(())
-        });
+        doors.spawn(server.serve(listener, stop, drain));
         doors.spawn(http::serve(self.http, http::router(context), until()));
         doors.spawn(http::serve(self.debug, http::debug_router(context), until()));
         if let Some((listener, path)) = self.prometheus {

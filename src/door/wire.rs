@@ -60,19 +60,21 @@ fn descriptor(index: usize, message: &RateLimitDescriptor) -> Result<Descriptor<
 }
 
 fn limit_override(descriptor: usize, message: RateLimitOverride) -> Result<Override, WireError> {
-    let unit = match RateLimitUnit::try_from(message.unit) {
-        Ok(RateLimitUnit::Second) => Unit::Second,
-        Ok(RateLimitUnit::Minute) => Unit::Minute,
-        Ok(RateLimitUnit::Hour) => Unit::Hour,
-        Ok(RateLimitUnit::Day) => Unit::Day,
-        Ok(RateLimitUnit::Week) => Unit::Week,
-        Ok(RateLimitUnit::Month) => Unit::Month,
-        Ok(RateLimitUnit::Year) => Unit::Year,
-        Ok(RateLimitUnit::Unknown) | Err(_) => {
-            return Err(WireError::OverrideUnit { descriptor, unit: message.unit });
-        }
-    };
-    Ok(Override { requests: message.requests_per_unit, unit })
+    Ok(Override { requests: message.requests_per_unit, unit: unit(descriptor, message.unit)? })
+}
+
+/// The unit that `number` stands for in the limit that descriptor number `descriptor` brings along.
+pub(super) fn unit(descriptor: usize, number: i32) -> Result<Unit, WireError> {
+    match RateLimitUnit::try_from(number) {
+        Ok(RateLimitUnit::Second) => Ok(Unit::Second),
+        Ok(RateLimitUnit::Minute) => Ok(Unit::Minute),
+        Ok(RateLimitUnit::Hour) => Ok(Unit::Hour),
+        Ok(RateLimitUnit::Day) => Ok(Unit::Day),
+        Ok(RateLimitUnit::Week) => Ok(Unit::Week),
+        Ok(RateLimitUnit::Month) => Ok(Unit::Month),
+        Ok(RateLimitUnit::Year) => Ok(Unit::Year),
+        Ok(RateLimitUnit::Unknown) | Err(_) => Err(WireError::OverrideUnit { descriptor, unit: number }),
+    }
 }
 
 // === responses ===
@@ -93,7 +95,7 @@ impl From<&Verdict<'_>> for RateLimitResponse {
     }
 }
 
-const fn code(code: Code) -> response::Code {
+pub(super) const fn code(code: Code) -> response::Code {
     match code {
         Code::Ok => response::Code::Ok,
         Code::OverLimit => response::Code::OverLimit,
@@ -102,7 +104,10 @@ const fn code(code: Code) -> response::Code {
 
 impl From<&Status<'_>> for DescriptorStatus {
     fn from(status: &Status<'_>) -> Self {
-        let reset = |limit: &CurrentLimit<'_>| Some(duration(status.reset?, limit.tier));
+        let reset = |limit: &CurrentLimit<'_>| {
+            let (seconds, nanos) = duration(status.reset?, limit.tier);
+            Some(prost_types::Duration { seconds, nanos })
+        };
         Self {
             code: code(status.code).into(),
             current_limit: status.limit.as_ref().map(RateLimit::from),
@@ -114,38 +119,41 @@ impl From<&Status<'_>> for DescriptorStatus {
 
 impl From<&CurrentLimit<'_>> for RateLimit {
     fn from(limit: &CurrentLimit<'_>) -> Self {
-        let unit = match limit.tier.unit() {
-            // Envoy prints a limit of unknown unit without a window, which is better than a wrong one
-            None => rate_limit::Unit::Unknown,
-            Some(Unit::Second) => rate_limit::Unit::Second,
-            Some(Unit::Minute) => rate_limit::Unit::Minute,
-            Some(Unit::Hour) => rate_limit::Unit::Hour,
-            Some(Unit::Day) => rate_limit::Unit::Day,
-            Some(Unit::Week) => rate_limit::Unit::Week,
-            Some(Unit::Month) => rate_limit::Unit::Month,
-            Some(Unit::Year) => rate_limit::Unit::Year,
-        };
         Self {
             requests_per_unit: limit.tier.requests,
-            unit: unit.into(),
+            unit: unit_of(limit.tier).into(),
             name: limit.name.unwrap_or_default().to_owned(),
         }
     }
 }
 
-/// In whole seconds, rounded up, for a window of whole seconds: the reference counts time in seconds, and Envoy passes
-/// on the whole seconds only, which must not lead a client back early. Exact for everything that the reference has not.
-fn duration(period: Period, tier: &Tier) -> prost_types::Duration {
-    let whole =
-        tier.algorithm == Algorithm::FixedWindow && tier.period.as_nanos().is_multiple_of(NANOS_PER_SECOND);
-    let period = if whole { Period::from_secs(period.as_secs_ceil()) } else { period };
-    prost_types::Duration {
-        seconds: i64::try_from(period.as_nanos() / NANOS_PER_SECOND).unwrap_or(i64::MAX),
-        nanos: i32::try_from(period.as_nanos() % NANOS_PER_SECOND).unwrap_or_default(),
+/// What a tier's period is called on the wire.
+pub(super) fn unit_of(tier: &Tier) -> rate_limit::Unit {
+    match tier.unit() {
+        // Envoy prints a limit of unknown unit without a window, which is better than a wrong one
+        None => rate_limit::Unit::Unknown,
+        Some(Unit::Second) => rate_limit::Unit::Second,
+        Some(Unit::Minute) => rate_limit::Unit::Minute,
+        Some(Unit::Hour) => rate_limit::Unit::Hour,
+        Some(Unit::Day) => rate_limit::Unit::Day,
+        Some(Unit::Week) => rate_limit::Unit::Week,
+        Some(Unit::Month) => rate_limit::Unit::Month,
+        Some(Unit::Year) => rate_limit::Unit::Year,
     }
 }
 
-fn protobuf_struct(fields: &Metadata) -> prost_types::Struct {
+/// Seconds and nanoseconds. In whole seconds, rounded up, for a window of whole seconds: the reference counts time in
+/// seconds, and Envoy passes on the whole seconds only, which must not lead a client back early. Exact for everything
+/// that the reference has not.
+pub(super) fn duration(period: Period, tier: &Tier) -> (i64, i32) {
+    let whole =
+        tier.algorithm == Algorithm::FixedWindow && tier.period.as_nanos().is_multiple_of(NANOS_PER_SECOND);
+    let period = if whole { Period::from_secs(period.as_secs_ceil()) } else { period };
+    let (seconds, nanos) = (period.as_nanos() / NANOS_PER_SECOND, period.as_nanos() % NANOS_PER_SECOND);
+    (i64::try_from(seconds).unwrap_or(i64::MAX), i32::try_from(nanos).unwrap_or_default())
+}
+
+pub(super) fn protobuf_struct(fields: &Metadata) -> prost_types::Struct {
     let fields = fields.iter().map(|(key, value)| (key.clone(), protobuf_value(value)));
     prost_types::Struct { fields: fields.collect() }
 }

@@ -67,9 +67,18 @@ pub struct Bucket {
 impl Histogram {
     /// Counts one more, which took `took`.
     pub fn record(&self, took: Duration) {
+        self.record_many(1, took);
+    }
+
+    /// Counts `n` more, each of which took `took`.
+    pub fn record_many(&self, n: u64, took: Duration) {
+        if n == 0 {
+            return;
+        }
         let cell = &self.buckets[BOUNDS.partition_point(|bound| *bound < took)];
-        cell.count.fetch_add(1, Ordering::Relaxed);
-        cell.nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        cell.count.fetch_add(n, Ordering::Relaxed);
+        cell.nanos.fetch_add(nanos.saturating_mul(n), Ordering::Relaxed);
     }
 
     /// What it holds now.

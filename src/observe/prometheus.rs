@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn the_references_bounds_are_there_in_both_units() {
         let stats = Stats::default();
-        stats.method("ShouldRateLimit").record(Duration::from_micros(250));
+        stats.method("ShouldRateLimit").record(1, Duration::from_micros(250));
         for (unit, sum) in [(TimeUnit::Seconds, "0.00025"), (TimeUnit::Milliseconds, "0.25")] {
             let text = render(&stats, unit);
             for bound in

@@ -227,14 +227,19 @@ impl Rules {
 impl MethodStats {
     /// Notes that a call begins.
     pub fn begin(&self) -> Call<'_> {
-        self.total_requests.add(1);
-        Call { stats: self, begun: Instant::now() }
+        self.begin_at(Instant::now())
     }
 
-    /// Notes a call that is over and took `took`.
-    pub fn record(&self, took: Duration) {
+    /// Notes a call that began at `begun`.
+    pub fn begin_at(&self, begun: Instant) -> Call<'_> {
         self.total_requests.add(1);
-        self.response_time.record(took);
+        Call { stats: self, begun }
+    }
+
+    /// Notes so many `calls` that are over, each of which took `took`.
+    pub fn record(&self, calls: u64, took: Duration) {
+        self.total_requests.add(calls);
+        self.response_time.record_many(calls, took);
     }
 }
 

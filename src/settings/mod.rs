@@ -84,6 +84,8 @@ pub struct GrpcSettings {
     pub max_age: Option<Duration>,
     /// `GRPC_MAX_CONNECTION_AGE_GRACE`: how long it may then go on with the requests that it has; none for ever.
     pub max_age_grace: Option<Duration>,
+    /// `WEIR_WORKERS`: threads that serve it, at least 1; by default one for each core that the process may use.
+    pub threads: usize,
 }
 
 /// Where the gRPC door listens.

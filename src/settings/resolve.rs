@@ -1,6 +1,6 @@
 //! From flags and variables to [`Settings`]: every name and default is here.
 
-use std::{path::PathBuf, time::Duration};
+use std::{num::NonZero, path::PathBuf, thread::available_parallelism, time::Duration};
 
 use super::{
     Address, Environment, Flags, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings,
@@ -19,6 +19,9 @@ use crate::{
 
 /// An hour.
 const HOUR: Duration = Duration::from_hours(1);
+
+/// More threads than any machine has cores for are a typing error.
+const MAX_WORKERS: usize = 1024;
 
 impl Settings {
     /// The settings that `flags`, and where they are silent `environment`, come to.
@@ -104,6 +107,10 @@ fn grpc(read: &mut Reader<'_>) -> GrpcSettings {
             .map_or(GrpcAddress::Tcp(Address { host, port }), |given| GrpcAddress::Unix(given.value.into())),
         max_age: age(read.duration("GRPC_MAX_CONNECTION_AGE", 24 * HOUR)),
         max_age_grace: age(read.duration("GRPC_MAX_CONNECTION_AGE_GRACE", HOUR)),
+        threads: read.parsed("WEIR_WORKERS", available_parallelism().map_or(1, NonZero::get), |text| {
+            let threads = text.parse().ok().filter(|threads| (1..=MAX_WORKERS).contains(threads));
+            threads.ok_or("a number of threads, from 1 to 1024")
+        }),
     }
 }
 

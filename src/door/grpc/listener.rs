@@ -7,8 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 
+use super::worker::Accepted;
 use crate::settings::{Address, GrpcAddress};
 
 /// A socket that listens.
@@ -27,12 +28,6 @@ struct SocketFile {
     path: PathBuf,
     /// Device and inode: another process may have put a socket of its own in the place of ours.
     identity: (u64, u64),
-}
-
-/// A connection, as it came.
-pub(super) enum Accepted {
-    Tcp(TcpStream),
-    Unix(UnixStream),
 }
 
 /// Where a socket listens in truth.
@@ -82,9 +77,9 @@ impl Listener {
                 let (stream, _) = listener.accept().await?;
                 // an answer is one small packet, which must not wait for more to send
                 stream.set_nodelay(true)?;
-                Ok(Accepted::Tcp(stream))
+                stream.into_std().map(Accepted::Tcp)
             }
-            Kind::Unix { listener, .. } => Ok(Accepted::Unix(listener.accept().await?.0)),
+            Kind::Unix { listener, .. } => listener.accept().await?.0.into_std().map(Accepted::Unix),
         }
     }
 }

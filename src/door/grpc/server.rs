@@ -1,39 +1,33 @@
 //! The gRPC server: which services there are, how it accepts, and how it stops.
 
-use std::{future::Future, pin::pin, time::Duration};
+use std::{future::Future, io, pin::pin, sync::Arc, time::Duration};
 
 use tokio::{
     sync::watch,
-    task::JoinSet,
     time::{sleep, timeout},
 };
-use tonic::{codec::CompressionEncoding, service::Routes};
+use tonic::service::Routes;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use super::{
-    connection::{self, Life},
+    connection::{Life, Services},
     health,
-    listener::{Accepted, Listener},
+    listener::Listener,
     service::Service,
+    worker::Workers,
 };
-use crate::{
-    proto::{self, envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer},
-    store::Store,
-};
-
-/// Bytes of the largest request, as it was sent and as it is when uncompressed: Go's default, which the reference has.
-const MAX_REQUEST: usize = 4 * 1024 * 1024;
+use crate::{proto, store::Store};
 
 /// How long to wait when the system has no more connections to give, which asking again at once would not change.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The services, ready to be served.
 #[derive(Debug)]
-pub struct Server {
-    routes: Routes,
+pub struct Server<S> {
+    services: Arc<Services<S>>,
+    threads: usize,
     healthy: watch::Receiver<bool>,
     reporter: HealthReporter,
-    life: Life,
 }
 
 /// Why there is no server.
@@ -44,12 +38,13 @@ pub enum ServerError {
     Reflection(#[from] tonic_reflection::server::Error),
 }
 
-impl Server {
-    /// A server of `service`, of gRPC health as `healthy` tells it, and of reflection.
-    pub async fn new<S: Store>(
+impl<S: Store> Server<S> {
+    /// A server of `service`, of gRPC health as `healthy` tells it, and of reflection, on so many `threads`, at least one.
+    pub async fn new(
         service: Service<S>,
         healthy: watch::Receiver<bool>,
         life: Life,
+        threads: usize,
     ) -> Result<Self, ServerError> {
         let reporter = HealthReporter::new();
         // before the first connection, which must not find a service that is not known yet
@@ -61,40 +56,36 @@ impl Server {
                 .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
-        let rate_limit = RateLimitServiceServer::new(service)
-            .accept_compressed(CompressionEncoding::Gzip)
-            .max_decoding_message_size(MAX_REQUEST);
-        let routes = Routes::new(rate_limit)
-            .add_service(tonic_health::pb::health_server::HealthServer::new(health_service))
+        let others = Routes::new(tonic_health::pb::health_server::HealthServer::new(health_service))
             .add_service(reflection().build_v1()?)
             .add_service(reflection().build_v1alpha()?)
             .prepare();
-        Ok(Self { routes, healthy, reporter, life })
+        let services = Arc::new(Services { service, others, life });
+        Ok(Self { services, threads, healthy, reporter })
     }
 
     /// Serves what comes to `listener` until `stop`; then takes no more connections, and ends when those that are open
     /// have ended, or are cut after `drain`.
-    pub async fn serve(self, listener: Listener, stop: impl Future<Output = ()>, drain: Duration) {
-        let Self { routes, healthy, reporter, life } = self;
-        let (stopping, stopped) = watch::channel(false);
-        let protocol = connection::protocol();
-        let mut connections = JoinSet::new();
+    ///
+    /// # Errors
+    ///
+    /// The system's, if it gives no threads.
+    pub async fn serve(
+        self,
+        listener: Listener,
+        stop: impl Future<Output = ()>,
+        drain: Duration,
+    ) -> io::Result<()> {
+        let Self { services, threads, healthy, reporter } = self;
+        let mut workers = Workers::start(threads, &services)?;
         let mut stop = pin!(stop);
         let mut follow = pin!(health::follow(healthy, &reporter));
         loop {
             tokio::select! {
                 () = &mut stop => break,
                 never = &mut follow => match never {},
-                Some(_) = connections.join_next() => {}
                 accepted = listener.accept() => match accepted {
-                    Ok(Accepted::Tcp(stream)) => {
-                        let (protocol, routes) = (protocol.clone(), routes.clone());
-                        connections.spawn(connection::serve(stream, protocol, routes, life, stopped.clone()));
-                    }
-                    Ok(Accepted::Unix(stream)) => {
-                        let (protocol, routes) = (protocol.clone(), routes.clone());
-                        connections.spawn(connection::serve(stream, protocol, routes, life, stopped.clone()));
-                    }
+                    Ok(accepted) => workers.serve(accepted),
                     Err(error) => {
                         tracing::warn!(%error, "a connection could not be accepted");
                         sleep(ACCEPT_PAUSE).await;
@@ -103,12 +94,10 @@ impl Server {
             }
         }
         drop(listener);
-        stopping.send_replace(true);
         health::end(reporter.clone()).await;
-        let drained = timeout(drain, async { while connections.join_next().await.is_some() {} }).await;
-        if drained.is_err() {
-            tracing::warn!(connections = connections.len(), "connections were cut, for they did not end");
-            connections.shutdown().await;
+        if timeout(drain, workers.stop()).await.is_err() {
+            tracing::warn!(connections = workers.open(), "connections were cut, for they did not end");
         }
+        Ok(())
     }
 }

@@ -1,17 +1,22 @@
-//! `ShouldRateLimit`: decode, decide, encode.
+//! `ShouldRateLimit`: decode, decide, encode; on the caller's bytes, without a message in between.
 
 use std::{fmt, sync::Arc};
 
+use bytes::Bytes;
+use h2::RecvStream;
+use http::Request;
 use tonic::Status;
 
+use super::{
+    decode::decode,
+    encode::{Buffer, encode},
+    message::{self, PREFIX},
+};
 use crate::{
     Limiter,
     clock::Clock,
-    limit::Request,
+    limit::Timestamp,
     observe::{Stats, stats::MethodStats},
-    proto::envoy::service::ratelimit::v3::{
-        RateLimitRequest, RateLimitResponse, rate_limit_service_server::RateLimitService,
-    },
     store::Store,
 };
 
@@ -23,31 +28,43 @@ pub struct Service<S> {
 }
 
 impl<S: Store> Service<S> {
+    /// Where its method is called.
+    pub(super) const PATH: &'static str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
     /// Answers with what `limiter` decides at the time that `clock` shows.
     #[must_use]
     pub fn new(limiter: Arc<Limiter<S>>, clock: Arc<dyn Clock>, stats: &Stats) -> Self {
         Self { limiter, clock, stats: stats.method("ShouldRateLimit") }
     }
 
-    async fn answer(&self, message: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
-        let now = self.clock.now();
-        let request = Request::try_from(message)?;
-        let answer = self.limiter.decide(&request, now, |verdict| RateLimitResponse::from(verdict)).await;
-        Ok(answer?)
+    /// The time that decisions are made at.
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
     }
-}
 
-#[tonic::async_trait]
-impl<S: Store> RateLimitService for Service<S> {
-    async fn should_rate_limit(
+    /// What is counted of its calls.
+    pub(super) fn stats(&self) -> &MethodStats {
+        &self.stats
+    }
+
+    /// The answer to `call` as of `now`: a message, as gRPC frames it.
+    pub(super) async fn answer(
         &self,
-        request: tonic::Request<RateLimitRequest>,
-    ) -> Result<tonic::Response<RateLimitResponse>, Status> {
-        let _call = self.stats.begin();
-        let answer = self.answer(request.get_ref()).await;
-        answer.map(tonic::Response::new).inspect_err(|status| {
-            tracing::debug!(code = ?status.code(), message = status.message(), "a request was not decided");
-        })
+        mut call: Request<RecvStream>,
+        now: Timestamp,
+    ) -> Result<Bytes, Status> {
+        let sent = message::read(call.body_mut()).await?;
+        let message = message::unpack(&sent, call.headers())?;
+        let request = decode(&message)?;
+        let answer = self.limiter.decide(&request, now, |verdict| {
+            let mut out = Buffer::from_slice(&[0; PREFIX]);
+            encode(verdict, &mut out);
+            // a message is at most as long as its request made it, which has a bound far below this
+            let length = u32::try_from(out.len() - PREFIX).unwrap_or(u32::MAX);
+            out[1..PREFIX].copy_from_slice(&length.to_be_bytes());
+            Bytes::copy_from_slice(&out)
+        });
+        Ok(answer.await?)
     }
 }
 

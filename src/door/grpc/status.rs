@@ -2,7 +2,8 @@
 
 use tonic::Status;
 
-use crate::{LimitError, door::wire::WireError};
+use super::decode::DecodeError;
+use crate::LimitError;
 
 /// Unknown, with the error's text: the reference hands its errors to gRPC as they are, which calls them so, and what
 /// callers do about a code must not change.
@@ -12,9 +13,13 @@ impl From<LimitError> for Status {
     }
 }
 
-/// The caller's own doing, and the same again if it tries again. The reference has no code for these: it falls over.
-impl From<WireError> for Status {
-    fn from(error: WireError) -> Self {
-        Self::invalid_argument(error.to_string())
+/// The caller's own doing, and the same again if it tries again. What is no message at all is an internal error to every
+/// implementation of gRPC; what asks for what there is not has no code in the reference, which falls over.
+impl From<DecodeError> for Status {
+    fn from(error: DecodeError) -> Self {
+        match &error {
+            DecodeError::Malformed { .. } => Self::internal(error.to_string()),
+            DecodeError::Wire(_) => Self::invalid_argument(error.to_string()),
+        }
     }
 }

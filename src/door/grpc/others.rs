@@ -1,0 +1,71 @@
+//! The services besides the one that matters: health and reflection, which are tonic's. Here they meet HTTP/2.
+
+use std::{convert::Infallible, future::poll_fn};
+
+use bytes::Bytes;
+use futures_util::stream;
+use h2::{RecvStream, SendStream, server::SendResponse};
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, StreamBody};
+use tonic::{body::Body, service::Routes};
+use tower::Service as _;
+
+/// Answers `call`.
+pub(super) async fn answer(mut routes: Routes, call: Request<RecvStream>, respond: SendResponse<Bytes>) {
+    let call = call.map(|body| Body::new(StreamBody::new(stream::unfold(body, receive))));
+    let response: Result<_, Infallible> = routes.call(call).await;
+    let Ok(response) = response;
+    if let Err(error) = send(response, respond).await {
+        tracing::debug!(%error, "a call broke off");
+    }
+}
+
+/// The next part of what the caller sends.
+async fn receive(mut body: RecvStream) -> Option<(Result<http_body::Frame<Bytes>, h2::Error>, RecvStream)> {
+    let part = body.data().await?;
+    let part = part.and_then(|part| {
+        // it is read, so as much more may come
+        body.flow_control().release_capacity(part.len())?;
+        Ok(http_body::Frame::data(part))
+    });
+    Some((part, body))
+}
+
+/// Sends `response`, part after part, as fast as the caller takes them.
+async fn send(response: Response<Body>, mut respond: SendResponse<Bytes>) -> Result<(), h2::Error> {
+    let (head, mut body) = response.into_parts();
+    let over = http_body::Body::is_end_stream(&body);
+    let mut stream = respond.send_response(Response::from_parts(head, ()), over)?;
+    if over {
+        return Ok(());
+    }
+    loop {
+        let frame = tokio::select! {
+            frame = body.frame() => frame,
+            // a stream of news may have none for hours
+            _ = poll_fn(|context| stream.poll_reset(context)) => return Ok(()),
+        };
+        match frame.map(|frame| frame.map(http_body::Frame::into_data)) {
+            Some(Ok(Ok(data))) => send_data(&mut stream, data).await?,
+            Some(Ok(Err(frame))) => return stream.send_trailers(frame.into_trailers().unwrap_or_default()),
+            Some(Err(status)) => {
+                tracing::debug!(%status, "a call failed half-way");
+                stream.send_reset(h2::Reason::INTERNAL_ERROR);
+                return Ok(());
+            }
+            None => return stream.send_data(Bytes::new(), true),
+        }
+    }
+}
+
+/// Sends `data` as the caller makes room for it.
+async fn send_data(stream: &mut SendStream<Bytes>, mut data: Bytes) -> Result<(), h2::Error> {
+    while !data.is_empty() {
+        stream.reserve_capacity(data.len());
+        let room = poll_fn(|context| stream.poll_capacity(context)).await;
+        // none: the stream has ended, and sending says so
+        let room = room.transpose()?.map_or(data.len(), |room| room.min(data.len()));
+        stream.send_data(data.split_to(room), false)?;
+    }
+    Ok(())
+}
