@@ -261,7 +261,7 @@ async fn the_debug_port_lists_its_pages() {
 async fn stats_are_a_sorted_line_each() {
     let service = Service::new(vec![limited("tenant", "acme", 2)]);
     service.ask(&[("tenant", "acme")], 3).await;
-    service.stats.method("ShouldRateLimit").record(Duration::from_micros(1_500));
+    service.stats.method("ShouldRateLimit").record(1, Duration::from_micros(1_500));
     let body = debug_door(&service).await.get("/stats").await.body;
     let lines: Vec<&str> = body.lines().collect();
     assert!(lines.is_sorted(), "{body}");
