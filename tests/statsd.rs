@@ -97,7 +97,7 @@ async fn counters_are_sent_as_what_they_grew_by() {
     assert!(told.read_until(&stream, |told| told.value(LOADED) >= 3).await);
     stats.config_load_success.add(4);
     stats.config_loaded_at.set(77);
-    stats.method("ShouldRateLimit").record(Duration::from_micros(1_500));
+    stats.method("ShouldRateLimit").record(1, Duration::from_micros(1_500));
     let gauge = "weir.config_loaded_timestamp_seconds";
     let timing = "ratelimit_server.ShouldRateLimit.response_time:1.500000|ms";
     let has = |told: &Told, line: &str| told.lines.iter().any(|has| has == line);

@@ -96,9 +96,11 @@ struct Inner<R> {
     breaker: Breaker,
     /// This instance has left.
     closed: AtomicBool,
-    /// Cells that have something to tell.
+    /// Cells that have something to tell, to be looked at once in an interval.
     listed: Mutex<Vec<CounterKey>>,
-    /// There are cells to be told at once.
+    /// Those of them that must tell it at once: few, so that it costs no look at all the others.
+    pressing: Mutex<Vec<CounterKey>>,
+    /// There are pressing cells.
     urgent: Notify,
     /// The shortest interval of all rules that were met, in nanoseconds.
     shortest_interval: AtomicU64,
@@ -147,6 +149,7 @@ impl<R: Remote> Coordinated<R> {
             breaker: Breaker::default(),
             closed: AtomicBool::new(false),
             listed: Mutex::default(),
+            pressing: Mutex::default(),
             urgent: Notify::new(),
             shortest_interval: AtomicU64::new(settings.sync_interval.as_nanos()),
             round_trip: AtomicU64::new(1_000_000),
@@ -366,6 +369,7 @@ impl<R: Remote> Inner<R> {
         }
         if !cell.sync.urgent && cell.is_urgent(self.instances(), self.round_trip(), now) {
             cell.sync.urgent = true;
+            self.pressing.lock().push(key);
             self.urgent.notify_one();
         }
     }

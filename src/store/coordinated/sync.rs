@@ -2,7 +2,10 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep_until, timeout},
+};
 
 use super::{Inner, cell::Cell};
 use crate::{
@@ -60,8 +63,13 @@ pub(super) async fn run<R: Remote>(inner: Arc<Inner<R>>) {
             sweep(&inner, now);
         }
         // while the store is known not to answer, what is owed is kept; the heartbeat finds out when it is back
-        if !inner.breaker.is_open() {
-            tell(&inner, |cell, now| cell.sync.urgent || (!urgent && cell.sync.due <= now));
+        if inner.breaker.is_open() {
+            continue;
+        }
+        if urgent {
+            tell_pressing(&inner, now);
+        } else {
+            tell(&inner, |cell| cell.sync.urgent || cell.sync.due <= now);
         }
     }
 }
@@ -81,7 +89,7 @@ pub(super) async fn settle<R: Remote>(inner: &Arc<Inner<R>>) {
             if !owes {
                 return;
             }
-            for told in tell(inner, |_, _| true) {
+            for told in tell(inner, |_| true) {
                 let _ = told.await;
             }
             sleep_until(Instant::now() + BETWEEN_LAST_WORDS.into()).await;
@@ -103,54 +111,88 @@ fn sweep<R: Remote>(inner: &Arc<Inner<R>>, now: Timestamp) {
 }
 
 /// Sends what the listed cells that are `due` owe, in the background, in as many batches as it takes.
-fn tell<R: Remote>(
-    inner: &Arc<Inner<R>>,
-    due: impl Fn(&Cell, Timestamp) -> bool,
-) -> Vec<tokio::task::JoinHandle<()>> {
+fn tell<R: Remote>(inner: &Arc<Inner<R>>, due: impl Fn(&Cell) -> bool) -> Vec<JoinHandle<()>> {
     let now = inner.time().now;
+    // whatever was pressing is among the listed ones
+    inner.pressing.lock().clear();
     let listed = std::mem::take(&mut *inner.listed.lock());
-    let (mut later, mut commands, mut parts) = (Vec::new(), Vec::new(), Vec::new());
-    let mut sent = Vec::new();
+    let (mut later, mut batches) = (Vec::new(), Batches::new(inner));
     for key in listed {
         let mut shard = inner.cells.lock(key);
-        let Some(cell) = shard.get_mut(&key) else {
-            continue;
-        };
-        if !due(cell, now) {
-            later.push(key);
-            continue;
+        let Some(cell) = shard.get_mut(&key) else { continue };
+        if due(cell) {
+            batches.add(key, cell, now);
         }
-        let (owed, lost) = cell.send(now);
-        inner.figures.uncounted.add(lost.uncounted);
-        inner.figures.stranded.add(lost.stranded);
-        cell.sync.urgent = false;
-        // one that is still waiting for an answer stays on the list
-        cell.sync.listed = owed.is_empty() && cell.has_unsent();
+        // what is not due yet, or waits for the last answer, stays on the list
+        cell.sync.listed = cell.has_unsent();
         if cell.sync.listed {
             later.push(key);
         }
-        if !owed.is_empty() {
-            parts.push((key, owed.len()));
-            commands.extend(owed);
-        }
-        drop(shard);
-        if commands.len() >= BATCH {
-            sent.push(send(inner, std::mem::take(&mut commands), std::mem::take(&mut parts)));
-        }
     }
     inner.listed.lock().extend(later);
-    if !commands.is_empty() {
-        sent.push(send(inner, commands, parts));
+    batches.finish()
+}
+
+/// Sends what the pressing cells owe. They stay listed.
+fn tell_pressing<R: Remote>(inner: &Arc<Inner<R>>, now: Timestamp) {
+    let pressing = std::mem::take(&mut *inner.pressing.lock());
+    let mut batches = Batches::new(inner);
+    for key in pressing {
+        let mut shard = inner.cells.lock(key);
+        if let Some(cell) = shard.get_mut(&key)
+            && cell.sync.urgent
+        {
+            batches.add(key, cell, now);
+            cell.sync.due = now.after(cell.sync.interval);
+        }
     }
-    sent
+    batches.finish();
+}
+
+/// What cells owe, on its way into as many batches as it takes.
+struct Batches<'a, R: Remote> {
+    inner: &'a Arc<Inner<R>>,
+    commands: Vec<Command>,
+    parts: Vec<Part>,
+    sent: Vec<JoinHandle<()>>,
+}
+
+impl<'a, R: Remote> Batches<'a, R> {
+    fn new(inner: &'a Arc<Inner<R>>) -> Self {
+        Self { inner, commands: Vec::new(), parts: Vec::new(), sent: Vec::new() }
+    }
+
+    /// Adds what `cell` owes: nothing while it waits for the last answer.
+    fn add(&mut self, key: CounterKey, cell: &mut Cell, now: Timestamp) {
+        let before = self.commands.len();
+        let lost = cell.send(now, &mut self.commands);
+        self.inner.figures.uncounted.add(lost.uncounted);
+        self.inner.figures.stranded.add(lost.stranded);
+        cell.sync.urgent = false;
+        let count = self.commands.len() - before;
+        if count > 0 {
+            self.parts.push((key, count));
+        }
+        if self.commands.len() >= BATCH {
+            self.send();
+        }
+    }
+
+    fn send(&mut self) {
+        let (commands, parts) = (std::mem::take(&mut self.commands), std::mem::take(&mut self.parts));
+        self.sent.push(send(self.inner, commands, parts));
+    }
+
+    fn finish(mut self) -> Vec<JoinHandle<()>> {
+        if !self.commands.is_empty() {
+            self.send();
+        }
+        self.sent
+    }
 }
 
 /// Sends one batch, and takes in what comes back, however late.
-fn send<R: Remote>(
-    inner: &Arc<Inner<R>>,
-    commands: Vec<Command>,
-    parts: Vec<Part>,
-) -> tokio::task::JoinHandle<()> {
+fn send<R: Remote>(inner: &Arc<Inner<R>>, commands: Vec<Command>, parts: Vec<Part>) -> JoinHandle<()> {
     let inner = Arc::clone(inner);
     tokio::spawn(async move {
         let outcome = inner.call(commands).await;

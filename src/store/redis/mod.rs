@@ -18,7 +18,7 @@ mod slot;
 mod tls;
 mod wire;
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 pub use self::{
     link::LinkState,
@@ -142,17 +142,16 @@ impl Remote for RedisRemote {
         let mut sendings = [Vec::new(), Vec::new()];
         for command in commands {
             let pool = self.pool_of(&command);
-            places.push((pool, sendings[pool].len()));
+            places.push(pool);
             sendings[pool].push(self.sending(command));
         }
         let [main, per_second] = sendings;
         let (main, per_second) =
             tokio::join!(run(Some(&self.main), main), run(self.per_second.as_ref(), per_second));
         let now = self.now().or(main.now.max(per_second.now));
-        let mut replies = [main.replies, per_second.replies]
-            .map(|replies| replies.into_iter().enumerate().collect::<HashMap<usize, _>>());
+        let mut replies = [main.replies, per_second.replies].map(Vec::into_iter);
         let replies: Vec<Result<Reply, RemoteError>> =
-            places.into_iter().filter_map(|(pool, i)| replies[pool].remove(&i)).collect();
+            places.into_iter().filter_map(|pool| replies[pool].next()).collect();
         match (now, replies.iter().all(Result::is_err)) {
             // nothing was carried out, and no clock was seen: that is a failure of the whole
             (None, true) => {
@@ -165,15 +164,15 @@ impl Remote for RedisRemote {
     }
 
     async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<usize, RemoteError> {
-        let wire = Wire::Run {
-            script: &script::HEARTBEAT,
-            keys: std::iter::once(name::instances(&self.naming.prefix)).collect(),
-            arguments: vec![
-                self.now().map_or_else(String::new, |now| script::micros(now).to_string()),
-                instance.to_owned(),
-                ttl.as_nanos().div_ceil(1_000_000).to_string(),
-            ],
-        };
+        let mut arguments = script::Arguments::default();
+        match self.now() {
+            Some(now) => arguments.add_number(script::micros(now)),
+            None => arguments.add(""),
+        }
+        arguments.add(instance);
+        arguments.add_number(ttl.as_nanos().div_ceil(1_000_000));
+        let keys = std::iter::once(name::instances(&self.naming.prefix)).collect();
+        let wire = Wire::Run { script: &script::HEARTBEAT, keys, arguments };
         let done = self.main.run(vec![Beat(wire)]).await;
         done.replies.into_iter().next().unwrap_or_else(|| Err(wire::nonsense()))
     }

@@ -9,7 +9,7 @@ use std::{borrow::Cow, fmt::Write as _};
 use smallvec::SmallVec;
 
 use crate::{
-    limit::{Algorithm, Period, Refused, Tier, Timestamp, Unit},
+    limit::{Algorithm, Refused, Tier, Timestamp, Unit},
     store::remote::Target,
 };
 
@@ -33,6 +33,11 @@ pub(super) fn is_references(target: &Target) -> bool {
     }
 }
 
+/// Whether it is one fixed window: a number that all who count may add to.
+pub(super) fn is_one_window(target: &Target) -> bool {
+    matches!(target.tiers.as_slice(), [tier] if tier.algorithm == Algorithm::FixedWindow)
+}
+
 /// Whether the reference would count it in its Redis for limits by the second.
 pub(super) fn is_per_second(target: &Target) -> bool {
     target.tiers.iter().all(|tier| tier.unit() == Some(Unit::Second))
@@ -42,10 +47,10 @@ pub(super) fn is_per_second(target: &Target) -> bool {
 pub(super) fn keys(prefix: &str, target: &Target, at: Timestamp) -> Keys {
     if is_references(target) {
         let start = window_start(&target.tiers[0], at).as_nanos() / 1_000_000_000;
-        return std::iter::once(format!("{prefix}{}{start}", target.path)).collect();
+        return std::iter::once([prefix, &target.path, itoa::Buffer::new().format(start)].concat()).collect();
     }
     let path = tag(&target.path);
-    target.tiers.iter().map(|tier| format!("{prefix}{{{path}}}{}", suffix(tier, at))).collect()
+    target.tiers.iter().map(|tier| key(prefix, &path, tier, at)).collect()
 }
 
 /// The set of instances.
@@ -61,30 +66,34 @@ fn tag(path: &str) -> Cow<'_, str> {
     }
 }
 
-/// What tells tiers apart: those that count in another way, or over another period, start afresh.
-fn suffix(tier: &Tier, at: Timestamp) -> String {
-    let mut suffix = String::new();
+/// The key of one tier, in as few steps as there may be: many thousands are made in a second. What stands behind the path
+/// tells tiers apart: those that count in another way, or over another period, start afresh.
+fn key(prefix: &str, path: &str, tier: &Tier, at: Timestamp) -> String {
+    let mut key = String::with_capacity(prefix.len() + path.len() + 40);
+    key.extend([prefix, "{", path, "}"]);
     let algorithm = match tier.algorithm {
         Algorithm::FixedWindow => 'f',
         Algorithm::SlidingWindow => 's',
         Algorithm::TokenBucket(_) => 'b',
     };
+    key.push(algorithm);
     // writing to a text does not fail
-    let _ = write!(suffix, "{algorithm}{}", tier.period);
+    let _ = write!(key, "{}", tier.period);
     if tier.algorithm == Algorithm::FixedWindow {
-        let start = Period::from_nanos(window_start(tier, at).as_nanos());
-        let _ = match start.as_nanos() {
-            nanos if nanos % 1_000_000_000 == 0 => write!(suffix, "_{}", nanos / 1_000_000_000),
-            nanos if nanos % 1_000_000 == 0 => write!(suffix, "_{}ms", nanos / 1_000_000),
-            nanos => write!(suffix, "_{nanos}ns"),
+        let (start, unit) = match window_start(tier, at).as_nanos() {
+            nanos if nanos % 1_000_000_000 == 0 => (nanos / 1_000_000_000, ""),
+            nanos if nanos % 1_000_000 == 0 => (nanos / 1_000_000, "ms"),
+            nanos => (nanos, "ns"),
         };
+        key.extend(["_", itoa::Buffer::new().format(start), unit]);
     }
-    suffix
+    key
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::Period;
 
     fn tier(seconds: u64, algorithm: Algorithm) -> Tier {
         Tier { requests: 5, period: Period::from_secs(seconds), algorithm }

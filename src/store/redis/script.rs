@@ -41,6 +41,14 @@ pub(super) enum Answer {
     Moved(Timestamp),
 }
 
+/// What a script is told: texts, one behind the other in one piece of memory.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Arguments {
+    text: String,
+    /// Where each of them ends.
+    ends: Vec<usize>,
+}
+
 // === impl Script ===
 
 impl Script {
@@ -70,24 +78,26 @@ pub(super) fn arguments(
     at: Timestamp,
     now: Option<Timestamp>,
     jitter: Period,
-) -> Vec<String> {
+) -> Arguments {
+    let many = MANY.cast_signed();
     let (name, hits, want, hold) = match op {
-        Op::Add { hits } => {
-            let sign = if hits < 0 { "-" } else { "" };
-            ("add", format!("{sign}{}", hits.unsigned_abs().min(MANY)), 0, Period::default())
+        Op::Add { hits } => ("add", hits.clamp(-many, many), 0, Period::default()),
+        Op::Take { hits } => ("take", hits.min(MANY).cast_signed(), 0, Period::default()),
+        Op::Grant { least, want, hold } => {
+            ("grant", least.clamp(1, MANY).cast_signed(), want.min(MANY), hold)
         }
-        Op::Take { hits } => ("take", hits.min(MANY).to_string(), 0, Period::default()),
-        Op::Grant { least, want, hold } => ("grant", least.clamp(1, MANY).to_string(), want.min(MANY), hold),
     };
-    let mut arguments = vec![
-        name.to_owned(),
-        now.map_or_else(String::new, |now| micros(now).to_string()),
-        hits,
-        want.to_string(),
-        // a little longer than asked for, never shorter
-        hold.as_nanos().div_ceil(1_000).to_string(),
-        (jitter.as_nanos() / 1_000_000).to_string(),
-    ];
+    let mut arguments = Arguments::with_capacity(64 + 64 * target.tiers.len());
+    arguments.add(name);
+    match now {
+        Some(now) => arguments.add_number(micros(now)),
+        None => arguments.add(""),
+    }
+    arguments.add_number(hits);
+    arguments.add_number(want);
+    // a little longer than asked for, never shorter
+    arguments.add_number(hold.as_nanos().div_ceil(1_000));
+    arguments.add_number(jitter.as_nanos() / 1_000_000);
     for tier in &target.tiers {
         describe(tier, at, &mut arguments);
     }
@@ -95,7 +105,7 @@ pub(super) fn arguments(
 }
 
 /// The seven arguments of a tier.
-fn describe(tier: &Tier, at: Timestamp, arguments: &mut Vec<String>) {
+fn describe(tier: &Tier, at: Timestamp, arguments: &mut Arguments) {
     let start = name::window_start(tier, at);
     let bucket = tier.bucket();
     let mode = match (bucket.refill, bucket.strict) {
@@ -109,16 +119,45 @@ fn describe(tier: &Tier, at: Timestamp, arguments: &mut Vec<String>) {
         Algorithm::SlidingWindow => "s",
         Algorithm::TokenBucket(_) => "b",
     };
-    arguments.extend([
-        kind.to_owned(),
-        tier.requests.to_string(),
-        // a little longer than it is, never shorter
-        tier.period.as_nanos().div_ceil(1_000).to_string(),
-        start.as_nanos().div_ceil(1_000).to_string(),
-        at.window_end(tier.period).as_nanos().div_ceil(1_000).to_string(),
-        bucket.burst.to_string(),
-        mode.to_owned(),
-    ]);
+    arguments.add(kind);
+    arguments.add_number(tier.requests);
+    // a little longer than it is, never shorter
+    for time in [tier.period.as_nanos(), start.as_nanos(), at.window_end(tier.period).as_nanos()] {
+        arguments.add_number(time.div_ceil(1_000));
+    }
+    arguments.add_number(bucket.burst);
+    arguments.add(mode);
+}
+
+// === impl Arguments ===
+
+impl Arguments {
+    fn with_capacity(bytes: usize) -> Self {
+        Self { text: String::with_capacity(bytes), ends: Vec::with_capacity(16) }
+    }
+
+    pub(super) fn add(&mut self, argument: &str) {
+        self.text.push_str(argument);
+        self.ends.push(self.text.len());
+    }
+
+    pub(super) fn add_number(&mut self, number: impl itoa::Integer) {
+        self.add(itoa::Buffer::new().format(number));
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// All of them without anything between.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, end)| &self.text[start..*end])
+    }
 }
 
 /// Whole microseconds, as Redis' clock tells them.

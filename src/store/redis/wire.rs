@@ -17,7 +17,8 @@ use crate::{
 /// Something to be done by the server that holds a key.
 #[derive(Clone)]
 pub(super) enum Wire {
-    /// The reference's own commands: `INCRBY` and `EXPIRE`.
+    /// The reference's own commands, `INCRBY` and `EXPIRE`: for its rules, and whatever else they are enough for, since they
+    /// cost half of what a script does.
     Count {
         /// The counter.
         key: String,
@@ -33,7 +34,7 @@ pub(super) enum Wire {
         /// All in one slot.
         keys: name::Keys,
         /// What it is told.
-        arguments: Vec<String>,
+        arguments: script::Arguments,
     },
 }
 
@@ -99,7 +100,8 @@ impl Plan {
             Op::Take { hits } => Some(hits),
             Op::Grant { .. } => None,
         };
-        let wire = match hits.filter(|_| name::is_references(&target)) {
+        let adds = matches!(op, Op::Add { .. }) && name::is_one_window(&target);
+        let wire = match hits.filter(|_| adds || name::is_references(&target)) {
             Some(hits) => Wire::Count {
                 key: keys.swap_remove(0),
                 // no counter runs over for what one caller makes up
@@ -167,21 +169,26 @@ impl Wire {
         };
         match self {
             Self::Count { key, hits, ttl } => {
-                let mut count = redis::cmd("INCRBY");
-                count.arg(key).arg(*hits);
-                push(count);
-                let mut expire = redis::cmd("EXPIRE");
-                expire.arg(key).arg(*ttl);
-                push(expire);
+                push(command(key, 3, |count| count.arg("INCRBY").arg(key).arg(*hits)));
+                push(command(key, 3, |expire| expire.arg("EXPIRE").arg(key).arg(*ttl)));
             }
             Self::Run { script, keys, arguments } => {
-                let mut run = if load { redis::cmd("EVAL") } else { redis::cmd("EVALSHA") };
-                run.arg(if load { script.text } else { script.sha() });
-                run.arg(keys.len()).arg(keys.as_slice()).arg(arguments);
-                push(run);
+                let (verb, name) = if load { ("EVAL", script.text) } else { ("EVALSHA", script.sha()) };
+                let parts = 3 + keys.len() + arguments.len();
+                push(command(arguments.text(), parts, |run| {
+                    run.arg(verb).arg(name).arg(keys.len()).arg(keys.as_slice());
+                    arguments.iter().fold(run, Cmd::arg)
+                }));
             }
         }
     }
+}
+
+/// A command of so many `parts` that `build` builds, with room for them and for `longest`: thousands are made in a second.
+fn command(longest: &str, parts: usize, build: impl FnOnce(&mut Cmd) -> &mut Cmd) -> Cmd {
+    let mut command = Cmd::with_capacity(parts, longest.len() + 32 + 8 * parts);
+    build(&mut command);
+    command
 }
 
 /// An answer that cannot be: whether the command was carried out, nobody knows.

@@ -13,13 +13,13 @@ impl Cell {
         !self.unsent.is_empty()
     }
 
-    /// What the store is to be told now. Nothing while it has not answered the last time.
-    pub(in super::super) fn send(&mut self, now: Timestamp) -> (Vec<Command>, Lost) {
+    /// Adds to `commands` what the store is to be told now. Nothing while it has not answered the last time.
+    pub(in super::super) fn send(&mut self, now: Timestamp, commands: &mut Vec<Command>) -> Lost {
         let mut lost = Lost::default();
         if !self.in_flight.is_empty() {
-            return (Vec::new(), lost);
+            return lost;
         }
-        for owed in std::mem::take(&mut self.unsent) {
+        for owed in self.unsent.drain(..) {
             if owed.hits == 0 {
                 continue;
             }
@@ -36,7 +36,8 @@ impl Cell {
             at: owed.at,
             op: Op::Add { hits: owed.hits },
         };
-        (self.in_flight.iter().map(command).collect(), lost)
+        commands.extend(self.in_flight.iter().map(command));
+        lost
     }
 
     /// The store has carried out, or not, what it was told with the last [`Cell::send`]. What was certainly not
