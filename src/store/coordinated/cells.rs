@@ -29,7 +29,7 @@ pub(super) struct Cells {
 
 impl Cells {
     pub(super) fn new(max: usize) -> Self {
-        let shards = max.div_ceil(CELLS_PER_SHARD).next_power_of_two().min(1024);
+        let shards = max.div_ceil(CELLS_PER_SHARD).next_power_of_two();
         Self {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             most_in_a_shard: max.div_ceil(shards).max(1),

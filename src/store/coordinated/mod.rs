@@ -337,16 +337,9 @@ impl<R: Remote> Inner<R> {
     /// Runs `act` on the cell of `ask`, made if there is none, and puts it on the list if it then has something to tell.
     fn with_cell<T>(&self, ask: &Ask<'_>, now: Timestamp, act: impl FnOnce(&mut Cell) -> T) -> T {
         let mut shard = self.cells.lock(ask.key);
-        if !shard.contains_key(&ask.key) {
-            if self.cells.make_room(&mut shard) {
-                self.figures.forgotten.add(1);
-            }
-            let interval = ask.rule.get().coordination.sync_interval.unwrap_or(self.settings.sync_interval);
-            self.shortest_interval.fetch_min(interval.as_nanos(), Ordering::Relaxed);
-            shard.insert(ask.key, Cell::new(Arc::new(Target::of(ask)), interval, now));
-        }
-        let Some(cell) = shard.get_mut(&ask.key) else {
-            unreachable!("it was there or has been put there");
+        let cell = match shard.get_mut(&ask.key) {
+            Some(cell) => cell,
+            None => self.new_cell(&mut shard, ask, now),
         };
         if !cell.target.is_of(ask) {
             cell.adopt(&Arc::new(Target::of(ask)), now);
@@ -355,6 +348,15 @@ impl<R: Remote> Inner<R> {
         let done = act(cell);
         self.list(ask.key, cell, now);
         done
+    }
+
+    fn new_cell<'a>(&self, shard: &'a mut cells::Shard, ask: &Ask<'_>, now: Timestamp) -> &'a mut Cell {
+        if self.cells.make_room(shard) {
+            self.figures.forgotten.add(1);
+        }
+        let interval = ask.rule.get().coordination.sync_interval.unwrap_or(self.settings.sync_interval);
+        self.shortest_interval.fetch_min(interval.as_nanos(), Ordering::Relaxed);
+        shard.entry(ask.key).or_insert_with(|| Cell::new(Arc::new(Target::of(ask)), interval, now))
     }
 
     /// Puts a cell on the list of those that have something to tell, at once if it must be.

@@ -8,6 +8,7 @@ mod shard;
 use std::{
     future,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    time::Instant,
 };
 
 use parking_lot::{Mutex, MutexGuard};
@@ -15,7 +16,10 @@ use smallvec::SmallVec;
 
 use self::shard::{Shard, Undo};
 use super::{Store, StoreError, Takens};
-use crate::limit::{Ask, CounterKey, Refused, Scope, Timestamp};
+use crate::{
+    limit::{Ask, CounterKey, Refused, Scope, Timestamp},
+    observe::histogram::{Distribution, Histogram},
+};
 
 /// Counters that one shard is meant for. Few enough that growing its table, which moves all of them under the lock,
 /// stays well below a millisecond.
@@ -34,6 +38,8 @@ pub struct MemoryStore {
     live: AtomicUsize,
     dropped: AtomicU64,
     swept: AtomicU64,
+    /// For how long sweeping held a lock.
+    holds: Box<Histogram>,
 }
 
 /// How full a [`MemoryStore`] is.
@@ -63,7 +69,14 @@ impl MemoryStore {
             live: AtomicUsize::new(0),
             dropped: AtomicU64::new(0),
             swept: AtomicU64::new(0),
+            holds: Box::default(),
         }
+    }
+
+    /// For how long sweeping held a lock, each time that it did: as long may a decision have waited.
+    #[must_use]
+    pub fn sweep_holds(&self) -> Distribution {
+        self.holds.get()
     }
 
     /// How full it is.
@@ -90,7 +103,11 @@ impl MemoryStore {
         let shard = &self.shards[step % self.shards.len()];
         let mut from = Some(0);
         while let Some(start) = from {
-            let (next, swept) = shard.lock().sweep(start, SWEEP_STRIDE, now);
+            let mut shard = shard.lock();
+            let begun = Instant::now();
+            let (next, swept) = shard.sweep(start, SWEEP_STRIDE, now);
+            drop(shard);
+            self.holds.record(begun.elapsed());
             self.live.fetch_sub(swept, Ordering::Relaxed);
             self.swept.fetch_add(swept as u64, Ordering::Relaxed);
             from = next;

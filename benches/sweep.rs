@@ -1,0 +1,82 @@
+//! Whether anybody waits for the sweep of a large store: ten million counters that have all expired are taken out, as fast as
+//! that goes, while another thread decides.
+//!
+//! `cargo bench --bench sweep`
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use weir::{
+    limit::{
+        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Node, Period, Request, Rule, RuleSet, Scope,
+        Timestamp, Values,
+    },
+    observe::histogram::{BOUNDS, Distribution, Histogram},
+    store::MemoryStore,
+};
+
+const COUNTERS: usize = 10_000_000;
+
+/// When the counters are made, and when all of them have expired.
+const THEN: Timestamp = Timestamp::from_secs(1_000_000);
+const NOW: Timestamp = Timestamp::from_secs(1_000_100);
+
+fn rules() -> RuleSet {
+    let rule = Some(Rule::new(Limit::reference(1_000, Period::from_secs(60))));
+    let node = Node { rule, ..Node::new("tenant", Values::Any) };
+    RuleSet::new(&[Domain { name: "shop".into(), nodes: vec![node] }], KeyHasher::random())
+}
+
+/// Decides about tenant number `i`, and tells how long that took.
+fn decide(store: &MemoryStore, rules: &RuleSet, i: usize, now: Timestamp) -> Duration {
+    let tenant = i.to_string();
+    let entries = [Entry { key: "tenant", value: &tenant }].into_iter().collect();
+    let descriptor = Descriptor { entries, ..Descriptor::default() };
+    let request = Request { domain: "shop", descriptors: [descriptor].into_iter().collect(), hits: 1 };
+    let begun = Instant::now();
+    let matched = Matched::new(rules, &request);
+    let taken = store.decide(&matched.asks, Scope::Descriptor, now);
+    let took = begun.elapsed();
+    assert!(!taken[0].over);
+    took
+}
+
+fn main() {
+    let (rules, store) = (rules(), MemoryStore::new(2 * COUNTERS));
+    let filling = Histogram::default();
+    for i in 0..COUNTERS {
+        filling.record(decide(&store, &rules, i, THEN));
+    }
+    assert_eq!(store.usage().live, COUNTERS);
+    print("decisions while the store grows to ten million counters", &filling.get());
+
+    let (sweeping, deciding) = (AtomicBool::new(true), Histogram::default());
+    let took = thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in (0..COUNTERS).cycle().step_by(7) {
+                if !sweeping.load(Ordering::Relaxed) {
+                    return;
+                }
+                deciding.record(decide(&store, &rules, i, NOW));
+            }
+        });
+        let begun = Instant::now();
+        (0..store.sweep_steps()).for_each(|step| store.sweep_step(step, NOW));
+        sweeping.store(false, Ordering::Relaxed);
+        begun.elapsed()
+    });
+    println!("{} counters were swept in {took:?}", store.usage().swept);
+    print("decisions meanwhile", &deciding.get());
+    print("a lock was held by the sweep", &store.sweep_holds());
+}
+
+fn print(what: &str, times: &Distribution) {
+    println!("{what}:");
+    let bounds = BOUNDS.iter().map(|bound| format!("up to {bound:?}")).chain(["longer".to_owned()]);
+    for (bound, bucket) in bounds.zip(&times.buckets).filter(|(_, bucket)| bucket.count > 0) {
+        println!("  {bound:>12} {:>10}", bucket.count);
+    }
+}
