@@ -1,36 +1,29 @@
 //! What is measured.
 
 use super::{
+    bench::{Bench, Plan, fill},
     callgrind,
-    client::{Client, Load, Outcome, Until},
+    client::{Client, Load, Outcome, Target, Until},
     connection::Fault,
     entrant::Entrant,
-    machine::Machine,
+    machine::{Cores, Machine},
     message::{Asked, Shape},
     options::Options,
-    rounds::{Pace, Runner, measure},
+    redis::Redis,
+    rounds::Pace,
     rules,
     serve::Kind,
-    table::{Row, Table},
+    table::{Table, thousands},
 };
 
-const MANY_AT_ONCE: Load = Load { connections: 4, in_flight: 64 };
+const CLOSED: Plan =
+    Plan { load: Load { connections: 4, in_flight: 64 }, pace: Pace::Closed, instructions: false };
+const COUNTED: Plan = Plan { instructions: true, ..CLOSED };
+const ALONE: Plan = Plan { load: Load { connections: 1, in_flight: 1 }, ..CLOSED };
+const STEADY: Plan = Plan { pace: Pace::Open(5_000), ..CLOSED };
 
 const ONE: Asked = Asked { shape: Shape::One, rules: 1, keys: 10_000 };
-const TWO_BY_THREE: Asked = Asked { shape: Shape::TwoByThree, rules: 1, keys: 10_000 };
-
-struct Bench<'a> {
-    options: &'a Options,
-    machine: Machine,
-    table: Table,
-}
-
-/// How a case is run.
-struct Plan {
-    load: Load,
-    pace: Pace,
-    instructions: bool,
-}
+const TWO_BY_THREE: Asked = Asked { shape: Shape::TwoByThree, ..ONE };
 
 /// Runs the cases that `options` want, or the load that they want in their place.
 pub(crate) fn run(options: &Options) -> Result<(), Fault> {
@@ -41,18 +34,11 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     let machine = Machine::new();
     eprintln!("{}", machine.take_last());
     if let Some(target) = &options.target {
-        let mut client = Client::connect(target, options.load(), options.asked())?;
-        let outcome = match (options.pace(), options.requests) {
-            (_, Some(requests)) => client.closed(Until::Requests(requests))?,
-            (Pace::Closed, None) => client.closed(Until::Elapsed(options.time()))?,
-            (Pace::Open(rate), None) => client.open(rate, options.time())?,
-        };
-        print(&outcome);
-        return Ok(());
+        return load(target, options);
     }
     let mut bench = Bench { options, machine, table: Table::default() };
     if options.wants_instructions() && !callgrind::is_here() {
-        bench.table.note("instructions were not counted: that needs valgrind");
+        bench.table.note("Instructions were not counted: that needs valgrind.");
     }
     bench.all()?;
     if options.write {
@@ -62,68 +48,121 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     Ok(())
 }
 
-fn print(outcome: &Outcome) {
-    let Outcome { requests, elapsed, latencies } = outcome;
+/// Loads a server that runs already.
+fn load(target: &Target, options: &Options) -> Result<(), Fault> {
+    let mut client = Client::connect(target, options.load(), options.asked())?;
+    let Outcome { requests, elapsed, latencies } = match (options.pace(), options.requests) {
+        (_, Some(requests)) => client.closed(Until::Requests(requests))?,
+        (Pace::Closed, None) => client.closed(Until::Elapsed(options.time()))?,
+        (Pace::Open(rate), None) => client.open(rate, options.time())?,
+    };
     println!("{requests} requests in {elapsed:.2?}");
     for (name, per_mille) in [("p50", 500), ("p99", 990), ("p99.9", 999)] {
         println!("{name} {:.1?}", latencies.at(per_mille));
     }
+    Ok(())
 }
 
 impl Bench<'_> {
     fn all(&mut self) -> Result<(), Fault> {
-        let closed = |instructions| Plan { load: MANY_AT_ONCE, pace: Pace::Closed, instructions };
+        self.compared()?;
+        self.grown()?;
+        self.counters()?;
+        self.case("cores", Plan { load: Load { connections: 8, in_flight: 64 }, ..CLOSED }, || {
+            let two = Entrant::weir("weir, two processors, one of them the client's", ONE, "");
+            vec![Entrant::weir("weir, one processor", ONE, ""), two.on(Cores::Two)]
+        })?;
+        self.together()?;
+        self.idle();
+        Ok(())
+    }
+
+    /// weir beside those that decide nothing.
+    fn compared(&mut self) -> Result<(), Fault> {
         let comparison = |kind| Entrant::comparison(kind, ONE);
-        self.compare("one descriptor", &closed(true), || {
+        self.case("one descriptor", COUNTED, || {
             vec![
                 comparison(Kind::H2),
-                comparison(Kind::H2Spawn),
                 comparison(Kind::Tonic),
                 comparison(Kind::TonicCurrentThread),
                 Entrant::weir("weir", ONE, ""),
             ]
         })?;
-        self.compare("two descriptors of three entries, two tiers", &closed(true), || {
+        self.case("two descriptors of three entries, two tiers", COUNTED, || {
             vec![Entrant::comparison(Kind::H2, TWO_BY_THREE), Entrant::weir("weir", TWO_BY_THREE, "")]
+        })?;
+        self.case("one at a time", ALONE, || {
+            vec![comparison(Kind::H2), comparison(Kind::Tonic), Entrant::weir("weir", ONE, "")]
+        })?;
+        self.case("5,000 a second", STEADY, || {
+            vec![comparison(Kind::H2), comparison(Kind::Tonic), Entrant::weir("weir", ONE, "")]
+        })?;
+        self.case("the comparison itself", CLOSED, || vec![comparison(Kind::H2), comparison(Kind::H2Spawn)])
+    }
+
+    /// weir with few rules and with many.
+    fn grown(&mut self) -> Result<(), Fault> {
+        self.case("rules", CLOSED, || {
+            let weir = |rules: u32| {
+                Entrant::weir(format!("weir, {}", thousands(rules.into())), Asked { rules, ..ONE }, "")
+            };
+            [1, 100, 10_000].map(weir).into()
         })
     }
 
-    /// Runs a case, if it is wanted.
-    fn compare(
-        &mut self,
-        case: &str,
-        plan: &Plan,
-        entrants: impl FnOnce() -> Vec<Entrant>,
-    ) -> Result<(), Fault> {
-        if !self.options.wants(case) {
+    /// weir with one counter and with many, and what those hold.
+    fn counters(&mut self) -> Result<(), Fault> {
+        const NAME: &str = "counters";
+        const MANY: u32 = 1_000_000;
+        if !self.options.wants(NAME) {
             return Ok(());
         }
-        let entrants = entrants();
-        let runner = |entrant: &Entrant| {
-            Runner::new(&*entrant.name, entrant.start(&self.machine, &[]), plan.load, entrant.asked)
+        let weir = |keys: u32| {
+            let name = format!("weir, {}", thousands(keys.into()));
+            Entrant::weir(name, Asked { keys, ..ONE }, "").with("WEIR_MAX_COUNTERS", "2000000")
         };
-        let mut runners = entrants.iter().map(runner).collect::<Result<Vec<_>, _>>()?;
-        let figures = measure(&mut runners, plan.pace, self.options.effort())?;
-        drop(runners);
-        let counts = match plan.instructions && self.options.wants_instructions() && callgrind::is_here() {
-            true => self.instructions(&entrants)?,
-            false => vec![None; entrants.len()],
-        };
-        let rows =
-            figures.into_iter().zip(counts).map(|(figures, instructions)| Row { figures, instructions });
-        self.table.add(case, &rows.collect::<Vec<_>>());
+        let entrants = [1, MANY].map(weir);
+        let runners = self.runners(CLOSED, &entrants)?;
+        let before = runners[1].server.resident();
+        fill(&runners[1], &entrants[1])?;
+        let held = runners[1].server.resident() - before;
+        let live = runners[1].server.metric("weir_counters_live");
+        if live != Some(MANY.into()) {
+            return Err(Fault::Unexpected(format!("that it holds {live:?} counters")));
+        }
+        self.run(NAME, CLOSED, &entrants, runners)?;
+        let note = format!("{MANY} counters made the process grow by {} bytes each.", held / u64::from(MANY));
+        self.table.note(&note);
         Ok(())
     }
 
-    /// Instructions of each, and how many times those of the first.
-    fn instructions(&self, entrants: &[Entrant]) -> Result<Vec<Option<(u64, f64)>>, Fault> {
-        let mut counts = Vec::new();
-        for entrant in entrants {
-            let start = |wrapper: &[&str]| entrant.start(&self.machine, wrapper);
-            counts.push(callgrind::instructions(entrant.asked, start)?);
+    /// The ways of counting together.
+    fn together(&mut self) -> Result<(), Fault> {
+        const NAME: &str = "coordination";
+        if !self.options.wants(NAME) {
+            return Ok(());
         }
-        #[expect(clippy::cast_precision_loss, reason = "a ratio to read")]
-        let to_first = |count: u64| count as f64 / counts[0] as f64;
-        Ok(counts.iter().map(|count| Some((*count, to_first(*count)))).collect())
+        let Some(redis) = Redis::start() else {
+            self.table.note("Counting together was not measured: that needs redis-server.");
+            return Ok(());
+        };
+        self.case(NAME, CLOSED, || {
+            let way = |way: &str| {
+                let weir = Entrant::weir(format!("weir, {way}"), ONE, &format!(", coordination: {way}"));
+                // each shares its counters with nobody
+                let weir = weir.with("REDIS_URL", redis.url()).with("CACHE_KEY_PREFIX", way);
+                // what is measured is Redis, and not deciding without it
+                weir.with("WEIR_DECISION_BUDGET", "1s")
+            };
+            let memory = Entrant::weir("weir, in memory", ONE, "");
+            [memory].into_iter().chain(["interval", "lease", "strict"].map(way)).collect()
+        })
+    }
+
+    fn idle(&mut self) {
+        if self.options.wants("idle") {
+            let resident = Entrant::weir("weir", ONE, "").start(&self.machine, &[]).resident();
+            self.table.note(&format!("A weir that has just been started holds {} kB.", resident / 1024));
+        }
     }
 }

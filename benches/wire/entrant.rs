@@ -54,6 +54,10 @@ impl Entrant {
         self
     }
 
+    pub(crate) fn needs_redis(&self) -> bool {
+        matches!(&self.program, Program::Weir { variables, .. } if variables.iter().any(|(name, _)| *name == "REDIS_URL"))
+    }
+
     /// Starts it; `wrapper` is a program that runs it, with its arguments, or nothing.
     pub(crate) fn start(&self, machine: &Machine, wrapper: &[&str]) -> Server {
         match &self.program {

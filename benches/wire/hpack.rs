@@ -1,66 +1,35 @@
 //! As much of HPACK (RFC 7541) as a client needs that always sends the same headers, and wants to know of an answer
 //! whether its `grpc-status` is 0.
 
-/// The method that Envoy calls.
-const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+/// The headers of a connection's first request, as an Envoy 1.40 sends them to a cluster `ratelimit`: it was recorded. `te`,
+/// `grpc-timeout`, `content-type`, `x-envoy-internal`, `x-forwarded-for` and `x-envoy-expected-rq-timeout-ms` go into the
+/// server's dynamic table with `:authority`. `:path` never does: it is spelled in every request, in Huffman's code.
+const FIRST: &str = "\
+    8304ab60b5773fa5d05b3b98855ec1a4b41a93257eecafb4692e735264ee2d9dcc42b1ba73db449b4692e735264f\
+    4186b0692d06a4c98640027465864d833505b11f40899acac8b24d494f6a7f8210295f8b1d75d0620d263d4c4d6564\
+    408cf2b16aee7f4b1aa496ca8747834d9697408bf2b4a7b3c0ec90b22d29ec870be25c0b89717f\
+    4096f2b16aee7f4b17cd65224b22d6765926a4a7b52b528f023230";
+
+/// Of every later one.
+const LATER: &str = "\
+    8304ab60b5773fa5d05b3b98855ec1a4b41a93257eecafb4692e735264ee2d9dcc42b1ba73db449b4692e735264f\
+    c486c3c2c1c0bfbe";
 
 /// Entries of the static table.
-const METHOD_POST: u8 = 3;
-const SCHEME_HTTP: u8 = 6;
 const STATIC_ENTRIES: usize = 61;
 
 const INDEXED: u8 = 0x80;
 const LITERAL_INDEXED: u8 = 0x40;
 const SIZE_UPDATE: u8 = 0x20;
 
-/// A name is either an entry of the static table, or spelled.
-enum Name {
-    Known(u8),
-    Spelled(&'static str),
-}
-
-/// What an Envoy sends with each question besides method and scheme.
-fn literals(authority: &str) -> [(Name, &str); 7] {
-    [
-        (Name::Known(4), PATH),
-        (Name::Known(1), authority),
-        (Name::Spelled("te"), "trailers"),
-        (Name::Spelled("grpc-timeout"), "20m"),
-        (Name::Known(31), "application/grpc"),
-        (Name::Spelled("x-envoy-internal"), "true"),
-        (Name::Spelled("x-forwarded-for"), "10.1.2.3"),
-    ]
-}
-
-/// The header blocks of a connection's first request, which fills the dynamic table of the server, and of every later
-/// one, which refers to it.
-pub(crate) fn request_blocks(authority: &str) -> (Vec<u8>, Vec<u8>) {
-    let literals = literals(authority);
-    let mut first = vec![INDEXED | METHOD_POST, INDEXED | SCHEME_HTTP];
-    let mut later = first.clone();
-    let mut index = INDEXED | 61;
-    index += u8::try_from(literals.len()).expect("they are few");
-    for (name, value) in &literals {
-        match name {
-            Name::Known(index) => first.push(LITERAL_INDEXED | index),
-            Name::Spelled(name) => {
-                first.push(LITERAL_INDEXED);
-                spell(name, &mut first);
-            }
-        }
-        spell(value, &mut first);
-        // what was put in last has the lowest index
-        later.push(index);
-        index -= 1;
-    }
-    (first, later)
-}
-
-/// A string without Huffman's code, shorter than 127 bytes.
-fn spell(text: &str, out: &mut Vec<u8>) {
-    let length = u8::try_from(text.len()).ok().filter(|length| *length < 0x7f);
-    out.push(length.expect("a short text"));
-    out.extend_from_slice(text.as_bytes());
+/// The header blocks of a connection's first request, and of every later one.
+pub(crate) fn request_blocks() -> [Vec<u8>; 2] {
+    let digit = |character: u8| match character {
+        b'0'..=b'9' => character - b'0',
+        _ => character - b'a' + 10,
+    };
+    let byte = |[high, low]: &[u8; 2]| digit(*high) << 4 | digit(*low);
+    [FIRST, LATER].map(|text| text.as_bytes().as_chunks().0.iter().map(byte).collect())
 }
 
 /// What a header says, as far as anybody cares.

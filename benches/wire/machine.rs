@@ -63,9 +63,9 @@ impl Machine {
 fn numbers(list: &str) -> Vec<u32> {
     let mut numbers = Vec::new();
     for part in list.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse()) {
-            numbers.extend(first..=last);
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(from), Ok(to)) = (from.parse::<u32>(), to.parse()) {
+            numbers.extend(from..=to);
         }
     }
     numbers

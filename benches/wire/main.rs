@@ -3,6 +3,7 @@
 //!
 //! `cargo bench --bench wire -- --help`; `docs/performance.md` has its figures and says how they are meant.
 
+mod bench;
 mod callgrind;
 mod cases;
 mod client;
@@ -14,6 +15,7 @@ mod hpack;
 mod machine;
 mod message;
 mod options;
+mod redis;
 mod rounds;
 mod rules;
 mod serve;

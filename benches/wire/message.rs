@@ -27,6 +27,8 @@ pub(crate) enum Shape {
     /// Two descriptors of three entries each.
     #[value(name = "2x3")]
     TwoByThree,
+    /// A hundred descriptors of one entry, each about the key after the one before: the quickest way to make counters.
+    Hundred,
 }
 
 /// Which requests are made.
@@ -35,7 +37,7 @@ pub(crate) struct Asked {
     pub(crate) shape: Shape,
     /// Rules that they meet, in turn with the keys; at most 100,000.
     pub(crate) rules: u32,
-    /// Keys that are asked about, each as often as any other; at most 10,000,000.
+    /// Keys that are asked about, each as often as any other; at most 9,999,900.
     pub(crate) keys: u32,
 }
 
@@ -45,6 +47,7 @@ pub(crate) struct Requests {
     first: Template,
     later: Template,
     random: u64,
+    next: u32,
 }
 
 /// The frames HEADERS and DATA of one request.
@@ -58,19 +61,25 @@ struct Template {
 
 impl Shape {
     pub(crate) fn descriptors(self) -> usize {
+        self.entries().len()
+    }
+
+    /// Keys that a request is about.
+    fn keys(self) -> u32 {
         match self {
-            Self::One => 1,
-            Self::TwoByThree => 2,
+            Self::One | Self::TwoByThree => 1,
+            Self::Hundred => 100,
         }
     }
 
-    fn entries(self) -> &'static [&'static [(&'static str, &'static str)]] {
+    /// Of each descriptor, with marks where numbers belong.
+    fn entries(self) -> Vec<Vec<(&'static str, &'static str)>> {
+        let one = vec![("api-@@@@@", "user-#######")];
+        let three = |path| vec![("tenant", "tenant-#######"), ("path", path), ("method", "GET")];
         match self {
-            Self::One => &[&[("api-@@@@@", "user-#######")]],
-            Self::TwoByThree => &[
-                &[("tenant", "tenant-#######"), ("path", "/v1/organizations"), ("method", "GET")],
-                &[("tenant", "tenant-#######"), ("path", "/v1/organizations/products"), ("method", "GET")],
-            ],
+            Self::One => vec![one],
+            Self::TwoByThree => vec![three("/v1/organizations"), three("/v1/organizations/products")],
+            Self::Hundred => vec![one; 100],
         }
     }
 }
@@ -78,30 +87,37 @@ impl Shape {
 impl Asked {
     /// The message, with marks where numbers belong.
     fn message(self) -> RateLimitRequest {
-        let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
-        let descriptor = |entries: &&[(&str, &str)]| RateLimitDescriptor {
-            entries: entries.iter().map(entry).collect(),
+        let entry = |(key, value): (&str, &str)| Entry { key: key.into(), value: value.into() };
+        let descriptor = |entries: Vec<_>| RateLimitDescriptor {
+            entries: entries.into_iter().map(entry).collect(),
             ..RateLimitDescriptor::default()
         };
         RateLimitRequest {
             domain: DOMAIN.into(),
-            descriptors: self.shape.entries().iter().map(descriptor).collect(),
+            descriptors: self.shape.entries().into_iter().map(descriptor).collect(),
             hits_addend: 0,
         }
+    }
+
+    /// What asks about each of the same keys, in turn, with the fewest requests; and how many those are.
+    pub(crate) fn filling(self) -> (Self, u64) {
+        let shape = Shape::Hundred;
+        (Self { shape, ..self }, self.keys.div_ceil(shape.keys()).into())
     }
 }
 
 // === impl Requests ===
 
 impl Requests {
-    pub(crate) fn new(asked: Asked, authority: &str) -> Self {
-        let (first, later) = hpack::request_blocks(authority);
+    pub(crate) fn new(asked: Asked) -> Self {
+        let [first, later] = hpack::request_blocks();
         let message = asked.message().encode_to_vec();
         Self {
             asked,
             first: Template::new(&first, &message),
             later: Template::new(&later, &message),
             random: 0x9e37_79b9_7f4a_7c15,
+            next: 0,
         }
     }
 
@@ -110,7 +126,7 @@ impl Requests {
         self.later.bytes.len() - self.later.streams[1] - 4
     }
 
-    /// Writes the request on `stream` about the next key; `first` is whether the connection has had none before.
+    /// Writes the request on `stream` about the next keys; `first` is whether the connection has had none before.
     pub(crate) fn write(&mut self, stream: u32, first: bool, out: &mut Vec<u8>) {
         let key = self.next_key();
         let template = if first { &self.first } else { &self.later };
@@ -120,16 +136,24 @@ impl Requests {
         for place in template.streams {
             bytes[place..place + 4].copy_from_slice(&stream.to_be_bytes());
         }
-        for place in &template.keys {
-            digits(key, &mut bytes[*place..place + KEY.len()]);
+        let step = u32::from(self.asked.shape.keys() > 1);
+        let nth = |number: usize| key + step * u32::try_from(number).unwrap_or(0);
+        for (number, place) in template.keys.iter().enumerate() {
+            digits(nth(number), &mut bytes[*place..place + KEY.len()]);
         }
-        for place in &template.rules {
-            digits(key % self.asked.rules, &mut bytes[*place..place + RULE.len()]);
+        for (number, place) in template.rules.iter().enumerate() {
+            digits(nth(number) % self.asked.rules, &mut bytes[*place..place + RULE.len()]);
         }
     }
 
-    /// Marsaglia's xorshift, spread over the keys by the upper half of a product.
+    /// The next in turn, where requests are about several; else any. The numbers are Marsaglia's xorshift, spread over the
+    /// keys by the upper half of a product.
     fn next_key(&mut self) -> u32 {
+        let several = self.asked.shape.keys();
+        if several > 1 {
+            self.next = (self.next + several) % self.asked.keys;
+            return self.next;
+        }
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

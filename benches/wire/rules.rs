@@ -17,7 +17,7 @@ pub(crate) fn write(asked: Asked, more: &str) -> TempDir {
 pub(crate) fn text(asked: Asked, more: &str) -> String {
     let mut text = format!("domain: {DOMAIN}\ndescriptors:\n");
     match asked.shape {
-        Shape::One => {
+        Shape::One | Shape::Hundred => {
             for rule in 0..asked.rules {
                 let limit = format!("{{ requests: 4000000000, per: 365d{more} }}");
                 // to write to a text cannot fail

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, fs, io, path::Path, time::Duration};
 use super::rounds::Figures;
 
 const HEAD: &str = "\
-| case | server | requests/s | CPU, µs | of the first | instructions | of the first | p50, µs | p99, µs | p99.9, µs |
+| case | server | requests/s | CPU, µs | x | instructions | x | p50, µs | p99, µs | p99.9, µs |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 ";
 
