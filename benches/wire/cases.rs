@@ -4,6 +4,7 @@ use super::{
     bench::{Bench, Plan, fill},
     callgrind,
     client::{Client, Load, Outcome, Target, Until},
+    comparison::Kind,
     connection::Fault,
     entrant::Entrant,
     machine::{Cores, Machine},
@@ -11,8 +12,7 @@ use super::{
     options::Options,
     redis::Redis,
     rounds::Pace,
-    rules,
-    serve::Kind,
+    rules, server,
     table::{Table, thousands},
 };
 
@@ -35,6 +35,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     eprintln!("{}", machine.take_last());
     if let Some(target) = &options.target {
         return load(target, options);
+    }
+    if !options.as_built {
+        server::build_comparisons()?;
     }
     let mut bench = Bench { options, machine, table: Table::default() };
     if options.wants_instructions() && !callgrind::is_here() {
@@ -147,15 +150,18 @@ impl Bench<'_> {
             return Ok(());
         };
         self.case(NAME, CLOSED, || {
-            let way = |way: &str| {
-                let weir = Entrant::weir(format!("weir, {way}"), ONE, &format!(", coordination: {way}"));
+            let way = |(way, asked): (&str, Asked)| {
+                let name = format!("weir, {way}, {} keys", thousands(asked.keys.into()));
                 // each shares its counters with nobody
-                let weir = weir.with("REDIS_URL", redis.url()).with("CACHE_KEY_PREFIX", way);
+                let weir = Entrant::weir(&*name, asked, &format!(", coordination: {way}"));
+                let weir = weir.with("REDIS_URL", redis.url()).with("CACHE_KEY_PREFIX", name);
                 // what is measured is Redis, and not deciding without it
                 weir.with("WEIR_DECISION_BUDGET", "1s")
             };
             let memory = Entrant::weir("weir, in memory", ONE, "");
-            [memory].into_iter().chain(["interval", "lease", "strict"].map(way)).collect()
+            let few = Asked { keys: 100, ..ONE };
+            let all = [("interval", ONE), ("interval", few), ("lease", ONE), ("lease", few), ("strict", ONE)];
+            [memory].into_iter().chain(all.map(way)).collect()
         })
     }
 

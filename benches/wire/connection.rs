@@ -27,6 +27,8 @@ pub(crate) enum Fault {
     Unexpected(String),
     #[error("the server answered a request with an error, or with nothing like an answer: {0}")]
     Answer(String),
+    #[error("{0} cannot be built")]
+    Build(&'static str),
     #[error("nothing was answered for {0:?}")]
     Silent(std::time::Duration),
 }

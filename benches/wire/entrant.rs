@@ -3,10 +3,10 @@
 use tempfile::TempDir;
 
 use super::{
+    comparison::Kind,
     machine::{Cores, Machine},
     message::Asked,
     rules,
-    serve::Kind,
     server::{Server, Weir},
 };
 
@@ -25,7 +25,13 @@ enum Program {
 impl Entrant {
     /// What weir is compared with.
     pub(crate) fn comparison(kind: Kind, asked: Asked) -> Self {
-        Self { name: kind.name().into(), asked, program: Program::Comparison(kind) }
+        let name = match kind {
+            Kind::H2 => "bare h2",
+            Kind::H2Spawn => "bare h2, a task a request",
+            Kind::Tonic => "tonic, doing nothing",
+            Kind::TonicCurrentThread => "tonic, current-thread",
+        };
+        Self { name: name.into(), asked, program: Program::Comparison(kind) }
     }
 
     /// weir on one processor, counting in memory; `more` is put into each `rate_limit`.

@@ -7,6 +7,7 @@ mod bench;
 mod callgrind;
 mod cases;
 mod client;
+mod comparison;
 mod connection;
 mod entrant;
 mod frame;
@@ -18,32 +19,18 @@ mod options;
 mod redis;
 mod rounds;
 mod rules;
-mod serve;
 mod server;
 mod table;
 
-use std::process::ExitCode;
+use std::{error::Error as _, process::ExitCode};
 
 use clap::Parser as _;
 
 use crate::options::Options;
 
 fn main() -> ExitCode {
-    let options = Options::parse();
-    if let Some(kind) = options.serve {
-        return match serve::run(kind, options.descriptors) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{error}");
-                ExitCode::FAILURE
-            }
-        };
-    }
-    match cases::run(&options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(fault) => {
-            eprintln!("{fault}: {fault:?}");
-            ExitCode::FAILURE
-        }
-    }
+    let Err(error) = cases::run(&Options::parse()) else { return ExitCode::SUCCESS };
+    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+    eprintln!("{error}{cause}");
+    ExitCode::FAILURE
 }

@@ -6,11 +6,11 @@ use weir::proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
     service::ratelimit::v3::{
         RateLimitRequest, RateLimitResponse,
-        rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
+        rate_limit_response::{Code, DescriptorStatus},
     },
 };
 
-use super::{frame, hpack};
+use super::{comparison::grpc, frame, hpack};
 
 /// The domain of all rules.
 pub(crate) const DOMAIN: &str = "bench";
@@ -176,14 +176,6 @@ impl Template {
     }
 }
 
-/// The message with what gRPC puts before it.
-pub(crate) fn grpc(message: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0];
-    bytes.extend_from_slice(&u32::try_from(message.len()).expect("a short message").to_be_bytes());
-    bytes.extend_from_slice(message);
-    bytes
-}
-
 fn places(bytes: &[u8], mark: &[u8]) -> Vec<usize> {
     let windows = bytes.windows(mark.len()).enumerate();
     windows.filter(|(_, window)| *window == mark).map(|(place, _)| place).collect()
@@ -197,25 +189,6 @@ fn digits(mut number: u32, out: &mut [u8]) {
 }
 
 // === answers ===
-
-/// What a server without rules answers: as long as an answer of weir to a question of so many descriptors.
-pub(crate) fn canned(descriptors: usize) -> RateLimitResponse {
-    let status = DescriptorStatus {
-        code: Code::Ok.into(),
-        current_limit: Some(RateLimit {
-            requests_per_unit: 4_000_000_000,
-            unit: Unit::Hour.into(),
-            ..RateLimit::default()
-        }),
-        limit_remaining: 3_999_999_000,
-        duration_until_reset: Some(prost_types::Duration { seconds: 1_800, nanos: 0 }),
-    };
-    RateLimitResponse {
-        overall_code: Code::Ok.into(),
-        statuses: vec![status; descriptors],
-        ..RateLimitResponse::default()
-    }
-}
 
 /// Whether `data` is an answer as it should be: let through, each descriptor by a limit.
 pub(crate) fn is_plausible(data: &[u8], asked: Asked) -> bool {

@@ -8,7 +8,6 @@ use super::{
     client::{Load, Target},
     message::{Asked, Shape},
     rounds::{Effort, Pace},
-    serve::Kind,
 };
 
 /// What a decision of weir costs over the wire, beside servers that decide nothing.
@@ -25,6 +24,10 @@ pub(crate) struct Options {
     /// Leaves out what needs valgrind, and minutes.
     #[arg(long)]
     no_instructions: bool,
+
+    /// Takes the servers that weir is compared with as they were built last, and builds nothing.
+    #[arg(long)]
+    pub(crate) as_built: bool,
 
     /// Puts the figures into docs/performance.md as well; for all cases together only.
     #[arg(long, conflicts_with_all = ["filter", "quick", "target"])]
@@ -70,14 +73,6 @@ pub(crate) struct Options {
     /// With --target: what a request looks like.
     #[arg(long, value_enum, default_value_t = Shape::One)]
     shape: Shape,
-
-    /// Serves until standard input ends: how this program starts what it compares weir with.
-    #[arg(long, hide = true)]
-    pub(crate) serve: Option<Kind>,
-
-    /// Descriptors that the answers of --serve are about.
-    #[arg(long, hide = true, default_value_t = 1)]
-    pub(crate) descriptors: usize,
 
     /// What cargo gives every benchmark.
     #[arg(long, hide = true)]

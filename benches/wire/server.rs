@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read, Write as _},
     net::{SocketAddr, TcpStream},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::Duration,
@@ -14,9 +14,14 @@ use clap::ValueEnum as _;
 
 use super::{
     client::Target,
+    comparison::Kind,
+    connection::Fault,
     machine::{Cores, Machine},
-    serve::Kind,
 };
+
+/// The program that serves what weir is compared with. cargo builds it as an example, as it builds no benchmark: the way
+/// weir is built.
+const COMPARISONS: &str = "wire-servers";
 
 /// A process that serves. Killed when it is dropped.
 pub(crate) struct Server {
@@ -37,10 +42,9 @@ pub(crate) struct Weir<'a> {
 impl Server {
     /// Starts what weir is compared with; `wrapper` is a program that runs it, with its arguments.
     pub(crate) fn comparison(machine: &Machine, kind: Kind, descriptors: usize, wrapper: &[&str]) -> Self {
-        let this = std::env::current_exe().expect("this program knows where it is");
         let kind = kind.to_possible_value().expect("each has a name").get_name().to_owned();
-        let mut command = wrapped(machine, &this, Cores::One, wrapper);
-        command.args(["--serve", &kind, "--descriptors", &descriptors.to_string()]);
+        let mut command = wrapped(machine, &comparisons(), Cores::One, wrapper);
+        command.args([kind, descriptors.to_string()]);
         let mut child = spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let said = listening(child.stdout.take().expect("it is piped"), "listening ");
         let target = Target::parse(&said).expect("an address");
@@ -113,6 +117,23 @@ impl Server {
         }
         self.child.wait().expect("it ends");
     }
+}
+
+/// Builds the program that serves what weir is compared with, if it is not built yet.
+pub(crate) fn build_comparisons() -> Result<(), Fault> {
+    eprintln!("building {COMPARISONS}, if it is not built yet");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--release", "--locked", "--quiet", "--example", COMPARISONS]);
+    if cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status()?.success() {
+        return Ok(());
+    }
+    Err(Fault::Build(COMPARISONS))
+}
+
+/// Where cargo puts it: beside `deps`, where this program is.
+fn comparisons() -> PathBuf {
+    let this = std::env::current_exe().expect("this program knows where it is");
+    this.ancestors().nth(2).expect("a directory above").join("examples").join(COMPARISONS)
 }
 
 fn wrapped(machine: &Machine, program: &Path, cores: Cores, wrapper: &[&str]) -> Command {
