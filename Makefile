@@ -17,10 +17,10 @@ gungraun := $(or $(GUNGRAUN_RUNNER),$(tools)/gungraun-runner-$(gungraun_version)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test bench instructions lint fmt-check clippy doc deny audit tools redis
+.PHONY: help run test bench bench-write instructions lint fmt-check clippy doc deny audit tools redis
 
 help: ## lists the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
 
 run: ## serves the rules of config/, in memory
 	$(CARGO) run --release --locked
@@ -29,9 +29,12 @@ test: tools ## installs what the tests need, if it is missing, and runs all of t
 	$(CARGO) test --locked --no-fail-fast
 
 bench: redis ## runs the benchmarks (docs/performance.md)
-	$(CARGO) bench --locked --bench matching --bench counters --bench decisions --bench ways
+	$(CARGO) bench --locked --bench matching --bench counters --bench decisions --bench sweep --bench ways --bench wire
 	@if command -v valgrind > /dev/null; then $(MAKE) --no-print-directory instructions; \
 	else echo "skipped: the benchmark 'instructions' needs valgrind; once it is installed, make bench runs that, too"; fi
+
+bench-write: redis ## measures what a decision costs over the wire, and writes that to docs/performance.md
+	$(CARGO) bench --locked --bench wire -- --write
 
 instructions: | $(gungraun)
 	GUNGRAUN_RUNNER=$(abspath $(gungraun)) $(CARGO) bench --locked --bench instructions

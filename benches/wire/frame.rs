@@ -1,0 +1,79 @@
+//! The frames of HTTP/2 (RFC 9113).
+
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
+
+pub(crate) const END_STREAM: u8 = 0x1;
+/// Of SETTINGS and PING.
+pub(crate) const ACK: u8 = 0x1;
+pub(crate) const END_HEADERS: u8 = 0x4;
+pub(crate) const PADDED: u8 = 0x8;
+pub(crate) const PRIORITY: u8 = 0x20;
+
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The settings that are sent and read here.
+pub(crate) const ENABLE_PUSH: u16 = 2;
+pub(crate) const INITIAL_WINDOW_SIZE: u16 = 4;
+
+/// Both windows, until somebody says otherwise.
+pub(crate) const DEFAULT_WINDOW: u32 = 65_535;
+pub(crate) const MAX_WINDOW: u32 = 0x7fff_ffff;
+
+/// Bytes before each frame.
+pub(crate) const HEADER: usize = 9;
+
+/// A frame, as it stands in a buffer.
+pub(crate) struct Frame<'a> {
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) stream: u32,
+    pub(crate) payload: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// The frame that `bytes` begin with, if all of it is there.
+    pub(crate) fn first(bytes: &'a [u8]) -> Option<Self> {
+        let (header, rest) = bytes.split_at_checked(HEADER)?;
+        let length = usize::from(header[0]) << 16 | usize::from(header[1]) << 8 | usize::from(header[2]);
+        let payload = rest.get(..length)?;
+        let stream = u32::from_be_bytes([header[5], header[6], header[7], header[8]]) & 0x7fff_ffff;
+        Some(Self { kind: header[3], flags: header[4], stream, payload })
+    }
+
+    pub(crate) fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Its first four bytes as a number.
+    pub(crate) fn number(&self) -> Option<u32> {
+        self.payload.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
+    }
+}
+
+/// Writes what stands before a frame of `length` bytes.
+pub(crate) fn header(length: usize, kind: u8, flags: u8, stream: u32, out: &mut Vec<u8>) {
+    let length = u32::try_from(length).expect("a short frame").to_be_bytes();
+    out.extend_from_slice(&[length[1], length[2], length[3], kind, flags]);
+    out.extend_from_slice(&stream.to_be_bytes());
+}
+
+pub(crate) fn settings(settings: &[(u16, u32)], out: &mut Vec<u8>) {
+    header(settings.len() * 6, SETTINGS, 0, 0, out);
+    for (name, value) in settings {
+        out.extend_from_slice(&name.to_be_bytes());
+        out.extend_from_slice(&value.to_be_bytes());
+    }
+}
+
+/// Widens the connection's window by so many bytes.
+pub(crate) fn window_update(bytes: u32, out: &mut Vec<u8>) {
+    header(4, WINDOW_UPDATE, 0, 0, out);
+    out.extend_from_slice(&bytes.to_be_bytes());
+}

@@ -1,0 +1,136 @@
+//! As much of HPACK (RFC 7541) as a client needs that always sends the same headers, and wants to know of an answer
+//! whether its `grpc-status` is 0.
+
+/// The headers of a connection's first request, as an Envoy 1.40 sends them to a cluster `ratelimit`: it was recorded. `te`,
+/// `grpc-timeout`, `content-type`, `x-envoy-internal`, `x-forwarded-for` and `x-envoy-expected-rq-timeout-ms` go into the
+/// server's dynamic table with `:authority`. `:path` never does: it is spelled in every request, in Huffman's code.
+const FIRST: &str = "\
+    8304ab60b5773fa5d05b3b98855ec1a4b41a93257eecafb4692e735264ee2d9dcc42b1ba73db449b4692e735264f\
+    4186b0692d06a4c98640027465864d833505b11f40899acac8b24d494f6a7f8210295f8b1d75d0620d263d4c4d6564\
+    408cf2b16aee7f4b1aa496ca8747834d9697408bf2b4a7b3c0ec90b22d29ec870be25c0b89717f\
+    4096f2b16aee7f4b17cd65224b22d6765926a4a7b52b528f023230";
+
+/// Of every later one.
+const LATER: &str = "\
+    8304ab60b5773fa5d05b3b98855ec1a4b41a93257eecafb4692e735264ee2d9dcc42b1ba73db449b4692e735264f\
+    c486c3c2c1c0bfbe";
+
+/// Entries of the static table.
+const STATIC_ENTRIES: usize = 61;
+
+const INDEXED: u8 = 0x80;
+const LITERAL_INDEXED: u8 = 0x40;
+const SIZE_UPDATE: u8 = 0x20;
+
+/// The header blocks of a connection's first request, and of every later one.
+pub(crate) fn request_blocks() -> [Vec<u8>; 2] {
+    let digit = |character: u8| match character {
+        b'0'..=b'9' => character - b'0',
+        _ => character - b'a' + 10,
+    };
+    let byte = |[high, low]: &[u8; 2]| digit(*high) << 4 | digit(*low);
+    [FIRST, LATER].map(|text| text.as_bytes().as_chunks().0.iter().map(byte).collect())
+}
+
+/// What a header says, as far as anybody cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    StatusZero,
+    StatusOther,
+    Other,
+}
+
+/// The headers of answers: follows the dynamic table, though not what is driven out of it, which are headers that were
+/// not used for long.
+#[derive(Default)]
+pub(crate) struct Answers {
+    /// The dynamic table, the newest last.
+    table: Vec<Meaning>,
+}
+
+/// `grpc-status` as it may be spelled: plainly, and in Huffman's code.
+const STATUS: [&[u8]; 2] = [b"grpc-status", &[0x9a, 0xca, 0xc8, 0xb2, 0x12, 0x34, 0xda, 0x8f]];
+const ZERO: [&[u8]; 2] = [b"0", &[0x07]];
+
+impl Answers {
+    /// Reads a block of headers: whether it says that `grpc-status` is 0, or nothing if it does not mention it.
+    /// `Err` when it is no HPACK.
+    pub(crate) fn read(&mut self, mut block: &[u8]) -> Result<Option<bool>, Malformed> {
+        let mut zero = None;
+        while let Some(first) = block.first().copied() {
+            let meaning = if first & INDEXED != 0 {
+                self.entry(integer(&mut block, 7)?)?
+            } else if first & LITERAL_INDEXED != 0 {
+                let meaning = self.literal(&mut block, 6)?;
+                self.table.push(meaning);
+                meaning
+            } else if first & SIZE_UPDATE != 0 {
+                integer(&mut block, 5)?;
+                Meaning::Other
+            } else {
+                self.literal(&mut block, 4)?
+            };
+            match meaning {
+                Meaning::StatusZero => zero = Some(true),
+                Meaning::StatusOther => zero = Some(false),
+                Meaning::Other => {}
+            }
+        }
+        Ok(zero)
+    }
+
+    fn entry(&self, index: usize) -> Result<Meaning, Malformed> {
+        if index <= STATIC_ENTRIES {
+            return Ok(Meaning::Other);
+        }
+        let place = self.table.len().checked_sub(index - STATIC_ENTRIES).ok_or(Malformed)?;
+        Ok(self.table[place])
+    }
+
+    fn literal(&self, block: &mut &[u8], prefix: u32) -> Result<Meaning, Malformed> {
+        let is_status = match integer(block, prefix)? {
+            0 => STATUS.contains(&string(block)?),
+            index => self.entry(index)? != Meaning::Other,
+        };
+        let value = string(block)?;
+        Ok(match is_status {
+            false => Meaning::Other,
+            true if ZERO.contains(&value) => Meaning::StatusZero,
+            true => Meaning::StatusOther,
+        })
+    }
+}
+
+/// A block that is no HPACK, or refers to what was never sent.
+#[derive(Debug)]
+pub(crate) struct Malformed;
+
+fn integer(block: &mut &[u8], prefix: u32) -> Result<usize, Malformed> {
+    let most = (1_usize << prefix) - 1;
+    let mut value = usize::from(byte(block)?) & most;
+    if value < most {
+        return Ok(value);
+    }
+    for shift in (0..28).step_by(7) {
+        let next = byte(block)?;
+        value += usize::from(next & 0x7f) << shift;
+        if next & 0x80 == 0 {
+            return Ok(value);
+        }
+    }
+    Err(Malformed)
+}
+
+/// The bytes of a string, in whichever code they are.
+fn string<'a>(block: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {
+    let length = integer(block, 7)?;
+    let (text, rest) = block.split_at_checked(length).ok_or(Malformed)?;
+    *block = rest;
+    Ok(text)
+}
+
+fn byte(block: &mut &[u8]) -> Result<u8, Malformed> {
+    let (first, rest) = block.split_first().ok_or(Malformed)?;
+    *block = rest;
+    Ok(*first)
+}

@@ -1,0 +1,36 @@
+//! What a decision costs over the wire: weir as its users run it, beside servers that decide nothing, all under the same
+//! load.
+//!
+//! `cargo bench --bench wire -- --help`; `docs/performance.md` has its figures and says how they are meant.
+
+mod bench;
+mod callgrind;
+mod cases;
+mod client;
+mod comparison;
+mod connection;
+mod entrant;
+mod frame;
+mod histogram;
+mod hpack;
+mod machine;
+mod message;
+mod options;
+mod redis;
+mod rounds;
+mod rules;
+mod server;
+mod table;
+
+use std::{error::Error as _, process::ExitCode};
+
+use clap::Parser as _;
+
+use crate::options::Options;
+
+fn main() -> ExitCode {
+    let Err(error) = cases::run(&Options::parse()) else { return ExitCode::SUCCESS };
+    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+    eprintln!("{error}{cause}");
+    ExitCode::FAILURE
+}

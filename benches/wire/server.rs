@@ -1,0 +1,178 @@
+//! A server as a process of its own, and what the system says of it.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read, Write as _},
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use clap::ValueEnum as _;
+
+use super::{
+    client::Target,
+    comparison::Kind,
+    connection::Fault,
+    machine::{Cores, Machine},
+};
+
+/// The program that serves what weir is compared with. cargo builds it as an example, as it builds no benchmark: the way
+/// weir is built.
+const COMPARISONS: &str = "wire-servers";
+
+/// A process that serves. Killed when it is dropped.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) target: Target,
+    /// weir's door with the metrics.
+    debug: Option<SocketAddr>,
+}
+
+/// How a weir is started.
+pub(crate) struct Weir<'a> {
+    /// The directory of its rules.
+    pub(crate) rules: &'a Path,
+    pub(crate) variables: &'a [(&'static str, String)],
+    pub(crate) cores: Cores,
+}
+
+impl Server {
+    /// Starts what weir is compared with; `wrapper` is a program that runs it, with its arguments.
+    pub(crate) fn comparison(machine: &Machine, kind: Kind, descriptors: usize, wrapper: &[&str]) -> Self {
+        let kind = kind.to_possible_value().expect("each has a name").get_name().to_owned();
+        let mut command = wrapped(machine, &comparisons(), Cores::One, wrapper);
+        command.args([kind, descriptors.to_string()]);
+        let mut child = spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let said = listening(child.stdout.take().expect("it is piped"), "listening ");
+        let target = Target::parse(&said).expect("an address");
+        Self { child, target, debug: None }
+    }
+
+    /// Starts weir itself, as its users do.
+    pub(crate) fn weir(machine: &Machine, weir: &Weir<'_>, wrapper: &[&str]) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_weir"));
+        let mut command = wrapped(machine, program, weir.cores, wrapper);
+        command.arg("serve").arg("--config").arg(weir.rules);
+        command.args(["--grpc-host", "127.0.0.1", "--host", "127.0.0.1", "--debug-host", "127.0.0.1"]);
+        command.args(["--grpc-port", "0", "--port", "0", "--debug-port", "0"]);
+        let workers = match weir.cores {
+            Cores::One => "1",
+            Cores::Two => "2",
+        };
+        // weir shall see no variable but these, and what it is wrapped in be found
+        command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+        command.env("WEIR_WORKERS", workers).env("WEIR_STOP_DELAY", "0");
+        command.envs(weir.variables.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
+        let mut child = spawn(command.stderr(Stdio::piped()));
+        let said = listening(child.stderr.take().expect("it is piped"), "weir: listening ");
+        let door = |name: &str| {
+            let mut doors = said.split(' ').filter_map(|word| word.split_once('='));
+            doors.find(|(door, _)| *door == name).map(|(_, address)| address)
+        };
+        let target = door("grpc").and_then(Target::parse).expect("the address of the gRPC door");
+        let debug = door("debug").and_then(|address| address.parse().ok());
+        Self { child, target, debug }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Time on processors of all of its threads that are alive.
+    pub(crate) fn cpu(&self) -> Duration {
+        let Ok(threads) = fs::read_dir(format!("/proc/{}/task", self.pid())) else { return Duration::ZERO };
+        let nanos = threads.filter_map(|thread| {
+            let text = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+            text.split(' ').next()?.parse::<u64>().ok()
+        });
+        Duration::from_nanos(nanos.sum())
+    }
+
+    /// Bytes of memory that it holds.
+    pub(crate) fn resident(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
+        let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.strip_suffix("kB"));
+        kilobytes.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0) * 1024
+    }
+
+    /// What weir's metric of this name shows.
+    pub(crate) fn metric(&self, name: &str) -> Option<u64> {
+        let mut stream = TcpStream::connect(self.debug?).ok()?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n").ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+    }
+
+    /// Has it end by itself, and waits for that.
+    pub(crate) fn stop(mut self) {
+        // of ours, whose input ends when it is dropped; weir wants a signal
+        drop(self.child.stdin.take());
+        if self.debug.is_some() {
+            let sent = Command::new("kill").args(["-s", "TERM", &self.pid().to_string()]).status();
+            assert!(sent.is_ok_and(|status| status.success()), "kill can be started");
+        }
+        self.child.wait().expect("it ends");
+    }
+}
+
+/// Builds the program that serves what weir is compared with, if it is not built yet.
+pub(crate) fn build_comparisons() -> Result<(), Fault> {
+    eprintln!("building {COMPARISONS}, if it is not built yet");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--release", "--locked", "--quiet", "--example", COMPARISONS]);
+    if cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status()?.success() {
+        return Ok(());
+    }
+    Err(Fault::Build(COMPARISONS))
+}
+
+/// Where cargo puts it: beside `deps`, where this program is.
+fn comparisons() -> PathBuf {
+    let this = std::env::current_exe().expect("this program knows where it is");
+    this.ancestors().nth(2).expect("a directory above").join("examples").join(COMPARISONS)
+}
+
+fn wrapped(machine: &Machine, program: &Path, cores: Cores, wrapper: &[&str]) -> Command {
+    let program = program.to_str().expect("a plain path");
+    match wrapper {
+        [] => machine.command(program, cores),
+        [first, arguments @ ..] => {
+            let mut command = machine.command(first, cores);
+            command.args(arguments).arg(program);
+            command
+        }
+    }
+}
+
+fn spawn(command: &mut Command) -> Child {
+    command.spawn().unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"))
+}
+
+/// Waits for the line that begins so, and returns the rest of it. What comes after it is read and dropped.
+fn listening(output: impl Read + Send + 'static, prefix: &str) -> String {
+    let mut output = BufReader::new(output);
+    let mut before = String::new();
+    loop {
+        let mut line = String::new();
+        let count = output.read_line(&mut line).expect("a line");
+        assert!(count > 0, "a server has ended: {before}");
+        if let Some(rest) = line.trim_end().strip_prefix(prefix) {
+            let rest = rest.to_owned();
+            thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
+            return rest;
+        }
+        before.push_str(&line);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // it may have ended already
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

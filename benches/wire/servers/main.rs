@@ -1,0 +1,79 @@
+//! The servers that `benches/wire` compares weir with. They decide nothing.
+//!
+//! A program of its own, for cargo builds a benchmark to unwind when it panics, which would cost these servers a few
+//! instructions in a hundred more than weir is built to.
+
+mod bare;
+#[path = "../comparison.rs"]
+mod comparison;
+mod nothing;
+
+use std::io::{self, Read as _, Write as _};
+
+use clap::Parser;
+use tokio::{net::TcpListener, runtime::Builder, sync::oneshot};
+use weir::proto::envoy::service::ratelimit::v3::{
+    RateLimitResponse,
+    rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit},
+};
+
+use crate::comparison::Kind;
+
+/// Serves on a free port, and says on which, until standard input ends.
+#[derive(Debug, Parser)]
+struct Options {
+    kind: Kind,
+
+    /// Descriptors that the answers are about.
+    descriptors: usize,
+}
+
+fn main() -> io::Result<()> {
+    let Options { kind, descriptors } = Options::parse();
+    let (ended, end) = oneshot::channel();
+    // so that nobody is left over when whoever started this dies
+    std::thread::spawn(move || {
+        // an error is an end as well
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        let _ = ended.send(());
+    });
+    let mut runtime = match kind {
+        Kind::Tonic => Builder::new_multi_thread(),
+        Kind::H2 | Kind::H2Spawn | Kind::TonicCurrentThread => Builder::new_current_thread(),
+    };
+    runtime.worker_threads(1).enable_all().build()?.block_on(async move {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        println!("listening {}", listener.local_addr()?);
+        io::stdout().flush()?;
+        let answer = canned(descriptors);
+        let serving = async {
+            match kind {
+                Kind::H2 | Kind::H2Spawn => bare::serve(listener, kind, answer).await,
+                Kind::Tonic | Kind::TonicCurrentThread => nothing::serve(listener, answer).await,
+            }
+        };
+        tokio::select! {
+            served = serving => served,
+            _ = end => Ok(()),
+        }
+    })
+}
+
+/// What is always answered: as long as an answer of weir to a question of so many descriptors.
+fn canned(descriptors: usize) -> RateLimitResponse {
+    let status = DescriptorStatus {
+        code: Code::Ok.into(),
+        current_limit: Some(RateLimit {
+            requests_per_unit: 4_000_000_000,
+            unit: Unit::Hour.into(),
+            ..RateLimit::default()
+        }),
+        limit_remaining: 3_999_999_000,
+        duration_until_reset: Some(prost_types::Duration { seconds: 1_800, nanos: 0 }),
+    };
+    RateLimitResponse {
+        overall_code: Code::Ok.into(),
+        statuses: vec![status; descriptors],
+        ..RateLimitResponse::default()
+    }
+}
