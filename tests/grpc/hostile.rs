@@ -1,6 +1,7 @@
 //! Messages that no honest client sends: each gets a clear status, and the next request works.
 
 use axum::body::Body;
+use prost::Message as _;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -29,6 +30,9 @@ descriptors:
   - key: k
     rate_limit: { unit: hour, requests_per_unit: 1000000 }
 ";
+
+/// What HTTP/2's frame that ends a connection is called by.
+const GOAWAY: u8 = 7;
 
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
@@ -137,6 +141,47 @@ async fn what_there_is_not_is_unimplemented() {
         assert_eq!(post(&weir, path, &[], framed(&[])).await.code(), Code::Unimplemented, "{path}");
     }
     lives_on(&mut weir).await;
+}
+
+/// HTTP/2's HEADERS with END_HEADERS, and DATA with END_STREAM.
+fn raw_request(stream: u32, headers: &[u8], body: &[u8]) -> Vec<u8> {
+    let frame = |kind: u8, flags: u8, payload: &[u8]| {
+        let length = u32::try_from(payload.len()).expect("it is short").to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    };
+    [frame(1, 4, headers), frame(0, 1, body)].concat()
+}
+
+#[tokio::test]
+async fn thousands_of_requests_at_once_are_no_attack() {
+    const REQUESTS: u32 = 4_000;
+    let mut weir = Weir::start(RULES).await;
+    let BoundTo::Tcp(address) = weir.addresses.grpc else { panic!("it listens on a port") };
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    // POST and http from HPACK's table, and the path as it is
+    let path = u8::try_from(METHOD.len()).expect("it is short");
+    let headers = [&[0x83, 0x86, 0x04, path][..], METHOD.as_bytes(), &[0x41, 1, b'w']].concat();
+    let body = framed(&request("d", [descriptor([("k", "burst")])]).encode_to_vec());
+    let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    // room for all the answers
+    sent.extend(b"\0\0\x04\x08\0\0\0\0\0\0\xff\0\0");
+    (0..REQUESTS).for_each(|i| sent.extend(raw_request(2 * i + 1, &headers, &body)));
+    let (mut reader, mut writer) = stream.split();
+    let answers = async {
+        let (mut ended, mut header) = (0, [0; 9]);
+        while ended < REQUESTS {
+            reader.read_exact(&mut header).await.expect("it goes on");
+            let mut payload = vec![0; u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize];
+            reader.read_exact(&mut payload).await.expect("a whole frame");
+            assert_ne!(header[3], GOAWAY, "{:?}", String::from_utf8_lossy(&payload));
+            // the trailers end a stream
+            ended += u32::from(header[3] == 1 && header[4] & 1 == 1);
+        }
+    };
+    let both = async { tokio::join!(answers, async { writer.write_all(&sent).await.expect("it takes it") }) };
+    timeout(DEADLINE, both).await.expect("in time");
+    let answer = weir.answer(request("d", [descriptor([("k", "burst")])])).await;
+    assert_eq!(answer.statuses[0].limit_remaining, 1_000_000 - REQUESTS - 1);
 }
 
 #[tokio::test]
