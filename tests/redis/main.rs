@@ -1,8 +1,18 @@
 //! Redis as the store that instances share, against real servers.
 
+#[expect(dead_code, reason = "what runs to its end by itself is a matter of other tests")]
+#[path = "../support/child.rs"]
+mod child;
+#[path = "../support/proxy.rs"]
+mod proxy;
+#[expect(dead_code, reason = "hits of one rule are enough here")]
+#[path = "../support/wire.rs"]
+mod wire;
+
 mod algorithms;
 mod faults;
 mod fleet;
 mod keys;
+mod network;
 mod places;
 mod support;
