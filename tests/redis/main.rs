@@ -13,6 +13,7 @@ mod algorithms;
 mod faults;
 mod fleet;
 mod keys;
+mod killed;
 mod network;
 mod places;
 mod support;

@@ -138,7 +138,12 @@ impl Weir {
         self.asking(key, 1).await
     }
 
-    fn asking(&self, key: &'static str, count: u64) -> impl Future<Output = bool> + Send + 'static {
+    /// As [`Weir::ask`], for `count` hits, apart from the weir: others may be asked meanwhile.
+    pub(crate) fn asking(
+        &self,
+        key: &'static str,
+        count: u64,
+    ) -> impl Future<Output = bool> + Send + 'static {
         let mut client = self.client.clone();
         async move {
             let asked = client.should_rate_limit(request("shop", [hits(count, descriptor([(key, "v")]))]));
@@ -167,6 +172,13 @@ impl Weir {
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
         (status.expect("a status"), body.to_owned())
+    }
+
+    /// Ends it at once, with all that it holds.
+    pub(crate) fn kill(self) {
+        self.serving.signal("KILL");
+        let (status, said) = self.serving.ended();
+        assert!(!status.success(), "{said}");
     }
 
     /// Has it stop in order.
