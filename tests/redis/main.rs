@@ -10,6 +10,7 @@ mod proxy;
 mod wire;
 
 mod algorithms;
+mod cluster_faults;
 mod faults;
 mod fleet;
 mod keys;

@@ -1,13 +1,16 @@
 //! `interval`, and what every way has to tell the store: hits that were counted here, and leases that are given back.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
 
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Inner, cell::Cell};
 use crate::{
     limit::{Ask, CounterKey, Direction, Period, Scope, Taken, Timestamp},
-    store::remote::{Command, Remote},
+    store::remote::{Command, Node, Remote},
 };
 
 /// Commands that travel together at most.
@@ -59,9 +62,12 @@ pub(super) async fn run<R: Remote>(inner: Arc<Inner<R>>) {
             swept = Instant::now();
             sweep(&inner, now);
         }
-        // while the store is known not to answer, what is owed is kept; the heartbeat finds out when it is back
-        if !inner.breaker.is_open() {
-            tell(&inner, |cell, now| cell.sync.urgent || (!urgent && cell.sync.due <= now));
+        // while a node is known not to answer, what it is owed is kept; the heartbeat finds out when it is back
+        if !inner.breaker.is_open_everywhere() {
+            tell(&inner, |cell, now| {
+                let due = cell.sync.urgent || (!urgent && cell.sync.due <= now);
+                due && !inner.is_cut_off(&cell.target, now)
+            });
         }
     }
 }
@@ -102,15 +108,16 @@ fn sweep<R: Remote>(inner: &Arc<Inner<R>>, now: Timestamp) {
     });
 }
 
-/// Sends what the listed cells that are `due` owe, in the background, in as many batches as it takes.
+/// Sends what the listed cells that are `due` owe, in the background, in as many batches as it takes: each to one node, so
+/// that none has to wait for what another does not answer.
 fn tell<R: Remote>(
     inner: &Arc<Inner<R>>,
     due: impl Fn(&Cell, Timestamp) -> bool,
 ) -> Vec<tokio::task::JoinHandle<()>> {
     let now = inner.time().now;
     let listed = std::mem::take(&mut *inner.listed.lock());
-    let (mut later, mut commands, mut parts) = (Vec::new(), Vec::new(), Vec::new());
-    let mut sent = Vec::new();
+    let (mut later, mut sent) = (Vec::new(), Vec::new());
+    let mut batches = BTreeMap::<Node, (Vec<Command>, Vec<Part>)>::new();
     for key in listed {
         let mut shard = inner.cells.lock(key);
         let Some(cell) = shard.get_mut(&key) else {
@@ -129,19 +136,21 @@ fn tell<R: Remote>(
         if cell.sync.listed {
             later.push(key);
         }
-        if !owed.is_empty() {
-            parts.push((key, owed.len()));
-            commands.extend(owed);
+        if owed.is_empty() {
+            continue;
         }
+        let node = inner.remote.node(&cell.target, owed[0].at);
         drop(shard);
+        let (commands, parts) = batches.entry(node).or_default();
+        parts.push((key, owed.len()));
+        commands.extend(owed);
         if commands.len() >= BATCH {
-            sent.push(send(inner, std::mem::take(&mut commands), std::mem::take(&mut parts)));
+            sent.push(send(inner, std::mem::take(commands), std::mem::take(parts)));
         }
     }
     inner.listed.lock().extend(later);
-    if !commands.is_empty() {
-        sent.push(send(inner, commands, parts));
-    }
+    let rest = batches.into_values().filter(|(commands, _)| !commands.is_empty());
+    sent.extend(rest.map(|(commands, parts)| send(inner, commands, parts)));
     sent
 }
 

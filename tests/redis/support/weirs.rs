@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// `WEIR_DECISION_BUDGET` of these weirs.
-const BUDGET: Duration = Duration::from_millis(250);
+const BUDGET: Duration = Duration::from_millis(500);
 
 /// What an answer may take beyond the budget: a busy machine's scheduling. Less than `REDIS_TIMEOUT` here, which is what
 /// an answer would take that does not mind its budget.
@@ -66,7 +66,7 @@ impl Weirs {
     }
 
     /// Asks each weir for `count` hits of `key`, all at once. How many pass.
-    pub(crate) async fn ask_each(&self, key: &'static str, count: usize) -> u64 {
+    pub(crate) async fn ask_each(&self, key: &str, count: usize) -> u64 {
         let mut asked = JoinSet::new();
         for weir in &self.all {
             for _ in 0..count {
@@ -78,7 +78,7 @@ impl Weirs {
 
     /// Asks until every weir refuses and Redis counts `counted` hits at least: what is held and comes back is asked for
     /// again. How many pass.
-    pub(crate) async fn exhaust(&self, key: &'static str, counted: u64) -> u64 {
+    pub(crate) async fn exhaust(&self, key: &str, counted: u64) -> u64 {
         let mut admitted = 0;
         until("nothing is left", async || {
             let now = self.ask_each(key, 10).await;
@@ -118,35 +118,39 @@ impl Weirs {
 // === impl Weir ===
 
 impl Weir {
+    /// One with a way of its own to `server`, that serves the rules in `rules`.
     async fn start(server: &Server, rules: &str) -> Self {
+        Self::start_with(server, rules, &[]).await
+    }
+
+    /// One that has a way of its own to `server`, unless further variables say otherwise.
+    pub(crate) async fn start_with(server: &Server, rules: &str, variables: &[(&str, &str)]) -> Self {
         let proxy = Proxy::start(([127, 0, 0, 1], server.port()).into());
-        let budget = format!("{}ms", BUDGET.as_millis());
-        let variables = [
-            ("REDIS_URL", &*proxy.address().to_string()),
+        let (address, budget) = (proxy.address().to_string(), format!("{}ms", BUDGET.as_millis()));
+        let own = [
+            ("REDIS_URL", &*address),
             ("REDIS_TIMEOUT", "5s"),
             ("WEIR_DECISION_BUDGET", &budget),
             ("WEIR_STOP_DELAY", "0"),
         ];
-        let serving = Serving::start(rules, &variables);
+        let serving = Serving::start(rules, &[&own, variables].concat());
         let address = format!("http://{}", serving.address("grpc"));
         let client = RateLimitServiceClient::connect(address).await.expect("it listens");
         Self { proxy, serving, client }
     }
 
-    /// Asks for one hit of `key`, which is decided within the budget. Whether it passes.
-    pub(crate) async fn ask(&self, key: &'static str) -> bool {
+    /// Asks for one hit of `key`, which may be followed by `=` and a value, and is decided within the budget. Whether it
+    /// passes.
+    pub(crate) async fn ask(&self, key: &str) -> bool {
         self.asking(key, 1).await
     }
 
     /// As [`Weir::ask`], for `count` hits, apart from the weir: others may be asked meanwhile.
-    pub(crate) fn asking(
-        &self,
-        key: &'static str,
-        count: u64,
-    ) -> impl Future<Output = bool> + Send + 'static {
-        let mut client = self.client.clone();
+    pub(crate) fn asking(&self, key: &str, count: u64) -> impl Future<Output = bool> + use<> {
+        let (mut client, key) = (self.client.clone(), key.to_owned());
         async move {
-            let asked = client.should_rate_limit(request("shop", [hits(count, descriptor([(key, "v")]))]));
+            let entry = key.split_once('=').unwrap_or((&key, "v"));
+            let asked = client.should_rate_limit(request("shop", [hits(count, descriptor([entry]))]));
             let begun = Instant::now();
             let answer = timeout(DEADLINE, asked).await.expect("it ends").expect("an answer");
             assert!(begun.elapsed() < BUDGET + SLACK, "{:?}", begun.elapsed());
