@@ -8,7 +8,7 @@ use std::{
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-use crate::support::{Cluster, Weir, until};
+use crate::support::{Cluster, Server, Weir, until};
 
 /// The ways that ask Redis, with what they do where it does not answer.
 const WAYS: [(&str, &str); 3] = [("interval", "local"), ("lease", "deny"), ("strict", "deny")];
@@ -25,6 +25,24 @@ struct Clustered {
 enum Loss {
     Killed,
     Frozen,
+}
+
+// === impl Loss ===
+
+impl Loss {
+    fn befalls(self, node: &mut Server) {
+        match self {
+            Self::Killed => node.kill(),
+            Self::Frozen => node.signal("STOP"),
+        }
+    }
+
+    fn is_over(self, node: &mut Server) {
+        match self {
+            Self::Killed => node.restart(),
+            Self::Frozen => node.signal("CONT"),
+        }
+    }
 }
 
 // === impl Clustered ===
@@ -81,19 +99,16 @@ async fn a_loss_disturbs_nobody_else(loss: Loss, members: bool) {
     let mut clustered = Clustered::start(1_000_000).await;
     let holder = clustered.cluster.holder("weir:instances").1;
     // the node that knows the instances, or another
-    let lost = if members { holder } else { (holder + 1) % 3 };
-    let others = [(lost + 1) % 3, (lost + 2) % 3];
-    let on_lost = WAYS.map(|(way, _)| clustered.key(way, lost));
+    let gone = if members { holder } else { (holder + 1) % 3 };
+    let others = [(gone + 1) % 3, (gone + 2) % 3];
+    let on_lost = WAYS.map(|(way, _)| clustered.key(way, gone));
     let on_others = others.map(|node| WAYS.map(|(way, _)| clustered.key(way, node)));
     let [weir, second] = &clustered.weirs[..] else { unreachable!("there are two") };
     for key in on_lost.iter().chain(on_others.iter().flatten()) {
         until("redis decides", async || weir.ask(key).await && second.ask(key).await).await;
     }
 
-    match loss {
-        Loss::Killed => clustered.cluster.nodes[lost].kill(),
-        Loss::Frozen => clustered.cluster.nodes[lost].signal("STOP"),
-    }
+    loss.befalls(&mut clustered.cluster.nodes[gone]);
     let [weir, second] = &clustered.weirs[..] else { unreachable!("there are two") };
     until("it is missed", async || !weir.ask(&on_lost[2]).await && !second.ask(&on_lost[2]).await).await;
     let (mut asked, mut refused) = (0, 0);
@@ -119,10 +134,7 @@ async fn a_loss_disturbs_nobody_else(loss: Loss, members: bool) {
         until("the others are told", async || clustered.counted(&keys[0], node) >= before + 2).await;
     }
 
-    match loss {
-        Loss::Killed => clustered.cluster.nodes[lost].restart(),
-        Loss::Frozen => clustered.cluster.nodes[lost].signal("CONT"),
-    }
+    loss.is_over(&mut clustered.cluster.nodes[gone]);
     let [weir, second] = &clustered.weirs[..] else { unreachable!("there are two") };
     for key in &on_lost {
         until("redis decides again", async || {
@@ -132,7 +144,7 @@ async fn a_loss_disturbs_nobody_else(loss: Loss, members: bool) {
         })
         .await;
     }
-    until("it is told again", async || clustered.counted(&on_lost[0], lost) >= 100).await;
+    until("it is told again", async || clustered.counted(&on_lost[0], gone) >= 100).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -156,8 +168,7 @@ async fn the_node_that_knows_the_instances_may_freeze() {
 }
 
 /// A replica takes over with what was replicated, and the limit holds.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_takes_over_counts_on() {
+async fn a_replica_counts_on(loss: Loss) {
     let mut clustered = Clustered::start(60).await;
     let replica = clustered.cluster.add_replica(0).await;
     let keys = WAYS.map(|(way, _)| clustered.key(way, 0));
@@ -172,8 +183,8 @@ async fn a_replica_that_takes_over_counts_on() {
     }
     let replicated: i64 = clustered.cluster.nodes[0].ask(&["WAIT", "1", "5000"]);
     assert_eq!(replicated, 1);
-    clustered.cluster.nodes[0].kill();
-    clustered.cluster.nodes[0] = replica;
+    loss.befalls(&mut clustered.cluster.nodes[0]);
+    let _lost = std::mem::replace(&mut clustered.cluster.nodes[0], replica);
     until("the replica takes over", async || {
         for (i, key) in keys.iter().enumerate() {
             admitted[i] += u64::from(clustered.weirs[0].ask(key).await);
@@ -198,4 +209,14 @@ async fn a_replica_that_takes_over_counts_on() {
     // each weir of its own count, until the replica answers
     assert!((60..=120).contains(&interval), "{interval}");
     assert!(lease <= 60 && strict <= 60, "{lease} and {strict}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_of_a_killed_node_counts_on() {
+    a_replica_counts_on(Loss::Killed).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_of_a_node_that_freezes_counts_on() {
+    a_replica_counts_on(Loss::Frozen).await;
 }

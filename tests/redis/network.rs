@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     proxy::Manner,
-    support::{Weir, Weirs, until},
+    support::{Server, Weir, Weirs, until},
 };
 
 /// The ways that ask Redis, with what they do where it does not answer, so that they keep what they promise.
@@ -215,4 +215,50 @@ async fn a_sync_whose_reply_is_cut_counts_once() {
     assert_eq!(weirs.ask_each("k", 1).await, 1);
     until("the last one is told", async || weirs.counted("k") > before).await;
     counted_once(&weirs, asked + 1);
+}
+
+/// A Redis that hangs is given up, and what it was told before it did, it was told once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_frozen_redis_was_told_counts_once() {
+    for way in ["interval", "strict"] {
+        let weirs = Weirs::start(3, &rules(NO_LIMIT, way, "allow")).await;
+        let mut asked = weirs.ask_each("k", 10).await;
+        weirs.server.signal("STOP");
+        until("it is given up", async || {
+            asked += weirs.ask_each("k", 1).await;
+            weirs.sum("weir_store_cut_off") == 3
+        })
+        .await;
+        // nobody waits any more, and nothing more is on its way
+        let calls = weirs.sum("weir_store_calls_total");
+        asked += weirs.ask_each("k", 100).await;
+        assert_eq!(weirs.sum("weir_store_calls_total"), calls, "{way}");
+        weirs.server.signal("CONT");
+        weirs.answer().await;
+        let counted = async || weirs.counted("k") + weirs.sum("weir_hits_unknown_total");
+        until("all is told", async || counted().await >= asked).await;
+        assert!(weirs.counted("k") <= asked, "{way}: {} counted of {asked}", weirs.counted("k"));
+    }
+}
+
+/// Where health is to tell of Redis, it says the same truth before there is one and after it was lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_tells_of_a_redis_that_does_not_answer() {
+    let mut server = Server::start();
+    server.kill();
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("rules.yaml"), rules(LIMIT, "interval", "local")).expect("a file in it");
+    let path = dir.path().to_str().expect("a plain path");
+    let needed = ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true");
+    let weir = Weir::start_with(&server, path, &[needed]).await;
+    let ill = (500, "the store does not answer".to_owned());
+    until("it has never answered", async || weir.page("/healthcheck") == ill).await;
+    server.restart();
+    until("it answers", async || weir.page("/healthcheck").0 == 200).await;
+    server.signal("STOP");
+    until("it hangs", async || weir.page("/healthcheck") == ill).await;
+    server.signal("CONT");
+    until("it answers again", async || weir.page("/healthcheck").0 == 200).await;
+    server.kill();
+    until("it is gone", async || weir.page("/healthcheck") == ill).await;
 }

@@ -143,7 +143,13 @@ impl Cluster {
     async fn look(&self) {
         let found = self.find().await;
         if let Ok(map) = &found {
-            self.links.lock().retain(|address, _| map.masters.contains(address));
+            self.links.lock().retain(|address, link| {
+                let stays = map.masters.contains(address);
+                if !stays {
+                    link.leave();
+                }
+                stays
+            });
             // those that are new connect before they are needed
             for master in &map.masters {
                 self.link(master);
