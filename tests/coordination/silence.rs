@@ -125,3 +125,28 @@ async fn a_store_that_is_slow_is_not_taken_for_dead() {
         assert_eq!(fleet.sum(|figures| &figures.fallback), 0);
     }
 }
+
+/// What was let through without the store is known here when it is back, before it has been told.
+#[tokio::test(start_paused = true)]
+async fn what_was_decided_alone_is_not_forgotten_when_the_store_is_back() {
+    let few = Tier { requests: 10, ..tier() };
+    let fleet = Fleet::new(1, Coordination::Interval, &[few], PATIENT).await;
+    fleet.shared.set(Condition::Down);
+    while fleet.cut_off() < 1 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let instance = &fleet.instances[0];
+    let mut admitted = 0;
+    for _ in 0..20 {
+        admitted += u64::from(instance.ask().await);
+    }
+    assert_eq!(admitted, 10);
+    fleet.shared.set(Condition::Up);
+    while fleet.cut_off() > 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    for _ in 0..200 {
+        assert!(!instance.ask().await, "it was all there is");
+        sleep(Duration::from_millis(1)).await;
+    }
+}
