@@ -130,7 +130,7 @@ fn calm() -> impl Strategy<Value = Network> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     /// Each process has its own count to stop it: it admits no more than the limit, and once more what the store has lost of
     /// what it was told.
