@@ -18,7 +18,7 @@ pub struct Health {
 pub enum Reason {
     /// It waits for rules: `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED` asks for at least one domain.
     NoConfiguration,
-    /// It waits for its store to answer for the first time.
+    /// Its store does not answer: not yet, or not any more.
     Store,
     /// It was told to stop, and is to get no more traffic.
     Stopping,
@@ -81,7 +81,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoConfiguration => "no rate limit configuration loaded",
-            Self::Store => "the store has not answered yet",
+            Self::Store => "the store does not answer",
             Self::Stopping => "stopping",
         })
     }

@@ -27,7 +27,23 @@ pub trait Remote: Send + Sync + 'static {
         instance: &str,
         ttl: Period,
     ) -> impl Future<Output = Result<usize, RemoteError>> + Send;
+
+    /// Where `target` is counted at the instant `at`, as far as is known: that may change. A store is one node unless it
+    /// says otherwise. Commands for several nodes in one [`Remote::call`] wait for each other's answers.
+    fn node(&self, target: &Target, at: Timestamp) -> Node {
+        let _ = (target, at);
+        Node::default()
+    }
+
+    /// Where heartbeats are noted.
+    fn members_node(&self) -> Node {
+        Node::default()
+    }
 }
+
+/// A part of a store that answers, or fails, by itself: a server of a cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Node(pub u64);
 
 /// Something to be done to the counters of a target.
 #[derive(Clone, Debug)]

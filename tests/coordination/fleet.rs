@@ -21,6 +21,7 @@ const EPOCH: Timestamp = Timestamp::from_secs(1_699_999_200);
 
 pub(crate) struct Fleet {
     pub(crate) clock: SimulatedClock,
+    pub(crate) shared: SimulatedStore,
     pub(crate) instances: Vec<Arc<Instance>>,
 }
 
@@ -55,7 +56,7 @@ impl Fleet {
             Arc::new(Instance { store: own, clock, rules })
         });
         let instances = instances.collect();
-        let fleet = Self { clock, instances };
+        let fleet = Self { clock, shared: store, instances };
         // two heartbeats, and all know of all
         tokio::time::sleep(Duration::from_millis(2_500)).await;
         for instance in &fleet.instances {

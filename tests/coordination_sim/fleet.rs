@@ -72,6 +72,10 @@ pub(crate) struct Told {
     /// Hits that the store counts at the end in the last window and the one before the first, all instances having said
     /// their last words.
     pub(crate) counted: u64,
+    /// Which process decided each of the outcome's decisions.
+    pub(crate) by: Vec<usize>,
+    /// Processes that died, and when, in milliseconds after the begin.
+    pub(crate) died: Vec<(usize, u64)>,
 }
 
 type Own = Coordinated<SimulatedRemote>;
@@ -131,7 +135,7 @@ impl Story {
     }
 
     /// When requests begin to come: the start of the first window that is judged.
-    fn begin(&self) -> Timestamp {
+    pub(crate) fn begin(&self) -> Timestamp {
         Timestamp::from_secs(1_700_000_000).window_end(self.tier.period)
     }
 
@@ -157,20 +161,24 @@ impl Story {
         let begun = Instant::now();
         let rules = self.scenario().rules(Coordinating { way: Some(self.way), ..Coordinating::default() });
         let mut asked = JoinSet::new();
-        let mut lost = 0;
+        let (mut lost, mut died) = (0, Vec::new());
         let (mut events, mut next) = (self.events.iter().peekable(), 0.0);
         for tick in 0..self.length {
             sleep_until(begun + Duration::from_millis(tick)).await;
             while let Some((_, event)) = events.next_if(|(at, _)| *at <= tick) {
+                let gone = fleet.gone.len();
                 lost += fleet.suffer(self, *event);
+                died.extend(fleet.gone[gone..].iter().map(|own| (name(own), tick)));
             }
             while next <= tick as f64 {
                 next += fleet.random.exponential(1.0 / self.rate);
                 let (own, _, clock) = fleet.choose();
-                asked.spawn(ask(own, clock, fleet.clock.clone(), Arc::clone(&rules)));
+                let process = name(&own);
+                let asking = ask(own, clock, fleet.clock.clone(), Arc::clone(&rules));
+                asked.spawn(async move { (process, asking.await) });
             }
         }
-        let decisions = asked.join_all().await;
+        let (by, decisions) = asked.join_all().await.into_iter().unzip();
         // what is late arrives, and what is owed is told
         sleep(Duration::from_secs(2)).await;
         for (own, ..) in &fleet.instances {
@@ -183,7 +191,7 @@ impl Story {
         // an instance that has not heard of the store yet goes by its own clock, which may be in the window before
         let before = Timestamp::from_nanos(self.begin().as_nanos() - 1);
         let counted = [before, fleet.clock.now()].map(|at| fleet.store.used(&target, at)).iter().sum();
-        Told { outcome: Outcome { decisions, calls: 0, fallbacks: 0 }, lost, unknown, counted }
+        Told { outcome: Outcome { decisions, calls: 0, fallbacks: 0 }, lost, unknown, counted, by, died }
     }
 }
 
@@ -243,6 +251,11 @@ impl Fleet {
         }
         0
     }
+}
+
+/// What tells a process from all others, living and dead.
+fn name(own: &Arc<Own>) -> usize {
+    Arc::as_ptr(own).addr()
 }
 
 async fn ask(own: Arc<Own>, clock: SimulatedClock, right: SimulatedClock, rules: Arc<RuleSet>) -> Decision {

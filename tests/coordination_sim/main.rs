@@ -10,3 +10,4 @@
 mod exact;
 mod fleet;
 mod home;
+mod slip;

@@ -143,7 +143,7 @@ async fn what_there_is_not_is_unimplemented() {
     lives_on(&mut weir).await;
 }
 
-/// HTTP/2's HEADERS with END_HEADERS, and DATA with END_STREAM.
+/// HTTP/2's frames of one request: its headers, which end with it, and its data, which ends the stream.
 fn raw_request(stream: u32, headers: &[u8], body: &[u8]) -> Vec<u8> {
     let frame = |kind: u8, flags: u8, payload: &[u8]| {
         let length = u32::try_from(payload.len()).expect("it is short").to_be_bytes();

@@ -18,6 +18,7 @@ use weir::{
     },
 };
 
+use crate::proxy::Proxy;
 use crate::support::{Server, ask, free_port, now, reference, remote, settings, target, tier, until};
 
 const AT: Timestamp = Timestamp::from_secs(3_600);
@@ -111,6 +112,26 @@ async fn what_was_on_its_way_is_never_sent_twice() {
         - 1;
     let (done, unknown) = (done.load(Ordering::Relaxed), unknown.load(Ordering::Relaxed));
     assert!((done..=done + unknown).contains(&counted), "{counted} of {done}, and {unknown} unknown");
+}
+
+/// A connection that breaks is made anew at once, and once.
+#[tokio::test]
+async fn what_an_old_connection_did_not_answer_says_nothing_about_the_next() {
+    let server = Server::start();
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()).into());
+    let address = Address::tcp("127.0.0.1", proxy.address().port());
+    let remote = crate::support::connected(settings(address)).await;
+    for breaks in 1..=5 {
+        assert!(take(&remote, &sliding()).await.is_ok(), "{breaks}: it did not connect at once");
+        // brief connections are another matter
+        sleep(Duration::from_millis(150)).await;
+        proxy.cut_reply_to("d_", 40);
+        let cut = take(&remote, &sliding()).await;
+        assert!(matches!(cut, Err(RemoteError::Unreachable(_))), "{cut:?}");
+        until("it is missed", async || metric(&remote, "weir.redis.disconnected", "main") >= breaks).await;
+    }
+    assert!(take(&remote, &sliding()).await.is_ok());
+    assert_eq!(metric(&remote, "weir.redis.disconnected", "main"), 5);
 }
 
 #[tokio::test]

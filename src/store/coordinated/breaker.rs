@@ -1,35 +1,138 @@
 //! Whether the shared store is worth asking.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+
+use crate::store::remote::{Node, Target};
 
 /// Failures in a row after which nobody waits for the store any more.
 const PATIENCE: u32 = 3;
 
-/// Opens when the store has failed several times in a row, and closes when it answers. While it is open decisions are
-/// made at once without the store; the heartbeat and what has to come home go on trying.
+/// Opens for a node of the store when that has failed several times in a row or is silent for too long, and closes when it
+/// answers. While it is open decisions are made at once without that node; the heartbeat goes on trying.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
-    failures: AtomicU32,
+    /// Places that it is open for: none while all is well. Read by every decision, and written only when it changes.
+    open: AtomicUsize,
+    /// Few, and locked by calls only: next to a round trip that costs nothing.
+    nodes: Mutex<BTreeMap<Node, Record>>,
 }
 
+/// How one node has done lately.
+#[derive(Debug, Default)]
+struct Record {
+    /// In a row.
+    failures: u32,
+    /// How often it answered.
+    answers: u64,
+    /// What it did not count: to ask for that again tells whether it is back. None where only heartbeats failed.
+    target: Option<Arc<Target>>,
+}
+
+// === impl Breaker ===
+
 impl Breaker {
-    /// The store has answered.
-    pub(super) fn answered(&self) {
-        // written only when it changes: it is read by every decision
-        if self.failures.load(Ordering::Relaxed) != 0 {
-            self.failures.store(0, Ordering::Relaxed);
+    /// `node` has answered.
+    pub(super) fn answered(&self, node: Node) {
+        let mut nodes = self.nodes.lock();
+        let record = nodes.entry(node).or_default();
+        if record.is_open() {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+        }
+        *record = Record { answers: record.answers + 1, ..Record::default() };
+    }
+
+    /// How often `node` has answered.
+    pub(super) fn answers(&self, node: Node) -> u64 {
+        self.nodes.lock().get(&node).map_or(0, |record| record.answers)
+    }
+
+    /// `node` has not counted `target`, or not taken a heartbeat; or not in time.
+    pub(super) fn failed(&self, node: Node, target: Option<&Arc<Target>>) {
+        self.fail(node, target, 1);
+    }
+
+    /// `node` was asked and has said nothing at all for longer than anybody should wait.
+    pub(super) fn silent(&self, node: Node, target: Option<&Arc<Target>>) {
+        self.fail(node, target, PATIENCE);
+    }
+
+    fn fail(&self, node: Node, target: Option<&Arc<Target>>, failures: u32) {
+        let mut nodes = self.nodes.lock();
+        let record = nodes.entry(node).or_default();
+        let was_open = record.is_open();
+        record.failures = record.failures.saturating_add(failures).min(PATIENCE);
+        record.target = target.map(Arc::clone).or(record.target.take());
+        if record.is_open() && !was_open {
+            self.open.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The store has not answered, or not in time.
-    pub(super) fn failed(&self) {
-        if self.failures.load(Ordering::Relaxed) < PATIENCE {
-            self.failures.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether it is to be asked.
+    /// Whether there are nodes that are not to be asked.
     pub(super) fn is_open(&self) -> bool {
-        self.failures.load(Ordering::Relaxed) >= PATIENCE
+        self.open.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether `node` is not to be asked.
+    pub(super) fn is_open_for(&self, node: Node) -> bool {
+        self.is_open() && self.nodes.lock().get(&node).is_some_and(Record::is_open)
+    }
+
+    /// Whether no node that was ever asked is to be asked.
+    pub(super) fn is_open_everywhere(&self) -> bool {
+        self.is_open() && self.nodes.lock().values().all(Record::is_open)
+    }
+
+    /// The nodes that are not asked, each with what may be asked to find out whether it is back.
+    pub(super) fn given_up(&self) -> Vec<(Node, Option<Arc<Target>>)> {
+        let nodes = self.nodes.lock();
+        let open = nodes.iter().filter(|(_, record)| record.is_open());
+        open.map(|(node, record)| (*node, record.target.clone())).collect()
+    }
+
+    /// Forgets `node`, where nothing is any more.
+    pub(super) fn forget(&self, node: Node) {
+        if self.nodes.lock().remove(&node).is_some_and(|record| record.is_open()) {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Record {
+    const fn is_open(&self) -> bool {
+        self.failures >= PATIENCE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_node_fails_and_answers_by_itself() {
+        let breaker = Breaker::default();
+        for _ in 0..3 {
+            assert!(!breaker.is_open());
+            breaker.answered(Node(1));
+            breaker.failed(Node(2), None);
+        }
+        assert!(breaker.is_open() && breaker.is_open_for(Node(2)) && !breaker.is_open_for(Node(1)));
+        assert!(!breaker.is_open_everywhere());
+        breaker.silent(Node(1), None);
+        breaker.silent(Node(1), None);
+        assert!(breaker.is_open_everywhere());
+        assert_eq!(breaker.given_up().len(), 2);
+        breaker.answered(Node(2));
+        assert!(breaker.is_open() && !breaker.is_open_for(Node(2)));
+        breaker.forget(Node(1));
+        breaker.forget(Node(2));
+        assert!(!breaker.is_open());
     }
 }

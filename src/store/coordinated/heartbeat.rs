@@ -1,13 +1,14 @@
-//! The instances know how many they are, and what the store's clock shows.
+//! The instances know how many they are, what the store's clock shows, and whether what was given up is back.
 
 use std::sync::{Arc, atomic::Ordering};
 
+use futures_util::future::join_all;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::Inner;
 use crate::{
-    limit::{Algorithm, Period, Refused, Tier},
-    store::remote::{Command, Op, Remote, Target},
+    limit::{Algorithm, Period, Refused, Tier, Timestamp},
+    store::remote::{Command, Node, Op, Remote, Target},
 };
 
 /// Says every now and then that this instance lives, until it is dropped or leaves. A heartbeat that is not heard for twice
@@ -21,29 +22,61 @@ pub(super) async fn run<R: Remote>(inner: Arc<Inner<R>>) {
         if inner.closed.load(Ordering::Relaxed) {
             return;
         }
-        if inner.store_clock.is_stale(inner.clock.now()) {
-            let _ = timeout(every.into(), look_at_the_clock(&inner)).await;
-        }
-        let lives_for = Period::from_nanos(2 * every.as_nanos());
-        let beat = inner.remote.heartbeat(&inner.settings.instance, lives_for);
-        // it is also how a store that was given up is found to be back
-        match timeout(every.into(), beat).await {
-            Ok(Ok(instances)) => {
-                inner.instances.store(instances.max(1), Ordering::Relaxed);
-                inner.breaker.answered();
-            }
-            Ok(Err(_)) | Err(_) => inner.breaker.failed(),
-        }
+        // together, for what does not answer must not keep the heartbeat from those that do
+        tokio::join!(look_at_the_clock(&inner), beat(&inner), probe(&inner));
     }
 }
 
-/// Asks for no hits, to learn what the store's clock shows: so that the first window that is counted in is the right one.
+async fn beat<R: Remote>(inner: &Inner<R>) {
+    let every = inner.settings.heartbeat;
+    let node = inner.remote.members_node();
+    let lives_for = Period::from_nanos(2 * every.as_nanos());
+    let beat = inner.remote.heartbeat(&inner.settings.instance, lives_for);
+    // it is also how a store that was given up is found to be back
+    match timeout(every.into(), inner.listen(node, None, beat)).await {
+        Ok(Ok(instances)) => {
+            inner.instances.store(instances.max(1), Ordering::Relaxed);
+            inner.breaker.answered(node);
+        }
+        Ok(Err(_)) | Err(_) => inner.breaker.failed(node, None),
+    }
+}
+
+/// Asks nodes that were given up whether they are back: for no hits of what they did not count then.
+async fn probe<R: Remote>(inner: &Inner<R>) {
+    let now = inner.time().now;
+    let probes = inner.breaker.given_up().into_iter().filter_map(|(node, target)| {
+        // what it held may be elsewhere by now
+        if inner.node(target.as_deref(), now) != node {
+            inner.breaker.forget(node);
+            return None;
+        }
+        // the heartbeat itself goes to one
+        let target = target.filter(|_| node != inner.remote.members_node());
+        target.map(|target| ask_for_nothing(inner, node, target, now))
+    });
+    join_all(probes).await;
+}
+
+async fn ask_for_nothing<R: Remote>(inner: &Inner<R>, node: Node, target: Arc<Target>, at: Timestamp) {
+    let asked = inner.remote.call(vec![Command { target, at, op: Op::Take { hits: 0 } }]);
+    if let Ok(Ok(_)) = timeout(inner.settings.heartbeat.into(), asked).await {
+        inner.breaker.answered(node);
+    }
+}
+
+/// Asks for no hits where no call has brought it along for long, to learn what the store's clock shows: so that the first
+/// window that is counted in is the right one.
 async fn look_at_the_clock<R: Remote>(inner: &Inner<R>) {
+    let sent = inner.clock.now();
+    if !inner.store_clock.is_stale(sent) {
+        return;
+    }
     let tier = Tier { requests: 1, period: Period::from_secs(1), algorithm: Algorithm::SlidingWindow };
     let target = Target { path: "weir:clock_".into(), tiers: vec![tier], refused: Refused::Vanish };
-    let sent = inner.clock.now();
     let command = Command { target: Arc::new(target), at: sent, op: Op::Take { hits: 0 } };
-    if let Ok(replies) = inner.remote.call(vec![command]).await {
+    let asked = timeout(inner.settings.heartbeat.into(), inner.remote.call(vec![command]));
+    if let Ok(Ok(replies)) = asked.await {
         inner.store_clock.measured(sent, inner.clock.now(), replies.now);
     }
 }

@@ -11,6 +11,7 @@
 //! answer (`breaker.rs`), `on_store_failure` decides (`alone.rs`).
 
 mod alone;
+mod asking;
 mod breaker;
 mod cell;
 mod cells;
@@ -44,7 +45,7 @@ use self::{
 };
 use super::{
     MemoryStore, Store, StoreError, Takens,
-    remote::{Command, Remote, RemoteError, Replies, Target},
+    remote::{Remote, Target},
 };
 use crate::{
     clock::Clock,
@@ -187,7 +188,7 @@ impl<R: Remote> Coordinated<R> {
         self.inner.instances()
     }
 
-    /// Whether the store is taken not to answer, so that nobody waits for it.
+    /// Whether the store, or a part of it, is taken not to answer, so that nobody waits for it.
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
         self.inner.breaker.is_open()
@@ -269,7 +270,7 @@ impl<R: Remote> Inner<R> {
             return Step::Done(taken[0]);
         }
         let time = self.store_clock.at(now);
-        if self.breaker.is_open() {
+        if self.breaker.is_open() && self.is_cut_off(&self.target(ask, time.now), time.now) {
             return Step::Done(self.decide_alone(ask, Told::No, time.now));
         }
         match way {
@@ -302,7 +303,9 @@ impl<R: Remote> Inner<R> {
                 let told = if let Ok(Err(told)) = failed {
                     told
                 } else {
-                    inner.breaker.failed();
+                    let at = inner.time().now;
+                    let target = inner.target(ask, at);
+                    inner.breaker.failed(inner.node(Some(&target), at), Some(&target));
                     inner.figures.failures.add(1);
                     late
                 };
@@ -374,25 +377,6 @@ impl<R: Remote> Inner<R> {
             self.pressing.lock().push(key);
             self.urgent.notify_one();
         }
-    }
-
-    /// Calls the store, and learns from it: its clock, how long it takes, whether it is there.
-    async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
-        self.figures.calls.add(1);
-        self.figures.commands.add(commands.len() as u64);
-        let sent = self.clock.now();
-        let replies = self.remote.call(commands).await;
-        let received = self.clock.now();
-        if let Ok(replies) = &replies {
-            self.breaker.answered();
-            self.store_clock.measured(sent, received, replies.now);
-            let (last, all) = (received.since(sent).as_nanos(), self.round_trip.load(Ordering::Relaxed));
-            self.round_trip.store(all - all / 8 + last / 8, Ordering::Relaxed);
-        } else {
-            self.breaker.failed();
-            self.figures.failures.add(1);
-        }
-        replies
     }
 
     /// The store's time.

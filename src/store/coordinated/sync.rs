@@ -1,6 +1,9 @@
 //! `interval`, and what every way has to tell the store: hits that were counted here, and leases that are given back.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
 
 use tokio::{
     task::JoinHandle,
@@ -10,7 +13,7 @@ use tokio::{
 use super::{Inner, cell::Cell};
 use crate::{
     limit::{Ask, CounterKey, Direction, Period, Scope, Taken, Timestamp},
-    store::remote::{Command, Remote},
+    store::remote::{Command, Node, Remote},
 };
 
 /// Commands that travel together at most.
@@ -62,14 +65,16 @@ pub(super) async fn run<R: Remote>(inner: Arc<Inner<R>>) {
             swept = Instant::now();
             sweep(&inner, now);
         }
-        // while the store is known not to answer, what is owed is kept; the heartbeat finds out when it is back
-        if inner.breaker.is_open() {
+        // while a node is known not to answer, what it is owed is kept; the heartbeat finds out when it is back
+        if inner.breaker.is_open_everywhere() {
             continue;
         }
         if urgent {
             tell_pressing(&inner, now);
         } else {
-            tell(&inner, |cell| cell.sync.urgent || cell.sync.due <= now);
+            tell(&inner, |cell| {
+                (cell.sync.urgent || cell.sync.due <= now) && !inner.is_cut_off(&cell.target, now)
+            });
         }
     }
 }
@@ -141,6 +146,7 @@ fn tell_pressing<R: Remote>(inner: &Arc<Inner<R>>, now: Timestamp) {
         let mut shard = inner.cells.lock(key);
         if let Some(cell) = shard.get_mut(&key)
             && cell.sync.urgent
+            && !inner.is_cut_off(&cell.target, now)
         {
             batches.add(key, cell, now);
             cell.sync.due = now.after(cell.sync.interval);
@@ -149,52 +155,56 @@ fn tell_pressing<R: Remote>(inner: &Arc<Inner<R>>, now: Timestamp) {
     batches.finish();
 }
 
-/// What cells owe, on its way into as many batches as it takes.
+/// What cells owe, on its way into as many batches as it takes: each to one node, so that none has to wait for what another
+/// does not answer.
 struct Batches<'a, R: Remote> {
     inner: &'a Arc<Inner<R>>,
+    open: BTreeMap<Node, Batch>,
+    sent: Vec<JoinHandle<()>>,
+}
+
+/// What goes to one node together.
+#[derive(Default)]
+struct Batch {
     commands: Vec<Command>,
     parts: Vec<Part>,
-    sent: Vec<JoinHandle<()>>,
 }
 
 impl<'a, R: Remote> Batches<'a, R> {
     fn new(inner: &'a Arc<Inner<R>>) -> Self {
-        Self { inner, commands: Vec::new(), parts: Vec::new(), sent: Vec::new() }
+        Self { inner, open: BTreeMap::new(), sent: Vec::new() }
     }
 
     /// Adds what `cell` owes: nothing while it waits for the last answer.
     fn add(&mut self, key: CounterKey, cell: &mut Cell, now: Timestamp) {
-        let before = self.commands.len();
-        let lost = cell.send(now, &mut self.commands);
+        cell.sync.urgent = false;
+        let Some(at) = cell.oldest_unsent() else { return };
+        let batch = self.open.entry(self.inner.remote.node(&cell.target, at)).or_default();
+        let before = batch.commands.len();
+        let lost = cell.send(now, &mut batch.commands);
         self.inner.figures.uncounted.add(lost.uncounted);
         self.inner.figures.stranded.add(lost.stranded);
-        cell.sync.urgent = false;
-        let count = self.commands.len() - before;
+        let count = batch.commands.len() - before;
         if count > 0 {
-            self.parts.push((key, count));
+            batch.parts.push((key, count));
         }
-        if self.commands.len() >= BATCH {
-            self.send();
+        if batch.commands.len() >= BATCH {
+            self.sent.push(send(self.inner, std::mem::take(batch)));
         }
-    }
-
-    fn send(&mut self) {
-        let (commands, parts) = (std::mem::take(&mut self.commands), std::mem::take(&mut self.parts));
-        self.sent.push(send(self.inner, commands, parts));
     }
 
     fn finish(mut self) -> Vec<JoinHandle<()>> {
-        if !self.commands.is_empty() {
-            self.send();
-        }
+        let rest = self.open.into_values().filter(|batch| !batch.commands.is_empty());
+        self.sent.extend(rest.map(|batch| send(self.inner, batch)));
         self.sent
     }
 }
 
 /// Sends one batch, and takes in what comes back, however late.
-fn send<R: Remote>(inner: &Arc<Inner<R>>, commands: Vec<Command>, parts: Vec<Part>) -> JoinHandle<()> {
+fn send<R: Remote>(inner: &Arc<Inner<R>>, batch: Batch) -> JoinHandle<()> {
     let inner = Arc::clone(inner);
     tokio::spawn(async move {
+        let Batch { commands, parts } = batch;
         let outcome = inner.call(commands).await;
         let mut first = 0;
         for (key, count) in parts {

@@ -90,10 +90,15 @@ impl Cluster {
             .unwrap_or_else(|| Err("the slots of the cluster are not known yet".into()))
             .map_err(RemoteError::NotSent)?;
         let slot = slot::slot(key.as_bytes());
-        match map.masters.get(usize::from(map.slots[usize::from(slot)])) {
+        match map.holder(slot) {
             Some(address) => Ok(self.link(address)),
             None => Err(RemoteError::NotSent(format!("no server of the cluster holds slot {slot}"))),
         }
+    }
+
+    /// The server that holds `key`, if that is known.
+    pub(super) fn holder(&self, key: &str) -> Option<Address> {
+        self.map.borrow().as_ref()?.as_ref().ok()?.holder(slot::slot(key.as_bytes())).cloned()
     }
 
     /// The way to the server at `address`.
@@ -138,7 +143,13 @@ impl Cluster {
     async fn look(&self) {
         let found = self.find().await;
         if let Ok(map) = &found {
-            self.links.lock().retain(|address, _| map.masters.contains(address));
+            self.links.lock().retain(|address, link| {
+                let stays = map.masters.contains(address);
+                if !stays {
+                    link.leave();
+                }
+                stays
+            });
             // those that are new connect before they are needed
             for master in &map.masters {
                 self.link(master);
@@ -241,6 +252,11 @@ impl Map {
             map.slots[first..=last].fill(master);
         }
         Ok(map)
+    }
+
+    /// The master that holds `slot`.
+    fn holder(&self, slot: u16) -> Option<&Address> {
+        self.masters.get(usize::from(self.slots[usize::from(slot)]))
     }
 
     /// This map with `slot` at `address`.

@@ -43,7 +43,8 @@ const QUEUE: usize = 4_096;
 /// A connection that breaks sooner is as good as none: the next one is not made at once.
 const BRIEF: Duration = Duration::from_millis(100);
 
-/// How long callers wait for a connection that nothing speaks against.
+/// How long callers wait for a connection that nothing speaks against, and for answers of a server that is no master any
+/// more.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Jobs that go into one pipeline.
@@ -84,6 +85,8 @@ struct Shared {
     state: Mutex<LinkState>,
     /// Told when the connection is not what it should be.
     renew: Notify,
+    /// Told when the server is not to be asked any more.
+    left: Notify,
 }
 
 /// Commands that go out in one pipeline.
@@ -101,7 +104,15 @@ struct Worker {
     shared: Arc<Shared>,
     numbers: Arc<Numbers>,
     draw: Arc<Draw>,
+}
+
+/// What a connection and those who wait for its answers have to tell each other. Each has its own: what an old one has not
+/// answered says nothing about its successor.
+#[derive(Clone)]
+struct Course {
     in_flight: Arc<Semaphore>,
+    /// Told when an answer did not come.
+    failed: Arc<Notify>,
 }
 
 /// Why a link has no use for its connection any more.
@@ -125,17 +136,8 @@ impl Link {
     ) -> Self {
         let (sender, queue) = mpsc::channel(QUEUE);
         let state = LinkState { name: finder.name(), connected: false, since: Instant::now(), error: None };
-        let shared = Arc::new(Shared { state: Mutex::new(state), renew: Notify::new() });
-        let worker = Worker {
-            endpoint,
-            finder,
-            backoff,
-            queue,
-            shared: Arc::clone(&shared),
-            numbers,
-            draw,
-            in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
-        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), renew: Notify::new(), left: Notify::new() });
+        let worker = Worker { endpoint, finder, backoff, queue, shared: Arc::clone(&shared), numbers, draw };
         tokio::spawn(worker.run());
         Self { queue: sender, shared }
     }
@@ -148,7 +150,9 @@ impl Link {
             Err(mpsc::error::TrySendError::Full(_)) => {
                 Err(RemoteError::NotSent(format!("{QUEUE} calls are waiting for it already")))
             }
-            Err(mpsc::error::TrySendError::Closed(_)) => Err(RemoteError::NotSent("weir is stopping".into())),
+            Err(mpsc::error::TrySendError::Closed(_)) => {
+                Err(RemoteError::NotSent("it is not asked any more".into()))
+            }
         }
     }
 
@@ -160,6 +164,11 @@ impl Link {
         if state.connected && state.since.elapsed() > MOMENT {
             self.shared.renew.notify_one();
         }
+    }
+
+    /// Leaves a server that is no master any more: what it has not answered in a moment counts for nothing there.
+    pub(super) fn leave(&self) {
+        self.shared.left.notify_one();
     }
 
     /// Whether both are the same way.
@@ -261,11 +270,13 @@ impl Worker {
         self.shared.state.lock().name = self.finder.name_at(&address);
         self.note(true, None);
         let mut jobs = Vec::new();
+        let course =
+            Course { in_flight: Arc::new(Semaphore::new(IN_FLIGHT)), failed: Arc::new(Notify::new()) };
         let finder = self.finder.clone();
         let moved = finder.moved(&self.endpoint, &address);
         tokio::pin!(moved);
         loop {
-            let permit = Arc::clone(&self.in_flight).acquire_owned();
+            let permit = Arc::clone(&course.in_flight).acquire_owned();
             let next = async {
                 let permit = permit.await;
                 // nothing is lost if this is not waited for to its end
@@ -273,13 +284,29 @@ impl Worker {
                 (permit, taken)
             };
             tokio::select! {
+                // in this order, so that the reason is told that came first
+                biased;
                 () = connection.driver.ended() => return End::Renew("the connection broke".into()),
+                // a server that is late may never answer again: whatever comes next should not have to find that out
+                () = course.failed.notified() => {
+                    retire(connection, self.endpoint.timeout);
+                    return End::Renew("it did not answer".into());
+                }
+                () = self.shared.left.notified() => {
+                    retire(connection, self.endpoint.timeout.min(PATIENCE));
+                    self.queue.close();
+                    while let Ok(job) = self.queue.try_recv() {
+                        let error = "it is no master any more".into();
+                        let _ = job.answer.send(Err(RemoteError::NotSent(error)));
+                    }
+                    return End::Unused;
+                }
                 () = self.shared.renew.notified() => {
                     retire(connection, self.endpoint.timeout);
                     return End::Renew("another connection is needed".into());
                 }
                 to = &mut moved => {
-                    retire(connection, self.endpoint.timeout);
+                    retire(connection, self.endpoint.timeout.min(PATIENCE));
                     return End::Renew(format!("the master is at {to} now"));
                 }
                 (permit, taken) = next => {
@@ -287,14 +314,20 @@ impl Worker {
                     if taken == 0 {
                         return End::Unused;
                     }
-                    self.send(&connection, permit, std::mem::take(&mut jobs));
+                    self.send(&connection, &course, permit, std::mem::take(&mut jobs));
                 }
             }
         }
     }
 
     /// Sends `jobs` as one pipeline, and has the answers handed out when they come.
-    fn send(&self, connection: &Connection, permit: OwnedSemaphorePermit, mut jobs: Vec<Job>) {
+    fn send(
+        &self,
+        connection: &Connection,
+        course: &Course,
+        permit: OwnedSemaphorePermit,
+        mut jobs: Vec<Job>,
+    ) {
         // who has given up will do something else, which must not come on top of this
         jobs.retain(|job| !job.answer.is_closed());
         if jobs.is_empty() {
@@ -307,8 +340,8 @@ impl Worker {
             pipeline.add_command(command);
         }
         let mut handle = connection.handle.clone();
-        let (numbers, shared, within) =
-            (Arc::clone(&self.numbers), Arc::clone(&self.shared), self.endpoint.timeout);
+        let (numbers, failed, within) =
+            (Arc::clone(&self.numbers), Arc::clone(&course.failed), self.endpoint.timeout);
         tokio::spawn(async move {
             let begun = Instant::now();
             let answer =
@@ -321,8 +354,7 @@ impl Worker {
                 Ok(Err(error)) => RemoteError::Unreachable(connect::explain(&error)),
                 Err(_) => RemoteError::TimedOut(period(within)),
             };
-            // a server that is late may never answer again: whatever comes next should not have to find that out
-            shared.renew.notify_one();
+            failed.notify_one();
             for job in jobs {
                 let _ = job.answer.send(Err(error.clone()));
             }

@@ -33,7 +33,7 @@ use self::{
     pool::{Errand, Pool},
     wire::{Naming, Outcome, Plan, Wire},
 };
-use super::remote::{Command, Remote, RemoteError, Replies, Reply};
+use super::remote::{Command, Node, Remote, RemoteError, Replies, Reply, Target};
 use crate::{
     clock::Clock,
     limit::{Period, Timestamp},
@@ -120,9 +120,9 @@ impl RedisRemote {
         self.clock.as_ref().map(|clock| clock.now())
     }
 
-    /// The Redis that counts `command`: an index into the pools.
-    fn pool_of(&self, command: &Command) -> usize {
-        usize::from(self.per_second.is_some() && name::is_per_second(&command.target))
+    /// The Redis that counts `target`: an index into the pools.
+    fn pool_of(&self, target: &Target) -> usize {
+        usize::from(self.per_second.is_some() && name::is_per_second(target))
     }
 
     fn sending(&self, command: Command) -> Sending<'_> {
@@ -141,7 +141,7 @@ impl Remote for RedisRemote {
         let mut places = Vec::with_capacity(commands.len());
         let mut sendings = [Vec::new(), Vec::new()];
         for command in commands {
-            let pool = self.pool_of(&command);
+            let pool = self.pool_of(&command.target);
             places.push(pool);
             sendings[pool].push(self.sending(command));
         }
@@ -175,6 +175,19 @@ impl Remote for RedisRemote {
         let wire = Wire::Run { script: &script::HEARTBEAT, keys, arguments };
         let done = self.main.run(vec![Beat(wire)]).await;
         done.replies.into_iter().next().unwrap_or_else(|| Err(wire::nonsense()))
+    }
+
+    fn node(&self, target: &Target, at: Timestamp) -> Node {
+        // any of its keys: they are in one slot
+        let key = || name::keys(&self.naming.prefix, target, at).swap_remove(0);
+        match (&self.per_second, self.pool_of(target)) {
+            (Some(per_second), 1) => per_second.node(key),
+            _ => self.main.node(key),
+        }
+    }
+
+    fn members_node(&self) -> Node {
+        self.main.node(|| name::instances(&self.naming.prefix))
     }
 }
 

@@ -2,6 +2,7 @@
 //! elsewhere or in another way, what was certainly not carried out.
 
 use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -18,7 +19,11 @@ use super::{
     settings::{Address, Backoff, Endpoint, Place},
     wire::{Again, Outcome, Wire},
 };
-use crate::{limit::Timestamp, observe::Metric, store::remote::RemoteError};
+use crate::{
+    limit::Timestamp,
+    observe::Metric,
+    store::remote::{Node, RemoteError},
+};
 
 /// How often a command may be sent: redirects lead on, and a failover takes its time, but nothing goes on for ever.
 const ROUNDS: usize = 6;
@@ -228,6 +233,16 @@ impl Pool {
             (Servers::Cluster(cluster), Some(address)) => Ok(cluster.link(address)),
             (Servers::Cluster(cluster), None) => cluster.route(key),
         }
+    }
+
+    /// What holds the key that `key` makes. A Redis that is no cluster is one node, whichever server is its master.
+    pub(super) fn node(&self, key: impl FnOnce() -> String) -> Node {
+        let mut hasher = DefaultHasher::new();
+        self.name.hash(&mut hasher);
+        if let Servers::Cluster(cluster) = &self.servers {
+            cluster.holder(&key()).hash(&mut hasher);
+        }
+        Node(hasher.finish())
     }
 
     /// How to send `errand` once more, which came back from the server at the other end of `link`.

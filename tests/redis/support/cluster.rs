@@ -3,6 +3,10 @@
 use super::{Server, until};
 use weir::store::redis::{Address, Place};
 
+/// Takes part in a cluster, where a node is missed after a second, and those that are left go on.
+const NODE: [&str; 6] =
+    ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no"];
+
 /// Three masters that hold a third of the slots each.
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Server>,
@@ -10,8 +14,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) async fn start() -> Self {
-        let arguments = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
-        let nodes: Vec<Server> = (0..3).map(|_| Server::start_with(&arguments)).collect();
+        let nodes: Vec<Server> = (0..3).map(|_| Server::start_with(&NODE)).collect();
         for (i, (first, last)) in [(0, 5_460), (5_461, 10_922), (10_923, 16_383)].into_iter().enumerate() {
             nodes[i].ask::<()>(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
             nodes[i].ask::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(i + 1).to_string()]);
@@ -43,6 +46,30 @@ impl Cluster {
     pub(crate) fn holder(&self, key: &str) -> (u16, usize) {
         let slot: u16 = self.nodes[0].ask(&["CLUSTER", "KEYSLOT", key]);
         (slot, usize::from(slot > 5_460) + usize::from(slot > 10_922))
+    }
+
+    /// Gives a master a replica, which takes over when it dies.
+    pub(crate) async fn add_replica(&self, of: usize) -> Server {
+        let prompt = ["--repl-diskless-sync-delay", "0", "--cluster-replica-validity-factor", "0"];
+        let replica = Server::start_with(&[&NODE[..], &prompt].concat());
+        replica.ask::<()>(&["CLUSTER", "MEET", "127.0.0.1", &self.nodes[of].port().to_string()]);
+        let of = self.id(of);
+        until("it knows the others", async || {
+            let nodes: String = replica.ask(&["CLUSTER", "NODES"]);
+            nodes.lines().filter(|node| node.contains("master") && node.contains("connected")).count() == 4
+        })
+        .await;
+        replica.ask::<()>(&["CLUSTER", "REPLICATE", &of]);
+        until("the replica follows, and all know", async || {
+            let info: String = replica.ask(&["INFO", "replication"]);
+            let known = |node: &Server| {
+                let nodes: String = node.ask(&["CLUSTER", "NODES"]);
+                nodes.lines().any(|node| node.contains("slave") && node.contains(&of))
+            };
+            info.contains("master_link_status:up") && self.nodes.iter().all(known)
+        })
+        .await;
+        replica
     }
 
     fn id(&self, node: usize) -> String {

@@ -4,6 +4,7 @@ mod certificates;
 mod cluster;
 mod sentinel;
 mod server;
+mod weirs;
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,6 +22,7 @@ pub(crate) use self::{
     cluster::Cluster,
     sentinel::Watched,
     server::{Server, free_port},
+    weirs::{Weir, Weirs},
 };
 
 /// Within this everything that a test waits for happens, unless it never does.

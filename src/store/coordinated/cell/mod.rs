@@ -222,10 +222,8 @@ impl Cell {
         let alone = self.alone.get_or_insert_with(|| self.view.clone());
         let all = Hits(hits.0.saturating_mul(instances));
         let taken = decide(&self.target.tiers, alone, Refused::Vanish, direction, all, now);
-        if direction == Direction::GiveBack {
-            self.owe(negative(hits.0), now);
-        } else if !taken.over {
-            self.owe(positive(hits.0), now);
+        if direction == Direction::GiveBack || !taken.over {
+            self.count_anyway(direction, hits, now);
         }
         let remaining = u64::from(taken.remaining) / instances;
         Taken { remaining: u32::try_from(remaining).unwrap_or(u32::MAX), ..taken }
@@ -233,8 +231,21 @@ impl Cell {
 
     /// Counts `hits` that were let through unasked; what the answer tells is as of before.
     pub(super) fn count_unasked(&mut self, hits: Hits, now: Timestamp) -> Taken {
-        self.owe(positive(hits.0), now);
-        decided(&self.target.tiers, &self.view, Refused::Vanish, false, Hits(0), now)
+        let taken = decided(&self.target.tiers, &self.view, Refused::Vanish, false, Hits(0), now);
+        self.count_anyway(Direction::Take, hits, now);
+        taken
+    }
+
+    /// Counts `hits` that were not decided by the view: that is to know of them, too, for the store may be back before it
+    /// has been told.
+    fn count_anyway(&mut self, direction: Direction, hits: Hits, now: Timestamp) {
+        for (tier, counter) in self.target.tiers.iter().zip(&mut self.view) {
+            match direction {
+                Direction::Take => counter.take(tier, now, hits),
+                Direction::GiveBack => counter.give_back(tier, now, hits),
+            }
+        }
+        self.owe(if direction == Direction::Take { positive(hits.0) } else { negative(hits.0) }, now);
     }
 
     /// How it stands by the view, counting nothing.

@@ -13,6 +13,11 @@ impl Cell {
         !self.unsent.is_empty()
     }
 
+    /// When the oldest hits were counted that the store is to be told of.
+    pub(in super::super) fn oldest_unsent(&self) -> Option<Timestamp> {
+        self.unsent.first().map(|owed| owed.at)
+    }
+
     /// Adds to `commands` what the store is to be told now. Nothing while it has not answered the last time.
     pub(in super::super) fn send(&mut self, now: Timestamp, commands: &mut Vec<Command>) -> Lost {
         let mut lost = Lost::default();

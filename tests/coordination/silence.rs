@@ -1,0 +1,152 @@
+//! A store that says nothing any more, or takes its time.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use weir::{
+    limit::{Algorithm, Coordination, Period, Refused, Tier},
+    observe::stats::Counter,
+    store::{
+        coordinated::Figures,
+        remote::Target,
+        simulated::{Condition, Network},
+    },
+};
+
+use crate::fleet::Fleet;
+
+/// Nothing is given up by the network itself, as is the case with Redis for ten seconds.
+const PATIENT: Network = Network {
+    round_trip: Duration::from_millis(2),
+    jitter: Duration::ZERO,
+    spikes: 0.0,
+    spike: Duration::ZERO,
+    lost_requests: 0.0,
+    lost_replies: 0.0,
+    reorders: false,
+    timeout: Duration::from_secs(10),
+};
+
+const LIMIT: u32 = 1_000_000;
+
+fn tier() -> Tier {
+    Tier { requests: LIMIT, period: Period::from_secs(86_400), algorithm: Algorithm::FixedWindow }
+}
+
+async fn fleet(network: Network) -> Fleet {
+    Fleet::new(3, Coordination::Interval, &[tier()], network).await
+}
+
+impl Fleet {
+    async fn ask_each(&self, times: u64) -> u64 {
+        for instance in &self.instances {
+            for _ in 0..times {
+                assert!(instance.ask().await);
+            }
+        }
+        times * self.instances.len() as u64
+    }
+
+    fn counted(&self) -> u64 {
+        let target = Target { path: "d_k_v_".into(), tiers: vec![tier()], refused: Refused::Vanish };
+        self.shared.used(&target, self.clock.right())
+    }
+
+    fn sum(&self, figure: impl Fn(&Figures) -> &Counter) -> u64 {
+        self.instances.iter().map(|instance| figure(instance.store.figures()).get()).sum()
+    }
+
+    /// How many instances take the store not to answer.
+    fn cut_off(&self) -> usize {
+        self.instances.iter().filter(|instance| instance.store.is_cut_off()).count()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frozen_store_is_noticed_by_the_next_word_and_its_late_answer_counts_once() {
+    let fleet = fleet(PATIENT).await;
+    let mut asked = fleet.ask_each(10).await;
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!(fleet.counted(), asked);
+
+    fleet.shared.set(Condition::Frozen);
+    let frozen = Instant::now();
+    asked += fleet.ask_each(10).await;
+    while fleet.cut_off() < 3 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    // an interval until they are told, half a second of silence, and the time of what was answered before
+    let noticed = frozen.elapsed();
+    let longest = Duration::from_millis(100 + 500 + 10);
+    assert!((Duration::from_millis(500)..longest).contains(&noticed), "{noticed:?}");
+    assert_eq!(fleet.sum(|figures| &figures.fallback), 0);
+
+    // what was told is not told again, and what comes now is kept
+    let calls = fleet.sum(|figures| &figures.calls);
+    for _ in 0..30 {
+        asked += fleet.ask_each(1).await;
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(fleet.cut_off(), 3);
+    }
+    assert_eq!(fleet.sum(|figures| &figures.calls), calls);
+    assert_eq!(fleet.sum(|figures| &figures.fallback), 90);
+
+    fleet.shared.set(Condition::Up);
+    sleep(Duration::from_millis(20)).await;
+    assert_eq!(fleet.cut_off(), 0, "its answer is enough");
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!((fleet.counted(), fleet.sum(|figures| &figures.unknown)), (asked, 0));
+}
+
+/// However idle, the heartbeat notices.
+#[tokio::test(start_paused = true)]
+async fn a_frozen_store_is_noticed_by_a_heartbeat() {
+    let fleet = fleet(PATIENT).await;
+    fleet.shared.set(Condition::Frozen);
+    let frozen = Instant::now();
+    while fleet.cut_off() < 3 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert!(frozen.elapsed() <= Duration::from_millis(1_510), "{:?}", frozen.elapsed());
+    fleet.shared.set(Condition::Up);
+    sleep(Duration::from_millis(1_100)).await;
+    assert_eq!(fleet.cut_off(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_slow_is_not_taken_for_dead() {
+    for millis in [50, 300, 450] {
+        let fleet = fleet(Network { round_trip: Duration::from_millis(millis), ..PATIENT }).await;
+        for _ in 0..100 {
+            fleet.ask_each(1).await;
+            sleep(Duration::from_millis(100)).await;
+            assert_eq!(fleet.cut_off(), 0, "{millis} ms");
+        }
+        assert_eq!(fleet.sum(|figures| &figures.fallback), 0);
+    }
+}
+
+/// What was let through without the store is known here when it is back, before it has been told.
+#[tokio::test(start_paused = true)]
+async fn what_was_decided_alone_is_not_forgotten_when_the_store_is_back() {
+    let few = Tier { requests: 10, ..tier() };
+    let fleet = Fleet::new(1, Coordination::Interval, &[few], PATIENT).await;
+    fleet.shared.set(Condition::Down);
+    while fleet.cut_off() < 1 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let instance = &fleet.instances[0];
+    let mut admitted = 0;
+    for _ in 0..20 {
+        admitted += u64::from(instance.ask().await);
+    }
+    assert_eq!(admitted, 10);
+    fleet.shared.set(Condition::Up);
+    while fleet.cut_off() > 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    for _ in 0..200 {
+        assert!(!instance.ask().await, "it was all there is");
+        sleep(Duration::from_millis(1)).await;
+    }
+}

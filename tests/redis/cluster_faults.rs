@@ -1,0 +1,224 @@
+//! Clusters that lose a node: its keys are decided without it, all others as ever.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+use tokio::time::sleep;
+
+use crate::support::{Cluster, Server, Weir, until};
+
+/// The ways that ask Redis, with what they do where it does not answer.
+const WAYS: [(&str, &str); 3] = [("interval", "local"), ("lease", "deny"), ("strict", "deny")];
+
+/// A cluster, and weirs that count in it.
+struct Clustered {
+    cluster: Cluster,
+    weirs: Vec<Weir>,
+    _dir: TempDir,
+}
+
+/// How a node is lost.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    Killed,
+    Frozen,
+}
+
+// === impl Loss ===
+
+impl Loss {
+    fn befalls(self, node: &mut Server) {
+        match self {
+            Self::Killed => node.kill(),
+            Self::Frozen => node.signal("STOP"),
+        }
+    }
+
+    fn is_over(self, node: &mut Server) {
+        match self {
+            Self::Killed => node.restart(),
+            Self::Frozen => node.signal("CONT"),
+        }
+    }
+}
+
+// === impl Clustered ===
+
+impl Clustered {
+    /// Two weirs, with a rule of `requests` for each way.
+    async fn start(requests: u32) -> Self {
+        let cluster = Cluster::start().await;
+        let rule = |(way, failure): (&str, &str)| {
+            format!(
+                "  - key: {way}\n    rate_limit: {{ requests: {requests}, per: 365d, coordination: {way}, \
+                 on_store_failure: {failure} }}\n"
+            )
+        };
+        let rules = format!("domain: shop\ndescriptors:\n{}", WAYS.map(rule).concat());
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join("rules.yaml"), rules).expect("a file in it");
+        let path = dir.path().to_str().expect("a plain path");
+        let nodes: Vec<String> =
+            cluster.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+        // longer than any test waits: nothing gets well by it
+        let variables =
+            [("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", &*nodes.join(",")), ("REDIS_TIMEOUT", "60s")];
+        let mut weirs = Vec::new();
+        for _ in 0..2 {
+            weirs.push(Weir::start_with(&cluster.nodes[0], path, &variables).await);
+        }
+        let clustered = Self { cluster, weirs, _dir: dir };
+        until("all know of all", async || {
+            clustered.weirs.iter().all(|weir| weir.metric("weir_instances") == 2)
+        })
+        .await;
+        clustered
+    }
+
+    /// A key of `way` that the node of that index holds.
+    fn key(&self, way: &str, node: usize) -> String {
+        let on = |value: &char| self.cluster.holder(&format!("{{shop_{way}_{value}_}}")).1 == node;
+        let value = ('a'..='z').find(on).expect("each node holds a third of all");
+        format!("{way}={value}")
+    }
+
+    /// Hits of `key` that the node of that index counts.
+    fn counted(&self, key: &str, node: usize) -> u64 {
+        let node = &self.cluster.nodes[node];
+        let keys: Vec<String> = node.ask(&["KEYS", &format!("*shop_{}_*", key.replace('=', "_"))]);
+        keys.iter().map(|key| node.ask::<u64>(&["GET", key])).sum()
+    }
+}
+
+/// The keys of a node that is lost are decided as `on_store_failure` has it, within the budget; Redis goes on deciding about
+/// those of the others; and the node is found again.
+async fn a_loss_disturbs_nobody_else(loss: Loss, members: bool) {
+    let mut clustered = Clustered::start(1_000_000).await;
+    let holder = clustered.cluster.holder("weir:instances").1;
+    // the node that knows the instances, or another
+    let gone = if members { holder } else { (holder + 1) % 3 };
+    let others = [(gone + 1) % 3, (gone + 2) % 3];
+    let on_lost = WAYS.map(|(way, _)| clustered.key(way, gone));
+    let on_others = others.map(|node| WAYS.map(|(way, _)| clustered.key(way, node)));
+    let [weir, second] = &clustered.weirs[..] else { unreachable!("there are two") };
+    for key in on_lost.iter().chain(on_others.iter().flatten()) {
+        until("redis decides", async || weir.ask(key).await && second.ask(key).await).await;
+    }
+
+    loss.befalls(&mut clustered.cluster.nodes[gone]);
+    let [weir, second] = &clustered.weirs[..] else { unreachable!("there are two") };
+    until("it is missed", async || !weir.ask(&on_lost[2]).await && !second.ask(&on_lost[2]).await).await;
+    let (mut kept, mut asked, mut refused) = (0, 0, 0);
+    let begun = Instant::now();
+    // several heartbeats fail meanwhile
+    while begun.elapsed() < Duration::from_secs(5) {
+        for weir in [weir, second] {
+            assert!(weir.ask(&on_lost[0]).await, "it counts by itself");
+            kept += 1;
+            assert!(!weir.ask(&on_lost[2]).await, "nobody can tell");
+            weir.ask(&on_lost[1]).await;
+            for key in on_others.iter().flatten() {
+                asked += 1;
+                refused += u64::from(!weir.ask(key).await);
+            }
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    // but for answers that a busy machine has kept from coming in time
+    assert!(refused * 20 <= asked, "{loss:?}: {refused} of {asked} were not decided by redis");
+    for (node, keys) in others.into_iter().zip(&on_others) {
+        let before = clustered.counted(&keys[0], node);
+        assert!(weir.ask(&keys[0]).await && second.ask(&keys[0]).await);
+        until("the others are told", async || clustered.counted(&keys[0], node) >= before + 2).await;
+    }
+
+    loss.is_over(&mut clustered.cluster.nodes[gone]);
+    let [weir, second] = &clustered.weirs[..] else { unreachable!("there are two") };
+    for key in &on_lost {
+        until("redis decides again", async || {
+            weir.ask(key).await
+                && second.ask(key).await
+                && weir.metric("weir_store_cut_off") + second.metric("weir_store_cut_off") == 0
+        })
+        .await;
+    }
+    // but for words that were on their way when it was lost or found
+    until("it is told again", async || 2 * clustered.counted(&on_lost[0], gone) >= kept).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_killed_disturbs_no_other() {
+    a_loss_disturbs_nobody_else(Loss::Killed, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_node_that_knows_the_instances_may_be_killed() {
+    a_loss_disturbs_nobody_else(Loss::Killed, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_freezes_disturbs_no_other() {
+    a_loss_disturbs_nobody_else(Loss::Frozen, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_node_that_knows_the_instances_may_freeze() {
+    a_loss_disturbs_nobody_else(Loss::Frozen, true).await;
+}
+
+/// A replica takes over with what was replicated, and the limit holds.
+async fn a_replica_counts_on(loss: Loss) {
+    let mut clustered = Clustered::start(60).await;
+    let replica = clustered.cluster.add_replica(0).await;
+    let keys = WAYS.map(|(way, _)| clustered.key(way, 0));
+    let mut admitted = [0_u64; 3];
+    for (key, admitted) in keys.iter().zip(&mut admitted) {
+        for weir in &clustered.weirs {
+            for _ in 0..5 {
+                *admitted += u64::from(weir.ask(key).await);
+            }
+        }
+        until("it is counted", async || clustered.counted(key, 0) >= *admitted).await;
+    }
+    let replicated: i64 = clustered.cluster.nodes[0].ask(&["WAIT", "1", "5000"]);
+    assert_eq!(replicated, 1);
+    loss.befalls(&mut clustered.cluster.nodes[0]);
+    let _lost = std::mem::replace(&mut clustered.cluster.nodes[0], replica);
+    until("the replica takes over", async || {
+        for (i, key) in keys.iter().enumerate() {
+            admitted[i] += u64::from(clustered.weirs[0].ask(key).await);
+        }
+        let info: String = clustered.cluster.nodes[0].ask(&["INFO", "replication"]);
+        info.contains("role:master")
+    })
+    .await;
+    for (i, key) in keys.iter().enumerate() {
+        until("all of it is used", async || {
+            for weir in &clustered.weirs {
+                admitted[i] += u64::from(weir.ask(key).await);
+            }
+            clustered.counted(key, 0) >= 60
+        })
+        .await;
+        for weir in &clustered.weirs {
+            admitted[i] += u64::from(weir.ask(key).await);
+        }
+    }
+    let [interval, lease, strict] = admitted;
+    // each weir of its own count, until the replica answers
+    assert!((60..=120).contains(&interval), "{interval}");
+    assert!(lease <= 60 && strict <= 60, "{lease} and {strict}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_of_a_killed_node_counts_on() {
+    a_replica_counts_on(Loss::Killed).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_of_a_node_that_freezes_counts_on() {
+    a_replica_counts_on(Loss::Frozen).await;
+}

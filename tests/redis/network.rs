@@ -1,0 +1,264 @@
+//! Weirs whose way to Redis is slow, deaf, cut or closed: what they decide, when, and what Redis counts in the end.
+
+use std::time::Duration;
+
+use crate::{
+    proxy::Manner,
+    support::{Server, Weir, Weirs, until},
+};
+
+/// The ways that ask Redis, with what they do where it does not answer, so that they keep what they promise.
+const WAYS: [(&str, &str); 3] = [("interval", "local"), ("lease", "deny"), ("strict", "deny")];
+
+const LIMIT: u64 = 100;
+
+/// Weirs.
+const COUNT: u64 = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Slow,
+    RequestsVanish,
+    RepliesVanish,
+    Refused,
+}
+
+fn rules(requests: u64, way: &str, failure: &str) -> String {
+    // one window, whenever the test runs
+    format!(
+        "domain: shop\ndescriptors:\n  - key: k\n    rate_limit: {{ requests: {requests}, per: 365d, \
+         coordination: {way}, on_store_failure: {failure} }}"
+    )
+}
+
+impl Fault {
+    async fn begins(self, weirs: &mut Weirs) {
+        for weir in &mut weirs.all {
+            let manner = Manner::default();
+            match self {
+                // there and back it is more than the budget
+                Self::Slow => weir.proxy.set(Manner { delay: Duration::from_millis(150), ..manner }),
+                Self::RequestsVanish => weir.proxy.set(Manner { swallows_requests: true, ..manner }),
+                Self::RepliesVanish => weir.proxy.set(Manner { swallows_replies: true, ..manner }),
+                Self::Refused => {
+                    weir.proxy.refuse().await;
+                    weir.proxy.cut();
+                }
+            }
+        }
+    }
+
+    fn ends(weirs: &mut Weirs) {
+        for weir in &mut weirs.all {
+            weir.proxy.set(Manner::default());
+            weir.proxy.accept();
+        }
+    }
+}
+
+/// The limit holds through a fault, as far as each way promises, and all of it is there again when the fault is over.
+async fn bound_holds(fault: Fault) {
+    for (way, failure) in WAYS {
+        let mut weirs = Weirs::start(3, &rules(LIMIT, way, failure)).await;
+        let told = weirs.ask_each("k", 10).await;
+        assert_eq!(told, 30, "{way}: there is enough");
+        until("it is told", async || weirs.counted("k") >= told).await;
+        fault.begins(&mut weirs).await;
+        let mut admitted = told + weirs.ask_each("k", 120).await;
+        Fault::ends(&mut weirs);
+        weirs.answer().await;
+        admitted += weirs.exhaust("k", if way == "interval" { 0 } else { LIMIT }).await;
+        if way == "interval" {
+            let unknown = async || weirs.sum("weir_hits_unknown_total");
+            until("it is told", async || weirs.counted("k") + unknown().await >= admitted).await;
+        }
+
+        let (counted, unknown) = (weirs.counted("k"), weirs.sum("weir_hits_unknown_total"));
+        let told = format!("{way}, {fault:?}: {admitted} admitted, {counted} counted, {unknown} unknown");
+        if way == "interval" {
+            // each by its own view, and once more what nobody knows to be counted
+            assert!(admitted <= COUNT * LIMIT + unknown, "{told}");
+            assert!(admitted >= LIMIT, "{told}");
+            assert!(counted <= admitted && counted + unknown >= admitted, "{told}");
+        } else {
+            assert!(admitted <= LIMIT && counted == LIMIT, "{told}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_network_breaks_no_bound() {
+    bound_holds(Fault::Slow).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_vanish_break_no_bound() {
+    bound_holds(Fault::RequestsVanish).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_that_vanish_break_no_bound() {
+    bound_holds(Fault::RepliesVanish).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_refused_break_no_bound() {
+    bound_holds(Fault::Refused).await;
+}
+
+/// Where replies are cut: bytes that still arrive. The first 33 tell the time.
+const CUTS: [usize; 6] = [0, 1, 20, 33, 34, 36];
+
+/// Hits beyond any limit, while whatever can go wrong does.
+const NO_LIMIT: u64 = 1_000_000;
+
+/// Nothing that was admitted is counted twice, and only what is told to be unknown is not counted at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_counted_twice_whatever_is_cut() {
+    for way in ["interval", "strict"] {
+        let mut weirs = Weirs::start(3, &rules(NO_LIMIT, way, "allow")).await;
+        let mut asked = 0;
+        for round in 0..12 {
+            for (i, weir) in weirs.all.iter().enumerate() {
+                match (round + i) % 4 {
+                    0 => weir.proxy.cut(),
+                    // more or less of the reply than tells the time
+                    1 => weir.proxy.cut_reply_to("shop_k_", 3 * round),
+                    2 => weir.proxy.set(Manner { delay: Duration::from_millis(20), ..Manner::default() }),
+                    _ => weir.proxy.set(Manner::default()),
+                }
+            }
+            assert_eq!(weirs.ask_each("k", 20).await, 60, "{way}: everything passes");
+            asked += 60;
+        }
+        for weir in &mut weirs.all {
+            weir.proxy.set(Manner::default());
+            weir.proxy.forgive();
+        }
+        weirs.answer().await;
+        assert!(weirs.all.iter().any(|weir| weir.proxy.cut_replies() > 0), "{way}: no reply was cut");
+        until("it is told", async || weirs.counted("k") + weirs.sum("weir_hits_unknown_total") >= asked)
+            .await;
+        let (counted, unknown) = (weirs.counted("k"), weirs.sum("weir_hits_unknown_total"));
+        assert!(counted <= asked, "{way}: {counted} counted of {asked}, {unknown} unknown");
+        weirs.all.into_iter().for_each(Weir::stop);
+        assert_eq!(weirs.server.ask::<i64>(&["ZCARD", "weir:instances"]), 0, "{way}: they said goodbye");
+    }
+}
+
+/// The reply to the script of a decision is cut: it was carried out, and is not sent again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_strict_decision_whose_reply_is_cut_counts_once() {
+    let weirs = Weirs::start(1, &rules(NO_LIMIT, "strict", "allow")).await;
+    let weir = &weirs.all[0];
+    let mut asked = 0;
+    for (cuts, pass) in (1..).zip(CUTS) {
+        weir.proxy.cut_reply_to("shop_k_", pass);
+        until("the reply is cut", async || {
+            asked += 1;
+            weir.ask("k").await && weir.proxy.cut_replies() == cuts
+        })
+        .await;
+        weirs.answer().await;
+    }
+    until("all is told", async || weirs.counted("k") + weir.metric("weir_hits_unknown_total") >= asked).await;
+    counted_once(&weirs, asked);
+}
+
+/// All hits of `k` have been told, `asked` of them, and some of which nobody knows it were counted.
+fn counted_once(weirs: &Weirs, asked: u64) {
+    let (counted, unknown) = (weirs.counted("k"), weirs.sum("weir_hits_unknown_total"));
+    let told = format!("{counted} counted of {asked}, {unknown} unknown");
+    assert!(counted <= asked && unknown >= CUTS.len() as u64, "{told}");
+    assert!(counted + unknown > asked, "what was cut was carried out: {told}");
+}
+
+/// The reply to a grant is cut: what was granted is lost to the window, and nothing more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_whose_reply_is_cut_is_lost_and_lets_nobody_pass() {
+    let weirs = Weirs::start(2, &rules(LIMIT, "lease", "deny")).await;
+    let (weir, mut admitted) = (&weirs.all[0], 0);
+    for (cuts, pass) in (1..).zip([1, 34, 36]) {
+        weir.proxy.cut_reply_to("shop_k_", pass);
+        // what is held is used first
+        until("a grant is cut", async || {
+            admitted += u64::from(weir.ask("k").await);
+            weir.proxy.cut_replies() == cuts
+        })
+        .await;
+        weirs.answer().await;
+        until("it is granted again", async || weir.ask("k").await).await;
+        admitted += 1;
+    }
+    admitted += weirs.exhaust("k", LIMIT).await;
+    // no grant is more than half of this instance's part
+    assert!((LIMIT - 3 * LIMIT / 4..=LIMIT).contains(&admitted), "{admitted} admitted");
+}
+
+/// The reply to what a sync told is cut: it was carried out, and is not told again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sync_whose_reply_is_cut_counts_once() {
+    let weirs = Weirs::start(1, &rules(NO_LIMIT, "interval", "local")).await;
+    let weir = &weirs.all[0];
+    let mut asked = 0;
+    for (cuts, pass) in (1..).zip(CUTS) {
+        weir.proxy.cut_reply_to("shop_k_", pass);
+        assert_eq!(weirs.ask_each("k", 5).await, 5);
+        asked += 5;
+        until("the reply is cut", async || weir.proxy.cut_replies() == cuts).await;
+        weirs.answer().await;
+        let told = async || weirs.counted("k") + weir.metric("weir_hits_unknown_total");
+        until("all is told", async || told().await >= asked).await;
+    }
+    // whatever was told twice is on its way before this one
+    let before = weirs.counted("k");
+    assert_eq!(weirs.ask_each("k", 1).await, 1);
+    until("the last one is told", async || weirs.counted("k") > before).await;
+    counted_once(&weirs, asked + 1);
+}
+
+/// A Redis that hangs is given up, and what it was told before it did, it was told once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_frozen_redis_was_told_counts_once() {
+    for way in ["interval", "strict"] {
+        let weirs = Weirs::start(3, &rules(NO_LIMIT, way, "allow")).await;
+        let mut asked = weirs.ask_each("k", 10).await;
+        weirs.server.signal("STOP");
+        until("it is given up", async || {
+            asked += weirs.ask_each("k", 1).await;
+            weirs.sum("weir_store_cut_off") == 3
+        })
+        .await;
+        // nobody waits any more, and nothing more is on its way
+        let calls = weirs.sum("weir_store_calls_total");
+        asked += weirs.ask_each("k", 100).await;
+        assert_eq!(weirs.sum("weir_store_calls_total"), calls, "{way}");
+        weirs.server.signal("CONT");
+        weirs.answer().await;
+        let counted = async || weirs.counted("k") + weirs.sum("weir_hits_unknown_total");
+        until("all is told", async || counted().await >= asked).await;
+        assert!(weirs.counted("k") <= asked, "{way}: {} counted of {asked}", weirs.counted("k"));
+    }
+}
+
+/// Where health is to tell of Redis, it says the same truth before there is one and after it was lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_tells_of_a_redis_that_does_not_answer() {
+    let mut server = Server::start();
+    server.kill();
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("rules.yaml"), rules(LIMIT, "interval", "local")).expect("a file in it");
+    let path = dir.path().to_str().expect("a plain path");
+    let needed = ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true");
+    let weir = Weir::start_with(&server, path, &[needed]).await;
+    let ill = (500, "the store does not answer".to_owned());
+    until("it has never answered", async || weir.page("/healthcheck") == ill).await;
+    server.restart();
+    until("it answers", async || weir.page("/healthcheck").0 == 200).await;
+    server.signal("STOP");
+    until("it hangs", async || weir.page("/healthcheck") == ill).await;
+    server.signal("CONT");
+    until("it answers again", async || weir.page("/healthcheck").0 == 200).await;
+    server.kill();
+    until("it is gone", async || weir.page("/healthcheck") == ill).await;
+}
