@@ -97,21 +97,23 @@ impl RuleSet {
         if entries.is_empty() {
             return Outcome::NoEntries;
         }
-        let mut branch = &self.nodes[root];
+        let mut node = root;
         for (depth, entry) in entries.iter().enumerate() {
+            let branch = &self.nodes[node];
             if depth > 0 && branch.is_leaf() {
-                return Outcome::TooManyEntries { depth, limited: branch.rule.is_some() };
+                return Outcome::TooManyEntries { depth, limited: self.rule_at(node).is_some() };
             }
             // the step is `find`'s own: an explanation of anything else would be a guess
-            let taken = branch.step(entry).map(|(next, because)| (&self.nodes[next], because));
-            steps.push(branch.explain(entry, taken));
+            let taken = branch.step(entry);
+            steps.push(branch.explain(entry, taken.map(|(next, because)| (&self.nodes[next], because))));
             match taken {
-                Some((next, _)) => branch = next,
+                Some((next, _)) => node = next,
                 None => return Outcome::NoMatch,
             }
         }
-        match branch.rule {
-            Some(rule) => Outcome::Rule(&self.rules()[rule]),
+        let branch = &self.nodes[node];
+        match self.rule_at(node) {
+            Some(rule) => Outcome::Rule(rule),
             None => Outcome::NoLimit { origin: &branch.origin, below: !branch.is_leaf() },
         }
     }
