@@ -5,6 +5,15 @@ use crate::limit::{Period, Timestamp};
 /// The shortest time over which a rate is taken.
 const SPELL: Period = Period::from_millis(20);
 
+/// As many hits say something about a rate; of fewer, a longer time is looked at.
+const ENOUGH: u64 = 8;
+
+/// But not a longer one than this.
+const LONGEST_SPELL: Period = Period::from_millis(500);
+
+/// After a pause of so long what was before says nothing.
+const PAUSE: Period = Period::from_secs(1);
+
 /// Hits a second, lately.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Demand {
@@ -24,19 +33,35 @@ impl Demand {
     /// Notes that `hits` were asked for.
     pub(super) fn asked(&mut self, hits: u64, now: Timestamp) {
         let spell = now.since(self.since);
-        if spell >= SPELL {
+        if spell >= SPELL && (self.hits >= ENOUGH || spell >= LONGEST_SPELL) {
             let rate = self.hits as f64 / spell.as_nanos() as f64;
-            // after a pause, what was before says nothing
-            let weight = if spell.as_nanos() > 50 * SPELL.as_nanos() { 0.0 } else { 0.5 };
+            let weight = if spell > PAUSE || self.rate == 0.0 { 0.0 } else { 0.5 };
             self.rate = self.rate * weight + rate * (1.0 - weight);
             (self.since, self.hits) = (now, 0);
         }
         self.hits = self.hits.saturating_add(hits);
     }
 
-    /// Hits that are likely to be asked for in `time` from now on.
-    pub(super) fn in_the_next(&self, time: Period) -> u64 {
-        (self.rate * time.as_nanos() as f64).ceil() as u64
+    /// Hits that are likely to be asked for in `time` from `now` on.
+    pub(super) fn in_the_next(&self, time: Period, now: Timestamp) -> u64 {
+        (self.rate_at(now) * time.as_nanos() as f64).ceil() as u64
+    }
+
+    /// How long `hits` are likely to take to be asked for.
+    pub(super) fn time_for(&self, hits: u64, now: Timestamp) -> Period {
+        let rate = self.rate_at(now);
+        if rate > 0.0 { Period::from_nanos((hits as f64 / rate) as u64) } else { Period::MAX }
+    }
+
+    /// In hits a nanosecond.
+    fn rate_at(&self, now: Timestamp) -> f64 {
+        let spell = now.since(self.since).max(SPELL).as_nanos() as f64;
+        // who has just come, or has come back, is judged by what he did since; who has gone, by what he would have done
+        if self.rate == 0.0 {
+            self.hits as f64 / spell
+        } else {
+            self.rate.min((self.hits + ENOUGH) as f64 / spell)
+        }
     }
 }
 
@@ -99,7 +124,7 @@ mod tests {
                 now = now.after(Period::from_millis(every));
                 demand.asked(1, now);
             }
-            demand.in_the_next(Period::from_millis(100))
+            demand.in_the_next(Period::from_millis(100), now)
         };
         assert!((95..=105).contains(&run(1, 500)));
         assert!((9..=13).contains(&run(10, 500)));

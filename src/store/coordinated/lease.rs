@@ -1,11 +1,13 @@
 //! `lease`: this instance takes some of the limit in advance, and spends it without asking.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+
+use tokio::time::sleep;
 
 use super::{Inner, cell::negative, clock::StoreTime};
 use crate::{
     limit::{Ask, CounterKey, Direction, Hits, Period, Taken},
-    store::remote::Remote,
+    store::remote::{Command, Op, Remote},
 };
 
 /// What a lease is meant to last for, at least.
@@ -18,6 +20,11 @@ impl<R: Remote> Inner<R> {
     /// The time that a lease is to last for, by the demand that was seen.
     fn horizon(&self) -> Period {
         HORIZON.max(Period::from_nanos(self.round_trip().as_nanos().saturating_mul(ROUND_TRIPS)))
+    }
+
+    /// So long before a lease ends it has to be given back to arrive in time.
+    fn lead(&self) -> Period {
+        Period::from_nanos(self.round_trip().as_nanos().saturating_mul(2))
     }
 
     /// Decides by what was granted, or by what is known to be denied; none if the store has to be asked first.
@@ -39,7 +46,7 @@ impl<R: Remote> Inner<R> {
                 self.figures.leased.add(1);
                 // the next lease is to be here before this one is used up
                 let soon = Period::from_nanos(2 * self.round_trip().as_nanos());
-                let ahead = !cell.is_denied(now) && cell.leased() < cell.demand.in_the_next(soon);
+                let ahead = !cell.is_denied(now) && cell.leased() < cell.demand.in_the_next(soon, now);
                 return (Some(taken), ahead);
             }
             if cell.is_denied(now)
@@ -98,7 +105,7 @@ pub(super) async fn decide<R: Remote>(inner: &Arc<Inner<R>>, ask: &Ask<'_>) -> O
 /// Asks the store for a lease in the background, unless that is under way: whoever waits for it may go away, what it
 /// brings must not.
 fn fetch<R: Remote>(inner: &Arc<Inner<R>>, key: CounterKey) {
-    let command = {
+    let commands = {
         let mut shard = inner.cells.lock(key);
         let Some(cell) = shard.get_mut(&key) else {
             return;
@@ -108,30 +115,55 @@ fn fetch<R: Remote>(inner: &Arc<Inner<R>>, key: CounterKey) {
         }
         cell.fetch.running = true;
         cell.fetch.round += 1;
-        cell.fetch_command(inner.instances(), inner.horizon(), inner.time().now)
+        cell.fetch_commands(inner.instances(), inner.horizon(), inner.lead(), inner.time().now)
     };
-    let inner = Arc::clone(inner);
-    tokio::spawn(async move {
-        let target = Arc::clone(&command.target);
-        let replies = inner.call(vec![command]).await;
-        let mut shard = inner.cells.lock(key);
-        let Some(cell) = shard.get_mut(&key) else {
-            return;
-        };
-        cell.fetch.running = false;
-        let granted = replies.ok().and_then(|replies| {
-            let reply = replies.replies.into_iter().next()?.ok()?;
-            Some((reply, replies.now))
-        });
-        cell.fetch.failed = granted.is_none();
-        if let Some((reply, now)) = granted {
-            cell.granted(&reply, now);
-            if !Arc::ptr_eq(&target, &cell.target) {
-                // it was granted under a limit that has changed since
-                cell.give_leases_back();
-                inner.list(key, cell, now);
-            }
-        }
-        cell.fetch.done.notify_waiters();
+    tokio::spawn(call(Arc::clone(inner), key, commands));
+}
+
+/// Carries out what [`fetch`] asks for.
+async fn call<R: Remote>(inner: Arc<Inner<R>>, key: CounterKey, commands: Vec<Command>) {
+    let target = commands.first().map(|command| Arc::clone(&command.target));
+    let asked = commands.last().is_some_and(|command| matches!(command.op, Op::Grant { .. }));
+    let replies = inner.call(commands).await;
+    let mut shard = inner.cells.lock(key);
+    let Some(cell) = shard.get_mut(&key) else {
+        return;
+    };
+    cell.fetch.running = false;
+    let last = replies.ok().and_then(|replies| {
+        let reply = replies.replies.into_iter().next_back()?.ok()?;
+        Some((reply, replies.now))
     });
+    cell.fetch.failed = last.is_none();
+    if let Some((reply, now)) = last {
+        if asked {
+            cell.granted(&reply, inner.round_trip(), now);
+        } else {
+            cell.heard(&reply, now);
+        }
+        if target.is_none_or(|target| !Arc::ptr_eq(&target, &cell.target)) {
+            // it was granted under a limit that has changed since
+            cell.give_leases_back();
+            inner.list(key, cell, now);
+        } else if let Some(time) = cell.ends_in(inner.lead(), inner.time().now) {
+            tokio::spawn(renew(Arc::downgrade(&inner), key, time));
+        }
+    }
+    cell.fetch.done.notify_waiters();
+}
+
+/// After `time`, gives back what nobody has used and soon nobody may use any more, or has it granted anew.
+async fn renew<R: Remote>(inner: Weak<Inner<R>>, key: CounterKey, time: Period) {
+    sleep(time.into()).await;
+    let Some(inner) = inner.upgrade() else {
+        return;
+    };
+    let ends = {
+        let shard = inner.cells.lock(key);
+        let now = inner.time().now;
+        shard.get(&key).is_some_and(|cell| cell.ends_in(inner.lead(), now) == Some(Period::default()))
+    };
+    if ends {
+        fetch(&inner, key);
+    }
 }

@@ -74,18 +74,23 @@ pub(super) fn arguments(
     let (name, hits, want, hold) = match op {
         Op::Add { hits } => {
             let sign = if hits < 0 { "-" } else { "" };
-            ("add", format!("{sign}{}", hits.unsigned_abs().min(MANY)), 0, Period::default())
+            ("add", format!("{sign}{}", hits.unsigned_abs().min(MANY)), 0, 0)
         }
-        Op::Take { hits } => ("take", hits.min(MANY).to_string(), 0, Period::default()),
-        Op::Grant { least, want, hold } => ("grant", least.clamp(1, MANY).to_string(), want.min(MANY), hold),
+        // of an instant that is too early older hits would be given back, of one that is too late others' younger ones
+        Op::Return { hits, until } => ("return", hits.min(MANY).to_string(), 0, micros(until)),
+        Op::Take { hits } => ("take", hits.min(MANY).to_string(), 0, 0),
+        Op::Grant { least, want, hold } => {
+            // a little longer than asked for, never shorter
+            let hold = hold.as_nanos().div_ceil(1_000);
+            ("grant", least.clamp(1, MANY).to_string(), want.min(MANY), hold)
+        }
     };
     let mut arguments = vec![
         name.to_owned(),
         now.map_or_else(String::new, |now| micros(now).to_string()),
         hits,
         want.to_string(),
-        // a little longer than asked for, never shorter
-        hold.as_nanos().div_ceil(1_000).to_string(),
+        hold.to_string(),
         (jitter.as_nanos() / 1_000_000).to_string(),
     ];
     for tier in &target.tiers {

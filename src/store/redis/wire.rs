@@ -97,7 +97,7 @@ impl Plan {
         let hits = match op {
             Op::Add { hits } => u64::try_from(hits).ok(),
             Op::Take { hits } => Some(hits),
-            Op::Grant { .. } => None,
+            Op::Return { .. } | Op::Grant { .. } => None,
         };
         let wire = match hits.filter(|_| name::is_references(&target)) {
             Some(hits) => Wire::Count {

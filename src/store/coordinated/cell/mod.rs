@@ -5,6 +5,7 @@
 //! not be counted in the next. What the store granted in advance is a *lease*.
 
 mod leases;
+mod pace;
 mod telling;
 
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::{
         Algorithm, Direction, Hits, Period, Refused, Taken, Tier, Timestamp, algorithm::Counter, decide,
         decided,
     },
-    store::remote::Target,
+    store::remote::{Op, Target},
 };
 
 /// One counter for each tier.
@@ -57,8 +58,8 @@ pub(super) struct Cell {
 struct Owed {
     at: Timestamp,
     hits: i64,
-    /// They were granted and not used: to be had again only once the store knows.
-    returned: bool,
+    /// They were granted to be used until then, and were not: to be had again only once the store knows.
+    returned: Option<Timestamp>,
 }
 
 /// Hits that may be taken without asking.
@@ -103,9 +104,12 @@ pub(super) struct Fetch {
     want: u64,
     /// The store had less than that.
     pub(super) short: bool,
+    /// It has had less since there was last enough for everybody.
+    scarce: bool,
     /// While nothing is left: when to look again whether another instance has given something back, and how long to
     /// leave it after that.
     probe_at: Timestamp,
+    /// None while something is left.
     probe_after: Period,
 }
 
@@ -133,6 +137,17 @@ impl Fetch {
     /// Whether the store has answered `round`.
     pub(super) const fn has_answered(&self, round: u64) -> bool {
         self.round > round || (self.round == round && !self.running)
+    }
+}
+
+// === impl Owed ===
+
+impl Owed {
+    const fn op(&self) -> Op {
+        match self.returned {
+            Some(until) => Op::Return { hits: self.hits.unsigned_abs(), until },
+            None => Op::Add { hits: self.hits },
+        }
     }
 }
 
@@ -249,7 +264,7 @@ impl Cell {
 
     /// Notes that the store has to be told of `hits` at `now`.
     pub(super) fn owe(&mut self, hits: i64, now: Timestamp) {
-        self.owe_as(Owed { at: now, hits, returned: false });
+        self.owe_as(Owed { at: now, hits, returned: None });
     }
 
     fn owe_as(&mut self, owed: Owed) {
@@ -267,7 +282,7 @@ impl Cell {
 
     /// Notes that what is left of `lease` goes back.
     fn give_back(&mut self, lease: Lease) {
-        self.owe_as(Owed { at: lease.at, hits: negative(lease.left), returned: true });
+        self.owe_as(Owed { at: lease.at, hits: negative(lease.left), returned: Some(lease.until) });
     }
 
     /// Hits that were taken here since the store told last.
@@ -287,7 +302,7 @@ impl Cell {
         if own == 0 || !self.in_flight.is_empty() {
             return false;
         }
-        let soon = own.saturating_add(self.demand.in_the_next(round_trip));
+        let soon = own.saturating_add(self.demand.in_the_next(round_trip, now));
         soon >= self.room / instances as u64
             || now >= self.sync.early
             || now.since(heard_at).as_nanos() > 2 * self.sync.interval.as_nanos()
@@ -297,6 +312,11 @@ impl Cell {
 /// The most that all tiers admit at once.
 fn capacity(tiers: &[Tier]) -> u64 {
     tiers.iter().map(|tier| tier.capacity().into()).min().unwrap_or_default()
+}
+
+/// Whether what is used comes back little by little, and not with the next window.
+fn flows(tiers: &[Tier]) -> bool {
+    tiers.iter().any(|tier| tier.algorithm != Algorithm::FixedWindow)
 }
 
 /// How long a grant may be used where no window ends it: a twentieth of the shortest period, for a sliding window loses as

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Cell, Lost, Owed, has_ended, has_flowed_back};
 use crate::{
     limit::{Hits, Period, Refused, Timestamp, decided},
-    store::remote::{Command, Op, Reply},
+    store::remote::{Command, Reply},
 };
 
 impl Cell {
@@ -25,17 +25,13 @@ impl Cell {
             }
             if self.target.tiers.iter().all(|tier| has_ended(tier, owed.at, now)) {
                 lost.uncounted += u64::try_from(owed.hits).unwrap_or_default();
-            } else if owed.returned && has_flowed_back(&self.target.tiers, owed.at, now) {
+            } else if owed.returned.is_some() && has_flowed_back(&self.target.tiers, owed.at, now) {
                 lost.stranded += owed.hits.unsigned_abs();
             } else {
                 self.in_flight.push(owed);
             }
         }
-        let command = |owed: &Owed| Command {
-            target: Arc::clone(&self.target),
-            at: owed.at,
-            op: Op::Add { hits: owed.hits },
-        };
+        let command = |owed: &Owed| Command { target: Arc::clone(&self.target), at: owed.at, op: owed.op() };
         (self.in_flight.iter().map(command).collect(), lost)
     }
 
@@ -60,7 +56,7 @@ impl Cell {
         }
         self.view.clone_from(&reply.counters);
         self.alone = None;
-        for owed in self.unsent.iter().filter(|owed| !owed.returned) {
+        for owed in self.unsent.iter().filter(|owed| owed.returned.is_none()) {
             for (tier, counter) in self.target.tiers.iter().zip(&mut self.view) {
                 match u64::try_from(owed.hits) {
                     Ok(taken) => counter.take(tier, owed.at, Hits(taken)),
