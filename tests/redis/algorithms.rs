@@ -127,9 +127,8 @@ fn model(tiers: &[Tier], counters: &mut [Counter], op: Op, now: Timestamp) -> bo
 
 fn hits_of(op: Op) -> u64 {
     match op {
-        Op::Take { hits } => hits,
+        Op::Take { hits } | Op::Return { hits, .. } => hits,
         Op::Add { hits } => u64::try_from(hits).unwrap_or_default(),
-        Op::Return { hits, .. } => hits,
         Op::Grant { want, .. } => want,
     }
 }

@@ -4,7 +4,11 @@ use std::sync::{Arc, Weak};
 
 use tokio::time::sleep;
 
-use super::{Inner, cell::negative, clock::StoreTime};
+use super::{
+    Inner,
+    cell::{Answer, negative},
+    clock::StoreTime,
+};
 use crate::{
     limit::{Ask, CounterKey, Direction, Hits, Period, Taken},
     store::remote::{Command, Op, Remote},
@@ -83,13 +87,13 @@ pub(super) async fn decide<R: Remote>(inner: &Arc<Inner<R>>, ask: &Ask<'_>) -> O
         let now = time.now;
         let outcome = inner.with_cell(ask, now, |cell| {
             inner.figures.stranded.add(cell.end_leases(time).stranded);
-            if cell.fetch.failed {
+            if cell.fetch.answer == Answer::Nothing {
                 return Some(None);
             }
             let decided = cell.spend(ask.hits, now).or_else(|| cell.refuses(ask.hits, now));
             if decided.is_none() && round.is_some_and(|round| cell.fetch.has_answered(round)) {
                 // to ask again for what the store has just had no more of would make an endless queue of those who wait
-                if cell.fetch.short {
+                if cell.fetch.answer == Answer::Short {
                     return Some(Some(cell.refuse(ask.hits, now)));
                 }
                 round = None;
@@ -124,7 +128,13 @@ fn fetch<R: Remote>(inner: &Arc<Inner<R>>, key: CounterKey) {
 async fn call<R: Remote>(inner: Arc<Inner<R>>, key: CounterKey, commands: Vec<Command>) {
     let target = commands.first().map(|command| Arc::clone(&command.target));
     let asked = commands.last().is_some_and(|command| matches!(command.op, Op::Grant { .. }));
+    let returned: Vec<u64> = commands.iter().map_while(|command| command.op.returned()).collect();
     let replies = inner.call(commands).await;
+    let arrived =
+        |i: usize| matches!(&replies, Ok(replies) if replies.replies.get(i).is_some_and(Result::is_ok));
+    for (_, hits) in returned.into_iter().enumerate().filter(|(i, _)| !arrived(*i)) {
+        inner.figures.stranded.add(hits);
+    }
     let mut shard = inner.cells.lock(key);
     let Some(cell) = shard.get_mut(&key) else {
         return;
@@ -134,11 +144,12 @@ async fn call<R: Remote>(inner: Arc<Inner<R>>, key: CounterKey, commands: Vec<Co
         let reply = replies.replies.into_iter().next_back()?.ok()?;
         Some((reply, replies.now))
     });
-    cell.fetch.failed = last.is_none();
+    cell.fetch.answer = Answer::Nothing;
     if let Some((reply, now)) = last {
         if asked {
             cell.granted(&reply, inner.round_trip(), now);
         } else {
+            cell.fetch.answer = Answer::Enough;
             cell.heard(&reply, now);
         }
         if target.is_none_or(|target| !Arc::ptr_eq(&target, &cell.target)) {

@@ -95,7 +95,7 @@ fn sweep<R: Remote>(inner: &Arc<Inner<R>>, now: Timestamp) {
     let time = inner.time();
     inner.cells.sweep(now, SWEPT_AT_ONCE, |key, cell| {
         inner.figures.stranded.add(cell.end_leases(time).stranded);
-        if now.since(cell.asked_at) > cell.sync.interval {
+        if cell.is_deserted(now) {
             cell.give_leases_back();
         }
         inner.list(key, cell, now);

@@ -2,9 +2,15 @@
 
 use super::{Cell, Lost, has_ended, has_flowed_back, negative};
 use crate::{
-    limit::{Hits, Refused, Taken, Timestamp, decided},
+    limit::{Hits, Period, Refused, Taken, Timestamp, decided},
     store::coordinated::clock::StoreTime,
 };
+
+/// Where so many hits were likely to come and none came, nobody comes any more: by chance that happens once in 150 times.
+const DESERTED_AFTER: u64 = 5;
+
+/// Who comes more seldom than five times in this does without what is held for him: to ask each time costs little.
+const LONGEST_PATIENCE: Period = Period::from_secs(10);
 
 impl Cell {
     /// Hits that may be taken without asking.
@@ -95,6 +101,12 @@ impl Cell {
         for lease in std::mem::take(&mut self.leases) {
             self.give_back(lease);
         }
+    }
+
+    /// Whether nobody asks for it any more: for longer than an interval, and for longer than chance would have it.
+    pub(in super::super) fn is_deserted(&self, now: Timestamp) -> bool {
+        let patience = self.demand.time_for(DESERTED_AFTER, self.asked_at).min(LONGEST_PATIENCE);
+        now.since(self.asked_at) > self.sync.interval.max(patience)
     }
 
     /// Whether there is anything that the store has to be told, or is being told.

@@ -90,8 +90,8 @@ pub(super) struct Sync {
 pub(super) struct Fetch {
     /// One is being asked for.
     pub(super) running: bool,
-    /// The last one came to nothing, since the store did not answer.
-    pub(super) failed: bool,
+    /// What came of the last one.
+    pub(super) answer: Answer,
     /// Whoever waits for it.
     pub(super) done: Arc<Notify>,
     /// Hits that are waited for.
@@ -102,15 +102,25 @@ pub(super) struct Fetch {
     pub(super) round: u64,
     /// What it asked for.
     want: u64,
-    /// The store had less than that.
-    pub(super) short: bool,
-    /// It has had less since there was last enough for everybody.
+    /// The store has had less than what was asked for since there was last enough for everybody.
     scarce: bool,
     /// While nothing is left: when to look again whether another instance has given something back, and how long to
     /// leave it after that.
     probe_at: Timestamp,
     /// None while something is left.
     probe_after: Period,
+}
+
+/// What came of asking for a lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// All of it.
+    #[default]
+    Enough,
+    /// Less.
+    Short,
+    /// None: the store did not tell.
+    Nothing,
 }
 
 /// What was given up.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Cell, Lease, capacity, flows, hold};
+use super::{Answer, Cell, Lease, capacity, flows, hold};
 use crate::{
     limit::{Algorithm, Hits, Period, Timestamp, algorithm::Counter},
     store::remote::{Command, Op, Reply},
@@ -74,7 +74,7 @@ impl Cell {
     /// The store has granted something, or nothing. `round_trip` is how long it takes to answer.
     pub(in super::super) fn granted(&mut self, reply: &Reply, round_trip: Period, now: Timestamp) {
         self.heard(reply, now);
-        self.fetch.short = reply.granted < self.fetch.want;
+        self.fetch.answer = if reply.granted < self.fetch.want { Answer::Short } else { Answer::Enough };
         self.deny(round_trip, now);
         if reply.granted == 0 {
             return;
@@ -146,7 +146,8 @@ impl Cell {
         let all = usable.saturating_mul(self.instances as u64).saturating_mul(3) / 2;
         let plenty = all.min(capacity(tiers) / 2).max(1);
         let wait = self.wait_for(plenty, now);
-        self.fetch.scarce = wait > Period::default() && (self.fetch.scarce || self.fetch.short);
+        self.fetch.scarce =
+            wait > Period::default() && (self.fetch.scarce || self.fetch.answer == Answer::Short);
         let pause = wait.min(Period::from_nanos(2 * hold.as_nanos()));
         let worth = self.demand.in_the_next(pause, now) >= WORTH_A_PAUSE;
         (self.fetch.scarce && worth).then_some(pause)
