@@ -68,6 +68,7 @@ impl Demand {
 /// Hits a second that all instances together take, by what the store tells now and then.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flow {
+    begun: Timestamp,
     at: Timestamp,
     used: u64,
     /// In hits a nanosecond.
@@ -87,17 +88,23 @@ const YOUNG: u8 = 4;
     reason = "an estimate"
 )]
 impl Flow {
+    /// Of a counter that is met for the first time at `now`.
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self { begun: now, at: now, ..Self::default() }
+    }
+
     /// Notes that `used` hits are counted, of which this instance took `own` since the last time, as one of `instances`; until
     /// it is believed, the others are taken to take as much. What it knows of the rate it keeps where nothing new can be told: in a new
     /// window, and while nothing is admitted.
-    pub(super) fn heard(&mut self, used: u64, own: u64, instances: usize, now: Timestamp) {
+    pub(super) fn heard(&mut self, used: u64, own: u64, instances: usize, interval: Period, now: Timestamp) {
         let time = now.since(self.at).as_nanos();
-        let mut hits = used.saturating_sub(self.used);
-        if self.told < YOUNG {
-            self.told += 1;
+        // what was counted before it was met is not of its time
+        let mut hits = if self.told == 0 { 0 } else { used.saturating_sub(self.used) };
+        if self.told < YOUNG || now.since(self.begun) < interval {
+            self.told = self.told.saturating_add(1);
             hits = hits.max(own.saturating_mul(instances as u64));
         }
-        if self.at > Timestamp::default() && time > 0 && hits > 0 {
+        if time > 0 && hits > 0 {
             let rate = hits as f64 / time as f64;
             // it takes a higher rate at its word: to hear too often costs little, to hear too late costs hits
             self.rate = if rate > self.rate { rate } else { 0.75 * self.rate + 0.25 * rate };

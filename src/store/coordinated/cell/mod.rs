@@ -173,7 +173,7 @@ impl Cell {
             leases: SmallVec::new(),
             denied_until: Timestamp::default(),
             room: capacity(&target.tiers),
-            flow: Flow::default(),
+            flow: Flow::new(now),
             acknowledged: 0,
             instances: 1,
             heard_at: None,

@@ -65,7 +65,10 @@ impl Cell {
             }
         }
         self.room = self.remaining(now);
-        self.flow.heard(self.most_used(now), std::mem::take(&mut self.acknowledged), self.instances, now);
+        // what was counted here while the first word was on its way says how fast it goes before anything else does
+        let meanwhile = if self.heard_at.is_none() { self.own() } else { 0 };
+        let own = std::mem::take(&mut self.acknowledged) + meanwhile;
+        self.flow.heard(self.most_used(now), own, self.instances, self.sync.interval, now);
         // half of the time that is left, if all go on like this: so the last word before the end is a fresh one
         let left = self.flow.time_for(self.room);
         let half = Period::from_nanos(left.as_nanos() / 2);
