@@ -90,16 +90,6 @@ pub enum Op {
     },
 }
 
-impl Op {
-    /// The hits that it gives back, if that is what it does.
-    pub(super) const fn returned(self) -> Option<u64> {
-        match self {
-            Self::Return { hits, .. } => Some(hits),
-            Self::Add { .. } | Self::Take { .. } | Self::Grant { .. } => None,
-        }
-    }
-}
-
 /// What came of some commands.
 #[derive(Clone, Debug)]
 pub struct Replies {

@@ -8,7 +8,7 @@ use weir::{
     store::{coordinated::Figures, simulated::Network},
 };
 
-use crate::fleet::{Fleet, Outcome, by_window, most_in_any};
+use crate::fleet::{Fleet, Outcome, by_window, every_window, most_in_any};
 
 /// Most of the load comes to one instance, and some to each.
 const SKEWED: [u32; 5] = [60, 20, 10, 6, 4];
@@ -146,7 +146,30 @@ async fn interval_slips_by_little_and_never_waits() {
             assert!(admitted >= u64::from(limit), "it never admits less: {admitted} of {limit}");
         }
         assert!(run.outcomes.iter().all(|outcome| outcome.waited.is_zero()), "no decision waits");
+        // what slipped is told once, by whoever admitted it; but for what is counted in the window after its own
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let slips = every_window(&run.outcomes, tier.period).into_iter();
+        let slipped: u64 = slips.map(|admitted| admitted.saturating_sub(limit.into())).sum();
+        let told = run.sum(|figures| &figures.overshoot);
+        assert!(told.abs_diff(slipped) <= 2 + slipped / 10, "{told} told, {slipped} slipped");
         assert!(run.calls_a_decision() < 0.1, "{} calls a decision", run.calls_a_decision());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_lost_is_told_of() {
+    let lossy = Network { lost_replies: 1.0, ..Network::default() };
+    for way in [Coordination::Strict, Coordination::Lease] {
+        let fleet = Fleet::new(1, way, &[fixed(10, Period::from_secs(1_000))], Network::default()).await;
+        let store = &fleet.instances[0].store;
+        store.remote().set_network(lossy);
+        fleet.instances[0].ask().await;
+        // what was admitted without it is told, and that arrives
+        store.remote().set_network(Network::default());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let figures = store.figures();
+        assert_eq!((figures.unknown.get(), figures.fallback.get()), (1, 1), "{way:?}");
+        assert!(figures.failures.get() >= 1, "{way:?}");
     }
 }
 

@@ -56,12 +56,12 @@ impl Demand {
     /// In hits a nanosecond.
     fn rate_at(&self, now: Timestamp) -> f64 {
         let spell = now.since(self.since).max(SPELL).as_nanos() as f64;
-        // who has just come, or has come back, is judged by what he did since; who has gone, by what he would have done
         if self.rate == 0.0 {
-            self.hits as f64 / spell
-        } else {
-            self.rate.min((self.hits + ENOUGH) as f64 / spell)
+            // who has just come, or has come back, is judged by what he did since; of one hit nothing can be told
+            return self.hits.saturating_sub(1) as f64 / spell;
         }
+        // and who has gone by what he would have done
+        self.rate.min((self.hits + ENOUGH) as f64 / spell)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
+use smallvec::SmallVec;
 use tokio::time::sleep;
 
 use super::{
@@ -11,7 +12,7 @@ use super::{
 };
 use crate::{
     limit::{Ask, CounterKey, Direction, Hits, Period, Taken},
-    store::remote::{Command, Op, Remote},
+    store::remote::{Command, Op, Remote, RemoteError, Replies},
 };
 
 /// What a lease is meant to last for, at least.
@@ -29,6 +30,19 @@ impl<R: Remote> Inner<R> {
     /// So long before a lease ends it has to be given back to arrive in time.
     fn lead(&self) -> Period {
         Period::from_nanos(self.round_trip().as_nanos().saturating_mul(2))
+    }
+
+    /// Counts what is lost with the command of a call that was to do `op`, if it was not carried out or may not have been.
+    fn count_lost(&self, op: Op, outcome: &Result<Replies, RemoteError>, i: usize) {
+        let error = match outcome {
+            Ok(replies) => replies.replies.get(i).and_then(|reply| reply.as_ref().err()),
+            Err(error) => Some(error),
+        };
+        match (op, error) {
+            (Op::Return { hits, .. }, Some(_)) => self.figures.stranded.add(hits),
+            (Op::Grant { want, .. }, Some(error)) if !error.is_undone() => self.figures.unknown.add(want),
+            _ => {}
+        }
     }
 
     /// Decides by what was granted, or by what is known to be denied; none if the store has to be asked first.
@@ -126,55 +140,59 @@ fn fetch<R: Remote>(inner: &Arc<Inner<R>>, key: CounterKey) {
 
 /// Carries out what [`fetch`] asks for.
 async fn call<R: Remote>(inner: Arc<Inner<R>>, key: CounterKey, commands: Vec<Command>) {
+    let ops: SmallVec<[Op; 2]> = commands.iter().map(|command| command.op).collect();
     let target = commands.first().map(|command| Arc::clone(&command.target));
-    let asked = commands.last().is_some_and(|command| matches!(command.op, Op::Grant { .. }));
-    let returned: Vec<u64> = commands.iter().map_while(|command| command.op.returned()).collect();
-    let replies = inner.call(commands).await;
-    let arrived =
-        |i: usize| matches!(&replies, Ok(replies) if replies.replies.get(i).is_some_and(Result::is_ok));
-    for (_, hits) in returned.into_iter().enumerate().filter(|(i, _)| !arrived(*i)) {
-        inner.figures.stranded.add(hits);
+    let outcome = inner.call(commands).await;
+    for (i, op) in ops.iter().enumerate() {
+        inner.count_lost(*op, &outcome, i);
     }
     let mut shard = inner.cells.lock(key);
     let Some(cell) = shard.get_mut(&key) else {
         return;
     };
     cell.fetch.running = false;
-    let last = replies.ok().and_then(|replies| {
-        let reply = replies.replies.into_iter().next_back()?.ok()?;
-        Some((reply, replies.now))
-    });
     cell.fetch.answer = Answer::Nothing;
-    if let Some((reply, now)) = last {
-        if asked {
-            cell.granted(&reply, inner.round_trip(), now);
-        } else {
-            cell.fetch.answer = Answer::Enough;
-            cell.heard(&reply, now);
+    if let Ok(replies) = outcome
+        && let Some(Ok(reply)) = replies.replies.last()
+    {
+        match ops.last() {
+            Some(Op::Grant { .. }) => cell.granted(reply, inner.round_trip(), replies.now),
+            _ => cell.gave_back(reply, replies.now),
         }
         if target.is_none_or(|target| !Arc::ptr_eq(&target, &cell.target)) {
             // it was granted under a limit that has changed since
             cell.give_leases_back();
-            inner.list(key, cell, now);
-        } else if let Some(time) = cell.ends_in(inner.lead(), inner.time().now) {
-            tokio::spawn(renew(Arc::downgrade(&inner), key, time));
+            inner.list(key, cell, replies.now);
+        } else if !cell.fetch.watched
+            && let Some(time) = cell.ends_in(inner.lead(), inner.time().now)
+        {
+            cell.fetch.watched = true;
+            tokio::spawn(watch(Arc::downgrade(&inner), key, time));
         }
     }
     cell.fetch.done.notify_waiters();
 }
 
-/// After `time`, gives back what nobody has used and soon nobody may use any more, or has it granted anew.
-async fn renew<R: Remote>(inner: Weak<Inner<R>>, key: CounterKey, time: Period) {
-    sleep(time.into()).await;
-    let Some(inner) = inner.upgrade() else {
-        return;
-    };
-    let ends = {
-        let shard = inner.cells.lock(key);
-        let now = inner.time().now;
-        shard.get(&key).is_some_and(|cell| cell.ends_in(inner.lead(), now) == Some(Period::default()))
-    };
-    if ends {
-        fetch(&inner, key);
+/// When the time of a lease is nearly over, the first one in `time`, gives back what is left of it, or has it granted anew.
+async fn watch<R: Remote>(inner: Weak<Inner<R>>, key: CounterKey, mut time: Period) {
+    loop {
+        sleep(time.into()).await;
+        let Some(inner) = inner.upgrade() else {
+            return;
+        };
+        let left = {
+            let mut shard = inner.cells.lock(key);
+            let Some(cell) = shard.get_mut(&key) else {
+                return;
+            };
+            let left = cell.ends_in(inner.lead(), inner.time().now);
+            cell.fetch.watched = left.is_some_and(|left| left > Period::default());
+            left
+        };
+        match left {
+            None => return,
+            Some(left) if left > Period::default() => time = left,
+            Some(_) => return fetch(&inner, key),
+        }
     }
 }

@@ -162,23 +162,23 @@ fn send<R: Remote>(
             let Some(cell) = shard.get_mut(&key) else {
                 continue;
             };
-            let (unknown, now) = match &outcome {
+            let (sent, now) = match &outcome {
                 Err(error) => (cell.sent(|_| Some(error.is_undone())), inner.time().now),
                 Ok(replies) => {
                     let part = replies.replies.get(range).unwrap_or_default();
-                    let unknown = cell.sent(|i| match part.get(i) {
+                    let sent = cell.sent(|i| match part.get(i) {
                         Some(Ok(_)) => None,
                         Some(Err(error)) => Some(error.is_undone()),
                         None => Some(false),
                     });
                     if let Some(Ok(reply)) = part.last() {
                         cell.heard(reply, replies.now);
-                        inner.figures.overshoot.add(cell.overshoot(replies.now));
+                        inner.figures.overshoot.add(cell.overshoot(reply, sent.admitted, replies.now));
                     }
-                    (unknown, replies.now)
+                    (sent, replies.now)
                 }
             };
-            inner.figures.unknown.add(unknown);
+            inner.figures.unknown.add(sent.unknown);
             inner.list(key, cell, now);
         }
     })

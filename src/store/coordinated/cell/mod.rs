@@ -58,6 +58,8 @@ pub(super) struct Cell {
 struct Owed {
     at: Timestamp,
     hits: i64,
+    /// As many of them were counted though they were refused.
+    refused: u64,
     /// They were granted to be used until then, and were not: to be had again only once the store knows.
     returned: Option<Timestamp>,
 }
@@ -102,7 +104,9 @@ pub(super) struct Fetch {
     pub(super) round: u64,
     /// What it asked for.
     want: u64,
-    /// The store has had less than what was asked for since there was last enough for everybody.
+    /// Somebody sees to it that what is left of a lease does not end with it.
+    pub(super) watched: bool,
+    /// The store has had nothing more to give since there was last enough for everybody.
     scarce: bool,
     /// While nothing is left: when to look again whether another instance has given something back, and how long to
     /// leave it after that.
@@ -121,6 +125,15 @@ pub(super) enum Answer {
     Short,
     /// None: the store did not tell.
     Nothing,
+}
+
+/// What became of what the store was told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sent {
+    /// Hits that it counted with the last command, and that were admitted here.
+    pub(super) admitted: u64,
+    /// Hits of which nobody knows whether it counted them.
+    pub(super) unknown: u64,
 }
 
 /// What was given up.
@@ -228,8 +241,10 @@ impl Cell {
         let taken = decide(tiers, &mut self.view, refused, direction, weighed, now);
         if direction == Direction::GiveBack {
             self.owe(negative(hits.0), now);
-        } else if !taken.over || refused == Refused::Count {
+        } else if !taken.over {
             self.owe(positive(hits.0), now);
+        } else if refused == Refused::Count {
+            self.owe_as(Owed { at: now, hits: positive(hits.0), refused: hits.0, returned: None });
         }
         taken
     }
@@ -274,7 +289,7 @@ impl Cell {
 
     /// Notes that the store has to be told of `hits` at `now`.
     pub(super) fn owe(&mut self, hits: i64, now: Timestamp) {
-        self.owe_as(Owed { at: now, hits, returned: None });
+        self.owe_as(Owed { at: now, hits, refused: 0, returned: None });
     }
 
     fn owe_as(&mut self, owed: Owed) {
@@ -285,6 +300,7 @@ impl Cell {
         match self.unsent.last_mut() {
             Some(last) if last.returned == owed.returned && same_windows(tiers, last.at, owed.at) => {
                 last.hits = last.hits.saturating_add(owed.hits);
+                last.refused = last.refused.saturating_add(owed.refused);
             }
             _ => self.unsent.push(owed),
         }
@@ -292,7 +308,8 @@ impl Cell {
 
     /// Notes that what is left of `lease` goes back.
     fn give_back(&mut self, lease: Lease) {
-        self.owe_as(Owed { at: lease.at, hits: negative(lease.left), returned: Some(lease.until) });
+        let (hits, returned) = (negative(lease.left), Some(lease.until));
+        self.owe_as(Owed { at: lease.at, hits, refused: 0, returned });
     }
 
     /// Hits that were taken here since the store told last.

@@ -88,6 +88,12 @@ impl Cell {
         self.leases.push(Lease { left: reply.granted, at: now, until });
     }
 
+    /// The store has taken back what would have ended, and nothing was asked for.
+    pub(in super::super) fn gave_back(&mut self, reply: &Reply, now: Timestamp) {
+        self.heard(reply, now);
+        self.fetch.answer = Answer::Enough;
+    }
+
     /// How long it is until something ends that could go back, if it goes `lead` earlier; none if nothing does.
     pub(in super::super) fn ends_in(&self, lead: Period, now: Timestamp) -> Option<Period> {
         if !flows(&self.target.tiers) {
@@ -146,8 +152,9 @@ impl Cell {
         let all = usable.saturating_mul(self.instances as u64).saturating_mul(3) / 2;
         let plenty = all.min(capacity(tiers) / 2).max(1);
         let wait = self.wait_for(plenty, now);
-        self.fetch.scarce =
-            wait > Period::default() && (self.fetch.scarce || self.fetch.answer == Answer::Short);
+        // not before it was dry: what is there is for who comes
+        let dry = self.fetch.answer == Answer::Short || self.remaining(now) == 0;
+        self.fetch.scarce = wait > Period::default() && (self.fetch.scarce || dry);
         let pause = wait.min(Period::from_nanos(2 * hold.as_nanos()));
         let worth = self.demand.in_the_next(pause, now) >= WORTH_A_PAUSE;
         (self.fetch.scarce && worth).then_some(pause)

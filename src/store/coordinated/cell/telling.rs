@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Cell, Lost, Owed, has_ended, has_flowed_back};
+use super::{Cell, Lost, Owed, Sent, has_ended, has_flowed_back};
 use crate::{
     limit::{Hits, Period, Refused, Timestamp, decided},
     store::remote::{Command, Reply},
@@ -36,17 +36,25 @@ impl Cell {
     }
 
     /// The store has carried out, or not, what it was told with the last [`Cell::send`]. What was certainly not
-    /// carried out is owed again. Returns hits of which nobody knows whether they were counted.
-    pub(in super::super) fn sent(&mut self, undone: impl Fn(usize) -> Option<bool>) -> u64 {
-        let mut unknown = 0;
-        for (i, owed) in std::mem::take(&mut self.in_flight).into_iter().enumerate().rev() {
+    /// carried out is owed again.
+    pub(in super::super) fn sent(&mut self, undone: impl Fn(usize) -> Option<bool>) -> Sent {
+        let mut sent = Sent::default();
+        let told = std::mem::take(&mut self.in_flight);
+        let last = told.len().saturating_sub(1);
+        for (i, owed) in told.into_iter().enumerate().rev() {
             match undone(i) {
-                None => self.acknowledged += u64::try_from(owed.hits).unwrap_or_default(),
+                None => {
+                    let counted = u64::try_from(owed.hits).unwrap_or_default();
+                    self.acknowledged += counted;
+                    if i == last {
+                        sent.admitted = counted.saturating_sub(owed.refused);
+                    }
+                }
                 Some(true) => self.unsent.insert(0, owed),
-                Some(false) => unknown += owed.hits.unsigned_abs(),
+                Some(false) => sent.unknown += owed.hits.unsigned_abs(),
             }
         }
-        unknown
+        sent
     }
 
     /// The store has told how its counters are; they now are the view, with what it does not know of yet.
@@ -81,12 +89,13 @@ impl Cell {
         decided(&self.target.tiers, &self.view, Refused::Vanish, false, Hits(0), now).before.0
     }
 
-    /// How far the counters are over their limits: what was admitted too much.
-    pub(in super::super) fn overshoot(&self, now: Timestamp) -> u64 {
-        let over = self.view.iter().zip(&self.target.tiers).map(|(counter, tier)| {
+    /// How many of the hits that were `admitted` here, and that the store has just counted as it tells by `reply`, are above a
+    /// limit. What is counted last is too much: so every hit above it is told once, by the instance that admitted it.
+    pub(in super::super) fn overshoot(&self, reply: &Reply, admitted: u64, now: Timestamp) -> u64 {
+        let over = reply.counters.iter().zip(&self.target.tiers).map(|(counter, tier)| {
             counter.offer(tier, now, Hits(0)).used.0.saturating_sub(tier.capacity().into())
         });
-        over.max().unwrap_or_default()
+        over.max().unwrap_or_default().min(admitted)
     }
 
     /// What all tiers would still admit, by the view.
