@@ -92,7 +92,7 @@ pub(super) async fn decide<R: Remote>(inner: &Arc<Inner<R>>, ask: &Ask<'_>) -> O
         let done = inner.with_cell(ask, now, |cell| {
             let missing = ask.hits.minus(Hits(cell.leased()));
             round.get_or_insert_with(|| cell.fetch.wait_for(ask.hits, missing));
-            Arc::clone(&cell.fetch.done).notified_owned()
+            Arc::clone(cell.fetch.done.get_or_insert_default()).notified_owned()
         });
         fetch(inner, ask.key);
         done.await;
@@ -170,7 +170,9 @@ async fn call<R: Remote>(inner: Arc<Inner<R>>, key: CounterKey, commands: Vec<Co
             tokio::spawn(watch(Arc::downgrade(&inner), key, time));
         }
     }
-    cell.fetch.done.notify_waiters();
+    if let Some(done) = &cell.fetch.done {
+        done.notify_waiters();
+    }
 }
 
 /// When the time of a lease is nearly over, the first one in `time`, gives back what is left of it, or has it granted anew.

@@ -31,11 +31,11 @@ pub(super) struct Cell {
     pub(super) target: Arc<Target>,
     view: Counters,
     /// What the store is not asked about is counted here as if every instance did the same; none while it answers.
-    alone: Option<Counters>,
+    alone: Option<Box<Counters>>,
     unsent: Vec<Owed>,
     in_flight: Vec<Owed>,
     /// Oldest first: those end first.
-    leases: SmallVec<[Lease; 2]>,
+    leases: Vec<Lease>,
     /// No hit fits before this instant, by what the store told.
     denied_until: Timestamp,
     /// What remained when the store told last.
@@ -94,8 +94,8 @@ pub(super) struct Fetch {
     pub(super) running: bool,
     /// What came of the last one.
     pub(super) answer: Answer,
-    /// Whoever waits for it.
-    pub(super) done: Arc<Notify>,
+    /// Whoever waits for it, if anybody ever did.
+    pub(super) done: Option<Arc<Notify>>,
     /// Hits that are waited for.
     waiting: u64,
     /// The fewest hits that are waited for.
@@ -183,7 +183,7 @@ impl Cell {
             alone: None,
             unsent: Vec::new(),
             in_flight: Vec::new(),
-            leases: SmallVec::new(),
+            leases: Vec::new(),
             denied_until: Timestamp::default(),
             room: capacity(&target.tiers),
             flow: Flow::new(now),
@@ -259,7 +259,7 @@ impl Cell {
         now: Timestamp,
     ) -> Taken {
         let instances = instances as u64;
-        let alone = self.alone.get_or_insert_with(|| self.view.clone());
+        let alone = self.alone.get_or_insert_with(|| Box::new(self.view.clone()));
         let all = Hits(hits.0.saturating_mul(instances));
         let taken = decide(&self.target.tiers, alone, Refused::Vanish, direction, all, now);
         if direction == Direction::GiveBack {
