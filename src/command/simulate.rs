@@ -63,6 +63,9 @@ pub struct Simulate {
     /// How often instances tell each other their counts
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_interval)]
     pub sync_interval: Duration,
+    /// Without `interval`'s early words about counters that are about to be used up, to see what they gain
+    #[arg(long)]
+    pub no_early_sync: bool,
     /// For how many periods requests come
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub windows: u32,
@@ -200,6 +203,7 @@ impl Simulate {
             let instance = format!("simulated-{number}");
             let settings = coordinated::Settings {
                 sync_interval,
+                early_sync: !self.no_early_sync,
                 instance,
                 max_counters: 1_024,
                 ..coordinated::Settings::default()
@@ -221,10 +225,11 @@ impl Simulate {
             Spread::Zipf => "by Zipf's law",
         };
         let Self { round_trip, sync_interval, .. } = self;
+        let early = if self.no_early_sync { ", none early" } else { "" };
         writeln!(
             out,
             "{} instance{plural}, {}, {} times the limit offered, spread {spread}\n\
-             {round_trip:?} round trip, {sync_interval:?} between syncs, seed {}\n",
+             {round_trip:?} round trip, {sync_interval:?} between syncs{early}, seed {}\n",
             scenario.instances, scenario.tier, scenario.load, scenario.seed,
         )?;
         let rows: Vec<(&str, Figures)> =

@@ -37,7 +37,7 @@ impl<R: Remote + Source> Source for Coordinated<R> {
             ("weir.hits.stranded", "Leased hits that nobody used before they ended.", &figures.stranded),
             (
                 "weir.hits.overshoot",
-                "Hits above limits, seen when instances told each other.",
+                "Hits above limits of windows that were admitted here, seen when the store was told.",
                 &figures.overshoot,
             ),
             (

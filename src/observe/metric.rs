@@ -1,5 +1,6 @@
 //! What other parts contribute to the stats: gauges and counters of weir's own, which the reference has not.
 
+use super::histogram::Distribution;
 use crate::{
     limiter::Limiter,
     store::{MemoryStore, Store},
@@ -8,7 +9,8 @@ use crate::{
 /// One number under a name of weir's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// With dots, such as `weir.counters.live`. In Prometheus the dots are `_`, and a counter ends in `_total`.
+    /// With dots, such as `weir.counters.live`. In Prometheus the dots are `_`; a counter ends in `_total`, and times in
+    /// `_seconds`.
     pub name: &'static str,
     /// What it tells, in a few words.
     pub help: &'static str,
@@ -16,17 +18,19 @@ pub struct Metric {
     pub kind: Kind,
     /// What tells it from others of its name. Where there are no labels, the values are further steps of the name.
     pub labels: Vec<(&'static str, String)>,
-    /// The number.
+    /// The number; of times, how many there are.
     pub value: u64,
 }
 
 /// How a [`Metric`] behaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It only grows.
     Counter,
     /// It goes up and down.
     Gauge,
+    /// Times, by how long they were.
+    Timing(Box<Distribution>),
 }
 
 /// Something that has numbers to tell, whenever it is asked.
@@ -48,6 +52,12 @@ impl Metric {
     #[must_use]
     pub const fn counter(name: &'static str, help: &'static str, value: u64) -> Self {
         Self { name, help, kind: Kind::Counter, labels: Vec::new(), value }
+    }
+
+    /// Times without labels.
+    #[must_use]
+    pub fn timing(name: &'static str, help: &'static str, times: Distribution) -> Self {
+        Self { name, help, value: times.count(), kind: Kind::Timing(Box::new(times)), labels: Vec::new() }
     }
 
     /// It, with one more label.

@@ -117,7 +117,8 @@ fn methods(page: &mut Page, stats: &Stats, unit: TimeUnit) {
     let name = "ratelimit_service_response_time_seconds";
     page.family(name, "How long calls took.", "histogram");
     for (method, stats) in &methods {
-        page.histogram(name, method, &stats.response_time.get(), unit);
+        let labels = labels([("grpc_method", *method)]);
+        page.histogram(name, &labels, &stats.response_time.get(), unit);
     }
 }
 
@@ -129,17 +130,24 @@ fn own(page: &mut Page, metrics: Vec<Metric>) {
     }
     for (name, family) in families {
         let mut name = name.replace('.', "_");
-        let kind = match family[0].kind {
+        let kind = match &family[0].kind {
             Kind::Counter => {
                 name.push_str("_total");
                 "counter"
             }
             Kind::Gauge => "gauge",
+            Kind::Timing(_) => {
+                name.push_str("_seconds");
+                "histogram"
+            }
         };
         page.family(&name, family[0].help, kind);
         for metric in &family {
             let pairs = metric.labels.iter().map(|(name, value)| (*name, value.as_str()));
-            page.sample(&name, &labels(pairs), metric.value);
+            match &metric.kind {
+                Kind::Timing(held) => page.histogram(&name, &labels(pairs), held, TimeUnit::Seconds),
+                Kind::Counter | Kind::Gauge => page.sample(&name, &labels(pairs), metric.value),
+            }
         }
     }
 }
@@ -207,17 +215,17 @@ impl Page {
         }
     }
 
-    fn histogram(&mut self, name: &str, method: &str, held: &Distribution, unit: TimeUnit) {
-        let method = labels([("grpc_method", method)]);
+    /// The buckets of `held` and what they come to, under `labels`, of which there is at least one.
+    fn histogram(&mut self, name: &str, labels: &str, held: &Distribution, unit: TimeUnit) {
         let mut below = 0;
         for (bound, bucket) in BOUNDS.into_iter().zip(&held.buckets) {
             below += bucket.count;
-            self.line(format_args!("{name}_bucket{{{method},le=\"{}\"}} {below}", unit.of(bound)));
+            self.line(format_args!("{name}_bucket{{{labels},le=\"{}\"}} {below}", unit.of(bound)));
         }
         let count = held.count();
-        self.line(format_args!("{name}_bucket{{{method},le=\"+Inf\"}} {count}"));
-        self.line(format_args!("{name}_sum{{{method}}} {}", unit.of(held.sum())));
-        self.line(format_args!("{name}_count{{{method}}} {count}"));
+        self.line(format_args!("{name}_bucket{{{labels},le=\"+Inf\"}} {count}"));
+        self.line(format_args!("{name}_sum{{{labels}}} {}", unit.of(held.sum())));
+        self.line(format_args!("{name}_count{{{labels}}} {count}"));
     }
 
     fn line(&mut self, line: fmt::Arguments<'_>) {
@@ -255,6 +263,39 @@ mod tests {
             lines("ratelimit_service_rate_limit_domain_not_found{"),
             [r#"ratelimit_service_rate_limit_domain_not_found{domain="x_y"} 2"#]
         );
+    }
+
+    #[test]
+    fn times_of_a_source_are_a_histogram_in_seconds() {
+        struct Redis(crate::observe::histogram::Histogram);
+        impl crate::observe::Source for Redis {
+            fn metrics(&self) -> Vec<Metric> {
+                vec![
+                    Metric::timing("weir.redis.round_trip", "Round trips.", self.0.get())
+                        .label("redis", "main"),
+                ]
+            }
+        }
+        let redis = std::sync::Arc::new(Redis(crate::observe::histogram::Histogram::default()));
+        redis.0.record(Duration::from_micros(400));
+        redis.0.record(Duration::from_secs(11));
+        let stats = Stats::default();
+        stats.watch(&redis);
+        let text = render(&stats, TimeUnit::Milliseconds);
+        let lines: Vec<&str> = text.lines().filter(|line| line.contains("weir_redis")).collect();
+        let name = "weir_redis_round_trip_seconds";
+        assert_eq!(lines[..2], [format!("# HELP {name} Round trips."), format!("# TYPE {name} histogram")]);
+        for line in [
+            "_bucket{redis=\"main\",le=\"0.00025\"} 0",
+            "_bucket{redis=\"main\",le=\"0.0005\"} 1",
+            "_bucket{redis=\"main\",le=\"10\"} 1",
+            "_bucket{redis=\"main\",le=\"+Inf\"} 2",
+            "_sum{redis=\"main\"} 11.0004",
+            "_count{redis=\"main\"} 2",
+        ] {
+            assert!(lines.contains(&format!("{name}{line}").as_str()), "{line} in {text}");
+        }
+        assert_eq!(lines.len(), 2 + BOUNDS.len() + 3);
     }
 
     #[test]

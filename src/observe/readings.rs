@@ -72,9 +72,10 @@ fn own(metric: &Metric) -> (String, Reading) {
         // one label is one step
         name.push_str(&sanitize(value).replace('.', "_"));
     }
-    let reading = match metric.kind {
+    let reading = match &metric.kind {
         Kind::Counter => Reading::Counter(metric.value),
         Kind::Gauge => Reading::Gauge(metric.value),
+        Kind::Timing(held) => Reading::Timing(held.clone()),
     };
     (name, reading)
 }

@@ -97,9 +97,9 @@ fn panel(svg: &mut String, axes: &Axes, i: usize, (name, figures, series): &(&st
     let bottom = top + PANEL;
     text(svg, LEFT, top - 6.0, "name", name);
     let told = format!(
-        "worst overshoot {}, least used {}, {} store calls a decision",
+        "worst overshoot {}, used {}, {} store calls a decision",
         overshoot(figures.overshoot),
-        percent(figures.least_used),
+        percent(figures.used),
         calls(figures.calls),
     );
     let right = WIDTH - RIGHT;

@@ -1,7 +1,9 @@
 //! What came of a simulation, against what the limit promises.
 
 use super::{Decision, Outcome, Scenario};
-use crate::limit::{Algorithm, Period, Tier, Timestamp};
+use crate::limit::{
+    Algorithm, Direction, Hits, Period, Refused, Tier, Timestamp, algorithm::Counter, decide,
+};
 
 /// What came of a simulation.
 #[derive(Clone, Debug, PartialEq)]
@@ -9,8 +11,10 @@ pub struct Figures {
     /// How far the limit was exceeded where it was exceeded most, as a share of what it admits: 0.17 is 17 % too many.
     /// Below zero if it was never reached. Of fixed windows it is told by the window, of the others by any interval.
     pub overshoot: f64,
-    /// How much of the limit was used in the period in which the least was, as a share of it.
-    pub least_used: f64,
+    /// What was admitted as a share of what one counter for all would have admitted of the same requests, 1 at most: in
+    /// fixed windows in the one where it is least, else over the whole time, for intervals that are not aligned to anything
+    /// cannot be told apart.
+    pub used: f64,
     /// Calls to the store for each decision.
     pub calls: f64,
     /// The share of decisions that waited for the store.
@@ -59,7 +63,7 @@ impl Figures {
         waits.sort_unstable();
         Self {
             overshoot: admitted.overshoot(scenario),
-            least_used: admitted.least_used(scenario),
+            used: admitted.used(scenario, decisions),
             calls: outcome.calls as f64 / decisions.len().max(1) as f64,
             waited: share(waits.len()),
             typical_wait: waits.get(waits.len().saturating_sub(1) / 2).copied().unwrap_or_default(),
@@ -130,11 +134,31 @@ impl Admitted {
         most
     }
 
-    fn least_used(&self, scenario: &Scenario) -> f64 {
-        let limit = u64::from(scenario.tier.requests);
-        let least = windows(scenario).map(|(from, to)| self.touching(from, to).min(limit)).min();
-        least.unwrap_or(0) as f64 / limit as f64
+    fn used(&self, scenario: &Scenario, decisions: &[Decision]) -> f64 {
+        let mut came: Vec<Timestamp> = decisions.iter().map(|decision| decision.came).collect();
+        came.sort_unstable();
+        let share = |admitted: u64, possible: u64| (admitted as f64 / possible.max(1) as f64).min(1.0);
+        if scenario.tier.algorithm != Algorithm::FixedWindow {
+            return share(self.came.len() as u64, by_one_counter(&scenario.tier, &came));
+        }
+        let used = windows(scenario).map(|(from, to)| {
+            let offered = came.partition_point(|came| *came < to) - came.partition_point(|came| *came < from);
+            let possible = (offered as u64).min(scenario.tier.requests.into());
+            if possible == 0 { 1.0 } else { share(self.touching(from, to), possible) }
+        });
+        used.fold(1.0, f64::min)
     }
+}
+
+/// How many of the requests that `came` then one counter for all would have admitted.
+fn by_one_counter(tier: &Tier, came: &[Timestamp]) -> u64 {
+    let Some(begin) = came.first() else { return 0 };
+    let mut counter = [Counter::unused(tier, *begin)];
+    let admits = |at: &&Timestamp| {
+        !decide(std::slice::from_ref(tier), &mut counter, Refused::Vanish, Direction::Take, Hits(1), **at)
+            .over
+    };
+    came.iter().filter(admits).count() as u64
 }
 
 /// The periods of a scenario, laid as fixed windows are.
@@ -218,6 +242,16 @@ mod tests {
         Figures::of(&scenario, &outcome(&scenario, admitted))
     }
 
+    /// As [`figures`], where requests that came at the milliseconds `refused` were refused.
+    fn used(algorithm: Algorithm, admitted: &[(u64, u64)], refused: &[u64]) -> f64 {
+        let scenario = scenario(algorithm);
+        let refused: Vec<(u64, u64)> = refused.iter().map(|&millis| (millis, millis)).collect();
+        let mut all = outcome(&scenario, admitted);
+        let refused = outcome(&scenario, &refused).decisions.into_iter();
+        all.decisions.extend(refused.map(|decision| Decision { passed: Some(false), ..decision }));
+        Figures::of(&scenario, &all).used
+    }
+
     fn at_once<const N: usize>(millis: [u64; N]) -> [(u64, u64); N] {
         millis.map(|millis| (millis, millis))
     }
@@ -226,14 +260,28 @@ mod tests {
     fn fixed_windows_are_judged_one_by_one() {
         let figures =
             figures(Algorithm::FixedWindow, &at_once([900, 950, 990, 1_000, 1_001, 1_002, 1_003, 1_999]));
-        assert_eq!((figures.overshoot, figures.least_used), (0.25, 0.75));
+        assert_eq!((figures.overshoot, figures.used), (0.25, 1.0));
+    }
+
+    #[test]
+    fn what_is_used_is_told_by_what_one_counter_would_have_admitted() {
+        // of four that fit into the first window three were let pass, and all that came in the second one
+        let admitted = at_once([100, 200, 300, 1_500]);
+        assert_eq!(used(Algorithm::FixedWindow, &admitted, &[400, 500]), 0.75);
+        // one counter would have admitted four at the begin, and all three that come a second later
+        let admitted = at_once([100, 1_100, 1_500]);
+        assert_eq!(used(Algorithm::SlidingWindow, &admitted, &[100, 100, 100, 100, 1_150]), 3.0 / 7.0);
+        // two of the burst, and one that has flowed in by then
+        let bucket = Bucket { burst: 2, refill: Refill::Continuous, strict: false };
+        assert_eq!(used(Algorithm::TokenBucket(bucket), &at_once([100, 350]), &[100, 100, 100]), 2.0 / 3.0);
+        assert_eq!(used(Algorithm::FixedWindow, &[], &[]), 1.0);
     }
 
     #[test]
     fn what_waits_over_a_windows_end_may_belong_to_either() {
         let admitted = [(100, 100), (200, 200), (300, 300), (400, 400), (999, 1_001)];
         let figures = figures(Algorithm::FixedWindow, &admitted);
-        assert_eq!((figures.overshoot, figures.least_used), (0.0, 0.25));
+        assert_eq!((figures.overshoot, figures.used), (0.0, 1.0));
         assert_eq!((figures.waited, figures.calls, figures.fallback), (0.2, 0.6, 0.2));
         assert_eq!(figures.longest_wait, Period::from_millis(2));
     }

@@ -8,7 +8,7 @@ use crate::limit::Period;
 const HEAD: [&str; 7] = [
     "coordination",
     "worst overshoot",
-    "least used",
+    "used",
     "store calls a decision",
     "waited",
     "median and longest wait",
@@ -51,7 +51,7 @@ fn row(name: &str, figures: &Figures) -> [String; HEAD.len()] {
     [
         name.to_owned(),
         overshoot(figures.overshoot),
-        percent(figures.least_used),
+        percent(figures.used),
         calls(figures.calls),
         percent(figures.waited),
         waits,
@@ -123,7 +123,7 @@ mod tests {
     fn columns_are_as_wide_as_what_is_in_them() {
         let figures = Figures {
             overshoot: 0.097,
-            least_used: 1.0,
+            used: 1.0,
             calls: 0.0113,
             waited: 0.0,
             typical_wait: Period::default(),
@@ -142,9 +142,9 @@ mod tests {
         };
         let text = table(&[("interval", figures), ("lease", waited)]);
         let expected = "\
-coordination  worst overshoot  least used  store calls a decision  waited  median and longest wait  fallback
-interval               +9.7 %       100 %                  0.0113     0 %                        -       0 %
-lease                       0       100 %                  0.0113   1.3 %              2 ms, 14 ms     0.2 %
+coordination  worst overshoot   used  store calls a decision  waited  median and longest wait  fallback
+interval               +9.7 %  100 %                  0.0113     0 %                        -       0 %
+lease                       0  100 %                  0.0113   1.3 %              2 ms, 14 ms     0.2 %
 lease: 50 % of the requests were not decided
 ";
         assert_eq!(text, expected);

@@ -79,6 +79,14 @@ pub enum Op {
         /// How many.
         hits: i64,
     },
+    /// Gives back what was granted and not used, never past unused. A fixed window takes it back in the window of
+    /// [`Command::at`], a sliding window from among the hits that it counts as of `until`, or as of before.
+    Return {
+        /// How many.
+        hits: u64,
+        /// Until when they might have been used.
+        until: Timestamp,
+    },
     /// Takes `hits` if all tiers admit them; else nothing, but strict buckets restart their clocks. With
     /// [`Refused::Count`] they are counted in any case.
     Take {

@@ -8,7 +8,7 @@ use weir::{
     store::{coordinated::Figures, simulated::Network},
 };
 
-use crate::fleet::{Fleet, Outcome, by_window, most_in_any};
+use crate::fleet::{Fleet, Outcome, by_window, every_window, most_in_any};
 
 /// Most of the load comes to one instance, and some to each.
 const SKEWED: [u32; 5] = [60, 20, 10, 6, 4];
@@ -22,12 +22,17 @@ struct Run {
 impl Run {
     /// Five instances under `load` times the limit, for `windows` periods.
     async fn new(way: Coordination, tier: &Tier, load: u64, windows: u64) -> Self {
+        Self::spread(way, tier, load, windows, &SKEWED).await
+    }
+
+    /// The same, with the load spread over them by `weights`.
+    async fn spread(way: Coordination, tier: &Tier, load: u64, windows: u64, weights: &[u32]) -> Self {
         let fleet = Fleet::new(5, way, std::slice::from_ref(tier), Network::default()).await;
         let period = Duration::from(tier.period);
         let rate =
             u64::from(tier.requests) * load * 1_000 / u64::try_from(period.as_millis()).expect("it is short");
         let time = period * u32::try_from(windows).expect("they are few");
-        let outcomes = fleet.offer(rate, time, &SKEWED).await;
+        let outcomes = fleet.offer(rate, time, weights).await;
         Self { fleet, outcomes }
     }
 
@@ -42,6 +47,21 @@ impl Run {
 
     fn calls_a_decision(&self) -> f64 {
         self.share(self.sum(|figures| &figures.calls))
+    }
+
+    fn admitted(&self) -> usize {
+        self.outcomes.iter().filter(|outcome| outcome.admitted).count()
+    }
+
+    /// One call serves many decisions, and hardly any waits for one.
+    fn assert_cheap(&self, load: u64, weights: &[u32]) {
+        let calls = self.calls_a_decision();
+        // those that get little of the load ask for little at a time
+        let most = if weights == SKEWED { 0.12 } else { 0.09 };
+        assert!(calls < most, "{calls} calls a decision, {load} times, {weights:?}");
+        let waited = self.share(self.sum(|figures| &figures.waited));
+        assert!(waited < 0.04, "{waited} of the decisions waited, {load} times");
+        assert_eq!(self.sum(|figures| &figures.fallback), 0);
     }
 }
 
@@ -71,6 +91,39 @@ async fn a_lease_never_exceeds_the_limit_and_uses_all_of_it_at_few_calls() {
     }
 }
 
+/// Even load, and most of it on one instance.
+const SPREADS: [[u32; 5]; 2] = [[1, 1, 1, 1, 1], SKEWED];
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_of_a_bucket_costs_few_calls_and_few_waits_in_steady_overload() {
+    let bucket = Bucket { burst: 500, refill: Refill::Continuous, strict: false };
+    let tier = Tier { algorithm: Algorithm::TokenBucket(bucket), ..fixed(500, Period::from_secs(3)) };
+    for (load, spread) in [2, 4, 10].into_iter().flat_map(|load| SPREADS.map(|spread| (load, spread))) {
+        let run = Run::spread(Coordination::Lease, &tier, load, 8, &spread).await;
+        run.assert_cheap(load, &spread);
+        for millis in [100, 500, 3_000, 9_000] {
+            let most = most_in_any(&run.outcomes, Period::from_millis(millis));
+            // what is leased may be used up to a twentieth of the period later
+            let bound = 500 + 500 * (millis + 150) / 3_000;
+            assert!(most <= bound, "{most} in {millis} ms, where {bound} may be, {load} times");
+        }
+        let (admitted, bound) = (run.admitted(), 500 + 500 * 8);
+        assert!(admitted * 100 >= bound * 98, "{admitted} of {bound}, {load} times");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_of_a_sliding_window_costs_few_calls_and_few_waits_in_steady_overload() {
+    let tier = Tier { algorithm: Algorithm::SlidingWindow, ..fixed(500, Period::from_secs(3)) };
+    for (load, spread) in [2, 4, 10].into_iter().flat_map(|load| SPREADS.map(|spread| (load, spread))) {
+        let run = Run::spread(Coordination::Lease, &tier, load, 6, &spread).await;
+        run.assert_cheap(load, &spread);
+        let most = most_in_any(&run.outcomes, tier.period);
+        assert!(most <= 500, "{most} in some interval, {load} times");
+        assert!(run.admitted() * 100 >= 500 * 6 * 85, "{} of {}, {load} times", run.admitted(), 500 * 6);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn strict_never_exceeds_the_limit_and_uses_all_of_it() {
     for (limit, seconds, load) in CASES {
@@ -93,7 +146,30 @@ async fn interval_slips_by_little_and_never_waits() {
             assert!(admitted >= u64::from(limit), "it never admits less: {admitted} of {limit}");
         }
         assert!(run.outcomes.iter().all(|outcome| outcome.waited.is_zero()), "no decision waits");
+        // what slipped is told once, by whoever admitted it; but for what is counted in the window after its own
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let slips = every_window(&run.outcomes, tier.period).into_iter();
+        let slipped: u64 = slips.map(|admitted| admitted.saturating_sub(limit.into())).sum();
+        let told = run.sum(|figures| &figures.overshoot);
+        assert!(told.abs_diff(slipped) <= 2 + slipped / 10, "{told} told, {slipped} slipped");
         assert!(run.calls_a_decision() < 0.1, "{} calls a decision", run.calls_a_decision());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_lost_is_told_of() {
+    let lossy = Network { lost_replies: 1.0, ..Network::default() };
+    for way in [Coordination::Strict, Coordination::Lease] {
+        let fleet = Fleet::new(1, way, &[fixed(10, Period::from_secs(1_000))], Network::default()).await;
+        let store = &fleet.instances[0].store;
+        store.remote().set_network(lossy);
+        fleet.instances[0].ask().await;
+        // what was admitted without it is told, and that arrives
+        store.remote().set_network(Network::default());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let figures = store.figures();
+        assert_eq!((figures.unknown.get(), figures.fallback.get()), (1, 1), "{way:?}");
+        assert!(figures.failures.get() >= 1, "{way:?}");
     }
 }
 

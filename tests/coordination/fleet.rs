@@ -128,10 +128,16 @@ pub(crate) fn most_in_any(outcomes: &[Outcome], period: Period) -> u64 {
 
 /// How many were admitted in each whole window of `period`.
 pub(crate) fn by_window(outcomes: &[Outcome], period: Period) -> Vec<u64> {
+    let counts = every_window(outcomes, period);
+    counts[1..counts.len() - 1].to_vec()
+}
+
+/// How many were admitted in each window of `period`, the first and the last of which may not have been there from begin to
+/// end.
+pub(crate) fn every_window(outcomes: &[Outcome], period: Period) -> Vec<u64> {
     let mut windows = std::collections::BTreeMap::<Timestamp, u64>::new();
     for outcome in outcomes {
         *windows.entry(outcome.at.window_end(period)).or_default() += u64::from(outcome.admitted);
     }
-    let counts: Vec<u64> = windows.into_values().collect();
-    counts[1..counts.len() - 1].to_vec()
+    windows.into_values().collect()
 }

@@ -7,6 +7,7 @@ use tokio::runtime::Builder;
 use weir::{
     clock::Clock as _,
     limit::{Algorithm, Period, Refused, Tier, Timestamp},
+    store::remote::Op,
 };
 
 use crate::support::{Counted, bucket, pass, tier};
@@ -23,8 +24,8 @@ enum Step {
     Take(u64),
     /// It is granted up to so many, to be used within the hold: at these parts of it.
     Grant { want: u64, hold: u64, used_at: [f64; 3] },
-    /// It gives this part of its latest grant back, unused.
-    GiveBack(f64),
+    /// It gives this part of one of its latest grants back, unused.
+    GiveBack { part: f64, latest: usize },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -36,7 +37,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => passing.prop_map(Step::Pass),
         2 => (1..4_u64).prop_map(Step::Take),
         4 => granting,
-        1 => (0.0..=1.0).prop_map(Step::GiveBack),
+        1 => (0.0..=1.0, 0..3_usize).prop_map(|(part, latest)| Step::GiveBack { part, latest }),
     ];
     vec(step, 1..80)
 }
@@ -75,12 +76,13 @@ fn uses(tier: &Tier, steps: &[Step]) -> BTreeMap<Timestamp, u64> {
                     }
                     grants.push(Granted { at: now, hits, until, used_at });
                 }
-                Step::GiveBack(share) => {
-                    if let Some(latest) = grants.last_mut().filter(|latest| latest.until > now) {
-                        let back = part(latest.hits, share);
-                        latest.hits -= back;
-                        latest.at = now;
-                        counted.add(-i64::try_from(back).expect("few"));
+                Step::GiveBack { part: share, latest } => {
+                    if let Some(grant) = grants.iter_mut().rev().nth(latest).filter(|grant| grant.until > now)
+                    {
+                        let back = part(grant.hits, share);
+                        grant.hits -= back;
+                        let at = std::mem::replace(&mut grant.at, now);
+                        counted.at(at, Op::Return { hits: back, until: grant.until });
                     }
                 }
             }

@@ -154,6 +154,16 @@ impl Counter {
         self.keep(tier);
     }
 
+    /// Gives back `hits` that were [reserved](Self::reserve) to be used until `until` and were not. It matters to sliding
+    /// windows, which know by it which of their hits are meant.
+    pub fn release(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
+        match self {
+            Self::SlidingWindow(window, _) => window.release(tier, now, until, hits),
+            Self::FixedWindow(_) | Self::TokenBucket(..) => return self.give_back(tier, now, hits),
+        }
+        self.keep(tier);
+    }
+
     /// As [`State::report`].
     #[must_use]
     pub fn report(&self, tier: &Tier, now: Timestamp) -> Report {

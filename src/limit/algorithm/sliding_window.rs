@@ -43,6 +43,13 @@ impl Span {
     const fn gone_at(self, tier: &Tier) -> Timestamp {
         self.last.after(tier.period)
     }
+
+    /// Gives back as many of `hits` as it has.
+    fn give_back(&mut self, hits: u64) -> u64 {
+        let given = u32::try_from(hits).map_or(self.hits, |hits| hits.min(self.hits));
+        self.hits -= given;
+        given.into()
+    }
 }
 
 impl SlidingWindow {
@@ -85,6 +92,20 @@ impl SlidingWindow {
         }
     }
 
+    /// Gives back `hits` that are counted as of `until` or of before: what came later is not meant, and counts for longer.
+    pub fn release(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
+        self.forget(tier, now);
+        let theirs = self.spans.iter().take_while(|span| span.last < until).count();
+        let mut left = hits.0;
+        for span in self.spans.iter_mut().take(theirs + 1).rev() {
+            left -= span.give_back(left);
+        }
+        // the newest one stays even if it is empty: what comes next would make the one before last longer
+        let newest = self.spans.pop();
+        self.spans.retain(|span| span.hits > 0);
+        self.spans.extend(newest);
+    }
+
     /// The spans that count at `now`, oldest first.
     fn counting(&self, tier: &Tier, now: Timestamp) -> &[Span] {
         let gone = self.spans.iter().take_while(|span| span.gone_at(tier) <= now).count();
@@ -124,16 +145,14 @@ impl State for SlidingWindow {
         self.forget(tier, now);
         let mut left = hits.0;
         for span in &mut self.spans {
-            let given = u32::try_from(left).map_or(span.hits, |left| left.min(span.hits));
-            span.hits -= given;
-            left -= u64::from(given);
+            left -= span.give_back(left);
         }
         self.spans.retain(|span| span.hits > 0);
     }
 
     fn report(&self, tier: &Tier, now: Timestamp) -> Report {
         let left = u64::from(tier.requests).saturating_sub(self.sum(tier, now).0);
-        let newest = self.counting(tier, now).last();
+        let newest = self.counting(tier, now).iter().rfind(|span| span.hits > 0);
         Report {
             remaining: u32::try_from(left).unwrap_or(u32::MAX),
             until_full: newest.map_or(Period::default(), |span| span.gone_at(tier).since(now)),
@@ -220,6 +239,30 @@ mod tests {
         assert_eq!(window.report(&tier, at(105_000)).until_full, Period::from_secs(12));
         window.give_back(&tier, at(105_000), Hits(u64::MAX));
         assert_eq!(window.used(), Hits(0));
+    }
+
+    #[test]
+    fn what_was_reserved_is_given_back_where_it_is_counted() {
+        let tier = tier(10);
+        let mut window = SlidingWindow::unused(&tier, at(100_000));
+        window.take(&tier, at(100_000), Hits(2));
+        window.reserve(&tier, at(101_000), at(102_000), Hits(3));
+        window.take(&tier, at(106_000), Hits(4));
+        window.release(&tier, at(107_000), at(102_000), Hits(2));
+        // one of the reserved hits is left, all of the older ones and all of the younger ones
+        let left: Vec<u32> = window.spans.iter().map(|span| span.hits).collect();
+        assert_eq!(left, [2, 1, 4]);
+        // what others gave back already is taken from the older ones, not from the younger ones
+        window.release(&tier, at(107_000), at(102_000), Hits(9));
+        assert_eq!(window.spans.iter().map(|span| span.hits).collect::<Vec<_>>(), [4]);
+        window.release(&tier, at(107_000), at(200_000), Hits(9));
+        assert_eq!(
+            (window.used(), window.report(&tier, at(107_000)).until_full),
+            (Hits(0), Period::default())
+        );
+        // what comes next has a span that began when the last one did
+        window.take(&tier, at(106_500), Hits(1));
+        assert_eq!((window.opened, window.spans.len()), (at(106_000), 1));
     }
 
     #[test]

@@ -26,10 +26,13 @@ impl<R: Remote> Inner<R> {
     /// may have been told already, by a command that nobody knows the end of: no hit is ever counted twice.
     pub(super) fn decide_alone(&self, ask: &Ask<'_>, told: Told, now: Timestamp) -> Taken {
         let taken = self.decide_unasked(ask, now);
-        if told == Told::Perhaps && (!taken.over || ask.direction == Direction::GiveBack) {
+        if told == Told::No {
+            return taken;
+        }
+        self.figures.unknown.add(ask.hits.0);
+        if !taken.over || ask.direction == Direction::GiveBack {
             let uncount = if ask.direction == Direction::GiveBack { positive } else { negative };
             self.with_cell(ask, now, |cell| cell.owe(uncount(ask.hits.0), now));
-            self.figures.unknown.add(ask.hits.0);
         }
         taken
     }

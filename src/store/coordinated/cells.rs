@@ -14,8 +14,8 @@ const CELLS_PER_SHARD: usize = 1024;
 /// Cells among which one to forget is looked for.
 const SAMPLE: usize = 32;
 
-/// The cells of one shard.
-pub(super) type Shard = HashMap<CounterKey, Cell, foldhash::fast::RandomState>;
+/// The cells of one shard. Each by itself, for they are large, and a table has up to as many free places as others.
+pub(super) type Shard = HashMap<CounterKey, Box<Cell>, foldhash::fast::RandomState>;
 
 /// The cells of all targets.
 #[derive(Debug)]

@@ -23,11 +23,12 @@ pub struct Figures {
     pub failures: Counter,
     /// Hits that the store was never told of, since their window had ended by then.
     pub uncounted: Counter,
-    /// Hits of which nobody knows whether the store counted them: the connection broke.
+    /// Hits of which nobody knows whether the store counted them, or granted them: the connection broke, or there was no
+    /// answer in time.
     pub unknown: Counter,
     /// Granted hits that nobody used before they ended.
     pub stranded: Counter,
-    /// Hits above limits that were seen when the instances told each other.
+    /// Hits above limits of windows that this instance admitted, as was seen when it told them.
     pub overshoot: Counter,
     /// Cells that were forgotten with what they owed, since there were too many.
     pub forgotten: Counter,

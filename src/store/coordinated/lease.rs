@@ -1,11 +1,18 @@
 //! `lease`: this instance takes some of the limit in advance, and spends it without asking.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use super::{Inner, cell::negative, clock::StoreTime};
+use smallvec::SmallVec;
+use tokio::time::sleep;
+
+use super::{
+    Inner,
+    cell::{Answer, negative},
+    clock::StoreTime,
+};
 use crate::{
     limit::{Ask, CounterKey, Direction, Hits, Period, Taken},
-    store::remote::Remote,
+    store::remote::{Command, Op, Remote, RemoteError, Replies},
 };
 
 /// What a lease is meant to last for, at least.
@@ -18,6 +25,24 @@ impl<R: Remote> Inner<R> {
     /// The time that a lease is to last for, by the demand that was seen.
     fn horizon(&self) -> Period {
         HORIZON.max(Period::from_nanos(self.round_trip().as_nanos().saturating_mul(ROUND_TRIPS)))
+    }
+
+    /// So long before a lease ends it has to be given back to arrive in time.
+    fn lead(&self) -> Period {
+        Period::from_nanos(self.round_trip().as_nanos().saturating_mul(2))
+    }
+
+    /// Counts what is lost with the command of a call that was to do `op`, if it was not carried out or may not have been.
+    fn count_lost(&self, op: Op, outcome: &Result<Replies, RemoteError>, i: usize) {
+        let error = match outcome {
+            Ok(replies) => replies.replies.get(i).and_then(|reply| reply.as_ref().err()),
+            Err(error) => Some(error),
+        };
+        match (op, error) {
+            (Op::Return { hits, .. }, Some(_)) => self.figures.stranded.add(hits),
+            (Op::Grant { want, .. }, Some(error)) if !error.is_undone() => self.figures.unknown.add(want),
+            _ => {}
+        }
     }
 
     /// Decides by what was granted, or by what is known to be denied; none if the store has to be asked first.
@@ -39,7 +64,7 @@ impl<R: Remote> Inner<R> {
                 self.figures.leased.add(1);
                 // the next lease is to be here before this one is used up
                 let soon = Period::from_nanos(2 * self.round_trip().as_nanos());
-                let ahead = !cell.is_denied(now) && cell.leased() < cell.demand.in_the_next(soon);
+                let ahead = !cell.is_denied(now) && cell.leased() < cell.demand.in_the_next(soon, now);
                 return (Some(taken), ahead);
             }
             if cell.is_denied(now)
@@ -67,7 +92,7 @@ pub(super) async fn decide<R: Remote>(inner: &Arc<Inner<R>>, ask: &Ask<'_>) -> O
         let done = inner.with_cell(ask, now, |cell| {
             let missing = ask.hits.minus(Hits(cell.leased()));
             round.get_or_insert_with(|| cell.fetch.wait_for(ask.hits, missing));
-            Arc::clone(&cell.fetch.done).notified_owned()
+            Arc::clone(cell.fetch.done.get_or_insert_default()).notified_owned()
         });
         fetch(inner, ask.key);
         done.await;
@@ -76,13 +101,13 @@ pub(super) async fn decide<R: Remote>(inner: &Arc<Inner<R>>, ask: &Ask<'_>) -> O
         let now = time.now;
         let outcome = inner.with_cell(ask, now, |cell| {
             inner.figures.stranded.add(cell.end_leases(time).stranded);
-            if cell.fetch.failed {
+            if cell.fetch.answer == Answer::Nothing {
                 return Some(None);
             }
             let decided = cell.spend(ask.hits, now).or_else(|| cell.refuses(ask.hits, now));
             if decided.is_none() && round.is_some_and(|round| cell.fetch.has_answered(round)) {
                 // to ask again for what the store has just had no more of would make an endless queue of those who wait
-                if cell.fetch.short {
+                if cell.fetch.answer == Answer::Short {
                     return Some(Some(cell.refuse(ask.hits, now)));
                 }
                 round = None;
@@ -98,7 +123,7 @@ pub(super) async fn decide<R: Remote>(inner: &Arc<Inner<R>>, ask: &Ask<'_>) -> O
 /// Asks the store for a lease in the background, unless that is under way: whoever waits for it may go away, what it
 /// brings must not.
 fn fetch<R: Remote>(inner: &Arc<Inner<R>>, key: CounterKey) {
-    let command = {
+    let commands = {
         let mut shard = inner.cells.lock(key);
         let Some(cell) = shard.get_mut(&key) else {
             return;
@@ -108,30 +133,68 @@ fn fetch<R: Remote>(inner: &Arc<Inner<R>>, key: CounterKey) {
         }
         cell.fetch.running = true;
         cell.fetch.round += 1;
-        cell.fetch_command(inner.instances(), inner.horizon(), inner.time().now)
+        cell.fetch_commands(inner.instances(), inner.horizon(), inner.lead(), inner.time().now)
     };
-    let inner = Arc::clone(inner);
-    tokio::spawn(async move {
-        let target = Arc::clone(&command.target);
-        let replies = inner.call(vec![command]).await;
-        let mut shard = inner.cells.lock(key);
-        let Some(cell) = shard.get_mut(&key) else {
+    tokio::spawn(call(Arc::clone(inner), key, commands));
+}
+
+/// Carries out what [`fetch`] asks for.
+async fn call<R: Remote>(inner: Arc<Inner<R>>, key: CounterKey, commands: Vec<Command>) {
+    let ops: SmallVec<[Op; 2]> = commands.iter().map(|command| command.op).collect();
+    let target = commands.first().map(|command| Arc::clone(&command.target));
+    let outcome = inner.call(commands).await;
+    for (i, op) in ops.iter().enumerate() {
+        inner.count_lost(*op, &outcome, i);
+    }
+    let mut shard = inner.cells.lock(key);
+    let Some(cell) = shard.get_mut(&key) else {
+        return;
+    };
+    cell.fetch.running = false;
+    cell.fetch.answer = Answer::Nothing;
+    if let Ok(replies) = outcome
+        && let Some(Ok(reply)) = replies.replies.last()
+    {
+        match ops.last() {
+            Some(Op::Grant { .. }) => cell.granted(reply, inner.round_trip(), replies.now),
+            _ => cell.gave_back(reply, replies.now),
+        }
+        if target.is_none_or(|target| !Arc::ptr_eq(&target, &cell.target)) {
+            // it was granted under a limit that has changed since
+            cell.give_leases_back();
+            inner.list(key, cell, replies.now);
+        } else if !cell.fetch.watched
+            && let Some(time) = cell.ends_in(inner.lead(), inner.time().now)
+        {
+            cell.fetch.watched = true;
+            tokio::spawn(watch(Arc::downgrade(&inner), key, time));
+        }
+    }
+    if let Some(done) = &cell.fetch.done {
+        done.notify_waiters();
+    }
+}
+
+/// When the time of a lease is nearly over, the first one in `time`, gives back what is left of it, or has it granted anew.
+async fn watch<R: Remote>(inner: Weak<Inner<R>>, key: CounterKey, mut time: Period) {
+    loop {
+        sleep(time.into()).await;
+        let Some(inner) = inner.upgrade() else {
             return;
         };
-        cell.fetch.running = false;
-        let granted = replies.ok().and_then(|replies| {
-            let reply = replies.replies.into_iter().next()?.ok()?;
-            Some((reply, replies.now))
-        });
-        cell.fetch.failed = granted.is_none();
-        if let Some((reply, now)) = granted {
-            cell.granted(&reply, now);
-            if !Arc::ptr_eq(&target, &cell.target) {
-                // it was granted under a limit that has changed since
-                cell.give_leases_back();
-                inner.list(key, cell, now);
-            }
+        let left = {
+            let mut shard = inner.cells.lock(key);
+            let Some(cell) = shard.get_mut(&key) else {
+                return;
+            };
+            let left = cell.ends_in(inner.lead(), inner.time().now);
+            cell.fetch.watched = left.is_some_and(|left| left > Period::default());
+            left
+        };
+        match left {
+            None => return,
+            Some(left) if left > Period::default() => time = left,
+            Some(_) => return fetch(&inner, key),
         }
-        cell.fetch.done.notify_waiters();
-    });
+    }
 }

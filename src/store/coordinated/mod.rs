@@ -20,6 +20,7 @@ mod demand;
 mod figures;
 mod heartbeat;
 mod lease;
+mod settings;
 mod strict;
 mod sync;
 mod target;
@@ -35,6 +36,7 @@ use smallvec::SmallVec;
 use tokio::{sync::Notify, task::JoinSet};
 
 pub use figures::Figures;
+pub use settings::Settings;
 
 use self::{
     alone::Told,
@@ -49,32 +51,8 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    limit::{
-        Ask, Coordination, CounterKey, Direction, Hits, OnStoreFailure, Period, Refused, Scope, Taken,
-        Timestamp,
-    },
+    limit::{Ask, Coordination, CounterKey, Direction, Hits, Period, Refused, Scope, Taken, Timestamp},
 };
-
-/// How instances keep their counts together, where a rule does not say.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// `WEIR_COORDINATION`.
-    pub coordination: Coordination,
-    /// `WEIR_SYNC_INTERVAL`: longer than zero.
-    pub sync_interval: Period,
-    /// `WEIR_DECISION_BUDGET`: no decision waits for longer.
-    pub budget: Period,
-    /// `WEIR_ON_STORE_FAILURE`.
-    pub on_store_failure: OnStoreFailure,
-    /// `LOCAL_CACHE_SIZE_IN_BYTES` above 0: under `strict`, what is denied until some instant is denied here.
-    pub local_cache: bool,
-    /// `WEIR_MAX_COUNTERS`, for those that are local and for those that are not.
-    pub max_counters: usize,
-    /// The time between two heartbeats.
-    pub heartbeat: Period,
-    /// What this instance is called among the others.
-    pub instance: String,
-}
 
 /// Memory in front of a shared store.
 pub struct Coordinated<R: Remote> {
@@ -115,24 +93,6 @@ enum Step {
     Done(Taken),
     Strict,
     Lease,
-}
-
-// === impl Settings ===
-
-/// The defaults of the documentation.
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            coordination: Coordination::Interval,
-            sync_interval: Period::from_millis(100),
-            budget: Period::from_millis(15),
-            on_store_failure: OnStoreFailure::Local,
-            local_cache: false,
-            max_counters: 1_000_000,
-            heartbeat: Period::from_secs(1),
-            instance: String::new(),
-        }
-    }
 }
 
 // === impl Coordinated ===
@@ -359,7 +319,7 @@ impl<R: Remote> Inner<R> {
         }
         let interval = ask.rule.get().coordination.sync_interval.unwrap_or(self.settings.sync_interval);
         self.shortest_interval.fetch_min(interval.as_nanos(), Ordering::Relaxed);
-        shard.entry(ask.key).or_insert_with(|| Cell::new(Arc::new(Target::of(ask)), interval, now))
+        shard.entry(ask.key).or_insert_with(|| Box::new(Cell::new(Arc::new(Target::of(ask)), interval, now)))
     }
 
     /// Puts a cell on the list of those that have something to tell, at once if it must be.
@@ -372,7 +332,10 @@ impl<R: Remote> Inner<R> {
             cell.sync.due = now.after(cell.sync.interval);
             self.listed.lock().push(key);
         }
-        if !cell.sync.urgent && cell.is_urgent(self.instances(), self.round_trip(), now) {
+        if self.settings.early_sync
+            && !cell.sync.urgent
+            && cell.is_urgent(self.instances(), self.round_trip(), now)
+        {
             cell.sync.urgent = true;
             self.pressing.lock().push(key);
             self.urgent.notify_one();

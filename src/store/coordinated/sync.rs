@@ -108,7 +108,7 @@ fn sweep<R: Remote>(inner: &Arc<Inner<R>>, now: Timestamp) {
     let time = inner.time();
     inner.cells.sweep(now, SWEPT_AT_ONCE, |key, cell| {
         inner.figures.stranded.add(cell.end_leases(time).stranded);
-        if now.since(cell.asked_at) > cell.sync.interval {
+        if cell.is_deserted(now) {
             cell.give_leases_back();
         }
         inner.list(key, cell, now);
@@ -214,23 +214,23 @@ fn send<R: Remote>(inner: &Arc<Inner<R>>, batch: Batch) -> JoinHandle<()> {
             let Some(cell) = shard.get_mut(&key) else {
                 continue;
             };
-            let (unknown, now) = match &outcome {
+            let (sent, now) = match &outcome {
                 Err(error) => (cell.sent(|_| Some(error.is_undone())), inner.time().now),
                 Ok(replies) => {
                     let part = replies.replies.get(range).unwrap_or_default();
-                    let unknown = cell.sent(|i| match part.get(i) {
+                    let sent = cell.sent(|i| match part.get(i) {
                         Some(Ok(_)) => None,
                         Some(Err(error)) => Some(error.is_undone()),
                         None => Some(false),
                     });
                     if let Some(Ok(reply)) = part.last() {
                         cell.heard(reply, replies.now);
-                        inner.figures.overshoot.add(cell.overshoot(replies.now));
+                        inner.figures.overshoot.add(cell.overshoot(reply, sent.admitted, replies.now));
                     }
-                    (unknown, replies.now)
+                    (sent, replies.now)
                 }
             };
-            inner.figures.unknown.add(unknown);
+            inner.figures.unknown.add(sent.unknown);
             inner.list(key, cell, now);
         }
     })

@@ -4,11 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::link::LinkState;
 use crate::{
-    observe::{
-        Metric,
-        counter::Counter,
-        histogram::{BOUNDS, Histogram},
-    },
+    observe::{Metric, counter::Counter, histogram::Histogram},
     store::remote::RemoteError,
 };
 
@@ -84,20 +80,8 @@ impl Numbers {
             let errors = Metric::counter("weir.redis.errors", "Commands that failed.", counter.get());
             metrics.push(errors.label("kind", kind));
         }
-        self.latency(&mut metrics);
+        let took = self.round_trips.get();
+        metrics.push(Metric::timing("weir.redis.round_trip", "How long round trips took.", took));
         metrics.into_iter().map(|metric| metric.label("redis", redis)).collect()
-    }
-
-    /// How many round trips took no longer than each bound, and how long all of them took.
-    fn latency(&self, metrics: &mut Vec<Metric>) {
-        let distribution = self.round_trips.get();
-        let mut count = 0;
-        for (bound, bucket) in BOUNDS.iter().zip(&distribution.buckets) {
-            count += bucket.count;
-            let within = Metric::counter("weir.redis.within", "Round trips that took no longer.", count);
-            metrics.push(within.label("micros", bound.as_micros().to_string()));
-        }
-        let micros = u64::try_from(distribution.sum().as_micros()).unwrap_or(u64::MAX);
-        metrics.push(Metric::counter("weir.redis.micros", "Microseconds of all round trips.", micros));
     }
 }

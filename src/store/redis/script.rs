@@ -81,9 +81,13 @@ pub(super) fn arguments(
 ) -> Arguments {
     let many = MANY.cast_signed();
     let (name, hits, want, hold) = match op {
-        Op::Add { hits } => ("add", hits.clamp(-many, many), 0, Period::default()),
-        Op::Take { hits } => ("take", hits.min(MANY).cast_signed(), 0, Period::default()),
+        Op::Add { hits } => ("add", hits.clamp(-many, many), 0, 0),
+        // of an instant that is too early older hits would be given back, of one that is too late others' younger ones
+        Op::Return { hits, until } => ("return", hits.min(MANY).cast_signed(), 0, micros(until)),
+        Op::Take { hits } => ("take", hits.min(MANY).cast_signed(), 0, 0),
         Op::Grant { least, want, hold } => {
+            // a little longer than asked for, never shorter
+            let hold = hold.as_nanos().div_ceil(1_000);
             ("grant", least.clamp(1, MANY).cast_signed(), want.min(MANY), hold)
         }
     };
@@ -95,8 +99,7 @@ pub(super) fn arguments(
     }
     arguments.add_number(hits);
     arguments.add_number(want);
-    // a little longer than asked for, never shorter
-    arguments.add_number(hold.as_nanos().div_ceil(1_000));
+    arguments.add_number(hold);
     arguments.add_number(jitter.as_nanos() / 1_000_000);
     for tier in &target.tiers {
         describe(tier, at, &mut arguments);

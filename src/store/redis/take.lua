@@ -8,10 +8,11 @@
 -- ARGV    op, now, hits, want, hold, jitter, and then seven for each tier:
 --         kind, requests, period, start, end, burst, mode
 --   op      'add': counts hits, which may be negative, whatever the tiers say
+--           'return': gives hits back that were granted, to be used until hold, and were not
 --           'take': takes hits, if all tiers admit them
 --           'grant': takes what all tiers admit, at least hits and at most want
 --   now     the time; empty in production, where it is this server's own
---   hold    how long what is granted may be used
+--   hold    how long what is granted may be used; what is returned: until when it might have been
 --   jitter  milliseconds that a key outlives its use
 --   kind    'f': a fixed window from start to end; 's': a sliding window; 'b': a bucket of burst tokens, whose mode holds
 --           's' if it is refilled in steps and '!' if it is strict
@@ -165,6 +166,27 @@ function sliding.give_back(tier, n)
   end
 end
 
+-- What is counted as of `until` or of before: what came later is not meant, and counts for longer.
+function sliding.release(tier, n, until_)
+  forget(tier)
+  local i = 1
+  while tier.last[i + 1] and tier.last[i] < until_ do
+    i = i + 1
+  end
+  while n > 0 and i > 0 and tier.hits[i] do
+    local back = math.min(n, tier.hits[i])
+    tier.hits[i] = tier.hits[i] - back
+    n = n - back
+    -- the newest one stays even if it is empty: what comes next would make the one before last longer
+    if tier.hits[i] == 0 and i < #tier.last then
+      table.remove(tier.last, i)
+      table.remove(tier.hits, i)
+    end
+    tier.changed = true
+    i = i - 1
+  end
+end
+
 function sliding.refuse() end
 
 function sliding.state(tier)
@@ -285,7 +307,7 @@ for i = 1, #KEYS do
     strict = string.find(ARGV[a + 7], '!', 1, true),
   }
   -- hits that were admitted already belong to their window, whichever is open
-  if tier.kind == fixed and op ~= 'add' and (now < tier.starts or now >= tier.ends) then
+  if tier.kind == fixed and op ~= 'add' and op ~= 'return' and (now < tier.starts or now >= tier.ends) then
     return { 'moved', whole(now) }
   end
   if not tier.kind.load(tier, redis.call('GET', tier.key)) then
@@ -304,6 +326,11 @@ if op == 'add' then
     end
   end
   granted = math.max(0, hits)
+elseif op == 'return' then
+  for _, tier in ipairs(tiers) do
+    local release = tier.kind.release or tier.kind.give_back
+    release(tier, hits, hold)
+  end
 elseif op == 'take' then
   local admitted, refusing = true, {}
   for i, tier in ipairs(tiers) do

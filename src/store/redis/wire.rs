@@ -98,7 +98,7 @@ impl Plan {
         let hits = match op {
             Op::Add { hits } => u64::try_from(hits).ok(),
             Op::Take { hits } => Some(hits),
-            Op::Grant { .. } => None,
+            Op::Return { .. } | Op::Grant { .. } => None,
         };
         let adds = matches!(op, Op::Add { .. }) && name::is_one_window(&target);
         let wire = match hits.filter(|_| adds || name::is_references(&target)) {

@@ -65,7 +65,7 @@ impl Server {
     /// Carries out `command` at `now`.
     pub fn execute(&mut self, command: &Command, now: Timestamp) -> Reply {
         let Command { target, at, op } = command;
-        let counted_at = if matches!(op, Op::Add { .. }) { *at } else { now };
+        let counted_at = if matches!(op, Op::Add { .. } | Op::Return { .. }) { *at } else { now };
         let keys: SmallVec<[Key; 2]> = keys(target, counted_at).collect();
         let before: SmallVec<[Option<Counter>; 2]> =
             keys.iter().map(|key| self.counters.get(key).cloned()).collect();
@@ -182,6 +182,12 @@ fn apply(target: &Target, counters: &mut [Counter], op: Op, counted_at: Timestam
                 }
             }
             hits
+        }
+        Op::Return { hits, until } => {
+            for (tier, counter) in tiers.iter().zip(counters) {
+                counter.release(tier, now, until, Hits(hits));
+            }
+            -i64::try_from(hits).unwrap_or(i64::MAX)
         }
         Op::Take { hits } => {
             let taken = decide(tiers, counters, target.refused, Direction::Take, Hits(hits), now);

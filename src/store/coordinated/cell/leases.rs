@@ -1,15 +1,16 @@
-//! What the store granted in advance: asked for, spent, given back.
+//! What the store granted in advance: spent, given back, and missed.
 
-use std::sync::Arc;
-
-use super::{Cell, Lease, Lost, has_ended, has_flowed_back, hold, negative};
+use super::{Cell, Lost, has_ended, has_flowed_back, negative};
 use crate::{
-    limit::{Algorithm, Hits, Period, Refused, Taken, Timestamp, algorithm::Counter, decided},
-    store::{
-        coordinated::clock::StoreTime,
-        remote::{Command, Op, Reply},
-    },
+    limit::{Hits, Period, Refused, Taken, Timestamp, decided},
+    store::coordinated::clock::StoreTime,
 };
+
+/// Where so many hits were likely to come and none came, nobody comes any more: by chance that happens once in 150 times.
+const DESERTED_AFTER: u64 = 5;
+
+/// Who comes more seldom than five times in this does without what is held for him: to ask each time costs little.
+const LONGEST_PATIENCE: Period = Period::from_secs(10);
 
 impl Cell {
     /// Hits that may be taken without asking.
@@ -68,9 +69,13 @@ impl Cell {
         if missing == Hits(0) || (now >= self.denied_until && fits()) {
             return None;
         }
-        let mut taken = decided(&self.target.tiers, &self.view, Refused::Vanish, true, missing, now);
-        taken.before = taken.before.minus(Hits(self.leased()));
-        Some(taken)
+        let taken = decided(&self.target.tiers, &self.view, Refused::Vanish, true, missing, now);
+        Some(Taken {
+            before: taken.before.minus(Hits(self.leased())),
+            // what is told is to come true: no sooner than this instance asks again
+            reset: taken.reset.max(self.denied_until.since(now)),
+            ..taken
+        })
     }
 
     /// Refuses `hits` that the store was asked for and had no more of, as of then: meanwhile a token may have come back,
@@ -81,7 +86,7 @@ impl Cell {
         let taken = decided(&self.target.tiers, &self.view, Refused::Vanish, true, missing, then);
         Taken {
             before: taken.before.minus(Hits(self.leased())),
-            reset: then.after(taken.reset).since(now),
+            reset: then.after(taken.reset).max(self.denied_until).since(now),
             ..taken
         }
     }
@@ -91,78 +96,17 @@ impl Cell {
         now < self.denied_until
     }
 
-    /// Denies everything from now on until a hit fits, if none does.
-    pub(in super::super) fn deny_while_empty(&mut self, now: Timestamp) {
-        let waits = self.view.iter().zip(&self.target.tiers).map(|(c, tier)| c.wait(tier, now, Hits(1)));
-        let wait = waits.max().unwrap_or_default();
-        self.denied_until = if wait == Period::default() { Timestamp::default() } else { now.after(wait) };
-    }
-
-    /// Whether it is time to look if another instance has given something back. Ever more seldom while it has not.
-    pub(in super::super) fn is_probe_due(&mut self, now: Timestamp) -> bool {
-        let due = now >= self.fetch.probe_at;
-        if due {
-            let after = Period::from_nanos(
-                (2 * self.fetch.probe_after.as_nanos()).max(self.sync.interval.as_nanos()),
-            );
-            self.fetch.probe_after = after;
-            self.fetch.probe_at = now.after(after);
-        }
-        due
-    }
-
-    /// What to ask for: what is waited for, and what is likely to be asked for in a part of the window's rest, or in
-    /// `at_least`; but no more than half of this instance's part of what remains. So leases are few while there is much of
-    /// both, and small at the end, when another instance may lack what this one holds.
-    pub(in super::super) fn fetch_command(
-        &mut self,
-        instances: usize,
-        at_least: Period,
-        now: Timestamp,
-    ) -> Command {
-        let ends = self.target.tiers.iter().map(|tier| match tier.algorithm {
-            Algorithm::FixedWindow => {
-                Period::from_nanos(now.window_end(tier.period).since(now).as_nanos() / 4)
-            }
-            _ => hold(std::slice::from_ref(tier)),
-        });
-        let horizon = ends.min().unwrap_or_default().max(at_least);
-        let waiting = std::mem::take(&mut self.fetch.waiting);
-        let least = std::mem::take(&mut self.fetch.least).max(1);
-        let part = (self.remaining(now) / (2 * instances as u64)).max(1);
-        let likely = self.demand.in_the_next(horizon).saturating_sub(self.leased());
-        let want = likely.min(part).max(waiting).max(least);
-        self.fetch.want = want;
-        Command {
-            target: Arc::clone(&self.target),
-            at: now,
-            op: Op::Grant { least, want, hold: hold(&self.target.tiers) },
-        }
-    }
-
-    /// The store has granted something, or nothing.
-    pub(in super::super) fn granted(&mut self, reply: &Reply, now: Timestamp) {
-        self.heard(reply, now);
-        self.fetch.short = reply.granted < self.fetch.want;
-        // where all was granted that there is, there is no more for now
-        self.deny_while_empty(now);
-        if reply.granted == 0 {
-            return;
-        }
-        self.fetch.probe_after = Period::default();
-        let ends = self.target.tiers.iter().zip(&reply.counters).map(|(tier, counter)| match counter {
-            Counter::FixedWindow(window) => window.end(),
-            _ => now.after(hold(std::slice::from_ref(tier))),
-        });
-        let until = ends.min().unwrap_or(now);
-        self.leases.push(Lease { left: reply.granted, at: now, until });
-    }
-
     /// Gives everything back that was granted and is not spent.
     pub(in super::super) fn give_leases_back(&mut self) {
         for lease in std::mem::take(&mut self.leases) {
             self.give_back(lease);
         }
+    }
+
+    /// Whether nobody asks for it any more: for longer than an interval, and for longer than chance would have it.
+    pub(in super::super) fn is_deserted(&self, now: Timestamp) -> bool {
+        let patience = self.demand.time_for(DESERTED_AFTER, self.asked_at).min(LONGEST_PATIENCE);
+        now.since(self.asked_at) > self.sync.interval.max(patience)
     }
 
     /// Whether there is anything that the store has to be told, or is being told.

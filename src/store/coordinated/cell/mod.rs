@@ -5,6 +5,7 @@
 //! not be counted in the next. What the store granted in advance is a *lease*.
 
 mod leases;
+mod pace;
 mod telling;
 
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::{
         Algorithm, Direction, Hits, Period, Refused, Taken, Tier, Timestamp, algorithm::Counter, decide,
         decided,
     },
-    store::remote::Target,
+    store::remote::{Op, Target},
 };
 
 /// One counter for each tier.
@@ -30,11 +31,11 @@ pub(super) struct Cell {
     pub(super) target: Arc<Target>,
     view: Counters,
     /// What the store is not asked about is counted here as if every instance did the same; none while it answers.
-    alone: Option<Counters>,
+    alone: Option<Box<Counters>>,
     unsent: Vec<Owed>,
     in_flight: Vec<Owed>,
     /// Oldest first: those end first.
-    leases: SmallVec<[Lease; 2]>,
+    leases: Vec<Lease>,
     /// No hit fits before this instant, by what the store told.
     denied_until: Timestamp,
     /// What remained when the store told last.
@@ -57,8 +58,10 @@ pub(super) struct Cell {
 struct Owed {
     at: Timestamp,
     hits: i64,
-    /// They were granted and not used: to be had again only once the store knows.
-    returned: bool,
+    /// As many of them were counted though they were refused.
+    refused: u64,
+    /// They were granted to be used until then, and were not: to be had again only once the store knows.
+    returned: Option<Timestamp>,
 }
 
 /// Hits that may be taken without asking.
@@ -89,10 +92,10 @@ pub(super) struct Sync {
 pub(super) struct Fetch {
     /// One is being asked for.
     pub(super) running: bool,
-    /// The last one came to nothing, since the store did not answer.
-    pub(super) failed: bool,
-    /// Whoever waits for it.
-    pub(super) done: Arc<Notify>,
+    /// What came of the last one.
+    pub(super) answer: Answer,
+    /// Whoever waits for it, if anybody ever did.
+    pub(super) done: Option<Arc<Notify>>,
     /// Hits that are waited for.
     waiting: u64,
     /// The fewest hits that are waited for.
@@ -101,12 +104,36 @@ pub(super) struct Fetch {
     pub(super) round: u64,
     /// What it asked for.
     want: u64,
-    /// The store had less than that.
-    pub(super) short: bool,
+    /// Somebody sees to it that what is left of a lease does not end with it.
+    pub(super) watched: bool,
+    /// The store has had nothing more to give since there was last enough for everybody.
+    scarce: bool,
     /// While nothing is left: when to look again whether another instance has given something back, and how long to
     /// leave it after that.
     probe_at: Timestamp,
+    /// None while something is left.
     probe_after: Period,
+}
+
+/// What came of asking for a lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// All of it.
+    #[default]
+    Enough,
+    /// Less.
+    Short,
+    /// None: the store did not tell.
+    Nothing,
+}
+
+/// What became of what the store was told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sent {
+    /// Hits that it counted with the last command, and that were admitted here.
+    pub(super) admitted: u64,
+    /// Hits of which nobody knows whether it counted them.
+    pub(super) unknown: u64,
 }
 
 /// What was given up.
@@ -136,6 +163,17 @@ impl Fetch {
     }
 }
 
+// === impl Owed ===
+
+impl Owed {
+    const fn op(&self) -> Op {
+        match self.returned {
+            Some(until) => Op::Return { hits: self.hits.unsigned_abs(), until },
+            None => Op::Add { hits: self.hits },
+        }
+    }
+}
+
 // === impl Cell ===
 
 impl Cell {
@@ -145,10 +183,10 @@ impl Cell {
             alone: None,
             unsent: Vec::new(),
             in_flight: Vec::new(),
-            leases: SmallVec::new(),
+            leases: Vec::new(),
             denied_until: Timestamp::default(),
             room: capacity(&target.tiers),
-            flow: Flow::default(),
+            flow: Flow::new(now),
             acknowledged: 0,
             instances: 1,
             heard_at: None,
@@ -203,8 +241,10 @@ impl Cell {
         let taken = decide(tiers, &mut self.view, refused, direction, weighed, now);
         if direction == Direction::GiveBack {
             self.owe(negative(hits.0), now);
-        } else if !taken.over || refused == Refused::Count {
+        } else if !taken.over {
             self.owe(positive(hits.0), now);
+        } else if refused == Refused::Count {
+            self.owe_as(Owed { at: now, hits: positive(hits.0), refused: hits.0, returned: None });
         }
         taken
     }
@@ -219,7 +259,7 @@ impl Cell {
         now: Timestamp,
     ) -> Taken {
         let instances = instances as u64;
-        let alone = self.alone.get_or_insert_with(|| self.view.clone());
+        let alone = self.alone.get_or_insert_with(|| Box::new(self.view.clone()));
         let all = Hits(hits.0.saturating_mul(instances));
         let taken = decide(&self.target.tiers, alone, Refused::Vanish, direction, all, now);
         if direction == Direction::GiveBack || !taken.over {
@@ -260,7 +300,7 @@ impl Cell {
 
     /// Notes that the store has to be told of `hits` at `now`.
     pub(super) fn owe(&mut self, hits: i64, now: Timestamp) {
-        self.owe_as(Owed { at: now, hits, returned: false });
+        self.owe_as(Owed { at: now, hits, refused: 0, returned: None });
     }
 
     fn owe_as(&mut self, owed: Owed) {
@@ -271,6 +311,7 @@ impl Cell {
         match self.unsent.last_mut() {
             Some(last) if last.returned == owed.returned && same_windows(tiers, last.at, owed.at) => {
                 last.hits = last.hits.saturating_add(owed.hits);
+                last.refused = last.refused.saturating_add(owed.refused);
             }
             _ => self.unsent.push(owed),
         }
@@ -278,7 +319,8 @@ impl Cell {
 
     /// Notes that what is left of `lease` goes back.
     fn give_back(&mut self, lease: Lease) {
-        self.owe_as(Owed { at: lease.at, hits: negative(lease.left), returned: true });
+        let (hits, returned) = (negative(lease.left), Some(lease.until));
+        self.owe_as(Owed { at: lease.at, hits, refused: 0, returned });
     }
 
     /// Hits that were taken here since the store told last.
@@ -298,7 +340,7 @@ impl Cell {
         if own == 0 || !self.in_flight.is_empty() {
             return false;
         }
-        let soon = own.saturating_add(self.demand.in_the_next(round_trip));
+        let soon = own.saturating_add(self.demand.in_the_next(round_trip, now));
         soon >= self.room / instances as u64
             || now >= self.sync.early
             || now.since(heard_at).as_nanos() > 2 * self.sync.interval.as_nanos()
@@ -308,6 +350,11 @@ impl Cell {
 /// The most that all tiers admit at once.
 fn capacity(tiers: &[Tier]) -> u64 {
     tiers.iter().map(|tier| tier.capacity().into()).min().unwrap_or_default()
+}
+
+/// Whether what is used comes back little by little, and not with the next window.
+fn flows(tiers: &[Tier]) -> bool {
+    tiers.iter().any(|tier| tier.algorithm != Algorithm::FixedWindow)
 }
 
 /// How long a grant may be used where no window ends it: a twentieth of the shortest period, for a sliding window loses as

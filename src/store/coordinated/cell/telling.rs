@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Cell, Lost, Owed, has_ended, has_flowed_back};
+use super::{Cell, Lost, Owed, Sent, has_ended, has_flowed_back};
 use crate::{
     limit::{Hits, Period, Refused, Timestamp, decided},
-    store::remote::{Command, Op, Reply},
+    store::remote::{Command, Reply},
 };
 
 impl Cell {
@@ -30,33 +30,37 @@ impl Cell {
             }
             if self.target.tiers.iter().all(|tier| has_ended(tier, owed.at, now)) {
                 lost.uncounted += u64::try_from(owed.hits).unwrap_or_default();
-            } else if owed.returned && has_flowed_back(&self.target.tiers, owed.at, now) {
+            } else if owed.returned.is_some() && has_flowed_back(&self.target.tiers, owed.at, now) {
                 lost.stranded += owed.hits.unsigned_abs();
             } else {
                 self.in_flight.push(owed);
             }
         }
-        let command = |owed: &Owed| Command {
-            target: Arc::clone(&self.target),
-            at: owed.at,
-            op: Op::Add { hits: owed.hits },
-        };
+        let command = |owed: &Owed| Command { target: Arc::clone(&self.target), at: owed.at, op: owed.op() };
         commands.extend(self.in_flight.iter().map(command));
         lost
     }
 
     /// The store has carried out, or not, what it was told with the last [`Cell::send`]. What was certainly not
-    /// carried out is owed again. Returns hits of which nobody knows whether they were counted.
-    pub(in super::super) fn sent(&mut self, undone: impl Fn(usize) -> Option<bool>) -> u64 {
-        let mut unknown = 0;
-        for (i, owed) in std::mem::take(&mut self.in_flight).into_iter().enumerate().rev() {
+    /// carried out is owed again.
+    pub(in super::super) fn sent(&mut self, undone: impl Fn(usize) -> Option<bool>) -> Sent {
+        let mut sent = Sent::default();
+        let told = std::mem::take(&mut self.in_flight);
+        let last = told.len().saturating_sub(1);
+        for (i, owed) in told.into_iter().enumerate().rev() {
             match undone(i) {
-                None => self.acknowledged += u64::try_from(owed.hits).unwrap_or_default(),
+                None => {
+                    let counted = u64::try_from(owed.hits).unwrap_or_default();
+                    self.acknowledged += counted;
+                    if i == last {
+                        sent.admitted = counted.saturating_sub(owed.refused);
+                    }
+                }
                 Some(true) => self.unsent.insert(0, owed),
-                Some(false) => unknown += owed.hits.unsigned_abs(),
+                Some(false) => sent.unknown += owed.hits.unsigned_abs(),
             }
         }
-        unknown
+        sent
     }
 
     /// The store has told how its counters are; they now are the view, with what it does not know of yet.
@@ -66,7 +70,7 @@ impl Cell {
         }
         self.view.clone_from(&reply.counters);
         self.alone = None;
-        for owed in self.unsent.iter().filter(|owed| !owed.returned) {
+        for owed in self.unsent.iter().filter(|owed| owed.returned.is_none()) {
             for (tier, counter) in self.target.tiers.iter().zip(&mut self.view) {
                 match u64::try_from(owed.hits) {
                     Ok(taken) => counter.take(tier, owed.at, Hits(taken)),
@@ -75,7 +79,10 @@ impl Cell {
             }
         }
         self.room = self.remaining(now);
-        self.flow.heard(self.most_used(now), std::mem::take(&mut self.acknowledged), self.instances, now);
+        // what was counted here while the first word was on its way says how fast it goes before anything else does
+        let meanwhile = if self.heard_at.is_none() { self.own() } else { 0 };
+        let own = std::mem::take(&mut self.acknowledged) + meanwhile;
+        self.flow.heard(self.most_used(now), own, self.instances, self.sync.interval, now);
         // half of the time that is left, if all go on like this: so the last word before the end is a fresh one
         let left = self.flow.time_for(self.room);
         let half = Period::from_nanos(left.as_nanos() / 2);
@@ -88,12 +95,13 @@ impl Cell {
         decided(&self.target.tiers, &self.view, Refused::Vanish, false, Hits(0), now).before.0
     }
 
-    /// How far the counters are over their limits: what was admitted too much.
-    pub(in super::super) fn overshoot(&self, now: Timestamp) -> u64 {
-        let over = self.view.iter().zip(&self.target.tiers).map(|(counter, tier)| {
+    /// How many of the hits that were `admitted` here, and that the store has just counted as it tells by `reply`, are above a
+    /// limit. What is counted last is too much: so every hit above it is told once, by the instance that admitted it.
+    pub(in super::super) fn overshoot(&self, reply: &Reply, admitted: u64, now: Timestamp) -> u64 {
+        let over = reply.counters.iter().zip(&self.target.tiers).map(|(counter, tier)| {
             counter.offer(tier, now, Hits(0)).used.0.saturating_sub(tier.capacity().into())
         });
-        over.max().unwrap_or_default()
+        over.max().unwrap_or_default().min(admitted)
     }
 
     /// What all tiers would still admit, by the view.
