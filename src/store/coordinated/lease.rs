@@ -135,7 +135,7 @@ fn fetch<R: Remote>(inner: &Arc<Inner<R>>, key: CounterKey) {
         cell.fetch.round += 1;
         cell.fetch_commands(inner.instances(), inner.horizon(), inner.lead(), inner.time().now)
     };
-    tokio::spawn(call(Arc::clone(inner), key, commands));
+    inner.background.spawn(call(Arc::clone(inner), key, commands));
 }
 
 /// Carries out what [`fetch`] asks for.
@@ -167,7 +167,7 @@ async fn call<R: Remote>(inner: Arc<Inner<R>>, key: CounterKey, commands: Vec<Co
             && let Some(time) = cell.ends_in(inner.lead(), inner.time().now)
         {
             cell.fetch.watched = true;
-            tokio::spawn(watch(Arc::downgrade(&inner), key, time));
+            inner.background.spawn(watch(Arc::downgrade(&inner), key, time));
         }
     }
     if let Some(done) = &cell.fetch.done {

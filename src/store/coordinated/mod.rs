@@ -33,7 +33,7 @@ use std::sync::{
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::{sync::Notify, task::JoinSet};
+use tokio::{runtime::Handle, sync::Notify, task::JoinSet};
 
 pub use figures::Figures;
 pub use settings::Settings;
@@ -64,6 +64,8 @@ pub struct Coordinated<R: Remote> {
 /// What decisions and background share.
 struct Inner<R> {
     remote: R,
+    /// Where the background work goes on: decisions are made on threads that may end sooner.
+    background: Handle,
     clock: Arc<dyn Clock>,
     settings: Settings,
     /// The counters of rules that are not coordinated.
@@ -103,6 +105,7 @@ impl<R: Remote> Coordinated<R> {
     pub fn new(remote: R, clock: Arc<dyn Clock>, settings: Settings) -> Self {
         let inner = Arc::new(Inner {
             remote,
+            background: Handle::current(),
             memory: MemoryStore::new(settings.max_counters),
             cells: Cells::new(settings.max_counters),
             instances: AtomicUsize::new(1),
@@ -322,6 +325,12 @@ impl<R: Remote> Inner<R> {
         shard.entry(ask.key).or_insert_with(|| Box::new(Cell::new(Arc::new(Target::of(ask)), interval, now)))
     }
 
+    /// How long the store may wait for the next word about `cell`. Only where early words are spoken may that be longer than
+    /// the interval: they say when the limit is near after all.
+    fn pause(&self, cell: &Cell) -> Period {
+        if self.settings.early_sync { cell.sync.pause } else { cell.sync.interval }
+    }
+
     /// Puts a cell on the list of those that have something to tell, at once if it must be.
     fn list(&self, key: CounterKey, cell: &mut Cell, now: Timestamp) {
         if !cell.has_unsent() {
@@ -329,7 +338,7 @@ impl<R: Remote> Inner<R> {
         }
         if !cell.sync.listed {
             cell.sync.listed = true;
-            cell.sync.due = now.after(cell.sync.interval);
+            cell.sync.due = now.after(self.pause(cell));
             self.listed.lock().push(key);
         }
         if self.settings.early_sync

@@ -149,7 +149,7 @@ fn tell_pressing<R: Remote>(inner: &Arc<Inner<R>>, now: Timestamp) {
             && !inner.is_cut_off(&cell.target, now)
         {
             batches.add(key, cell, now);
-            cell.sync.due = now.after(cell.sync.interval);
+            cell.sync.due = now.after(inner.pause(cell));
         }
     }
     batches.finish();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Cell, Lost, Owed, Sent, has_ended, has_flowed_back};
 use crate::{
-    limit::{Hits, Period, Refused, Timestamp, decided},
+    limit::{Hits, Refused, Timestamp, decided},
     store::remote::{Command, Reply},
 };
 
@@ -24,7 +24,7 @@ impl Cell {
         if !self.in_flight.is_empty() {
             return lost;
         }
-        for owed in self.unsent.drain(..) {
+        for owed in std::mem::take(&mut self.unsent) {
             if owed.hits == 0 {
                 continue;
             }
@@ -83,10 +83,7 @@ impl Cell {
         let meanwhile = if self.heard_at.is_none() { self.own() } else { 0 };
         let own = std::mem::take(&mut self.acknowledged) + meanwhile;
         self.flow.heard(self.most_used(now), own, self.instances, self.sync.interval, now);
-        // half of the time that is left, if all go on like this: so the last word before the end is a fresh one
-        let left = self.flow.time_for(self.room);
-        let half = Period::from_nanos(left.as_nanos() / 2);
-        self.sync.early = now.after(half.min(self.sync.interval));
+        self.sync.plan(self.flow.time_for(self.room), now);
         self.heard_at = Some(now);
     }
 
