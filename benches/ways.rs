@@ -64,7 +64,7 @@ impl Drop for Redis {
 
 fn rules(way: Coordination) -> RuleSet {
     let tier = Tier { requests: 1_000_000, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
-    let limit = Limit::Tiers { tiers: vec![tier], refused: Refused::Vanish };
+    let limit = Limit::Tiers { tiers: [tier].into(), refused: Refused::Vanish };
     let coordination = Coordinating { way: Some(way), ..Coordinating::default() };
     let rule = Rule { coordination, ..Rule::new(limit) };
     let node = Node { rule: Some(rule), ..Node::new("key", Values::Any) };

@@ -26,7 +26,7 @@ fn limiter(rules: Vec<(&str, Vec<Tier>)>, styles: Vec<HeaderStyle>, quota: bool)
         let rule = Rule {
             name: (!name.starts_with("nameless")).then(|| name.into()),
             quota_mode: quota,
-            ..Rule::new(Limit::Tiers { tiers, refused: Refused::Vanish })
+            ..Rule::new(Limit::Tiers { tiers: tiers.into(), refused: Refused::Vanish })
         };
         Node { rule: Some(rule), ..Node::new("k", Values::One(Pattern::new(name))) }
     });

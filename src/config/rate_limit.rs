@@ -35,7 +35,7 @@ pub(super) fn read(node: &Node, key_at: Position, report: &mut FileReport) -> Op
         tiers(&fields, report)
     } else {
         tier::read(&fields, key_at, None, report).map(|read| Limit::Tiers {
-            tiers: vec![read.tier],
+            tiers: [read.tier].into(),
             // whoever writes as the reference does expects its counting
             refused: if read.is_reference { Refused::Count } else { Refused::Vanish },
         })

@@ -7,6 +7,7 @@
 use std::{
     fmt,
     hash::{Hash, Hasher},
+    sync::Arc,
 };
 
 use hashbrown::{Equivalent, HashMap};
@@ -61,26 +62,27 @@ pub enum Lookup<'a> {
     Rule(&'a PlacedRule),
 }
 
-/// A rule and its place in the tree.
+/// A rule and its place in the tree. Laid out as it is written, as [`Rule`] is.
 #[derive(Debug)]
+#[repr(C)]
 pub struct PlacedRule {
-    /// What was declared.
-    pub rule: Rule,
-    /// Its number in its [`RuleSet`], from 0: for tables beside the set.
-    pub index: usize,
-    /// The domain that it is in.
-    pub domain: Box<str>,
-    /// The way to it, from the domain down. Never empty.
-    pub levels: Vec<Level>,
-    /// The domain, keys and values as declared. Names the rule where people look.
-    pub path: RulePath,
     /// The key of its one counter, if no value is part of it.
     sole_key: Option<CounterKey>,
+    /// Its number in its [`RuleSet`], from 0: for tables beside the set.
+    pub index: usize,
     /// Some level has a text that stands in for its value. Known beforehand, as is the next: most rules' levels need not be
     /// looked at then.
     shares: bool,
     /// Some value is part of the stat's name.
     shows: bool,
+    /// The domain that it is in; one text for all of its rules.
+    pub domain: Arc<str>,
+    /// What was declared.
+    pub rule: Rule,
+    /// The way to it, from the domain down. Never empty.
+    pub levels: Vec<Level>,
+    /// The domain, keys and values as declared. Names the rule where people look.
+    pub path: RulePath,
 }
 
 /// A domain and the steps below it, as people are told of them: `shop.tenant_acme.method`. Never empty.
@@ -117,7 +119,7 @@ impl RuleSet {
         for domain in domains {
             let root = set.add_branch(Branch::default());
             set.domains.insert(domain.name.as_str().into(), root);
-            set.add_nodes(root, &domain.nodes, &domain.name, &mut Vec::new());
+            set.add_nodes(root, &domain.nodes, &domain.name.as_str().into(), &mut Vec::new());
         }
         set
     }
@@ -128,7 +130,7 @@ impl RuleSet {
         self.nodes.len() - 1
     }
 
-    fn add_nodes(&mut self, parent: NodeId, nodes: &[Node], domain: &str, way: &mut Vec<Level>) {
+    fn add_nodes(&mut self, parent: NodeId, nodes: &[Node], domain: &Arc<str>, way: &mut Vec<Level>) {
         for node in nodes {
             way.push(Level::of(node));
             let id = self.add_branch(Branch { origin: node.origin.clone(), ..Branch::default() });
@@ -257,7 +259,7 @@ impl Equivalent<Edge> for Entry<'_> {
 // === impl PlacedRule ===
 
 impl PlacedRule {
-    fn new(rule: Rule, index: usize, domain: &str, way: &[Level], hasher: &KeyHasher) -> Self {
+    fn new(rule: Rule, index: usize, domain: &Arc<str>, way: &[Level], hasher: &KeyHasher) -> Self {
         let path = RulePath::new(domain, way.iter().map(|level| level.name().into()));
         let detailed = rule.detailed_metric;
         Self {
@@ -265,7 +267,7 @@ impl PlacedRule {
             shows: way.iter().any(|level| level.shows(detailed)),
             rule,
             index,
-            domain: domain.into(),
+            domain: Arc::clone(domain),
             levels: way.to_vec(),
             path,
             sole_key: sole_key(domain, way, hasher),

@@ -25,7 +25,7 @@ pub use key::{CounterKey, KeyHasher};
 pub use matched::{Ask, Matched, Plan, RuleRef, Scope};
 pub use matcher::{Level, Lookup, PlacedRule, RulePath, RuleSet};
 pub use pattern::{Pattern, Values};
-pub use rule::{Domain, Limit, Metadata, Node, Origin, Refused, Rule, Tier};
+pub use rule::{Domain, Limit, Metadata, Node, Origin, Refused, Rule, Tier, Tiers};
 pub use tally::Tally;
 pub use units::{Hits, NANOS_PER_SECOND, Period, Timestamp, Unit};
 pub use verdict::{Code, CurrentLimit, Modes, Status, Verdict};

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use serde_json::Map;
+use smallvec::{SmallVec, smallvec};
 
 use super::{
     algorithm::{Algorithm, Bucket, Refill},
@@ -43,15 +44,13 @@ pub struct Node {
     pub origin: Origin,
 }
 
-/// A limit and how it is answered.
+/// A limit and how it is answered. Laid out as it is written, what every request looks at first: among thousands of rules
+/// most are in no cache, and each further line of memory is waited for.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Rule {
     /// What is admitted.
     pub limit: Limit,
-    /// How its counts are kept together over instances.
-    pub coordination: Coordinating,
-    /// What a user calls it; answers carry it, and `replaces` refers to it.
-    pub name: Option<Box<str>>,
     /// Names of rules that do not count where this one matches too.
     pub replaces: Vec<Box<str>>,
     /// Counts and reports, but a descriptor that is over is answered OK.
@@ -60,11 +59,18 @@ pub struct Rule {
     pub quota_mode: bool,
     /// Every value is part of the stat's name.
     pub detailed_metric: bool,
+    /// What a user calls it; answers carry it, and `replaces` refers to it.
+    pub name: Option<Box<str>>,
+    /// How its counts are kept together over instances.
+    pub coordination: Coordinating,
     /// Handed out when the descriptor passes.
     pub metadata: Option<Arc<Metadata>>,
     /// Where it was declared.
     pub origin: Origin,
 }
+
+/// The limits of a rule. Most have one, which lies in the rule itself.
+pub type Tiers = SmallVec<[Tier; 1]>;
 
 /// What a rule admits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +80,7 @@ pub enum Limit {
     /// What each of these admits; a request must pass all of them. Never empty.
     Tiers {
         /// The limits, in the order of declaration.
-        tiers: Vec<Tier>,
+        tiers: Tiers,
         /// What becomes of hits that are refused.
         refused: Refused,
     },
@@ -171,7 +177,7 @@ impl Limit {
     #[must_use]
     pub fn reference(requests: u32, period: Period) -> Self {
         Self::Tiers {
-            tiers: vec![Tier { requests, period, algorithm: Algorithm::FixedWindow }],
+            tiers: smallvec![Tier { requests, period, algorithm: Algorithm::FixedWindow }],
             refused: Refused::Count,
         }
     }

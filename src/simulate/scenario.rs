@@ -111,7 +111,7 @@ impl Scenario {
     /// Rules with the one limit, kept together as `coordination` says.
     #[must_use]
     pub fn rules(&self, coordination: Coordinating) -> Arc<RuleSet> {
-        let limit = Limit::Tiers { tiers: vec![self.tier.clone()], refused: Refused::Vanish };
+        let limit = Limit::Tiers { tiers: [self.tier.clone()].into(), refused: Refused::Vanish };
         let rule = Rule { coordination, ..Rule::new(limit) };
         let node = Node { rule: Some(rule), ..Node::new("key", Values::Any) };
         let domain = Domain { name: super::run::DOMAIN.into(), nodes: vec![node] };

@@ -43,7 +43,7 @@ fn our_spelling_does_not_count_what_it_refuses() {
     let tier = Tier { requests: 100, period: Period::from_millis(500), algorithm: Algorithm::FixedWindow };
     assert_eq!(
         limit("requests: 100, per: 500ms"),
-        Limit::Tiers { tiers: vec![tier], refused: Refused::Vanish }
+        Limit::Tiers { tiers: [tier].into(), refused: Refused::Vanish }
     );
 }
 

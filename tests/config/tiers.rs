@@ -68,7 +68,7 @@ fn tiers_inherit_the_rules_algorithm_unless_they_name_one() {
         tier(100, 60, bucket(20, Refill::Continuous, false)),
         tier(300, 7_200, Algorithm::SlidingWindow),
     ];
-    assert_eq!(limit(lines), Limit::Tiers { tiers: expected, refused: Refused::Vanish });
+    assert_eq!(limit(lines), Limit::Tiers { tiers: expected.into(), refused: Refused::Vanish });
 }
 
 #[test]

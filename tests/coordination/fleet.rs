@@ -46,7 +46,7 @@ impl Fleet {
         let store = SimulatedStore::new(clock.clone(), 7);
         let instances = (0..instances).map(|i| {
             let coordination = Coordinating { way: Some(way), ..Coordinating::default() };
-            let limit = Limit::Tiers { tiers: tiers.to_vec(), refused: Refused::Vanish };
+            let limit = Limit::Tiers { tiers: tiers.into(), refused: Refused::Vanish };
             let rule = Rule { coordination, ..Rule::new(limit) };
             let node = Node { rule: Some(rule), ..Node::new("k", Values::Any) };
             let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random());

@@ -49,7 +49,7 @@ type Outcome = (Timestamp, Timestamp, bool);
 
 impl Instance {
     fn new(server: &Server, number: usize, tier: &Tier, coordination: Coordinating, skew: i64) -> Arc<Self> {
-        let limit = Limit::Tiers { tiers: vec![tier.clone()], refused: Refused::Vanish };
+        let limit = Limit::Tiers { tiers: [tier.clone()].into(), refused: Refused::Vanish };
         let rule = Rule { coordination, ..Rule::new(limit) };
         let node = Node { rule: Some(rule), ..Node::new("k", Values::Any) };
         let rules = RuleSet::new(&[Domain { name: "fleet".into(), nodes: vec![node] }], KeyHasher::random());

@@ -126,13 +126,13 @@ mod tests {
         let bucket = Bucket { burst: 9, refill: Refill::Step, strict: true };
         let bucket = Tier { algorithm: Algorithm::TokenBucket(bucket), ..tier(3, 60) };
         assert_eq!(
-            line(Limit::Tiers { tiers: vec![bucket], refused: Refused::Vanish }),
+            line(Limit::Tiers { tiers: [bucket].into(), refused: Refused::Vanish }),
             "d.k_ey: unit=MINUTE requests_per_unit=3 algorithm=token_bucket burst=9 refill=step strict=true, \
              shadow_mode: true, quota_mode: false\n"
         );
         let tiers = vec![tier(3, 90), tier(100, 3600)];
         assert_eq!(
-            line(Limit::Tiers { tiers, refused: Refused::Vanish }),
+            line(Limit::Tiers { tiers: tiers.into(), refused: Refused::Vanish }),
             "d.k_ey: unit=UNKNOWN requests_per_unit=3 per=90s and unit=HOUR requests_per_unit=100, \
              shadow_mode: true, quota_mode: false\n"
         );
