@@ -1,4 +1,5 @@
-//! A decision by each algorithm, in instructions: the same on every machine and on a noisy one.
+//! A decision by each algorithm, and the whole way of a request from its bytes to those of its answer, in instructions: the
+//! same on every machine and on a noisy one.
 //!
 //! `make instructions`; it needs valgrind. Gungraun's runner must be of the version that `Cargo.lock` has: make installs
 //! it.
@@ -7,8 +8,13 @@
 
 mod support;
 
+#[path = "support/asked.rs"]
+mod asked;
+
 use std::hint::black_box;
 
+use asked::Asked;
+use bytes::Bytes;
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use support::Case;
 use weir::limit::Taken;
@@ -32,5 +38,13 @@ fn decide(mut case: Case) -> (Taken, Case) {
     (taken, case)
 }
 
+#[library_benchmark]
+#[benches::request(args = ["one_descriptor", "two_by_three"], setup = Asked::new)]
+fn request(asked: Asked) -> (Bytes, Asked) {
+    let answer = black_box(&asked).answer();
+    (answer, asked)
+}
+
 library_benchmark_group!(name = decisions, benchmarks = [decide]);
-main!(library_benchmark_groups = decisions);
+library_benchmark_group!(name = requests, benchmarks = [request]);
+main!(library_benchmark_groups = [decisions, requests]);

@@ -28,6 +28,8 @@ pub(crate) struct Plan {
     pub(crate) load: Load,
     pub(crate) pace: Pace,
     pub(crate) instructions: bool,
+    /// How long each run goes on before it is measured.
+    pub(crate) warm_up: Duration,
 }
 
 impl Bench<'_> {
@@ -73,7 +75,7 @@ impl Bench<'_> {
         entrants: &[Entrant],
         mut runners: Vec<Runner>,
     ) -> Result<Vec<Runner>, Fault> {
-        let figures = measure(&mut runners, plan.pace, self.options.effort())?;
+        let figures = measure(&mut runners, plan.pace, plan.warm_up, self.options.effort())?;
         let counts = if plan.instructions && self.options.wants_instructions() && callgrind::is_here() {
             self.instructions(entrants)?
         } else {

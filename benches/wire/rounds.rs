@@ -81,14 +81,23 @@ impl Runner {
     }
 }
 
-/// Has all of them run by turns. The figures are in the order of `runners`.
-pub(crate) fn measure(runners: &mut [Runner], pace: Pace, effort: Effort) -> Result<Vec<Figures>, Fault> {
+/// Has all of them run by turns, each for the time of `warm_up` before it is measured. The figures are in the order of
+/// `runners`.
+pub(crate) fn measure(
+    runners: &mut [Runner],
+    pace: Pace,
+    warm_up: Duration,
+    effort: Effort,
+) -> Result<Vec<Figures>, Fault> {
     for runner in runners.iter_mut() {
         // caches and tables get warm, and are not measured
         runner.go(pace, effort.time / 2)?;
     }
     for _ in 0..effort.rounds {
         for runner in runners.iter_mut() {
+            if !warm_up.is_zero() {
+                runner.go(pace, warm_up)?;
+            }
             let (outcome, run) = runner.go(pace, effort.time)?;
             runner.runs.push(run);
             runner.latencies.merge(&outcome.latencies);

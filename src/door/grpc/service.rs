@@ -55,7 +55,17 @@ impl<S: Store> Service<S> {
     ) -> Result<Bytes, Status> {
         let sent = message::read(call.body_mut()).await?;
         let message = message::unpack(&sent, call.headers())?;
-        let request = decode(&message)?;
+        self.decide(&message, now).await
+    }
+
+    /// The answer to `message`, a `RateLimitRequest` in bytes, as of `now`: a `RateLimitResponse` with gRPC's prefix in
+    /// front. All that a request costs besides HTTP/2.
+    ///
+    /// # Errors
+    ///
+    /// The status that the caller is told: that the message is none, or why it was not decided.
+    pub async fn decide(&self, message: &[u8], now: Timestamp) -> Result<Bytes, Status> {
+        let request = decode(message)?;
         let answer = self.limiter.decide(&request, now, |verdict| {
             let mut out = Buffer::from_slice(&[0; PREFIX]);
             encode(verdict, &mut out);
