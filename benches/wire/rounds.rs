@@ -81,7 +81,7 @@ impl Runner {
     }
 }
 
-/// Has all of them run by turns, each for the time of `warm_up` before it is measured. The figures are in the order of
+/// Has all of them run by turns, each for the time of `warm_up` before it is measured, and then for as long at least. The figures are in the order of
 /// `runners`.
 pub(crate) fn measure(
     runners: &mut [Runner],
@@ -93,12 +93,15 @@ pub(crate) fn measure(
         // caches and tables get warm, and are not measured
         runner.go(pace, effort.time / 2)?;
     }
-    for _ in 0..effort.rounds {
+    // what is kept warm does some of its work once a second only
+    let time = effort.time.max(warm_up);
+    let rounds = if warm_up.is_zero() { effort.rounds } else { effort.rounds.div_ceil(2) };
+    for _ in 0..rounds {
         for runner in runners.iter_mut() {
             if !warm_up.is_zero() {
                 runner.go(pace, warm_up)?;
             }
-            let (outcome, run) = runner.go(pace, effort.time)?;
+            let (outcome, run) = runner.go(pace, time)?;
             runner.runs.push(run);
             runner.latencies.merge(&outcome.latencies);
         }

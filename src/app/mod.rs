@@ -17,7 +17,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use self::{doors::Doors, rules::Rules};
+use self::{doors::Doors, rules::Rules, store::StoreThread};
 use crate::{
     Limiter,
     clock::{Clock, SystemClock},
@@ -44,6 +44,7 @@ pub struct App {
     statsd: Option<statsd::StatsdSettings>,
     health_needs_store: bool,
     stop: StopSettings,
+    store_thread: Option<StoreThread>,
 }
 
 /// What every door is about.
@@ -78,6 +79,9 @@ pub enum AppError {
     /// A listener does not tell its address.
     #[error("cannot tell where it listens")]
     Address(#[from] io::Error),
+    /// The system gives no thread.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
     /// What TLS to Redis needs is not in order.
     #[error("cannot speak TLS to redis")]
     Tls(#[from] TlsError),
@@ -103,7 +107,7 @@ impl App {
             tracing::warn!("{warning}");
         }
         let stats = Arc::new(Stats::default());
-        let store = store::open(&settings, &clock)?;
+        let (store, store_thread) = store::open(&settings, &clock)?;
         let limiter = Arc::new(Limiter::new(store, Arc::clone(&stats), settings.limiter.clone()));
         stats.watch(&limiter);
         let time_unit = settings.time_unit;
@@ -117,7 +121,7 @@ impl App {
         let addresses = doors.addresses()?;
         let Settings { statsd, stop, redis, .. } = settings;
         let health_needs_store = redis.is_some_and(|redis| redis.health_needs_connection);
-        Ok(Self { context, rules, watch, doors, addresses, statsd, health_needs_store, stop })
+        Ok(Self { context, rules, watch, doors, addresses, statsd, health_needs_store, stop, store_thread })
     }
 
     /// Where it listens.
@@ -139,6 +143,8 @@ impl App {
         let (ending, ended) = watch::channel(false);
         let mut doors = self.doors.open(&self.context, &closed).await?;
         let Context { limiter, clock, stats, health, .. } = self.context;
+        // the last to go
+        let _store_thread = self.store_thread;
         let mut helpers = JoinSet::new();
         let store = Arc::clone(&limiter);
         helpers.spawn(sweep::run(limiter, clock));

@@ -186,7 +186,11 @@ impl<R: Remote> Store for Coordinated<R> {
         }
         let steps: SmallVec<[Step; 2]> = asks.iter().map(|ask| inner.step(ask, scope, now)).collect();
         let waits = steps.iter().any(|step| !matches!(step, Step::Done(_)));
-        let mut takens: Takens = if waits {
+        let mut takens: Takens = if let ([ask], true) = (asks, waits) {
+            // most requests ask one thing, for which nothing need be set up
+            let step = steps.into_iter().next().unwrap_or(Step::Strict);
+            std::iter::once(Inner::finish(inner, ask, scope, step, now).await).collect()
+        } else if waits {
             let decisions =
                 asks.iter().zip(steps).map(|(ask, step)| Inner::finish(inner, ask, scope, step, now));
             join_all(decisions).await.into_iter().collect()
@@ -326,9 +330,15 @@ impl<R: Remote> Inner<R> {
     }
 
     /// How long the store may wait for the next word about `cell`. Only where early words are spoken may that be longer than
-    /// the interval: they say when the limit is near after all.
-    fn pause(&self, cell: &Cell) -> Period {
-        if self.settings.early_sync { cell.sync.pause } else { cell.sync.interval }
+    /// the interval: they say when the limit is near after all. Long ones are of different lengths, up to a quarter shorter,
+    /// so that what became busy together is not told of together for ever.
+    fn pause(&self, key: CounterKey, cell: &Cell) -> Period {
+        let (pause, interval) = (cell.sync.pause.as_nanos(), cell.sync.interval.as_nanos());
+        if !self.settings.early_sync {
+            return cell.sync.interval;
+        }
+        let shorter = pause / 4 / 256 * (key.hash() % 256);
+        Period::from_nanos(pause.saturating_sub(shorter).max(interval))
     }
 
     /// Puts a cell on the list of those that have something to tell, at once if it must be.
@@ -338,7 +348,7 @@ impl<R: Remote> Inner<R> {
         }
         if !cell.sync.listed {
             cell.sync.listed = true;
-            cell.sync.due = now.after(self.pause(cell));
+            cell.sync.due = now.after(self.pause(key, cell));
             self.listed.lock().push(key);
         }
         if self.settings.early_sync

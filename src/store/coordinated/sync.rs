@@ -149,7 +149,7 @@ fn tell_pressing<R: Remote>(inner: &Arc<Inner<R>>, now: Timestamp) {
             && !inner.is_cut_off(&cell.target, now)
         {
             batches.add(key, cell, now);
-            cell.sync.due = now.after(inner.pause(cell));
+            cell.sync.due = now.after(inner.pause(key, cell));
         }
     }
     batches.finish();
@@ -202,8 +202,9 @@ impl<'a, R: Remote> Batches<'a, R> {
 
 /// Sends one batch, and takes in what comes back, however late.
 fn send<R: Remote>(inner: &Arc<Inner<R>>, batch: Batch) -> JoinHandle<()> {
+    let background = inner.background.clone();
     let inner = Arc::clone(inner);
-    tokio::spawn(async move {
+    background.spawn(async move {
         let Batch { commands, parts } = batch;
         let outcome = inner.call(commands).await;
         let mut first = 0;
