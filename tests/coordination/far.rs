@@ -53,3 +53,14 @@ async fn a_limit_that_was_far_off_holds_when_all_come_at_once() {
         assert!((LIMIT..=most).contains(&admitted), "{weights:?}: {admitted}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_rush_after_a_lull_is_noticed_by_those_who_have_the_least_of_it() {
+    const LIMIT: u64 = 10_000;
+    let day = Tier { requests: 10_000, period: Period::from_secs(86_400), algorithm: Algorithm::FixedWindow };
+    let fleet = Fleet::new(10, Coordination::Interval, &[day], Network::default()).await;
+    let mut admitted = fleet.admitted(20, 30, &[1; 10]).await;
+    // whoever has little of it has to hear of the others all the same
+    admitted += fleet.admitted(10_000, 2, &[1000, 10, 10, 10, 10, 10, 10, 10, 10, 10]).await;
+    assert!((LIMIT..=LIMIT * 101 / 100).contains(&admitted), "{admitted}");
+}

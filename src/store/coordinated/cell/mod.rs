@@ -6,6 +6,7 @@
 
 mod leases;
 mod pace;
+mod plan;
 mod telling;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
+use self::plan::Sync;
 use super::demand::{Demand, Flow};
 use crate::{
     limit::{
@@ -24,15 +26,6 @@ use crate::{
 
 /// One counter for each tier.
 type Counters = SmallVec<[Counter; 2]>;
-
-/// While the limit is so many pauses away, at the rate at which all instances take, a pause is longer than the interval …
-const FAR: u64 = 50;
-
-/// … up to so many intervals …
-const RELAXED: u64 = 10;
-
-/// … and no longer than this, or the interval if that is longer.
-const LONGEST_PAUSE: Period = Period::from_secs(1);
 
 /// What this instance knows and owes of one target's counters.
 #[derive(Debug)]
@@ -80,22 +73,6 @@ struct Lease {
     /// Granted at.
     at: Timestamp,
     until: Timestamp,
-}
-
-/// When the store is to be told.
-#[derive(Debug, Default)]
-pub(super) struct Sync {
-    /// It is on a list of those that have something to tell.
-    pub(super) listed: bool,
-    /// It is to be told at once.
-    pub(super) urgent: bool,
-    /// Not before this instant, if it is not urgent.
-    pub(super) due: Timestamp,
-    /// From this instant on it is urgent, unless the limit is far off.
-    early: Option<Timestamp>,
-    pub(super) interval: Period,
-    /// How long the store may wait for the next word: the interval, or longer while the limit is far off.
-    pub(super) pause: Period,
 }
 
 /// The state of asking for a lease.
@@ -154,26 +131,6 @@ pub(super) struct Lost {
     pub(super) uncounted: u64,
     /// Granted hits that nobody used before they ended.
     pub(super) stranded: u64,
-}
-
-// === impl Sync ===
-
-impl Sync {
-    fn new(interval: Period) -> Self {
-        Self { interval, pause: interval, ..Self::default() }
-    }
-
-    /// Plans the next word at `now`, when the limit will be reached after the time that is `left` if all go on like this.
-    fn plan(&mut self, left: Period, now: Timestamp) {
-        // what all together take in a pause is a fiftieth of what remains, at most
-        let far = Period::from_nanos(left.as_nanos() / FAR);
-        let most = Period::from_nanos(self.interval.as_nanos().saturating_mul(RELAXED)).min(LONGEST_PAUSE);
-        self.pause = far.min(most).max(self.interval);
-        // half of the time that is left, so that the last word before the end is a fresh one; while it is far off, words need
-        // not be on time, and travel together
-        let half = Period::from_nanos(left.as_nanos() / 2);
-        self.early = (self.pause == self.interval).then(|| now.after(half.min(self.interval)));
-    }
 }
 
 // === impl Fetch ===
@@ -361,7 +318,7 @@ impl Cell {
 
     /// Whether the store should be told before the interval is over: half-way to the end of what remained, at the rate at
     /// which all instances take; once this instance has taken its part of it, or will have by the time that an answer is
-    /// here; and when it is heard of for the first time, or has not been for long. What is not urgent travels together.
+    /// here; when it takes more than was planned for; and when it is heard of for the first time, or has not been for long. What is not urgent travels together.
     pub(super) fn is_urgent(&self, instances: usize, round_trip: Period, now: Timestamp) -> bool {
         let Some(heard_at) = self.heard_at else {
             return self.in_flight.is_empty();
@@ -372,7 +329,9 @@ impl Cell {
             return false;
         }
         let soon = own.saturating_add(self.demand.in_the_next(round_trip, now));
-        soon >= self.room / instances as u64
+        let part = self.room / instances as u64;
+        soon >= part
+            || self.sync.is_outrun(own, part)
             || self.sync.early.is_some_and(|early| now >= early)
             || now.since(heard_at).as_nanos() > 2 * self.sync.pause.as_nanos()
     }
