@@ -32,7 +32,9 @@ impl Cluster {
         until("the cluster is up", async || {
             self.nodes.iter().all(|node| {
                 let info: String = node.ask(&["CLUSTER", "INFO"]);
-                info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+                // a state is in order here, too, where a node has not heard yet who has the others' slots
+                let told = ["cluster_state:ok", "cluster_known_nodes:3", "cluster_slots_assigned:16384"];
+                told.iter().all(|line| info.contains(line))
             })
         })
         .await;
