@@ -9,6 +9,7 @@ pub mod limit;
 mod limiter;
 pub mod observe;
 pub mod proto;
+mod runtime;
 pub mod settings;
 pub mod simulate;
 pub mod store;

@@ -107,7 +107,7 @@ impl App {
             tracing::warn!("{warning}");
         }
         let stats = Arc::new(Stats::default());
-        let (store, store_thread) = store::open(&settings, &clock)?;
+        let (store, store_thread) = store::open(&settings, &clock).await?;
         let limiter = Arc::new(Limiter::new(store, Arc::clone(&stats), settings.limiter.clone()));
         stats.watch(&limiter);
         let time_unit = settings.time_unit;

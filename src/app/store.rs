@@ -1,12 +1,13 @@
 //! The store that the settings ask for.
 
-use std::{sync::Arc, thread};
+use std::sync::Arc;
 
-use tokio::{runtime::Builder, sync::oneshot};
+use tokio::sync::oneshot;
 
 use super::AppError;
 use crate::{
     clock::Clock,
+    runtime,
     settings::Settings,
     store::{AnyStore, MemoryStore, coordinated::Coordinated, redis::RedisRemote},
 };
@@ -18,25 +19,24 @@ pub(super) struct StoreThread {
 }
 
 /// Memory alone; or memory in front of Redis, which need not be there yet, and the thread that speaks to it.
-pub(super) fn open(
+pub(super) async fn open(
     settings: &Settings,
     clock: &Arc<dyn Clock>,
 ) -> Result<(AnyStore, Option<StoreThread>), AppError> {
-    let Some(redis) = &settings.redis else {
+    let Some(redis) = settings.redis.clone() else {
         return Ok((AnyStore::Memory(MemoryStore::new(settings.max_counters)), None));
     };
-    let runtime = Builder::new_current_thread().enable_all().build().map_err(AppError::Thread)?;
-    let store = {
-        // whatever goes on in the background goes on there
-        let _inside = runtime.enter();
-        let remote = RedisRemote::new(redis.clone())?;
-        Coordinated::new(remote, Arc::clone(clock), settings.coordination.clone())
-    };
+    let (clock, coordination) = (Arc::clone(clock), settings.coordination.clone());
+    let (hand_over, store) = oneshot::channel();
     let (stop, stopped) = oneshot::channel();
-    let serve = move || {
+    // it is opened there, for whatever it does in the background goes on where it was opened
+    let serve = async move || {
+        let remote = RedisRemote::new(redis);
+        let _ = hand_over.send(remote.map(|remote| Coordinated::new(remote, clock, coordination)));
         // an error is that nobody is left who could tell it to
-        let _ = runtime.block_on(stopped);
+        let _ = stopped.await;
     };
-    thread::Builder::new().name("weir-store".into()).spawn(serve).map_err(AppError::Thread)?;
+    runtime::spawn("weir-store".into(), serve).map_err(AppError::Thread)?;
+    let store = store.await.map_err(|ended| AppError::Ended(ended.into()))??;
     Ok((AnyStore::Coordinated(store), Some(StoreThread { _stop: stop })))
 }

@@ -220,6 +220,18 @@ fn bad_first_rules_stop_the_start_with_their_place() {
 }
 
 #[test]
+fn a_certificate_that_is_not_there_stops_the_start() {
+    let dir = rules(RULES);
+    let variables =
+        [("REDIS_URL", "127.0.0.1:1"), ("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "/nowhere/ca.pem")];
+    let output =
+        run(&["--config", path(&dir), "--grpc-port", "0", "--port", "0", "--debug-port", "0"], &variables);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let text = stderr(&output);
+    assert!(text.contains("weir: error: ") && text.contains("/nowhere/ca.pem"), "{text}");
+}
+
+#[test]
 fn a_port_that_is_taken_is_told() {
     let dir = rules(RULES);
     let weir = Serving::start(path(&dir), &[]);

@@ -9,18 +9,16 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    thread,
 };
 
 use tokio::{
     net::{TcpStream, UnixStream},
-    runtime::Builder,
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
 };
 
 use super::connection::{Services, serve};
-use crate::store::Store;
+use crate::{runtime, store::Store};
 
 /// A connection that no runtime has yet.
 pub(super) enum Accepted {
@@ -104,9 +102,8 @@ impl Worker {
         let (end, ended) = oneshot::channel();
         let open = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&open);
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        thread::Builder::new().name(format!("weir-grpc-{index}")).spawn(move || {
-            runtime.block_on(run(accepted, &services, &counted, stopping, cut));
+        runtime::spawn(format!("weir-grpc-{index}"), async move || {
+            run(accepted, &services, &counted, stopping, cut).await;
             // whoever does not wait for it has gone
             let _ = end.send(());
         })?;
