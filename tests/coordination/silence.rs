@@ -16,16 +16,9 @@ use weir::{
 use crate::fleet::Fleet;
 
 /// Nothing is given up by the network itself, as is the case with Redis for ten seconds.
-const PATIENT: Network = Network {
-    round_trip: Duration::from_millis(2),
-    jitter: Duration::ZERO,
-    spikes: 0.0,
-    spike: Duration::ZERO,
-    lost_requests: 0.0,
-    lost_replies: 0.0,
-    reorders: false,
-    timeout: Duration::from_secs(10),
-};
+fn patient() -> Network {
+    Network { timeout: Duration::from_secs(10), ..Network::default() }
+}
 
 const LIMIT: u32 = 1_000_000;
 
@@ -64,7 +57,7 @@ impl Fleet {
 
 #[tokio::test(start_paused = true)]
 async fn a_frozen_store_is_noticed_by_the_next_word_and_its_late_answer_counts_once() {
-    let fleet = fleet(PATIENT).await;
+    let fleet = fleet(patient()).await;
     let mut asked = fleet.ask_each(10).await;
     sleep(Duration::from_millis(300)).await;
     assert_eq!(fleet.counted(), asked);
@@ -102,7 +95,7 @@ async fn a_frozen_store_is_noticed_by_the_next_word_and_its_late_answer_counts_o
 /// However idle, the heartbeat notices.
 #[tokio::test(start_paused = true)]
 async fn a_frozen_store_is_noticed_by_a_heartbeat() {
-    let fleet = fleet(PATIENT).await;
+    let fleet = fleet(patient()).await;
     fleet.shared.set(Condition::Frozen);
     let frozen = Instant::now();
     while fleet.cut_off() < 3 {
@@ -117,7 +110,7 @@ async fn a_frozen_store_is_noticed_by_a_heartbeat() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_slow_is_not_taken_for_dead() {
     for millis in [50, 300, 450] {
-        let fleet = fleet(Network { round_trip: Duration::from_millis(millis), ..PATIENT }).await;
+        let fleet = fleet(Network { round_trip: Duration::from_millis(millis), ..patient() }).await;
         for _ in 0..100 {
             fleet.ask_each(1).await;
             sleep(Duration::from_millis(100)).await;
@@ -131,7 +124,7 @@ async fn a_store_that_is_slow_is_not_taken_for_dead() {
 #[tokio::test(start_paused = true)]
 async fn what_was_decided_alone_is_not_forgotten_when_the_store_is_back() {
     let few = Tier { requests: 10, ..tier() };
-    let fleet = Fleet::new(1, Coordination::Interval, &[few], PATIENT).await;
+    let fleet = Fleet::new(1, Coordination::Interval, &[few], patient()).await;
     fleet.shared.set(Condition::Down);
     while fleet.cut_off() < 1 {
         sleep(Duration::from_millis(1)).await;

@@ -97,9 +97,10 @@ where
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
-        // before the connection, which takes their answers along
-        while let Poll::Ready(Some(())) = self.waiting.poll_next_unpin(context) {}
         loop {
+            // before the connection, which takes their answers along; and those that have just begun to wait are woken only
+            // once they were polled as part of this
+            while let Poll::Ready(Some(())) = self.waiting.poll_next_unpin(context) {}
             let more = self.read(context);
             if self.batch.is_empty() {
                 return more;
@@ -148,8 +149,6 @@ where
         }
         // they leave together, so that each of them took as long as all of them
         self.stats.record(decided, begun.elapsed());
-        // those that are waiting are woken by this task only once they were polled as part of it
-        while let Poll::Ready(Some(())) = self.waiting.poll_next_unpin(context) {}
     }
 }
 

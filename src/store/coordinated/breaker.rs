@@ -82,7 +82,7 @@ impl Breaker {
 
     /// Whether `node` is not to be asked.
     pub(super) fn is_open_for(&self, node: Node) -> bool {
-        self.is_open() && self.nodes.lock().get(&node).is_some_and(Record::is_open)
+        self.nodes.lock().get(&node).is_some_and(Record::is_open)
     }
 
     /// Whether no node that was ever asked is to be asked.

@@ -186,11 +186,7 @@ impl<R: Remote> Store for Coordinated<R> {
         }
         let steps: SmallVec<[Step; 2]> = asks.iter().map(|ask| inner.step(ask, scope, now)).collect();
         let waits = steps.iter().any(|step| !matches!(step, Step::Done(_)));
-        let mut takens: Takens = if let ([ask], true) = (asks, waits) {
-            // most requests ask one thing, for which nothing need be set up
-            let step = steps.into_iter().next().unwrap_or(Step::Strict);
-            std::iter::once(Inner::finish(inner, ask, scope, step, now).await).collect()
-        } else if waits {
+        let mut takens: Takens = if waits {
             let decisions =
                 asks.iter().zip(steps).map(|(ask, step)| Inner::finish(inner, ask, scope, step, now));
             join_all(decisions).await.into_iter().collect()

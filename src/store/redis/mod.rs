@@ -165,10 +165,7 @@ impl Remote for RedisRemote {
 
     async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<usize, RemoteError> {
         let mut arguments = script::Arguments::default();
-        match self.now() {
-            Some(now) => arguments.add_number(script::micros(now)),
-            None => arguments.add(""),
-        }
+        arguments.add_time(self.now());
         arguments.add(instance);
         arguments.add_number(ttl.as_nanos().div_ceil(1_000_000));
         let keys = std::iter::once(name::instances(&self.naming.prefix)).collect();

@@ -93,10 +93,7 @@ pub(super) fn arguments(
     };
     let mut arguments = Arguments::with_capacity(64 + 64 * target.tiers.len());
     arguments.add(name);
-    match now {
-        Some(now) => arguments.add_number(micros(now)),
-        None => arguments.add(""),
-    }
+    arguments.add_time(now);
     arguments.add_number(hits);
     arguments.add_number(want);
     arguments.add_number(hold);
@@ -146,6 +143,14 @@ impl Arguments {
 
     pub(super) fn add_number(&mut self, number: impl itoa::Integer) {
         self.add(itoa::Buffer::new().format(number));
+    }
+
+    /// The time by which the script is to go; nothing in production, where it asks Redis.
+    pub(super) fn add_time(&mut self, now: Option<Timestamp>) {
+        match now {
+            Some(now) => self.add_number(micros(now)),
+            None => self.add(""),
+        }
     }
 
     pub(super) fn len(&self) -> usize {
