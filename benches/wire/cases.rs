@@ -30,7 +30,7 @@ const ALONE: Plan = Plan { load: Load { connections: 1, in_flight: 1 }, ..CLOSED
 const IN_USE: Plan = Plan { warm_up: Duration::from_secs(1), ..CLOSED };
 const STEADY: Plan = Plan { pace: Pace::Open(5_000), ..CLOSED };
 
-const ONE: Asked = Asked { shape: Shape::One, rules: 1, keys: 10_000 };
+const ONE: Asked = Asked { shape: Shape::One, rules: 1, keys: 10_000, statuses: true };
 const TWO_BY_THREE: Asked = Asked { shape: Shape::TwoByThree, ..ONE };
 
 /// Runs the cases that `options` want, or the load that they want in their place.
@@ -84,6 +84,7 @@ impl Bench<'_> {
             vec![Entrant::weir("weir, one processor", ONE, ""), two.on(Cores::Two)]
         })?;
         self.together()?;
+        self.beside_limitador()?;
         self.idle();
         Ok(())
     }
@@ -170,6 +171,30 @@ impl Bench<'_> {
             let few = Asked { keys: 100, ..ONE };
             let all = [("interval", ONE), ("interval", few), ("lease", ONE), ("lease", few), ("strict", ONE)];
             [memory].into_iter().chain(all.map(way)).collect()
+        })
+    }
+
+    /// weir beside the other service in Rust, each with what it has for the purpose.
+    fn beside_limitador(&mut self) -> Result<(), Fault> {
+        let Some(program) = self.options.limitador.clone() else {
+            self.table.note("limitador did not take part: that needs --limitador with its program.");
+            return Ok(());
+        };
+        let Some(redis) = Redis::start() else { return Ok(()) };
+        let url = format!("redis+unix://{}", redis.url());
+        let in_redis = |way: &str| {
+            let weir = Entrant::weir(format!("weir, {way}"), ONE, &format!(", coordination: {way}"));
+            weir.with("REDIS_URL", redis.url()).with("WEIR_DECISION_BUDGET", "1s")
+        };
+        let limitador = |storage: &[&str]| Entrant::limitador(&program, ONE, storage);
+        self.case("limitador, in memory", IN_USE, || {
+            vec![Entrant::weir("weir, in memory", ONE, ""), limitador(&["memory"])]
+        })?;
+        self.case("limitador, each decision in Redis", IN_USE, || {
+            vec![in_redis("strict"), limitador(&["redis", &url])]
+        })?;
+        self.case("limitador, in Redis now and then", IN_USE, || {
+            vec![in_redis("interval"), limitador(&["redis_cached", &url])]
         })
     }
 

@@ -1,5 +1,7 @@
 //! Who takes part in a case, and what is asked of it.
 
+use std::path::{Path, PathBuf};
+
 use tempfile::TempDir;
 
 use super::{
@@ -20,6 +22,7 @@ pub(crate) struct Entrant {
 enum Program {
     Comparison(Kind),
     Weir { rules: TempDir, variables: Vec<(&'static str, String)>, cores: Cores },
+    Limitador { program: PathBuf, limits: TempDir, storage: Vec<String> },
 }
 
 impl Entrant {
@@ -42,6 +45,17 @@ impl Entrant {
             asked,
             program: Program::Weir { rules, variables: Vec::new(), cores: Cores::One },
         }
+    }
+
+    /// The limitador-server at `program` on one processor, with the storage of these arguments and the same limits.
+    pub(crate) fn limitador(program: &Path, asked: Asked, storage: &[&str]) -> Self {
+        let program = Program::Limitador {
+            program: program.to_owned(),
+            limits: rules::write_limitador(asked),
+            storage: storage.iter().map(|argument| (*argument).into()).collect(),
+        };
+        let name = format!("limitador, {}", storage[0]);
+        Self { name, asked: Asked { statuses: false, ..asked }, program }
     }
 
     /// The same with a variable set.
@@ -73,6 +87,9 @@ impl Entrant {
             Program::Weir { rules, variables, cores } => {
                 let weir = Weir { rules: rules.path(), variables, cores: *cores };
                 Server::weir(machine, &weir, wrapper)
+            }
+            Program::Limitador { program, limits, storage } => {
+                Server::limitador(machine, program, limits.path(), storage, wrapper)
             }
         }
     }

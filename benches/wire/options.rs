@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use clap::Parser;
 
@@ -74,6 +74,10 @@ pub(crate) struct Options {
     #[arg(long, value_enum, default_value_t = Shape::One)]
     shape: Shape,
 
+    /// Has this limitador-server take part, the other rate limit service in Rust.
+    #[arg(long)]
+    pub(crate) limitador: Option<PathBuf>,
+
     /// What cargo gives every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
@@ -101,7 +105,7 @@ impl Options {
     }
 
     pub(crate) fn asked(&self) -> Asked {
-        Asked { shape: self.shape, rules: self.rules, keys: self.keys }
+        Asked { shape: self.shape, rules: self.rules, keys: self.keys, statuses: true }
     }
 
     pub(crate) fn pace(&self) -> Pace {

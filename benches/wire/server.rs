@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Read, Write as _},
-    net::{SocketAddr, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -17,6 +17,7 @@ use super::{
     comparison::Kind,
     connection::Fault,
     machine::{Cores, Machine},
+    rules,
 };
 
 /// The program that serves what weir is compared with. cargo builds it as an example, as it builds no benchmark: the way
@@ -75,6 +76,31 @@ impl Server {
         let target = door("grpc").and_then(Target::parse).expect("the address of the gRPC door");
         let debug = door("debug").and_then(|address| address.parse().ok());
         Self { child, target, debug }
+    }
+
+    /// Starts a limitador with the limits in `limits`.
+    pub(crate) fn limitador(
+        machine: &Machine,
+        program: &Path,
+        limits: &Path,
+        storage: &[String],
+        wrapper: &[&str],
+    ) -> Self {
+        let mut command = wrapped(machine, program, Cores::One, wrapper);
+        // it does not tell which ports it was given; these were free a moment ago
+        let free = || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let [address, http] = [free(), free()].map(|address| address.expect("there are free ports"));
+        for (option, address) in [("--rls", address), ("--http", http)] {
+            command.arg(format!("{option}-ip")).arg(address.ip().to_string());
+            command.arg(format!("{option}-port")).arg(address.port().to_string());
+        }
+        command.arg(limits.join(rules::LIMITADOR)).args(storage);
+        let mut child = spawn(command.stdin(Stdio::null()).stdout(Stdio::null()));
+        while TcpStream::connect(address).is_err() {
+            assert!(matches!(child.try_wait(), Ok(None)), "limitador has ended");
+            thread::sleep(Duration::from_millis(10));
+        }
+        Self { child, target: Target::Tcp(address), debug: None }
     }
 
     pub(crate) fn pid(&self) -> u32 {
