@@ -17,6 +17,7 @@ mod cell;
 mod cells;
 mod clock;
 mod demand;
+mod desk;
 mod figures;
 mod heartbeat;
 mod lease;
@@ -44,6 +45,7 @@ use self::{
     cell::{Cell, negative},
     cells::Cells,
     clock::{StoreClock, StoreTime},
+    desk::Desk,
 };
 use super::{
     MemoryStore, Store, StoreError, Takens,
@@ -83,6 +85,8 @@ struct Inner<R> {
     pressing: Mutex<Vec<CounterKey>>,
     /// There are pressing cells.
     urgent: Notify,
+    /// What is asked decision by decision.
+    desk: Desk,
     /// The shortest interval of all rules that were met, in nanoseconds.
     shortest_interval: AtomicU64,
     /// The time that the store takes to answer, lately, in nanoseconds.
@@ -115,6 +119,7 @@ impl<R: Remote> Coordinated<R> {
             listed: Mutex::default(),
             pressing: Mutex::default(),
             urgent: Notify::new(),
+            desk: Desk::default(),
             shortest_interval: AtomicU64::new(settings.sync_interval.as_nanos()),
             round_trip: AtomicU64::new(1_000_000),
             figures: Figures::default(),
@@ -124,6 +129,7 @@ impl<R: Remote> Coordinated<R> {
         let mut tasks = JoinSet::new();
         tasks.spawn(sync::run(Arc::clone(&inner)));
         tasks.spawn(heartbeat::run(Arc::clone(&inner)));
+        tasks.spawn(desk::run(Arc::clone(&inner)));
         Self { inner, _tasks: tasks }
     }
 

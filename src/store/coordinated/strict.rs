@@ -45,12 +45,11 @@ pub(super) async fn decide<R: Remote>(
         (Direction::Take, _) => Op::Take { hits: ask.hits.0 },
     };
     let told = |error: RemoteError| if error.is_undone() { Told::No } else { Told::Perhaps };
-    let replies = inner.call(vec![Command { target: Arc::clone(&target), at, op }]).await.map_err(told)?;
-    let reply = replies.replies.into_iter().next().ok_or(Told::Perhaps)?.map_err(told)?;
+    let node = inner.node(Some(&target), at);
+    let (reply, now) = inner.desk.ask(node, Command { target, at, op }).await.map_err(told)?;
     if reply.counters.len() != ask.tiers().len() {
         return Err(Told::Perhaps);
     }
-    let now = replies.now;
     let taken = match ask.direction {
         Direction::GiveBack => inner.with_cell(ask, now, |cell| {
             cell.heard(&reply, now);

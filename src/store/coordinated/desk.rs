@@ -1,0 +1,153 @@
+//! The way of questions to the store, where each decision is one.
+//!
+//! Decisions are made on many threads, and leave their questions here, node by node. One task takes what is waiting to the
+//! store, in as few calls as there can be: what a call costs is shared by all who ask at the same time.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+
+use super::Inner;
+use crate::{
+    limit::Timestamp,
+    store::remote::{Command, Node, Remote, RemoteError, Reply},
+};
+
+/// Calls to one node that may be under way at once: more than one, so that it is not idle while answers travel; few, so that
+/// what is asked meanwhile travels together.
+const CALLS: usize = 2;
+
+/// Questions of one call.
+const TOGETHER: usize = 512;
+
+/// Questions to one node that may wait.
+const QUEUE: usize = 4_096;
+
+/// Where questions are left.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    nodes: Mutex<BTreeMap<Node, Pile>>,
+    /// Told when something is there that may be asked.
+    ready: Notify,
+}
+
+/// What one node is to be asked.
+#[derive(Debug, Default)]
+struct Pile {
+    waiting: Vec<Question>,
+    /// Under way.
+    calls: usize,
+}
+
+/// Something to be done by the store, and who waits for what comes of it.
+#[derive(Debug)]
+struct Question {
+    command: Command,
+    answer: oneshot::Sender<Result<Answer, RemoteError>>,
+}
+
+/// The store's reply, and its clock then.
+type Answer = (Reply, Timestamp);
+
+// === impl Desk ===
+
+impl Desk {
+    /// Has `node` do `command`. Who gives up waiting may have been in time to call it off.
+    pub(super) async fn ask(&self, node: Node, command: Command) -> Result<Answer, RemoteError> {
+        let (answer, answered) = oneshot::channel();
+        let ready = self.nodes.lock().entry(node).or_default().add(Question { command, answer });
+        // while there are calls enough, the one that comes back first takes it along
+        if ready {
+            self.ready.notify_one();
+        }
+        answered.await.unwrap_or_else(|_| Err(RemoteError::Unreachable("it did not say".into())))
+    }
+
+    /// What each node may be asked now.
+    fn next(&self) -> Vec<(Node, Vec<Question>)> {
+        let mut nodes = self.nodes.lock();
+        let next = nodes.iter_mut().filter_map(|(node, pile)| Some((*node, pile.next()?))).collect();
+        nodes.retain(|_, pile| pile.calls > 0);
+        next
+    }
+
+    /// A call to `node` has come back.
+    fn done(&self, node: Node) {
+        if let Some(pile) = self.nodes.lock().get_mut(&node) {
+            pile.calls -= 1;
+        }
+    }
+}
+
+/// Takes questions to the store, until it is dropped.
+pub(super) async fn run<R: Remote>(inner: Arc<Inner<R>>) {
+    let mut calls = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            // in this order, not by chance: a simulation is to repeat
+            biased;
+            Some(node) = calls.next() => inner.desk.done(node),
+            () = inner.desk.ready.notified() => {}
+        }
+        calls.extend(inner.desk.next().into_iter().map(|(node, asked)| call(&inner, node, asked)));
+    }
+}
+
+/// Asks all of `asked` at once, and hands the answers out.
+async fn call<R: Remote>(inner: &Inner<R>, node: Node, asked: Vec<Question>) -> Node {
+    let (commands, answers): (Vec<_>, Vec<_>) = asked.into_iter().map(|q| (q.command, q.answer)).unzip();
+    // who has given up is gone
+    match inner.call(commands).await {
+        Ok(replies) => {
+            for (answer, reply) in answers.into_iter().zip(replies.replies) {
+                let _ = answer.send(reply.map(|reply| (reply, replies.now)));
+            }
+        }
+        Err(error) => {
+            for answer in answers {
+                let _ = answer.send(Err(error.clone()));
+            }
+        }
+    }
+    node
+}
+
+// === impl Pile ===
+
+impl Pile {
+    /// Puts `question` on it, if there is room. Returns whether it may be asked at once.
+    fn add(&mut self, question: Question) -> bool {
+        if self.waiting.len() >= QUEUE {
+            self.waiting.retain(Question::is_waited_for);
+        }
+        if self.waiting.len() >= QUEUE {
+            let error = format!("{QUEUE} decisions are waiting for it already");
+            let _ = question.answer.send(Err(RemoteError::NotSent(error)));
+            return false;
+        }
+        self.waiting.push(question);
+        self.calls < CALLS
+    }
+
+    /// What may be asked now. Who has given up will do something else, which must not come on top of this.
+    fn next(&mut self) -> Option<Vec<Question>> {
+        if self.calls >= CALLS {
+            return None;
+        }
+        self.waiting.retain(Question::is_waited_for);
+        if self.waiting.is_empty() {
+            return None;
+        }
+        self.calls += 1;
+        let rest = self.waiting.split_off(TOGETHER.min(self.waiting.len()));
+        Some(std::mem::replace(&mut self.waiting, rest))
+    }
+}
+
+impl Question {
+    fn is_waited_for(&self) -> bool {
+        !self.answer.is_closed()
+    }
+}
