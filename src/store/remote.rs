@@ -7,7 +7,7 @@ use std::{future::Future, sync::Arc};
 
 use smallvec::SmallVec;
 
-use crate::limit::{Period, Refused, Tier, Timestamp, algorithm::Counter};
+use crate::limit::{Period, Refused, Tiers, Timestamp, algorithm::Counter};
 
 /// A store that is shared by many instances.
 pub trait Remote: Send + Sync + 'static {
@@ -64,7 +64,7 @@ pub struct Target {
     /// `shop_tenant_acme_`. The store adds its prefix in front, and behind it what tells tiers and windows apart.
     pub path: Box<str>,
     /// At least one.
-    pub tiers: Vec<Tier>,
+    pub tiers: Tiers,
     /// [`Refused::Count`] marks a rule in the reference's spelling: one fixed window, whose key and count are the
     /// reference's to the letter, so that both can share a store.
     pub refused: Refused,

@@ -5,3 +5,4 @@ mod far;
 mod figures;
 mod fleet;
 mod silence;
+mod strict;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use smallvec::smallvec;
 use tokio::time::{Instant, sleep};
 use weir::{
     limit::{Algorithm, Coordination, Period, Refused, Tier},
@@ -41,7 +42,7 @@ impl Fleet {
     }
 
     fn counted(&self) -> u64 {
-        let target = Target { path: "d_k_v_".into(), tiers: vec![tier()], refused: Refused::Vanish };
+        let target = Target { path: "d_k_v_".into(), tiers: smallvec![tier()], refused: Refused::Vanish };
         self.shared.used(&target, self.clock.right())
     }
 

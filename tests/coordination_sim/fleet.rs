@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use proptest::{collection::vec, prelude::*};
+use smallvec::smallvec;
 use tokio::{
     runtime::Builder,
     task::JoinSet,
@@ -187,7 +188,7 @@ impl Story {
         let all = fleet.gone.iter().chain(fleet.instances.iter().map(|(own, ..)| own));
         let unknown = all.map(|own| own.figures().unknown.get() + own.figures().uncounted.get()).sum();
         let path = "simulated_key_value_".into();
-        let target = Target { path, tiers: vec![self.tier.clone()], refused: Refused::Vanish };
+        let target = Target { path, tiers: smallvec![self.tier.clone()], refused: Refused::Vanish };
         // an instance that has not heard of the store yet goes by its own clock, which may be in the window before
         let before = Timestamp::from_nanos(self.begin().as_nanos() - 1);
         let counted = [before, fleet.clock.now()].map(|at| fleet.store.used(&target, at)).iter().sum();

@@ -28,7 +28,7 @@ pub(crate) fn bucket(burst: u32, strict: bool) -> Algorithm {
 }
 
 pub(crate) fn target(tiers: Vec<Tier>, refused: Refused) -> Arc<Target> {
-    Arc::new(Target { path: "shop_tenant_acme_".into(), tiers, refused })
+    Arc::new(Target { path: "shop_tenant_acme_".into(), tiers: tiers.into(), refused })
 }
 
 /// A target and the store that counts it.

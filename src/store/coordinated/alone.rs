@@ -21,6 +21,14 @@ pub(super) enum Told {
     Perhaps,
 }
 
+/// Why a decision was not made by the store.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Undecided {
+    pub(super) told: Told,
+    /// The budget was used up. Otherwise the store could not be asked, or said no.
+    pub(super) late: bool,
+}
+
 impl<R: Remote> Inner<R> {
     /// Decides as `on_store_failure` has it. What is let through is counted, and told to the store when it is back; unless it
     /// may have been told already, by a command that nobody knows the end of: no hit is ever counted twice.

@@ -7,17 +7,23 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::timeout,
+};
 
-use super::Inner;
+use super::{
+    Inner,
+    alone::{Told, Undecided},
+};
 use crate::{
-    limit::Timestamp,
+    limit::{Period, Timestamp},
     store::remote::{Command, Node, Remote, RemoteError, Reply},
 };
 
 /// Calls to one node that may be under way at once: more than one, so that it is not idle while answers travel; few, so that
 /// what is asked meanwhile travels together.
-const CALLS: usize = 2;
+const CALLS: usize = 4;
 
 /// Questions of one call.
 const TOGETHER: usize = 512;
@@ -28,14 +34,22 @@ const QUEUE: usize = 4_096;
 /// Where questions are left.
 #[derive(Debug, Default)]
 pub(super) struct Desk {
-    nodes: Mutex<BTreeMap<Node, Pile>>,
+    piles: Mutex<Piles>,
     /// Told when something is there that may be asked.
     ready: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Piles {
+    of: BTreeMap<Node, Pile>,
+    /// Questions that there ever were.
+    questions: u64,
 }
 
 /// What one node is to be asked.
 #[derive(Debug, Default)]
 struct Pile {
+    /// By their numbers.
     waiting: Vec<Question>,
     /// Under way.
     calls: usize,
@@ -44,6 +58,7 @@ struct Pile {
 /// Something to be done by the store, and who waits for what comes of it.
 #[derive(Debug)]
 struct Question {
+    number: u64,
     command: Command,
     answer: oneshot::Sender<Result<Answer, RemoteError>>,
 }
@@ -54,30 +69,69 @@ type Answer = (Reply, Timestamp);
 // === impl Desk ===
 
 impl Desk {
-    /// Has `node` do `command`. Who gives up waiting may have been in time to call it off.
-    pub(super) async fn ask(&self, node: Node, command: Command) -> Result<Answer, RemoteError> {
-        let (answer, answered) = oneshot::channel();
-        let ready = self.nodes.lock().entry(node).or_default().add(Question { command, answer });
+    /// Has `node` do `command`, and waits for what comes of it, but not for longer than `budget`.
+    pub(super) async fn ask(
+        &self,
+        node: Node,
+        command: Command,
+        budget: Period,
+    ) -> Result<Answer, Undecided> {
+        let (answer, mut answered) = oneshot::channel();
+        let (number, ready) = self.piles.lock().add(node, command, answer);
         // while there are calls enough, the one that comes back first takes it along
         if ready {
             self.ready.notify_one();
         }
-        answered.await.unwrap_or_else(|_| Err(RemoteError::Unreachable("it did not say".into())))
+        let undecided = |told, late| Err(Undecided { told, late });
+        let answer = match timeout(budget.into(), &mut answered).await {
+            Ok(answer) => answer.ok(),
+            Err(_) if self.piles.lock().call_off(node, number, &mut answered) => {
+                return undecided(Told::No, true);
+            }
+            Err(_) => answered.try_recv().ok(),
+        };
+        match answer {
+            Some(Ok(answer)) => Ok(answer),
+            Some(Err(error)) if error.is_undone() => undecided(Told::No, false),
+            Some(Err(_)) => undecided(Told::Perhaps, false),
+            None => undecided(Told::Perhaps, true),
+        }
     }
 
     /// What each node may be asked now.
     fn next(&self) -> Vec<(Node, Vec<Question>)> {
-        let mut nodes = self.nodes.lock();
-        let next = nodes.iter_mut().filter_map(|(node, pile)| Some((*node, pile.next()?))).collect();
-        nodes.retain(|_, pile| pile.calls > 0);
+        let piles = &mut self.piles.lock().of;
+        let next = piles.iter_mut().filter_map(|(node, pile)| Some((*node, pile.next()?))).collect();
+        piles.retain(|_, pile| pile.calls > 0);
         next
     }
 
     /// A call to `node` has come back.
     fn done(&self, node: Node) {
-        if let Some(pile) = self.nodes.lock().get_mut(&node) {
+        if let Some(pile) = self.piles.lock().of.get_mut(&node) {
             pile.calls -= 1;
         }
+    }
+}
+
+impl Piles {
+    /// Returns the question's number, and whether it may be asked at once.
+    fn add(
+        &mut self,
+        node: Node,
+        command: Command,
+        answer: oneshot::Sender<Result<Answer, RemoteError>>,
+    ) -> (u64, bool) {
+        self.questions += 1;
+        let number = self.questions;
+        (number, self.of.entry(node).or_default().add(Question { number, command, answer }))
+    }
+
+    /// Closes `answer`. Returns whether its question was still waiting, so that it is never asked.
+    fn call_off<T>(&mut self, node: Node, number: u64, answer: &mut oneshot::Receiver<T>) -> bool {
+        answer.close();
+        let waiting = self.of.get(&node).map_or(&[][..], |pile| pile.waiting.as_slice());
+        waiting.binary_search_by_key(&number, |question| question.number).is_ok()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use futures_util::future::join_all;
+use smallvec::smallvec;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::Inner;
@@ -73,7 +74,7 @@ async fn look_at_the_clock<R: Remote>(inner: &Inner<R>) {
         return;
     }
     let tier = Tier { requests: 1, period: Period::from_secs(1), algorithm: Algorithm::SlidingWindow };
-    let target = Target { path: "weir:clock_".into(), tiers: vec![tier], refused: Refused::Vanish };
+    let target = Target { path: "weir:clock_".into(), tiers: smallvec![tier], refused: Refused::Vanish };
     let command = Command { target: Arc::new(target), at: sent, op: Op::Take { hits: 0 } };
     let asked = timeout(inner.settings.heartbeat.into(), inner.remote.call(vec![command]));
     if let Ok(Ok(replies)) = asked.await {

@@ -34,13 +34,13 @@ use std::sync::{
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::{runtime::Handle, sync::Notify, task::JoinSet};
+use tokio::{runtime::Handle, sync::Notify, task::JoinSet, time::timeout};
 
 pub use figures::Figures;
 pub use settings::Settings;
 
 use self::{
-    alone::Told,
+    alone::{Told, Undecided},
     breaker::Breaker,
     cell::{Cell, negative},
     cells::Cells,
@@ -251,33 +251,27 @@ impl<R: Remote> Inner<R> {
 
     /// Waits for what a decision has to wait for, but not for longer than its budget.
     async fn finish(inner: &Arc<Self>, ask: &Ask<'_>, scope: Scope, step: Step, now: Timestamp) -> Taken {
-        let budget = inner.settings.budget.into();
-        let (decided, late) = match step {
+        let decided = match step {
             Step::Done(taken) => return taken,
-            Step::Strict => {
-                (tokio::time::timeout(budget, strict::decide(inner, ask, scope)).await, Told::Perhaps)
-            }
+            Step::Strict => strict::decide(inner, ask, scope).await,
             // a lease that comes late is not lost, and no hit yet
-            Step::Lease => {
-                let decided = tokio::time::timeout(budget, lease::decide(inner, ask)).await;
-                (decided.map(|decided| decided.ok_or(Told::No)), Told::No)
-            }
+            Step::Lease => match timeout(inner.settings.budget.into(), lease::decide(inner, ask)).await {
+                Ok(decided) => decided.ok_or(Undecided { told: Told::No, late: false }),
+                Err(_) => Err(Undecided { told: Told::No, late: true }),
+            },
         };
         match decided {
-            Ok(Ok(taken)) => {
+            Ok(taken) => {
                 inner.figures.waited.add(1);
                 taken
             }
-            failed => {
-                let told = if let Ok(Err(told)) = failed {
-                    told
-                } else {
+            Err(Undecided { told, late }) => {
+                if late {
                     let at = inner.time().now;
                     let target = inner.target(ask, at);
                     inner.breaker.failed(inner.node(Some(&target), at), Some(&target));
                     inner.figures.failures.add(1);
-                    late
-                };
+                }
                 inner.decide_alone(ask, told, inner.store_clock.at(inner.clock.now().max(now)).now)
             }
         }

@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{Inner, alone::Told, cell::negative};
+use super::{
+    Inner,
+    alone::{Told, Undecided},
+    cell::negative,
+};
 use crate::{
     limit::{Ask, Direction, Hits, Period, Refused, Scope, Taken, Timestamp, decided},
-    store::remote::{Command, Op, Remote, RemoteError},
+    store::remote::{Command, Op, Remote},
 };
 
 impl<R: Remote> Inner<R> {
@@ -27,12 +31,12 @@ impl<R: Remote> Inner<R> {
     }
 }
 
-/// Asks the store. If it did not answer: whether it may have been told all the same.
+/// Asks the store, and waits for its answer within the budget.
 pub(super) async fn decide<R: Remote>(
     inner: &Arc<Inner<R>>,
     ask: &Ask<'_>,
     scope: Scope,
-) -> Result<Taken, Told> {
+) -> Result<Taken, Undecided> {
     let at = inner.time().now;
     let target = inner.with_cell(ask, at, |cell| Arc::clone(&cell.target));
     let refused = ask.refused_in(scope);
@@ -44,11 +48,11 @@ pub(super) async fn decide<R: Remote>(
         }
         (Direction::Take, _) => Op::Take { hits: ask.hits.0 },
     };
-    let told = |error: RemoteError| if error.is_undone() { Told::No } else { Told::Perhaps };
     let node = inner.node(Some(&target), at);
-    let (reply, now) = inner.desk.ask(node, Command { target, at, op }).await.map_err(told)?;
+    let command = Command { target, at, op };
+    let (reply, now) = inner.desk.ask(node, command, inner.settings.budget).await?;
     if reply.counters.len() != ask.tiers().len() {
-        return Err(Told::Perhaps);
+        return Err(Undecided { told: Told::Perhaps, late: false });
     }
     let taken = match ask.direction {
         Direction::GiveBack => inner.with_cell(ask, now, |cell| {

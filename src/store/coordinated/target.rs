@@ -12,11 +12,11 @@ impl Target {
             path.push_str(ask.shared(i).unwrap_or(entry.value));
             path.push('_');
         }
-        Self { path: path.into(), tiers: ask.tiers().to_vec(), refused: ask.refused() }
+        Self { path: path.into(), tiers: ask.tiers().into(), refused: ask.refused() }
     }
 
     /// Whether it is what the store is to count for `ask`, whose key it has.
     pub(super) fn is_of(&self, ask: &Ask<'_>) -> bool {
-        self.tiers == ask.tiers() && self.refused == ask.refused()
+        *self.tiers == *ask.tiers() && self.refused == ask.refused()
     }
 }

@@ -164,10 +164,9 @@ impl Remote for RedisRemote {
     }
 
     async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<usize, RemoteError> {
-        let mut arguments = script::Arguments::default();
-        arguments.add_time(self.now());
-        arguments.add(instance);
-        arguments.add_number(ttl.as_nanos().div_ceil(1_000_000));
+        let now = self.now().map(|now| script::micros(now).to_string()).unwrap_or_default();
+        let lives = ttl.as_nanos().div_ceil(1_000_000).to_string();
+        let arguments = [now, instance.to_owned(), lives].into_iter().map(String::into_bytes).collect();
         let keys = std::iter::once(name::instances(&self.naming.prefix)).collect();
         let wire = Wire::Run { script: &script::HEARTBEAT, keys, arguments };
         let done = self.main.run(vec![Beat(wire)]).await;
@@ -226,8 +225,8 @@ impl Errand for Sending<'_> {
         &self.plan.wire
     }
 
-    fn outcome(&self, values: &[Value]) -> Outcome<Reply> {
-        self.plan.outcome(values)
+    fn outcome(&self, value: &Value) -> Outcome<Reply> {
+        self.plan.outcome(value)
     }
 
     fn turn_to(&mut self, now: Timestamp) {
@@ -243,10 +242,10 @@ impl Errand for Beat {
         &self.0
     }
 
-    fn outcome(&self, values: &[Value]) -> Outcome<usize> {
-        match values {
-            [Value::Int(count)] => Outcome::Done(usize::try_from(*count).map_err(|_| wire::nonsense())),
-            [Value::ServerError(error)] => wire::refusal(error),
+    fn outcome(&self, value: &Value) -> Outcome<usize> {
+        match value {
+            Value::Int(count) => Outcome::Done(usize::try_from(*count).map_err(|_| wire::nonsense())),
+            Value::ServerError(error) => wire::refusal(error),
             _ => Outcome::Done(Err(wire::nonsense())),
         }
     }

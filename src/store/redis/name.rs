@@ -100,7 +100,7 @@ mod tests {
     }
 
     fn target(path: &str, tiers: Vec<Tier>, refused: Refused) -> Target {
-        Target { path: path.into(), tiers, refused }
+        Target { path: path.into(), tiers: tiers.into(), refused }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::{
     link::{self, Answer, Link, LinkState},
     numbers::Numbers,
     settings::{Address, Backoff, Endpoint, Place},
-    wire::{Again, Outcome, Wire},
+    wire::{Again, Outcome, Wire, nonsense},
 };
 use crate::{
     limit::Timestamp,
@@ -52,8 +52,8 @@ pub(super) trait Errand {
     /// What goes over the wire.
     fn wire(&self) -> &Wire;
 
-    /// What came back.
-    fn outcome(&self, values: &[Value]) -> Outcome<Self::Reply>;
+    /// What came back, to the first of its commands if there are several.
+    fn outcome(&self, value: &Value) -> Outcome<Self::Reply>;
 
     /// Makes it about the window that is open at `now`.
     fn turn_to(&mut self, now: Timestamp);
@@ -90,8 +90,8 @@ struct Sent {
     errand: usize,
     /// How many commands it has there.
     commands: usize,
-    /// Only every so manieth answer is its own; the others are to what asks for them.
-    stride: usize,
+    /// Where the answer is that tells: behind one to what asks for it, if that had to be.
+    own: usize,
 }
 
 // === impl Pool ===
@@ -151,12 +151,13 @@ impl Pool {
                     }
                 };
                 now = now.max(answered.now);
-                let mut values = answered.values.into_iter();
+                let mut values = answered.values.as_slice();
                 for sent in &trip.sent {
-                    let own = values.by_ref().take(sent.commands);
-                    let own: Vec<Value> = own.skip(sent.stride - 1).step_by(sent.stride).collect();
+                    let (own, rest) = values.split_at(sent.commands.min(values.len()));
+                    values = rest;
                     let errand = &mut errands[sent.errand];
-                    match errand.outcome(&own) {
+                    let told = own.get(sent.own);
+                    match told.map_or_else(|| Outcome::Done(Err(nonsense())), |told| errand.outcome(told)) {
                         Outcome::Done(reply) => replies[sent.errand] = Some(reply),
                         Outcome::Again(again) => {
                             pause |= matches!(again, Again::ReadOnly(_) | Again::Later(_));
@@ -212,7 +213,7 @@ impl Pool {
             trip.sent.push(Sent {
                 errand: i,
                 commands: trip.commands.len() - before,
-                stride: if way.ask.is_some() { 2 } else { 1 },
+                own: usize::from(way.ask.is_some()),
             });
         }
         let mut sent = Vec::with_capacity(trips.len());

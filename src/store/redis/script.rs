@@ -3,7 +3,6 @@
 use std::sync::LazyLock;
 
 use redis::Value;
-use smallvec::SmallVec;
 
 use crate::{
     limit::{
@@ -32,6 +31,10 @@ pub(super) static ALL: [&Script; 2] = [&TAKE, &HEARTBEAT];
 /// Far more hits than any limit admits, and few enough that Lua and Redis add them up without loss.
 pub(super) const MANY: u64 = 1 << 48;
 
+/// Bytes of [`TAKE`]'s argument for the operation, and for each tier.
+const HEAD: usize = 1 + 5 * 8;
+const TIER: usize = 1 + 5 * 8 + 1;
+
 /// What the script made of a command.
 #[derive(Debug, PartialEq)]
 pub(super) enum Answer {
@@ -39,14 +42,6 @@ pub(super) enum Answer {
     Done(Reply),
     /// It was not: the window that it is about is not the one that is open at this instant.
     Moved(Timestamp),
-}
-
-/// What a script is told: texts, one behind the other in one piece of memory.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Arguments {
-    text: String,
-    /// Where each of them ends.
-    ends: Vec<usize>,
 }
 
 // === impl Script ===
@@ -70,102 +65,65 @@ fn heartbeat_sha() -> String {
     redis::Script::new(HEARTBEAT.text).get_hash().to_owned()
 }
 
-/// The arguments of [`TAKE`] for `op` on `target` in the window of `at`. `now` is none in production, where the clock is
+/// The argument of [`TAKE`] for `op` on `target` in the window of `at`. `now` is none in production, where the clock is
 /// Redis'.
-pub(super) fn arguments(
+pub(super) fn argument(
     target: &Target,
     op: Op,
     at: Timestamp,
     now: Option<Timestamp>,
     jitter: Period,
-) -> Arguments {
-    let many = MANY.cast_signed();
+) -> Vec<u8> {
     let (name, hits, want, hold) = match op {
-        Op::Add { hits } => ("add", hits.clamp(-many, many), 0, 0),
+        // no counter runs over for what one caller makes up
+        Op::Add { hits } if hits < 0 => (b'a', -exact(hits.unsigned_abs().min(MANY)), 0, 0),
+        Op::Add { hits } => (b'a', exact(hits.unsigned_abs().min(MANY)), 0, 0),
         // of an instant that is too early older hits would be given back, of one that is too late others' younger ones
-        Op::Return { hits, until } => ("return", hits.min(MANY).cast_signed(), 0, micros(until)),
-        Op::Take { hits } => ("take", hits.min(MANY).cast_signed(), 0, 0),
+        Op::Return { hits, until } => (b'r', exact(hits.min(MANY)), 0, micros(until)),
+        Op::Take { hits } => (b't', exact(hits.min(MANY)), 0, 0),
         Op::Grant { least, want, hold } => {
             // a little longer than asked for, never shorter
-            let hold = hold.as_nanos().div_ceil(1_000);
-            ("grant", least.clamp(1, MANY).cast_signed(), want.min(MANY), hold)
+            (b'g', exact(least.clamp(1, MANY)), want.min(MANY), hold.as_nanos().div_ceil(1_000))
         }
     };
-    let mut arguments = Arguments::with_capacity(64 + 64 * target.tiers.len());
-    arguments.add(name);
-    arguments.add_time(now);
-    arguments.add_number(hits);
-    arguments.add_number(want);
-    arguments.add_number(hold);
-    arguments.add_number(jitter.as_nanos() / 1_000_000);
+    let now = now.map_or(-1.0, |now| exact(micros(now)));
+    let jitter = exact(jitter.as_nanos() / 1_000_000);
+    let mut packed = Vec::with_capacity(HEAD + TIER * target.tiers.len());
+    packed.push(name);
+    pack(&mut packed, [now, hits, exact(want), exact(hold), jitter]);
     for tier in &target.tiers {
-        describe(tier, at, &mut arguments);
+        describe(tier, at, &mut packed);
     }
-    arguments
+    packed
 }
 
-/// The seven arguments of a tier.
-fn describe(tier: &Tier, at: Timestamp, arguments: &mut Arguments) {
-    let start = name::window_start(tier, at);
+/// The seven parts of a tier.
+fn describe(tier: &Tier, at: Timestamp, packed: &mut Vec<u8>) {
     let bucket = tier.bucket();
-    let mode = match (bucket.refill, bucket.strict) {
-        (Refill::Continuous, false) => "",
-        (Refill::Continuous, true) => "!",
-        (Refill::Step, false) => "s",
-        (Refill::Step, true) => "s!",
-    };
-    let kind = match tier.algorithm {
-        Algorithm::FixedWindow => "f",
-        Algorithm::SlidingWindow => "s",
-        Algorithm::TokenBucket(_) => "b",
-    };
-    arguments.add(kind);
-    arguments.add_number(tier.requests);
+    packed.push(match tier.algorithm {
+        Algorithm::FixedWindow => b'f',
+        Algorithm::SlidingWindow => b's',
+        Algorithm::TokenBucket(_) => b'b',
+    });
     // a little longer than it is, never shorter
-    for time in [tier.period.as_nanos(), start.as_nanos(), at.window_end(tier.period).as_nanos()] {
-        arguments.add_number(time.div_ceil(1_000));
-    }
-    arguments.add_number(bucket.burst);
-    arguments.add(mode);
+    let micros = |time: u64| exact(time.div_ceil(1_000));
+    let (start, end) = (name::window_start(tier, at), at.window_end(tier.period));
+    let times = [tier.period.as_nanos(), start.as_nanos(), end.as_nanos()].map(micros);
+    pack(packed, [tier.requests.into(), times[0], times[1], times[2], bucket.burst.into()]);
+    packed.push(u8::from(bucket.refill == Refill::Step) + 2 * u8::from(bucket.strict));
 }
 
-// === impl Arguments ===
-
-impl Arguments {
-    fn with_capacity(bytes: usize) -> Self {
-        Self { text: String::with_capacity(bytes), ends: Vec::with_capacity(16) }
+/// Adds `numbers` as Lua has them.
+fn pack(packed: &mut Vec<u8>, numbers: [f64; 5]) {
+    for number in numbers {
+        packed.extend_from_slice(&number.to_le_bytes());
     }
+}
 
-    pub(super) fn add(&mut self, argument: &str) {
-        self.text.push_str(argument);
-        self.ends.push(self.text.len());
-    }
-
-    pub(super) fn add_number(&mut self, number: impl itoa::Integer) {
-        self.add(itoa::Buffer::new().format(number));
-    }
-
-    /// The time by which the script is to go; nothing in production, where it asks Redis.
-    pub(super) fn add_time(&mut self, now: Option<Timestamp>) {
-        match now {
-            Some(now) => self.add_number(micros(now)),
-            None => self.add(""),
-        }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// All of them without anything between.
-    pub(super) fn text(&self) -> &str {
-        &self.text
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        starts.zip(&self.ends).map(|(start, end)| &self.text[start..*end])
-    }
+/// A number of Lua's. Exact, as long as it is one that makes sense: microseconds of 285 years.
+#[expect(clippy::cast_precision_loss, reason = "it is what Lua would make of it")]
+const fn exact(number: u64) -> f64 {
+    number as f64
 }
 
 /// Whole microseconds, as Redis' clock tells them.
@@ -185,28 +143,20 @@ pub(super) fn time(value: &Value) -> Option<Timestamp> {
 
 /// What [`TAKE`] answered about `target` in the window of `at`; none if that makes no sense.
 pub(super) fn answer(value: &Value, target: &Target, at: Timestamp) -> Option<Answer> {
-    let Value::Array(parts) = value else { return None };
-    let texts: Option<SmallVec<[&str; 4]>> = parts.iter().map(text).collect();
-    let texts = texts?;
-    match texts.as_slice() {
-        ["moved", now] => Some(Answer::Moved(from_micros(now.parse().ok()?))),
-        [granted, _now, states @ ..] if states.len() == target.tiers.len() => {
-            let counters = target.tiers.iter().zip(states).map(|(tier, state)| counter(tier, at, state));
-            Some(Answer::Done(Reply {
-                granted: granted.parse().ok()?,
-                counters: counters.collect::<Option<_>>()?,
-            }))
-        }
-        _ => None,
+    let text = match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
+        Value::SimpleString(text) => text,
+        _ => return None,
+    };
+    let (first, rest) = text.split_once('|')?;
+    if first == "moved" {
+        return Some(Answer::Moved(from_micros(rest.parse().ok()?)));
     }
-}
-
-fn text(value: &Value) -> Option<&str> {
-    match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::SimpleString(text) => Some(text),
-        _ => None,
-    }
+    let (_now, states) = rest.split_once('|')?;
+    let mut states = states.split('|');
+    let counters = target.tiers.iter().map(|tier| counter(tier, at, states.next()?));
+    let counters = counters.collect::<Option<_>>()?;
+    states.next().is_none().then_some(Answer::Done(Reply { granted: first.parse().ok()?, counters }))
 }
 
 /// The counter of a state.
@@ -250,16 +200,18 @@ fn units(tokens: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use smallvec::smallvec;
+
     use super::*;
     use crate::limit::{Bucket, Refused};
 
     fn bulk(texts: &[&str]) -> Value {
-        Value::Array(texts.iter().map(|text| Value::BulkString(text.as_bytes().to_vec())).collect())
+        Value::BulkString(texts.join("|").into_bytes())
     }
 
     fn target(algorithm: Algorithm) -> Target {
         let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm };
-        Target { path: "d_k_v_".into(), tiers: vec![tier], refused: Refused::Vanish }
+        Target { path: "d_k_v_".into(), tiers: smallvec![tier], refused: Refused::Vanish }
     }
 
     #[test]

@@ -5,29 +5,29 @@
 -- before anything is written: a script that fails has changed nothing.
 --
 -- KEYS    one for each tier
--- ARGV    op, now, hits, want, hold, jitter, and then seven for each tier:
+-- ARGV    one, packed, since to read and to write many costs more than what is done here:
+--         op, now, hits, want, hold, jitter, and then seven for each tier:
 --         kind, requests, period, start, end, burst, mode
---   op      'add': counts hits, which may be negative, whatever the tiers say
---           'return': gives hits back that were granted, to be used until hold, and were not
---           'take': takes hits, if all tiers admit them
---           'grant': takes what all tiers admit, at least hits and at most want
---   now     the time; empty in production, where it is this server's own
+--   op      'a', add: counts hits, which may be negative, whatever the tiers say
+--           'r', return: gives hits back that were granted, to be used until hold, and were not
+--           't', take: takes hits, if all tiers admit them
+--           'g', grant: takes what all tiers admit, at least hits and at most want
+--   now     the time; negative in production, where it is this server's own
 --   hold    how long what is granted may be used; what is returned: until when it might have been
 --   jitter  milliseconds that a key outlives its use
---   kind    'f': a fixed window from start to end; 's': a sliding window; 'b': a bucket of burst tokens, whose mode holds
---           's' if it is refilled in steps and '!' if it is strict
--- Returns {granted, now, state of each tier}, or {'moved', now} if a fixed window is not the one that is open now.
+--   kind    'f': a fixed window from start to end; 's': a sliding window; 'b': a bucket of burst tokens, whose mode is the
+--           sum of 1 if it is refilled in steps and 2 if it is strict
+-- Returns granted, now and the state of each tier, with a | between them; or 'moved' and now, if a fixed window is not the
+-- one that is open now.
 
 local MAX_SPAN_HITS = 4294967295
 local EXACT = 9007199254740992
 
-local op = ARGV[1]
-local now = tonumber(ARGV[2])
-if not now then
+local op, now, hits, want, hold, jitter, place = struct.unpack('<c1ddddd', ARGV[1])
+if now < 0 then
   local time = redis.call('TIME')
   now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
-local hits, want, hold, jitter = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
 local function whole(number)
   return string.format('%.0f', number)
@@ -294,21 +294,13 @@ local kinds = { f = fixed, s = sliding, b = bucket }
 
 local tiers = {}
 for i = 1, #KEYS do
-  local a = 6 + (i - 1) * 7
-  local tier = {
-    key = KEYS[i],
-    kind = kinds[ARGV[a + 1]],
-    requests = tonumber(ARGV[a + 2]),
-    period = tonumber(ARGV[a + 3]),
-    starts = tonumber(ARGV[a + 4]),
-    ends = tonumber(ARGV[a + 5]),
-    burst = tonumber(ARGV[a + 6]),
-    steps = string.find(ARGV[a + 7], 's', 1, true),
-    strict = string.find(ARGV[a + 7], '!', 1, true),
-  }
+  local tier, kind, mode = { key = KEYS[i] }
+  kind, tier.requests, tier.period, tier.starts, tier.ends, tier.burst, mode, place =
+    struct.unpack('<c1dddddB', ARGV[1], place)
+  tier.kind, tier.steps, tier.strict = kinds[kind], mode % 2 == 1, mode >= 2
   -- hits that were admitted already belong to their window, whichever is open
-  if tier.kind == fixed and op ~= 'add' and op ~= 'return' and (now < tier.starts or now >= tier.ends) then
-    return { 'moved', whole(now) }
+  if tier.kind == fixed and op ~= 'a' and op ~= 'r' and (now < tier.starts or now >= tier.ends) then
+    return 'moved|' .. whole(now)
   end
   if not tier.kind.load(tier, redis.call('GET', tier.key)) then
     return redis.error_reply('FOREIGN the value of ' .. tier.key .. ' was not written by weir')
@@ -317,7 +309,7 @@ for i = 1, #KEYS do
 end
 
 local granted = 0
-if op == 'add' then
+if op == 'a' then
   for _, tier in ipairs(tiers) do
     if hits < 0 then
       tier.kind.give_back(tier, -hits)
@@ -326,12 +318,12 @@ if op == 'add' then
     end
   end
   granted = math.max(0, hits)
-elseif op == 'return' then
+elseif op == 'r' then
   for _, tier in ipairs(tiers) do
     local release = tier.kind.release or tier.kind.give_back
     release(tier, hits, hold)
   end
-elseif op == 'take' then
+elseif op == 't' then
   local admitted, refusing = true, {}
   for i, tier in ipairs(tiers) do
     refusing[i] = not tier.kind.admits(tier, hits)
@@ -363,4 +355,4 @@ for i, tier in ipairs(tiers) do
   tier.kind.save(tier)
   reply[i + 2] = tier.kind.state(tier)
 end
-return reply
+return table.concat(reply, '|')

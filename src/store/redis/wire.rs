@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use redis::{Cmd, ServerError, ServerErrorKind, Value};
+use smallvec::{SmallVec, smallvec};
 
 use super::{
     name,
@@ -34,7 +35,7 @@ pub(super) enum Wire {
         /// All in one slot.
         keys: name::Keys,
         /// What it is told.
-        arguments: script::Arguments,
+        arguments: SmallVec<[Vec<u8>; 1]>,
     },
 }
 
@@ -111,21 +112,20 @@ impl Plan {
             None => Wire::Run {
                 script: &script::TAKE,
                 keys,
-                arguments: script::arguments(&target, op, at, now, Period::from_secs(jitter)),
+                arguments: smallvec![script::argument(&target, op, at, now, Period::from_secs(jitter))],
             },
         };
         Self { target, op, at, wire }
     }
 
-    /// What `values` say to it.
-    pub(super) fn outcome(&self, values: &[Value]) -> Outcome<Reply> {
-        let Some(first) = values.first() else { return Outcome::Done(Err(nonsense())) };
-        if let Value::ServerError(error) = first {
+    /// What `value`, the answer to its first command, comes to.
+    pub(super) fn outcome(&self, value: &Value) -> Outcome<Reply> {
+        if let Value::ServerError(error) = value {
             return refusal(error);
         }
         match &self.wire {
-            Wire::Count { .. } => Outcome::Done(self.counted(first)),
-            Wire::Run { .. } => match script::answer(first, &self.target, self.at) {
+            Wire::Count { .. } => Outcome::Done(self.counted(value)),
+            Wire::Run { .. } => match script::answer(value, &self.target, self.at) {
                 Some(Answer::Done(reply)) => Outcome::Done(Ok(reply)),
                 Some(Answer::Moved(now)) => Outcome::Again(Again::Window(now)),
                 None => Outcome::Done(Err(nonsense())),
@@ -169,24 +169,26 @@ impl Wire {
         };
         match self {
             Self::Count { key, hits, ttl } => {
-                push(command(key, 3, |count| count.arg("INCRBY").arg(key).arg(*hits)));
-                push(command(key, 3, |expire| expire.arg("EXPIRE").arg(key).arg(*ttl)));
+                push(command(key.len(), 3, |count| count.arg("INCRBY").arg(key).arg(*hits)));
+                push(command(key.len(), 3, |expire| expire.arg("EXPIRE").arg(key).arg(*ttl)));
             }
             Self::Run { script, keys, arguments } => {
                 let (verb, name) = if load { ("EVAL", script.text) } else { ("EVALSHA", script.sha()) };
                 let parts = 3 + keys.len() + arguments.len();
-                push(command(arguments.text(), parts, |run| {
+                let longest = arguments.iter().map(Vec::len).max().unwrap_or_default() + name.len();
+                push(command(longest, parts, |run| {
                     run.arg(verb).arg(name).arg(keys.len()).arg(keys.as_slice());
-                    arguments.iter().fold(run, Cmd::arg)
+                    arguments.iter().fold(run, |run, argument| run.arg(argument.as_slice()))
                 }));
             }
         }
     }
 }
 
-/// A command of so many `parts` that `build` builds, with room for them and for `longest`: thousands are made in a second.
-fn command(longest: &str, parts: usize, build: impl FnOnce(&mut Cmd) -> &mut Cmd) -> Cmd {
-    let mut command = Cmd::with_capacity(parts, longest.len() + 32 + 8 * parts);
+/// A command of so many `parts` that `build` builds, with room for them and for `longest` bytes: thousands are made in a
+/// second.
+fn command(longest: usize, parts: usize, build: impl FnOnce(&mut Cmd) -> &mut Cmd) -> Cmd {
+    let mut command = Cmd::with_capacity(parts, longest + 32 + 8 * parts);
     build(&mut command);
     command
 }

@@ -63,7 +63,7 @@ pub(crate) fn reference(path: &str, requests: u32, seconds: u64) -> Arc<Target> 
 }
 
 pub(crate) fn target(path: &str, refused: Refused, tiers: Vec<Tier>) -> Arc<Target> {
-    Arc::new(Target { path: path.into(), tiers, refused })
+    Arc::new(Target { path: path.into(), tiers: tiers.into(), refused })
 }
 
 pub(crate) fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {

@@ -1,0 +1,78 @@
+//! Decisions that are the store's, many at a time.
+
+use std::{sync::Arc, time::Duration};
+
+use smallvec::smallvec;
+use tokio::{task::JoinSet, time::sleep};
+use weir::{
+    limit::{Algorithm, Coordination, Period, Refused, Tier},
+    store::{
+        remote::Target,
+        simulated::{Condition, Network},
+    },
+};
+
+use crate::fleet::Fleet;
+
+fn tier(requests: u32) -> Tier {
+    Tier { requests, period: Period::from_secs(86_400), algorithm: Algorithm::FixedWindow }
+}
+
+/// One instance, and the store has all the time that it wants.
+async fn fleet(requests: u32) -> Fleet {
+    let network = Network { timeout: Duration::from_secs(10), ..Network::default() };
+    Fleet::new(1, Coordination::Strict, &[tier(requests)], network).await
+}
+
+impl Fleet {
+    /// Asks so many times at once.
+    fn ask_at_once(&self, times: usize) -> JoinSet<bool> {
+        let ask = || {
+            let instance = Arc::clone(&self.instances[0]);
+            async move { instance.ask().await }
+        };
+        (0..times).map(|_| ask()).collect()
+    }
+
+    /// Calls of the store, and commands in them.
+    fn asked(&self) -> (u64, u64) {
+        let figures = self.instances[0].store.figures();
+        (figures.calls.get(), figures.commands.get())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_at_once_shares_calls_and_is_decided_one_by_one() {
+    let fleet = fleet(1_000).await;
+    let before = fleet.asked();
+    let admitted = fleet.ask_at_once(1_500).join_all().await.into_iter().filter(|admitted| *admitted);
+    assert_eq!(admitted.count(), 1_000);
+    let after = fleet.asked();
+    assert_eq!(after.1 - before.1, 1_500);
+    // a call carries 512 at most
+    assert_eq!(after.0 - before.0, 3);
+}
+
+/// As many calls as may be are under way, and are not answered: what waits behind them is called off by whoever gives up.
+#[tokio::test(start_paused = true)]
+async fn what_nobody_waits_for_any_more_is_not_asked() {
+    let fleet = fleet(1_000).await;
+    fleet.shared.set(Condition::Frozen);
+    let mut asked = Vec::new();
+    for _ in 0..4 {
+        asked.push(fleet.ask_at_once(1));
+        sleep(Duration::from_millis(1)).await;
+    }
+    asked.push(fleet.ask_at_once(50));
+    for asked in asked {
+        // by what the instance knows itself
+        assert!(asked.join_all().await.into_iter().all(|admitted| admitted));
+    }
+    assert_eq!(fleet.instances[0].store.figures().fallback.get(), 54);
+    fleet.shared.set(Condition::Up);
+    sleep(Duration::from_secs(3)).await;
+    let target = Target { path: "d_k_v_".into(), tiers: smallvec![tier(1_000)], refused: Refused::Vanish };
+    let counted = fleet.shared.used(&target, fleet.clock.right());
+    let owed = 50;
+    assert_eq!(counted, 4 + owed, "those on their way, and what was let through without being asked about");
+}
