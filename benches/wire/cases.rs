@@ -30,7 +30,7 @@ const ALONE: Plan = Plan { load: Load { connections: 1, in_flight: 1 }, ..CLOSED
 const IN_USE: Plan = Plan { warm_up: Duration::from_secs(1), ..CLOSED };
 const STEADY: Plan = Plan { pace: Pace::Open(5_000), ..CLOSED };
 
-const ONE: Asked = Asked { shape: Shape::One, rules: 1, keys: 10_000, statuses: true };
+const ONE: Asked = Asked { shape: Shape::One, rules: 1, keys: 10_000, limitador: false };
 const TWO_BY_THREE: Asked = Asked { shape: Shape::TwoByThree, ..ONE };
 
 /// Runs the cases that `options` want, or the load that they want in their place.

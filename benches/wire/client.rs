@@ -190,6 +190,11 @@ impl Client {
         Ok(Outcome { requests: asked.into(), elapsed: begun.elapsed(), latencies })
     }
 
+    /// Answers that were errors, where those are let pass.
+    pub(crate) fn errors(&self) -> u64 {
+        self.links.iter().map(|link| link.connection.errors).sum()
+    }
+
     fn in_flight(&self) -> usize {
         self.links.iter().map(|link| link.connection.in_flight()).sum()
     }

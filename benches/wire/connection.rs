@@ -27,6 +27,8 @@ pub(crate) enum Fault {
     Unexpected(String),
     #[error("the server answered a request with an error, or with nothing like an answer: {0}")]
     Answer(String),
+    #[error("{0}")]
+    Of(String, #[source] Box<Fault>),
     #[error("{0} cannot be built")]
     Build(&'static str),
     #[error("nothing was answered for {0:?}")]
@@ -51,6 +53,8 @@ pub(crate) struct Connection {
     open: Box<[Option<Open>]>,
     next_stream: u32,
     in_flight: usize,
+    /// Answers that were errors, where those are let pass.
+    pub(crate) errors: u64,
     most: usize,
     /// Bytes of DATA that the server still lets in, over all streams.
     credit: u64,
@@ -72,6 +76,7 @@ impl Connection {
             open: vec![None; (in_flight * PLACES).next_power_of_two()].into(),
             next_stream: 1,
             in_flight: 0,
+            errors: 0,
             most: in_flight,
             credit: frame::DEFAULT_WINDOW.into(),
             taken: 0,
@@ -190,7 +195,9 @@ impl Connection {
             return Ok(());
         }
         let open = *self.opened(frame.stream)?;
-        if !open.data || zero != Some(true) {
+        if self.asked.limitador && zero == Some(false) {
+            self.errors += 1;
+        } else if !open.data || zero != Some(true) {
             let message = if open.data { "a message" } else { "no message" };
             return Err(Fault::Answer(format!("{message}, grpc-status is 0: {zero:?}")));
         }

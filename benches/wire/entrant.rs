@@ -55,7 +55,7 @@ impl Entrant {
             storage: storage.iter().map(|argument| (*argument).into()).collect(),
         };
         let name = format!("limitador, {}", storage[0]);
-        Self { name, asked: Asked { statuses: false, ..asked }, program }
+        Self { name, asked: Asked { limitador: true, ..asked }, program }
     }
 
     /// The same with a variable set.

@@ -39,8 +39,8 @@ pub(crate) struct Asked {
     pub(crate) rules: u32,
     /// Keys that are asked about, each as often as any other; at most 9,999,900.
     pub(crate) keys: u32,
-    /// Whether the answer has a status for each descriptor, and not only one for all.
-    pub(crate) statuses: bool,
+    /// The server is limitador: it tells of the whole request only, and where it answers with an error, that is counted.
+    pub(crate) limitador: bool,
 }
 
 /// Frames of requests, ready but for the numbers in them.
@@ -203,7 +203,7 @@ pub(crate) fn is_plausible(data: &[u8], asked: Asked) -> bool {
     let by_a_limit = |status: &DescriptorStatus| {
         status.code() == Code::Ok && status.current_limit.is_some() && status.limit_remaining > 0
     };
-    if !asked.statuses {
+    if asked.limitador {
         return answer.overall_code() == Code::Ok;
     }
     answer.overall_code() == Code::Ok

@@ -105,7 +105,7 @@ impl Options {
     }
 
     pub(crate) fn asked(&self) -> Asked {
-        Asked { shape: self.shape, rules: self.rules, keys: self.keys, statuses: true }
+        Asked { shape: self.shape, rules: self.rules, keys: self.keys, limitador: false }
     }
 
     pub(crate) fn pace(&self) -> Pace {

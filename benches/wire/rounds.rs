@@ -53,6 +53,8 @@ pub(crate) struct Figures {
     /// Of its processor time to that of the first server, the median over the rounds.
     pub(crate) cpu_ratio: f64,
     pub(crate) latencies: Histogram,
+    /// Answers that were errors.
+    pub(crate) errors: u64,
 }
 
 impl Runner {
@@ -69,9 +71,10 @@ impl Runner {
     fn go(&mut self, pace: Pace, time: Duration) -> Result<(Outcome, Run), Fault> {
         let before = self.server.cpu();
         let outcome = match pace {
-            Pace::Closed => self.client.closed(Until::Elapsed(time))?,
-            Pace::Open(rate) => self.client.open(rate, time)?,
+            Pace::Closed => self.client.closed(Until::Elapsed(time)),
+            Pace::Open(rate) => self.client.open(rate, time),
         };
+        let outcome = outcome.map_err(|fault| Fault::Of(self.name.clone(), fault.into()))?;
         let cpu = self.server.cpu().saturating_sub(before);
         #[expect(clippy::cast_precision_loss, reason = "figures to read")]
         let requests = outcome.requests as f64;
@@ -118,6 +121,7 @@ impl Runner {
             cpu: median(self.runs.iter().map(|run| run.cpu)),
             cpu_ratio: median(self.runs.iter().zip(first).map(|(run, first)| run.cpu / first.cpu)),
             latencies: self.latencies.clone(),
+            errors: self.client.errors(),
         }
     }
 }
