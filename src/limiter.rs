@@ -124,7 +124,7 @@ impl<S: Store> Limiter<S> {
         let loaded = self.loaded.load();
         let loaded = loaded.as_ref().ok_or(LimitError::NoRules)?;
 
-        let matched = Matched::new(&loaded.rules, request);
+        let matched = Matched::meeting(&loaded.rules, request, |rule| loaded.stats[rule].fetch());
         let taken = self.store.take(&matched.asks, self.settings.scope, now).await?;
         let verdict = Verdict::new(request, &matched, &taken, &self.settings.modes);
         self.record(loaded, request, &matched, &taken, &verdict);
@@ -148,12 +148,11 @@ impl<S: Store> Limiter<S> {
         // what is given back was counted when it was taken
         for (ask, taken) in matched.asks.iter().zip(taken).filter(|(ask, _)| ask.direction == Direction::Take)
         {
-            let rule = ask.rule.get();
             let limit = ask.tiers()[taken.tier].capacity();
             let refused = ask.refused_in(self.settings.scope);
             let tally = Tally::of(taken, limit, refused, ask.hits, self.settings.near_limit_ratio);
             self.with_stats(loaded, ask, |stats| {
-                stats.record(ask.hits, tally, taken.cached, taken.over && rule.shadow_mode);
+                stats.record(ask.hits, tally, taken.cached, taken.over && ask.rule.shadow_mode());
             });
         }
     }
@@ -164,7 +163,7 @@ impl<S: Store> Limiter<S> {
         match &ask.rule {
             RuleRef::Placed(placed) => {
                 let dynamic = placed.stat_path(ask.entries).and_then(|path| self.stats.dynamic_rule(&path));
-                record(dynamic.as_ref().unwrap_or(&loaded.stats[placed.index]));
+                record(dynamic.as_ref().unwrap_or(&loaded.stats[placed.index()]));
             }
             RuleRef::Override(_) => {
                 let path = RulePath::of_override(ask.domain, ask.entries);

@@ -2,7 +2,8 @@
 
 use super::{
     descriptor::Entry,
-    matcher::{Because, Branch, PlacedRule, RuleSet},
+    matcher::{Because, Branch, RuleSet},
+    placed::PlacedRule,
     rule::Origin,
 };
 
@@ -147,8 +148,8 @@ impl Branch {
 
     /// The names of all ways down; those with `key` first, then by name.
     fn ways_down(&self, key: &str) -> Vec<(bool, String)> {
-        let literals = self.literals.keys().map(|edge| (&*edge.key, &*edge.value));
-        let keys = self.any.keys().map(|key| (&**key, ""));
+        let literals = self.literals.keys().map(|edge| (edge.key.as_str(), edge.value.as_str()));
+        let keys = self.any.keys().map(|key| (key.as_str(), ""));
         let name = |(key, value)| Entry { key, value }.step();
         let mut ways: Vec<_> = literals.chain(keys).map(|way| (way.0 != key, name(way))).collect();
         ways.sort_unstable();

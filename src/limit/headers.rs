@@ -114,7 +114,7 @@ impl Told<'_, '_> {
                 continue;
             };
             let ask = &self.matched.asks[*ask];
-            let name = match (&ask.rule.get().name, &ask.rule) {
+            let name = match (ask.rule.name(), &ask.rule) {
                 (Some(name), _) => name.to_string(),
                 (None, RuleRef::Placed(placed)) => placed.path.to_string(),
                 (None, RuleRef::Override(_)) => "override".to_owned(),
@@ -144,7 +144,7 @@ impl Told<'_, '_> {
         let waits = |quota: bool| {
             self.matched.plans.iter().zip(self.statuses).filter_map(move |(plan, status)| match plan {
                 Plan::Limited(ask) if status.code == Code::OverLimit => {
-                    let is_quota = self.all_quotas || self.matched.asks[*ask].rule.get().quota_mode;
+                    let is_quota = self.all_quotas || self.matched.asks[*ask].rule.quota_mode();
                     (is_quota == quota).then_some(status.reset?)
                 }
                 _ => None,

@@ -6,7 +6,8 @@ use super::{
     decision::Direction,
     descriptor::{Descriptor, Entry, Request},
     key::CounterKey,
-    matcher::{Lookup, PlacedRule, RuleSet},
+    matcher::RuleSet,
+    placed::PlacedRule,
     rule::{Limit, Refused, Rule, Tier},
     units::Hits,
 };
@@ -76,13 +77,22 @@ impl<'a> Matched<'a> {
     /// Looks `request` up in `rules`, and takes out the rules that others replace.
     #[must_use]
     pub fn new(rules: &'a RuleSet, request: &'a Request<'_>) -> Self {
+        Self::meeting(rules, request, |_| {})
+    }
+
+    /// The same; `met` is told of each rule's [`PlacedRule::index`] before the rule itself is looked at, so that whoever has
+    /// something beside it can have that fetched from memory meanwhile.
+    pub fn meeting(rules: &'a RuleSet, request: &'a Request<'_>, met: impl Fn(usize)) -> Self {
         let mut matched = Self {
             plans: SmallVec::new(),
             asks: SmallVec::new(),
             unknown_domain: !rules.has_domain(request.domain),
         };
-        let mut found: SmallVec<[Option<RuleRef<'a>>; 2]> =
-            request.descriptors.iter().map(|descriptor| find(rules, request.domain, descriptor)).collect();
+        let mut found: SmallVec<[Option<RuleRef<'a>>; 2]> = request
+            .descriptors
+            .iter()
+            .map(|descriptor| find(rules, request.domain, descriptor, &met))
+            .collect();
         take_out_replaced(&mut found);
         for (descriptor, rule) in request.descriptors.iter().zip(found) {
             let plan = matched.plan(rules, request, descriptor, rule);
@@ -101,10 +111,10 @@ impl<'a> Matched<'a> {
         let entries = &descriptor.entries;
         let key = match &rule {
             None => return Plan::Free,
-            Some(RuleRef::Placed(placed)) if placed.rule.limit == Limit::Unlimited => {
+            Some(RuleRef::Placed(placed)) if placed.limit == Limit::Unlimited => {
                 return Plan::Unlimited(placed);
             }
-            Some(RuleRef::Placed(placed)) => rules.counter_key(placed, entries),
+            Some(RuleRef::Placed(placed)) => rules.counter_key(placed, request.domain, entries),
             Some(RuleRef::Override(_)) => rules.override_key(request.domain, entries),
         };
         self.asks.extend(rule.map(|rule| Ask {
@@ -120,28 +130,32 @@ impl<'a> Matched<'a> {
 }
 
 /// The rule for one descriptor.
-fn find<'a>(rules: &'a RuleSet, domain: &str, descriptor: &Descriptor<'_>) -> Option<RuleRef<'a>> {
+fn find<'a>(
+    rules: &'a RuleSet,
+    domain: &str,
+    descriptor: &Descriptor<'_>,
+    met: impl Fn(usize),
+) -> Option<RuleRef<'a>> {
     if let Some(limit) = descriptor.limit {
         return rules.has_domain(domain).then(|| RuleRef::Override(Box::new(Rule::of_override(limit))));
     }
-    match rules.find(domain, &descriptor.entries) {
-        Lookup::Rule(placed) => Some(RuleRef::Placed(placed)),
-        Lookup::NoRule | Lookup::UnknownDomain => None,
-    }
+    let index = rules.find_index(domain, &descriptor.entries).ok()?;
+    met(index);
+    Some(RuleRef::Placed(&rules.rules()[index]))
 }
 
 /// Takes out every rule that another of the request, wherever it stands, replaces. An unlimited rule replaces too,
 /// but is never replaced: it counts nothing that could be taken out.
 fn take_out_replaced(found: &mut [Option<RuleRef<'_>>]) {
-    if found.iter().flatten().all(|rule| rule.get().replaces.is_empty()) {
+    if found.iter().flatten().all(|rule| rule.replaces().is_empty()) {
         return;
     }
     let gone: SmallVec<[Box<str>; 4]> =
-        found.iter().flatten().flat_map(|rule| rule.get().replaces.iter().cloned()).collect();
+        found.iter().flatten().flat_map(|rule| rule.replaces().iter().cloned()).collect();
     for rule in found {
         let replaced = rule.as_ref().is_some_and(|rule| {
-            let rule = rule.get();
-            rule.limit != Limit::Unlimited && rule.name.as_ref().is_some_and(|name| gone.contains(name))
+            *rule.limit() != Limit::Unlimited
+                && rule.name().is_some_and(|name| gone.iter().any(|gone| **gone == *name))
         });
         if replaced {
             *rule = None;
@@ -155,13 +169,13 @@ impl Ask<'_> {
     /// The tiers that must let it pass; at least one.
     #[must_use]
     pub fn tiers(&self) -> &[Tier] {
-        self.rule.get().tiers()
+        self.rule.limit().tiers()
     }
 
     /// What becomes of its hits if they are refused.
     #[must_use]
     pub fn refused(&self) -> Refused {
-        match &self.rule.get().limit {
+        match self.rule.limit() {
             Limit::Tiers { refused, .. } => *refused,
             Limit::Unlimited => Refused::Vanish,
         }
@@ -180,7 +194,7 @@ impl Ask<'_> {
     #[must_use]
     pub fn shared(&self, i: usize) -> Option<&str> {
         match &self.rule {
-            RuleRef::Placed(placed) => placed.levels[i].shared.as_deref(),
+            RuleRef::Placed(placed) => placed.shared(i),
             RuleRef::Override(_) => None,
         }
     }
@@ -189,7 +203,50 @@ impl Ask<'_> {
 // === impl RuleRef ===
 
 impl RuleRef<'_> {
-    /// The rule.
+    /// What is admitted.
+    #[must_use]
+    pub fn limit(&self) -> &Limit {
+        match self {
+            Self::Placed(placed) => &placed.limit,
+            Self::Override(rule) => &rule.limit,
+        }
+    }
+
+    /// As [`Rule::shadow_mode`].
+    #[must_use]
+    pub fn shadow_mode(&self) -> bool {
+        match self {
+            Self::Placed(placed) => placed.shadow_mode,
+            Self::Override(rule) => rule.shadow_mode,
+        }
+    }
+
+    /// As [`Rule::quota_mode`].
+    #[must_use]
+    pub fn quota_mode(&self) -> bool {
+        match self {
+            Self::Placed(placed) => placed.quota_mode,
+            Self::Override(rule) => rule.quota_mode,
+        }
+    }
+
+    /// As [`Rule::name`].
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Placed(placed) => placed.name(),
+            Self::Override(rule) => rule.name.as_deref(),
+        }
+    }
+
+    fn replaces(&self) -> &[Box<str>] {
+        match self {
+            Self::Placed(placed) => placed.replaces(),
+            Self::Override(rule) => &rule.replaces,
+        }
+    }
+
+    /// All of it.
     #[must_use]
     pub fn get(&self) -> &Rule {
         match self {

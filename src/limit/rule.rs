@@ -44,10 +44,8 @@ pub struct Node {
     pub origin: Origin,
 }
 
-/// A limit and how it is answered. Laid out as it is written, what every request looks at first: among thousands of rules
-/// most are in no cache, and each further line of memory is waited for.
+/// A limit and how it is answered.
 #[derive(Clone, Debug)]
-#[repr(C)]
 pub struct Rule {
     /// What is admitted.
     pub limit: Limit,
@@ -163,16 +161,22 @@ impl Rule {
     /// Its tiers; none if it is unlimited.
     #[must_use]
     pub fn tiers(&self) -> &[Tier] {
-        match &self.limit {
-            Limit::Unlimited => &[],
-            Limit::Tiers { tiers, .. } => tiers,
-        }
+        self.limit.tiers()
     }
 }
 
 // === impl Limit ===
 
 impl Limit {
+    /// Its tiers; none if it is unlimited.
+    #[must_use]
+    pub fn tiers(&self) -> &[Tier] {
+        match self {
+            Self::Unlimited => &[],
+            Self::Tiers { tiers, .. } => tiers,
+        }
+    }
+
     /// A limit in the reference's spelling: a fixed window in which refused hits count.
     #[must_use]
     pub fn reference(requests: u32, period: Period) -> Self {

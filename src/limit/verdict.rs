@@ -122,7 +122,7 @@ impl Tally {
             let quota = match plan {
                 Plan::Unlimited(_) => continue,
                 Plan::Free => modes.quota,
-                Plan::Limited(ask) => modes.quota || matched.asks[*ask].rule.get().quota_mode,
+                Plan::Limited(ask) => modes.quota || matched.asks[*ask].rule.quota_mode(),
             };
             if quota {
                 quotas += 1;
@@ -152,10 +152,10 @@ impl<'a> Status<'a> {
     }
 
     fn counted(ask: &'a Ask<'_>, taken: &Taken) -> Self {
-        let rule = ask.rule.get();
+        let rule = &ask.rule;
         Self {
-            code: if taken.over && !rule.shadow_mode { Code::OverLimit } else { Code::Ok },
-            limit: Some(CurrentLimit { name: rule.name.as_deref(), tier: &rule.tiers()[taken.tier] }),
+            code: if taken.over && !rule.shadow_mode() { Code::OverLimit } else { Code::Ok },
+            limit: Some(CurrentLimit { name: rule.name(), tier: &ask.tiers()[taken.tier] }),
             remaining: match ask.refused() {
                 // the reference says so, even where fewer hits would have fitted
                 Refused::Count if taken.over => 0,

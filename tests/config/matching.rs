@@ -45,7 +45,7 @@ fn found<'r>(rules: &'r RuleSet, pairs: &[(&'r str, &'r str)]) -> Option<&'r str
 fn counter(rules: &RuleSet, pairs: &[(&str, &str)]) -> weir::limit::CounterKey {
     let entries = entries(pairs);
     match rules.find("d", &entries) {
-        Lookup::Rule(placed) => rules.counter_key(placed, &entries),
+        Lookup::Rule(placed) => rules.counter_key(placed, "d", &entries),
         other => panic!("{pairs:?}: {other:?}"),
     }
 }
