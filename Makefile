@@ -33,8 +33,9 @@ bench: redis ## runs the benchmarks (docs/performance.md)
 	@if command -v valgrind > /dev/null; then $(MAKE) --no-print-directory instructions; \
 	else echo "skipped: the benchmark 'instructions' needs valgrind; once it is installed, make bench runs that, too"; fi
 
+# LIMITADOR=path/to/limitador-server has that take part
 bench-write: redis ## measures what a decision costs over the wire, and writes that to docs/performance.md
-	$(CARGO) bench --locked --bench wire -- --write
+	$(CARGO) bench --locked --bench wire -- --write $(if $(LIMITADOR),--limitador $(abspath $(LIMITADOR)))
 
 instructions: | $(gungraun)
 	GUNGRAUN_RUNNER=$(abspath $(gungraun)) $(CARGO) bench --locked --bench instructions

@@ -30,7 +30,7 @@ const ALONE: Plan = Plan { load: Load { connections: 1, in_flight: 1 }, ..CLOSED
 const IN_USE: Plan = Plan { warm_up: Duration::from_secs(1), ..CLOSED };
 const STEADY: Plan = Plan { pace: Pace::Open(5_000), ..CLOSED };
 
-const ONE: Asked = Asked { shape: Shape::One, rules: 1, keys: 10_000, limitador: false };
+const ONE: Asked = Asked { shape: Shape::One, rules: 1, met: 1, keys: 10_000, limitador: false };
 const TWO_BY_THREE: Asked = Asked { shape: Shape::TwoByThree, ..ONE };
 
 /// Runs the cases that `options` want, or the load that they want in their place.
@@ -115,10 +115,12 @@ impl Bench<'_> {
     /// weir with few rules and with many.
     fn grown(&mut self) -> Result<(), Fault> {
         self.case("rules", CLOSED, || {
-            let weir = |rules: u32| {
-                Entrant::weir(format!("weir, {}", thousands(rules.into())), Asked { rules, ..ONE }, "")
+            let weir = |(rules, met): (u32, u32)| {
+                let name = format!("weir, {}", thousands(rules.into()));
+                let name = if rules == met { name } else { format!("{name}, {met} of them met") };
+                Entrant::weir(name, Asked { rules, met, ..ONE }, "")
             };
-            [1, 100, 10_000].map(weir).into()
+            [(1, 1), (100, 100), (10_000, 1), (10_000, 100), (10_000, 10_000)].map(weir).into()
         })
     }
 

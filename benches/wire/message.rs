@@ -35,8 +35,10 @@ pub(crate) enum Shape {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) shape: Shape,
-    /// Rules that they meet, in turn with the keys; at most 100,000.
+    /// Rules that there are; at most 100,000.
     pub(crate) rules: u32,
+    /// Rules that they meet, in turn with the keys; at most as many.
+    pub(crate) met: u32,
     /// Keys that are asked about, each as often as any other; at most 9,999,900.
     pub(crate) keys: u32,
     /// The server is limitador: it tells of the whole request only, and where it answers with an error, that is counted.
@@ -144,7 +146,7 @@ impl Requests {
             digits(nth(number), &mut bytes[*place..place + KEY.len()]);
         }
         for (number, place) in template.rules.iter().enumerate() {
-            digits(nth(number) % self.asked.rules, &mut bytes[*place..place + RULE.len()]);
+            digits(nth(number) % self.asked.met, &mut bytes[*place..place + RULE.len()]);
         }
     }
 

@@ -66,9 +66,13 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=9_999_900))]
     keys: u32,
 
-    /// With --target: rules that the keys are spread over.
+    /// With --target: rules that there are.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rules: u32,
+
+    /// With --target: rules that the keys are spread over; all of them, if it is not said.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    met: Option<u32>,
 
     /// With --target: what a request looks like.
     #[arg(long, value_enum, default_value_t = Shape::One)]
@@ -105,7 +109,13 @@ impl Options {
     }
 
     pub(crate) fn asked(&self) -> Asked {
-        Asked { shape: self.shape, rules: self.rules, keys: self.keys, limitador: false }
+        Asked {
+            shape: self.shape,
+            rules: self.rules,
+            met: self.met.unwrap_or(self.rules),
+            keys: self.keys,
+            limitador: false,
+        }
     }
 
     pub(crate) fn pace(&self) -> Pace {

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{
+    coordination::Coordination,
     decision::Direction,
     descriptor::{Descriptor, Entry, Request},
     key::CounterKey,
@@ -227,6 +228,15 @@ impl RuleRef<'_> {
         match self {
             Self::Placed(placed) => placed.quota_mode,
             Self::Override(rule) => rule.quota_mode,
+        }
+    }
+
+    /// How its counts are kept together, if it says so.
+    #[must_use]
+    pub fn way(&self) -> Option<Coordination> {
+        match self {
+            Self::Placed(placed) => placed.way,
+            Self::Override(rule) => rule.coordination.way,
         }
     }
 

@@ -3,6 +3,7 @@
 use std::{fmt, ops::Deref, sync::Arc};
 
 use super::{
+    coordination::Coordination,
     descriptor::Entry,
     key::{CounterKey, KeyHasher},
     pattern::Values,
@@ -20,6 +21,7 @@ pub struct PlacedRule {
     index: u32,
     pub(super) shadow_mode: bool,
     pub(super) quota_mode: bool,
+    pub(super) way: Option<Coordination>,
     has_name: bool,
     replaces: bool,
     /// It has one counter.
@@ -73,6 +75,7 @@ impl PlacedRule {
             index,
             shadow_mode: rule.shadow_mode,
             quota_mode: rule.quota_mode,
+            way: rule.coordination.way,
             has_name: rule.name.is_some(),
             replaces: !rule.replaces.is_empty(),
             is_sole: sole_key.is_some(),

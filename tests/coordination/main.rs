@@ -4,5 +4,6 @@ mod bounds;
 mod far;
 mod figures;
 mod fleet;
+mod outage;
 mod silence;
 mod strict;

@@ -101,7 +101,12 @@ impl Desk {
     /// What each node may be asked now.
     fn next(&self) -> Vec<(Node, Vec<Question>)> {
         let piles = &mut self.piles.lock().of;
-        let next = piles.iter_mut().filter_map(|(node, pile)| Some((*node, pile.next()?))).collect();
+        let mut next = Vec::new();
+        for (node, pile) in &mut *piles {
+            while let Some(asked) = pile.next() {
+                next.push((*node, asked));
+            }
+        }
         piles.retain(|_, pile| pile.calls > 0);
         next
     }
@@ -185,7 +190,7 @@ impl Pile {
         self.calls < CALLS
     }
 
-    /// What may be asked now. Who has given up will do something else, which must not come on top of this.
+    /// What may be asked in one more call now. Who has given up will do something else, which must not come on top of this.
     fn next(&mut self) -> Option<Vec<Question>> {
         if self.calls >= CALLS {
             return None;

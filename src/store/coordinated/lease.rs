@@ -45,6 +45,20 @@ impl<R: Remote> Inner<R> {
         }
     }
 
+    /// Decides by what was granted, while the store cannot be asked for more; none if that does not do.
+    pub(super) fn decide_by_held(&self, ask: &Ask<'_>, time: StoreTime) -> Option<Taken> {
+        if ask.direction == Direction::GiveBack || ask.hits == Hits(0) {
+            return None;
+        }
+        let taken = self.with_cell(ask, time.now, |cell| {
+            self.figures.stranded.add(cell.end_leases(time).stranded);
+            cell.demand.asked(ask.hits.0, time.now);
+            cell.spend(ask.hits, time.now)
+        })?;
+        self.figures.leased.add(1);
+        Some(taken)
+    }
+
     /// Decides by what was granted, or by what is known to be denied; none if the store has to be asked first.
     pub(super) fn decide_by_lease(self: &Arc<Self>, ask: &Ask<'_>, time: StoreTime) -> Option<Taken> {
         let now = time.now;
@@ -123,7 +137,7 @@ pub(super) async fn decide<R: Remote>(inner: &Arc<Inner<R>>, ask: &Ask<'_>) -> O
 /// Asks the store for a lease in the background, unless that is under way: whoever waits for it may go away, what it
 /// brings must not.
 fn fetch<R: Remote>(inner: &Arc<Inner<R>>, key: CounterKey) {
-    let commands = {
+    let (commands, told) = {
         let mut shard = inner.cells.lock(key);
         let Some(cell) = shard.get_mut(&key) else {
             return;
@@ -133,23 +147,33 @@ fn fetch<R: Remote>(inner: &Arc<Inner<R>>, key: CounterKey) {
         }
         cell.fetch.running = true;
         cell.fetch.round += 1;
-        cell.fetch_commands(inner.instances(), inner.horizon(), inner.lead(), inner.time().now)
+        // first of all what the store does not know of, so that it does not grant that a second time
+        let (mut commands, now) = (Vec::new(), inner.time().now);
+        inner.count_given_up(cell.send(now, &mut commands));
+        let told = commands.len();
+        commands.extend(cell.fetch_commands(inner.instances(), inner.horizon(), inner.lead(), now));
+        (commands, told)
     };
-    inner.background.spawn(call(Arc::clone(inner), key, commands));
+    inner.background.spawn(call(Arc::clone(inner), key, commands, told));
 }
 
-/// Carries out what [`fetch`] asks for.
-async fn call<R: Remote>(inner: Arc<Inner<R>>, key: CounterKey, commands: Vec<Command>) {
-    let ops: SmallVec<[Op; 2]> = commands.iter().map(|command| command.op).collect();
+/// Carries out what [`fetch`] asks for; the first `told` of the commands tell what was counted here.
+async fn call<R: Remote>(inner: Arc<Inner<R>>, key: CounterKey, commands: Vec<Command>, told: usize) {
+    let ops: SmallVec<[Op; 2]> = commands[told..].iter().map(|command| command.op).collect();
     let target = commands.first().map(|command| Arc::clone(&command.target));
     let outcome = inner.call(commands).await;
     for (i, op) in ops.iter().enumerate() {
-        inner.count_lost(*op, &outcome, i);
+        inner.count_lost(*op, &outcome, told + i);
     }
     let mut shard = inner.cells.lock(key);
     let Some(cell) = shard.get_mut(&key) else {
         return;
     };
+    if told > 0 {
+        inner.told(cell, &outcome, 0..told);
+        // what was not carried out is owed again
+        inner.list(key, cell, inner.time().now);
+    }
     cell.fetch.running = false;
     cell.fetch.answer = Answer::Nothing;
     if let Ok(replies) = outcome

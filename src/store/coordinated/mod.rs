@@ -219,7 +219,7 @@ impl Step {
 
 impl<R: Remote> Inner<R> {
     fn way(&self, ask: &Ask<'_>) -> Coordination {
-        ask.rule.get().coordination.way.unwrap_or(self.settings.coordination)
+        ask.rule.way().unwrap_or(self.settings.coordination)
     }
 
     fn instances(&self) -> usize {
@@ -240,7 +240,8 @@ impl<R: Remote> Inner<R> {
         }
         let time = self.store_clock.at(now);
         if self.breaker.is_open() && self.is_cut_off(&self.target(ask, time.now), time.now) {
-            return Step::Done(self.decide_alone(ask, Told::No, time.now));
+            let held = if way == Coordination::Lease { self.decide_by_held(ask, time) } else { None };
+            return Step::Done(held.unwrap_or_else(|| self.decide_alone(ask, Told::No, time.now)));
         }
         match way {
             Coordination::Interval => Step::Done(self.decide_by_interval(ask, scope, time.now)),

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ops::Range,
     sync::{Arc, atomic::Ordering},
 };
 
@@ -10,10 +11,13 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{Inner, cell::Cell};
+use super::{
+    Inner,
+    cell::{Cell, Lost},
+};
 use crate::{
     limit::{Ask, CounterKey, Direction, Period, Scope, Taken, Timestamp},
-    store::remote::{Command, Node, Remote},
+    store::remote::{Command, Node, Remote, RemoteError, Replies, Reply},
 };
 
 /// Commands that travel together at most.
@@ -45,6 +49,38 @@ impl<R: Remote> Inner<R> {
             }
             cell.count(instances, ask.direction, ask.refused_in(scope), ask.hits, now)
         })
+    }
+
+    /// Notes what came of telling what `cell` owed: of the commands in `range` of a call. The last reply to them, if there is
+    /// one.
+    pub(super) fn told<'a>(
+        &self,
+        cell: &mut Cell,
+        outcome: &'a Result<Replies, RemoteError>,
+        range: Range<usize>,
+    ) -> Option<&'a Reply> {
+        let replies = match outcome {
+            Err(error) => {
+                self.figures.unknown.add(cell.sent(|_| Some(error.is_undone())).unknown);
+                return None;
+            }
+            Ok(replies) => replies,
+        };
+        let part = replies.replies.get(range).unwrap_or_default();
+        let sent = cell.sent(|i| match part.get(i) {
+            Some(Ok(_)) => None,
+            Some(Err(error)) => Some(error.is_undone()),
+            None => Some(false),
+        });
+        self.figures.unknown.add(sent.unknown);
+        let last = part.last()?.as_ref().ok()?;
+        self.figures.overshoot.add(cell.overshoot(last, sent.admitted, replies.now));
+        Some(last)
+    }
+
+    pub(super) fn count_given_up(&self, lost: Lost) {
+        self.figures.uncounted.add(lost.uncounted);
+        self.figures.stranded.add(lost.stranded);
     }
 }
 
@@ -181,9 +217,7 @@ impl<'a, R: Remote> Batches<'a, R> {
         let Some(at) = cell.oldest_unsent() else { return };
         let batch = self.open.entry(self.inner.remote.node(&cell.target, at)).or_default();
         let before = batch.commands.len();
-        let lost = cell.send(now, &mut batch.commands);
-        self.inner.figures.uncounted.add(lost.uncounted);
-        self.inner.figures.stranded.add(lost.stranded);
+        self.inner.count_given_up(cell.send(now, &mut batch.commands));
         let count = batch.commands.len() - before;
         if count > 0 {
             batch.parts.push((key, count));
@@ -207,6 +241,7 @@ fn send<R: Remote>(inner: &Arc<Inner<R>>, batch: Batch) -> JoinHandle<()> {
     background.spawn(async move {
         let Batch { commands, parts } = batch;
         let outcome = inner.call(commands).await;
+        let now = outcome.as_ref().map_or_else(|_| inner.time().now, |replies| replies.now);
         let mut first = 0;
         for (key, count) in parts {
             let range = first..first + count;
@@ -215,23 +250,9 @@ fn send<R: Remote>(inner: &Arc<Inner<R>>, batch: Batch) -> JoinHandle<()> {
             let Some(cell) = shard.get_mut(&key) else {
                 continue;
             };
-            let (sent, now) = match &outcome {
-                Err(error) => (cell.sent(|_| Some(error.is_undone())), inner.time().now),
-                Ok(replies) => {
-                    let part = replies.replies.get(range).unwrap_or_default();
-                    let sent = cell.sent(|i| match part.get(i) {
-                        Some(Ok(_)) => None,
-                        Some(Err(error)) => Some(error.is_undone()),
-                        None => Some(false),
-                    });
-                    if let Some(Ok(reply)) = part.last() {
-                        cell.heard(reply, replies.now);
-                        inner.figures.overshoot.add(cell.overshoot(reply, sent.admitted, replies.now));
-                    }
-                    (sent, replies.now)
-                }
-            };
-            inner.figures.unknown.add(sent.unknown);
+            if let Some(reply) = inner.told(cell, &outcome, range) {
+                cell.heard(reply, now);
+            }
             inner.list(key, cell, now);
         }
     })
