@@ -8,7 +8,7 @@ use super::{
     descriptor::{Descriptor, Entry, Request},
     key::CounterKey,
     matcher::RuleSet,
-    placed::PlacedRule,
+    placed::{PlacedRule, RuleId},
     rule::{Limit, Refused, Rule, Tier},
     units::Hits,
 };
@@ -228,6 +228,15 @@ impl RuleRef<'_> {
         match self {
             Self::Placed(placed) => placed.quota_mode,
             Self::Override(rule) => rule.quota_mode,
+        }
+    }
+
+    /// Which one it is, if it is one of the configuration.
+    #[must_use]
+    pub fn id(&self) -> Option<RuleId> {
+        match self {
+            Self::Placed(placed) => Some(placed.id()),
+            Self::Override(_) => None,
         }
     }
 

@@ -6,7 +6,11 @@
 
 use std::{
     hash::{Hash, Hasher},
-    sync::Arc,
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use hashbrown::{Equivalent, HashMap};
@@ -15,7 +19,7 @@ use super::{
     descriptor::Entry,
     key::{CounterKey, KeyHasher},
     pattern::{Pattern, Values},
-    placed::{Level, PlacedRule},
+    placed::{Level, PlacedRule, RuleId},
     rule::{Domain, Node, Origin},
     text::Text,
 };
@@ -31,7 +35,12 @@ pub struct RuleSet {
     ends: Vec<Option<u32>>,
     rules: Vec<PlacedRule>,
     hasher: KeyHasher,
+    /// Which one it is of all sets that this process has had.
+    number: NonZeroU32,
 }
+
+/// How many there were in this process.
+static SETS: AtomicU32 = AtomicU32::new(0);
 
 /// An index into [`RuleSet::nodes`].
 pub(super) type NodeId = usize;
@@ -76,6 +85,8 @@ impl RuleSet {
             ends: Vec::new(),
             rules: Vec::new(),
             hasher,
+            // after four billion reloads the first numbers are long forgotten
+            number: NonZeroU32::MIN.saturating_add(SETS.fetch_add(1, Ordering::Relaxed)),
         };
         for domain in domains {
             let root = set.add_branch(Branch::default());
@@ -99,7 +110,8 @@ impl RuleSet {
             if let Some(rule) = &node.rule {
                 // files are bounded far below that many
                 let index = u32::try_from(self.rules.len()).unwrap_or(u32::MAX);
-                self.rules.push(PlacedRule::new(rule.clone(), index, domain, way, &self.hasher));
+                let rule_id = RuleId { set: self.number, index };
+                self.rules.push(PlacedRule::new(rule.clone(), rule_id, domain, way, &self.hasher));
                 self.ends[id] = Some(index);
             }
             self.add_nodes(id, &node.children, domain, way);

@@ -27,7 +27,7 @@ pub use key::{CounterKey, KeyHasher};
 pub use matched::{Ask, Matched, Plan, RuleRef, Scope};
 pub use matcher::{Lookup, RuleSet};
 pub use pattern::{Pattern, Values};
-pub use placed::{Details, Level, PlacedRule, RulePath};
+pub use placed::{Details, Level, PlacedRule, RuleId, RulePath};
 pub use rule::{Domain, Limit, Metadata, Node, Origin, Refused, Rule, Tier, Tiers};
 pub use tally::Tally;
 pub use units::{Hits, NANOS_PER_SECOND, Period, Timestamp, Unit};

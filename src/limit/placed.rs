@@ -1,6 +1,6 @@
 //! A rule at its place in the tree.
 
-use std::{fmt, ops::Deref, sync::Arc};
+use std::{fmt, num::NonZeroU32, ops::Deref, sync::Arc};
 
 use super::{
     coordination::Coordination,
@@ -18,7 +18,7 @@ use super::{
 pub struct PlacedRule {
     pub(super) limit: Limit,
     details: Box<Details>,
-    index: u32,
+    id: RuleId,
     pub(super) shadow_mode: bool,
     pub(super) quota_mode: bool,
     pub(super) way: Option<Coordination>,
@@ -30,6 +30,15 @@ pub struct PlacedRule {
     shares: bool,
     /// Some value is part of the stat's name.
     shows: bool,
+}
+
+/// Tells a rule from all others that there ever were in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleId {
+    /// The number of its [`RuleSet`](super::RuleSet).
+    pub(super) set: NonZeroU32,
+    /// Its number there, from 0.
+    pub(super) index: u32,
 }
 
 /// What there is to tell of a rule.
@@ -67,12 +76,12 @@ pub struct Level {
 // === impl PlacedRule ===
 
 impl PlacedRule {
-    pub(super) fn new(rule: Rule, index: u32, domain: &Arc<str>, way: &[Level], hasher: &KeyHasher) -> Self {
+    pub(super) fn new(rule: Rule, id: RuleId, domain: &Arc<str>, way: &[Level], hasher: &KeyHasher) -> Self {
         let path = RulePath::new(domain, way.iter().map(|level| level.name().into()));
         let sole_key = sole_key(domain, way, hasher);
         Self {
             limit: rule.limit.clone(),
-            index,
+            id,
             shadow_mode: rule.shadow_mode,
             quota_mode: rule.quota_mode,
             way: rule.coordination.way,
@@ -94,7 +103,11 @@ impl PlacedRule {
     /// Its number in its [`RuleSet`](super::RuleSet), from 0: for tables beside the set.
     #[must_use]
     pub const fn index(&self) -> usize {
-        self.index as usize
+        self.id.index as usize
+    }
+
+    pub(super) const fn id(&self) -> RuleId {
+        self.id
     }
 
     pub(super) fn name(&self) -> Option<&str> {

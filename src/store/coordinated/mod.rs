@@ -308,9 +308,7 @@ impl<R: Remote> Inner<R> {
             Some(cell) => cell,
             None => self.new_cell(&mut shard, ask, now),
         };
-        if !cell.target.is_of(ask) {
-            cell.adopt(&Arc::new(Target::of(ask)), now);
-        }
+        cell.meet(ask, now);
         cell.asked_at = now;
         let done = act(cell);
         self.list(ask.key, cell, now);

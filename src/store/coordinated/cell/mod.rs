@@ -18,8 +18,8 @@ use self::plan::Sync;
 use super::demand::{Demand, Flow};
 use crate::{
     limit::{
-        Algorithm, Direction, Hits, Period, Refused, Taken, Tier, Timestamp, algorithm::Counter, decide,
-        decided,
+        Algorithm, Ask, Direction, Hits, Period, Refused, RuleId, Taken, Tier, Timestamp, algorithm::Counter,
+        decide, decided,
     },
     store::remote::{Op, Target},
 };
@@ -27,32 +27,36 @@ use crate::{
 /// One counter for each tier.
 type Counters = SmallVec<[Counter; 2]>;
 
-/// What this instance knows and owes of one target's counters.
+/// What this instance knows and owes of one target's counters. Laid out as it is written, what decisions look at first: where
+/// there are thousands, most are in no cache, and each further line of memory is waited for.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Cell {
     pub(super) target: Arc<Target>,
+    /// The rule that the target was last found to be of; none if the caller brought it along.
+    rule: Option<RuleId>,
+    pub(super) asked_at: Timestamp,
     view: Counters,
-    /// What the store is not asked about is counted here as if every instance did the same; none while it answers.
-    alone: Option<Box<Counters>>,
-    unsent: Vec<Owed>,
-    in_flight: Vec<Owed>,
+    unsent: SmallVec<[Owed; 1]>,
     /// Oldest first: those end first.
-    leases: Vec<Lease>,
-    /// No hit fits before this instant, by what the store told.
-    denied_until: Timestamp,
+    leases: SmallVec<[Lease; 1]>,
+    pub(super) demand: Demand,
+    pub(super) sync: Sync,
+    in_flight: Vec<Owed>,
+    /// When the store told last, on its clock.
+    heard_at: Option<Timestamp>,
     /// What remained when the store told last.
     room: u64,
+    /// How many instances there are, by the last decision.
+    instances: usize,
+    /// No hit fits before this instant, by what the store told.
+    denied_until: Timestamp,
+    /// What the store is not asked about is counted here as if every instance did the same; none while it answers.
+    alone: Option<Box<Counters>>,
+    pub(super) fetch: Fetch,
     flow: Flow,
     /// Hits that the store was told of since it told last.
     acknowledged: u64,
-    /// How many instances there are, by the last decision.
-    instances: usize,
-    /// When the store told last, on its clock.
-    heard_at: Option<Timestamp>,
-    pub(super) demand: Demand,
-    pub(super) asked_at: Timestamp,
-    pub(super) sync: Sync,
-    pub(super) fetch: Fetch,
 }
 
 /// Hits that were counted here, or given back if negative.
@@ -169,9 +173,10 @@ impl Cell {
         Self {
             view: target.tiers.iter().map(|tier| Counter::unused(tier, now)).collect(),
             alone: None,
-            unsent: Vec::new(),
+            rule: None,
+            unsent: SmallVec::new(),
             in_flight: Vec::new(),
-            leases: Vec::new(),
+            leases: SmallVec::new(),
             denied_until: Timestamp::default(),
             room: capacity(&target.tiers),
             flow: Flow::new(now),
@@ -184,6 +189,18 @@ impl Cell {
             fetch: Fetch::default(),
             target,
         }
+    }
+
+    /// Makes sure that it is about what `ask` is about now, which has its key.
+    pub(super) fn meet(&mut self, ask: &Ask<'_>, now: Timestamp) {
+        let rule = ask.rule.id();
+        if rule.is_some() && rule == self.rule {
+            return;
+        }
+        if !self.target.is_of(ask) {
+            self.adopt(&Arc::new(Target::of(ask)), now);
+        }
+        self.rule = rule;
     }
 
     /// Takes over changed limits; starts afresh with changed algorithms or periods, as every store does.
