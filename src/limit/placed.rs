@@ -128,7 +128,7 @@ impl PlacedRule {
         if self.is_sole { self.sole_key } else { None }
     }
 
-    /// The name that this rule's stats have for a descriptor of `entries`, if it is not its [`PlacedRule::path`].
+    /// The name that this rule's stats have for a descriptor of `entries`, if it is not its [`Details::path`].
     ///
     /// A value is part of it where the rule is a `detailed_metric` or the level says `value_to_metric`; a shared
     /// pattern stands in for the value all the same.
