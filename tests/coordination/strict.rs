@@ -53,26 +53,34 @@ async fn what_is_asked_at_once_shares_calls_and_is_decided_one_by_one() {
     assert_eq!(after.0 - before.0, 3);
 }
 
-/// As many calls as may be are under way, and are not answered: what waits behind them is called off by whoever gives up.
+/// As many calls as may be are under way, and are not answered: what waits behind them is called off by whoever gives up, and
+/// what has no room there is not asked at all.
 #[tokio::test(start_paused = true)]
 async fn what_nobody_waits_for_any_more_is_not_asked() {
-    let fleet = fleet(1_000).await;
-    fleet.shared.set(Condition::Frozen);
-    let mut asked = Vec::new();
-    for _ in 0..4 {
-        asked.push(fleet.ask_at_once(1));
-        sleep(Duration::from_millis(1)).await;
+    const LIMIT: u32 = 10_000;
+    for waiting in [50, 4_200] {
+        let fleet = fleet(LIMIT).await;
+        fleet.shared.set(Condition::Frozen);
+        let before = fleet.asked();
+        let mut asked = Vec::new();
+        for _ in 0..4 {
+            asked.push(fleet.ask_at_once(1));
+            sleep(Duration::from_millis(1)).await;
+        }
+        asked.push(fleet.ask_at_once(waiting));
+        for asked in asked {
+            // by what the instance knows itself
+            assert!(asked.join_all().await.into_iter().all(|admitted| admitted));
+        }
+        let all = 4 + waiting as u64;
+        assert_eq!(fleet.instances[0].store.figures().fallback.get(), all);
+        // those four, and a word of what had no room
+        assert!((4..=5).contains(&(fleet.asked().1 - before.1)), "{waiting}");
+        fleet.shared.set(Condition::Up);
+        sleep(Duration::from_secs(3)).await;
+        let target =
+            Target { path: "d_k_v_".into(), tiers: smallvec![tier(LIMIT)], refused: Refused::Vanish };
+        // those on their way, and what was let through without being asked about
+        assert_eq!(fleet.shared.used(&target, fleet.clock.right()), all, "{waiting}");
     }
-    asked.push(fleet.ask_at_once(50));
-    for asked in asked {
-        // by what the instance knows itself
-        assert!(asked.join_all().await.into_iter().all(|admitted| admitted));
-    }
-    assert_eq!(fleet.instances[0].store.figures().fallback.get(), 54);
-    fleet.shared.set(Condition::Up);
-    sleep(Duration::from_secs(3)).await;
-    let target = Target { path: "d_k_v_".into(), tiers: smallvec![tier(1_000)], refused: Refused::Vanish };
-    let counted = fleet.shared.used(&target, fleet.clock.right());
-    let owed = 50;
-    assert_eq!(counted, 4 + owed, "those on their way, and what was let through without being asked about");
 }

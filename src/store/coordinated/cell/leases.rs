@@ -1,6 +1,9 @@
 //! What the store granted in advance: spent, given back, and missed.
 
-use super::{Cell, Lost, has_ended, has_flowed_back, negative};
+use super::{
+    Cell, Lost, negative,
+    tiers::{has_ended, has_flowed_back},
+};
 use crate::{
     limit::{Hits, Period, Refused, Taken, Timestamp, decided},
     store::coordinated::clock::StoreTime,

@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use super::{Answer, Cell, Lease, capacity, flows, hold};
+use super::{
+    Answer, Cell, Lease,
+    tiers::{capacity, flows, hold},
+};
 use crate::{
     limit::{Algorithm, Hits, Period, Timestamp, algorithm::Counter},
     store::remote::{Command, Op, Reply},

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Cell, Lost, Owed, Sent, has_ended, has_flowed_back};
+use super::{
+    Cell, Lost, Owed, Sent,
+    tiers::{has_ended, has_flowed_back},
+};
 use crate::{
     limit::{Hits, Refused, Timestamp, decided},
     store::remote::{Command, Reply},
