@@ -179,7 +179,9 @@ impl Bench<'_> {
     /// weir beside the other service in Rust, each with what it has for the purpose.
     fn beside_limitador(&mut self) -> Result<(), Fault> {
         let Some(program) = self.options.limitador.clone() else {
-            self.table.note("limitador did not take part: that needs --limitador with its program.");
+            if self.options.wants("limitador") {
+                self.table.note("limitador did not take part: that needs --limitador with its program.");
+            }
             return Ok(());
         };
         let Some(redis) = Redis::start() else { return Ok(()) };
