@@ -20,9 +20,8 @@ struct Asking(Instance);
 impl Store for Asking {
     async fn take(&self, asks: &[Ask<'_>], _scope: Scope, now: Timestamp) -> Result<Takens, StoreError> {
         let commands = asks.iter().map(|ask| {
-            let tiers = ask.tiers().to_vec();
-            let target =
-                Target { path: "simulated_key_value_".into(), tiers: tiers.into(), refused: ask.refused() };
+            let tiers = ask.tiers().into();
+            let target = Target { path: "simulated_key_value_".into(), tiers, refused: ask.refused() };
             Command { target: target.into(), at: now, op: Op::Take { hits: ask.hits.0 } }
         });
         let replies = self.0.remote.call(commands.collect()).await;

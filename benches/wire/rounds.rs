@@ -84,8 +84,8 @@ impl Runner {
     }
 }
 
-/// Has all of them run by turns, each for the time of `warm_up` before it is measured, and then for as long at least. The figures are in the order of
-/// `runners`.
+/// Has all of them run by turns, each for the time of `warm_up` before it is measured, and then for as long at least. The
+/// figures are in the order of `runners`.
 pub(crate) fn measure(
     runners: &mut [Runner],
     pace: Pace,

@@ -83,6 +83,7 @@ impl<'a> Matched<'a> {
 
     /// The same; `met` is told of each rule's [`PlacedRule::index`] before the rule itself is looked at, so that whoever has
     /// something beside it can have that fetched from memory meanwhile.
+    #[must_use]
     pub fn meeting(rules: &'a RuleSet, request: &'a Request<'_>, met: impl Fn(usize)) -> Self {
         let mut matched = Self {
             plans: SmallVec::new(),

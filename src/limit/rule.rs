@@ -49,6 +49,10 @@ pub struct Node {
 pub struct Rule {
     /// What is admitted.
     pub limit: Limit,
+    /// How its counts are kept together over instances.
+    pub coordination: Coordinating,
+    /// What a user calls it; answers carry it, and `replaces` refers to it.
+    pub name: Option<Box<str>>,
     /// Names of rules that do not count where this one matches too.
     pub replaces: Vec<Box<str>>,
     /// Counts and reports, but a descriptor that is over is answered OK.
@@ -57,10 +61,6 @@ pub struct Rule {
     pub quota_mode: bool,
     /// Every value is part of the stat's name.
     pub detailed_metric: bool,
-    /// What a user calls it; answers carry it, and `replaces` refers to it.
-    pub name: Option<Box<str>>,
-    /// How its counts are kept together over instances.
-    pub coordination: Coordinating,
     /// Handed out when the descriptor passes.
     pub metadata: Option<Arc<Metadata>>,
     /// Where it was declared.

@@ -2,22 +2,29 @@
 
 use std::{sync::Arc, time::Duration};
 
+use smallvec::smallvec;
 use tokio::task::JoinSet;
 use weir::{
     clock::Clock,
     limit::{
-        Coordinating, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Node, Period,
-        Refused, Request, Rule, RuleSet, Scope, Tier, Timestamp, Values,
+        Algorithm, Coordinating, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Node,
+        Period, Refused, Request, Rule, RuleSet, Scope, Tier, Timestamp, Values,
     },
     store::{
         Store,
         coordinated::{Coordinated, Settings},
+        remote::Target,
         simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
     },
 };
 
 /// Long ago, at the beginning of a window of any length that is used here.
 const EPOCH: Timestamp = Timestamp::from_secs(1_699_999_200);
+
+/// A fixed window of a day.
+pub(crate) fn daily(requests: u32) -> Tier {
+    Tier { requests, period: Period::from_secs(86_400), algorithm: Algorithm::FixedWindow }
+}
 
 pub(crate) struct Fleet {
     pub(crate) clock: SimulatedClock,
@@ -63,6 +70,12 @@ impl Fleet {
             assert_eq!(instance.store.instances(), fleet.instances.len());
         }
         fleet
+    }
+
+    /// Hits that the store counts under `tier`, which is the only one.
+    pub(crate) fn counted(&self, tier: Tier) -> u64 {
+        let target = Target { path: "d_k_v_".into(), tiers: smallvec![tier], refused: Refused::Vanish };
+        self.shared.used(&target, self.clock.right())
     }
 
     /// Offers `rate` hits a second for `time`, spread over the instances by `weights`.

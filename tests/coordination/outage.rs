@@ -4,15 +4,11 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use weir::{
-    limit::{Algorithm, Coordination, Period, Tier},
+    limit::Coordination,
     store::simulated::{Condition, Network},
 };
 
-use crate::fleet::{Fleet, Instance};
-
-fn tier(requests: u32) -> Tier {
-    Tier { requests, period: Period::from_secs(86_400), algorithm: Algorithm::FixedWindow }
-}
+use crate::fleet::{Fleet, Instance, daily};
 
 impl Instance {
     async fn ask_times(&self, times: usize) -> u64 {
@@ -40,7 +36,7 @@ impl Instance {
 /// What was granted is good until it ends, whether or not there is anybody to ask for more.
 #[tokio::test(start_paused = true)]
 async fn while_the_store_is_away_what_was_granted_is_used_first() {
-    let fleet = Fleet::new(2, Coordination::Lease, &[tier(10_000)], Network::default()).await;
+    let fleet = Fleet::new(2, Coordination::Lease, &[daily(10_000)], Network::default()).await;
     let instance = &fleet.instances[0];
     for _ in 0..200 {
         assert_eq!(instance.ask_times(5).await, 5);
@@ -65,7 +61,7 @@ async fn while_the_store_is_away_what_was_granted_is_used_first() {
 #[tokio::test(start_paused = true)]
 async fn what_was_admitted_alone_is_told_before_more_is_granted() {
     for spent in [1, 30, 60] {
-        let fleet = Fleet::new(1, Coordination::Lease, &[tier(100)], Network::default()).await;
+        let fleet = Fleet::new(1, Coordination::Lease, &[daily(100)], Network::default()).await;
         let instance = &fleet.instances[0];
         fleet.shared.set(Condition::Down);
         instance.is_cut_off(true).await;

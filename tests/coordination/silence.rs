@@ -2,19 +2,17 @@
 
 use std::time::Duration;
 
-use smallvec::smallvec;
 use tokio::time::{Instant, sleep};
 use weir::{
-    limit::{Algorithm, Coordination, Period, Refused, Tier},
+    limit::{Coordination, Tier},
     observe::stats::Counter,
     store::{
         coordinated::Figures,
-        remote::Target,
         simulated::{Condition, Network},
     },
 };
 
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, daily};
 
 /// Nothing is given up by the network itself, as is the case with Redis for ten seconds.
 fn patient() -> Network {
@@ -24,7 +22,7 @@ fn patient() -> Network {
 const LIMIT: u32 = 1_000_000;
 
 fn tier() -> Tier {
-    Tier { requests: LIMIT, period: Period::from_secs(86_400), algorithm: Algorithm::FixedWindow }
+    daily(LIMIT)
 }
 
 async fn fleet(network: Network) -> Fleet {
@@ -39,11 +37,6 @@ impl Fleet {
             }
         }
         times * self.instances.len() as u64
-    }
-
-    fn counted(&self) -> u64 {
-        let target = Target { path: "d_k_v_".into(), tiers: smallvec![tier()], refused: Refused::Vanish };
-        self.shared.used(&target, self.clock.right())
     }
 
     fn sum(&self, figure: impl Fn(&Figures) -> &Counter) -> u64 {
@@ -61,7 +54,7 @@ async fn a_frozen_store_is_noticed_by_the_next_word_and_its_late_answer_counts_o
     let fleet = fleet(patient()).await;
     let mut asked = fleet.ask_each(10).await;
     sleep(Duration::from_millis(300)).await;
-    assert_eq!(fleet.counted(), asked);
+    assert_eq!(fleet.counted(tier()), asked);
 
     fleet.shared.set(Condition::Frozen);
     let frozen = Instant::now();
@@ -90,7 +83,7 @@ async fn a_frozen_store_is_noticed_by_the_next_word_and_its_late_answer_counts_o
     sleep(Duration::from_millis(20)).await;
     assert_eq!(fleet.cut_off(), 0, "its answer is enough");
     sleep(Duration::from_millis(300)).await;
-    assert_eq!((fleet.counted(), fleet.sum(|figures| &figures.unknown)), (asked, 0));
+    assert_eq!((fleet.counted(tier()), fleet.sum(|figures| &figures.unknown)), (asked, 0));
 }
 
 /// However idle, the heartbeat notices.

@@ -2,26 +2,18 @@
 
 use std::{sync::Arc, time::Duration};
 
-use smallvec::smallvec;
 use tokio::{task::JoinSet, time::sleep};
 use weir::{
-    limit::{Algorithm, Coordination, Period, Refused, Tier},
-    store::{
-        remote::Target,
-        simulated::{Condition, Network},
-    },
+    limit::Coordination,
+    store::simulated::{Condition, Network},
 };
 
-use crate::fleet::Fleet;
-
-fn tier(requests: u32) -> Tier {
-    Tier { requests, period: Period::from_secs(86_400), algorithm: Algorithm::FixedWindow }
-}
+use crate::fleet::{Fleet, daily};
 
 /// One instance, and the store has all the time that it wants.
 async fn fleet(requests: u32) -> Fleet {
     let network = Network { timeout: Duration::from_secs(10), ..Network::default() };
-    Fleet::new(1, Coordination::Strict, &[tier(requests)], network).await
+    Fleet::new(1, Coordination::Strict, &[daily(requests)], network).await
 }
 
 impl Fleet {
@@ -58,7 +50,7 @@ async fn what_is_asked_at_once_shares_calls_and_is_decided_one_by_one() {
 #[tokio::test(start_paused = true)]
 async fn what_nobody_waits_for_any_more_is_not_asked() {
     const LIMIT: u32 = 10_000;
-    for waiting in [50, 4_200] {
+    for (waiting, commands) in [(50, 4), (4_200, 5)] {
         let fleet = fleet(LIMIT).await;
         fleet.shared.set(Condition::Frozen);
         let before = fleet.asked();
@@ -75,12 +67,10 @@ async fn what_nobody_waits_for_any_more_is_not_asked() {
         let all = 4 + waiting as u64;
         assert_eq!(fleet.instances[0].store.figures().fallback.get(), all);
         // those four, and a word of what had no room
-        assert!((4..=5).contains(&(fleet.asked().1 - before.1)), "{waiting}");
+        assert_eq!(fleet.asked().1 - before.1, commands, "{waiting}");
         fleet.shared.set(Condition::Up);
         sleep(Duration::from_secs(3)).await;
-        let target =
-            Target { path: "d_k_v_".into(), tiers: smallvec![tier(LIMIT)], refused: Refused::Vanish };
         // those on their way, and what was let through without being asked about
-        assert_eq!(fleet.shared.used(&target, fleet.clock.right()), all, "{waiting}");
+        assert_eq!(fleet.counted(daily(LIMIT)), all, "{waiting}");
     }
 }

@@ -83,12 +83,13 @@ impl Desk {
             self.ready.notify_one();
         }
         let undecided = |told, late| Err(Undecided { told, late });
-        let answer = match timeout(budget.into(), &mut answered).await {
-            Ok(answer) => answer.ok(),
-            Err(_) if self.piles.lock().call_off(node, number, &mut answered) => {
-                return undecided(Told::No, true);
-            }
-            Err(_) => answered.try_recv().ok(),
+        let answer = if let Ok(answer) = timeout(budget.into(), &mut answered).await {
+            answer.ok()
+        } else if self.piles.lock().call_off(node, number, &mut answered) {
+            return undecided(Told::No, true);
+        } else {
+            // it may have come at the last moment
+            answered.try_recv().ok()
         };
         match answer {
             Some(Ok(answer)) => Ok(answer),

@@ -7,11 +7,11 @@ use tokio::time::sleep;
 
 use super::{
     Inner,
-    cell::{Answer, negative},
+    cell::{Answer, Cell, negative},
     clock::StoreTime,
 };
 use crate::{
-    limit::{Ask, CounterKey, Direction, Hits, Period, Taken},
+    limit::{Ask, CounterKey, Direction, Hits, Period, Taken, Timestamp},
     store::remote::{Command, Op, Remote, RemoteError, Replies},
 };
 
@@ -50,11 +50,16 @@ impl<R: Remote> Inner<R> {
         if ask.direction == Direction::GiveBack || ask.hits == Hits(0) {
             return None;
         }
-        let taken = self.with_cell(ask, time.now, |cell| {
-            self.figures.stranded.add(cell.end_leases(time).stranded);
-            cell.demand.asked(ask.hits.0, time.now);
-            cell.spend(ask.hits, time.now)
-        })?;
+        self.with_cell(ask, time.now, |cell| {
+            self.count_given_up(cell.end_leases(time));
+            self.spend(cell, ask, time.now)
+        })
+    }
+
+    /// Takes the hits of `ask` from what was granted, if that does.
+    fn spend(&self, cell: &mut Cell, ask: &Ask<'_>, now: Timestamp) -> Option<Taken> {
+        cell.demand.asked(ask.hits.0, now);
+        let taken = cell.spend(ask.hits, now)?;
         self.figures.leased.add(1);
         Some(taken)
     }
@@ -63,7 +68,7 @@ impl<R: Remote> Inner<R> {
     pub(super) fn decide_by_lease(self: &Arc<Self>, ask: &Ask<'_>, time: StoreTime) -> Option<Taken> {
         let now = time.now;
         let (taken, ahead) = self.with_cell(ask, now, |cell| {
-            self.figures.stranded.add(cell.end_leases(time).stranded);
+            self.count_given_up(cell.end_leases(time));
             if ask.direction == Direction::GiveBack {
                 cell.owe(negative(ask.hits.0), now);
                 self.figures.local.add(1);
@@ -73,9 +78,7 @@ impl<R: Remote> Inner<R> {
                 self.figures.local.add(1);
                 return (Some(cell.look(now)), false);
             }
-            cell.demand.asked(ask.hits.0, now);
-            if let Some(taken) = cell.spend(ask.hits, now) {
-                self.figures.leased.add(1);
+            if let Some(taken) = self.spend(cell, ask, now) {
                 // the next lease is to be here before this one is used up
                 let soon = Period::from_nanos(2 * self.round_trip().as_nanos());
                 let ahead = !cell.is_denied(now) && cell.leased() < cell.demand.in_the_next(soon, now);
@@ -114,7 +117,7 @@ pub(super) async fn decide<R: Remote>(inner: &Arc<Inner<R>>, ask: &Ask<'_>) -> O
         let time = inner.time();
         let now = time.now;
         let outcome = inner.with_cell(ask, now, |cell| {
-            inner.figures.stranded.add(cell.end_leases(time).stranded);
+            inner.count_given_up(cell.end_leases(time));
             if cell.fetch.answer == Answer::Nothing {
                 return Some(None);
             }

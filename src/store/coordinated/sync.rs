@@ -143,7 +143,7 @@ pub(super) async fn settle<R: Remote>(inner: &Arc<Inner<R>>) {
 fn sweep<R: Remote>(inner: &Arc<Inner<R>>, now: Timestamp) {
     let time = inner.time();
     inner.cells.sweep(now, SWEPT_AT_ONCE, |key, cell| {
-        inner.figures.stranded.add(cell.end_leases(time).stranded);
+        inner.count_given_up(cell.end_leases(time));
         if cell.is_deserted(now) {
             cell.give_leases_back();
         }

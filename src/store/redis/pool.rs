@@ -2,7 +2,7 @@
 //! elsewhere or in another way, what was certainly not carried out.
 
 use std::{
-    hash::{DefaultHasher, Hash as _, Hasher as _},
+    hash::{DefaultHasher, Hash, Hasher as _},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -34,6 +34,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// One Redis.
 pub(super) struct Pool {
     name: &'static str,
+    /// What there is of it where it is no cluster.
+    node: Node,
     endpoint: Arc<Endpoint>,
     servers: Servers,
     numbers: Arc<Numbers>,
@@ -118,7 +120,7 @@ impl Pool {
             )),
             (_, None) => unreachable!("only a cluster has no one server"),
         };
-        Self { name, endpoint, servers, numbers }
+        Self { name, node: node(name, ()), endpoint, servers, numbers }
     }
 
     /// Runs `errands`, those of one key in their order.
@@ -238,12 +240,10 @@ impl Pool {
 
     /// What holds the key that `key` makes. A Redis that is no cluster is one node, whichever server is its master.
     pub(super) fn node(&self, key: impl FnOnce() -> String) -> Node {
-        let mut hasher = DefaultHasher::new();
-        self.name.hash(&mut hasher);
-        if let Servers::Cluster(cluster) = &self.servers {
-            cluster.holder(&key()).hash(&mut hasher);
+        match &self.servers {
+            Servers::One(_) => self.node,
+            Servers::Cluster(cluster) => node(self.name, cluster.holder(&key())),
         }
-        Node(hasher.finish())
     }
 
     /// How to send `errand` once more, which came back from the server at the other end of `link`.
@@ -287,6 +287,13 @@ impl Pool {
     pub(super) fn metrics(&self) -> Vec<Metric> {
         self.numbers.metrics(self.name, &self.states().0)
     }
+}
+
+/// The part of the Redis called `name` that is told from its others by `part`.
+fn node(name: &str, part: impl Hash) -> Node {
+    let mut hasher = DefaultHasher::new();
+    (name, part).hash(&mut hasher);
+    Node(hasher.finish())
 }
 
 /// What is sent from one server to the next, and never carried out.

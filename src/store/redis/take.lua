@@ -5,7 +5,7 @@
 -- before anything is written: a script that fails has changed nothing.
 --
 -- KEYS    one for each tier
--- ARGV    one, packed, since to read and to write many costs more than what is done here:
+-- ARGV    one, packed: to write seventeen texts took weir a good part of a call:
 --         op, now, hits, want, hold, jitter, and then seven for each tier:
 --         kind, requests, period, start, end, burst, mode
 --   op      'a', add: counts hits, which may be negative, whatever the tiers say

@@ -175,8 +175,8 @@ impl Wire {
             Self::Run { script, keys, arguments } => {
                 let (verb, name) = if load { ("EVAL", script.text) } else { ("EVALSHA", script.sha()) };
                 let parts = 3 + keys.len() + arguments.len();
-                let longest = arguments.iter().map(Vec::len).max().unwrap_or_default() + name.len();
-                push(command(longest, parts, |run| {
+                let texts = keys.iter().map(String::len).chain(arguments.iter().map(Vec::len));
+                push(command(name.len() + texts.sum::<usize>(), parts, |run| {
                     run.arg(verb).arg(name).arg(keys.len()).arg(keys.as_slice());
                     arguments.iter().fold(run, |run, argument| run.arg(argument.as_slice()))
                 }));
@@ -185,10 +185,10 @@ impl Wire {
     }
 }
 
-/// A command of so many `parts` that `build` builds, with room for them and for `longest` bytes: thousands are made in a
+/// A command of so many `parts` that `build` builds, with room for them and for so many `bytes`: thousands are made in a
 /// second.
-fn command(longest: usize, parts: usize, build: impl FnOnce(&mut Cmd) -> &mut Cmd) -> Cmd {
-    let mut command = Cmd::with_capacity(parts, longest + 32 + 8 * parts);
+fn command(bytes: usize, parts: usize, build: impl FnOnce(&mut Cmd) -> &mut Cmd) -> Cmd {
+    let mut command = Cmd::with_capacity(parts, bytes + 32 + 8 * parts);
     build(&mut command);
     command
 }

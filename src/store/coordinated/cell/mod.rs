@@ -202,16 +202,13 @@ impl Cell {
             return;
         }
         if !self.target.is_of(ask) {
-            self.adopt(&Arc::new(Target::of(ask)), now);
+            self.adopt(Arc::new(Target::of(ask)), now);
         }
         self.rule = rule;
     }
 
     /// Takes over changed limits; starts afresh with changed algorithms or periods, as every store does.
-    pub(super) fn adopt(&mut self, target: &Arc<Target>, now: Timestamp) {
-        if Arc::ptr_eq(&self.target, target) || self.target == *target {
-            return;
-        }
+    fn adopt(&mut self, target: Arc<Target>, now: Timestamp) {
         let same = |(old, new): (&Tier, &Tier)| {
             old.period == new.period
                 && std::mem::discriminant(&old.algorithm) == std::mem::discriminant(&new.algorithm)
@@ -221,11 +218,11 @@ impl Cell {
             // what was granted under another limit is not to be spent under this one
             self.denied_until = Timestamp::default();
             self.give_leases_back();
-            self.target = Arc::clone(target);
+            self.target = target;
         } else {
             let fetch = std::mem::take(&mut self.fetch);
             let interval = self.sync.interval;
-            *self = Self { fetch, ..Self::new(Arc::clone(target), interval, now) };
+            *self = Self { fetch, ..Self::new(target, interval, now) };
         }
     }
 
@@ -339,7 +336,8 @@ impl Cell {
 
     /// Whether the store should be told before the interval is over: half-way to the end of what remained, at the rate at
     /// which all instances take; once this instance has taken its part of it, or will have by the time that an answer is
-    /// here; when it takes more than was planned for; and when it is heard of for the first time, or has not been for long. What is not urgent travels together.
+    /// here; when it takes more than was planned for; and when it is heard of for the first time, or has not been for long. What
+    /// is not urgent travels together.
     pub(super) fn is_urgent(&self, instances: usize, round_trip: Period, now: Timestamp) -> bool {
         let Some(heard_at) = self.heard_at else {
             return self.in_flight.is_empty();
