@@ -29,7 +29,7 @@ test: tools ## installs what the tests need, if it is missing, and runs all of t
 	$(CARGO) test --locked --no-fail-fast
 
 bench: redis ## runs the benchmarks (docs/performance.md)
-	$(CARGO) bench --locked --bench matching --bench counters --bench decisions --bench sweep --bench ways --bench wire
+	$(CARGO) bench --locked --bench matching --bench counters --bench decisions --bench sweep --bench coordination --bench wire
 	@if command -v valgrind > /dev/null; then $(MAKE) --no-print-directory instructions; \
 	else echo "skipped: the benchmark 'instructions' needs valgrind; once it is installed, make bench runs that, too"; fi
 

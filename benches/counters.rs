@@ -5,8 +5,8 @@
 
 use weir::{
     limit::{
-        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Node, Period, Request, Rule, RuleSet, Scope,
-        Timestamp, Values,
+        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Period, Request, Rule, RuleNode, RuleSet,
+        Scope, Timestamp, Values,
     },
     store::MemoryStore,
 };
@@ -18,7 +18,7 @@ fn rules() -> RuleSet {
     for key in ["method", "path", "tenant"] {
         let limit = Limit::reference(1_000, Period::from_secs(60));
         let rule = (key == "method").then(|| Rule::new(limit));
-        nodes = vec![Node { rule, children: nodes, ..Node::new(key, Values::Any) }];
+        nodes = vec![RuleNode { rule, children: nodes, ..RuleNode::new(key, Values::Any) }];
     }
     RuleSet::new(&[Domain { name: "shop".into(), nodes }], KeyHasher::random())
 }
@@ -36,7 +36,7 @@ fn main() {
             let request =
                 Request { domain: "shop", descriptors: [descriptor].into_iter().collect(), hits: 1 };
             let matched = Matched::new(&rules, &request);
-            let taken = store.decide(&matched.asks, Scope::Descriptor, now);
+            let taken = store.decide(&matched.checks, Scope::Descriptor, now);
             assert!(!taken[0].over);
         }
     });

@@ -8,16 +8,16 @@
 
 mod support;
 
-#[path = "support/asked.rs"]
-mod asked;
+#[path = "support/checks.rs"]
+mod checks;
 
 use std::hint::black_box;
 
-use asked::Asked;
 use bytes::Bytes;
+use checks::Asked;
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use support::Case;
-use weir::limit::Taken;
+use weir::limit::Decision;
 
 #[library_benchmark]
 #[benches::algorithm(
@@ -32,7 +32,7 @@ use weir::limit::Taken;
     ],
     setup = Case::new
 )]
-fn decide(mut case: Case) -> (Taken, Case) {
+fn decide(mut case: Case) -> (Decision, Case) {
     let taken = black_box(black_box(&mut case).decide());
     // what is handed out is freed by somebody else, and not measured
     (taken, case)

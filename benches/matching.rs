@@ -5,11 +5,13 @@
 use std::{hint::black_box, time::Duration};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use weir::limit::{Domain, Entry, KeyHasher, Limit, Lookup, Node, Pattern, Period, Rule, RuleSet, Values};
+use weir::limit::{
+    Domain, Entry, KeyHasher, Limit, Lookup, Pattern, Period, Rule, RuleNode, RuleSet, Values,
+};
 
-fn node(key: &str, values: Values, rule: bool, children: Vec<Node>) -> Node {
+fn node(key: &str, values: Values, rule: bool, children: Vec<RuleNode>) -> RuleNode {
     let rule = rule.then(|| Rule::new(Limit::reference(1_000, Period::from_secs(60))));
-    Node { rule, children, ..Node::new(key, values) }
+    RuleNode { rule, children, ..RuleNode::new(key, values) }
 }
 
 fn literal(value: &str) -> Values {

@@ -11,8 +11,8 @@ use std::{
 
 use weir::{
     limit::{
-        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Node, Period, Request, Rule, RuleSet, Scope,
-        Timestamp, Values,
+        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Period, Request, Rule, RuleNode, RuleSet,
+        Scope, Timestamp, Values,
     },
     observe::histogram::{BOUNDS, Distribution, Histogram},
     store::MemoryStore,
@@ -26,7 +26,7 @@ const NOW: Timestamp = Timestamp::from_secs(1_000_100);
 
 fn rules() -> RuleSet {
     let rule = Some(Rule::new(Limit::reference(1_000, Period::from_secs(60))));
-    let node = Node { rule, ..Node::new("tenant", Values::Any) };
+    let node = RuleNode { rule, ..RuleNode::new("tenant", Values::Any) };
     RuleSet::new(&[Domain { name: "shop".into(), nodes: vec![node] }], KeyHasher::random())
 }
 
@@ -38,7 +38,7 @@ fn decide(store: &MemoryStore, rules: &RuleSet, i: usize, now: Timestamp) -> Dur
     let request = Request { domain: "shop", descriptors: [descriptor].into_iter().collect(), hits: 1 };
     let begun = Instant::now();
     let matched = Matched::new(rules, &request);
-    let taken = store.decide(&matched.asks, Scope::Descriptor, now);
+    let taken = store.decide(&matched.checks, Scope::Descriptor, now);
     let took = begun.elapsed();
     assert!(!taken[0].over);
     took

@@ -4,14 +4,14 @@ pub mod app;
 pub mod clock;
 pub mod command;
 pub mod config;
-pub mod door;
 pub mod limit;
 mod limiter;
 pub mod observe;
 pub mod proto;
 mod runtime;
+pub mod server;
 pub mod settings;
 pub mod simulate;
 pub mod store;
 
-pub use limiter::{LimitError, Limiter, Settings};
+pub use limiter::{DecisionSettings, LimitError, Limiter};

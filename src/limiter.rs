@@ -6,8 +6,8 @@ use arc_swap::ArcSwapOption;
 
 use crate::{
     limit::{
-        Ask, Direction, Matched, Modes, Request, RulePath, RuleRef, RuleSet, Scope, Taken, Tally, Timestamp,
-        Verdict,
+        Decision, Direction, LimitCheck, Matched, Modes, Request, RulePath, RuleRef, RuleSet, Scope, Tally,
+        Timestamp, Verdict,
     },
     observe::stats::{RuleStats, Stats},
     store::{Store, StoreError},
@@ -20,12 +20,12 @@ pub struct Limiter<S> {
     loaded: ArcSwapOption<Loaded>,
     store: S,
     stats: Arc<Stats>,
-    settings: Settings,
+    settings: DecisionSettings,
 }
 
 /// What the settings have to say about decisions.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct DecisionSettings {
     /// How requests are answered.
     pub modes: Modes,
     /// How far a refusal reaches.
@@ -59,9 +59,9 @@ pub enum LimitError {
     Store(#[from] StoreError),
 }
 
-// === impl Settings ===
+// === impl DecisionSettings ===
 
-impl Default for Settings {
+impl Default for DecisionSettings {
     fn default() -> Self {
         Self { modes: Modes::default(), scope: Scope::default(), near_limit_ratio: 0.8 }
     }
@@ -72,7 +72,7 @@ impl Default for Settings {
 impl<S: Store> Limiter<S> {
     /// A limiter that has no rules yet.
     #[must_use]
-    pub fn new(store: S, stats: Arc<Stats>, settings: Settings) -> Self {
+    pub fn new(store: S, stats: Arc<Stats>, settings: DecisionSettings) -> Self {
         Self { loaded: ArcSwapOption::empty(), store, stats, settings }
     }
 
@@ -125,9 +125,9 @@ impl<S: Store> Limiter<S> {
         let loaded = loaded.as_ref().ok_or(LimitError::NoRules)?;
 
         let matched = Matched::meeting(&loaded.rules, request, |rule| loaded.stats[rule].fetch());
-        let taken = self.store.take(&matched.asks, self.settings.scope, now).await?;
-        let verdict = Verdict::new(request, &matched, &taken, &self.settings.modes);
-        self.record(loaded, request, &matched, &taken, &verdict);
+        let decision = self.store.take(&matched.checks, self.settings.scope, now).await?;
+        let verdict = Verdict::new(request, &matched, &decision, &self.settings.modes);
+        self.record(loaded, request, &matched, &decision, &verdict);
         Ok(answer(&verdict))
     }
 
@@ -136,7 +136,7 @@ impl<S: Store> Limiter<S> {
         loaded: &Loaded,
         request: &Request<'_>,
         matched: &Matched<'_>,
-        taken: &[Taken],
+        decision: &[Decision],
         verdict: &Verdict<'_>,
     ) {
         if matched.unknown_domain {
@@ -146,27 +146,29 @@ impl<S: Store> Limiter<S> {
             self.stats.global_shadow_mode.add(1);
         }
         // what is given back was counted when it was taken
-        for (ask, taken) in matched.asks.iter().zip(taken).filter(|(ask, _)| ask.direction == Direction::Take)
+        for (check, decision) in
+            matched.checks.iter().zip(decision).filter(|(check, _)| check.direction == Direction::Take)
         {
-            let limit = ask.tiers()[taken.tier].capacity();
-            let refused = ask.refused_in(self.settings.scope);
-            let tally = Tally::of(taken, limit, refused, ask.hits, self.settings.near_limit_ratio);
-            self.with_stats(loaded, ask, |stats| {
-                stats.record(ask.hits, tally, taken.cached, taken.over && ask.rule.shadow_mode());
+            let limit = check.tiers()[decision.tier].capacity();
+            let policy = check.over_limit_policy_in(self.settings.scope);
+            let tally = Tally::of(decision, limit, policy, check.hits, self.settings.near_limit_ratio);
+            self.with_stats(loaded, check, |stats| {
+                stats.record(check.hits, tally, decision.cached, decision.over && check.rule.shadow_mode());
             });
         }
     }
 
     /// Runs `record` on the stats that `ask` counts into: the rule's, unless values are part of their name. Where such a
     /// name would be one too many, the rule's all the same; a limit that the caller brought along has none then.
-    fn with_stats(&self, loaded: &Loaded, ask: &Ask<'_>, record: impl FnOnce(&RuleStats)) {
-        match &ask.rule {
-            RuleRef::Placed(placed) => {
-                let dynamic = placed.stat_path(ask.entries).and_then(|path| self.stats.dynamic_rule(&path));
-                record(dynamic.as_ref().unwrap_or(&loaded.stats[placed.index()]));
+    fn with_stats(&self, loaded: &Loaded, check: &LimitCheck<'_>, record: impl FnOnce(&RuleStats)) {
+        match &check.rule {
+            RuleRef::Compiled(compiled_rule) => {
+                let dynamic =
+                    compiled_rule.stat_path(check.entries).and_then(|path| self.stats.dynamic_rule(&path));
+                record(dynamic.as_ref().unwrap_or(&loaded.stats[compiled_rule.index()]));
             }
             RuleRef::Override(_) => {
-                let path = RulePath::of_override(ask.domain, ask.entries);
+                let path = RulePath::of_override(check.domain, check.entries);
                 if let Some(stats) = self.stats.dynamic_rule(&path) {
                     record(&stats);
                 }

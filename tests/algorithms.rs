@@ -2,8 +2,8 @@
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use weir::limit::{
-    Algorithm, Bucket, Direction, Hits, Period, Refill, Refused, Taken, Tier, Timestamp, algorithm::Counter,
-    decide,
+    Algorithm, Bucket, Decision, Direction, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp,
+    algorithm::CounterState, decide,
 };
 
 /// Periods from a tenth of a second to a year, some of which no number of slices divides.
@@ -55,20 +55,20 @@ fn later(now: Timestamp, tier: &Tier, share: f64) -> Timestamp {
 #[derive(Clone)]
 struct Rule {
     tiers: Vec<Tier>,
-    counters: Vec<Counter>,
+    counters: Vec<CounterState>,
 }
 
 impl Rule {
     fn new(tiers: Vec<Tier>, now: Timestamp) -> Self {
-        let counters = tiers.iter().map(|tier| Counter::unused(tier, now)).collect();
+        let counters = tiers.iter().map(|tier| CounterState::unused(tier, now)).collect();
         Self { tiers, counters }
     }
 
-    fn decide(&mut self, direction: Direction, hits: u64, now: Timestamp) -> Taken {
-        decide(&self.tiers, &mut self.counters, Refused::Vanish, direction, Hits(hits), now)
+    fn decide(&mut self, direction: Direction, hits: u64, now: Timestamp) -> Decision {
+        decide(&self.tiers, &mut self.counters, OverLimitPolicy::Ignore, direction, Hits(hits), now)
     }
 
-    fn take(&mut self, hits: u64, now: Timestamp) -> Taken {
+    fn take(&mut self, hits: u64, now: Timestamp) -> Decision {
         self.decide(Direction::Take, hits, now)
     }
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use weir::{
-    Limiter, Settings,
+    DecisionSettings, Limiter,
     limit::{
         Algorithm, Bucket, Descriptor, Domain, Entry, HeaderNames, HeaderStyle, KeyHasher, Limit, Modes,
-        Node, Pattern, Period, Refill, Refused, Request, Rule, RuleSet, Tier, Timestamp, Values,
+        OverLimitPolicy, Pattern, Period, Refill, Request, Rule, RuleNode, RuleSet, Tier, Timestamp, Values,
     },
     observe::Stats,
     store::MemoryStore,
@@ -26,18 +26,21 @@ fn limiter(rules: Vec<(&str, Vec<Tier>)>, styles: Vec<HeaderStyle>, quota: bool)
         let rule = Rule {
             name: (!name.starts_with("nameless")).then(|| name.into()),
             quota_mode: quota,
-            ..Rule::new(Limit::Tiers { tiers: tiers.into(), refused: Refused::Vanish })
+            ..Rule::new(Limit::Tiers { tiers: tiers.into(), over_limit_policy: OverLimitPolicy::Ignore })
         };
-        Node { rule: Some(rule), ..Node::new("k", Values::One(Pattern::new(name))) }
+        RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::One(Pattern::new(name))) }
     });
-    let settings = Settings { modes: Modes { headers: styles, ..Modes::default() }, ..Settings::default() };
+    let settings = DecisionSettings {
+        modes: Modes { headers: styles, ..Modes::default() },
+        ..DecisionSettings::default()
+    };
     let limiter = Limiter::new(MemoryStore::new(100), Arc::new(Stats::default()), settings);
     let domain = Domain { name: "d".into(), nodes: nodes.collect() };
     limiter.load(RuleSet::new(&[domain], KeyHasher::random()));
     limiter
 }
 
-/// Asks for one hit of each of `names`, 40 s into a minute; the headers, one a line.
+/// LimitChecks for one hit of each of `names`, 40 s into a minute; the headers, one a line.
 async fn ask(limiter: &Limiter<MemoryStore>, names: &[&str]) -> String {
     let descriptors = names.iter().map(|value| Descriptor {
         entries: [Entry { key: "k", value }].into_iter().collect(),

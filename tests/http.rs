@@ -14,14 +14,14 @@ use serde_json::{Value, json};
 use stats_support::{Service, above, changed, limited, node, unlimited};
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle, time::timeout};
 use weir::{
-    Settings,
-    door::http::{self, Context},
+    DecisionSettings,
     limit::{HeaderNames, HeaderStyle, Modes, Period, Timestamp},
     observe::{
         Health, Stats,
         health::Reason,
         prometheus::{CONTENT_TYPE, TimeUnit},
     },
+    server::http::{self, Context},
     store::MemoryStore,
 };
 
@@ -133,7 +133,7 @@ async fn every_field_of_a_request_is_understood() {
         metadata: true,
         ..Modes::default()
     };
-    let settings = Settings { modes, ..Settings::default() };
+    let settings = DecisionSettings { modes, ..DecisionSettings::default() };
     let service = Service::with(vec![unlimited("tenant", "")], Stats::default(), settings);
     let door = door(&service).await;
     let request = json!({
@@ -189,7 +189,7 @@ async fn what_is_no_request_is_refused_with_the_reason() {
 
 #[tokio::test]
 async fn without_rules_requests_are_refused() {
-    let service = Service::empty(Stats::default(), Settings::default());
+    let service = Service::empty(Stats::default(), DecisionSettings::default());
     let answer = door(&service).await.json(ACME).await;
     assert_eq!((answer.status, answer.body.trim_end()), (400, "no rate limit configuration loaded"));
 }
@@ -282,7 +282,7 @@ async fn the_rules_are_dumped_in_their_order_as_they_are_now() {
     let quota = changed(limited("tenant", "acme", 3), |rule| {
         rule.quota_mode = true;
     });
-    let service = Service::empty(Stats::default(), Settings::default());
+    let service = Service::empty(Stats::default(), DecisionSettings::default());
     let door = debug_door(&service).await;
     let answer = door.get("/rlconfig").await;
     assert_eq!((answer.status, answer.body.as_str()), (200, ""));

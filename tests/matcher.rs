@@ -1,7 +1,9 @@
 //! The compiled matcher against an obviously right one, on random trees and requests.
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
-use weir::limit::{Domain, Entry, KeyHasher, Limit, Lookup, Node, Pattern, Period, Rule, RuleSet, Values};
+use weir::limit::{
+    Domain, Entry, KeyHasher, Limit, Lookup, Pattern, Period, Rule, RuleNode, RuleSet, Values,
+};
 
 /// Few keys and values, so that levels collide, fall through and run into each other often.
 const KEYS: [&str; 3] = ["a", "b", "a_b"];
@@ -21,20 +23,19 @@ fn rule() -> impl Strategy<Value = Option<Rule>> {
     option::of(Just(Rule::new(Limit::reference(1, Period::from_secs(1)))))
 }
 
-fn nodes() -> impl Strategy<Value = Vec<Node>> {
-    let node = |children: BoxedStrategy<Vec<Node>>| {
-        (select(&KEYS[..]), values(), rule(), children).prop_map(|(key, values, rule, children)| Node {
-            rule,
-            children,
-            ..Node::new(key, values)
-        })
-    };
+fn nodes() -> impl Strategy<Value = Vec<RuleNode>> {
+    let node =
+        |children: BoxedStrategy<Vec<RuleNode>>| {
+            (select(&KEYS[..]), values(), rule(), children).prop_map(|(key, values, rule, children)| {
+                RuleNode { rule, children, ..RuleNode::new(key, values) }
+            })
+        };
     let leaves = vec(node(Just(Vec::new()).boxed()), 0..5).boxed();
     leaves.prop_recursive(3, 60, 5, move |below| vec(node(below), 1..5).boxed())
 }
 
 /// Gives every rule a name of its own, so that two answers can be compared.
-fn name(nodes: &mut [Node], next: &mut u32) {
+fn name(nodes: &mut [RuleNode], next: &mut u32) {
     for node in nodes {
         if let Some(rule) = &mut node.rule {
             rule.name = Some(next.to_string().into());
@@ -45,7 +46,7 @@ fn name(nodes: &mut [Node], next: &mut u32) {
 }
 
 /// The words of the specification, one after the other.
-fn naive<'a>(level: &'a [Node], entries: &[(&str, &str)]) -> Option<&'a Rule> {
+fn naive<'a>(level: &'a [RuleNode], entries: &[(&str, &str)]) -> Option<&'a Rule> {
     let ((key, value), rest) = entries.split_first()?;
     let of_key = || level.iter().filter(|node| node.key == *key);
     let literal = || of_key().find(|node| node.values.patterns().any(|pattern| pattern.text() == *value));

@@ -5,8 +5,8 @@ use std::{collections::HashMap, sync::Arc, thread};
 use proptest::{collection::vec, prelude::*};
 use weir::{
     limit::{
-        Algorithm, Bucket, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Node, Override, Period,
-        Refill, Refused, Request, Rule, RuleSet, Scope, Taken, Tier, Timestamp, Unit, Values,
+        Algorithm, Bucket, Decision, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OverLimitPolicy,
+        Override, Period, Refill, Request, Rule, RuleNode, RuleSet, Scope, Tier, Timestamp, Unit, Values,
     },
     store::MemoryStore,
 };
@@ -14,7 +14,7 @@ use weir::{
 /// Rules under which every value of the key `k` has `limit` requests a minute.
 fn rules(limit: u32) -> RuleSet {
     let rule = Rule::new(Limit::reference(limit, Period::from_secs(60)));
-    let node = Node { rule: Some(rule), ..Node::new("k", Values::Any) };
+    let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
     RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random())
 }
 
@@ -30,11 +30,11 @@ fn take(
     hits: u32,
     scope: Scope,
     now: Timestamp,
-) -> Vec<Taken> {
+) -> Vec<Decision> {
     let descriptors = values.iter().map(|value| descriptor(value)).collect();
     let request = Request { domain: "d", descriptors, hits };
     let matched = Matched::new(rules, &request);
-    store.decide(&matched.asks, scope, now).into_vec()
+    store.decide(&matched.checks, scope, now).into_vec()
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_check_without_hits_makes_no_counter() {
         hits: 0,
     };
     let matched = Matched::new(&rules, &request);
-    let taken = store.decide(&matched.asks, Scope::Descriptor, Timestamp::from_secs(1));
+    let taken = store.decide(&matched.checks, Scope::Descriptor, Timestamp::from_secs(1));
     assert_eq!(taken[0].remaining, 3);
     assert_eq!(store.usage().live, 0);
 }
@@ -125,7 +125,7 @@ fn a_rule_and_an_override_of_the_same_unit_share_their_counter_and_of_another_do
         let descriptors = [Descriptor { limit, hits: Some(0), ..descriptor("v") }];
         let request = Request { domain: "d", descriptors: descriptors.into_iter().collect(), hits: 0 };
         let matched = Matched::new(&rules, &request);
-        store.decide(&matched.asks, Scope::Descriptor, now)[0].remaining
+        store.decide(&matched.checks, Scope::Descriptor, now)[0].remaining
     };
     assert_eq!(with_override(Unit::Minute), 6);
     assert_eq!(with_override(Unit::Hour), 10);
@@ -180,8 +180,9 @@ fn a_reload_keeps_the_counts_of_the_tiers_that_stay() {
             period: Period::from_secs(*seconds),
             algorithm: *algorithm,
         });
-        let rule = Rule::new(Limit::Tiers { tiers: tiers.collect(), refused: Refused::Vanish });
-        let node = Node { rule: Some(rule), ..Node::new("k", Values::Any) };
+        let rule =
+            Rule::new(Limit::Tiers { tiers: tiers.collect(), over_limit_policy: OverLimitPolicy::Ignore });
+        let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
         let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], hasher);
         take(&store, &rules, &["v"], 1, Scope::Descriptor, now)[0].remaining
     };

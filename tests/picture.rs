@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use weir::{
     config,
-    limit::{Direction, Hits, Limit, Period, Timestamp, algorithm::Counter, decide},
+    limit::{Direction, Hits, Limit, Period, Timestamp, algorithm::CounterState, decide},
 };
 
 /// Tenths of a second that are drawn.
@@ -24,14 +24,16 @@ fn line(name: &str, yaml: &str) -> String {
     let file = format!("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {yaml}\n");
     let loaded = config::parse("picture.yaml", &file).expect("the limit is right");
     let rule = loaded.domains[0].nodes[0].rule.clone().expect("there is a limit");
-    let Limit::Tiers { tiers, refused } = rule.limit else { panic!("it is limited") };
+    let Limit::Tiers { tiers, over_limit_policy } = rule.limit else { panic!("it is limited") };
 
     let start = Timestamp::from_secs(1_700_000_000);
-    let mut counters: Vec<Counter> = tiers.iter().map(|tier| Counter::unused(tier, start)).collect();
+    let mut counters: Vec<CounterState> =
+        tiers.iter().map(|tier| CounterState::unused(tier, start)).collect();
     let mut drawn = String::new();
     for tick in 0..TICKS {
         let now = start.after(Period::from_millis(100 * tick));
-        let mut ask = || !decide(&tiers, &mut counters, refused, Direction::Take, Hits(1), now).over;
+        let mut ask =
+            || !decide(&tiers, &mut counters, over_limit_policy, Direction::Take, Hits(1), now).over;
         drawn += &mark((0..offered(tick)).filter(|_| ask()).count() as u64);
     }
     format!("{name:<16} {drawn}\n")

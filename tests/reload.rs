@@ -9,9 +9,10 @@ use std::{
 };
 
 use weir::{
-    Limiter, Settings,
+    DecisionSettings, Limiter,
     limit::{
-        Descriptor, Domain, Entry, KeyHasher, Limit, Node, Period, Request, Rule, RuleSet, Timestamp, Values,
+        Descriptor, Domain, Entry, KeyHasher, Limit, Period, Request, Rule, RuleNode, RuleSet, Timestamp,
+        Values,
     },
     observe::Stats,
     store::MemoryStore,
@@ -22,7 +23,7 @@ fn generation(n: u32, hasher: KeyHasher) -> RuleSet {
     let node = |key: &str| {
         let limit = Limit::reference(1_000_000 + n, Period::from_secs(60));
         let rule = Rule { name: Some(n.to_string().into()), ..Rule::new(limit) };
-        Node { rule: Some(rule), ..Node::new(key, Values::Any) }
+        RuleNode { rule: Some(rule), ..RuleNode::new(key, Values::Any) }
     };
     RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node("a"), node("b")] }], hasher)
 }
@@ -58,8 +59,11 @@ fn ask(limiter: &Limiter<MemoryStore>) -> Told {
 #[test]
 fn an_answer_under_load_is_of_one_generation_and_no_count_is_lost() {
     let hasher = KeyHasher::random();
-    let limiter =
-        Arc::new(Limiter::new(MemoryStore::new(100), Arc::new(Stats::default()), Settings::default()));
+    let limiter = Arc::new(Limiter::new(
+        MemoryStore::new(100),
+        Arc::new(Stats::default()),
+        DecisionSettings::default(),
+    ));
     limiter.load(generation(0, hasher));
     let stop = Arc::new(AtomicBool::new(false));
     let switches = Arc::new(AtomicU32::new(0));

@@ -5,30 +5,41 @@
 use std::time::Duration;
 
 use weir::{
-    limit::{Algorithm, Ask, Bucket, Coordinating, Period, Refill, Scope, Taken, Tier, Timestamp},
-    simulate::{Figures, Instance, Outcome, Scenario, Series, Skew, chart, run},
+    limit::{
+        Algorithm, Bucket, Decision, LimitCheck, Period, Refill, RuleCoordination, Scope, Tier, Timestamp,
+    },
+    simulate::{Instance, Outcome, Scenario, Series, SimulationMetrics, Skew, chart, run},
     store::{
-        MemoryStore, Store, StoreError, Takens,
+        Decisions, MemoryStore, Store, StoreError,
         remote::{Command, Op, Remote as _, Target},
         simulated::Network,
     },
 };
 
-/// Asks the simulated store about everything.
+/// LimitChecks the simulated store about everything.
 struct Asking(Instance);
 
 impl Store for Asking {
-    async fn take(&self, asks: &[Ask<'_>], _scope: Scope, now: Timestamp) -> Result<Takens, StoreError> {
+    async fn take(
+        &self,
+        asks: &[LimitCheck<'_>],
+        _scope: Scope,
+        now: Timestamp,
+    ) -> Result<Decisions, StoreError> {
         let commands = asks.iter().map(|ask| {
             let tiers = ask.tiers().into();
-            let target = Target { path: "simulated_key_value_".into(), tiers, refused: ask.refused() };
+            let target = Target {
+                path: "simulated_key_value_".into(),
+                tiers,
+                over_limit_policy: ask.over_limit_policy(),
+            };
             Command { target: target.into(), at: now, op: Op::Take { hits: ask.hits.0 } }
         });
         let replies = self.0.remote.call(commands.collect()).await;
         let replies = replies.map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        let taken = |(ask, reply): (&Ask<'_>, _)| {
+        let taken = |(ask, reply): (&LimitCheck<'_>, _)| {
             let reply: weir::store::remote::Reply = reply;
-            Taken {
+            Decision {
                 tier: 0,
                 over: reply.granted < ask.hits.0,
                 before: ask.hits,
@@ -55,11 +66,11 @@ fn scenario(algorithm: Algorithm) -> Scenario {
 }
 
 fn asking(scenario: &Scenario) -> Outcome {
-    run(scenario, &scenario.rules(Coordinating::default()), Asking, |_| 0, |_| {}).expect("it runs")
+    run(scenario, &scenario.rules(RuleCoordination::default()), Asking, |_| 0, |_| {}).expect("it runs")
 }
 
 fn apart(scenario: &Scenario) -> Outcome {
-    let rules = scenario.rules(Coordinating::default());
+    let rules = scenario.rules(RuleCoordination::default());
     run(scenario, &rules, |_| MemoryStore::new(10), |_| 0, |_| {}).expect("it runs")
 }
 
@@ -75,7 +86,7 @@ fn one_store_for_all_keeps_the_limit_and_every_decision_waits() {
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, BUCKET] {
         let scenario = scenario(algorithm);
         let outcome = asking(&scenario);
-        let figures = Figures::of(&scenario, &outcome);
+        let figures = SimulationMetrics::of(&scenario, &outcome);
         assert!(figures.overshoot <= 0.0, "{algorithm:?}: {figures:?}");
         assert!(figures.used > 0.9, "{algorithm:?}: {figures:?}");
         assert_eq!((figures.calls, figures.waited, figures.undecided), (1.0, 1.0, 0.0));
@@ -87,17 +98,17 @@ fn one_store_for_all_keeps_the_limit_and_every_decision_waits() {
 #[test]
 fn instances_that_do_not_know_of_each_other_admit_the_limit_each() {
     let fixed = scenario(Algorithm::FixedWindow);
-    let figures = Figures::of(&fixed, &apart(&fixed));
+    let figures = SimulationMetrics::of(&fixed, &apart(&fixed));
     near(figures.overshoot, 2.0, 0.01);
     assert_eq!((figures.calls, figures.waited, figures.used), (0.0, 0.0, 1.0));
     let sliding = scenario(Algorithm::SlidingWindow);
-    near(Figures::of(&sliding, &apart(&sliding)).overshoot, 2.0, 0.05);
+    near(SimulationMetrics::of(&sliding, &apart(&sliding)).overshoot, 2.0, 0.05);
     let bucket = scenario(BUCKET);
     // three times the burst, and what flows into two further buckets during the five seconds
-    near(Figures::of(&bucket, &apart(&bucket)).overshoot, 2.0 + 2.0 * 200.0 * 5.0 / 100.0, 1.0);
+    near(SimulationMetrics::of(&bucket, &apart(&bucket)).overshoot, 2.0 + 2.0 * 200.0 * 5.0 / 100.0, 1.0);
     // a limit that is never reached is not exceeded
     let idle = Scenario { load: 0.1, ..scenario(Algorithm::FixedWindow) };
-    assert!(Figures::of(&idle, &apart(&idle)).overshoot < -0.8);
+    assert!(SimulationMetrics::of(&idle, &apart(&idle)).overshoot < -0.8);
 }
 
 #[test]
@@ -110,7 +121,7 @@ fn the_same_seed_is_the_same_simulation() {
     };
     let first = asking(&scenario);
     assert_eq!(first, asking(&scenario));
-    assert!(Figures::of(&scenario, &first).undecided > 0.001);
+    assert!(SimulationMetrics::of(&scenario, &first).undecided > 0.001);
     assert_ne!(first, asking(&Scenario { seed: 8, ..scenario }));
 }
 
@@ -118,7 +129,7 @@ fn the_same_seed_is_the_same_simulation() {
 fn progress_goes_from_none_to_all() {
     let scenario = scenario(Algorithm::FixedWindow);
     let mut told = Vec::new();
-    let rules = scenario.rules(Coordinating::default());
+    let rules = scenario.rules(RuleCoordination::default());
     run(&scenario, &rules, |_| MemoryStore::new(10), |_| 0, |done| told.push(done)).expect("it runs");
     assert!(told.is_sorted() && told[0] < 0.01 && told.last() == Some(&1.0));
 }
@@ -128,7 +139,7 @@ fn the_chart_shows_what_was_admitted_above_the_limit() {
     let scenario = scenario(Algorithm::FixedWindow);
     let way = |outcome: Outcome| {
         let series = Series::of(&scenario, &outcome, 100);
-        (Figures::of(&scenario, &outcome), series)
+        (SimulationMetrics::of(&scenario, &outcome), series)
     };
     let ((figures, series), (exact, kept)) = (way(apart(&scenario)), way(asking(&scenario)));
     assert_eq!(series.points.iter().map(|(_, admitted)| *admitted).max(), Some(600));

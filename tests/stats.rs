@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use stats_support::{Service, above, changed, descriptor, limited, node, rules, unlimited};
 use weir::{
-    Limiter, Settings,
-    limit::{Ask, Descriptor, Modes, Node, Override, Pattern, Request, Scope, Timestamp, Unit, Values},
+    DecisionSettings, Limiter,
+    limit::{
+        Descriptor, LimitCheck, Modes, Override, Pattern, Request, RuleNode, Scope, Timestamp, Unit, Values,
+    },
     observe::{
         Stats,
         prometheus::{TimeUnit, render},
         readings::Reading,
     },
-    store::{Store, StoreError, Takens},
+    store::{Decisions, Store, StoreError},
 };
 
 fn rule_stats(service: &Service, path: &str) -> [u64; 5] {
@@ -55,7 +57,7 @@ async fn a_jump_over_both_thresholds_counts_on_both_sides() {
 
 #[tokio::test]
 async fn the_near_limit_ratio_is_a_setting() {
-    let settings = Settings { near_limit_ratio: 0.5, ..Settings::default() };
+    let settings = DecisionSettings { near_limit_ratio: 0.5, ..DecisionSettings::default() };
     let service = Service::with(vec![limited("tenant", "acme", 10)], Stats::default(), settings);
     service.ask(&[("tenant", "acme")], 6).await;
     assert_eq!(rule_stats(&service, "shop.tenant_acme"), [6, 6, 1, 0, 0]);
@@ -73,7 +75,8 @@ async fn a_shadow_rule_counts_what_it_lets_through() {
 
 #[tokio::test]
 async fn global_shadow_mode_counts_requests() {
-    let settings = Settings { modes: Modes { shadow: true, ..Modes::default() }, ..Settings::default() };
+    let settings =
+        DecisionSettings { modes: Modes { shadow: true, ..Modes::default() }, ..DecisionSettings::default() };
     let service = Service::with(vec![limited("tenant", "acme", 0)], Stats::default(), settings);
     let acme = || descriptor(&[("tenant", "acme")], 1);
     service.ask_all("shop", vec![acme(), acme()]).await;
@@ -92,10 +95,10 @@ async fn hits_that_are_given_back_are_not_counted_twice() {
 
 #[tokio::test]
 async fn values_are_in_the_name_only_where_they_are_asked_for() {
-    let detailed = |node: Node| changed(node, |rule| rule.detailed_metric = true);
-    let told = |node: Node| Node { value_to_metric: true, ..node };
-    let shared = |node: Node| Node { share_threshold: true, ..node };
-    let two = |above_it: Node, leaf: Node| above(above_it, vec![leaf]);
+    let detailed = |node: RuleNode| changed(node, |rule| rule.detailed_metric = true);
+    let told = |node: RuleNode| RuleNode { value_to_metric: true, ..node };
+    let shared = |node: RuleNode| RuleNode { share_threshold: true, ..node };
+    let two = |above_it: RuleNode, leaf: RuleNode| above(above_it, vec![leaf]);
     for (rules, entries, name) in [
         (limited("tenant", "", 9), vec![("tenant", "acme")], "shop.tenant"),
         (limited("tenant", "a*", 9), vec![("tenant", "acme")], "shop.tenant_a*"),
@@ -130,7 +133,7 @@ async fn values_are_in_the_name_only_where_they_are_asked_for() {
 async fn names_are_sanitized() {
     let detailed = changed(limited("peer", "", 9), |rule| rule.detailed_metric = true);
     let values = Values::Of(vec![Pattern::new("GET"), Pattern::new("HEAD")]);
-    let service = Service::new(vec![detailed, Node { values, ..limited("method", "", 9) }]);
+    let service = Service::new(vec![detailed, RuleNode { values, ..limited("method", "", 9) }]);
     service.ask(&[("peer", "10.1.2.3:80|x")], 1).await;
     service.ask(&[("peer", "a\nshop.b:9|c")], 1).await;
     service.ask(&[("method", "HEAD")], 1).await;
@@ -153,7 +156,7 @@ async fn a_limit_that_the_caller_brings_has_a_name_of_its_own() {
 #[tokio::test]
 async fn past_the_bound_hits_count_under_the_rules_own_name() {
     let detailed = changed(limited("tenant", "", 9), |rule| rule.detailed_metric = true);
-    let service = Service::with(vec![detailed], Stats::new(2), Settings::default());
+    let service = Service::with(vec![detailed], Stats::new(2), DecisionSettings::default());
     for tenant in ["a", "b", "c", "d", "a"] {
         service.ask(&[("tenant", tenant)], 1).await;
     }
@@ -181,12 +184,12 @@ async fn what_is_not_limited_is_not_counted() {
 async fn refused_requests_are_counted_by_whose_fault_it_was() {
     struct Broken;
     impl Store for Broken {
-        async fn take(&self, _: &[Ask<'_>], _: Scope, _: Timestamp) -> Result<Takens, StoreError> {
+        async fn take(&self, _: &[LimitCheck<'_>], _: Scope, _: Timestamp) -> Result<Decisions, StoreError> {
             Err(StoreError::Unavailable("gone".to_owned()))
         }
     }
 
-    let service = Service::empty(Stats::default(), Settings::default());
+    let service = Service::empty(Stats::default(), DecisionSettings::default());
     service.ask(&[("a", "b")], 1).await;
     service.limiter.load(rules("shop", vec![limited("a", "", 1)]));
     service.ask_all("", vec![descriptor(&[("a", "b")], 1)]).await;
@@ -194,7 +197,7 @@ async fn refused_requests_are_counted_by_whose_fault_it_was() {
     assert_eq!(service.counter("ratelimit.service.call.should_rate_limit.service_error"), Some(3));
     assert_eq!(service.counter("ratelimit.service.call.should_rate_limit.redis_error"), Some(0));
 
-    let limiter = Limiter::new(Broken, Arc::clone(&service.stats), Settings::default());
+    let limiter = Limiter::new(Broken, Arc::clone(&service.stats), DecisionSettings::default());
     limiter.load(rules("shop", vec![limited("a", "", 1)]));
     let request = Request {
         domain: "shop",

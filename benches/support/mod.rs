@@ -1,15 +1,15 @@
 //! The limits whose decisions are measured.
 
 use weir::limit::{
-    Algorithm, Bucket, Direction, Hits, Period, Refill, Refused, Taken, Tier, Timestamp, algorithm::Counter,
-    decide,
+    Algorithm, Bucket, Decision, Direction, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp,
+    algorithm::CounterState, decide,
 };
 
 /// One rule's counters, in the middle of their use.
 #[derive(Clone)]
 pub(crate) struct Case {
     pub(crate) tiers: Vec<Tier>,
-    pub(crate) counters: Vec<Counter>,
+    pub(crate) counters: Vec<CounterState>,
     pub(crate) now: Timestamp,
 }
 
@@ -42,7 +42,7 @@ impl Case {
     pub(crate) fn new(name: &str) -> Self {
         let tiers = tiers(name);
         let now = Timestamp::from_secs(1_700_000_000);
-        let counters = tiers.iter().map(|tier| Counter::unused(tier, now)).collect();
+        let counters = tiers.iter().map(|tier| CounterState::unused(tier, now)).collect();
         let mut case = Self { tiers, counters, now };
         for _ in 0..1_500 {
             case.now = case.now.after(Period::from_millis(10));
@@ -52,7 +52,7 @@ impl Case {
     }
 
     /// One decision about one hit.
-    pub(crate) fn decide(&mut self) -> Taken {
-        decide(&self.tiers, &mut self.counters, Refused::Vanish, Direction::Take, Hits(1), self.now)
+    pub(crate) fn decide(&mut self) -> Decision {
+        decide(&self.tiers, &mut self.counters, OverLimitPolicy::Ignore, Direction::Take, Hits(1), self.now)
     }
 }

@@ -9,7 +9,7 @@ use super::{
     entrant::Entrant,
     machine::Machine,
     options::Options,
-    rounds::{Figures, Pace, Runner, measure},
+    rounds::{CoordinationMetrics, Pace, Runner, measure},
     table::{Row, Table},
 };
 
@@ -76,7 +76,7 @@ impl Bench<'_> {
         mut runners: Vec<Runner>,
     ) -> Result<Vec<Runner>, Fault> {
         let figures = measure(&mut runners, plan.pace, plan.warm_up, self.options.effort())?;
-        for Figures { name, errors, .. } in figures.iter().filter(|figures| figures.errors > 0) {
+        for CoordinationMetrics { name, errors, .. } in figures.iter().filter(|figures| figures.errors > 0) {
             self.table.note(&format!("{name} answered {errors} requests with an error."));
         }
         let counts = if plan.instructions && self.options.wants_instructions() && callgrind::is_here() {

@@ -155,7 +155,7 @@ impl Client {
         Ok(Outcome { requests: asked, elapsed: begun.elapsed(), latencies })
     }
 
-    /// Asks `rate` times a second, whatever the server does. What waits for room waits from the moment at which it should
+    /// LimitChecks `rate` times a second, whatever the server does. What waits for room waits from the moment at which it should
     /// have been sent.
     pub(crate) fn open(&mut self, rate: u32, time: Duration) -> Result<Outcome, Fault> {
         let begun = Instant::now();

@@ -87,7 +87,7 @@ impl Connection {
         self.in_flight
     }
 
-    /// Asks for one more thing, as of `since`. Whether there was room for it.
+    /// LimitChecks for one more thing, as of `since`. Whether there was room for it.
     pub(crate) fn ask(&mut self, requests: &mut Requests, since: Instant) -> bool {
         let data = requests.data() as u64;
         let place = self.place(self.next_stream);

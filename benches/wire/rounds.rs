@@ -46,7 +46,7 @@ struct Run {
 }
 
 /// What a server's runs come to.
-pub(crate) struct Figures {
+pub(crate) struct CoordinationMetrics {
     pub(crate) name: String,
     pub(crate) rate: f64,
     pub(crate) cpu: f64,
@@ -91,7 +91,7 @@ pub(crate) fn measure(
     pace: Pace,
     warm_up: Duration,
     effort: Effort,
-) -> Result<Vec<Figures>, Fault> {
+) -> Result<Vec<CoordinationMetrics>, Fault> {
     for runner in runners.iter_mut() {
         // caches and tables get warm, and are not measured
         runner.go(pace, effort.time / 2)?;
@@ -114,8 +114,8 @@ pub(crate) fn measure(
 }
 
 impl Runner {
-    fn figures(&self, first: &[Run]) -> Figures {
-        Figures {
+    fn figures(&self, first: &[Run]) -> CoordinationMetrics {
+        CoordinationMetrics {
             name: self.name.clone(),
             rate: median(self.runs.iter().map(|run| run.rate)),
             cpu: median(self.runs.iter().map(|run| run.cpu)),

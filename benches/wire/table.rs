@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, fs, io, path::Path, time::Duration};
 
-use super::rounds::Figures;
+use super::rounds::CoordinationMetrics;
 
 const HEAD: &str = "\
 | case | server | requests/s | CPU, µs | x | instructions | x | p50, µs | p99, µs | p99.9, µs |
@@ -15,7 +15,7 @@ const END: &str = "<!-- wire: end -->\n";
 
 /// One server in one case.
 pub(crate) struct Row {
-    pub(crate) figures: Figures,
+    pub(crate) figures: CoordinationMetrics,
     /// Instructions of a request, and how many times those of the first server that is.
     pub(crate) instructions: Option<(u64, f64)>,
 }

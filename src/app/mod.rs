@@ -3,10 +3,10 @@
 //! Start: rules, limiter, listeners, doors; so that whoever is let in finds everything there. Stop: health fails, and
 //! the doors go on for a moment; then they take no more, and what is open ends or is cut; the stats go last.
 
-mod doors;
-mod link;
 mod rules;
+mod servers;
 mod store;
+mod store_state;
 mod sweep;
 
 use std::{error::Error, fmt, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
@@ -17,16 +17,16 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use self::{doors::Doors, rules::Rules, store::StoreThread};
+use self::{rules::Rules, servers::Servers, store::StoreThread};
 use crate::{
     Limiter,
     clock::{Clock, SystemClock},
     config::{ConfigErrors, Watch},
-    door::{
+    observe::{Health, Stats, health::Reason, statsd},
+    server::{
         grpc::{self, BindError, BoundTo},
         http,
     },
-    observe::{Health, Stats, health::Reason, statsd},
     settings::{Settings, StopSettings},
     store::{AnyStore, redis::TlsError},
 };
@@ -39,7 +39,7 @@ pub struct App {
     context: Context,
     rules: Rules,
     watch: Watch,
-    doors: Doors,
+    servers: Servers,
     addresses: Addresses,
     statsd: Option<statsd::StatsdSettings>,
     health_needs_store: bool,
@@ -117,11 +117,11 @@ impl App {
         let watch = rules.watch();
         rules.load_first().await.map_err(AppError::Rules)?;
 
-        let doors = Doors::bind(&settings).await?;
-        let addresses = doors.addresses()?;
+        let servers = Servers::bind(&settings).await?;
+        let addresses = servers.addresses()?;
         let Settings { statsd, stop, redis, .. } = settings;
         let health_needs_store = redis.is_some_and(|redis| redis.health_needs_connection);
-        Ok(Self { context, rules, watch, doors, addresses, statsd, health_needs_store, stop, store_thread })
+        Ok(Self { context, rules, watch, servers, addresses, statsd, health_needs_store, stop, store_thread })
     }
 
     /// Where it listens.
@@ -141,14 +141,14 @@ impl App {
         tracing::info!(addresses = %self.addresses, "listening");
         let (closing, closed) = watch::channel(false);
         let (ending, ended) = watch::channel(false);
-        let mut doors = self.doors.open(&self.context, &closed).await?;
+        let mut servers = self.servers.open(&self.context, &closed).await?;
         let Context { limiter, clock, stats, health, .. } = self.context;
         // the last to go
         let _store_thread = self.store_thread;
         let mut helpers = JoinSet::new();
         let store = Arc::clone(&limiter);
         helpers.spawn(sweep::run(limiter, clock));
-        helpers.spawn(link::follow(Arc::clone(&store), health.clone(), self.health_needs_store));
+        helpers.spawn(store_state::follow(Arc::clone(&store), health.clone(), self.health_needs_store));
         helpers.spawn(self.rules.follow(self.watch));
         let mut reporters = JoinSet::new();
         if let Some(settings) = self.statsd {
@@ -157,7 +157,7 @@ impl App {
 
         let outcome = tokio::select! {
             () = shutdown => Ok(()),
-            ended = doors.join_next() => Err(premature(ended)),
+            ended = servers.join_next() => Err(premature(ended)),
             ended = helpers.join_next() => Err(premature(ended.map(|ended| ended.map(Ok)))),
         };
         tracing::info!("stopping");
@@ -166,7 +166,7 @@ impl App {
             sleep(self.stop.delay).await;
         }
         closing.send_replace(true);
-        drain(doors, self.stop.timeout + MARGIN).await;
+        drain(servers, self.stop.timeout + MARGIN).await;
         // no more decisions are made: what the others have to know of them goes out
         store.store().close().await;
         ending.send_replace(true);

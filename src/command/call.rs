@@ -40,7 +40,7 @@ pub struct Call {
     /// Give the hits back instead
     #[arg(long)]
     pub refund: bool,
-    /// Ask about this limit in place of the configured one, such as 10/minute
+    /// LimitCheck about this limit in place of the configured one, such as 10/minute
     #[arg(long, value_name = "N/UNIT", value_parser = parse_limit)]
     pub limit: Option<RateLimitOverride>,
     /// Print the answer as JSON

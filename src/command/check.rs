@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     config::{self, ConfigError, ConfigWarning, Options},
-    limit::Node,
+    limit::RuleNode,
 };
 
 /// Reads the rules below `dir` and writes to `out` everything that is wrong or odd, a line each, and what there is at
@@ -63,7 +63,7 @@ pub(super) fn tell(
     Ok(())
 }
 
-fn rules(nodes: &[Node]) -> usize {
+fn rules(nodes: &[RuleNode]) -> usize {
     nodes.iter().map(|node| usize::from(node.rule.is_some()) + rules(&node.children)).sum()
 }
 

@@ -8,7 +8,7 @@ use std::{
 use super::check::tell;
 use crate::{
     config::{self, Options, Place},
-    limit::{Entry, KeyHasher, Limit, Outcome, PlacedRule, Refused, RuleSet, Step, What},
+    limit::{CompiledRule, Entry, KeyHasher, Limit, Outcome, OverLimitPolicy, RuleSet, Step, What},
 };
 
 /// Reads the rules below `dir` and writes to `out` the way of a descriptor of these `entries` through those of
@@ -112,13 +112,13 @@ fn write_outcome(
     }
 }
 
-fn write_rule(placed: &PlacedRule, out: &mut impl Write) -> io::Result<()> {
+fn write_rule(placed: &CompiledRule, out: &mut impl Write) -> io::Result<()> {
     let rule = &placed.rule;
     writeln!(out, "rule {}", placed.path)?;
     writeln!(out, "  declared at {}", Place(&rule.origin))?;
     match &rule.limit {
         Limit::Unlimited => writeln!(out, "  unlimited")?,
-        Limit::Tiers { tiers, refused } => {
+        Limit::Tiers { tiers, over_limit_policy } => {
             if tiers.len() > 1 {
                 writeln!(out, "  {} tiers, all of which a request must pass:", tiers.len())?;
             }
@@ -126,8 +126,8 @@ fn write_rule(placed: &PlacedRule, out: &mut impl Write) -> io::Result<()> {
             for tier in tiers {
                 writeln!(out, "{indent}{tier}")?;
             }
-            if *refused == Refused::Vanish {
-                writeln!(out, "  requests that are refused do not count")?;
+            if *over_limit_policy == OverLimitPolicy::Ignore {
+                writeln!(out, "  requests that are rejected do not count")?;
             }
         }
     }

@@ -12,9 +12,11 @@ use clap::{Args, ValueEnum};
 
 use crate::{
     config, limit,
-    limit::{Bucket, Coordinating, Coordination, Period, Refill, Tier},
+    limit::{Bucket, Coordination, Period, Refill, RuleCoordination, Tier},
     settings,
-    simulate::{Figures, Instance, Outcome, Scenario, ScenarioError, Series, Skew, chart, run, table},
+    simulate::{
+        Instance, Outcome, Scenario, ScenarioError, Series, SimulationMetrics, Skew, chart, run, table,
+    },
     store::{
         coordinated::{self, Coordinated},
         simulated::{Network, SimulatedRemote},
@@ -156,7 +158,7 @@ pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateErr
         progress.end();
         before += part;
         let series = Series::of(&scenario, &outcome, STEPS);
-        ways.push((way.name(), Figures::of(&scenario, &outcome), series));
+        ways.push((way.name(), SimulationMetrics::of(&scenario, &outcome), series));
     }
     args.print(&scenario, &ways, out).map_err(SimulateError::Print)?;
     if let Some((path, mut file)) = svg {
@@ -197,26 +199,26 @@ impl Simulate {
 
     /// One way, on the very code that serves.
     fn run(&self, scenario: &Scenario, way: Coordination, progress: impl FnMut(f64)) -> io::Result<Outcome> {
-        let rules = scenario.rules(Coordinating { way: Some(way), ..Coordinating::default() });
+        let rules = scenario.rules(RuleCoordination { mode: Some(way), ..RuleCoordination::default() });
         let sync_interval = period(self.sync_interval);
         let make = |Instance { number, remote, clock }| -> Coordinated<SimulatedRemote> {
             let instance = format!("simulated-{number}");
-            let settings = coordinated::Settings {
+            let settings = coordinated::CoordinationSettings {
                 sync_interval,
                 early_sync: !self.no_early_sync,
                 instance,
                 max_counters: 1_024,
-                ..coordinated::Settings::default()
+                ..coordinated::CoordinationSettings::default()
             };
             Coordinated::new(remote, Arc::new(clock), settings)
         };
-        run(scenario, &rules, make, |store| store.figures().fallback.get(), progress)
+        run(scenario, &rules, make, |store| store.coordination_metrics().fallback.get(), progress)
     }
 
     fn print(
         &self,
         scenario: &Scenario,
-        ways: &[(&str, Figures, Series)],
+        ways: &[(&str, SimulationMetrics, Series)],
         out: &mut impl Write,
     ) -> io::Result<()> {
         let plural = if scenario.instances == 1 { "" } else { "s" };
@@ -232,7 +234,7 @@ impl Simulate {
              {round_trip:?} round trip, {sync_interval:?} between syncs{early}, seed {}\n",
             scenario.instances, scenario.tier, scenario.load, scenario.seed,
         )?;
-        let rows: Vec<(&str, Figures)> =
+        let rows: Vec<(&str, SimulationMetrics)> =
             ways.iter().map(|(name, figures, _)| (*name, figures.clone())).collect();
         write!(out, "{}", table(&rows))
     }

@@ -8,7 +8,7 @@ use super::{
     keys::Level,
     metadata, rate_limit, sanity,
     scalar::{Scalar, brief},
-    yaml::{Node, Position, Value},
+    yaml::{Position, Value, YamlNode},
 };
 use crate::limit::{self, Domain, Pattern, Rule, Values};
 
@@ -27,7 +27,7 @@ struct Walk<'r> {
 }
 
 /// What `root` declares. None if it names no domain; what is wrong is reported.
-pub(super) fn compile(root: Option<&Node>, report: &mut FileReport) -> Option<Declared> {
+pub(super) fn compile(root: Option<&YamlNode>, report: &mut FileReport) -> Option<Declared> {
     let no_domain = "config file cannot have empty domain";
     let Some(root) = root.filter(|root| !root.is_null()) else {
         report.error(Position::default(), no_domain);
@@ -47,12 +47,12 @@ pub(super) fn compile(root: Option<&Node>, report: &mut FileReport) -> Option<De
 // === impl Walk ===
 
 impl Walk<'_> {
-    fn descriptors(&mut self, fields: &Fields<'_>) -> Vec<limit::Node> {
+    fn descriptors(&mut self, fields: &Fields<'_>) -> Vec<limit::RuleNode> {
         fields.maps("descriptors", self.report).filter_map(|node| self.descriptor(node)).collect()
     }
 
     /// The node that `node` declares. None if it is not right, or not enabled.
-    fn descriptor(&mut self, node: &Node) -> Option<limit::Node> {
+    fn descriptor(&mut self, node: &YamlNode) -> Option<limit::RuleNode> {
         let fields = Fields::new(node, Level::Descriptor, "a descriptor", self.report)?;
         let key = fields.text("key", self.report);
         match &key {
@@ -79,7 +79,7 @@ impl Walk<'_> {
             });
         }
         self.way.pop();
-        let node = limit::Node {
+        let node = limit::RuleNode {
             key: key.to_owned(),
             values,
             share_threshold,

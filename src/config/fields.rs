@@ -6,12 +6,12 @@ use super::{
     error::FileReport,
     keys::Level,
     scalar::{Meaning, Scalar, brief},
-    yaml::{Node, Position, Value},
+    yaml::{Position, Value, YamlNode},
 };
 
 /// A mapping whose keys are those of its level.
 pub(super) struct Fields<'n> {
-    entries: &'n [(Rc<Node>, Rc<Node>)],
+    entries: &'n [(Rc<YamlNode>, Rc<YamlNode>)],
     /// Where the mapping begins.
     pub(super) at: Position,
 }
@@ -30,7 +30,7 @@ pub(super) struct Field<T> {
 
 impl<'n> Fields<'n> {
     /// The entries of `node`, which is called `name`. Reports what is no mapping, and every key that is not right.
-    pub(super) fn new(node: &'n Node, level: Level, name: &str, report: &mut FileReport) -> Option<Self> {
+    pub(super) fn new(node: &'n YamlNode, level: Level, name: &str, report: &mut FileReport) -> Option<Self> {
         let Value::Map(entries) = &node.value else {
             let (right, kind) = (level.keys().join(", "), node.kind());
             report.error(
@@ -55,8 +55,8 @@ impl<'n> Fields<'n> {
     }
 
     /// The value of `key`; none if it is null.
-    pub(super) fn get(&self, key: &str) -> Option<Field<&'n Node>> {
-        let is_it = |node: &Node| {
+    pub(super) fn get(&self, key: &str) -> Option<Field<&'n YamlNode>> {
+        let is_it = |node: &YamlNode| {
             node.scalar().is_some_and(|scalar| scalar.meaning() == Meaning::Text && scalar.text() == key)
         };
         let (key, value) = self.entries.iter().find(|(node, _)| is_it(node))?;
@@ -115,7 +115,7 @@ impl<'n> Fields<'n> {
     }
 
     /// The elements of the list `key`.
-    pub(super) fn list(&self, key: &str, report: &mut FileReport) -> &'n [Rc<Node>] {
+    pub(super) fn list(&self, key: &str, report: &mut FileReport) -> &'n [Rc<YamlNode>] {
         let Some(field) = self.get(key) else {
             return &[];
         };
@@ -131,7 +131,7 @@ impl<'n> Fields<'n> {
         &self,
         key: &str,
         report: &mut FileReport,
-    ) -> impl Iterator<Item = &'n Node> + use<'n> {
+    ) -> impl Iterator<Item = &'n YamlNode> + use<'n> {
         let items = self.list(key, report);
         for item in items.iter().filter(|item| !matches!(item.value, Value::Map(_))) {
             report.error_with(item.at, || {
@@ -151,7 +151,7 @@ impl<T> Field<T> {
     }
 }
 
-fn wrong(key: &str, right: &str, found: &Node) -> String {
+fn wrong(key: &str, right: &str, found: &YamlNode) -> String {
     let found = match &found.value {
         Value::Scalar(scalar) if scalar.meaning() == Meaning::Text => {
             format!("the text '{}'", scalar.brief())
@@ -163,13 +163,13 @@ fn wrong(key: &str, right: &str, found: &Node) -> String {
 }
 
 /// A value as the reference's messages show it, cut short.
-pub(super) fn as_go_prints(node: &Node) -> String {
+pub(super) fn as_go_prints(node: &YamlNode) -> String {
     brief(&printed(node, 0)).into_owned()
 }
 
 /// As Go's `%v` prints `node`, which is `depth` levels within what is asked for. What would be cut off is left out: an
 /// alias may stand for millions of values.
-fn printed(node: &Node, depth: usize) -> String {
+fn printed(node: &YamlNode, depth: usize) -> String {
     const DEEPEST: usize = 3;
     const MOST_PARTS: usize = 10;
     match &node.value {

@@ -6,7 +6,7 @@ use super::{
     error::FileReport,
     fields::{as_go_prints, float_as_go_prints},
     scalar::{Meaning, Scalar},
-    yaml::{Node, Position, Value},
+    yaml::{Position, Value, YamlNode},
 };
 use crate::limit::Metadata;
 
@@ -17,7 +17,7 @@ struct Misfit {
 }
 
 /// The metadata that `node` writes; none if it is empty. Reports what does not fit.
-pub(super) fn read(node: &Node, report: &mut FileReport) -> Option<Metadata> {
+pub(super) fn read(node: &YamlNode, report: &mut FileReport) -> Option<Metadata> {
     let Value::Map(entries) = &node.value else {
         let kind = node.kind();
         report.error(node.at, format!("error loading config file: 'metadata' must be a mapping, not {kind}"));
@@ -40,11 +40,11 @@ pub(super) fn read(node: &Node, report: &mut FileReport) -> Option<Metadata> {
     (!metadata.is_empty()).then_some(metadata)
 }
 
-fn misfit_key(key: &Node) -> Misfit {
+fn misfit_key(key: &YamlNode) -> Misfit {
     Misfit { at: key.at, why: "a key must be a text, a number, true or false" }
 }
 
-fn json(node: &Node) -> Result<Json, Misfit> {
+fn json(node: &YamlNode) -> Result<Json, Misfit> {
     match &node.value {
         Value::Scalar(scalar) => scalar_json(scalar, node.at),
         Value::List(items) => items.iter().map(|item| json(item)).collect::<Result<_, _>>().map(Json::Array),
@@ -59,7 +59,7 @@ fn json(node: &Node) -> Result<Json, Misfit> {
 }
 
 /// A scalar key as Go's `%v` prints it.
-fn whole_key(key: &Node) -> String {
+fn whole_key(key: &YamlNode) -> String {
     match key.scalar() {
         Some(scalar) if scalar.meaning() == Meaning::Text => scalar.text().to_owned(),
         Some(scalar) => match scalar.meaning() {

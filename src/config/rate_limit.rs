@@ -8,9 +8,9 @@ use super::{
     redundant,
     scalar::brief,
     tier::{self, BUCKET, OURS, REFERENCE},
-    yaml::{Node, Position, Value},
+    yaml::{Position, Value, YamlNode},
 };
-use crate::limit::{Coordinating, Coordination, Limit, OnStoreFailure, Refused, Tier, Unit};
+use crate::limit::{Coordination, Limit, OnStoreFailure, OverLimitPolicy, RuleCoordination, Tier, Unit};
 
 /// The keys that say how instances count together.
 const COORDINATION: [&str; 3] = ["coordination", "sync_interval", "on_store_failure"];
@@ -18,13 +18,13 @@ const COORDINATION: [&str; 3] = ["coordination", "sync_interval", "on_store_fail
 /// A `rate_limit`.
 pub(super) struct RateLimit {
     pub(super) limit: Limit,
-    pub(super) coordination: Coordinating,
+    pub(super) coordination: RuleCoordination,
     pub(super) name: Option<Box<str>>,
     pub(super) replaces: Vec<Box<str>>,
 }
 
 /// Reads `node`, whose key is at `key_at`. None if it is not right, which is reported.
-pub(super) fn read(node: &Node, key_at: Position, report: &mut FileReport) -> Option<RateLimit> {
+pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -> Option<RateLimit> {
     let fields = Fields::new(node, Level::RateLimit, "'rate_limit'", report)?;
     let name = fields.text("name", report);
     let replaces = replaces(&fields, name.map(|name| name.value), report);
@@ -37,7 +37,11 @@ pub(super) fn read(node: &Node, key_at: Position, report: &mut FileReport) -> Op
         tier::read(&fields, key_at, None, report).map(|read| Limit::Tiers {
             tiers: [read.tier].into(),
             // whoever writes as the reference does expects its counting
-            refused: if read.is_reference { Refused::Count } else { Refused::Vanish },
+            over_limit_policy: if read.is_reference {
+                OverLimitPolicy::Count
+            } else {
+                OverLimitPolicy::Ignore
+            },
         })
     };
     let coordination = coordinating(&fields, report);
@@ -45,7 +49,7 @@ pub(super) fn read(node: &Node, key_at: Position, report: &mut FileReport) -> Op
 }
 
 /// `coordination`, `sync_interval` and `on_store_failure`.
-fn coordinating(fields: &Fields<'_>, report: &mut FileReport) -> Coordinating {
+fn coordinating(fields: &Fields<'_>, report: &mut FileReport) -> RuleCoordination {
     let way = fields.text("coordination", report).and_then(|field| {
         let way = Coordination::parse(field.value);
         if way.is_none() {
@@ -76,7 +80,7 @@ fn coordinating(fields: &Fields<'_>, report: &mut FileReport) -> Coordinating {
         report
             .warn(field.key_at, format!("'sync_interval' means nothing with 'coordination: {}'", way.name()));
     }
-    Coordinating { way, sync_interval, on_store_failure }
+    RuleCoordination { mode: way, sync_interval, on_store_failure }
 }
 
 /// `tiers`, and the `algorithm` for those that name none.
@@ -109,7 +113,7 @@ fn tiers(fields: &Fields<'_>, report: &mut FileReport) -> Option<Limit> {
     }
     redundant::check(&tiers, report);
     let tiers = tiers.into_iter().map(|(tier, _)| tier).collect();
-    all_right.then_some(Limit::Tiers { tiers, refused: Refused::Vanish })
+    all_right.then_some(Limit::Tiers { tiers, over_limit_policy: OverLimitPolicy::Ignore })
 }
 
 /// Reports what makes no sense beside `unlimited: true`.

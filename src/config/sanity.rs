@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::error::{Place, Report};
-use crate::limit::{Domain, Node, Origin, Pattern, Rule, Values};
+use crate::limit::{Domain, Origin, Pattern, Rule, RuleNode, Values};
 
 /// Wildcards of one key at one level that are compared with one another. The time grows with the square; past this,
 /// nobody is told of a wildcard that comes too late.
@@ -11,7 +11,7 @@ const MOST_COMPARED: usize = 1_000;
 
 /// Reports every descriptor of `nodes`, or below, that says again for which key and value it is. `path` is the way to
 /// them.
-pub(super) fn duplicates(path: &str, nodes: &[Node], report: &mut impl FnMut(&Origin, String)) {
+pub(super) fn duplicates(path: &str, nodes: &[RuleNode], report: &mut impl FnMut(&Origin, String)) {
     let mut seen: HashMap<(&str, &str), &Origin> = HashMap::with_capacity(nodes.len());
     for node in nodes {
         for value in texts(node) {
@@ -47,19 +47,19 @@ pub(super) fn oddities(domain: &Domain, report: &mut Report) {
 }
 
 /// The texts that `node` is found by; one that is empty for the key alone.
-fn texts(node: &Node) -> impl Iterator<Item = &str> {
+fn texts(node: &RuleNode) -> impl Iterator<Item = &str> {
     let alone = (node.values == Values::Any).then_some("");
     alone.into_iter().chain(node.values.patterns().map(Pattern::text))
 }
 
-fn name(node: &Node) -> String {
+fn name(node: &RuleNode) -> String {
     match &node.values {
         Values::Any => node.key.clone(),
         values => format!("{}_{values}", node.key),
     }
 }
 
-fn each_rule<'n>(nodes: &'n [Node], look: &mut impl FnMut(&'n Rule)) {
+fn each_rule<'n>(nodes: &'n [RuleNode], look: &mut impl FnMut(&'n Rule)) {
     for node in nodes {
         node.rule.iter().for_each(&mut *look);
         each_rule(&node.children, look);
@@ -67,9 +67,9 @@ fn each_rule<'n>(nodes: &'n [Node], look: &mut impl FnMut(&'n Rule)) {
 }
 
 /// Warns of descriptors whose every value an earlier wildcard of the level takes.
-fn unreachable(nodes: &[Node], report: &mut Report) {
+fn unreachable(nodes: &[RuleNode], report: &mut Report) {
     // by key, each with the node that it is of
-    let mut wildcards: HashMap<&str, Vec<(&Pattern, &Node)>> = HashMap::new();
+    let mut wildcards: HashMap<&str, Vec<(&Pattern, &RuleNode)>> = HashMap::new();
     for node in nodes {
         let of_key = wildcards.entry(&node.key).or_default();
         of_key.extend(node.values.patterns().filter(|pattern| pattern.is_wildcard()).map(|p| (p, node)));
@@ -91,7 +91,10 @@ fn unreachable(nodes: &[Node], report: &mut Report) {
 }
 
 /// The wildcard that takes the last of `node`'s values, if wildcards that are tried earlier take them all.
-fn taker<'n>(node: &Node, wildcards: &[(&'n Pattern, &'n Node)]) -> Option<(&'n Pattern, &'n Node)> {
+fn taker<'n>(
+    node: &RuleNode,
+    wildcards: &[(&'n Pattern, &'n RuleNode)],
+) -> Option<(&'n Pattern, &'n RuleNode)> {
     let compared = &wildcards[..wildcards.len().min(MOST_COMPARED)];
     if node.values == Values::Any {
         // every wildcard is tried before the key alone, wherever it is declared
@@ -114,7 +117,10 @@ fn taker<'n>(node: &Node, wildcards: &[(&'n Pattern, &'n Node)]) -> Option<(&'n 
 ///
 /// A wildcard does exactly if it takes that text: only its own stars can have taken the NUL, which nobody has in a
 /// value, and they take anything in its place.
-fn first_to_take<'n>(sample: &str, wildcards: &[(&'n Pattern, &'n Node)]) -> Option<(&'n Pattern, &'n Node)> {
+fn first_to_take<'n>(
+    sample: &str,
+    wildcards: &[(&'n Pattern, &'n RuleNode)],
+) -> Option<(&'n Pattern, &'n RuleNode)> {
     wildcards.iter().copied().find(|(wildcard, _)| wildcard.matches(sample))
 }
 
@@ -134,7 +140,7 @@ mod tests {
             ("*", "*", true),
             ("a*", "*", false),
         ] {
-            let node = |text| Node {
+            let node = |text| RuleNode {
                 key: "k".into(),
                 values: Values::One(Pattern::new(text)),
                 share_threshold: false,

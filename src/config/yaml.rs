@@ -26,7 +26,7 @@ pub(super) struct Position {
 
 /// A value and its place. Behind a shared pointer, for an alias is the node that it stands for.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct YamlNode {
     pub(super) value: Value,
     pub(super) at: Position,
     /// How many nodes it is, with all below it.
@@ -39,9 +39,9 @@ pub(super) struct Node {
 #[derive(Debug)]
 pub(super) enum Value {
     Scalar(Scalar),
-    List(Vec<Rc<Node>>),
+    List(Vec<Rc<YamlNode>>),
     /// In the order of writing, what was merged in last. No two keys are alike.
-    Map(Vec<(Rc<Node>, Rc<Node>)>),
+    Map(Vec<(Rc<YamlNode>, Rc<YamlNode>)>),
 }
 
 /// Something that is wrong with a document.
@@ -55,7 +55,7 @@ pub(super) struct Fault {
 #[derive(Debug, Default)]
 pub(super) struct Document {
     /// None for a document without content, and after a fault that ended the reading.
-    pub(super) root: Option<Rc<Node>>,
+    pub(super) root: Option<Rc<YamlNode>>,
     /// By place.
     pub(super) faults: Vec<Fault>,
 }
@@ -106,9 +106,9 @@ impl From<&ScanError> for Fault {
     }
 }
 
-// === impl Node ===
+// === impl YamlNode ===
 
-impl Node {
+impl YamlNode {
     /// What people call it.
     pub(super) fn kind(&self) -> &'static str {
         match &self.value {
@@ -145,7 +145,7 @@ impl Node {
 }
 
 /// The size and height of what has these `parts`.
-fn measure<'a>(parts: impl IntoIterator<Item = &'a Rc<Node>>) -> (usize, usize) {
+fn measure<'a>(parts: impl IntoIterator<Item = &'a Rc<YamlNode>>) -> (usize, usize) {
     let (size, height) = parts
         .into_iter()
         .fold((0_usize, 0), |(size, height), node| (size.saturating_add(node.size), height.max(node.height)));
@@ -155,10 +155,10 @@ fn measure<'a>(parts: impl IntoIterator<Item = &'a Rc<Node>>) -> (usize, usize) 
 /// Puts events together. It keeps its own stack, so that nesting costs no stack of the process.
 #[derive(Default)]
 struct Builder {
-    root: Option<Rc<Node>>,
+    root: Option<Rc<YamlNode>>,
     open: Vec<Open>,
     /// By the parser's number. Numbers are not used twice.
-    anchors: HashMap<usize, Rc<Node>>,
+    anchors: HashMap<usize, Rc<YamlNode>>,
     nodes: usize,
     faults: Vec<Fault>,
 }
@@ -171,17 +171,17 @@ struct Open {
 }
 
 enum Parts {
-    List(Vec<Rc<Node>>),
+    List(Vec<Rc<YamlNode>>),
     Map(Entries),
 }
 
 #[derive(Default)]
 struct Entries {
-    written: Vec<(Rc<Node>, Rc<Node>)>,
+    written: Vec<(Rc<YamlNode>, Rc<YamlNode>)>,
     /// What `<<` gave, in the order of precedence.
-    merged: Vec<(Rc<Node>, Rc<Node>)>,
+    merged: Vec<(Rc<YamlNode>, Rc<YamlNode>)>,
     /// The key whose value has not come yet.
-    key: Option<Rc<Node>>,
+    key: Option<Rc<YamlNode>>,
 }
 
 // === impl Builder ===
@@ -195,7 +195,7 @@ impl Builder {
             }
             Event::Scalar(text, style, anchor, tag) => {
                 let scalar = Scalar::new(&text, is_plain(style, tag.as_deref(), at)?);
-                self.node(Rc::new(Node::leaf(scalar, at)), anchor)?;
+                self.node(Rc::new(YamlNode::leaf(scalar, at)), anchor)?;
             }
             Event::SequenceStart(_, anchor, _) => self.open(at, anchor, Parts::List(Vec::new()))?,
             Event::MappingStart(_, anchor, _) => self.open(at, anchor, Parts::Map(Entries::default()))?,
@@ -222,18 +222,18 @@ impl Builder {
             return Ok(());
         };
         let node = match parts {
-            Parts::List(items) => Node::list(items, at),
+            Parts::List(items) => YamlNode::list(items, at),
             Parts::Map(entries) => {
                 let size: usize = entries.merged.iter().map(|(key, value)| key.size + value.size).sum();
                 self.count(size, at)?;
-                Node::map(entries.finish(&mut self.faults), at)
+                YamlNode::map(entries.finish(&mut self.faults), at)
             }
         };
         self.node(Rc::new(node), anchor)
     }
 
     /// Adds a node that was just made.
-    fn node(&mut self, node: Rc<Node>, anchor: usize) -> Result<(), Fault> {
+    fn node(&mut self, node: Rc<YamlNode>, anchor: usize) -> Result<(), Fault> {
         self.count(1, node.at)?;
         if anchor != 0 {
             self.anchors.insert(anchor, Rc::clone(&node));
@@ -243,7 +243,7 @@ impl Builder {
     }
 
     /// Adds a node, which is written or referred to at `at`, where it belongs.
-    fn put(&mut self, node: Rc<Node>, at: Position) -> Result<(), Fault> {
+    fn put(&mut self, node: Rc<YamlNode>, at: Position) -> Result<(), Fault> {
         self.check_depth(node.height, at)?;
         match self.open.last_mut().map(|open| &mut open.parts) {
             Some(Parts::List(items)) => items.push(node),
@@ -291,7 +291,7 @@ fn is_plain(style: ScalarStyle, tag: Option<&Tag>, at: Position) -> Result<bool,
 // === impl Entries ===
 
 impl Entries {
-    fn add(&mut self, node: Rc<Node>) -> Result<(), Fault> {
+    fn add(&mut self, node: Rc<YamlNode>) -> Result<(), Fault> {
         let Some(key) = self.key.take() else {
             self.key = Some(node);
             return Ok(());
@@ -304,7 +304,7 @@ impl Entries {
         }
     }
 
-    fn merge(&mut self, node: &Node) -> Result<(), Fault> {
+    fn merge(&mut self, node: &YamlNode) -> Result<(), Fault> {
         match &node.value {
             Value::Map(entries) => self.merged.extend(entries.iter().cloned()),
             Value::List(maps) => {
@@ -323,7 +323,7 @@ impl Entries {
     }
 
     /// The entries: what is written goes before what is merged, and what is merged first before the rest.
-    fn finish(self, faults: &mut Vec<Fault>) -> Vec<(Rc<Node>, Rc<Node>)> {
+    fn finish(self, faults: &mut Vec<Fault>) -> Vec<(Rc<YamlNode>, Rc<YamlNode>)> {
         let mut seen: HashMap<Scalar, Position> = HashMap::with_capacity(self.written.len());
         let mut entries = Vec::with_capacity(self.written.len());
         for (key, value) in self.written {

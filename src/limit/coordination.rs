@@ -30,9 +30,9 @@ pub enum OnStoreFailure {
 
 /// What a rule says of its coordination; what it leaves out is as the settings have it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Coordinating {
+pub struct RuleCoordination {
     /// How.
-    pub way: Option<Coordination>,
+    pub mode: Option<Coordination>,
     /// How long an instance counts by itself, under [`Coordination::Interval`]. Longer than zero.
     pub sync_interval: Option<Period>,
     /// What then.
@@ -59,7 +59,7 @@ impl Coordination {
     /// The way of that name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|way| way.name() == name)
+        Self::ALL.into_iter().find(|coordination| coordination.name() == name)
     }
 }
 

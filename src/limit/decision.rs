@@ -3,14 +3,14 @@
 use smallvec::SmallVec;
 
 use super::{
-    algorithm::{Counter, Offer, Report},
-    rule::{Refused, Tier},
+    algorithm::{CounterState, Offer, Report},
+    rule::{OverLimitPolicy, Tier},
     units::{Hits, Period, Timestamp},
 };
 
 /// What came of asking one rule's counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct Decision {
     /// The tier that is reported, an index into the rule's. If over, the violated one with the longest wait; if not,
     /// the one with the lowest share left. The first on ties.
     pub tier: usize,
@@ -38,7 +38,7 @@ pub enum Direction {
 
 /// Decides about `hits` and counts them in `counters`, one for each of `tiers`.
 ///
-/// Under [`Refused::Vanish`] a request that does not fit everywhere takes nothing anywhere. To give hits back always
+/// Under [`OverLimitPolicy::Ignore`] a request that does not fit everywhere takes nothing anywhere. To give hits back always
 /// succeeds; the answer then says how things stand after it.
 ///
 /// # Panics
@@ -46,12 +46,12 @@ pub enum Direction {
 /// If there are no tiers, or not as many counters.
 pub fn decide(
     tiers: &[Tier],
-    counters: &mut [Counter],
-    refused: Refused,
+    counters: &mut [CounterState],
+    refused: OverLimitPolicy,
     direction: Direction,
     hits: Hits,
     now: Timestamp,
-) -> Taken {
+) -> Decision {
     assert!(!tiers.is_empty() && tiers.len() == counters.len());
     for (tier, counter) in tiers.iter().zip(&mut *counters) {
         if direction == Direction::GiveBack {
@@ -66,7 +66,7 @@ pub fn decide(
         tiers.iter().zip(&*counters).map(|(tier, counter)| counter.offer(tier, now, hits)).collect();
     let over = offers.iter().any(|offer| !offer.admits);
     for ((tier, counter), offer) in tiers.iter().zip(&mut *counters).zip(&offers) {
-        if !over || refused == Refused::Count {
+        if !over || refused == OverLimitPolicy::Count {
             counter.take(tier, now, hits);
         } else if !offer.admits {
             counter.refuse(tier, now);
@@ -87,14 +87,14 @@ pub fn decide(
 #[must_use]
 pub fn decided(
     tiers: &[Tier],
-    counters: &[Counter],
-    refused: Refused,
+    counters: &[CounterState],
+    refused: OverLimitPolicy,
     over: bool,
     hits: Hits,
     now: Timestamp,
-) -> Taken {
+) -> Decision {
     assert!(!tiers.is_empty() && tiers.len() == counters.len());
-    let counted = if over && refused == Refused::Vanish { Hits(0) } else { hits };
+    let counted = if over && refused == OverLimitPolicy::Ignore { Hits(0) } else { hits };
     let offers: SmallVec<[Offer; 2]> = tiers
         .iter()
         .zip(counters)
@@ -111,7 +111,13 @@ pub fn decided(
 }
 
 /// The answer to a request that is over, from the tiers that refused it.
-fn longest_wait(tiers: &[Tier], counters: &[Counter], offers: &[Offer], hits: Hits, now: Timestamp) -> Taken {
+fn longest_wait(
+    tiers: &[Tier],
+    counters: &[CounterState],
+    offers: &[Offer],
+    hits: Hits,
+    now: Timestamp,
+) -> Decision {
     let mut longest: Option<(usize, Period)> = None;
     for (i, (tier, counter)) in tiers.iter().zip(counters).enumerate() {
         if offers[i].admits {
@@ -123,7 +129,7 @@ fn longest_wait(tiers: &[Tier], counters: &[Counter], offers: &[Offer], hits: Hi
         }
     }
     let (tier, reset) = longest.unwrap_or_default();
-    Taken {
+    Decision {
         tier,
         over: true,
         before: offers[tier].used,
@@ -134,7 +140,7 @@ fn longest_wait(tiers: &[Tier], counters: &[Counter], offers: &[Offer], hits: Hi
 }
 
 /// The answer to a request that passed, from the tier that is nearest to its limit.
-fn lowest_share(tiers: &[Tier], counters: &[Counter], offers: &[Offer], now: Timestamp) -> Taken {
+fn lowest_share(tiers: &[Tier], counters: &[CounterState], offers: &[Offer], now: Timestamp) -> Decision {
     let share = |report: &Report, tier: &Tier| (u64::from(report.remaining), u64::from(tier.capacity()));
     let mut lowest = (0, counters[0].report(&tiers[0], now));
     for (i, (tier, counter)) in tiers.iter().zip(counters).enumerate().skip(1) {
@@ -146,7 +152,7 @@ fn lowest_share(tiers: &[Tier], counters: &[Counter], offers: &[Offer], now: Tim
         }
     }
     let (tier, report) = lowest;
-    Taken {
+    Decision {
         tier,
         over: false,
         before: offers[tier].used,
@@ -168,17 +174,17 @@ mod tests {
     /// Counters that nobody has used, and a way to ask them.
     struct Asked {
         tiers: Vec<Tier>,
-        counters: Vec<Counter>,
-        refused: Refused,
+        counters: Vec<CounterState>,
+        refused: OverLimitPolicy,
     }
 
     impl Asked {
-        fn new(tiers: Vec<Tier>, refused: Refused) -> Self {
-            let counters = vec![Counter::default(); tiers.len()];
+        fn new(tiers: Vec<Tier>, refused: OverLimitPolicy) -> Self {
+            let counters = vec![CounterState::default(); tiers.len()];
             Self { tiers, counters, refused }
         }
 
-        fn go(&mut self, direction: Direction, hits: u64, seconds: u64) -> Taken {
+        fn go(&mut self, direction: Direction, hits: u64, seconds: u64) -> Decision {
             let now = Timestamp::from_secs(seconds);
             decide(&self.tiers, &mut self.counters, self.refused, direction, Hits(hits), now)
         }
@@ -186,7 +192,7 @@ mod tests {
 
     #[test]
     fn refused_hits_count_in_the_references_spelling() {
-        let mut asked = Asked::new(vec![tier(3, 60)], Refused::Count);
+        let mut asked = Asked::new(vec![tier(3, 60)], OverLimitPolicy::Count);
         assert_eq!(asked.go(Direction::Take, 2, 0).remaining, 1);
         let over = asked.go(Direction::Take, 5, 0);
         assert!(over.over && over.remaining == 0 && over.before == Hits(2));
@@ -195,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_request_that_one_tier_refuses_takes_nothing_from_the_others() {
-        let mut asked = Asked::new(vec![tier(2, 10), tier(100, 3600)], Refused::Vanish);
+        let mut asked = Asked::new(vec![tier(2, 10), tier(100, 3600)], OverLimitPolicy::Ignore);
         for _ in 0..2 {
             assert!(!asked.go(Direction::Take, 1, 0).over);
         }
@@ -207,7 +213,7 @@ mod tests {
 
     #[test]
     fn the_violated_tier_with_the_longest_wait_is_reported() {
-        let mut asked = Asked::new(vec![tier(1, 10), tier(1, 60), tier(9, 3600)], Refused::Vanish);
+        let mut asked = Asked::new(vec![tier(1, 10), tier(1, 60), tier(9, 3600)], OverLimitPolicy::Ignore);
         asked.go(Direction::Take, 1, 0);
         let over = asked.go(Direction::Take, 1, 1);
         assert_eq!((over.tier, over.reset), (1, Period::from_secs(59)));
@@ -215,18 +221,18 @@ mod tests {
 
     #[test]
     fn the_tier_with_the_lowest_share_left_is_reported() {
-        let mut asked = Asked::new(vec![tier(100, 10), tier(4, 60)], Refused::Vanish);
-        let taken = asked.go(Direction::Take, 1, 0);
-        assert_eq!((taken.tier, taken.remaining), (1, 3));
+        let mut asked = Asked::new(vec![tier(100, 10), tier(4, 60)], OverLimitPolicy::Ignore);
+        let decision = asked.go(Direction::Take, 1, 0);
+        assert_eq!((decision.tier, decision.remaining), (1, 3));
     }
 
     #[test]
     fn hits_are_given_back_to_every_tier() {
-        let mut asked = Asked::new(vec![tier(5, 10), tier(5, 60)], Refused::Vanish);
+        let mut asked = Asked::new(vec![tier(5, 10), tier(5, 60)], OverLimitPolicy::Ignore);
         asked.go(Direction::Take, 4, 0);
-        let taken = asked.go(Direction::GiveBack, 3, 0);
-        assert!(!taken.over);
-        assert_eq!(taken.remaining, 4);
+        let decision = asked.go(Direction::GiveBack, 3, 0);
+        assert!(!decision.over);
+        assert_eq!(decision.remaining, 4);
         assert_eq!(asked.counters[1].used(), Hits(1));
     }
 }

@@ -1,9 +1,9 @@
 //! Why a descriptor matches the rule that it does, or none.
 
 use super::{
+    compiled_rule::CompiledRule,
     descriptor::Entry,
     matcher::{Because, Branch, RuleSet},
-    placed::PlacedRule,
     rule::Origin,
 };
 
@@ -57,7 +57,7 @@ pub enum What<'a> {
 #[derive(Debug)]
 pub enum Outcome<'a> {
     /// At a rule.
-    Rule(&'a PlacedRule),
+    Rule(&'a CompiledRule),
     /// There are no rules for the domain. These are the domains that there are, by name.
     UnknownDomain(Vec<&'a str>),
     /// It has no entries, and matches nothing.
@@ -134,9 +134,13 @@ impl Branch {
             }
         }
         ways.push((What::KeyAlone, Because::KeyAlone));
-        let end = ways.iter().position(|(_, way)| Some(*way) == because).map_or(ways.len(), |i| i + 1);
-        let tried = ways.into_iter().take(end).map(|(what, way)| {
-            let origin = taken.filter(|(_, because)| *because == way).map(|(branch, _)| &branch.origin);
+        let end = ways
+            .iter()
+            .position(|(_, coordination)| Some(*coordination) == because)
+            .map_or(ways.len(), |i| i + 1);
+        let tried = ways.into_iter().take(end).map(|(what, coordination)| {
+            let origin =
+                taken.filter(|(_, because)| *because == coordination).map(|(branch, _)| &branch.origin);
             Tried { what, origin }
         });
         let mut others = if taken.is_none() { self.ways_down(entry.key) } else { Vec::new() };
@@ -151,7 +155,8 @@ impl Branch {
         let literals = self.literals.keys().map(|edge| (edge.key.as_str(), edge.value.as_str()));
         let keys = self.any.keys().map(|key| (key.as_str(), ""));
         let name = |(key, value)| Entry { key, value }.step();
-        let mut ways: Vec<_> = literals.chain(keys).map(|way| (way.0 != key, name(way))).collect();
+        let mut ways: Vec<_> =
+            literals.chain(keys).map(|coordination| (coordination.0 != key, name(coordination))).collect();
         ways.sort_unstable();
         ways
     }

@@ -110,17 +110,17 @@ impl Told<'_, '_> {
     fn ietf(&self) -> Vec<Header<'static>> {
         let (mut policies, mut limits) = (String::new(), String::new());
         for (plan, status) in self.matched.plans.iter().zip(self.statuses) {
-            let (Plan::Limited(ask), Some(current)) = (plan, status.limit) else {
+            let (Plan::Limited(check), Some(current)) = (plan, status.limit) else {
                 continue;
             };
-            let ask = &self.matched.asks[*ask];
-            let name = match (ask.rule.name(), &ask.rule) {
+            let check = &self.matched.checks[*check];
+            let name = match (check.rule.name(), &check.rule) {
                 (Some(name), _) => name.to_string(),
-                (None, RuleRef::Placed(placed)) => placed.path.to_string(),
+                (None, RuleRef::Compiled(compiled_rule)) => compiled_rule.path.to_string(),
                 (None, RuleRef::Override(_)) => "override".to_owned(),
             };
-            let several = ask.tiers().len() > 1;
-            for tier in ask.tiers() {
+            let several = check.tiers().len() > 1;
+            for tier in check.tiers() {
                 item(&mut policies, &policy_name(&name, tier, several), &policy(tier));
             }
             let left = format!(";r={};t={}", status.remaining, seconds(status.reset));
@@ -143,8 +143,8 @@ impl Told<'_, '_> {
         }
         let waits = |quota: bool| {
             self.matched.plans.iter().zip(self.statuses).filter_map(move |(plan, status)| match plan {
-                Plan::Limited(ask) if status.code == Code::OverLimit => {
-                    let is_quota = self.all_quotas || self.matched.asks[*ask].rule.quota_mode();
+                Plan::Limited(check) if status.code == Code::OverLimit => {
+                    let is_quota = self.all_quotas || self.matched.checks[*check].rule.quota_mode();
                     (is_quota == quota).then_some(status.reset?)
                 }
                 _ => None,

@@ -3,13 +3,13 @@
 use smallvec::SmallVec;
 
 use super::{
+    compiled_rule::{CompiledRule, RuleId},
     coordination::Coordination,
     decision::Direction,
     descriptor::{Descriptor, Entry, Request},
     key::CounterKey,
     matcher::RuleSet,
-    placed::{PlacedRule, RuleId},
-    rule::{Limit, Refused, Rule, Tier},
+    rule::{Limit, OverLimitPolicy, Rule, Tier},
     units::Hits,
 };
 
@@ -19,7 +19,7 @@ pub struct Matched<'a> {
     /// One for each descriptor, in the request's order.
     pub plans: SmallVec<[Plan<'a>; 2]>,
     /// What is to be counted, in the request's order.
-    pub asks: SmallVec<[Ask<'a>; 2]>,
+    pub checks: SmallVec<[LimitCheck<'a>; 2]>,
     /// There are no rules for the request's domain.
     pub unknown_domain: bool,
 }
@@ -30,17 +30,17 @@ pub enum Plan<'a> {
     /// It passes: no rule is for it, or the rule has no limit or was replaced.
     Free,
     /// It passes: its rule says so.
-    Unlimited(&'a PlacedRule),
+    Unlimited(&'a CompiledRule),
     /// It passes if this ask of [`Matched::asks`] does.
     Limited(usize),
 }
 
 /// A question to a store: may these hits pass?
 #[derive(Debug)]
-pub struct Ask<'a> {
+pub struct LimitCheck<'a> {
     /// The rule that is asked about.
     pub rule: RuleRef<'a>,
-    /// Names the counter to stores that speak in names, together with `entries` and [`Ask::shared`].
+    /// Names the counter to stores that speak in names, together with `entries` and [`LimitCheck::shared`].
     pub domain: &'a str,
     /// The entries of the descriptor.
     pub entries: &'a [Entry<'a>],
@@ -67,7 +67,7 @@ pub enum Scope {
 #[derive(Debug)]
 pub enum RuleRef<'a> {
     /// Of the configuration.
-    Placed(&'a PlacedRule),
+    Compiled(&'a CompiledRule),
     /// Of the request.
     Override(Box<Rule>),
 }
@@ -81,13 +81,13 @@ impl<'a> Matched<'a> {
         Self::meeting(rules, request, |_| {})
     }
 
-    /// The same; `met` is told of each rule's [`PlacedRule::index`] before the rule itself is looked at, so that whoever has
+    /// The same; `met` is told of each rule's [`CompiledRule::index`] before the rule itself is looked at, so that whoever has
     /// something beside it can have that fetched from memory meanwhile.
     #[must_use]
     pub fn meeting(rules: &'a RuleSet, request: &'a Request<'_>, met: impl Fn(usize)) -> Self {
         let mut matched = Self {
             plans: SmallVec::new(),
-            asks: SmallVec::new(),
+            checks: SmallVec::new(),
             unknown_domain: !rules.has_domain(request.domain),
         };
         let mut found: SmallVec<[Option<RuleRef<'a>>; 2]> = request
@@ -113,13 +113,15 @@ impl<'a> Matched<'a> {
         let entries = &descriptor.entries;
         let key = match &rule {
             None => return Plan::Free,
-            Some(RuleRef::Placed(placed)) if placed.limit == Limit::Unlimited => {
-                return Plan::Unlimited(placed);
+            Some(RuleRef::Compiled(compiled_rule)) if compiled_rule.limit == Limit::Unlimited => {
+                return Plan::Unlimited(compiled_rule);
             }
-            Some(RuleRef::Placed(placed)) => rules.counter_key(placed, request.domain, entries),
+            Some(RuleRef::Compiled(compiled_rule)) => {
+                rules.counter_key(compiled_rule, request.domain, entries)
+            }
             Some(RuleRef::Override(_)) => rules.override_key(request.domain, entries),
         };
-        self.asks.extend(rule.map(|rule| Ask {
+        self.checks.extend(rule.map(|rule| LimitCheck {
             rule,
             domain: request.domain,
             entries,
@@ -127,7 +129,7 @@ impl<'a> Matched<'a> {
             hits: request.hits_of(descriptor),
             direction: if descriptor.refund { Direction::GiveBack } else { Direction::Take },
         }));
-        Plan::Limited(self.asks.len() - 1)
+        Plan::Limited(self.checks.len() - 1)
     }
 }
 
@@ -143,7 +145,7 @@ fn find<'a>(
     }
     let index = rules.find_index(domain, &descriptor.entries).ok()?;
     met(index);
-    Some(RuleRef::Placed(&rules.rules()[index]))
+    Some(RuleRef::Compiled(&rules.rules()[index]))
 }
 
 /// Takes out every rule that another of the request, wherever it stands, replaces. An unlimited rule replaces too,
@@ -165,9 +167,9 @@ fn take_out_replaced(found: &mut [Option<RuleRef<'_>>]) {
     }
 }
 
-// === impl Ask ===
+// === impl LimitCheck ===
 
-impl Ask<'_> {
+impl LimitCheck<'_> {
     /// The tiers that must let it pass; at least one.
     #[must_use]
     pub fn tiers(&self) -> &[Tier] {
@@ -176,19 +178,19 @@ impl Ask<'_> {
 
     /// What becomes of its hits if they are refused.
     #[must_use]
-    pub fn refused(&self) -> Refused {
+    pub fn over_limit_policy(&self) -> OverLimitPolicy {
         match self.rule.limit() {
-            Limit::Tiers { refused, .. } => *refused,
-            Limit::Unlimited => Refused::Vanish,
+            Limit::Tiers { over_limit_policy, .. } => *over_limit_policy,
+            Limit::Unlimited => OverLimitPolicy::Ignore,
         }
     }
 
-    /// What becomes of its hits if they are refused, where a refusal reaches as far as `scope`.
+    /// What becomes of its hits if they are over_limit_policy, where a refusal reaches as far as `scope`.
     #[must_use]
-    pub fn refused_in(&self, scope: Scope) -> Refused {
+    pub fn over_limit_policy_in(&self, scope: Scope) -> OverLimitPolicy {
         match scope {
-            Scope::Descriptor => self.refused(),
-            Scope::Request => Refused::Vanish,
+            Scope::Descriptor => self.over_limit_policy(),
+            Scope::Request => OverLimitPolicy::Ignore,
         }
     }
 
@@ -196,7 +198,7 @@ impl Ask<'_> {
     #[must_use]
     pub fn shared(&self, i: usize) -> Option<&str> {
         match &self.rule {
-            RuleRef::Placed(placed) => placed.shared(i),
+            RuleRef::Compiled(compiled_rule) => compiled_rule.shared(i),
             RuleRef::Override(_) => None,
         }
     }
@@ -209,7 +211,7 @@ impl RuleRef<'_> {
     #[must_use]
     pub fn limit(&self) -> &Limit {
         match self {
-            Self::Placed(placed) => &placed.limit,
+            Self::Compiled(compiled_rule) => &compiled_rule.limit,
             Self::Override(rule) => &rule.limit,
         }
     }
@@ -218,7 +220,7 @@ impl RuleRef<'_> {
     #[must_use]
     pub fn shadow_mode(&self) -> bool {
         match self {
-            Self::Placed(placed) => placed.shadow_mode,
+            Self::Compiled(compiled_rule) => compiled_rule.shadow_mode,
             Self::Override(rule) => rule.shadow_mode,
         }
     }
@@ -227,7 +229,7 @@ impl RuleRef<'_> {
     #[must_use]
     pub fn quota_mode(&self) -> bool {
         match self {
-            Self::Placed(placed) => placed.quota_mode,
+            Self::Compiled(compiled_rule) => compiled_rule.quota_mode,
             Self::Override(rule) => rule.quota_mode,
         }
     }
@@ -236,17 +238,17 @@ impl RuleRef<'_> {
     #[must_use]
     pub fn id(&self) -> Option<RuleId> {
         match self {
-            Self::Placed(placed) => Some(placed.id()),
+            Self::Compiled(compiled_rule) => Some(compiled_rule.id()),
             Self::Override(_) => None,
         }
     }
 
     /// How its counts are kept together, if it says so.
     #[must_use]
-    pub fn way(&self) -> Option<Coordination> {
+    pub fn coordination(&self) -> Option<Coordination> {
         match self {
-            Self::Placed(placed) => placed.way,
-            Self::Override(rule) => rule.coordination.way,
+            Self::Compiled(compiled_rule) => compiled_rule.coordination,
+            Self::Override(rule) => rule.coordination.mode,
         }
     }
 
@@ -254,14 +256,14 @@ impl RuleRef<'_> {
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         match self {
-            Self::Placed(placed) => placed.name(),
+            Self::Compiled(compiled_rule) => compiled_rule.name(),
             Self::Override(rule) => rule.name.as_deref(),
         }
     }
 
     fn replaces(&self) -> &[Box<str>] {
         match self {
-            Self::Placed(placed) => placed.replaces(),
+            Self::Compiled(compiled_rule) => compiled_rule.replaces(),
             Self::Override(rule) => &rule.replaces,
         }
     }
@@ -270,7 +272,7 @@ impl RuleRef<'_> {
     #[must_use]
     pub fn get(&self) -> &Rule {
         match self {
-            Self::Placed(placed) => &placed.rule,
+            Self::Compiled(compiled_rule) => &compiled_rule.rule,
             Self::Override(rule) => rule,
         }
     }

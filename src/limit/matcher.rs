@@ -16,11 +16,11 @@ use std::{
 use hashbrown::{Equivalent, HashMap};
 
 use super::{
+    compiled_rule::{CompiledRule, Level, RuleId},
     descriptor::Entry,
     key::{CounterKey, KeyHasher},
     pattern::{Pattern, Values},
-    placed::{Level, PlacedRule, RuleId},
-    rule::{Domain, Node, Origin},
+    rule::{Domain, Origin, RuleNode},
     text::Text,
 };
 
@@ -33,7 +33,7 @@ pub struct RuleSet {
     /// For each of the nodes the rule of a descriptor that ends there, an index into `rules`. Beside the nodes, so that the
     /// last step of a look-up touches four bytes in the place of a node: among thousands of rules most are in no cache.
     ends: Vec<Option<u32>>,
-    rules: Vec<PlacedRule>,
+    rules: Vec<CompiledRule>,
     hasher: KeyHasher,
     /// Which one it is of all sets that this process has had.
     number: NonZeroU32,
@@ -69,7 +69,7 @@ pub enum Lookup<'a> {
     /// The domain is known, but no rule is for this descriptor.
     NoRule,
     /// This one is.
-    Rule(&'a PlacedRule),
+    Rule(&'a CompiledRule),
 }
 
 // === impl RuleSet ===
@@ -102,20 +102,26 @@ impl RuleSet {
         self.nodes.len() - 1
     }
 
-    fn add_nodes(&mut self, parent: NodeId, nodes: &[Node], domain: &Arc<str>, way: &mut Vec<Level>) {
+    fn add_nodes(
+        &mut self,
+        parent: NodeId,
+        nodes: &[RuleNode],
+        domain: &Arc<str>,
+        coordination: &mut Vec<Level>,
+    ) {
         for node in nodes {
-            way.push(Level::of(node));
+            coordination.push(Level::of(node));
             let id = self.add_branch(Branch { origin: node.origin.clone(), ..Branch::default() });
             self.nodes[parent].lead(node, id);
             if let Some(rule) = &node.rule {
                 // files are bounded far below that many
                 let index = u32::try_from(self.rules.len()).unwrap_or(u32::MAX);
                 let rule_id = RuleId { set: self.number, index };
-                self.rules.push(PlacedRule::new(rule.clone(), rule_id, domain, way, &self.hasher));
+                self.rules.push(CompiledRule::new(rule.clone(), rule_id, domain, coordination, &self.hasher));
                 self.ends[id] = Some(index);
             }
-            self.add_nodes(id, &node.children, domain, way);
-            way.pop();
+            self.add_nodes(id, &node.children, domain, coordination);
+            coordination.pop();
         }
     }
 
@@ -128,7 +134,7 @@ impl RuleSet {
         }
     }
 
-    /// The [`PlacedRule::index`] of that rule, which is not looked at; or why there is none.
+    /// The [`CompiledRule::index`] of that rule, which is not looked at; or why there is none.
     pub(super) fn find_index(&self, domain: &str, entries: &[Entry<'_>]) -> Result<usize, Lookup<'_>> {
         let Some(&root) = self.domains.get(domain) else {
             return Err(Lookup::UnknownDomain);
@@ -144,7 +150,7 @@ impl RuleSet {
     }
 
     /// The rule of a descriptor that ends at `node`.
-    pub(super) fn rule_at(&self, node: NodeId) -> Option<&PlacedRule> {
+    pub(super) fn rule_at(&self, node: NodeId) -> Option<&CompiledRule> {
         self.ends[node].map(|rule| &self.rules[rule as usize])
     }
 
@@ -160,9 +166,9 @@ impl RuleSet {
         self.domains.is_empty()
     }
 
-    /// Every rule, in the order of declaration; each has its place as its [`PlacedRule::index`].
+    /// Every rule, in the order of declaration; each has its place as its [`CompiledRule::index`].
     #[must_use]
-    pub fn rules(&self) -> &[PlacedRule] {
+    pub fn rules(&self) -> &[CompiledRule] {
         &self.rules
     }
 
@@ -174,8 +180,8 @@ impl RuleSet {
 
     /// The key under which `rule`, which is one of this set and of `domain`, counts a descriptor of `entries`.
     #[must_use]
-    pub fn counter_key(&self, rule: &PlacedRule, domain: &str, entries: &[Entry<'_>]) -> CounterKey {
-        rule.sole_key().unwrap_or_else(|| self.hasher.key(domain, entries, |i| rule.shared(i)))
+    pub fn counter_key(&self, rule: &CompiledRule, domain: &str, entries: &[Entry<'_>]) -> CounterKey {
+        rule.static_key().unwrap_or_else(|| self.hasher.key(domain, entries, |i| rule.shared(i)))
     }
 }
 
@@ -192,7 +198,7 @@ pub(super) enum Because {
 
 impl Branch {
     /// Lets `node`'s values lead to `id`.
-    fn lead(&mut self, node: &Node, id: NodeId) {
+    fn lead(&mut self, node: &RuleNode, id: NodeId) {
         let key = || node.key.as_str().into();
         if node.values == Values::Any {
             self.any.entry(key()).or_insert(id);

@@ -1,6 +1,7 @@
 //! The pure core: what is asked, what the rules say, and how much is admitted. No tokio, no I/O, no clock.
 
 pub mod algorithm;
+mod compiled_rule;
 mod coordination;
 mod decision;
 mod descriptor;
@@ -10,7 +11,6 @@ mod key;
 mod matched;
 mod matcher;
 mod pattern;
-mod placed;
 mod rule;
 mod tally;
 mod text;
@@ -18,17 +18,17 @@ mod units;
 mod verdict;
 
 pub use algorithm::{Algorithm, Bucket, Refill};
-pub use coordination::{Coordinating, Coordination, OnStoreFailure};
-pub use decision::{Direction, Taken, decide, decided};
+pub use compiled_rule::{CompiledRule, Details, Level, RuleId, RulePath};
+pub use coordination::{Coordination, OnStoreFailure, RuleCoordination};
+pub use decision::{Decision, Direction, decide, decided};
 pub use descriptor::{Descriptor, Entry, Override, Request};
 pub use explain::{Explanation, Outcome, Step, Tried, What};
 pub use headers::{Header, HeaderNames, HeaderStyle};
 pub use key::{CounterKey, KeyHasher};
-pub use matched::{Ask, Matched, Plan, RuleRef, Scope};
+pub use matched::{LimitCheck, Matched, Plan, RuleRef, Scope};
 pub use matcher::{Lookup, RuleSet};
 pub use pattern::{Pattern, Values};
-pub use placed::{Details, Level, PlacedRule, RuleId, RulePath};
-pub use rule::{Domain, Limit, Metadata, Node, Origin, Refused, Rule, Tier, Tiers};
+pub use rule::{Domain, Limit, Metadata, Origin, OverLimitPolicy, Rule, RuleNode, Tier, Tiers};
 pub use tally::Tally;
 pub use units::{Hits, NANOS_PER_SECOND, Period, Timestamp, Unit};
 pub use verdict::{Code, CurrentLimit, Modes, Status, Verdict};

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{
     algorithm::{Algorithm, Bucket, Refill},
-    coordination::Coordinating,
+    coordination::RuleCoordination,
     descriptor::Override,
     pattern::Values,
     units::{Period, Unit},
@@ -22,12 +22,12 @@ pub struct Domain {
     /// Its name; not empty.
     pub name: String,
     /// The first level, in the order of declaration: wildcards are tried in it.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<RuleNode>,
 }
 
 /// One level of the tree: a key, the values that it takes, and what lies below.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub struct RuleNode {
     /// The key that an entry must have; not empty.
     pub key: String,
     /// The values that an entry may have.
@@ -39,7 +39,7 @@ pub struct Node {
     /// The limit for a descriptor that ends here. Without one, such a descriptor passes freely.
     pub rule: Option<Rule>,
     /// The next level.
-    pub children: Vec<Node>,
+    pub children: Vec<RuleNode>,
     /// Where it was declared.
     pub origin: Origin,
 }
@@ -50,7 +50,7 @@ pub struct Rule {
     /// What is admitted.
     pub limit: Limit,
     /// How its counts are kept together over instances.
-    pub coordination: Coordinating,
+    pub coordination: RuleCoordination,
     /// What a user calls it; answers carry it, and `replaces` refers to it.
     pub name: Option<Box<str>>,
     /// Names of rules that do not count where this one matches too.
@@ -80,17 +80,17 @@ pub enum Limit {
         /// The limits, in the order of declaration.
         tiers: Tiers,
         /// What becomes of hits that are refused.
-        refused: Refused,
+        over_limit_policy: OverLimitPolicy,
     },
 }
 
 /// Whether hits that are refused count all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum OverLimitPolicy {
     /// They do: the reference's way, for rules in the reference's spelling, which have one tier.
     Count,
     /// They do not: nothing is taken from any tier unless all of them admit the request.
-    Vanish,
+    Ignore,
 }
 
 /// One limit: `requests` in each `period`.
@@ -115,9 +115,9 @@ pub struct Origin {
     pub column: u32,
 }
 
-// === impl Node ===
+// === impl RuleNode ===
 
-impl Node {
+impl RuleNode {
     /// A node that is nothing but its key and values: without a rule, children or place.
     #[must_use]
     pub fn new(key: &str, values: Values) -> Self {
@@ -141,7 +141,7 @@ impl Rule {
     pub fn new(limit: Limit) -> Self {
         Self {
             limit,
-            coordination: Coordinating::default(),
+            coordination: RuleCoordination::default(),
             name: None,
             replaces: Vec::new(),
             shadow_mode: false,
@@ -182,7 +182,7 @@ impl Limit {
     pub fn reference(requests: u32, period: Period) -> Self {
         Self::Tiers {
             tiers: smallvec![Tier { requests, period, algorithm: Algorithm::FixedWindow }],
-            refused: Refused::Count,
+            over_limit_policy: OverLimitPolicy::Count,
         }
     }
 }

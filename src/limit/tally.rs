@@ -1,6 +1,6 @@
 //! How a request's hits divide over the stats of its rule.
 
-use super::{decision::Taken, rule::Refused, units::Hits};
+use super::{decision::Decision, rule::OverLimitPolicy, units::Hits};
 
 /// Hits by how they fared, after the reference: hits that straddle a threshold are split in proportion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,16 +17,22 @@ impl Tally {
     /// The tally of `hits`, which were counted as `taken` against a limit of `limit`, with the near-limit threshold at
     /// floor(`limit` * `near_ratio`).
     #[must_use]
-    pub fn of(taken: &Taken, limit: u32, refused: Refused, hits: Hits, near_ratio: f32) -> Self {
-        let (before, after) = (taken.before.0, taken.before.plus(hits).0);
+    pub fn of(
+        decision: &Decision,
+        limit: u32,
+        refused: OverLimitPolicy,
+        hits: Hits,
+        near_ratio: f32,
+    ) -> Self {
+        let (before, after) = (decision.before.0, decision.before.plus(hits).0);
         let near = near_threshold(limit, near_ratio);
         let limit = u64::from(limit);
         let all = hits.0;
-        if !taken.over {
+        if !decision.over {
             let near_limit = after.saturating_sub(near.max(before));
             return Self { over_limit: 0, near_limit, within_limit: all };
         }
-        if refused == Refused::Vanish || taken.cached || before >= limit {
+        if refused == OverLimitPolicy::Ignore || decision.cached || before >= limit {
             return Self { over_limit: all, ..Self::default() };
         }
         Self {
@@ -53,8 +59,8 @@ mod tests {
     use super::*;
     use crate::limit::units::Period;
 
-    fn tally(before: u64, hits: u64, over: bool, refused: Refused) -> Tally {
-        let taken = Taken {
+    fn tally(before: u64, hits: u64, over: bool, refused: OverLimitPolicy) -> Tally {
+        let decision = Decision {
             tier: 0,
             over,
             before: Hits(before),
@@ -62,23 +68,23 @@ mod tests {
             reset: Period::default(),
             cached: false,
         };
-        Tally::of(&taken, 10, refused, Hits(hits), 0.8)
+        Tally::of(&decision, 10, refused, Hits(hits), 0.8)
     }
 
     #[test]
     fn hits_that_straddle_a_threshold_are_split() {
         let split = |over_limit, near_limit, within_limit| Tally { over_limit, near_limit, within_limit };
         // the near-limit threshold is 8
-        assert_eq!(tally(0, 8, false, Refused::Count), split(0, 0, 8));
-        assert_eq!(tally(6, 3, false, Refused::Count), split(0, 1, 3));
-        assert_eq!(tally(8, 2, false, Refused::Count), split(0, 2, 2));
-        assert_eq!(tally(5, 10, true, Refused::Count), split(5, 2, 0));
-        assert_eq!(tally(9, 3, true, Refused::Count), split(2, 1, 0));
-        assert_eq!(tally(10, 3, true, Refused::Count), split(3, 0, 0));
+        assert_eq!(tally(0, 8, false, OverLimitPolicy::Count), split(0, 0, 8));
+        assert_eq!(tally(6, 3, false, OverLimitPolicy::Count), split(0, 1, 3));
+        assert_eq!(tally(8, 2, false, OverLimitPolicy::Count), split(0, 2, 2));
+        assert_eq!(tally(5, 10, true, OverLimitPolicy::Count), split(5, 2, 0));
+        assert_eq!(tally(9, 3, true, OverLimitPolicy::Count), split(2, 1, 0));
+        assert_eq!(tally(10, 3, true, OverLimitPolicy::Count), split(3, 0, 0));
     }
 
     #[test]
     fn where_refused_hits_vanish_all_of_them_were_over() {
-        assert_eq!(tally(9, 3, true, Refused::Vanish).over_limit, 3);
+        assert_eq!(tally(9, 3, true, OverLimitPolicy::Ignore).over_limit, 3);
     }
 }

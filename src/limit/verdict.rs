@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 use smallvec::SmallVec;
 
 use super::{
-    decision::Taken,
+    decision::Decision,
     descriptor::{Descriptor, Request},
     headers::{Header, HeaderStyle, Told},
-    matched::{Ask, Matched, Plan},
-    rule::{Metadata, Refused, Tier},
+    matched::{LimitCheck, Matched, Plan},
+    rule::{Metadata, OverLimitPolicy, Tier},
     units::Period,
 };
 
@@ -45,7 +45,7 @@ pub struct Status<'a> {
     pub limit: Option<CurrentLimit<'a>>,
     /// Requests that would still be admitted; 2^32-1 where there is no limit to them, 0 where nothing was counted.
     pub remaining: u32,
-    /// With a limit: as [`Taken::reset`].
+    /// With a limit: as [`Decision::reset`].
     pub reset: Option<Period>,
 }
 
@@ -76,14 +76,19 @@ pub struct Modes {
 impl<'a> Verdict<'a> {
     /// The answer to `request`, which met the rules of `matched` and was counted as `taken`, one for each of its asks.
     #[must_use]
-    pub fn new(request: &Request<'_>, matched: &'a Matched<'_>, taken: &[Taken], modes: &'a Modes) -> Self {
+    pub fn new(
+        request: &Request<'_>,
+        matched: &'a Matched<'_>,
+        decision: &[Decision],
+        modes: &'a Modes,
+    ) -> Self {
         let statuses: SmallVec<[Status<'a>; 2]> = matched
             .plans
             .iter()
             .map(|plan| match plan {
                 Plan::Free => Status::free(),
                 Plan::Unlimited(_) => Status::unlimited(),
-                Plan::Limited(i) => Status::counted(&matched.asks[*i], &taken[*i]),
+                Plan::Limited(i) => Status::counted(&matched.checks[*i], &decision[*i]),
             })
             .collect();
         let tally = Tally::of(matched, &statuses, modes);
@@ -122,7 +127,7 @@ impl Tally {
             let quota = match plan {
                 Plan::Unlimited(_) => continue,
                 Plan::Free => modes.quota,
-                Plan::Limited(ask) => modes.quota || matched.asks[*ask].rule.quota_mode(),
+                Plan::Limited(check) => modes.quota || matched.checks[*check].rule.quota_mode(),
             };
             if quota {
                 quotas += 1;
@@ -151,17 +156,17 @@ impl<'a> Status<'a> {
         Self { code: Code::Ok, limit: None, remaining: u32::MAX, reset: None }
     }
 
-    fn counted(ask: &'a Ask<'_>, taken: &Taken) -> Self {
-        let rule = &ask.rule;
+    fn counted(check: &'a LimitCheck<'_>, decision: &Decision) -> Self {
+        let rule = &check.rule;
         Self {
-            code: if taken.over && !rule.shadow_mode() { Code::OverLimit } else { Code::Ok },
-            limit: Some(CurrentLimit { name: rule.name(), tier: &ask.tiers()[taken.tier] }),
-            remaining: match ask.refused() {
+            code: if decision.over && !rule.shadow_mode() { Code::OverLimit } else { Code::Ok },
+            limit: Some(CurrentLimit { name: rule.name(), tier: &check.tiers()[decision.tier] }),
+            remaining: match check.over_limit_policy() {
                 // the reference says so, even where fewer hits would have fitted
-                Refused::Count if taken.over => 0,
-                _ => taken.remaining,
+                OverLimitPolicy::Count if decision.over => 0,
+                _ => decision.remaining,
             },
-            reset: Some(taken.reset),
+            reset: Some(decision.reset),
         }
     }
 }
@@ -177,8 +182,8 @@ fn describe(request: &Request<'_>, matched: &Matched<'_>, statuses: &[Status<'_>
     }
     let mut passed = Metadata::new();
     for (plan, status) in matched.plans.iter().zip(statuses) {
-        if let (Plan::Limited(ask), Code::Ok) = (plan, status.code)
-            && let Some(more) = &matched.asks[*ask].rule.get().metadata
+        if let (Plan::Limited(check), Code::Ok) = (plan, status.code)
+            && let Some(more) = &matched.checks[*check].rule.get().metadata
         {
             merge(&mut passed, more);
         }

@@ -5,7 +5,7 @@ use crate::store::{coordinated::Coordinated, remote::Remote};
 
 impl<R: Remote + Source> Source for Coordinated<R> {
     fn metrics(&self) -> Vec<Metric> {
-        let figures = self.figures();
+        let figures = self.coordination_metrics();
         let decisions = [
             ("local", &figures.local),
             ("leased", &figures.leased),
@@ -48,7 +48,11 @@ impl<R: Remote + Source> Source for Coordinated<R> {
         ];
         metrics.extend(counters.map(|(name, help, counter)| Metric::counter(name, help, counter.get())));
         metrics.extend([
-            Metric::gauge("weir.cells.live", "Counters of coordinated rules held here.", self.cells() as u64),
+            Metric::gauge(
+                "weir.cells.live",
+                "Counters of coordinated rules held here.",
+                self.counters() as u64,
+            ),
             Metric::gauge(
                 "weir.instances",
                 "Instances that share the store, this one included.",

@@ -45,7 +45,7 @@ pub enum LogError {
     Format(String),
     /// The process has a log already.
     #[error("the log cannot be set up")]
-    Taken(#[source] tracing_subscriber::util::TryInitError),
+    Decision(#[source] tracing_subscriber::util::TryInitError),
 }
 
 /// Writes the messages of this process to standard error from now on: those of `level`, which is one of the reference's
@@ -53,7 +53,7 @@ pub enum LogError {
 pub fn init(level: &str, format: Format) -> Result<(), LogError> {
     let level = parse_level(level)?;
     let subscriber = tracing_subscriber::registry().with(layer(level, format, io::stderr));
-    subscriber.try_init().map_err(LogError::Taken)
+    subscriber.try_init().map_err(LogError::Decision)
 }
 
 fn parse_level(name: &str) -> Result<LevelFilter, LogError> {

@@ -183,7 +183,7 @@ impl Stats {
         self.methods.read().iter().map(|(name, stats)| (*name, Arc::clone(stats))).collect()
     }
 
-    /// Asks `source` for its numbers, too, whenever the stats are told, for as long as it lives.
+    /// LimitChecks `source` for its numbers, too, whenever the stats are told, for as long as it lives.
     pub fn watch<S: Source>(&self, source: &Arc<S>) {
         let source: Weak<S> = Arc::downgrade(source);
         self.sources.write().push(source);

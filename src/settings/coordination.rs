@@ -9,8 +9,8 @@ use crate::{
 };
 
 /// The settings of the coordinated store, for as many counters as memory is to hold.
-pub(super) fn coordination(read: &mut Reader<'_>, max_counters: usize) -> coordinated::Settings {
-    let defaults = coordinated::Settings::default();
+pub(super) fn coordination(read: &mut Reader<'_>, max_counters: usize) -> coordinated::CoordinationSettings {
+    let defaults = coordinated::CoordinationSettings::default();
     let mut period = |variable: &str, default: Period| {
         let given = read.duration(variable, default.into());
         if given.is_zero()
@@ -22,7 +22,7 @@ pub(super) fn coordination(read: &mut Reader<'_>, max_counters: usize) -> coordi
     };
     let sync_interval = period("WEIR_SYNC_INTERVAL", defaults.sync_interval);
     let budget = period("WEIR_DECISION_BUDGET", defaults.budget);
-    coordinated::Settings {
+    coordinated::CoordinationSettings {
         coordination: read.parsed("WEIR_COORDINATION", defaults.coordination, |text| {
             Coordination::parse(text).ok_or("local, interval, lease or strict")
         }),

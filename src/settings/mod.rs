@@ -46,13 +46,13 @@ pub struct Settings {
     /// The log.
     pub log: LogSettings,
     /// How requests are decided.
-    pub limiter: limiter::Settings,
+    pub limiter: limiter::DecisionSettings,
     /// How instances count together, where they share a Redis.
-    pub coordination: store::coordinated::Settings,
+    pub coordination: store::coordinated::CoordinationSettings,
     /// `WEIR_MAX_COUNTERS`: counters that the memory store holds, at least 1.
     pub max_counters: usize,
     /// The Redis that counts are shared through; without it they are kept in memory.
-    pub redis: Option<store::redis::Settings>,
+    pub redis: Option<store::redis::RedisSettings>,
     /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: without a domain in the rules the service is not healthy.
     pub healthy_with_rules_only: bool,
     /// How the service stops.

@@ -9,7 +9,7 @@ use super::{
     read::{Given, Reader},
     value,
 };
-use crate::store::redis::{Address, Auth, Backoff, Endpoint, Place, Settings, Tls};
+use crate::store::redis::{Address, Auth, Backoff, Endpoint, Place, RedisSettings, Tls};
 
 /// Where Redis listens unless it is told otherwise.
 const PORT: u16 = 6379;
@@ -62,7 +62,7 @@ pub(super) fn is_wanted(read: &Reader<'_>) -> bool {
 }
 
 /// The Redis that counts are shared through, if they are.
-pub(super) fn redis(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<Settings> {
+pub(super) fn redis(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<RedisSettings> {
     // looked at even where it changes nothing, so that a typing error does not lie in wait
     let jitter_seconds = read.number("EXPIRATION_JITTER_MAX_SECONDS", 300, "a number of seconds, 0 or more");
     let health_needs_connection = read.bool("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION");
@@ -90,7 +90,7 @@ pub(super) fn redis(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option
         );
     }
     let prefix = read.text("CACHE_KEY_PREFIX", "").into();
-    Some(Settings { main: main?, per_second, prefix, jitter_seconds, backoff, health_needs_connection })
+    Some(RedisSettings { main: main?, per_second, prefix, jitter_seconds, backoff, health_needs_connection })
 }
 
 fn backoff(read: &mut Reader<'_>) -> Backoff {

@@ -148,7 +148,7 @@ fn statsd(read: &mut Reader<'_>) -> Option<StatsdSettings> {
     (wanted && !read.bool("DISABLE_STATS")).then_some(settings)
 }
 
-fn limiter(read: &mut Reader<'_>) -> limiter::Settings {
+fn limiter(read: &mut Reader<'_>) -> limiter::DecisionSettings {
     let defaults = HeaderNames::default();
     let mut header = |variable: &str, default: &str| {
         read.parsed(variable, default.to_owned(), |text| {
@@ -169,7 +169,7 @@ fn limiter(read: &mut Reader<'_>) -> limiter::Settings {
         _ => Vec::new(),
     };
     let whole_request = read.bool("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT");
-    limiter::Settings {
+    limiter::DecisionSettings {
         modes: Modes {
             shadow: read.bool("SHADOW_MODE"),
             quota: read.bool("QUOTA_MODE"),

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    Figures, Scenario, Series,
+    Scenario, Series, SimulationMetrics,
     table::{calls, overshoot, percent},
 };
 use crate::limit::Algorithm;
@@ -38,7 +38,7 @@ struct Axes {
 
 /// What was admitted by some ways of coordination, by their names.
 #[must_use]
-pub fn chart(scenario: &Scenario, ways: &[(&str, Figures, Series)]) -> String {
+pub fn chart(scenario: &Scenario, ways: &[(&str, SimulationMetrics, Series)]) -> String {
     let bound = ways.first().map_or(0, |(_, _, series)| series.bound);
     let admitted = ways.iter().flat_map(|(_, _, series)| &series.points).map(|(_, admitted)| *admitted);
     let axes = Axes {
@@ -92,7 +92,12 @@ fn head(svg: &mut String, scenario: &Scenario) {
     }
 }
 
-fn panel(svg: &mut String, axes: &Axes, i: usize, (name, figures, series): &(&str, Figures, Series)) {
+fn panel(
+    svg: &mut String,
+    axes: &Axes,
+    i: usize,
+    (name, figures, series): &(&str, SimulationMetrics, Series),
+) {
     let top = HEAD + i as f64 * (PANEL + GAP);
     let bottom = top + PANEL;
     text(svg, LEFT, top - 6.0, "name", name);

@@ -16,13 +16,13 @@
 )]
 
 mod chart;
-mod figures;
+mod metrics;
 mod run;
 mod scenario;
 mod table;
 
 pub use chart::chart;
-pub use figures::{Figures, Series};
-pub use run::{Decision, Instance, Outcome, run};
+pub use metrics::{Series, SimulationMetrics};
+pub use run::{Instance, Outcome, SimulatedDecision, run};
 pub use scenario::{Scenario, ScenarioError, Skew};
 pub use table::table;

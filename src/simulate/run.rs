@@ -34,7 +34,7 @@ pub struct Instance {
 
 /// What became of one request. Times are by a clock that is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decision {
+pub struct SimulatedDecision {
     /// When it came.
     pub came: Timestamp,
     /// When it was decided.
@@ -47,14 +47,14 @@ pub struct Decision {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// In the order in which they were decided.
-    pub decisions: Vec<Decision>,
+    pub decisions: Vec<SimulatedDecision>,
     /// Calls to the store, without heartbeats, from the first request on.
     pub calls: u64,
     /// Decisions that were made without the store, since it did not answer in time.
     pub fallbacks: u64,
 }
 
-/// Runs `scenario` on the stores that `make` makes, one for each instance, which all follow `rules`. Asks
+/// Runs `scenario` on the stores that `make` makes, one for each instance, which all follow `rules`. LimitChecks
 /// `fallbacks` at the end how many decisions each made without the store, and tells `progress` meanwhile how much is done,
 /// 0 to 1.
 ///
@@ -130,16 +130,16 @@ async fn decide<S: Store>(
     rules: Arc<RuleSet>,
     right: SimulatedClock,
     own: SimulatedClock,
-) -> Decision {
+) -> SimulatedDecision {
     let came = right.now();
     let entry = Entry { key: "key", value: "value" };
     let descriptor = Descriptor { entries: [entry].into_iter().collect(), ..Descriptor::default() };
     let request =
         Request { domain: DOMAIN, descriptors: [descriptor].into_iter().collect(), ..Request::default() };
     let matched = Matched::new(&rules, &request);
-    let taken = store.take(&matched.asks, Scope::Descriptor, own.now()).await;
+    let taken = store.take(&matched.checks, Scope::Descriptor, own.now()).await;
     let passed = taken.ok().and_then(|taken| taken.first().map(|taken| !taken.over));
-    Decision { came, decided: right.now(), passed }
+    SimulatedDecision { came, decided: right.now(), passed }
 }
 
 /// How wrong a clock is that is wrong by up to `most`, in nanoseconds.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::{
     limit::{
-        Coordinating, Domain, KeyHasher, Limit, Node, Period, Refused, Rule, RuleSet, Tier, Timestamp, Values,
+        Domain, KeyHasher, Limit, OverLimitPolicy, Period, Rule, RuleCoordination, RuleNode, RuleSet, Tier,
+        Timestamp, Values,
     },
     store::simulated::{Network, Random},
 };
@@ -110,10 +111,11 @@ impl Scenario {
 
     /// Rules with the one limit, kept together as `coordination` says.
     #[must_use]
-    pub fn rules(&self, coordination: Coordinating) -> Arc<RuleSet> {
-        let limit = Limit::Tiers { tiers: [self.tier.clone()].into(), refused: Refused::Vanish };
+    pub fn rules(&self, coordination: RuleCoordination) -> Arc<RuleSet> {
+        let limit =
+            Limit::Tiers { tiers: [self.tier.clone()].into(), over_limit_policy: OverLimitPolicy::Ignore };
         let rule = Rule { coordination, ..Rule::new(limit) };
-        let node = Node { rule: Some(rule), ..Node::new("key", Values::Any) };
+        let node = RuleNode { rule: Some(rule), ..RuleNode::new("key", Values::Any) };
         let domain = Domain { name: super::run::DOMAIN.into(), nodes: vec![node] };
         Arc::new(RuleSet::new(&[domain], KeyHasher::random()))
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::Figures;
+use super::SimulationMetrics;
 use crate::limit::Period;
 
 const HEAD: [&str; 7] = [
@@ -17,7 +17,7 @@ const HEAD: [&str; 7] = [
 
 /// The figures of some ways, by their names.
 #[must_use]
-pub fn table(ways: &[(&str, Figures)]) -> String {
+pub fn table(ways: &[(&str, SimulationMetrics)]) -> String {
     let mut rows: Vec<[String; HEAD.len()]> = vec![HEAD.map(str::to_owned)];
     rows.extend(ways.iter().map(|(name, figures)| row(name, figures)));
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -42,7 +42,7 @@ pub fn table(ways: &[(&str, Figures)]) -> String {
     text
 }
 
-fn row(name: &str, figures: &Figures) -> [String; HEAD.len()] {
+fn row(name: &str, figures: &SimulationMetrics) -> [String; HEAD.len()] {
     let waits = if figures.waited > 0.0 {
         format!("{}, {}", millis(figures.typical_wait), millis(figures.longest_wait))
     } else {
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_what_is_in_them() {
-        let figures = Figures {
+        let figures = SimulationMetrics {
             overshoot: 0.097,
             used: 1.0,
             calls: 0.0113,
@@ -131,7 +131,7 @@ mod tests {
             fallback: 0.0,
             undecided: 0.0,
         };
-        let waited = Figures {
+        let waited = SimulationMetrics {
             overshoot: -0.01,
             waited: 0.013,
             typical_wait: Period::from_millis(2),

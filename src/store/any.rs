@@ -1,8 +1,8 @@
 //! The store that the settings ask for.
 
-use super::{MemoryStore, Store, StoreError, Takens, coordinated::Coordinated, redis::RedisRemote};
+use super::{Decisions, MemoryStore, Store, StoreError, coordinated::Coordinated, redis::RedisRemote};
 use crate::{
-    limit::{Ask, Scope, Timestamp},
+    limit::{LimitCheck, Scope, Timestamp},
     observe::{Metric, Source},
 };
 
@@ -35,10 +35,15 @@ impl AnyStore {
 }
 
 impl Store for AnyStore {
-    async fn take(&self, asks: &[Ask<'_>], scope: Scope, now: Timestamp) -> Result<Takens, StoreError> {
+    async fn take(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+    ) -> Result<Decisions, StoreError> {
         match self {
-            Self::Memory(memory) => Ok(memory.decide(asks, scope, now)),
-            Self::Coordinated(coordinated) => coordinated.take(asks, scope, now).await,
+            Self::Memory(memory) => Ok(memory.decide(checks, scope, now)),
+            Self::Coordinated(coordinated) => coordinated.take(checks, scope, now).await,
         }
     }
 }

@@ -16,23 +16,23 @@ use smallvec::SmallVec;
 pub use any::AnyStore;
 pub use memory::{MemoryStore, Usage};
 
-use crate::limit::{Ask, Scope, Taken, Timestamp};
+use crate::limit::{Decision, LimitCheck, Scope, Timestamp};
 
 /// The answers to the asks of one request, in their order.
-pub type Takens = SmallVec<[Taken; 2]>;
+pub type Decisions = SmallVec<[Decision; 2]>;
 
 /// Counts hits against limits.
 pub trait Store: Send + Sync + 'static {
     /// Decides about `asks`, the asks of one request, as of `now`, and counts them as `scope` says.
     ///
-    /// The answer has one [`Taken`] for each ask. A store that has to give up says why; it may then have counted all the
+    /// The answer has one [`Decision`] for each ask. A store that has to give up says why; it may then have counted all the
     /// same.
     fn take(
         &self,
-        asks: &[Ask<'_>],
+        checks: &[LimitCheck<'_>],
         scope: Scope,
         now: Timestamp,
-    ) -> impl Future<Output = Result<Takens, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Decisions, StoreError>> + Send;
 }
 
 /// Why a store gave up.

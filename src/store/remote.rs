@@ -7,7 +7,7 @@ use std::{future::Future, sync::Arc};
 
 use smallvec::SmallVec;
 
-use crate::limit::{Period, Refused, Tiers, Timestamp, algorithm::Counter};
+use crate::limit::{OverLimitPolicy, Period, Tiers, Timestamp, algorithm::CounterState};
 
 /// A store that is shared by many instances.
 pub trait Remote: Send + Sync + 'static {
@@ -30,20 +30,20 @@ pub trait Remote: Send + Sync + 'static {
 
     /// Where `target` is counted at the instant `at`, as far as is known: that may change. A store is one node unless it
     /// says otherwise. Commands for several nodes in one [`Remote::call`] wait for each other's answers.
-    fn node(&self, target: &Target, at: Timestamp) -> Node {
+    fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
         let _ = (target, at);
-        Node::default()
+        StoreNode::default()
     }
 
     /// Where heartbeats are noted.
-    fn members_node(&self) -> Node {
-        Node::default()
+    fn members_node(&self) -> StoreNode {
+        StoreNode::default()
     }
 }
 
 /// A part of a store that answers, or fails, by itself: a server of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Node(pub u64);
+pub struct StoreNode(pub u64);
 
 /// Something to be done to the counters of a target.
 #[derive(Clone, Debug)]
@@ -65,9 +65,9 @@ pub struct Target {
     pub path: Box<str>,
     /// At least one.
     pub tiers: Tiers,
-    /// [`Refused::Count`] marks a rule in the reference's spelling: one fixed window, whose key and count are the
+    /// [`OverLimitPolicy::Count`] marks a rule in the reference's spelling: one fixed window, whose key and count are the
     /// reference's to the letter, so that both can share a store.
-    pub refused: Refused,
+    pub over_limit_policy: OverLimitPolicy,
 }
 
 /// What can be done to the counters of a target. All tiers together, or none.
@@ -88,7 +88,7 @@ pub enum Op {
         until: Timestamp,
     },
     /// Takes `hits` if all tiers admit them; else nothing, but strict buckets restart their clocks. With
-    /// [`Refused::Count`] they are counted in any case.
+    /// [`OverLimitPolicy::Count`] they are counted in any case.
     Take {
         /// How many.
         hits: u64,
@@ -122,7 +122,7 @@ pub struct Reply {
     /// as were wanted.
     pub granted: u64,
     /// The counters as they are now, one for each tier, on the store's clock.
-    pub counters: SmallVec<[Counter; 2]>,
+    pub counters: SmallVec<[CounterState; 2]>,
 }
 
 /// Why a store could not do what it was told.
@@ -145,7 +145,7 @@ pub enum RemoteError {
 impl RemoteError {
     /// Whether the command was certainly not carried out, so that it may be tried again.
     #[must_use]
-    pub const fn is_undone(&self) -> bool {
+    pub const fn is_definitely_not_applied(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::NotSent(_))
     }
 }

@@ -3,11 +3,11 @@
 use serde_json::json;
 use weir::{
     config,
-    limit::{Algorithm, Limit, Node, Period, Refused, Tier, Unit, Values},
+    limit::{Algorithm, Limit, OverLimitPolicy, Period, RuleNode, Tier, Unit, Values},
 };
 
 /// The descriptors of a file that has these lines below `descriptors:`.
-fn nodes(descriptors: &str) -> Vec<Node> {
+fn nodes(descriptors: &str) -> Vec<RuleNode> {
     let text = format!("domain: d\ndescriptors:\n{descriptors}\n");
     let mut loaded = config::parse("f.yaml", &text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
     loaded.domains.remove(0).nodes
@@ -43,7 +43,7 @@ fn our_spelling_does_not_count_what_it_refuses() {
     let tier = Tier { requests: 100, period: Period::from_millis(500), algorithm: Algorithm::FixedWindow };
     assert_eq!(
         limit("requests: 100, per: 500ms"),
-        Limit::Tiers { tiers: [tier].into(), refused: Refused::Vanish }
+        Limit::Tiers { tiers: [tier].into(), over_limit_policy: OverLimitPolicy::Ignore }
     );
 }
 

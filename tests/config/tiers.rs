@@ -2,7 +2,7 @@
 
 use weir::{
     config,
-    limit::{Algorithm, Bucket, Limit, Period, Refill, Refused, Tier},
+    limit::{Algorithm, Bucket, Limit, OverLimitPolicy, Period, Refill, Tier},
 };
 
 use crate::messages::{assert_says, rate_limit};
@@ -26,15 +26,24 @@ const fn bucket(burst: u32, refill: Refill, strict: bool) -> Algorithm {
 
 #[test]
 fn a_limit_in_the_references_spelling_counts_what_it_refuses_and_no_other_does() {
-    let refused = |lines| match limit(lines) {
-        Limit::Tiers { refused, .. } => refused,
+    let over_limit_policy = |lines| match limit(lines) {
+        Limit::Tiers { over_limit_policy, .. } => over_limit_policy,
         Limit::Unlimited => panic!("it is limited"),
     };
-    assert_eq!(refused("unit: minute\nrequests_per_unit: 3"), Refused::Count);
-    assert_eq!(refused("unit: minute\nrequests_per_unit: 3\nalgorithm: fixed_window"), Refused::Count);
-    assert_eq!(refused("unit: minute\nrequests_per_unit: 3\nalgorithm: sliding_window"), Refused::Vanish);
-    assert_eq!(refused("requests: 3\nper: 1m"), Refused::Vanish);
-    assert_eq!(refused("tiers:\n  - { unit: minute, requests_per_unit: 3 }"), Refused::Vanish);
+    assert_eq!(over_limit_policy("unit: minute\nrequests_per_unit: 3"), OverLimitPolicy::Count);
+    assert_eq!(
+        over_limit_policy("unit: minute\nrequests_per_unit: 3\nalgorithm: fixed_window"),
+        OverLimitPolicy::Count
+    );
+    assert_eq!(
+        over_limit_policy("unit: minute\nrequests_per_unit: 3\nalgorithm: sliding_window"),
+        OverLimitPolicy::Ignore
+    );
+    assert_eq!(over_limit_policy("requests: 3\nper: 1m"), OverLimitPolicy::Ignore);
+    assert_eq!(
+        over_limit_policy("tiers:\n  - { unit: minute, requests_per_unit: 3 }"),
+        OverLimitPolicy::Ignore
+    );
 }
 
 #[test]
@@ -68,7 +77,10 @@ fn tiers_inherit_the_rules_algorithm_unless_they_name_one() {
         tier(100, 60, bucket(20, Refill::Continuous, false)),
         tier(300, 7_200, Algorithm::SlidingWindow),
     ];
-    assert_eq!(limit(lines), Limit::Tiers { tiers: expected.into(), refused: Refused::Vanish });
+    assert_eq!(
+        limit(lines),
+        Limit::Tiers { tiers: expected.into(), over_limit_policy: OverLimitPolicy::Ignore }
+    );
 }
 
 #[test]
@@ -144,14 +156,14 @@ fn what_can_never_refuse_anything_is_a_warning() {
 
 #[test]
 fn a_rule_says_how_instances_count_together() {
-    use weir::limit::{Coordinating, Coordination, OnStoreFailure};
+    use weir::limit::{Coordination, OnStoreFailure, RuleCoordination};
     let lines = "requests: 1\nper: 1s\ncoordination: interval\nsync_interval: 50ms\non_store_failure: deny";
     let loaded = config::parse("f.yaml", &rate_limit(lines)).expect("the file is right");
     let rule = loaded.domains[0].nodes[0].rule.clone().expect("the descriptor has a limit");
     assert_eq!(
         rule.coordination,
-        Coordinating {
-            way: Some(Coordination::Interval),
+        RuleCoordination {
+            mode: Some(Coordination::Interval),
             sync_interval: Some(Period::from_millis(50)),
             on_store_failure: Some(OnStoreFailure::Deny),
         }

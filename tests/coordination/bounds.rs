@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir::{
     limit::{Algorithm, Bucket, Coordination, Period, Refill, Tier},
     observe::stats::Counter,
-    store::{coordinated::Figures, simulated::Network},
+    store::{coordinated::CoordinationMetrics, simulated::Network},
 };
 
 use crate::fleet::{Fleet, Outcome, by_window, every_window, most_in_any};
@@ -36,8 +36,8 @@ impl Run {
         Self { fleet, outcomes }
     }
 
-    fn sum(&self, figure: impl Fn(&Figures) -> &Counter) -> u64 {
-        self.fleet.instances.iter().map(|instance| figure(instance.store.figures()).get()).sum()
+    fn sum(&self, figure: impl Fn(&CoordinationMetrics) -> &Counter) -> u64 {
+        self.fleet.instances.iter().map(|instance| figure(instance.store.coordination_metrics()).get()).sum()
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a share to compare")]
@@ -167,7 +167,7 @@ async fn a_call_that_is_lost_is_told_of() {
         // what was admitted without it is told, and that arrives
         store.remote().set_network(Network::default());
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let figures = store.figures();
+        let figures = store.coordination_metrics();
         assert_eq!((figures.unknown.get(), figures.fallback.get()), (1, 1), "{way:?}");
         assert!(figures.failures.get() >= 1, "{way:?}");
     }

@@ -7,12 +7,12 @@ use tokio::task::JoinSet;
 use weir::{
     clock::Clock,
     limit::{
-        Algorithm, Coordinating, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Node,
-        Period, Refused, Request, Rule, RuleSet, Scope, Tier, Timestamp, Values,
+        Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OverLimitPolicy,
+        Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
     },
     store::{
         Store,
-        coordinated::{Coordinated, Settings},
+        coordinated::{Coordinated, CoordinationSettings},
         remote::Target,
         simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
     },
@@ -52,12 +52,13 @@ impl Fleet {
         let clock = SimulatedClock::new(EPOCH);
         let store = SimulatedStore::new(clock.clone(), 7);
         let instances = (0..instances).map(|i| {
-            let coordination = Coordinating { way: Some(way), ..Coordinating::default() };
-            let limit = Limit::Tiers { tiers: tiers.into(), refused: Refused::Vanish };
+            let coordination = RuleCoordination { mode: Some(way), ..RuleCoordination::default() };
+            let limit = Limit::Tiers { tiers: tiers.into(), over_limit_policy: OverLimitPolicy::Ignore };
             let rule = Rule { coordination, ..Rule::new(limit) };
-            let node = Node { rule: Some(rule), ..Node::new("k", Values::Any) };
+            let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
             let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random());
-            let settings = Settings { instance: format!("i{i}"), ..Settings::default() };
+            let settings =
+                CoordinationSettings { instance: format!("i{i}"), ..CoordinationSettings::default() };
             let clock = clock.clone();
             let own = Coordinated::new(store.connect(network), Arc::new(clock.clone()), settings);
             Arc::new(Instance { store: own, clock, rules })
@@ -74,7 +75,11 @@ impl Fleet {
 
     /// Hits that the store counts under `tier`, which is the only one.
     pub(crate) fn counted(&self, tier: Tier) -> u64 {
-        let target = Target { path: "d_k_v_".into(), tiers: smallvec![tier], refused: Refused::Vanish };
+        let target = Target {
+            path: "d_k_v_".into(),
+            tiers: smallvec![tier],
+            over_limit_policy: OverLimitPolicy::Ignore,
+        };
         self.shared.used(&target, self.clock.right())
     }
 
@@ -120,7 +125,7 @@ impl Instance {
         let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
         let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
         let matched = Matched::new(&self.rules, &request);
-        let taken = self.store.take(&matched.asks, Scope::Descriptor, self.clock.now()).await;
+        let taken = self.store.take(&matched.checks, Scope::Descriptor, self.clock.now()).await;
         !taken.expect("a coordinated store always decides")[0].over
     }
 }

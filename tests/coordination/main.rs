@@ -2,8 +2,8 @@
 
 mod bounds;
 mod far;
-mod figures;
 mod fleet;
+mod metrics;
 mod outage;
 mod silence;
 mod strict;

@@ -21,7 +21,7 @@ impl Instance {
 
     /// Decisions by what was granted, and without the store.
     fn decided(&self) -> (u64, u64) {
-        let figures = self.store.figures();
+        let figures = self.store.coordination_metrics();
         (figures.leased.get(), figures.fallback.get())
     }
 

@@ -7,7 +7,7 @@ use weir::{
     limit::{Coordination, Tier},
     observe::stats::Counter,
     store::{
-        coordinated::Figures,
+        coordinated::CoordinationMetrics,
         simulated::{Condition, Network},
     },
 };
@@ -39,8 +39,8 @@ impl Fleet {
         times * self.instances.len() as u64
     }
 
-    fn sum(&self, figure: impl Fn(&Figures) -> &Counter) -> u64 {
-        self.instances.iter().map(|instance| figure(instance.store.figures()).get()).sum()
+    fn sum(&self, figure: impl Fn(&CoordinationMetrics) -> &Counter) -> u64 {
+        self.instances.iter().map(|instance| figure(instance.store.coordination_metrics()).get()).sum()
     }
 
     /// How many instances take the store not to answer.

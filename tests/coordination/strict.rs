@@ -17,7 +17,7 @@ async fn fleet(requests: u32) -> Fleet {
 }
 
 impl Fleet {
-    /// Asks so many times at once.
+    /// LimitChecks so many times at once.
     fn ask_at_once(&self, times: usize) -> JoinSet<bool> {
         let ask = || {
             let instance = Arc::clone(&self.instances[0]);
@@ -28,7 +28,7 @@ impl Fleet {
 
     /// Calls of the store, and commands in them.
     fn asked(&self) -> (u64, u64) {
-        let figures = self.instances[0].store.figures();
+        let figures = self.instances[0].store.coordination_metrics();
         (figures.calls.get(), figures.commands.get())
     }
 }
@@ -65,7 +65,7 @@ async fn what_nobody_waits_for_any_more_is_not_asked() {
             assert!(asked.join_all().await.into_iter().all(|admitted| admitted));
         }
         let all = 4 + waiting as u64;
-        assert_eq!(fleet.instances[0].store.figures().fallback.get(), all);
+        assert_eq!(fleet.instances[0].store.coordination_metrics().fallback.get(), all);
         // those four, and a word of what had no room
         assert_eq!(fleet.asked().1 - before.1, commands, "{waiting}");
         fleet.shared.set(Condition::Up);

@@ -4,7 +4,7 @@
 use proptest::{prelude::*, sample::select};
 use weir::{
     limit::{Algorithm, Bucket, Coordination, OnStoreFailure, Period, Refill, Tier},
-    simulate::Figures,
+    simulate::SimulationMetrics,
 };
 
 use crate::fleet::{BUDGET, Story, Told, events, networks};
@@ -43,7 +43,7 @@ fn stories(failovers: bool) -> impl Strategy<Value = Story> {
 /// twentieth of the period after they were granted, and be on their way back for as long as the network takes: what flows
 /// in meanwhile comes on top.
 fn excess(story: &Story, told: &Told) -> f64 {
-    let overshoot = Figures::of(&story.scenario(), &told.outcome).overshoot;
+    let overshoot = SimulationMetrics::of(&story.scenario(), &told.outcome).overshoot;
     match story.tier.algorithm {
         Algorithm::TokenBucket(bucket) => {
             let late = story.network.round_trip + story.network.jitter + story.network.spike;

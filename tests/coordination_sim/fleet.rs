@@ -12,13 +12,13 @@ use tokio::{
 use weir::{
     clock::Clock as _,
     limit::{
-        Coordinating, Coordination, Descriptor, Entry, Matched, OnStoreFailure, Period, Refused, Request,
-        RuleSet, Scope, Tier, Timestamp,
+        Coordination, Descriptor, Entry, Matched, OnStoreFailure, OverLimitPolicy, Period, Request,
+        RuleCoordination, RuleSet, Scope, Tier, Timestamp,
     },
-    simulate::{Decision, Outcome, Scenario, Skew},
+    simulate::{Outcome, Scenario, SimulatedDecision, Skew},
     store::{
         Store as _,
-        coordinated::{Coordinated, Settings},
+        coordinated::{Coordinated, CoordinationSettings},
         remote::Target,
         simulated::{Condition, Network, Random, SimulatedClock, SimulatedRemote, SimulatedStore},
     },
@@ -160,7 +160,8 @@ impl Story {
         sleep(WARM_UP).await;
 
         let begun = Instant::now();
-        let rules = self.scenario().rules(Coordinating { way: Some(self.way), ..Coordinating::default() });
+        let rules =
+            self.scenario().rules(RuleCoordination { mode: Some(self.way), ..RuleCoordination::default() });
         let mut asked = JoinSet::new();
         let (mut lost, mut died) = (0, Vec::new());
         let (mut events, mut next) = (self.events.iter().peekable(), 0.0);
@@ -186,9 +187,12 @@ impl Story {
             own.close().await;
         }
         let all = fleet.gone.iter().chain(fleet.instances.iter().map(|(own, ..)| own));
-        let unknown = all.map(|own| own.figures().unknown.get() + own.figures().uncounted.get()).sum();
+        let unknown = all
+            .map(|own| own.coordination_metrics().unknown.get() + own.coordination_metrics().uncounted.get())
+            .sum();
         let path = "simulated_key_value_".into();
-        let target = Target { path, tiers: smallvec![self.tier.clone()], refused: Refused::Vanish };
+        let target =
+            Target { path, tiers: smallvec![self.tier.clone()], over_limit_policy: OverLimitPolicy::Ignore };
         // an instance that has not heard of the store yet goes by its own clock, which may be in the window before
         let before = Timestamp::from_nanos(self.begin().as_nanos() - 1);
         let counted = [before, fleet.clock.now()].map(|at| fleet.store.used(&target, at)).iter().sum();
@@ -201,11 +205,11 @@ impl Fleet {
         let remote = self.store.connect(story.network);
         let skew = (self.random.unit() * 2.0 - 1.0) * f64::from(story.clock_skew) * 1e6;
         let clock = self.clock.skewed(skew as i64);
-        let settings = Settings {
+        let settings = CoordinationSettings {
             instance: format!("{number}-{}", self.gone.len()),
             on_store_failure: story.failure,
             max_counters: 64,
-            ..Settings::default()
+            ..CoordinationSettings::default()
         };
         let own = Coordinated::new(remote.clone(), Arc::new(clock.clone()), settings);
         (Arc::new(own), remote, clock)
@@ -259,12 +263,17 @@ fn name(own: &Arc<Own>) -> usize {
     Arc::as_ptr(own).addr()
 }
 
-async fn ask(own: Arc<Own>, clock: SimulatedClock, right: SimulatedClock, rules: Arc<RuleSet>) -> Decision {
+async fn ask(
+    own: Arc<Own>,
+    clock: SimulatedClock,
+    right: SimulatedClock,
+    rules: Arc<RuleSet>,
+) -> SimulatedDecision {
     let came = right.now();
     let entry = Entry { key: "key", value: "value" };
     let descriptor = Descriptor { entries: [entry].into_iter().collect(), ..Descriptor::default() };
     let request = Request { domain: "simulated", descriptors: [descriptor].into_iter().collect(), hits: 1 };
     let matched = Matched::new(&rules, &request);
-    let taken = own.take(&matched.asks, Scope::Descriptor, clock.now()).await;
-    Decision { came, decided: right.now(), passed: taken.ok().map(|taken| !taken[0].over) }
+    let taken = own.take(&matched.checks, Scope::Descriptor, clock.now()).await;
+    SimulatedDecision { came, decided: right.now(), passed: taken.ok().map(|taken| !taken[0].over) }
 }

@@ -9,5 +9,5 @@
 
 mod exact;
 mod fleet;
-mod home;
-mod slip;
+mod overshoot;
+mod reported;

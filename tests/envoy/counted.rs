@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::{
     Stack,
     bootstrap::{Bootstrap, from_header},
-    http::{Answer, Ask},
+    http::{Answer, LimitCheck},
     wait::{self, HOUR},
 };
 
@@ -101,7 +101,7 @@ fn of_two_limits_the_nearer_is_told_and_named() {
         &Bootstrap::limiting(both),
     );
     wait::away_from_the_end_of(HOUR);
-    let ask = Ask::get("/").with("x-user", "alice").with("x-team", "red");
+    let ask = LimitCheck::get("/").with("x-user", "alice").with("x-team", "red");
     let policies = r#", 5;w=3600;name="per-user", 2;w=86400;name="per-team""#;
 
     for (status, remaining) in [(200, "1"), (200, "0"), (429, "0")] {

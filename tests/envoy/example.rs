@@ -2,7 +2,7 @@
 
 use crate::support::{
     Stack,
-    http::{Answer, Ask},
+    http::{Answer, LimitCheck},
 };
 
 /// The example as it is, but for its ports.
@@ -39,7 +39,7 @@ fn a_greeting_passes_three_times_a_minute() {
 #[test]
 fn tenants_paths_and_methods_meet_their_rules() {
     let stack = start();
-    let ask = |tenant: &str, path: &str| stack.ask(&Ask::get(path).with("x-tenant", tenant));
+    let ask = |tenant: &str, path: &str| stack.ask(&LimitCheck::get(path).with("x-tenant", tenant));
 
     // of the two tiers the nearer, whose ten seconds are no unit that Envoy knows
     assert_eq!(told(&ask("acme", "/v1/organizations/7/products/9")), (200, Some("100")));
@@ -53,7 +53,7 @@ fn tenants_paths_and_methods_meet_their_rules() {
 #[test]
 fn a_burst_of_writes_passes_and_guessing_does_not() {
     let stack = start();
-    let post = |path: &str| stack.ask(&Ask::post(path, String::new()).with("x-tenant", "acme"));
+    let post = |path: &str| stack.ask(&LimitCheck::post(path, String::new()).with("x-tenant", "acme"));
 
     for least in [29, 28, 27] {
         let answer = post("/v1/organizations/7/products/9");

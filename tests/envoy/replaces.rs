@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::{
     Stack,
     bootstrap::{Bootstrap, from_header},
-    http::Ask,
+    http::LimitCheck,
     wait::{self, HOUR},
 };
 
@@ -34,7 +34,7 @@ fn a_replaced_limit_neither_refuses_nor_counts() {
         let stack = Stack::start(RULES, &Bootstrap::limiting(order));
         wait::away_from_the_end_of(HOUR);
         let status = |user: &str, plan: &str| {
-            stack.ask(&Ask::get("/").with("x-user", user).with("x-plan", plan)).status
+            stack.ask(&LimitCheck::get("/").with("x-user", user).with("x-plan", plan)).status
         };
 
         // gold is counted, and has three left

@@ -15,8 +15,8 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 use weir::{
-    door::grpc::BoundTo,
     proto::envoy::service::ratelimit::v3::{RateLimitRequest, rate_limit_response::Code::Ok as Passes},
+    server::grpc::BoundTo,
 };
 
 use crate::{
@@ -36,7 +36,7 @@ const GOAWAY: u8 = 7;
 
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Asks for nothing in particular, as everybody does after somebody was hostile.
+/// LimitChecks for nothing in particular, as everybody does after somebody was hostile.
 async fn lives_on(weir: &mut Weir) {
     let answer = weir.answer(request("d", [descriptor([("k", "honest")])])).await;
     assert_eq!(gist(&answer).0, Passes);

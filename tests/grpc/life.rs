@@ -16,7 +16,7 @@ use tonic_reflection::pb::v1::{
     ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
     server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
 };
-use weir::{app::AppError, door::grpc::BoundTo};
+use weir::{app::AppError, server::grpc::BoundTo};
 
 use crate::{
     in_process::{DEADLINE, Weir, uri},

@@ -52,7 +52,7 @@ fn told(answer: &RateLimitResponse) -> (Code, u32, u128) {
     (answer.overall_code(), answer.statuses[0].limit_remaining, reset.as_millis())
 }
 
-/// Asks until the rules are those whose limit is told as `expected`.
+/// LimitChecks until the rules are those whose limit is told as `expected`.
 async fn await_limit(weir: &mut Weir, expected: (u32, Unit)) {
     let mut client = weir.client.clone();
     until("the new rules", async || {

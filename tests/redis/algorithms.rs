@@ -14,8 +14,8 @@ use proptest::{
 use weir::{
     clock::{Clock as _, ManualClock},
     limit::{
-        Algorithm, Bucket, Direction, Hits, Period, Refill, Refused, Tier, Timestamp, algorithm::Counter,
-        decide,
+        Algorithm, Bucket, Direction, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp,
+        algorithm::CounterState, decide,
     },
     store::{
         redis::RedisRemote,
@@ -90,7 +90,7 @@ impl Both {
 
     fn target(&self, tiers: &[Tier]) -> Arc<Target> {
         let case = self.case.fetch_add(1, Ordering::Relaxed);
-        target(&format!("d_k_{case}_"), Refused::Vanish, tiers.to_vec())
+        target(&format!("d_k_{case}_"), OverLimitPolicy::Ignore, tiers.to_vec())
     }
 
     fn ask(&self, target: &Arc<Target>, op: Op) -> Reply {
@@ -111,9 +111,11 @@ impl Both {
 }
 
 /// What Rust makes of `op`: whether it is taken.
-fn model(tiers: &[Tier], counters: &mut [Counter], op: Op, now: Timestamp) -> bool {
+fn model(tiers: &[Tier], counters: &mut [CounterState], op: Op, now: Timestamp) -> bool {
     match op {
-        Op::Take { hits } => !decide(tiers, counters, Refused::Vanish, Direction::Take, Hits(hits), now).over,
+        Op::Take { hits } => {
+            !decide(tiers, counters, OverLimitPolicy::Ignore, Direction::Take, Hits(hits), now).over
+        }
         Op::Add { hits } => {
             for (tier, counter) in tiers.iter().zip(counters) {
                 let amount = Hits(hits.unsigned_abs());
@@ -154,14 +156,15 @@ where
 fn the_script_counts_as_rust_does() {
     random(150, 20, |both, tiers, steps| {
         let target = both.target(&tiers);
-        let mut counters: Vec<Counter> = tiers.iter().map(|tier| Counter::unused(tier, START)).collect();
+        let mut counters: Vec<CounterState> =
+            tiers.iter().map(|tier| CounterState::unused(tier, START)).collect();
         let mut kept = vec![false; tiers.len()];
         for (later, op) in steps {
             both.advance(&tiers, later);
             let now = both.clock.now();
             for (i, tier) in tiers.iter().enumerate().filter(|(i, _)| !kept[*i]) {
                 // Redis keeps nothing of a counter that was never used
-                counters[i] = Counter::unused(tier, now);
+                counters[i] = CounterState::unused(tier, now);
             }
             let taken = model(&tiers, &mut counters, op, now);
             let reply = both.ask(&target, op);
@@ -183,13 +186,14 @@ fn the_script_counts_as_rust_does() {
 fn the_script_never_admits_what_rust_would_not() {
     random(100, u32::MAX, |both, tiers, steps| {
         let target = both.target(&tiers);
-        let mut counters: Vec<Counter> = tiers.iter().map(|tier| Counter::unused(tier, START)).collect();
+        let mut counters: Vec<CounterState> =
+            tiers.iter().map(|tier| CounterState::unused(tier, START)).collect();
         let mut kept = vec![false; tiers.len()];
         for (later, op) in steps {
             both.advance(&tiers, later);
             let now = both.clock.now();
             for (i, tier) in tiers.iter().enumerate().filter(|(i, _)| !kept[*i]) {
-                counters[i] = Counter::unused(tier, now);
+                counters[i] = CounterState::unused(tier, now);
             }
             let taken = model(&tiers, &mut counters, op, now);
             let reply = both.ask(&target, op);
@@ -328,7 +332,7 @@ async fn no_interval_sees_more_than_the_limit_however_many_ask() {
     let period = Period::from_millis(300);
     let bucket = Algorithm::TokenBucket(Bucket { burst: 20, refill: Refill::Continuous, strict: false });
     for (path, algorithm) in [("sliding_", Algorithm::SlidingWindow), ("bucket_", bucket)] {
-        let target = target(path, Refused::Vanish, vec![Tier { requests: 20, period, algorithm }]);
+        let target = target(path, OverLimitPolicy::Ignore, vec![Tier { requests: 20, period, algorithm }]);
         let asking = (0..4).map(|_| {
             let (settings, target) = (settings(server.address()), Arc::clone(&target));
             tokio::spawn(async move {
@@ -370,7 +374,7 @@ async fn what_is_asked_together_is_answered_in_order() {
     let server = Server::start();
     let remote = remote(&server).await;
     let at = now(&remote).await;
-    let one = target("one_", Refused::Vanish, vec![tier(3, 3_600, Algorithm::SlidingWindow)]);
+    let one = target("one_", OverLimitPolicy::Ignore, vec![tier(3, 3_600, Algorithm::SlidingWindow)]);
     let two = reference("two_", 3, 86_400 * 365);
     let commands: Vec<Command> = (0..10)
         .map(|i| {

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::{sleep, timeout};
 use weir::{
-    limit::{Algorithm, Period, Refused, Timestamp},
+    limit::{Algorithm, OverLimitPolicy, Period, Timestamp},
     observe::Source as _,
     store::{
         redis::{Address, RedisRemote},
@@ -24,7 +24,7 @@ use crate::support::{Server, ask, free_port, now, reference, remote, settings, t
 const AT: Timestamp = Timestamp::from_secs(3_600);
 
 fn sliding() -> Arc<Target> {
-    target("d_", Refused::Vanish, vec![tier(1_000_000, 86_400, Algorithm::SlidingWindow)])
+    target("d_", OverLimitPolicy::Ignore, vec![tier(1_000_000, 86_400, Algorithm::SlidingWindow)])
 }
 
 async fn take(remote: &RedisRemote, target: &Arc<Target>) -> Result<Reply, RemoteError> {
@@ -91,7 +91,7 @@ async fn what_was_on_its_way_is_never_sent_twice() {
             while !stop.load(Ordering::Relaxed) {
                 match take(&remote, &target).await {
                     Ok(reply) => done.fetch_add(reply.granted, Ordering::Relaxed),
-                    Err(error) if error.is_undone() => 0,
+                    Err(error) if error.is_definitely_not_applied() => 0,
                     Err(_) => unknown.fetch_add(1, Ordering::Relaxed),
                 };
             }

@@ -12,14 +12,14 @@ use tokio::{
 use weir::{
     clock::{Clock, SystemClock},
     limit::{
-        Algorithm, Bucket, Coordinating, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched,
-        Node, OnStoreFailure, Period, Refill, Refused, Request, Rule, RuleSet, Scope, Tier, Timestamp,
-        Values,
+        Algorithm, Bucket, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched,
+        OnStoreFailure, OverLimitPolicy, Period, Refill, Request, Rule, RuleCoordination, RuleNode, RuleSet,
+        Scope, Tier, Timestamp, Values,
     },
     observe::stats::Counter,
     store::{
         Store,
-        coordinated::{Coordinated, Figures, Settings},
+        coordinated::{Coordinated, CoordinationMetrics, CoordinationSettings},
         redis::RedisRemote,
     },
 };
@@ -48,19 +48,25 @@ struct Instance {
 type Outcome = (Timestamp, Timestamp, bool);
 
 impl Instance {
-    fn new(server: &Server, number: usize, tier: &Tier, coordination: Coordinating, skew: i64) -> Arc<Self> {
-        let limit = Limit::Tiers { tiers: [tier.clone()].into(), refused: Refused::Vanish };
+    fn new(
+        server: &Server,
+        number: usize,
+        tier: &Tier,
+        coordination: RuleCoordination,
+        skew: i64,
+    ) -> Arc<Self> {
+        let limit = Limit::Tiers { tiers: [tier.clone()].into(), over_limit_policy: OverLimitPolicy::Ignore };
         let rule = Rule { coordination, ..Rule::new(limit) };
-        let node = Node { rule: Some(rule), ..Node::new("k", Values::Any) };
+        let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
         let rules = RuleSet::new(&[Domain { name: "fleet".into(), nodes: vec![node] }], KeyHasher::random());
         let remote = RedisRemote::new(settings(server.address())).expect("no files are needed");
         let clock: Arc<dyn Clock> = Arc::new(Skewed(skew));
         // a generous budget: on a machine that is busy with other tests a round trip takes what it takes
-        let own = Settings {
+        let own = CoordinationSettings {
             instance: format!("i{number}"),
             budget: Period::from_secs(2),
             heartbeat: Period::from_millis(200),
-            ..Settings::default()
+            ..CoordinationSettings::default()
         };
         Arc::new(Self { store: Coordinated::new(remote, Arc::clone(&clock), own), clock, rules })
     }
@@ -70,14 +76,14 @@ impl Instance {
         let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
         let request = Request { domain: "fleet", descriptors: [descriptor].into_iter().collect(), hits: 1 };
         let matched = Matched::new(&self.rules, &request);
-        let taken = self.store.take(&matched.asks, Scope::Descriptor, self.clock.now()).await;
+        let taken = self.store.take(&matched.checks, Scope::Descriptor, self.clock.now()).await;
         !taken.expect("a coordinated store always decides")[0].over
     }
 }
 
 /// Five instances that know of each other; their clocks are up to half a second apart.
 async fn fleet(server: &Server, tier: &Tier, way: Coordination) -> Vec<Arc<Instance>> {
-    let coordination = Coordinating { way: Some(way), ..Coordinating::default() };
+    let coordination = RuleCoordination { mode: Some(way), ..RuleCoordination::default() };
     let skews = [0, 250_000_000, -250_000_000, 100_000_000, -30_000_000];
     let new = |(i, skew)| Instance::new(server, i, tier, coordination, skew);
     let fleet: Vec<_> = skews.into_iter().enumerate().map(new).collect();
@@ -111,8 +117,8 @@ async fn offer(fleet: &[Arc<Instance>], tier: &Tier, rate: u64, periods: u32) ->
     asked.join_all().await
 }
 
-fn sum(fleet: &[Arc<Instance>], figure: impl Fn(&Figures) -> &Counter) -> u64 {
-    fleet.iter().map(|instance| figure(instance.store.figures()).get()).sum()
+fn sum(fleet: &[Arc<Instance>], figure: impl Fn(&CoordinationMetrics) -> &Counter) -> u64 {
+    fleet.iter().map(|instance| figure(instance.store.coordination_metrics()).get()).sum()
 }
 
 /// Admitted in each window by requests that began and ended within it: those for certain were decided in it.
@@ -241,7 +247,7 @@ async fn without_redis_each_way_decides_and_what_was_counted_goes_home_once() {
         let mut server = Server::start();
         server.kill();
         let tier = tier(100, 3_600, Algorithm::FixedWindow);
-        let coordination = Coordinating { way: Some(way), ..Coordinating::default() };
+        let coordination = RuleCoordination { mode: Some(way), ..RuleCoordination::default() };
         let instance = Instance::new(&server, 0, &tier, coordination, 0);
         for _ in 0..30 {
             assert!(instance.ask().await, "{way:?}");
@@ -269,10 +275,10 @@ async fn without_redis_each_way_decides_and_what_was_counted_goes_home_once() {
 async fn a_frozen_redis_holds_nobody_up_for_longer_than_the_budget_and_is_found_again() {
     let server = Server::start();
     let tier = tier(1_000_000, 3_600, Algorithm::FixedWindow);
-    let coordination = Coordinating {
-        way: Some(Coordination::Strict),
+    let coordination = RuleCoordination {
+        mode: Some(Coordination::Strict),
         on_store_failure: Some(OnStoreFailure::Allow),
-        ..Coordinating::default()
+        ..RuleCoordination::default()
     };
     let instance = Instance::new(&server, 0, &tier, coordination, 0);
     until("it answers", async || {

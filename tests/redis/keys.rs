@@ -1,7 +1,7 @@
 //! What lies in Redis afterwards: names, formats and expiries.
 
 use weir::{
-    limit::{Algorithm, Bucket, Period, Refill, Refused, Timestamp},
+    limit::{Algorithm, Bucket, OverLimitPolicy, Period, Refill, Timestamp},
     store::{
         redis::RedisRemote,
         remote::{Command, Op, Remote as _, RemoteError},
@@ -69,7 +69,7 @@ async fn keys_live_for_as_long_as_they_count_and_a_jitter() {
             tier(10, 50, Algorithm::SlidingWindow),
             tier(9, 50, Algorithm::FixedWindow),
         ];
-        let target = target("d_", Refused::Vanish, tiers);
+        let target = target("d_", OverLimitPolicy::Ignore, tiers);
         let at = now(&remote).await;
         ask(&remote, &target, at, Op::Take { hits: 2 }).await.expect("it answers");
         let ttl = |kind: &str| {
@@ -105,7 +105,8 @@ async fn what_is_not_ours_is_refused_and_hurts_nobody_else() {
     let remote = remote(&server).await;
     let at = now(&remote).await;
     let bucket = Algorithm::TokenBucket(Bucket { burst: 5, refill: Refill::Continuous, strict: false });
-    let sliding = |path: &str| target(path, Refused::Vanish, vec![tier(5, 60, Algorithm::SlidingWindow)]);
+    let sliding =
+        |path: &str| target(path, OverLimitPolicy::Ignore, vec![tier(5, 60, Algorithm::SlidingWindow)]);
     server.ask::<()>(&["SET", "{text_}s1m", "hello"]);
     server.ask::<()>(&["LPUSH", "{list_}s1m", "hello"]);
     server.ask::<()>(&["SET", "{bucket_}b1m", "b 12 nan"]);
@@ -115,7 +116,7 @@ async fn what_is_not_ours_is_refused_and_hurts_nobody_else() {
     let targets = [
         sliding("text_"),
         sliding("list_"),
-        target("bucket_", Refused::Vanish, vec![tier(5, 60, bucket)]),
+        target("bucket_", OverLimitPolicy::Ignore, vec![tier(5, 60, bucket)]),
         reference("word_", 5, 86_400),
         reference("words_", 5, 86_400),
         sliding("good_"),

@@ -43,7 +43,7 @@ async fn what_a_killed_weir_holds_is_lost_to_the_window_and_nothing_else() {
 /// Begun and ended, of requests that passed.
 type Passed = (Timestamp, Timestamp);
 
-/// Asks all weirs for some hits, at once.
+/// LimitChecks all weirs for some hits, at once.
 async fn ask(weirs: &Weirs, count: usize) -> Vec<Passed> {
     let mut asked = JoinSet::new();
     for weir in &weirs.all {

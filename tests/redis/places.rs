@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use weir::{
-    limit::{Algorithm, Period, Refused, Timestamp},
+    limit::{Algorithm, OverLimitPolicy, Period, Timestamp},
     store::{
-        redis::{Address, Auth, Endpoint, Place, RedisRemote, Settings, Tls},
+        redis::{Address, Auth, Endpoint, Place, RedisRemote, RedisSettings, Tls},
         remote::{Command, Op, Remote as _, Target},
     },
 };
@@ -21,7 +21,7 @@ async fn counts(remote: &RedisRemote) -> bool {
 }
 
 /// What is wrong, of settings that lead to no connection.
-async fn failure(settings: Settings) -> String {
+async fn failure(settings: RedisSettings) -> String {
     let remote = RedisRemote::new(settings).expect("the files are in order");
     until("an error", async || remote.state().servers[0].error.is_some()).await;
     assert!(!counts(&remote).await);
@@ -175,7 +175,7 @@ async fn files_that_tls_needs_are_looked_at_before_anything_starts() {
     }
 }
 
-fn at(place: Place) -> Settings {
+fn at(place: Place) -> RedisSettings {
     let mut settings = settings(Address::tcp("nowhere", 1));
     settings.main = Endpoint { timeout: Duration::from_secs(5), ..Endpoint::new(place) };
     settings
@@ -185,7 +185,8 @@ fn at(place: Place) -> Settings {
 async fn a_failover_is_followed() {
     let mut watched = Watched::start(Some("s3cret")).await;
     let remote = connected(at(watched.place())).await;
-    let target = target("d_", Refused::Vanish, vec![tier(1_000_000, 3_600, Algorithm::SlidingWindow)]);
+    let target =
+        target("d_", OverLimitPolicy::Ignore, vec![tier(1_000_000, 3_600, Algorithm::SlidingWindow)]);
     let take = async || ask(&remote, &target, Timestamp::default(), Op::Take { hits: 1 }).await;
     assert!(take().await.is_ok());
     let sent: i64 = watched.master.ask(&["WAIT", "1", "5000"]);
@@ -223,7 +224,7 @@ async fn what_sentinels_do_not_know_is_told() {
 
 fn tiered(path: &str) -> Arc<Target> {
     let tiers = vec![tier(100, 60, Algorithm::SlidingWindow), tier(1_000, 3_600, Algorithm::SlidingWindow)];
-    target(path, Refused::Vanish, tiers)
+    target(path, OverLimitPolicy::Ignore, tiers)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

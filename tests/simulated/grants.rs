@@ -6,7 +6,7 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use tokio::runtime::Builder;
 use weir::{
     clock::Clock as _,
-    limit::{Algorithm, Period, Refused, Tier, Timestamp},
+    limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp},
     store::remote::Op,
 };
 
@@ -59,7 +59,7 @@ fn part(whole: u64, part: f64) -> u64 {
 fn uses(tier: &Tier, steps: &[Step]) -> BTreeMap<Timestamp, u64> {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
     runtime.block_on(async {
-        let counted = Counted::new(vec![tier.clone()], Refused::Vanish);
+        let counted = Counted::new(vec![tier.clone()], OverLimitPolicy::Ignore);
         let mut uses = BTreeMap::new();
         let mut grants: Vec<Granted> = Vec::new();
         for step in steps {

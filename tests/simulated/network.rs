@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 use weir::{
     clock::Clock as _,
-    limit::{Algorithm, Period, Refused},
+    limit::{Algorithm, OverLimitPolicy, Period},
     store::{
         remote::{Command, Op, Remote as _, RemoteError, Replies, Target},
         simulated::{Condition, Network, SimulatedRemote, SimulatedStore},
@@ -15,7 +15,7 @@ use weir::{
 use crate::support::{pass, store, target, tier};
 
 fn counted() -> Arc<Target> {
-    target(vec![tier(1_000, 3_600, Algorithm::FixedWindow)], Refused::Vanish)
+    target(vec![tier(1_000, 3_600, Algorithm::FixedWindow)], OverLimitPolicy::Ignore)
 }
 
 async fn take(remote: &SimulatedRemote, target: &Arc<Target>) -> Result<Replies, RemoteError> {
@@ -70,7 +70,7 @@ async fn a_lost_request_counts_nothing_and_a_lost_reply_does() {
                     silent += 1;
                 }
                 error => {
-                    assert!(!error.is_undone(), "{error}");
+                    assert!(!error.is_definitely_not_applied(), "{error}");
                     assert!(begun.elapsed() <= Duration::from_millis(2));
                     noticed += 1;
                 }
@@ -115,13 +115,13 @@ async fn a_store_that_is_down_refuses_new_calls_and_loses_those_on_their_way() {
         tokio::time::sleep(Duration::from_millis(10)).await;
         store.set(Condition::Down);
         let new = take(&remote, &target).await.expect_err("nobody listens");
-        assert!(new.is_undone(), "{new}");
+        assert!(new.is_definitely_not_applied(), "{new}");
     };
     let (lost, ()) = tokio::join!(on_its_way, stop);
     assert!(matches!(lost, Err(RemoteError::Unreachable(_))), "{lost:?}");
     store.set(Condition::Refusing);
     let refused = take(&remote, &target).await.expect("it answers");
-    assert!(matches!(&refused.replies[0], Err(error) if error.is_undone()));
+    assert!(matches!(&refused.replies[0], Err(error) if error.is_definitely_not_applied()));
     store.set(Condition::Up);
     take(&remote, &target).await.expect("it is up again");
     assert_eq!(used(&store, &target), 1);

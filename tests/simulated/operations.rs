@@ -1,7 +1,7 @@
 //! What each operation does to the counters.
 
 use weir::{
-    limit::{Algorithm, Hits, Period, Refused},
+    limit::{Algorithm, Hits, OverLimitPolicy, Period},
     store::remote::Op,
 };
 
@@ -12,7 +12,7 @@ const SLIDING: Algorithm = Algorithm::SlidingWindow;
 
 #[tokio::test(start_paused = true)]
 async fn what_is_added_counts_whether_or_not_it_fits() {
-    let counted = Counted::new(vec![tier(3, 10, FIXED)], Refused::Vanish);
+    let counted = Counted::new(vec![tier(3, 10, FIXED)], OverLimitPolicy::Ignore);
     assert_eq!(counted.add(5).granted, 5);
     assert_eq!(counted.used(0), 5);
     assert_eq!(counted.take(1), 0);
@@ -24,7 +24,7 @@ async fn what_is_added_counts_whether_or_not_it_fits() {
 
 #[tokio::test(start_paused = true)]
 async fn a_late_hit_counts_in_the_window_that_it_was_admitted_in() {
-    let counted = Counted::new(vec![tier(3, 10, FIXED)], Refused::Count);
+    let counted = Counted::new(vec![tier(3, 10, FIXED)], OverLimitPolicy::Count);
     counted.add(1);
     pass(10_000).await;
     let late = counted.at(START, Op::Add { hits: 1 });
@@ -35,7 +35,7 @@ async fn a_late_hit_counts_in_the_window_that_it_was_admitted_in() {
 
 #[tokio::test(start_paused = true)]
 async fn taking_goes_by_the_stores_own_clock() {
-    let counted = Counted::new(vec![tier(1, 10, FIXED)], Refused::Vanish);
+    let counted = Counted::new(vec![tier(1, 10, FIXED)], OverLimitPolicy::Ignore);
     let ahead = START.after(Period::from_secs(15));
     assert_eq!(counted.at(ahead, Op::Take { hits: 1 }).granted, 1);
     assert_eq!(counted.at(ahead, Op::Take { hits: 1 }).granted, 0);
@@ -46,7 +46,7 @@ async fn taking_goes_by_the_stores_own_clock() {
 
 #[tokio::test(start_paused = true)]
 async fn refused_hits_count_in_the_references_spelling_only() {
-    for (refused, used) in [(Refused::Count, 7), (Refused::Vanish, 2)] {
+    for (refused, used) in [(OverLimitPolicy::Count, 7), (OverLimitPolicy::Ignore, 2)] {
         let counted = Counted::new(vec![tier(3, 10, FIXED)], refused);
         assert_eq!((counted.take(2), counted.take(5)), (2, 0));
         assert_eq!(counted.used(0), used);
@@ -56,7 +56,7 @@ async fn refused_hits_count_in_the_references_spelling_only() {
 #[tokio::test(start_paused = true)]
 async fn tiers_take_together_or_not_at_all() {
     let tiers = vec![tier(9, 10, FIXED), tier(4, 60, SLIDING), tier(5, 1, bucket(6, false))];
-    let counted = Counted::new(tiers, Refused::Vanish);
+    let counted = Counted::new(tiers, OverLimitPolicy::Ignore);
     assert_eq!(counted.take(5), 0);
     assert_eq!((0..3).map(|i| counted.used(i)).sum::<u64>(), 0);
     assert_eq!(counted.take(3), 3);
@@ -67,7 +67,7 @@ async fn tiers_take_together_or_not_at_all() {
 #[tokio::test(start_paused = true)]
 async fn a_grant_is_as_much_as_fits_but_not_less_than_is_of_use() {
     for algorithm in [FIXED, SLIDING, bucket(10, false)] {
-        let counted = Counted::new(vec![tier(10, 10, algorithm)], Refused::Vanish);
+        let counted = Counted::new(vec![tier(10, 10, algorithm)], OverLimitPolicy::Ignore);
         assert_eq!(counted.grant(1, 4, 100), 4);
         assert_eq!(counted.grant(7, 20, 100), 0);
         assert_eq!(counted.used(0), 4);
@@ -80,7 +80,7 @@ async fn a_grant_is_as_much_as_fits_but_not_less_than_is_of_use() {
 
 #[tokio::test(start_paused = true)]
 async fn a_sliding_window_counts_a_grant_from_the_end_of_its_hold() {
-    let counted = Counted::new(vec![tier(10, 10, SLIDING)], Refused::Vanish);
+    let counted = Counted::new(vec![tier(10, 10, SLIDING)], OverLimitPolicy::Ignore);
     assert_eq!(counted.take(5), 5);
     pass(9_500).await;
     // what counts at the time of the grant goes on counting until its own time is over
@@ -96,7 +96,7 @@ async fn a_sliding_window_counts_a_grant_from_the_end_of_its_hold() {
 
 #[tokio::test(start_paused = true)]
 async fn a_strict_bucket_restarts_its_clock_on_a_refusal() {
-    let counted = Counted::new(vec![tier(1, 10, bucket(1, true))], Refused::Vanish);
+    let counted = Counted::new(vec![tier(1, 10, bucket(1, true))], OverLimitPolicy::Ignore);
     assert_eq!(counted.take(1), 1);
     for _ in 0..5 {
         pass(6_000).await;
@@ -108,8 +108,8 @@ async fn a_strict_bucket_restarts_its_clock_on_a_refusal() {
 
 #[tokio::test(start_paused = true)]
 async fn rules_in_both_spellings_count_apart() {
-    let ours = Counted::new(vec![tier(3, 10, FIXED)], Refused::Vanish);
-    let reference = crate::support::target(vec![tier(3, 10, FIXED)], Refused::Count);
+    let ours = Counted::new(vec![tier(3, 10, FIXED)], OverLimitPolicy::Ignore);
+    let reference = crate::support::target(vec![tier(3, 10, FIXED)], OverLimitPolicy::Count);
     let theirs = Counted { store: ours.store.clone(), target: reference };
     assert_eq!((ours.take(3), theirs.take(2)), (3, 2));
     assert_eq!((ours.used(0), theirs.used(0)), (3, 2));

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::advance;
 use weir::{
     clock::Clock as _,
-    limit::{Algorithm, Bucket, Period, Refill, Refused, Tier, Timestamp},
+    limit::{Algorithm, Bucket, OverLimitPolicy, Period, Refill, Tier, Timestamp},
     store::{
         remote::{Command, Op, Reply, Target},
         simulated::{SimulatedClock, SimulatedStore},
@@ -27,8 +27,8 @@ pub(crate) fn bucket(burst: u32, strict: bool) -> Algorithm {
     Algorithm::TokenBucket(Bucket { burst, refill: Refill::Continuous, strict })
 }
 
-pub(crate) fn target(tiers: Vec<Tier>, refused: Refused) -> Arc<Target> {
-    Arc::new(Target { path: "shop_tenant_acme_".into(), tiers: tiers.into(), refused })
+pub(crate) fn target(tiers: Vec<Tier>, over_limit_policy: OverLimitPolicy) -> Arc<Target> {
+    Arc::new(Target { path: "shop_tenant_acme_".into(), tiers: tiers.into(), over_limit_policy })
 }
 
 /// A target and the store that counts it.
@@ -38,8 +38,8 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    pub(crate) fn new(tiers: Vec<Tier>, refused: Refused) -> Self {
-        Self { store: store(), target: target(tiers, refused) }
+    pub(crate) fn new(tiers: Vec<Tier>, over_limit_policy: OverLimitPolicy) -> Self {
+        Self { store: store(), target: target(tiers, over_limit_policy) }
     }
 
     pub(crate) fn at(&self, at: Timestamp, op: Op) -> Reply {

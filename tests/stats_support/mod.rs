@@ -5,11 +5,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use weir::{
-    Limiter, Settings,
+    DecisionSettings, Limiter,
     clock::{Clock as _, ManualClock},
     limit::{
-        Descriptor, Domain, Entry, KeyHasher, Limit, Node, Origin, Override, Pattern, Request, Rule, RuleSet,
-        Timestamp, Unit, Values,
+        Descriptor, Domain, Entry, KeyHasher, Limit, Origin, Override, Pattern, Request, Rule, RuleNode,
+        RuleSet, Timestamp, Unit, Values,
     },
     observe::{
         Stats,
@@ -19,8 +19,8 @@ use weir::{
 };
 
 /// A node for one value or pattern, or for any value if `value` is empty.
-pub fn node(key: &str, value: &str) -> Node {
-    Node {
+pub fn node(key: &str, value: &str) -> RuleNode {
+    RuleNode {
         key: key.to_owned(),
         values: if value.is_empty() { Values::Any } else { Values::One(Pattern::new(value)) },
         share_threshold: false,
@@ -32,27 +32,27 @@ pub fn node(key: &str, value: &str) -> Node {
 }
 
 /// A node whose rule admits `requests` a minute.
-pub fn limited(key: &str, value: &str, requests: u32) -> Node {
+pub fn limited(key: &str, value: &str, requests: u32) -> RuleNode {
     let rule = Rule::of_override(Override { requests, unit: Unit::Minute });
-    Node { rule: Some(rule), ..node(key, value) }
+    RuleNode { rule: Some(rule), ..node(key, value) }
 }
 
 /// `node` with its rule changed.
-pub fn changed(mut node: Node, change: impl FnOnce(&mut Rule)) -> Node {
+pub fn changed(mut node: RuleNode, change: impl FnOnce(&mut Rule)) -> RuleNode {
     change(node.rule.as_mut().expect("a node with a rule"));
     node
 }
 
-pub fn unlimited(key: &str, value: &str) -> Node {
+pub fn unlimited(key: &str, value: &str) -> RuleNode {
     changed(limited(key, value, 1), |rule| rule.limit = Limit::Unlimited)
 }
 
 /// `node` above `children`.
-pub fn above(node: Node, children: Vec<Node>) -> Node {
-    Node { children, ..node }
+pub fn above(node: RuleNode, children: Vec<RuleNode>) -> RuleNode {
+    RuleNode { children, ..node }
 }
 
-pub fn rules(domain: &str, nodes: Vec<Node>) -> RuleSet {
+pub fn rules(domain: &str, nodes: Vec<RuleNode>) -> RuleSet {
     RuleSet::new(&[Domain { name: domain.to_owned(), nodes }], KeyHasher::random())
 }
 
@@ -65,25 +65,25 @@ pub struct Service {
 
 impl Service {
     /// Under the domain `shop`.
-    pub fn new(nodes: Vec<Node>) -> Self {
-        Self::with(nodes, Stats::default(), Settings::default())
+    pub fn new(nodes: Vec<RuleNode>) -> Self {
+        Self::with(nodes, Stats::default(), DecisionSettings::default())
     }
 
-    pub fn with(nodes: Vec<Node>, stats: Stats, settings: Settings) -> Self {
+    pub fn with(nodes: Vec<RuleNode>, stats: Stats, settings: DecisionSettings) -> Self {
         let service = Self::empty(stats, settings);
         service.limiter.load(rules("shop", nodes));
         service
     }
 
     /// Without rules.
-    pub fn empty(stats: Stats, settings: Settings) -> Self {
+    pub fn empty(stats: Stats, settings: DecisionSettings) -> Self {
         let stats = Arc::new(stats);
         let limiter = Arc::new(Limiter::new(MemoryStore::new(1_000), Arc::clone(&stats), settings));
         stats.watch(&limiter);
         Self { limiter, stats, clock: Arc::new(ManualClock::at(Timestamp::from_secs(12))) }
     }
 
-    /// Asks for one descriptor of `shop`.
+    /// LimitChecks for one descriptor of `shop`.
     pub async fn ask(&self, entries: &[(&str, &str)], hits: u64) {
         self.ask_all("shop", vec![descriptor(entries, hits)]).await;
     }

@@ -101,8 +101,8 @@ pub(crate) async fn connect(addresses: &Addresses) -> Client {
 
 pub(crate) fn uri(addresses: &Addresses) -> String {
     match &addresses.grpc {
-        weir::door::grpc::BoundTo::Tcp(address) => format!("http://{address}"),
-        weir::door::grpc::BoundTo::Unix(path) => format!("unix:{}", path.display()),
+        weir::server::grpc::BoundTo::Tcp(address) => format!("http://{address}"),
+        weir::server::grpc::BoundTo::Unix(path) => format!("unix:{}", path.display()),
     }
 }
 

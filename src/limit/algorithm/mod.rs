@@ -80,7 +80,7 @@ pub trait State {
 
 /// The state of any algorithm, as stores keep it. 24 bytes, and what a sliding window remembers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Counter {
+pub enum CounterState {
     /// Of [`Algorithm::FixedWindow`].
     FixedWindow(FixedWindow),
     /// Of [`Algorithm::SlidingWindow`].
@@ -94,20 +94,20 @@ pub enum Counter {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdleAt(u32);
 
-// === impl Counter ===
+// === impl CounterState ===
 
 /// Runs an expression on the state, whichever it is.
 macro_rules! on_state {
     ($counter:expr, $state:ident => $do:expr) => {
         match $counter {
-            Counter::FixedWindow($state) => $do,
-            Counter::SlidingWindow($state, _) => $do,
-            Counter::TokenBucket($state, _) => $do,
+            CounterState::FixedWindow($state) => $do,
+            CounterState::SlidingWindow($state, _) => $do,
+            CounterState::TokenBucket($state, _) => $do,
         }
     };
 }
 
-impl Counter {
+impl CounterState {
     /// The state of a counter that nobody has used.
     #[must_use]
     pub fn unused(tier: &Tier, now: Timestamp) -> Self {
@@ -223,7 +223,7 @@ impl Counter {
 }
 
 /// A placeholder that counts nothing.
-impl Default for Counter {
+impl Default for CounterState {
     fn default() -> Self {
         Self::FixedWindow(FixedWindow::default())
     }
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_counter_has_the_size_that_it_says() {
-        assert_eq!(size_of::<Counter>(), 24);
+        assert_eq!(size_of::<CounterState>(), 24);
         assert_eq!(size_of::<FixedWindow>(), 16);
         assert_eq!(size_of::<TokenBucket>(), 16);
         assert_eq!(size_of::<SlidingWindow>(), 32);

@@ -201,7 +201,7 @@ mod tests {
         Timestamp::from_millis(millis)
     }
 
-    /// Asks for `hits`, and takes them if they fit.
+    /// LimitChecks for `hits`, and takes them if they fit.
     fn ask(state: &mut TokenBucket, tier: &Tier, now: Timestamp, hits: u64) -> bool {
         let admits = state.offer(tier, now, Hits(hits)).admits;
         if admits {

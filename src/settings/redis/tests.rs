@@ -9,7 +9,7 @@ fn resolve(variables: &[(&str, &str)]) -> Result<crate::settings::Settings, Sett
     crate::settings::Settings::resolve(&Flags::default(), &environment)
 }
 
-fn redis_of(variables: &[(&str, &str)]) -> Settings {
+fn redis_of(variables: &[(&str, &str)]) -> RedisSettings {
     let settings = resolve(variables).expect("these settings are right");
     settings.redis.expect("counts are to be shared")
 }
@@ -25,7 +25,7 @@ fn secret(user: Option<&str>, password: &str) -> Auth {
 #[test]
 fn a_url_is_enough() {
     let redis = redis_of(&[("REDIS_URL", "redis:6380")]);
-    assert_eq!(redis, Settings::single(Address::tcp("redis", 6380)));
+    assert_eq!(redis, RedisSettings::single(Address::tcp("redis", 6380)));
     assert_eq!((redis.jitter_seconds, redis.main.timeout), (300, Duration::from_secs(10)));
     assert!(resolve(&[]).expect("nothing is wrong").redis.is_none());
 }

@@ -10,7 +10,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::store::remote::{Node, Target};
+use crate::store::remote::{StoreNode, Target};
 
 /// Failures in a row after which nobody waits for the store any more.
 const PATIENCE: u32 = 3;
@@ -22,7 +22,7 @@ pub(super) struct Breaker {
     /// Places that it is open for: none while all is well. Read by every decision, and written only when it changes.
     open: AtomicUsize,
     /// Few, and locked by calls only: next to a round trip that costs nothing.
-    nodes: Mutex<BTreeMap<Node, Record>>,
+    nodes: Mutex<BTreeMap<StoreNode, Record>>,
 }
 
 /// How one node has done lately.
@@ -40,7 +40,7 @@ struct Record {
 
 impl Breaker {
     /// `node` has answered.
-    pub(super) fn answered(&self, node: Node) {
+    pub(super) fn answered(&self, node: StoreNode) {
         let mut nodes = self.nodes.lock();
         let record = nodes.entry(node).or_default();
         if record.is_open() {
@@ -50,21 +50,21 @@ impl Breaker {
     }
 
     /// How often `node` has answered.
-    pub(super) fn answers(&self, node: Node) -> u64 {
+    pub(super) fn answers(&self, node: StoreNode) -> u64 {
         self.nodes.lock().get(&node).map_or(0, |record| record.answers)
     }
 
     /// `node` has not counted `target`, or not taken a heartbeat; or not in time.
-    pub(super) fn failed(&self, node: Node, target: Option<&Arc<Target>>) {
+    pub(super) fn failed(&self, node: StoreNode, target: Option<&Arc<Target>>) {
         self.fail(node, target, 1);
     }
 
     /// `node` was asked and has said nothing at all for longer than anybody should wait.
-    pub(super) fn silent(&self, node: Node, target: Option<&Arc<Target>>) {
+    pub(super) fn silent(&self, node: StoreNode, target: Option<&Arc<Target>>) {
         self.fail(node, target, PATIENCE);
     }
 
-    fn fail(&self, node: Node, target: Option<&Arc<Target>>, failures: u32) {
+    fn fail(&self, node: StoreNode, target: Option<&Arc<Target>>, failures: u32) {
         let mut nodes = self.nodes.lock();
         let record = nodes.entry(node).or_default();
         let was_open = record.is_open();
@@ -81,7 +81,7 @@ impl Breaker {
     }
 
     /// Whether `node` is not to be asked.
-    pub(super) fn is_open_for(&self, node: Node) -> bool {
+    pub(super) fn is_open_for(&self, node: StoreNode) -> bool {
         self.nodes.lock().get(&node).is_some_and(Record::is_open)
     }
 
@@ -91,14 +91,14 @@ impl Breaker {
     }
 
     /// The nodes that are not asked, each with what may be asked to find out whether it is back.
-    pub(super) fn given_up(&self) -> Vec<(Node, Option<Arc<Target>>)> {
+    pub(super) fn given_up(&self) -> Vec<(StoreNode, Option<Arc<Target>>)> {
         let nodes = self.nodes.lock();
         let open = nodes.iter().filter(|(_, record)| record.is_open());
         open.map(|(node, record)| (*node, record.target.clone())).collect()
     }
 
     /// Forgets `node`, where nothing is any more.
-    pub(super) fn forget(&self, node: Node) {
+    pub(super) fn forget(&self, node: StoreNode) {
         if self.nodes.lock().remove(&node).is_some_and(|record| record.is_open()) {
             self.open.fetch_sub(1, Ordering::Relaxed);
         }
@@ -120,19 +120,19 @@ mod tests {
         let breaker = Breaker::default();
         for _ in 0..3 {
             assert!(!breaker.is_open());
-            breaker.answered(Node(1));
-            breaker.failed(Node(2), None);
+            breaker.answered(StoreNode(1));
+            breaker.failed(StoreNode(2), None);
         }
-        assert!(breaker.is_open() && breaker.is_open_for(Node(2)) && !breaker.is_open_for(Node(1)));
+        assert!(breaker.is_open() && breaker.is_open_for(StoreNode(2)) && !breaker.is_open_for(StoreNode(1)));
         assert!(!breaker.is_open_everywhere());
-        breaker.silent(Node(1), None);
-        breaker.silent(Node(1), None);
+        breaker.silent(StoreNode(1), None);
+        breaker.silent(StoreNode(1), None);
         assert!(breaker.is_open_everywhere());
         assert_eq!(breaker.given_up().len(), 2);
-        breaker.answered(Node(2));
-        assert!(breaker.is_open() && !breaker.is_open_for(Node(2)));
-        breaker.forget(Node(1));
-        breaker.forget(Node(2));
+        breaker.answered(StoreNode(2));
+        assert!(breaker.is_open() && !breaker.is_open_for(StoreNode(2)));
+        breaker.forget(StoreNode(1));
+        breaker.forget(StoreNode(2));
         assert!(!breaker.is_open());
     }
 }

@@ -8,8 +8,8 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::Inner;
 use crate::{
-    limit::{Algorithm, Period, Refused, Tier, Timestamp},
-    store::remote::{Command, Node, Op, Remote, Target},
+    limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp},
+    store::remote::{Command, Op, Remote, StoreNode, Target},
 };
 
 /// Says every now and then that this instance lives, until it is dropped or leaves. A heartbeat that is not heard for twice
@@ -43,7 +43,7 @@ async fn beat<R: Remote>(inner: &Inner<R>) {
     }
 }
 
-/// Asks nodes that were given up whether they are back: for no hits of what they did not count then.
+/// LimitChecks nodes that were given up whether they are back: for no hits of what they did not count then.
 async fn probe<R: Remote>(inner: &Inner<R>) {
     let now = inner.time().now;
     let probes = inner.breaker.given_up().into_iter().filter_map(|(node, target)| {
@@ -59,14 +59,14 @@ async fn probe<R: Remote>(inner: &Inner<R>) {
     join_all(probes).await;
 }
 
-async fn ask_for_nothing<R: Remote>(inner: &Inner<R>, node: Node, target: Arc<Target>, at: Timestamp) {
+async fn ask_for_nothing<R: Remote>(inner: &Inner<R>, node: StoreNode, target: Arc<Target>, at: Timestamp) {
     let asked = inner.remote.call(vec![Command { target, at, op: Op::Take { hits: 0 } }]);
     if let Ok(Ok(_)) = timeout(inner.settings.heartbeat.into(), asked).await {
         inner.breaker.answered(node);
     }
 }
 
-/// Asks for no hits where no call has brought it along for long, to learn what the store's clock shows: so that the first
+/// LimitChecks for no hits where no call has brought it along for long, to learn what the store's clock shows: so that the first
 /// window that is counted in is the right one.
 async fn look_at_the_clock<R: Remote>(inner: &Inner<R>) {
     let sent = inner.clock.now();
@@ -74,7 +74,11 @@ async fn look_at_the_clock<R: Remote>(inner: &Inner<R>) {
         return;
     }
     let tier = Tier { requests: 1, period: Period::from_secs(1), algorithm: Algorithm::SlidingWindow };
-    let target = Target { path: "weir:clock_".into(), tiers: smallvec![tier], refused: Refused::Vanish };
+    let target = Target {
+        path: "weir:clock_".into(),
+        tiers: smallvec![tier],
+        over_limit_policy: OverLimitPolicy::Ignore,
+    };
     let command = Command { target: Arc::new(target), at: sent, op: Op::Take { hits: 0 } };
     let asked = timeout(inner.settings.heartbeat.into(), inner.remote.call(vec![command]));
     if let Ok(Ok(replies)) = asked.await {

@@ -7,11 +7,11 @@ use tokio::time::sleep;
 
 use super::{
     Inner,
-    cell::{Answer, Cell, negative},
     clock::StoreTime,
+    counter::{Answer, LocalCounter, negative},
 };
 use crate::{
-    limit::{Ask, CounterKey, Direction, Hits, Period, Taken, Timestamp},
+    limit::{CounterKey, Decision, Direction, Hits, LimitCheck, Period, Timestamp},
     store::remote::{Command, Op, Remote, RemoteError, Replies},
 };
 
@@ -39,93 +39,100 @@ impl<R: Remote> Inner<R> {
             Err(error) => Some(error),
         };
         match (op, error) {
-            (Op::Return { hits, .. }, Some(_)) => self.figures.stranded.add(hits),
-            (Op::Grant { want, .. }, Some(error)) if !error.is_undone() => self.figures.unknown.add(want),
+            (Op::Return { hits, .. }, Some(_)) => self.metrics.stranded.add(hits),
+            (Op::Grant { want, .. }, Some(error)) if !error.is_definitely_not_applied() => {
+                self.metrics.unknown.add(want)
+            }
             _ => {}
         }
     }
 
     /// Decides by what was granted, while the store cannot be asked for more; none if that does not do.
-    pub(super) fn decide_by_held(&self, ask: &Ask<'_>, time: StoreTime) -> Option<Taken> {
-        if ask.direction == Direction::GiveBack || ask.hits == Hits(0) {
+    pub(super) fn decide_by_held(&self, check: &LimitCheck<'_>, time: StoreTime) -> Option<Decision> {
+        if check.direction == Direction::GiveBack || check.hits == Hits(0) {
             return None;
         }
-        self.with_cell(ask, time.now, |cell| {
-            self.count_given_up(cell.end_leases(time));
-            self.spend(cell, ask, time.now)
+        self.with_counter(check, time.now, |counter| {
+            self.count_given_up(counter.end_leases(time));
+            self.spend(counter, check, time.now)
         })
     }
 
     /// Takes the hits of `ask` from what was granted, if that does.
-    fn spend(&self, cell: &mut Cell, ask: &Ask<'_>, now: Timestamp) -> Option<Taken> {
-        cell.demand.asked(ask.hits.0, now);
-        let taken = cell.spend(ask.hits, now)?;
-        self.figures.leased.add(1);
-        Some(taken)
+    fn spend(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>, now: Timestamp) -> Option<Decision> {
+        counter.demand.asked(check.hits.0, now);
+        let decision = counter.spend(check.hits, now)?;
+        self.metrics.leased.add(1);
+        Some(decision)
     }
 
     /// Decides by what was granted, or by what is known to be denied; none if the store has to be asked first.
-    pub(super) fn decide_by_lease(self: &Arc<Self>, ask: &Ask<'_>, time: StoreTime) -> Option<Taken> {
+    pub(super) fn decide_by_lease(
+        self: &Arc<Self>,
+        check: &LimitCheck<'_>,
+        time: StoreTime,
+    ) -> Option<Decision> {
         let now = time.now;
-        let (taken, ahead) = self.with_cell(ask, now, |cell| {
-            self.count_given_up(cell.end_leases(time));
-            if ask.direction == Direction::GiveBack {
-                cell.owe(negative(ask.hits.0), now);
-                self.figures.local.add(1);
-                return (Some(cell.look(now)), false);
+        let (decision, ahead) = self.with_counter(check, now, |counter| {
+            self.count_given_up(counter.end_leases(time));
+            if check.direction == Direction::GiveBack {
+                counter.owe(negative(check.hits.0), now);
+                self.metrics.local.add(1);
+                return (Some(counter.look(now)), false);
             }
-            if ask.hits == Hits(0) {
-                self.figures.local.add(1);
-                return (Some(cell.look(now)), false);
+            if check.hits == Hits(0) {
+                self.metrics.local.add(1);
+                return (Some(counter.look(now)), false);
             }
-            if let Some(taken) = self.spend(cell, ask, now) {
+            if let Some(decision) = self.spend(counter, check, now) {
                 // the next lease is to be here before this one is used up
                 let soon = Period::from_nanos(2 * self.round_trip().as_nanos());
-                let ahead = !cell.is_denied(now) && cell.leased() < cell.demand.in_the_next(soon, now);
-                return (Some(taken), ahead);
+                let ahead =
+                    !counter.is_denied(now) && counter.leased() < counter.demand.in_the_next(soon, now);
+                return (Some(decision), ahead);
             }
-            if cell.is_denied(now)
-                && let Some(taken) = cell.refuses(ask.hits, now)
+            if counter.is_denied(now)
+                && let Some(decision) = counter.refuses(check.hits, now)
             {
-                self.figures.denied.add(1);
-                return (Some(taken), cell.is_probe_due(now));
+                self.metrics.denied.add(1);
+                return (Some(decision), counter.is_probe_due(now));
             }
             (None, false)
         });
         if ahead {
-            fetch(self, ask.key);
+            fetch(self, check.key);
         }
-        taken
+        decision
     }
 }
 
 /// Waits for a lease that lets `ask` pass, or for the store's word that it cannot; none if it does not answer.
-pub(super) async fn decide<R: Remote>(inner: &Arc<Inner<R>>, ask: &Ask<'_>) -> Option<Taken> {
+pub(super) async fn decide<R: Remote>(inner: &Arc<Inner<R>>, check: &LimitCheck<'_>) -> Option<Decision> {
     // the call that asks for these hits, once they are among those that are waited for
     let mut round = None;
     loop {
         let now = inner.time().now;
         // registered under the lock, so that no answer comes in between
-        let done = inner.with_cell(ask, now, |cell| {
-            let missing = ask.hits.minus(Hits(cell.leased()));
-            round.get_or_insert_with(|| cell.fetch.wait_for(ask.hits, missing));
-            Arc::clone(cell.fetch.done.get_or_insert_default()).notified_owned()
+        let done = inner.with_counter(check, now, |counter| {
+            let missing = check.hits.minus(Hits(counter.leased()));
+            round.get_or_insert_with(|| counter.fetch.wait_for(check.hits, missing));
+            Arc::clone(counter.fetch.done.get_or_insert_default()).notified_owned()
         });
-        fetch(inner, ask.key);
+        fetch(inner, check.key);
         done.await;
 
         let time = inner.time();
         let now = time.now;
-        let outcome = inner.with_cell(ask, now, |cell| {
-            inner.count_given_up(cell.end_leases(time));
-            if cell.fetch.answer == Answer::Nothing {
+        let outcome = inner.with_counter(check, now, |counter| {
+            inner.count_given_up(counter.end_leases(time));
+            if counter.fetch.answer == Answer::Nothing {
                 return Some(None);
             }
-            let decided = cell.spend(ask.hits, now).or_else(|| cell.refuses(ask.hits, now));
-            if decided.is_none() && round.is_some_and(|round| cell.fetch.has_answered(round)) {
+            let decided = counter.spend(check.hits, now).or_else(|| counter.refuses(check.hits, now));
+            if decided.is_none() && round.is_some_and(|round| counter.fetch.has_answered(round)) {
                 // to ask again for what the store has just had no more of would make an endless queue of those who wait
-                if cell.fetch.answer == Answer::Short {
-                    return Some(Some(cell.refuse(ask.hits, now)));
+                if counter.fetch.answer == Answer::Short {
+                    return Some(Some(counter.refuse(check.hits, now)));
                 }
                 round = None;
             }
@@ -137,24 +144,24 @@ pub(super) async fn decide<R: Remote>(inner: &Arc<Inner<R>>, ask: &Ask<'_>) -> O
     }
 }
 
-/// Asks the store for a lease in the background, unless that is under way: whoever waits for it may go away, what it
+/// LimitChecks the store for a lease in the background, unless that is under way: whoever waits for it may go away, what it
 /// brings must not.
 fn fetch<R: Remote>(inner: &Arc<Inner<R>>, key: CounterKey) {
     let (commands, told) = {
-        let mut shard = inner.cells.lock(key);
-        let Some(cell) = shard.get_mut(&key) else {
+        let mut shard = inner.counters.lock(key);
+        let Some(counter) = shard.get_mut(&key) else {
             return;
         };
-        if cell.fetch.running {
+        if counter.fetch.running {
             return;
         }
-        cell.fetch.running = true;
-        cell.fetch.round += 1;
+        counter.fetch.running = true;
+        counter.fetch.round += 1;
         // first of all what the store does not know of, so that it does not grant that a second time
         let (mut commands, now) = (Vec::new(), inner.time().now);
-        inner.count_given_up(cell.send(now, &mut commands));
+        inner.count_given_up(counter.send(now, &mut commands));
         let told = commands.len();
-        commands.extend(cell.fetch_commands(inner.instances(), inner.horizon(), inner.lead(), now));
+        commands.extend(counter.fetch_commands(inner.instances(), inner.horizon(), inner.lead(), now));
         (commands, told)
     };
     inner.background.spawn(call(Arc::clone(inner), key, commands, told));
@@ -168,36 +175,36 @@ async fn call<R: Remote>(inner: Arc<Inner<R>>, key: CounterKey, commands: Vec<Co
     for (i, op) in ops.iter().enumerate() {
         inner.count_lost(*op, &outcome, told + i);
     }
-    let mut shard = inner.cells.lock(key);
-    let Some(cell) = shard.get_mut(&key) else {
+    let mut shard = inner.counters.lock(key);
+    let Some(counter) = shard.get_mut(&key) else {
         return;
     };
     if told > 0 {
-        inner.told(cell, &outcome, 0..told);
+        inner.told(counter, &outcome, 0..told);
         // what was not carried out is owed again
-        inner.list(key, cell, inner.time().now);
+        inner.list(key, counter, inner.time().now);
     }
-    cell.fetch.running = false;
-    cell.fetch.answer = Answer::Nothing;
+    counter.fetch.running = false;
+    counter.fetch.answer = Answer::Nothing;
     if let Ok(replies) = outcome
         && let Some(Ok(reply)) = replies.replies.last()
     {
         match ops.last() {
-            Some(Op::Grant { .. }) => cell.granted(reply, inner.round_trip(), replies.now),
-            _ => cell.gave_back(reply, replies.now),
+            Some(Op::Grant { .. }) => counter.granted(reply, inner.round_trip(), replies.now),
+            _ => counter.gave_back(reply, replies.now),
         }
-        if target.is_none_or(|target| !Arc::ptr_eq(&target, &cell.target)) {
+        if target.is_none_or(|target| !Arc::ptr_eq(&target, &counter.target)) {
             // it was granted under a limit that has changed since
-            cell.give_leases_back();
-            inner.list(key, cell, replies.now);
-        } else if !cell.fetch.watched
-            && let Some(time) = cell.ends_in(inner.lead(), inner.time().now)
+            counter.give_leases_back();
+            inner.list(key, counter, replies.now);
+        } else if !counter.fetch.watched
+            && let Some(time) = counter.ends_in(inner.lead(), inner.time().now)
         {
-            cell.fetch.watched = true;
+            counter.fetch.watched = true;
             inner.background.spawn(watch(Arc::downgrade(&inner), key, time));
         }
     }
-    if let Some(done) = &cell.fetch.done {
+    if let Some(done) = &counter.fetch.done {
         done.notify_waiters();
     }
 }
@@ -210,12 +217,12 @@ async fn watch<R: Remote>(inner: Weak<Inner<R>>, key: CounterKey, mut time: Peri
             return;
         };
         let left = {
-            let mut shard = inner.cells.lock(key);
-            let Some(cell) = shard.get_mut(&key) else {
+            let mut shard = inner.counters.lock(key);
+            let Some(counter) = shard.get_mut(&key) else {
                 return;
             };
-            let left = cell.ends_in(inner.lead(), inner.time().now);
-            cell.fetch.watched = left.is_some_and(|left| left > Period::default());
+            let left = counter.ends_in(inner.lead(), inner.time().now);
+            counter.fetch.watched = left.is_some_and(|left| left > Period::default());
             left
         };
         match left {

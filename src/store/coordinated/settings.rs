@@ -4,7 +4,7 @@ use crate::limit::{Coordination, OnStoreFailure, Period};
 
 /// How instances keep their counts together, where a rule does not say.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct CoordinationSettings {
     /// `WEIR_COORDINATION`.
     pub coordination: Coordination,
     /// `WEIR_SYNC_INTERVAL`: longer than zero.
@@ -25,10 +25,10 @@ pub struct Settings {
     pub instance: String,
 }
 
-// === impl Settings ===
+// === impl CoordinationSettings ===
 
 /// The defaults of the documentation.
-impl Default for Settings {
+impl Default for CoordinationSettings {
     fn default() -> Self {
         Self {
             coordination: Coordination::Interval,

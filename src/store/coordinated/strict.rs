@@ -4,75 +4,72 @@ use std::sync::Arc;
 
 use super::{
     Inner,
-    alone::{Told, Undecided},
-    cell::negative,
+    counter::negative,
+    fallback::{Told, Undecided},
 };
 use crate::{
-    limit::{Ask, Direction, Hits, Period, Refused, Scope, Taken, Timestamp, decided},
+    limit::{Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp, decided},
     store::remote::{Command, Op, Remote},
 };
 
 impl<R: Remote> Inner<R> {
     /// With the local cache: denies what the store has denied until some instant.
-    pub(super) fn decide_by_cache(&self, ask: &Ask<'_>, now: Timestamp) -> Option<Taken> {
-        if !self.settings.local_cache || ask.direction == Direction::GiveBack || ask.hits == Hits(0) {
+    pub(super) fn decide_by_cache(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Decision> {
+        if !self.settings.local_cache || check.direction == Direction::GiveBack || check.hits == Hits(0) {
             return None;
         }
-        let taken =
-            self.with_cell(
-                ask,
-                now,
-                |cell| {
-                    if cell.is_denied(now) { cell.refuses(ask.hits, now) } else { None }
-                },
-            )?;
-        self.figures.denied.add(1);
-        Some(Taken { cached: true, ..taken })
+        let decision = self.with_counter(check, now, |counter| {
+            if counter.is_denied(now) { counter.refuses(check.hits, now) } else { None }
+        })?;
+        self.metrics.denied.add(1);
+        Some(Decision { cached: true, ..decision })
     }
 }
 
-/// Asks the store, and waits for its answer within the budget.
+/// LimitChecks the store, and waits for its answer within the budget.
 pub(super) async fn decide<R: Remote>(
     inner: &Arc<Inner<R>>,
-    ask: &Ask<'_>,
+    check: &LimitCheck<'_>,
     scope: Scope,
-) -> Result<Taken, Undecided> {
+) -> Result<Decision, Undecided> {
     let at = inner.time().now;
-    let target = inner.with_cell(ask, at, |cell| Arc::clone(&cell.target));
-    let refused = ask.refused_in(scope);
-    let op = match (ask.direction, target.refused) {
-        (Direction::GiveBack, _) => Op::Add { hits: negative(ask.hits.0) },
+    let target = inner.with_counter(check, at, |counter| Arc::clone(&counter.target));
+    let policy = check.over_limit_policy_in(scope);
+    let op = match (check.direction, target.over_limit_policy) {
+        (Direction::GiveBack, _) => Op::Add { hits: negative(check.hits.0) },
         // a rule in the reference's spelling would count what it refuses, which the whole request is not to
-        (Direction::Take, Refused::Count) if refused == Refused::Vanish && ask.hits > Hits(0) => {
-            Op::Grant { least: ask.hits.0, want: ask.hits.0, hold: Period::default() }
+        (Direction::Take, OverLimitPolicy::Count)
+            if policy == OverLimitPolicy::Ignore && check.hits > Hits(0) =>
+        {
+            Op::Grant { least: check.hits.0, want: check.hits.0, hold: Period::default() }
         }
-        (Direction::Take, _) => Op::Take { hits: ask.hits.0 },
+        (Direction::Take, _) => Op::Take { hits: check.hits.0 },
     };
     let node = inner.node(Some(&target), at);
     let command = Command { target, at, op };
-    let (reply, now) = inner.desk.ask(node, command, inner.settings.budget).await?;
-    if reply.counters.len() != ask.tiers().len() {
+    let (reply, now) = inner.batcher.ask(node, command, inner.settings.budget).await?;
+    if reply.counters.len() != check.tiers().len() {
         return Err(Undecided { told: Told::Perhaps, late: false });
     }
-    let taken = match ask.direction {
-        Direction::GiveBack => inner.with_cell(ask, now, |cell| {
-            cell.heard(&reply, now);
-            cell.look(now)
+    let decision = match check.direction {
+        Direction::GiveBack => inner.with_counter(check, now, |counter| {
+            counter.heard(&reply, now);
+            counter.look(now)
         }),
         Direction::Take => {
-            let over = if ask.hits == Hits(0) {
-                ask.tiers().iter().zip(&reply.counters).any(|(tier, c)| !c.offer(tier, now, Hits(0)).admits)
+            let over = if check.hits == Hits(0) {
+                check.tiers().iter().zip(&reply.counters).any(|(tier, c)| !c.offer(tier, now, Hits(0)).admits)
             } else {
-                reply.granted < ask.hits.0
+                reply.granted < check.hits.0
             };
-            inner.with_cell(ask, now, |cell| {
-                cell.heard(&reply, now);
+            inner.with_counter(check, now, |counter| {
+                counter.heard(&reply, now);
                 if over && inner.settings.local_cache {
-                    cell.deny_while_empty(now);
+                    counter.deny_while_empty(now);
                 }
             });
-            decided(ask.tiers(), &reply.counters, refused, over, ask.hits, now)
+            decided(check.tiers(), &reply.counters, policy, over, check.hits, now)
         }
     };
-    Ok(taken)
+    Ok(decision)
 }

@@ -15,9 +15,9 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use self::shard::{Shard, Undo};
-use super::{Store, StoreError, Takens};
+use super::{Decisions, Store, StoreError};
 use crate::{
-    limit::{Ask, CounterKey, Refused, Scope, Timestamp},
+    limit::{CounterKey, LimitCheck, OverLimitPolicy, Scope, Timestamp},
     observe::histogram::{Distribution, Histogram},
 };
 
@@ -116,61 +116,63 @@ impl MemoryStore {
 
     /// Decides the asks of one request: [`Store::take`] without the wait that others need.
     #[must_use]
-    pub fn decide(&self, asks: &[Ask<'_>], scope: Scope, now: Timestamp) -> Takens {
-        let takens = match scope {
-            Scope::Request if asks.len() > 1 => self.decide_together(asks, now),
-            _ => asks
+    pub fn decide(&self, checks: &[LimitCheck<'_>], scope: Scope, now: Timestamp) -> Decisions {
+        let decisions = match scope {
+            Scope::Request if checks.len() > 1 => self.decide_together(checks, now),
+            _ => checks
                 .iter()
-                .map(|ask| {
-                    let mut shard = self.shards[self.index(ask.key)].lock();
-                    self.counting(&mut shard, |shard| shard.take(ask, ask.refused_in(scope), now))
+                .map(|check| {
+                    let mut shard = self.shards[self.index(check.key)].lock();
+                    self.counting(&mut shard, |shard| {
+                        shard.take(check, check.over_limit_policy_in(scope), now)
+                    })
                 })
                 .collect(),
         };
         if self.live.load(Ordering::Relaxed) > self.max_counters {
-            self.make_room(asks, now);
+            self.make_room(checks, now);
         }
-        takens
+        decisions
     }
 
     /// Gives back what `ask` took before, for it is not to count after all.
-    pub(super) fn give_back(&self, ask: &Ask<'_>, now: Timestamp) {
-        let mut shard = self.shards[self.index(ask.key)].lock();
-        self.counting(&mut shard, |shard| shard.give_back(ask, now));
+    pub(super) fn give_back(&self, check: &LimitCheck<'_>, now: Timestamp) {
+        let mut shard = self.shards[self.index(check.key)].lock();
+        self.counting(&mut shard, |shard| shard.give_back(check, now));
     }
 
     /// All or nothing over several asks: every lock that is needed, in the one order that all requests keep to; then
     /// one ask after the other; and if one is over, all are undone.
-    fn decide_together(&self, asks: &[Ask<'_>], now: Timestamp) -> Takens {
-        let mut indexes: SmallVec<[usize; 4]> = asks.iter().map(|ask| self.index(ask.key)).collect();
+    fn decide_together(&self, checks: &[LimitCheck<'_>], now: Timestamp) -> Decisions {
+        let mut indexes: SmallVec<[usize; 4]> = checks.iter().map(|check| self.index(check.key)).collect();
         indexes.sort_unstable();
         indexes.dedup();
         let mut shards: SmallVec<[MutexGuard<'_, Shard>; 4]> =
             indexes.iter().map(|index| self.shards[*index].lock()).collect();
-        let place = |ask: &Ask<'_>| indexes.partition_point(|index| *index < self.index(ask.key));
+        let place = |check: &LimitCheck<'_>| indexes.partition_point(|index| *index < self.index(check.key));
 
         let mut undos: SmallVec<[Undo; 4]> = SmallVec::new();
-        let mut takens: Takens = asks
+        let mut decisions: Decisions = checks
             .iter()
-            .map(|ask| {
-                let shard = &mut shards[place(ask)];
-                undos.push(shard.undo(ask));
-                self.counting(shard, |shard| shard.take(ask, Refused::Vanish, now))
+            .map(|check| {
+                let shard = &mut shards[place(check)];
+                undos.push(shard.undo(check));
+                self.counting(shard, |shard| shard.take(check, OverLimitPolicy::Ignore, now))
             })
             .collect();
-        if takens.iter().any(|taken| taken.over) {
-            for (ask, undo) in asks.iter().zip(undos).rev() {
-                self.counting(&mut shards[place(ask)], |shard| shard.restore(undo));
+        if decisions.iter().any(|decision| decision.over) {
+            for (check, undo) in checks.iter().zip(undos).rev() {
+                self.counting(&mut shards[place(check)], |shard| shard.restore(undo));
             }
-            for (ask, taken) in asks.iter().zip(&mut takens) {
-                if taken.over {
-                    shards[place(ask)].refuse(ask, now);
+            for (check, decision) in checks.iter().zip(&mut decisions) {
+                if decision.over {
+                    shards[place(check)].refuse(check, now);
                 } else {
-                    *taken = shards[place(ask)].look(ask, now);
+                    *decision = shards[place(check)].look(check, now);
                 }
             }
         }
-        takens
+        decisions
     }
 
     /// Does something to a shard, and keeps the books on its counters.
@@ -189,8 +191,8 @@ impl MemoryStore {
     /// Drops counters until there are no more than may be: where the new ones are, so that it costs a lock that was
     /// just held; elsewhere if there is nothing else to drop.
     #[cold]
-    fn make_room(&self, asks: &[Ask<'_>], now: Timestamp) {
-        let first = asks.first().map_or(0, |ask| self.index(ask.key));
+    fn make_room(&self, checks: &[LimitCheck<'_>], now: Timestamp) {
+        let first = checks.first().map_or(0, |check| self.index(check.key));
         for turn in 0..self.shards.len() {
             let shard = &self.shards[(first + turn) % self.shards.len()];
             while self.live.load(Ordering::Relaxed) > self.max_counters {
@@ -218,10 +220,10 @@ impl MemoryStore {
 impl Store for MemoryStore {
     fn take(
         &self,
-        asks: &[Ask<'_>],
+        checks: &[LimitCheck<'_>],
         scope: Scope,
         now: Timestamp,
-    ) -> impl Future<Output = Result<Takens, StoreError>> + Send {
-        future::ready(Ok(self.decide(asks, scope, now)))
+    ) -> impl Future<Output = Result<Decisions, StoreError>> + Send {
+        future::ready(Ok(self.decide(checks, scope, now)))
     }
 }

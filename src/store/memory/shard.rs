@@ -4,7 +4,8 @@ use hashbrown::HashTable;
 use smallvec::SmallVec;
 
 use crate::limit::{
-    Ask, CounterKey, Direction, Hits, Refused, Taken, Tier, Timestamp, algorithm::Counter, decide,
+    CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Tier, Timestamp,
+    algorithm::CounterState, decide,
 };
 
 /// Buckets among which the cheapest counter to forget is looked for. A sample: to find the very cheapest would need an
@@ -23,11 +24,11 @@ pub(super) struct Shard {
 #[derive(Debug)]
 struct Slot {
     key: CounterKey,
-    counter: Counter,
+    counter: CounterState,
 }
 
 /// What the counters of an ask were.
-pub(super) type Undo = SmallVec<[(CounterKey, Option<Counter>); 2]>;
+pub(super) type Undo = SmallVec<[(CounterKey, Option<CounterState>); 2]>;
 
 impl Shard {
     /// How many counters there are.
@@ -36,16 +37,21 @@ impl Shard {
     }
 
     /// Decides `ask` and counts it.
-    pub(super) fn take(&mut self, ask: &Ask<'_>, refused: Refused, now: Timestamp) -> Taken {
-        let tiers = ask.tiers();
+    pub(super) fn take(
+        &mut self,
+        check: &LimitCheck<'_>,
+        over_limit_policy: OverLimitPolicy,
+        now: Timestamp,
+    ) -> Decision {
+        let tiers = check.tiers();
         let mut places: SmallVec<[Option<usize>; 2]> = SmallVec::new();
-        let mut counters: SmallVec<[Counter; 2]> = SmallVec::new();
+        let mut counters: SmallVec<[CounterState; 2]> = SmallVec::new();
         for tier in tiers {
-            let place = self.place(ask.key.of_tier(tier));
+            let place = self.place(check.key.of_tier(tier));
             counters.push(self.lift(place, tier, now));
             places.push(place);
         }
-        let taken = decide(tiers, &mut counters, refused, ask.direction, ask.hits, now);
+        let decision = decide(tiers, &mut counters, over_limit_policy, check.direction, check.hits, now);
         for (place, counter) in places.iter().zip(&mut counters) {
             if let Some(place) = *place {
                 self.put(place, std::mem::take(counter));
@@ -54,42 +60,42 @@ impl Shard {
         // only now, for to insert may move the others; and what counts nothing need not be remembered
         for ((place, counter), tier) in places.iter().zip(counters).zip(tiers) {
             if place.is_none() && counter.used() > Hits(0) {
-                self.insert(ask.key.of_tier(tier), counter);
+                self.insert(check.key.of_tier(tier), counter);
             }
         }
-        taken
+        decision
     }
 
     /// Gives back the hits of `ask`, whose direction is the other one.
-    pub(super) fn give_back(&mut self, ask: &Ask<'_>, now: Timestamp) {
-        for tier in ask.tiers() {
-            let place = self.place(ask.key.of_tier(tier));
+    pub(super) fn give_back(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
+        for tier in check.tiers() {
+            let place = self.place(check.key.of_tier(tier));
             if let Some(slot) = place.and_then(|place| self.table.get_bucket_mut(place)) {
-                slot.counter.give_back(tier, now, ask.hits);
+                slot.counter.give_back(tier, now, check.hits);
             }
         }
     }
 
     /// How `ask` stands, counting nothing.
-    pub(super) fn look(&self, ask: &Ask<'_>, now: Timestamp) -> Taken {
-        let tiers = ask.tiers();
-        let mut counters: SmallVec<[Counter; 2]> = tiers
+    pub(super) fn look(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
+        let tiers = check.tiers();
+        let mut counters: SmallVec<[CounterState; 2]> = tiers
             .iter()
             .map(|tier| {
-                let place = self.place(ask.key.of_tier(tier));
+                let place = self.place(check.key.of_tier(tier));
                 let slot = place.and_then(|place| self.table.get_bucket(place));
-                slot.map_or_else(|| Counter::unused(tier, now), |slot| slot.counter.clone())
+                slot.map_or_else(|| CounterState::unused(tier, now), |slot| slot.counter.clone())
             })
             .collect();
-        decide(tiers, &mut counters, Refused::Vanish, Direction::Take, Hits(0), now)
+        decide(tiers, &mut counters, OverLimitPolicy::Ignore, Direction::Take, Hits(0), now)
     }
 
     /// Notes that `ask` was refused and took nothing, in those of its counters that do refuse it.
-    pub(super) fn refuse(&mut self, ask: &Ask<'_>, now: Timestamp) {
-        for tier in ask.tiers() {
-            let place = self.place(ask.key.of_tier(tier));
+    pub(super) fn refuse(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
+        for tier in check.tiers() {
+            let place = self.place(check.key.of_tier(tier));
             if let Some(slot) = place.and_then(|place| self.table.get_bucket_mut(place))
-                && !slot.counter.offer(tier, now, ask.hits).admits
+                && !slot.counter.offer(tier, now, check.hits).admits
             {
                 slot.counter.refuse(tier, now);
             }
@@ -97,8 +103,8 @@ impl Shard {
     }
 
     /// What has to be [restored](Self::restore) to undo whatever happens to `ask`'s counters.
-    pub(super) fn undo(&self, ask: &Ask<'_>) -> Undo {
-        let keys = ask.tiers().iter().map(|tier| ask.key.of_tier(tier));
+    pub(super) fn undo(&self, check: &LimitCheck<'_>) -> Undo {
+        let keys = check.tiers().iter().map(|tier| check.key.of_tier(tier));
         keys.map(|key| {
             let slot = self.place(key).and_then(|place| self.table.get_bucket(place));
             (key, slot.map(|slot| slot.counter.clone()))
@@ -171,18 +177,18 @@ impl Shard {
     }
 
     /// Takes the counter out of its slot, to be put back; an unused one where there is none.
-    fn lift(&mut self, place: Option<usize>, tier: &Tier, now: Timestamp) -> Counter {
+    fn lift(&mut self, place: Option<usize>, tier: &Tier, now: Timestamp) -> CounterState {
         let slot = place.and_then(|place| self.table.get_bucket_mut(place));
-        slot.map_or_else(|| Counter::unused(tier, now), |slot| std::mem::take(&mut slot.counter))
+        slot.map_or_else(|| CounterState::unused(tier, now), |slot| std::mem::take(&mut slot.counter))
     }
 
-    fn put(&mut self, place: usize, counter: Counter) {
+    fn put(&mut self, place: usize, counter: CounterState) {
         if let Some(slot) = self.table.get_bucket_mut(place) {
             slot.counter = counter;
         }
     }
 
-    fn insert(&mut self, key: CounterKey, counter: Counter) {
+    fn insert(&mut self, key: CounterKey, counter: CounterState) {
         self.table.insert_unique(key.hash(), Slot { key, counter }, |slot| slot.key.hash());
     }
 

@@ -15,10 +15,10 @@ use tokio::{
 
 use super::{
     connect,
-    draw::Draw,
-    finder::Finder,
     link::{Link, LinkState},
-    numbers::Numbers,
+    metrics::RedisMetrics,
+    random::RandomGenerator,
+    resolver::Resolver,
     settings::{Address, Backoff, Endpoint},
     slot::{self, SLOTS},
 };
@@ -35,8 +35,8 @@ pub(super) struct Cluster {
     endpoint: Arc<Endpoint>,
     seeds: Vec<Address>,
     backoff: Backoff,
-    numbers: Arc<Numbers>,
-    draw: Arc<Draw>,
+    metrics: Arc<RedisMetrics>,
+    draw: Arc<RandomGenerator>,
     /// Also those that were only heard of in a redirect.
     links: Mutex<HashMap<Address, Link>>,
     /// None until the first look-up has come to an end.
@@ -60,14 +60,14 @@ impl Cluster {
         endpoint: Arc<Endpoint>,
         seeds: Vec<Address>,
         backoff: Backoff,
-        numbers: Arc<Numbers>,
-        draw: Arc<Draw>,
+        metrics: Arc<RedisMetrics>,
+        draw: Arc<RandomGenerator>,
     ) -> Arc<Self> {
         let cluster = Arc::new(Self {
             endpoint,
             seeds,
             backoff,
-            numbers,
+            metrics,
             draw,
             links: Mutex::default(),
             map: watch::Sender::new(None),
@@ -106,9 +106,9 @@ impl Cluster {
         let open = || {
             Link::open(
                 Arc::clone(&self.endpoint),
-                Finder::At(address.clone()),
+                Resolver::At(address.clone()),
                 self.backoff,
-                Arc::clone(&self.numbers),
+                Arc::clone(&self.metrics),
                 Arc::clone(&self.draw),
             )
         };
@@ -162,7 +162,7 @@ impl Cluster {
         });
     }
 
-    /// Asks one server after the other: those that are known, then those that the settings name.
+    /// LimitChecks one server after the other: those that are known, then those that the settings name.
     async fn find(&self) -> Result<Map, String> {
         let known: Vec<(Address, Link)> = {
             let links = self.links.lock();

@@ -22,9 +22,9 @@ use tokio::{
 
 use super::{
     connect::{self, Connection},
-    draw::Draw,
-    finder::Finder,
-    numbers::Numbers,
+    metrics::RedisMetrics,
+    random::RandomGenerator,
+    resolver::Resolver,
     script,
     settings::{Address, Backoff, Endpoint},
 };
@@ -98,18 +98,18 @@ struct Job {
 /// The task of a link.
 struct Worker {
     endpoint: Arc<Endpoint>,
-    finder: Finder,
+    resolver: Resolver,
     backoff: Backoff,
     queue: mpsc::Receiver<Job>,
     shared: Arc<Shared>,
-    numbers: Arc<Numbers>,
-    draw: Arc<Draw>,
+    metrics: Arc<RedisMetrics>,
+    draw: Arc<RandomGenerator>,
 }
 
 /// What a connection and those who wait for its answers have to tell each other. Each has its own: what an old one has not
 /// answered says nothing about its successor.
 #[derive(Clone)]
-struct Course {
+struct ConnectionState {
     in_flight: Arc<Semaphore>,
     /// Told when an answer did not come.
     failed: Arc<Notify>,
@@ -129,15 +129,16 @@ impl Link {
     /// The way to the server that `finder` finds. It begins to connect at once, in the background.
     pub(super) fn open(
         endpoint: Arc<Endpoint>,
-        finder: Finder,
+        resolver: Resolver,
         backoff: Backoff,
-        numbers: Arc<Numbers>,
-        draw: Arc<Draw>,
+        metrics: Arc<RedisMetrics>,
+        draw: Arc<RandomGenerator>,
     ) -> Self {
         let (sender, queue) = mpsc::channel(QUEUE);
-        let state = LinkState { name: finder.name(), connected: false, since: Instant::now(), error: None };
+        let state = LinkState { name: resolver.name(), connected: false, since: Instant::now(), error: None };
         let shared = Arc::new(Shared { state: Mutex::new(state), renew: Notify::new(), left: Notify::new() });
-        let worker = Worker { endpoint, finder, backoff, queue, shared: Arc::clone(&shared), numbers, draw };
+        let worker =
+            Worker { endpoint, resolver, backoff, queue, shared: Arc::clone(&shared), metrics, draw };
         tokio::spawn(worker.run());
         Self { queue: sender, shared }
     }
@@ -156,7 +157,7 @@ impl Link {
         }
     }
 
-    /// Asks for another connection, unless this one is younger than a moment: it was made in the knowledge of whatever is
+    /// LimitChecks for another connection, unless this one is younger than a moment: it was made in the knowledge of whatever is
     /// wrong with it.
     pub(super) fn renew(&self) {
         const MOMENT: Duration = Duration::from_millis(500);
@@ -203,7 +204,7 @@ impl Worker {
                 }
             };
             let End::Renew(error) = end else { return };
-            self.numbers.disconnected.add(1);
+            self.metrics.disconnected.add(1);
             self.note(false, Some(error));
             // most of the time what comes after a good connection is another
             expected = failures == 0;
@@ -220,12 +221,12 @@ impl Worker {
     /// Finds the server and connects to it. If it may be expected to be there, callers wait for a moment. None if nobody is
     /// left who could want it.
     async fn connect(&mut self, expected: bool) -> Option<Result<(Address, Connection), String>> {
-        let (endpoint, finder) = (Arc::clone(&self.endpoint), self.finder.clone());
+        let (endpoint, resolver) = (Arc::clone(&self.endpoint), self.resolver.clone());
         let connecting = async move {
-            let address = finder.find(&endpoint).await?;
+            let address = resolver.find(&endpoint).await?;
             let connection = connect::connect(&endpoint, &address).await;
             let mut connection = connection.map_err(|error| format!("{address}: {error}"))?;
-            finder.check(&address, &mut connection).await?;
+            resolver.check(&address, &mut connection).await?;
             Ok((address, connection))
         };
         tokio::pin!(connecting);
@@ -267,13 +268,15 @@ impl Worker {
 
     /// Sends what comes, for as long as the connection is good.
     async fn serve(&mut self, address: Address, mut connection: Connection) -> End {
-        self.shared.state.lock().name = self.finder.name_at(&address);
+        self.shared.state.lock().name = self.resolver.name_at(&address);
         self.note(true, None);
         let mut jobs = Vec::new();
-        let course =
-            Course { in_flight: Arc::new(Semaphore::new(IN_FLIGHT)), failed: Arc::new(Notify::new()) };
-        let finder = self.finder.clone();
-        let moved = finder.moved(&self.endpoint, &address);
+        let course = ConnectionState {
+            in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
+            failed: Arc::new(Notify::new()),
+        };
+        let resolver = self.resolver.clone();
+        let moved = resolver.moved(&self.endpoint, &address);
         tokio::pin!(moved);
         loop {
             let permit = Arc::clone(&course.in_flight).acquire_owned();
@@ -324,7 +327,7 @@ impl Worker {
     fn send(
         &self,
         connection: &Connection,
-        course: &Course,
+        course: &ConnectionState,
         permit: OwnedSemaphorePermit,
         mut jobs: Vec<Job>,
     ) {
@@ -340,14 +343,14 @@ impl Worker {
             pipeline.add_command(command);
         }
         let mut handle = connection.handle.clone();
-        let (numbers, failed, within) =
-            (Arc::clone(&self.numbers), Arc::clone(&course.failed), self.endpoint.timeout);
+        let (metrics, failed, within) =
+            (Arc::clone(&self.metrics), Arc::clone(&course.failed), self.endpoint.timeout);
         tokio::spawn(async move {
             let begun = Instant::now();
             let answer =
                 time::timeout(within, handle.send_packed_commands(&pipeline, 0, pipeline.len())).await;
             drop(permit);
-            numbers.pipeline(jobs.len(), begun.elapsed());
+            metrics.pipeline(jobs.len(), begun.elapsed());
             let error = match answer {
                 Ok(Ok(values)) if values.len() == pipeline.len() => return hand_out(jobs, &counts, values),
                 Ok(Ok(_)) => RemoteError::Unreachable("it answered too little".into()),

@@ -6,34 +6,34 @@
 
 mod cluster;
 mod connect;
-mod draw;
-mod finder;
+mod encode;
 mod link;
+mod metrics;
 mod name;
-mod numbers;
 mod pool;
+mod random;
+mod resolver;
 mod script;
 mod settings;
 mod slot;
 mod tls;
-mod wire;
 
 use std::{fmt, sync::Arc};
 
 pub use self::{
     link::LinkState,
-    settings::{Address, Auth, Backoff, Endpoint, Place, Settings, Tls},
+    settings::{Address, Auth, Backoff, Endpoint, Place, RedisSettings, Tls},
     tls::TlsError,
 };
 
 use redis::Value;
 
 use self::{
-    draw::Draw,
-    pool::{Errand, Pool},
-    wire::{Naming, Outcome, Plan, Wire},
+    encode::{CommandPlan, EncodedCommand, Naming, Outcome},
+    pool::{NodeRequest, Pool},
+    random::RandomGenerator,
 };
-use super::remote::{Command, Node, Remote, RemoteError, Replies, Reply, Target};
+use super::remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Target};
 use crate::{
     clock::Clock,
     limit::{Period, Timestamp},
@@ -46,7 +46,7 @@ pub struct RedisRemote {
     /// For targets all of whose tiers are of one second.
     per_second: Option<Pool>,
     naming: Arc<Naming>,
-    draw: Arc<Draw>,
+    draw: Arc<RandomGenerator>,
     /// None in production: the time is Redis' own.
     clock: Option<Arc<dyn Clock>>,
 }
@@ -62,12 +62,12 @@ pub struct State {
 
 /// A command on its way, with what it takes to turn it to another window.
 struct Sending<'a> {
-    plan: Plan,
+    plan: CommandPlan,
     remote: &'a RedisRemote,
 }
 
 /// An instance that says that it lives.
-struct Beat(Wire);
+struct Beat(EncodedCommand);
 
 // === impl RedisRemote ===
 
@@ -77,24 +77,24 @@ impl RedisRemote {
     /// # Errors
     ///
     /// If the files that TLS needs are not in order. That nobody listens is no error, for somebody may later.
-    pub fn new(settings: Settings) -> Result<Self, TlsError> {
+    pub fn new(settings: RedisSettings) -> Result<Self, TlsError> {
         Self::open(settings, None)
     }
 
     /// As [`RedisRemote::new`], but counters change as of the time that `clock` shows. Keys expire as of Redis' own all the
     /// same, so they must be made to live long enough; and what is counted without a script, for the rules of the reference,
     /// knows no time but that of its command.
-    pub fn with_clock(settings: Settings, clock: Arc<dyn Clock>) -> Result<Self, TlsError> {
+    pub fn with_clock(settings: RedisSettings, clock: Arc<dyn Clock>) -> Result<Self, TlsError> {
         Self::open(settings, Some(clock))
     }
 
-    fn open(settings: Settings, clock: Option<Arc<dyn Clock>>) -> Result<Self, TlsError> {
-        let Settings { main, per_second, prefix, jitter_seconds, backoff, health_needs_connection: _ } =
+    fn open(settings: RedisSettings, clock: Option<Arc<dyn Clock>>) -> Result<Self, TlsError> {
+        let RedisSettings { main, per_second, prefix, jitter_seconds, backoff, health_needs_connection: _ } =
             settings;
         for tls in [&main].into_iter().chain(&per_second).filter_map(|endpoint| endpoint.tls.as_ref()) {
             tls.load()?;
         }
-        let draw = Arc::new(Draw::new());
+        let draw = Arc::new(RandomGenerator::new());
         Ok(Self {
             main: Pool::open("main", main, backoff, &draw),
             per_second: per_second.map(|endpoint| Pool::open("per_second", endpoint, backoff, &draw)),
@@ -127,7 +127,7 @@ impl RedisRemote {
 
     fn sending(&self, command: Command) -> Sending<'_> {
         let Command { target, at, op } = command;
-        let plan = Plan::new(target, op, at, self.now(), &self.naming, self.draw.next());
+        let plan = CommandPlan::new(target, op, at, self.now(), &self.naming, self.draw.next());
         Sending { plan, remote: self }
     }
 }
@@ -156,10 +156,10 @@ impl Remote for RedisRemote {
             // nothing was carried out, and no clock was seen: that is a failure of the whole
             (None, true) => {
                 let error = replies.into_iter().find_map(Result::err);
-                Err(error.unwrap_or_else(wire::nonsense))
+                Err(error.unwrap_or_else(encode::nonsense))
             }
             (Some(now), _) => Ok(Replies { now, replies }),
-            (None, _) => Err(wire::nonsense()),
+            (None, _) => Err(encode::nonsense()),
         }
     }
 
@@ -168,12 +168,12 @@ impl Remote for RedisRemote {
         let lives = ttl.as_nanos().div_ceil(1_000_000).to_string();
         let arguments = [now, instance.to_owned(), lives].into_iter().map(String::into_bytes).collect();
         let keys = std::iter::once(name::instances(&self.naming.prefix)).collect();
-        let wire = Wire::Run { script: &script::HEARTBEAT, keys, arguments };
+        let wire = EncodedCommand::Run { script: &script::HEARTBEAT, keys, arguments };
         let done = self.main.run(vec![Beat(wire)]).await;
-        done.replies.into_iter().next().unwrap_or_else(|| Err(wire::nonsense()))
+        done.replies.into_iter().next().unwrap_or_else(|| Err(encode::nonsense()))
     }
 
-    fn node(&self, target: &Target, at: Timestamp) -> Node {
+    fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
         // any of its keys: they are in one slot
         let key = || name::keys(&self.naming.prefix, target, at).swap_remove(0);
         match (&self.per_second, self.pool_of(target)) {
@@ -182,7 +182,7 @@ impl Remote for RedisRemote {
         }
     }
 
-    fn members_node(&self) -> Node {
+    fn members_node(&self) -> StoreNode {
         self.main.node(|| name::instances(&self.naming.prefix))
     }
 }
@@ -218,10 +218,10 @@ impl State {
 
 // === errands ===
 
-impl Errand for Sending<'_> {
+impl NodeRequest for Sending<'_> {
     type Reply = Reply;
 
-    fn wire(&self) -> &Wire {
+    fn wire(&self) -> &EncodedCommand {
         &self.plan.wire
     }
 
@@ -230,23 +230,23 @@ impl Errand for Sending<'_> {
     }
 
     fn turn_to(&mut self, now: Timestamp) {
-        let Plan { target, op, .. } = &self.plan;
+        let CommandPlan { target, op, .. } = &self.plan;
         self.plan = self.remote.sending(Command { target: Arc::clone(target), at: now, op: *op }).plan;
     }
 }
 
-impl Errand for Beat {
+impl NodeRequest for Beat {
     type Reply = usize;
 
-    fn wire(&self) -> &Wire {
+    fn wire(&self) -> &EncodedCommand {
         &self.0
     }
 
     fn outcome(&self, value: &Value) -> Outcome<usize> {
         match value {
-            Value::Int(count) => Outcome::Done(usize::try_from(*count).map_err(|_| wire::nonsense())),
-            Value::ServerError(error) => wire::refusal(error),
-            _ => Outcome::Done(Err(wire::nonsense())),
+            Value::Int(count) => Outcome::Done(usize::try_from(*count).map_err(|_| encode::nonsense())),
+            Value::ServerError(error) => encode::refusal(error),
+            _ => Outcome::Done(Err(encode::nonsense())),
         }
     }
 

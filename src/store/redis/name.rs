@@ -9,7 +9,7 @@ use std::{borrow::Cow, fmt::Write as _};
 use smallvec::SmallVec;
 
 use crate::{
-    limit::{Algorithm, Refused, Tier, Timestamp, Unit},
+    limit::{Algorithm, OverLimitPolicy, Tier, Timestamp, Unit},
     store::remote::Target,
 };
 
@@ -25,7 +25,7 @@ pub(super) fn window_start(tier: &Tier, at: Timestamp) -> Timestamp {
 pub(super) fn is_references(target: &Target) -> bool {
     match target.tiers.as_slice() {
         [tier] => {
-            target.refused == Refused::Count
+            target.over_limit_policy == OverLimitPolicy::Count
                 && tier.algorithm == Algorithm::FixedWindow
                 && tier.unit().is_some()
         }
@@ -99,13 +99,14 @@ mod tests {
         Tier { requests: 5, period: Period::from_secs(seconds), algorithm }
     }
 
-    fn target(path: &str, tiers: Vec<Tier>, refused: Refused) -> Target {
-        Target { path: path.into(), tiers: tiers.into(), refused }
+    fn target(path: &str, tiers: Vec<Tier>, over_limit_policy: OverLimitPolicy) -> Target {
+        Target { path: path.into(), tiers: tiers.into(), over_limit_policy }
     }
 
     #[test]
     fn a_rule_of_the_reference_has_its_key() {
-        let target = target("shop_tenant_acme_", vec![tier(60, Algorithm::FixedWindow)], Refused::Count);
+        let target =
+            target("shop_tenant_acme_", vec![tier(60, Algorithm::FixedWindow)], OverLimitPolicy::Count);
         let at = Timestamp::from_millis(1_234_567_890);
         assert_eq!(keys("", &target, at).as_slice(), ["shop_tenant_acme_1234560"]);
         assert_eq!(keys("eu:", &target, at).as_slice(), ["eu:shop_tenant_acme_1234560"]);
@@ -119,7 +120,7 @@ mod tests {
             tier(60, Algorithm::SlidingWindow),
             Tier { period: Period::from_millis(500), ..tier(1, Algorithm::FixedWindow) },
         ];
-        let target = target("shop_tenant_acme_", tiers, Refused::Vanish);
+        let target = target("shop_tenant_acme_", tiers, OverLimitPolicy::Ignore);
         let keys = keys("p:", &target, Timestamp::from_millis(1_234_567_890));
         assert_eq!(
             keys.as_slice(),
@@ -134,13 +135,13 @@ mod tests {
 
     #[test]
     fn a_period_that_the_reference_has_not_is_weirs_own() {
-        let target = target("d_k_v_", vec![tier(120, Algorithm::FixedWindow)], Refused::Count);
+        let target = target("d_k_v_", vec![tier(120, Algorithm::FixedWindow)], OverLimitPolicy::Count);
         assert_eq!(keys("", &target, Timestamp::from_secs(130)).as_slice(), ["{d_k_v_}f2m_120"]);
     }
 
     #[test]
     fn no_name_leaves_its_slot() {
-        let target = target("}a_", vec![tier(10, Algorithm::SlidingWindow)], Refused::Vanish);
+        let target = target("}a_", vec![tier(10, Algorithm::SlidingWindow)], OverLimitPolicy::Ignore);
         assert_eq!(keys("", &target, Timestamp::default()).as_slice(), ["{%7Da_}s10s"]);
     }
 
@@ -148,7 +149,7 @@ mod tests {
     fn only_seconds_are_per_second() {
         let of = |seconds: &[u64]| {
             let tiers = seconds.iter().map(|seconds| tier(*seconds, Algorithm::SlidingWindow)).collect();
-            is_per_second(&target("d_", tiers, Refused::Vanish))
+            is_per_second(&target("d_", tiers, OverLimitPolicy::Ignore))
         };
         assert!(of(&[1]) && of(&[1, 1]) && !of(&[1, 60]) && !of(&[2]));
     }

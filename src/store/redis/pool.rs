@@ -12,17 +12,17 @@ use tokio::time;
 
 use super::{
     cluster::Cluster,
-    draw::Draw,
-    finder::Finder,
+    encode::{EncodedCommand, Outcome, Retry, nonsense},
     link::{self, Answer, Link, LinkState},
-    numbers::Numbers,
+    metrics::RedisMetrics,
+    random::RandomGenerator,
+    resolver::Resolver,
     settings::{Address, Backoff, Endpoint, Place},
-    wire::{Again, Outcome, Wire, nonsense},
 };
 use crate::{
     limit::Timestamp,
     observe::Metric,
-    store::remote::{Node, RemoteError},
+    store::remote::{RemoteError, StoreNode},
 };
 
 /// How often a command may be sent: redirects lead on, and a failover takes its time, but nothing goes on for ever.
@@ -35,10 +35,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(super) struct Pool {
     name: &'static str,
     /// What there is of it where it is no cluster.
-    node: Node,
+    node: StoreNode,
     endpoint: Arc<Endpoint>,
     servers: Servers,
-    numbers: Arc<Numbers>,
+    metrics: Arc<RedisMetrics>,
 }
 
 enum Servers {
@@ -47,12 +47,12 @@ enum Servers {
 }
 
 /// Something that can be sent, and sent again.
-pub(super) trait Errand {
+pub(super) trait NodeRequest {
     /// What its answer is.
     type Reply;
 
     /// What goes over the wire.
-    fn wire(&self) -> &Wire;
+    fn wire(&self) -> &EncodedCommand;
 
     /// What came back, to the first of its commands if there are several.
     fn outcome(&self, value: &Value) -> Outcome<Self::Reply>;
@@ -100,33 +100,38 @@ struct Sent {
 
 impl Pool {
     /// The Redis of `endpoint`. Connections are made in the background.
-    pub(super) fn open(name: &'static str, endpoint: Endpoint, backoff: Backoff, draw: &Arc<Draw>) -> Self {
+    pub(super) fn open(
+        name: &'static str,
+        endpoint: Endpoint,
+        backoff: Backoff,
+        draw: &Arc<RandomGenerator>,
+    ) -> Self {
         let endpoint = Arc::new(endpoint);
-        let numbers = Arc::new(Numbers::default());
-        let servers = match (&endpoint.place, Finder::of(&endpoint.place)) {
+        let metrics = Arc::new(RedisMetrics::default());
+        let servers = match (&endpoint.place, Resolver::of(&endpoint.place)) {
             (Place::Cluster(seeds), _) => Servers::Cluster(Cluster::open(
                 Arc::clone(&endpoint),
                 seeds.clone(),
                 backoff,
-                Arc::clone(&numbers),
+                Arc::clone(&metrics),
                 Arc::clone(draw),
             )),
-            (_, Some(finder)) => Servers::One(Link::open(
+            (_, Some(resolver)) => Servers::One(Link::open(
                 Arc::clone(&endpoint),
-                finder,
+                resolver,
                 backoff,
-                Arc::clone(&numbers),
+                Arc::clone(&metrics),
                 Arc::clone(draw),
             )),
             (_, None) => unreachable!("only a cluster has no one server"),
         };
-        Self { name, node: node(name, ()), endpoint, servers, numbers }
+        Self { name, node: node(name, ()), endpoint, servers, metrics }
     }
 
     /// Runs `errands`, those of one key in their order.
-    pub(super) async fn run<E: Errand>(&self, mut errands: Vec<E>) -> Done<E::Reply> {
-        self.numbers.calls.add(1);
-        self.numbers.commands.add(errands.len() as u64);
+    pub(super) async fn run<E: NodeRequest>(&self, mut errands: Vec<E>) -> Done<E::Reply> {
+        self.metrics.calls.add(1);
+        self.metrics.commands.add(errands.len() as u64);
         let deadline = Instant::now() + self.endpoint.timeout;
         let late = || RemoteError::TimedOut(link::period(self.endpoint.timeout));
         if let Servers::Cluster(cluster) = &self.servers {
@@ -161,8 +166,8 @@ impl Pool {
                     let told = own.get(sent.own);
                     match told.map_or_else(|| Outcome::Done(Err(nonsense())), |told| errand.outcome(told)) {
                         Outcome::Done(reply) => replies[sent.errand] = Some(reply),
-                        Outcome::Again(again) => {
-                            pause |= matches!(again, Again::ReadOnly(_) | Again::Later(_));
+                        Outcome::Retry(again) => {
+                            pause |= matches!(again, Retry::ReadOnly(_) | Retry::Later(_));
                             match self.again(again, errand, &trip.link) {
                                 Ok(way) if round < ROUNDS => ways[sent.errand] = way,
                                 Ok(_) => replies[sent.errand] = Some(Err(restless())),
@@ -176,19 +181,19 @@ impl Pool {
             if left == 0 {
                 break;
             }
-            self.numbers.repeated.add(left as u64);
+            self.metrics.repeated.add(left as u64);
             if pause {
                 time::sleep(PAUSE).await;
             }
         }
         let replies: Vec<_> =
             replies.into_iter().map(|reply| reply.unwrap_or_else(|| Err(restless()))).collect();
-        replies.iter().filter_map(|reply| reply.as_ref().err()).for_each(|error| self.numbers.error(error));
+        replies.iter().filter_map(|reply| reply.as_ref().err()).for_each(|error| self.metrics.error(error));
         Done { now, replies }
     }
 
     /// Sends all errands that have no reply yet, those for one server together.
-    fn send<E: Errand>(
+    fn send<E: NodeRequest>(
         &self,
         errands: &[E],
         ways: &[Way],
@@ -239,7 +244,7 @@ impl Pool {
     }
 
     /// What holds the key that `key` makes. A Redis that is no cluster is one node, whichever server is its master.
-    pub(super) fn node(&self, key: impl FnOnce() -> String) -> Node {
+    pub(super) fn node(&self, key: impl FnOnce() -> String) -> StoreNode {
         match &self.servers {
             Servers::One(_) => self.node,
             Servers::Cluster(cluster) => node(self.name, cluster.holder(&key())),
@@ -247,30 +252,30 @@ impl Pool {
     }
 
     /// How to send `errand` once more, which came back from the server at the other end of `link`.
-    fn again<E: Errand>(&self, again: Again, errand: &mut E, link: &Link) -> Result<Way, RemoteError> {
+    fn again<E: NodeRequest>(&self, again: Retry, errand: &mut E, link: &Link) -> Result<Way, RemoteError> {
         let mut way = Way::default();
         match (again, &self.servers) {
-            (Again::Load, _) => way.load = true,
-            (Again::Window(now), _) => errand.turn_to(now),
-            (Again::Moved(address), Servers::Cluster(cluster)) => cluster.moved(errand.wire().key(), address),
-            (Again::Ask(address), Servers::Cluster(_)) => way.ask = Some(address),
-            (Again::Later(_), Servers::Cluster(_)) => {}
-            (Again::ReadOnly(_), Servers::Cluster(cluster)) => {
+            (Retry::Load, _) => way.load = true,
+            (Retry::Window(now), _) => errand.turn_to(now),
+            (Retry::Moved(address), Servers::Cluster(cluster)) => cluster.moved(errand.wire().key(), address),
+            (Retry::LimitCheck(address), Servers::Cluster(_)) => way.ask = Some(address),
+            (Retry::Later(_), Servers::Cluster(_)) => {}
+            (Retry::ReadOnly(_), Servers::Cluster(cluster)) => {
                 link.renew();
                 cluster.moved(errand.wire().key(), None);
             }
-            (Again::ReadOnly(said), Servers::One(_)) => {
+            (Retry::ReadOnly(said), Servers::One(_)) => {
                 // sentinels may know another master by now; one address may lead to another server some day
                 link.renew();
                 if !matches!(self.endpoint.place, Place::Sentinel { .. }) {
                     return Err(RemoteError::Refused(said));
                 }
             }
-            (Again::Moved(_) | Again::Ask(_), Servers::One(_)) => {
+            (Retry::Moved(_) | Retry::LimitCheck(_), Servers::One(_)) => {
                 const CLUSTER: &str = "it is part of a cluster; set REDIS_TYPE to CLUSTER";
                 return Err(RemoteError::Refused(CLUSTER.into()));
             }
-            (Again::Later(said), Servers::One(_)) => return Err(RemoteError::Refused(said)),
+            (Retry::Later(said), Servers::One(_)) => return Err(RemoteError::Refused(said)),
         }
         Ok(way)
     }
@@ -285,15 +290,15 @@ impl Pool {
 
     /// What is counted about it.
     pub(super) fn metrics(&self) -> Vec<Metric> {
-        self.numbers.metrics(self.name, &self.states().0)
+        self.metrics.metrics(self.name, &self.states().0)
     }
 }
 
 /// The part of the Redis called `name` that is told from its others by `part`.
-fn node(name: &str, part: impl Hash) -> Node {
+fn node(name: &str, part: impl Hash) -> StoreNode {
     let mut hasher = DefaultHasher::new();
     (name, part).hash(&mut hasher);
-    Node(hasher.finish())
+    StoreNode(hasher.finish())
 }
 
 /// What is sent from one server to the next, and never carried out.

@@ -7,7 +7,7 @@ use redis::Value;
 use crate::{
     limit::{
         Algorithm, Hits, Period, Refill, Tier, Timestamp,
-        algorithm::{Counter, FixedWindow, SlidingWindow, Span, TokenBucket},
+        algorithm::{CounterState, FixedWindow, SlidingWindow, Span, TokenBucket},
     },
     store::remote::{Op, Reply, Target},
 };
@@ -114,8 +114,8 @@ fn describe(tier: &Tier, at: Timestamp, packed: &mut Vec<u8>) {
 }
 
 /// Adds `numbers` as Lua has them.
-fn pack(packed: &mut Vec<u8>, numbers: [f64; 5]) {
-    for number in numbers {
+fn pack(packed: &mut Vec<u8>, metrics: [f64; 5]) {
+    for number in metrics {
         packed.extend_from_slice(&number.to_le_bytes());
     }
 }
@@ -160,7 +160,7 @@ pub(super) fn answer(value: &Value, target: &Target, at: Timestamp) -> Option<An
 }
 
 /// The counter of a state.
-fn counter(tier: &Tier, at: Timestamp, state: &str) -> Option<Counter> {
+fn counter(tier: &Tier, at: Timestamp, state: &str) -> Option<CounterState> {
     let mut words = state.split(' ');
     Some(match tier.algorithm {
         Algorithm::FixedWindow => window(tier, at, state.parse().ok()?),
@@ -172,20 +172,20 @@ fn counter(tier: &Tier, at: Timestamp, state: &str) -> Option<Counter> {
                 let last = opened.checked_add_signed(last.parse().ok()?)?;
                 spans.push(Span { last: from_micros(last), hits: words.next()?.parse().ok()? });
             }
-            Counter::of_sliding_window(SlidingWindow::new(from_micros(opened), spans), tier)
+            CounterState::of_sliding_window(SlidingWindow::new(from_micros(opened), spans), tier)
         }
         Algorithm::TokenBucket(_) => {
             words.next().filter(|kind| *kind == "b")?;
             let as_of = from_micros(words.next()?.parse().ok()?);
             let taken: f64 = words.next()?.parse().ok().filter(|taken: &f64| *taken >= 0.0)?;
-            Counter::of_token_bucket(TokenBucket::new(as_of, units(taken)), tier)
+            CounterState::of_token_bucket(TokenBucket::new(as_of, units(taken)), tier)
         }
     })
 }
 
 /// The counter of the fixed window that `at` lies in.
-pub(super) fn window(tier: &Tier, at: Timestamp, used: u64) -> Counter {
-    Counter::FixedWindow(FixedWindow::new(at.window_end(tier.period), Hits(used)))
+pub(super) fn window(tier: &Tier, at: Timestamp, used: u64) -> CounterState {
+    CounterState::FixedWindow(FixedWindow::new(at.window_end(tier.period), Hits(used)))
 }
 
 /// `tokens` in 2^-32 of them, rounded up; the script's are multiples of that already.
@@ -203,7 +203,7 @@ mod tests {
     use smallvec::smallvec;
 
     use super::*;
-    use crate::limit::{Bucket, Refused};
+    use crate::limit::{Bucket, OverLimitPolicy};
 
     fn bulk(texts: &[&str]) -> Value {
         Value::BulkString(texts.join("|").into_bytes())
@@ -211,7 +211,7 @@ mod tests {
 
     fn target(algorithm: Algorithm) -> Target {
         let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm };
-        Target { path: "d_k_v_".into(), tiers: smallvec![tier], refused: Refused::Vanish }
+        Target { path: "d_k_v_".into(), tiers: smallvec![tier], over_limit_policy: OverLimitPolicy::Ignore }
     }
 
     #[test]
@@ -226,12 +226,12 @@ mod tests {
             (
                 Algorithm::FixedWindow,
                 "3",
-                Counter::FixedWindow(FixedWindow::new(Timestamp::from_secs(120), Hits(3))),
+                CounterState::FixedWindow(FixedWindow::new(Timestamp::from_secs(120), Hits(3))),
             ),
             (
                 Algorithm::SlidingWindow,
                 "s 80000000 -20000000 2 1000000 1",
-                Counter::of_sliding_window(
+                CounterState::of_sliding_window(
                     SlidingWindow::new(Timestamp::from_secs(80), spans),
                     &target(Algorithm::SlidingWindow).tiers[0],
                 ),
@@ -239,7 +239,7 @@ mod tests {
             (
                 bucket,
                 "b 90000000 1.5",
-                Counter::of_token_bucket(TokenBucket::new(at, 3 << 31), &target(bucket).tiers[0]),
+                CounterState::of_token_bucket(TokenBucket::new(at, 3 << 31), &target(bucket).tiers[0]),
             ),
         ] {
             let read = answer(&bulk(&["3", "90000000", state]), &target(algorithm), at);

@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 /// A Redis that counts are shared through.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct RedisSettings {
     /// Where counts are kept.
     pub main: Endpoint,
     /// `REDIS_PERSECOND`: where those of limits by the second are kept, if elsewhere.
@@ -92,9 +92,9 @@ pub struct Backoff {
     pub max: Duration,
 }
 
-// === impl Settings ===
+// === impl RedisSettings ===
 
-impl Settings {
+impl RedisSettings {
     /// One server at `address`, and everything else as it is without a word.
     #[must_use]
     pub fn single(address: Address) -> Self {

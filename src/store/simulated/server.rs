@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::{
     limit::{
-        Algorithm, Direction, Hits, Period, Refused, Tier, Timestamp, algorithm::Counter,
+        Algorithm, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp, algorithm::CounterState,
         algorithm::FixedWindow, decide,
     },
     store::remote::{Command, Op, Reply, Target},
@@ -24,7 +24,7 @@ const SWEEP: u32 = 65_536;
 /// The counters of a store, and what failures do to them. It is told the time.
 #[derive(Debug, Default)]
 pub struct Server {
-    counters: HashMap<Key, Counter>,
+    counters: HashMap<Key, CounterState>,
     /// Until when each instance said that it lives.
     members: HashMap<String, Timestamp>,
     /// The latest writes, for a failover to lose. Empty unless they are to be kept.
@@ -49,7 +49,7 @@ struct Key {
 #[derive(Debug)]
 struct Written {
     at: Timestamp,
-    before: SmallVec<[(Key, Option<Counter>); 2]>,
+    before: SmallVec<[(Key, Option<CounterState>); 2]>,
     /// Hits that were taken, or given back.
     hits: i64,
 }
@@ -67,9 +67,9 @@ impl Server {
         let Command { target, at, op } = command;
         let counted_at = if matches!(op, Op::Add { .. } | Op::Return { .. }) { *at } else { now };
         let keys: SmallVec<[Key; 2]> = keys(target, counted_at).collect();
-        let before: SmallVec<[Option<Counter>; 2]> =
+        let before: SmallVec<[Option<CounterState>; 2]> =
             keys.iter().map(|key| self.counters.get(key).cloned()).collect();
-        let mut counters: SmallVec<[Counter; 2]> = target
+        let mut counters: SmallVec<[CounterState; 2]> = target
             .tiers
             .iter()
             .zip(&keys)
@@ -151,21 +151,27 @@ fn keys(target: &Target, at: Timestamp) -> impl Iterator<Item = Key> {
             path: Arc::clone(&path),
             algorithm,
             period: tier.period,
-            reference: target.refused == Refused::Count,
+            reference: target.over_limit_policy == OverLimitPolicy::Count,
             window,
         }
     })
 }
 
-fn unused(tier: &Tier, key: &Key, now: Timestamp) -> Counter {
+fn unused(tier: &Tier, key: &Key, now: Timestamp) -> CounterState {
     match tier.algorithm {
-        Algorithm::FixedWindow => Counter::FixedWindow(FixedWindow::new(key.window, Hits(0))),
-        _ => Counter::unused(tier, now),
+        Algorithm::FixedWindow => CounterState::FixedWindow(FixedWindow::new(key.window, Hits(0))),
+        _ => CounterState::unused(tier, now),
     }
 }
 
 /// Does what `op` says to the counters of a target. The hits that were taken; fewer than none if they were given back.
-fn apply(target: &Target, counters: &mut [Counter], op: Op, counted_at: Timestamp, now: Timestamp) -> i64 {
+fn apply(
+    target: &Target,
+    counters: &mut [CounterState],
+    op: Op,
+    counted_at: Timestamp,
+    now: Timestamp,
+) -> i64 {
     let tiers = &target.tiers;
     match op {
         Op::Add { hits } => {
@@ -190,7 +196,7 @@ fn apply(target: &Target, counters: &mut [Counter], op: Op, counted_at: Timestam
             -i64::try_from(hits).unwrap_or(i64::MAX)
         }
         Op::Take { hits } => {
-            let taken = decide(tiers, counters, target.refused, Direction::Take, Hits(hits), now);
+            let taken = decide(tiers, counters, target.over_limit_policy, Direction::Take, Hits(hits), now);
             if taken.over { 0 } else { i64::try_from(hits).unwrap_or(i64::MAX) }
         }
         Op::Grant { least, want, hold } => {

@@ -11,7 +11,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A request.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct LimitCheck {
     method: &'static str,
     path: String,
     headers: Vec<(String, String)>,
@@ -26,9 +26,9 @@ pub(crate) struct Answer {
     pub(crate) body: String,
 }
 
-// === impl Ask ===
+// === impl LimitCheck ===
 
-impl Ask {
+impl LimitCheck {
     pub(crate) fn get(path: &str) -> Self {
         Self { method: "GET", path: path.to_owned(), headers: Vec::new(), body: String::new() }
     }
@@ -89,13 +89,13 @@ fn joined(mut chunks: &str) -> Option<String> {
     }
 }
 
-/// Asks `address`, and fails the test unless it answers.
-pub(crate) fn ask(address: SocketAddr, ask: &Ask) -> Answer {
+/// LimitChecks `address`, and fails the test unless it answers.
+pub(crate) fn ask(address: SocketAddr, ask: &LimitCheck) -> Answer {
     try_ask(address, ask).unwrap_or_else(|error| panic!("{ask:?} to {address}: {error}"))
 }
 
-/// Asks `address`.
-pub(crate) fn try_ask(address: SocketAddr, ask: &Ask) -> io::Result<Answer> {
+/// LimitChecks `address`.
+pub(crate) fn try_ask(address: SocketAddr, ask: &LimitCheck) -> io::Result<Answer> {
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(ask.to_wire().as_bytes())?;

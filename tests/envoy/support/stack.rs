@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use super::{
     bootstrap::Bootstrap,
     envoy::Envoy,
-    http::{self, Answer, Ask},
+    http::{self, Answer, LimitCheck},
     wait,
     weir::Weir,
 };
@@ -65,18 +65,18 @@ impl Stack {
     }
 
     /// Sends a request through Envoy.
-    pub(crate) fn ask(&self, ask: &Ask) -> Answer {
+    pub(crate) fn ask(&self, ask: &LimitCheck) -> Answer {
         http::ask(self.envoy.address, ask)
     }
 
     /// Sends `GET /` through Envoy with one header.
     pub(crate) fn get_with(&self, header: &str, value: &str) -> Answer {
-        self.ask(&Ask::get("/").with(header, value))
+        self.ask(&LimitCheck::get("/").with(header, value))
     }
 
     /// Sends `GET /` through Envoy.
     pub(crate) fn get(&self) -> Answer {
-        self.ask(&Ask::get("/"))
+        self.ask(&LimitCheck::get("/"))
     }
 
     /// How it stands with the limit of one entry, asked of weir itself, without counting: what is left, or none if a
@@ -86,7 +86,7 @@ impl Stack {
             "domain": "test",
             "descriptors": [{ "entries": [{ "key": key, "value": value }], "hitsAddend": "0" }],
         });
-        let answer = http::ask(self.weir.http, &Ask::post("/json", request.to_string()));
+        let answer = http::ask(self.weir.http, &LimitCheck::post("/json", request.to_string()));
         let body: Value = serde_json::from_str(&answer.body).expect("JSON");
         assert!(body.pointer("/statuses/0/currentLimit").is_some(), "no limit for {key}={value}: {body}");
         match answer.status {

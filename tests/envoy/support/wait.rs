@@ -16,7 +16,7 @@ const MARGIN_SECS: u64 = 30;
 pub(crate) const HOUR: u64 = 60 * 60;
 pub(crate) const DAY: u64 = 24 * HOUR;
 
-/// Asks `look` until it finds something.
+/// LimitChecks `look` until it finds something.
 pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {

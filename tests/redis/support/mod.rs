@@ -10,9 +10,9 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time;
 use weir::{
-    limit::{Algorithm, Period, Refused, Tier, Timestamp},
+    limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp},
     store::{
-        redis::{Address, RedisRemote, Settings},
+        redis::{Address, RedisRemote, RedisSettings},
         remote::{Command, Op, Remote as _, RemoteError, Reply, Target},
     },
 };
@@ -29,8 +29,8 @@ pub(crate) use self::{
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Settings for the server at `address`, that give up sooner than production does.
-pub(crate) fn settings(address: Address) -> Settings {
-    let mut settings = Settings::single(address);
+pub(crate) fn settings(address: Address) -> RedisSettings {
+    let mut settings = RedisSettings::single(address);
     settings.main.timeout = Duration::from_secs(5);
     settings
 }
@@ -41,7 +41,7 @@ pub(crate) async fn remote(server: &Server) -> RedisRemote {
 }
 
 /// A remote of `settings`, with a connection.
-pub(crate) async fn connected(settings: Settings) -> RedisRemote {
+pub(crate) async fn connected(settings: RedisSettings) -> RedisRemote {
     let remote = RedisRemote::new(settings).expect("no files are needed, or they are in order");
     until("a connection", async || remote.state().is_connected()).await;
     remote
@@ -59,11 +59,11 @@ pub(crate) async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
 
 /// One fixed window in the reference's spelling.
 pub(crate) fn reference(path: &str, requests: u32, seconds: u64) -> Arc<Target> {
-    target(path, Refused::Count, vec![tier(requests, seconds, Algorithm::FixedWindow)])
+    target(path, OverLimitPolicy::Count, vec![tier(requests, seconds, Algorithm::FixedWindow)])
 }
 
-pub(crate) fn target(path: &str, refused: Refused, tiers: Vec<Tier>) -> Arc<Target> {
-    Arc::new(Target { path: path.into(), tiers: tiers.into(), refused })
+pub(crate) fn target(path: &str, over_limit_policy: OverLimitPolicy, tiers: Vec<Tier>) -> Arc<Target> {
+    Arc::new(Target { path: path.into(), tiers: tiers.into(), over_limit_policy })
 }
 
 pub(crate) fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {
@@ -86,7 +86,7 @@ pub(crate) async fn ask(
 /// The clock of the Redis behind `remote`.
 pub(crate) async fn now(remote: &RedisRemote) -> Timestamp {
     let command = Command {
-        target: target("clock_", Refused::Vanish, vec![tier(1, 1, Algorithm::SlidingWindow)]),
+        target: target("clock_", OverLimitPolicy::Ignore, vec![tier(1, 1, Algorithm::SlidingWindow)]),
         at: Timestamp::default(),
         op: Op::Take { hits: 0 },
     };

@@ -65,7 +65,7 @@ impl Weirs {
         weirs
     }
 
-    /// Asks each weir for `count` hits of `key`, all at once. How many pass.
+    /// LimitChecks each weir for `count` hits of `key`, all at once. How many pass.
     pub(crate) async fn ask_each(&self, key: &str, count: usize) -> u64 {
         let mut asked = JoinSet::new();
         for weir in &self.all {
@@ -76,7 +76,7 @@ impl Weirs {
         asked.join_all().await.into_iter().map(u64::from).sum()
     }
 
-    /// Asks until every weir refuses and Redis counts `counted` hits at least: what is held and comes back is asked for
+    /// LimitChecks until every weir refuses and Redis counts `counted` hits at least: what is held and comes back is asked for
     /// again. How many pass.
     pub(crate) async fn exhaust(&self, key: &str, counted: u64) -> u64 {
         let mut admitted = 0;
@@ -139,7 +139,7 @@ impl Weir {
         Self { proxy, serving, client }
     }
 
-    /// Asks for one hit of `key`, which may be followed by `=` and a value, and is decided within the budget. Whether it
+    /// LimitChecks for one hit of `key`, which may be followed by `=` and a value, and is decided within the budget. Whether it
     /// passes.
     pub(crate) async fn ask(&self, key: &str) -> bool {
         self.asking(key, 1).await

@@ -1,0 +1,250 @@
+//! A rule at its place in the tree.
+
+use std::{fmt, num::NonZeroU32, ops::Deref, sync::Arc};
+
+use super::{
+    coordination::Coordination,
+    descriptor::Entry,
+    key::{CounterKey, KeyHasher},
+    pattern::Values,
+    rule::{Limit, Rule, RuleNode},
+};
+
+/// A rule and its place in the tree. What every request has to know of it lies here, in one line of memory, and whatever most
+/// rules have not is a flag that says so: among thousands of rules most are in no cache, and each further line is waited for.
+/// All else about it is behind a pointer.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct CompiledRule {
+    pub(super) limit: Limit,
+    details: Box<Details>,
+    id: RuleId,
+    pub(super) shadow_mode: bool,
+    pub(super) quota_mode: bool,
+    pub(super) coordination: Option<Coordination>,
+    has_name: bool,
+    replaces: bool,
+    /// It has one counter.
+    is_sole: bool,
+    /// Some level has a text that stands in for its value.
+    shares: bool,
+    /// Some value is part of the stat's name.
+    has_dynamic_stats: bool,
+}
+
+/// Tells a rule from all others that there ever were in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleId {
+    /// The number of its [`RuleSet`](super::RuleSet).
+    pub(super) set: NonZeroU32,
+    /// Its number there, from 0.
+    pub(super) index: u32,
+}
+
+/// What there is to tell of a rule.
+#[derive(Debug)]
+pub struct Details {
+    /// What was declared.
+    pub rule: Rule,
+    /// The key of its one counter, if no value is part of it.
+    static_key: Option<CounterKey>,
+    /// The domain that it is in; one text for all of its rules.
+    pub domain: Arc<str>,
+    /// The way to it, from the domain down. Never empty.
+    pub levels: Vec<Level>,
+    /// The domain, keys and values as declared. Names the rule where people look.
+    pub path: RulePath,
+}
+
+/// A domain and the steps below it, as people are told of them: `shop.tenant_acme.method`. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RulePath(Box<[Box<str>]>);
+
+/// A step of the way to a rule.
+#[derive(Clone, Debug)]
+pub struct Level {
+    /// The key of the entry.
+    pub key: Box<str>,
+    /// The values that it may have.
+    pub values: Values,
+    /// The request's value is part of the stat's name.
+    pub value_to_metric: bool,
+    /// The text that stands in for the value in counters' keys.
+    pub shared: Option<Box<str>>,
+}
+
+// === impl CompiledRule ===
+
+impl CompiledRule {
+    pub(super) fn new(
+        rule: Rule,
+        id: RuleId,
+        domain: &Arc<str>,
+        coordination: &[Level],
+        hasher: &KeyHasher,
+    ) -> Self {
+        let path = RulePath::new(domain, coordination.iter().map(|level| level.name().into()));
+        let static_key = static_key(domain, coordination, hasher);
+        Self {
+            limit: rule.limit.clone(),
+            id,
+            shadow_mode: rule.shadow_mode,
+            quota_mode: rule.quota_mode,
+            coordination: rule.coordination.mode,
+            has_name: rule.name.is_some(),
+            replaces: !rule.replaces.is_empty(),
+            is_sole: static_key.is_some(),
+            shares: coordination.iter().any(|level| level.shared.is_some()),
+            has_dynamic_stats: coordination.iter().any(|level| level.has_dynamic_stats(rule.detailed_metric)),
+            details: Box::new(Details {
+                rule,
+                static_key,
+                domain: Arc::clone(domain),
+                levels: coordination.to_vec(),
+                path,
+            }),
+        }
+    }
+
+    /// Its number in its [`RuleSet`](super::RuleSet), from 0: for tables beside the set.
+    #[must_use]
+    pub const fn index(&self) -> usize {
+        self.id.index as usize
+    }
+
+    pub(super) const fn id(&self) -> RuleId {
+        self.id
+    }
+
+    pub(super) fn name(&self) -> Option<&str> {
+        if self.has_name { self.rule.name.as_deref() } else { None }
+    }
+
+    pub(super) fn replaces(&self) -> &[Box<str>] {
+        if self.replaces { &self.rule.replaces } else { &[] }
+    }
+
+    /// The text that stands in for the value of entry `i` in the counter's name.
+    pub(super) fn shared(&self, i: usize) -> Option<&str> {
+        if self.shares { self.levels[i].shared.as_deref() } else { None }
+    }
+
+    /// The key of its one counter, if no value is part of it.
+    pub(super) fn static_key(&self) -> Option<CounterKey> {
+        if self.is_sole { self.static_key } else { None }
+    }
+
+    /// The name that this rule's stats have for a descriptor of `entries`, if it is not its [`Details::path`].
+    ///
+    /// A value is part of it where the rule is a `detailed_metric` or the level says `value_to_metric`; a shared
+    /// pattern stands in for the value all the same.
+    #[must_use]
+    pub fn stat_path(&self, entries: &[Entry<'_>]) -> Option<RulePath> {
+        if !self.has_dynamic_stats {
+            return None;
+        }
+        let steps = self.levels.iter().zip(entries).map(|(level, entry)| {
+            let has_dynamic_stats = level.has_dynamic_stats(self.rule.detailed_metric);
+            if has_dynamic_stats { entry.step().into() } else { level.name().into() }
+        });
+        Some(RulePath::new(&self.domain, steps))
+    }
+}
+
+impl Deref for CompiledRule {
+    type Target = Details;
+
+    fn deref(&self) -> &Details {
+        &self.details
+    }
+}
+
+// === impl RulePath ===
+
+impl RulePath {
+    /// The path of a limit that the caller brought along for `entries`: every value is in it.
+    #[must_use]
+    pub fn of_override(domain: &str, entries: &[Entry<'_>]) -> Self {
+        Self::new(domain, entries.iter().map(|entry| entry.step().into()))
+    }
+
+    fn new(domain: &str, steps: impl Iterator<Item = Box<str>>) -> Self {
+        Self(std::iter::once(domain.into()).chain(steps).collect())
+    }
+
+    /// The domain.
+    #[must_use]
+    pub fn domain(&self) -> &str {
+        &self.0[0]
+    }
+
+    /// The steps below the domain, outermost first, each a key or `key_value`.
+    #[must_use]
+    pub fn steps(&self) -> &[Box<str>] {
+        &self.0[1..]
+    }
+}
+
+/// Joined with dots.
+impl fmt::Display for RulePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("."))
+    }
+}
+
+/// The key of the one counter of a rule at the end of `way`, if every level's text is known beforehand.
+fn static_key(domain: &str, coordination: &[Level], hasher: &KeyHasher) -> Option<CounterKey> {
+    let entries: Option<Vec<_>> = coordination
+        .iter()
+        .map(|level| {
+            let value = match (&level.shared, &level.values) {
+                (Some(shared), _) => shared,
+                (None, Values::One(pattern)) if !pattern.is_wildcard() => pattern.text(),
+                _ => return None,
+            };
+            Some(Entry { key: &level.key, value })
+        })
+        .collect();
+    Some(hasher.key(domain, &entries?, |_| None))
+}
+
+// === impl Level ===
+
+impl Level {
+    pub(super) fn of(node: &RuleNode) -> Self {
+        let shares =
+            matches!(node.values, Values::Of(_)) || (node.share_threshold && node.values.is_wildcard());
+        Self {
+            key: node.key.as_str().into(),
+            values: node.values.clone(),
+            value_to_metric: node.value_to_metric,
+            shared: shares.then(|| node.values.to_string().into()),
+        }
+    }
+
+    /// Whether the value is part of the stat's name, where the rule's metric is `detailed` or not.
+    fn has_dynamic_stats(&self, detailed: bool) -> bool {
+        self.shared.is_none()
+            && (detailed || self.value_to_metric)
+            && (self.values == Values::Any || self.values.is_wildcard())
+    }
+
+    /// The key, and the values if there are any: `tenant`, `path_/v1/*`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match &self.values {
+            Values::Any => self.key.to_string(),
+            values => format!("{}_{values}", self.key),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_every_request_has_to_know_is_one_line_of_memory() {
+        assert_eq!((size_of::<CompiledRule>(), align_of::<CompiledRule>()), (64, 64));
+    }
+}

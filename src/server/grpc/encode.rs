@@ -1,0 +1,110 @@
+//! A verdict written as the bytes of a `RateLimitResponse`, field after field, without the message in between.
+//!
+//! `encode/tests.rs` holds this writer against the generated one, byte for byte.
+
+use prost::Message as _;
+
+use crate::{
+    limit::{CurrentLimit, Header, Status, Verdict},
+    server::conversion::{code, duration, protobuf_struct, unit_of},
+};
+
+/// Room for the answer to most requests.
+pub(super) type Buffer = smallvec::SmallVec<[u8; 256]>;
+
+/// The largest number that a varint of one byte can be.
+const ONE_BYTE: usize = 0x7f;
+
+/// Adds the `RateLimitResponse` that tells `verdict` to `out`.
+pub(super) fn encode(verdict: &Verdict<'_>, out: &mut Buffer) {
+    number(out, 1, code(verdict.code) as u64);
+    for answer in &verdict.statuses {
+        message(out, 2, |out| status(answer, out));
+    }
+    for added in &verdict.headers {
+        message(out, 3, |out| header(added, out));
+    }
+    if let Some(metadata) = &verdict.metadata {
+        // a tree of any depth, for those few who ask for it: the generated writer knows how
+        bytes(out, 6, &protobuf_struct(metadata).encode_to_vec());
+    }
+}
+
+fn status(status: &Status<'_>, out: &mut Buffer) {
+    number(out, 1, code(status.code) as u64);
+    if let Some(limit) = &status.limit {
+        message(out, 2, |out| current_limit(limit, out));
+    }
+    number(out, 3, status.remaining.into());
+    if let (Some(limit), Some(reset)) = (&status.limit, status.reset) {
+        message(out, 4, |out| {
+            let (seconds, nanos) = duration(reset, limit.tier);
+            number(out, 1, seconds.unsigned_abs());
+            number(out, 2, nanos.unsigned_abs().into());
+        });
+    }
+}
+
+fn current_limit(limit: &CurrentLimit<'_>, out: &mut Buffer) {
+    number(out, 1, limit.tier.requests.into());
+    number(out, 2, unit_of(limit.tier) as u64);
+    text(out, 3, limit.name.unwrap_or_default());
+}
+
+fn header(header: &Header<'_>, out: &mut Buffer) {
+    text(out, 1, header.name);
+    text(out, 2, &header.value);
+}
+
+// === protobuf ===
+
+/// A field that is a number; left out, as protobuf has it, where it is 0.
+fn number(out: &mut Buffer, field: u8, value: u64) {
+    if value != 0 {
+        out.push(field << 3);
+        varint(out, value);
+    }
+}
+
+/// A field that is a text; left out where it is empty.
+fn text(out: &mut Buffer, field: u8, text: &str) {
+    if !text.is_empty() {
+        bytes(out, field, text.as_bytes());
+    }
+}
+
+fn bytes(out: &mut Buffer, field: u8, bytes: &[u8]) {
+    out.push(field << 3 | 2);
+    varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// A field that is the message that `write` writes.
+fn message(out: &mut Buffer, field: u8, write: impl FnOnce(&mut Buffer)) {
+    out.push(field << 3 | 2);
+    // the length stands before what it is the length of, and nearly always is one byte: moving the few messages that are
+    // longer is cheaper than measuring all of them first
+    let place = out.len();
+    out.push(0);
+    write(out);
+    let length = out.len() - place - 1;
+    if length <= ONE_BYTE {
+        out[place] = length.to_le_bytes()[0];
+    } else {
+        let mut prefix = Buffer::new();
+        varint(&mut prefix, length as u64);
+        out[place] = prefix[0];
+        out.insert_from_slice(place + 1, &prefix[1..]);
+    }
+}
+
+fn varint(out: &mut Buffer, mut value: u64) {
+    while value > 0x7f {
+        out.push(value.to_le_bytes()[0] | 0x80);
+        value >>= 7;
+    }
+    out.push(value.to_le_bytes()[0]);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! The debug port: plain pages, for people and for scripts that `grep`.
+
+use std::{fmt::Write as _, sync::Arc};
+
+use axum::{
+    Router,
+    extract::State,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+
+use super::{Context, metrics::whole_page};
+use crate::{
+    limit::{Algorithm, Bucket, CompiledRule, Refill, Tier},
+    limiter::Limiter,
+    observe::{
+        Stats,
+        readings::{Reading, readings},
+    },
+    store::Store,
+};
+
+/// The pages with what they show, in order.
+const PAGES: [(&str, &str); 3] = [
+    ("/metrics", "print out stats for prometheus"),
+    ("/rlconfig", "print out the currently loaded configuration for debugging"),
+    ("/stats", "print out stats"),
+];
+
+/// All pages but `/metrics`.
+pub(super) fn router<S: Store>(context: &Context<S>) -> Router {
+    Router::new()
+        .route("/", get(index))
+        .route("/stats", get(stats).with_state(Arc::clone(&context.stats)))
+        .route("/rlconfig", get(rlconfig::<S>).with_state(Arc::clone(&context.limiter)))
+}
+
+async fn index() -> String {
+    PAGES.iter().fold(String::new(), |mut text, (path, help)| {
+        // a String takes whatever is written to it
+        let _ = writeln!(text, "{path}: {help}");
+        text
+    })
+}
+
+async fn stats(State(stats): State<Arc<Stats>>) -> Response {
+    whole_page(move || stats_page(&stats)).await.into_response()
+}
+
+fn stats_page(stats: &Stats) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for (name, reading) in readings(stats) {
+        match reading {
+            Reading::Counter(value) | Reading::Gauge(value) => lines.push(format!("{name}: {value}\n")),
+            Reading::Timing(held) => {
+                lines.push(format!("{name}.count: {}\n", held.count()));
+                lines.push(format!("{name}.sum_ms: {:.3}\n", held.sum().as_secs_f64() * 1e3));
+            }
+        }
+    }
+    lines.sort_unstable();
+    lines.concat()
+}
+
+async fn rlconfig<S: Store>(State(limiter): State<Arc<Limiter<S>>>) -> Response {
+    // nothing loaded, nothing to print: so the reference has it
+    let page = move || {
+        let lines = limiter.rules(|rules| rules.rules().iter().map(rule_line).collect::<String>());
+        lines.unwrap_or_default()
+    };
+    whole_page(page).await.into_response()
+}
+
+/// The reference's line for a rule. What it has no words for stands in the same place: `per=90s` behind a period that is
+/// no unit, and ` and ` between tiers.
+fn rule_line(placed: &CompiledRule) -> String {
+    let rule = &placed.rule;
+    let tiers: Vec<String> = rule.tiers().iter().map(tier).collect();
+    let limit = match &*tiers {
+        [] => "unit=UNKNOWN requests_per_unit=0".to_owned(),
+        tiers => tiers.join(" and "),
+    };
+    let line = format!(
+        "{}: {limit}, shadow_mode: {}, quota_mode: {}",
+        placed.path, rule.shadow_mode, rule.quota_mode
+    );
+    // a value with a line break in it is still one rule
+    line.replace(|c: char| c.is_control(), "_") + "\n"
+}
+
+fn tier(tier: &Tier) -> String {
+    let limit = match tier.unit() {
+        Some(unit) => format!("unit={unit} requests_per_unit={}", tier.requests),
+        None => format!("unit=UNKNOWN requests_per_unit={} per={}", tier.requests, tier.period),
+    };
+    match tier.algorithm {
+        Algorithm::FixedWindow => limit,
+        Algorithm::SlidingWindow => format!("{limit} algorithm=sliding_window"),
+        Algorithm::TokenBucket(Bucket { burst, refill, strict }) => {
+            let refill = if refill == Refill::Step { " refill=step" } else { "" };
+            let strict = if strict { " strict=true" } else { "" };
+            format!("{limit} algorithm=token_bucket burst={burst}{refill}{strict}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{Domain, KeyHasher, Limit, OverLimitPolicy, Period, Rule, RuleNode, RuleSet, Values};
+
+    fn line(limit: Limit) -> String {
+        let rule = Rule { shadow_mode: true, ..Rule::new(limit) };
+        let node = RuleNode { rule: Some(rule), ..RuleNode::new("k\ney", Values::Any) };
+        let rules = RuleSet::new(&[Domain { name: "d".to_owned(), nodes: vec![node] }], KeyHasher::random());
+        rule_line(&rules.rules()[0])
+    }
+
+    #[test]
+    fn a_rule_is_one_line() {
+        let tier = |requests, seconds| Tier {
+            requests,
+            period: Period::from_secs(seconds),
+            algorithm: Algorithm::FixedWindow,
+        };
+        let bucket = Bucket { burst: 9, refill: Refill::Step, strict: true };
+        let bucket = Tier { algorithm: Algorithm::TokenBucket(bucket), ..tier(3, 60) };
+        assert_eq!(
+            line(Limit::Tiers { tiers: [bucket].into(), over_limit_policy: OverLimitPolicy::Ignore }),
+            "d.k_ey: unit=MINUTE requests_per_unit=3 algorithm=token_bucket burst=9 refill=step strict=true, \
+             shadow_mode: true, quota_mode: false\n"
+        );
+        let tiers = vec![tier(3, 90), tier(100, 3600)];
+        assert_eq!(
+            line(Limit::Tiers { tiers: tiers.into(), over_limit_policy: OverLimitPolicy::Ignore }),
+            "d.k_ey: unit=UNKNOWN requests_per_unit=3 per=90s and unit=HOUR requests_per_unit=100, \
+             shadow_mode: true, quota_mode: false\n"
+        );
+        assert_eq!(
+            line(Limit::Unlimited),
+            "d.k_ey: unit=UNKNOWN requests_per_unit=0, shadow_mode: true, quota_mode: false\n"
+        );
+    }
+}

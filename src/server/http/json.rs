@@ -1,0 +1,110 @@
+//! `/json`: the gRPC method for callers that speak no gRPC, in protobuf's JSON mapping.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Bytes,
+    extract::State,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+};
+use prost::Message;
+use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
+
+use super::Context;
+use crate::{
+    limit::Request,
+    limiter::LimitError,
+    observe::stats::MethodStats,
+    proto::{
+        self,
+        envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
+    },
+    server::conversion::WireError,
+    store::Store,
+};
+
+const REQUEST: &str = "envoy.service.ratelimit.v3.RateLimitRequest";
+const RESPONSE: &str = "envoy.service.ratelimit.v3.RateLimitResponse";
+
+/// What the door needs to answer.
+pub(super) struct Door<S> {
+    context: Context<S>,
+    calls: Arc<MethodStats>,
+    request: MessageDescriptor,
+    response: MessageDescriptor,
+}
+
+/// Why there is no answer. The caller is told; the status is the reference's for all of them, and its body there says no
+/// more than `Bad Request`.
+#[derive(Debug, thiserror::Error)]
+enum JsonError {
+    #[error("the body is no {REQUEST} in JSON: {0}")]
+    Syntax(#[from] serde_json::Error),
+    /// Not to be expected: the JSON was read by the message's own description.
+    #[error("the body is no {REQUEST}: {0}")]
+    Message(#[from] prost::DecodeError),
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+}
+
+pub(super) async fn decide<S: Store>(State(door): State<Arc<Door<S>>>, body: Bytes) -> Response {
+    let _call = door.calls.begin();
+    match door.answer(&body).await {
+        Ok(response) => door.encode(&response),
+        Err(error) => {
+            tracing::warn!(%error, "a request at /json was refused");
+            (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response()
+        }
+    }
+}
+
+// === impl Door ===
+
+impl<S: Store> Door<S> {
+    /// # Panics
+    ///
+    /// If weir was built without the descriptors of its own messages.
+    pub(super) fn new(context: Context<S>) -> Self {
+        let pool = DescriptorPool::decode(proto::DESCRIPTORS).expect("compiled by weir's own build");
+        let message = |name| pool.get_message_by_name(name).expect("declared in weir's own proto files");
+        let (request, response) = (message(REQUEST), message(RESPONSE));
+        Self { calls: context.stats.method("json"), context, request, response }
+    }
+
+    async fn answer(&self, body: &[u8]) -> Result<RateLimitResponse, JsonError> {
+        let now = self.context.clock.now();
+        let message = self.decode(body)?;
+        let request = Request::try_from(&message).inspect_err(|_| self.context.stats.service_error.add(1))?;
+        let answer = self.context.limiter.decide(&request, now, |verdict| RateLimitResponse::from(verdict));
+        Ok(answer.await?)
+    }
+
+    fn decode(&self, body: &[u8]) -> Result<RateLimitRequest, JsonError> {
+        let mut json = serde_json::Deserializer::from_slice(body);
+        // fields that are not in the message are refused by default, as they are in the reference
+        let message = DynamicMessage::deserialize(self.request.clone(), &mut json)?;
+        json.end()?;
+        Ok(message.transcode_to()?)
+    }
+
+    fn encode(&self, response: &RateLimitResponse) -> Response {
+        let status = match response.overall_code() {
+            Code::Ok => StatusCode::OK,
+            Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
+            Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let json = DynamicMessage::decode(self.response.clone(), response.encode_to_vec().as_slice())
+            .map_err(|error| error.to_string())
+            .and_then(|message| serde_json::to_string(&message).map_err(|error| error.to_string()));
+        match json {
+            Ok(json) => (status, [(CONTENT_TYPE, "application/json")], json).into_response(),
+            Err(error) => {
+                tracing::error!(error, "an answer at /json could not be written");
+                StatusCode::INTERNAL_SERVER_ERROR.into_response()
+            }
+        }
+    }
+}
