@@ -9,7 +9,10 @@ use crate::{
         Decision, Direction, LimitCheck, Matched, Modes, Request, RulePath, RuleRef, RuleSet, Scope, Tally,
         Timestamp, Verdict,
     },
-    observe::stats::{RuleStats, Stats},
+    observe::{
+        Metric, Source,
+        stats::{RuleStats, Stats},
+    },
     store::{Store, StoreError},
 };
 
@@ -174,5 +177,14 @@ impl<S: Store> Limiter<S> {
                 }
             }
         }
+    }
+}
+
+impl<S: Store + Source> Source for Limiter<S> {
+    fn metrics(&self) -> Vec<Metric> {
+        let rules = self.rules(|rules| rules.rules().len()).unwrap_or_default();
+        let mut metrics = vec![Metric::gauge("weir.rules", "Rules that are loaded.", rules as u64)];
+        metrics.extend(self.store().metrics());
+        metrics
     }
 }

@@ -1,10 +1,6 @@
 //! What other parts contribute to the stats: gauges and counters of weir's own, which the reference has not.
 
 use super::histogram::Distribution;
-use crate::{
-    limiter::Limiter,
-    store::{MemoryStore, Store},
-};
 
 /// One number under a name of weir's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,32 +61,5 @@ impl Metric {
     pub fn label(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.labels.push((name, value.into()));
         self
-    }
-}
-
-// === sources ===
-
-impl Source for MemoryStore {
-    fn metrics(&self) -> Vec<Metric> {
-        let usage = self.usage();
-        vec![
-            Metric::gauge("weir.counters.live", "Counters held in memory.", usage.live as u64),
-            Metric::gauge("weir.counters.max", "Counters that may be held in memory.", usage.max as u64),
-            Metric::counter(
-                "weir.counters.dropped",
-                "Counters dropped before they expired, because memory was full.",
-                usage.dropped,
-            ),
-            Metric::counter("weir.counters.swept", "Counters taken out after they had expired.", usage.swept),
-        ]
-    }
-}
-
-impl<S: Store + Source> Source for Limiter<S> {
-    fn metrics(&self) -> Vec<Metric> {
-        let rules = self.rules(|rules| rules.rules().len()).unwrap_or_default();
-        let mut metrics = vec![Metric::gauge("weir.rules", "Rules that are loaded.", rules as u64)];
-        metrics.extend(self.store().metrics());
-        metrics
     }
 }

@@ -1,6 +1,5 @@
 //! What weir tells of itself: numbers, health and a log.
 
-mod coordination;
 pub mod counter;
 pub mod health;
 pub mod histogram;

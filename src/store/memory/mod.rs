@@ -3,6 +3,7 @@
 //! Counters are spread over shards, each a hash table behind a lock of its own. A lock is held for one ask, never
 //! across a wait; all tiers of an ask are in one shard, so that deciding them together needs no second lock.
 
+mod metrics;
 mod shard;
 
 use std::{

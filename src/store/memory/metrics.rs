@@ -1,0 +1,20 @@
+//! The metrics of the memory store.
+
+use super::MemoryStore;
+use crate::observe::{Metric, Source};
+
+impl Source for MemoryStore {
+    fn metrics(&self) -> Vec<Metric> {
+        let usage = self.usage();
+        vec![
+            Metric::gauge("weir.counters.live", "Counters held in memory.", usage.live as u64),
+            Metric::gauge("weir.counters.max", "Counters that may be held in memory.", usage.max as u64),
+            Metric::counter(
+                "weir.counters.dropped",
+                "Counters dropped before they expired, because memory was full.",
+                usage.dropped,
+            ),
+            Metric::counter("weir.counters.swept", "Counters taken out after they had expired.", usage.swept),
+        ]
+    }
+}
