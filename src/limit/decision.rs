@@ -3,8 +3,8 @@
 use smallvec::SmallVec;
 
 use super::{
-    algorithm::{CounterState, Offer, Report},
-    rule::{OverLimitPolicy, Tier},
+    algorithm::{Availability, CounterState, Probe},
+    tier::{OverLimitPolicy, Tier},
     units::{Hits, Period, Timestamp},
 };
 
@@ -62,20 +62,20 @@ pub fn decide(
         Direction::Take => hits,
         Direction::GiveBack => Hits(0),
     };
-    let offers: SmallVec<[Offer; 2]> =
-        tiers.iter().zip(&*counters).map(|(tier, counter)| counter.offer(tier, now, hits)).collect();
-    let over = offers.iter().any(|offer| !offer.admits);
-    for ((tier, counter), offer) in tiers.iter().zip(&mut *counters).zip(&offers) {
+    let probes: SmallVec<[Probe; 2]> =
+        tiers.iter().zip(&*counters).map(|(tier, counter)| counter.probe(tier, now, hits)).collect();
+    let over = probes.iter().any(|probe| !probe.fits);
+    for ((tier, counter), probe) in tiers.iter().zip(&mut *counters).zip(&probes) {
         if !over || refused == OverLimitPolicy::Count {
             counter.take(tier, now, hits);
-        } else if !offer.admits {
-            counter.refuse(tier, now);
+        } else if !probe.fits {
+            counter.reject(tier, now);
         }
     }
     if over {
-        longest_wait(tiers, counters, &offers, hits, now)
+        longest_wait(tiers, counters, &probes, hits, now)
     } else {
-        lowest_share(tiers, counters, &offers, now)
+        lowest_share(tiers, counters, &probes, now)
     }
 }
 
@@ -85,7 +85,7 @@ pub fn decide(
 ///
 /// If there are no tiers, or not as many counters.
 #[must_use]
-pub fn decided(
+pub fn decision_from_store(
     tiers: &[Tier],
     counters: &[CounterState],
     refused: OverLimitPolicy,
@@ -95,18 +95,18 @@ pub fn decided(
 ) -> Decision {
     assert!(!tiers.is_empty() && tiers.len() == counters.len());
     let counted = if over && refused == OverLimitPolicy::Ignore { Hits(0) } else { hits };
-    let offers: SmallVec<[Offer; 2]> = tiers
+    let probes: SmallVec<[Probe; 2]> = tiers
         .iter()
         .zip(counters)
         .map(|(tier, counter)| {
-            let offer = counter.offer(tier, now, hits);
-            Offer { used: offer.used.minus(counted), ..offer }
+            let probe = counter.probe(tier, now, hits);
+            Probe { used: probe.used.minus(counted), ..probe }
         })
         .collect();
     if over {
-        longest_wait(tiers, counters, &offers, hits, now)
+        longest_wait(tiers, counters, &probes, hits, now)
     } else {
-        lowest_share(tiers, counters, &offers, now)
+        lowest_share(tiers, counters, &probes, now)
     }
 }
 
@@ -114,13 +114,13 @@ pub fn decided(
 fn longest_wait(
     tiers: &[Tier],
     counters: &[CounterState],
-    offers: &[Offer],
+    probes: &[Probe],
     hits: Hits,
     now: Timestamp,
 ) -> Decision {
     let mut longest: Option<(usize, Period)> = None;
     for (i, (tier, counter)) in tiers.iter().zip(counters).enumerate() {
-        if offers[i].admits {
+        if probes[i].fits {
             continue;
         }
         let wait = counter.wait(tier, now, hits);
@@ -132,32 +132,33 @@ fn longest_wait(
     Decision {
         tier,
         over: true,
-        before: offers[tier].used,
-        remaining: counters[tier].report(&tiers[tier], now).remaining,
+        before: probes[tier].used,
+        remaining: counters[tier].availability(&tiers[tier], now).remaining,
         reset,
         cached: false,
     }
 }
 
 /// The answer to a request that passed, from the tier that is nearest to its limit.
-fn lowest_share(tiers: &[Tier], counters: &[CounterState], offers: &[Offer], now: Timestamp) -> Decision {
-    let share = |report: &Report, tier: &Tier| (u64::from(report.remaining), u64::from(tier.capacity()));
-    let mut lowest = (0, counters[0].report(&tiers[0], now));
+fn lowest_share(tiers: &[Tier], counters: &[CounterState], probes: &[Probe], now: Timestamp) -> Decision {
+    let share =
+        |available: &Availability, tier: &Tier| (u64::from(available.remaining), u64::from(tier.capacity()));
+    let mut lowest = (0, counters[0].availability(&tiers[0], now));
     for (i, (tier, counter)) in tiers.iter().zip(counters).enumerate().skip(1) {
-        let report = counter.report(tier, now);
-        let (left, of) = share(&report, tier);
+        let available = counter.availability(tier, now);
+        let (left, of) = share(&available, tier);
         let (lowest_left, lowest_of) = share(&lowest.1, &tiers[lowest.0]);
         if left * lowest_of < lowest_left * of {
-            lowest = (i, report);
+            lowest = (i, available);
         }
     }
-    let (tier, report) = lowest;
+    let (tier, available) = lowest;
     Decision {
         tier,
         over: false,
-        before: offers[tier].used,
-        remaining: report.remaining,
-        reset: report.until_full,
+        before: probes[tier].used,
+        remaining: available.remaining,
+        reset: available.reset,
         cached: false,
     }
 }
@@ -165,7 +166,7 @@ fn lowest_share(tiers: &[Tier], counters: &[CounterState], offers: &[Offer], now
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::algorithm::Algorithm;
+    use crate::limit::tier::Algorithm;
 
     fn tier(requests: u32, seconds: u64) -> Tier {
         Tier { requests, period: Period::from_secs(seconds), algorithm: Algorithm::FixedWindow }

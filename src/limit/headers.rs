@@ -3,9 +3,8 @@
 use std::fmt::Write as _;
 
 use super::{
-    algorithm::Algorithm,
     matched::{Matched, Plan, RuleRef},
-    rule::Tier,
+    tier::{Algorithm, Tier},
     units::{NANOS_PER_SECOND, Period},
     verdict::{Code, Status},
 };

@@ -4,7 +4,10 @@ use std::hash::Hasher as _;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
-use super::{algorithm::Algorithm, descriptor::Entry, rule::Tier};
+use super::{
+    descriptor::Entry,
+    tier::{Algorithm, Tier},
+};
 
 /// The identity of what is counted: a domain and the entries of a descriptor, where a shared pattern stands in for
 /// the value. The same for every tier, rule and reload, so that counts outlive the rules that they were made under.
@@ -99,7 +102,7 @@ impl KeyHasher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{algorithm::Algorithm, units::Period};
+    use crate::limit::units::Period;
 
     fn entry<'a>(key: &'a str, value: &'a str) -> Entry<'a> {
         Entry { key, value }

@@ -9,7 +9,8 @@ use super::{
     descriptor::{Descriptor, Entry, Request},
     key::CounterKey,
     matcher::RuleSet,
-    rule::{Limit, OverLimitPolicy, Rule, Tier},
+    rule::{Limit, Rule},
+    tier::{OverLimitPolicy, Tier},
     units::Hits,
 };
 

@@ -3,14 +3,14 @@
 use std::{fmt, sync::Arc};
 
 use serde_json::Map;
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use super::{
-    algorithm::{Algorithm, Bucket, Refill},
     coordination::RuleCoordination,
     descriptor::Override,
     pattern::Values,
-    units::{Period, Unit},
+    tier::{Algorithm, OverLimitPolicy, Tier, Tiers},
+    units::Period,
 };
 
 /// Free-form data that a rule hands to whoever asked, under the rules of protobuf's `Struct`.
@@ -67,9 +67,6 @@ pub struct Rule {
     pub origin: Origin,
 }
 
-/// The limits of a rule. Most have one, which lies in the rule itself.
-pub type Tiers = SmallVec<[Tier; 1]>;
-
 /// What a rule admits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Limit {
@@ -82,26 +79,6 @@ pub enum Limit {
         /// What becomes of hits that are refused.
         over_limit_policy: OverLimitPolicy,
     },
-}
-
-/// Whether hits that are refused count all the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OverLimitPolicy {
-    /// They do: the reference's way, for rules in the reference's spelling, which have one tier.
-    Count,
-    /// They do not: nothing is taken from any tier unless all of them admit the request.
-    Ignore,
-}
-
-/// One limit: `requests` in each `period`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tier {
-    /// 0 to 2^32-1; 0 admits nothing.
-    pub requests: u32,
-    /// Longer than zero.
-    pub period: Period,
-    /// How the period is laid over time.
-    pub algorithm: Algorithm,
 }
 
 /// A place in a user's files.
@@ -183,53 +160,6 @@ impl Limit {
         Self::Tiers {
             tiers: smallvec![Tier { requests, period, algorithm: Algorithm::FixedWindow }],
             over_limit_policy: OverLimitPolicy::Count,
-        }
-    }
-}
-
-// === impl Tier ===
-
-impl Tier {
-    /// The bucket of a token bucket; for other algorithms, one of the size of the limit.
-    #[must_use]
-    pub const fn bucket(&self) -> Bucket {
-        match self.algorithm {
-            Algorithm::TokenBucket(bucket) => bucket,
-            _ => Bucket { burst: self.requests, refill: Refill::Continuous, strict: false },
-        }
-    }
-
-    /// The most hits that it ever admits at once: the burst of a bucket, the limit of a window.
-    #[must_use]
-    pub const fn capacity(&self) -> u32 {
-        self.bucket().burst
-    }
-
-    /// The unit that answers name, if the period is exactly one.
-    #[must_use]
-    pub fn unit(&self) -> Option<Unit> {
-        Unit::of(self.period)
-    }
-}
-
-/// As people say it: `1000 requests per 10s, sliding window`.
-impl fmt::Display for Tier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { requests, period, algorithm } = self;
-        write!(f, "{requests} request{} per {period}", if *requests == 1 { "" } else { "s" })?;
-        match algorithm {
-            Algorithm::FixedWindow => Ok(()),
-            Algorithm::SlidingWindow => f.write_str(", sliding window"),
-            Algorithm::TokenBucket(Bucket { burst, refill, strict }) => {
-                write!(f, ", token bucket with a burst of {burst}")?;
-                if *refill == Refill::Step {
-                    f.write_str(", refilled in steps")?;
-                }
-                if *strict {
-                    f.write_str(", strict")?;
-                }
-                Ok(())
-            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! How a request's hits divide over the stats of its rule.
 
-use super::{decision::Decision, rule::OverLimitPolicy, units::Hits};
+use super::{decision::Decision, tier::OverLimitPolicy, units::Hits};
 
 /// Hits by how they fared, after the reference: hits that straddle a threshold are split in proportion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,7 +8,8 @@ use super::{
     descriptor::{Descriptor, Request},
     headers::{Header, HeaderStyle, Told},
     matched::{LimitCheck, Matched, Plan},
-    rule::{Metadata, OverLimitPolicy, Tier},
+    rule::Metadata,
+    tier::{OverLimitPolicy, Tier},
     units::Period,
 };
 

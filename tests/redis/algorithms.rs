@@ -170,9 +170,10 @@ fn the_script_counts_as_rust_does() {
             let reply = both.ask(&target, op);
             prop_assert_eq!(reply.granted, if taken { hits_of(op) } else { 0 }, "{:?} at {:?}", op, now);
             for (i, tier) in tiers.iter().enumerate() {
-                let (rust, redis) = (counters[i].report(tier, now), reply.counters[i].report(tier, now));
+                let (rust, redis) =
+                    (counters[i].availability(tier, now), reply.counters[i].availability(tier, now));
                 prop_assert_eq!(rust.remaining, redis.remaining, "{:?} at {:?}: {:?}", op, now, tier);
-                let apart = rust.until_full.as_nanos().abs_diff(redis.until_full.as_nanos());
+                let apart = rust.reset.as_nanos().abs_diff(redis.reset.as_nanos());
                 prop_assert!(apart <= 1_000, "{:?} of {}: {:?} and {:?}", op, tier, rust, redis);
                 kept[i] |= counters[i].used() > Hits(0);
             }
@@ -199,7 +200,8 @@ fn the_script_never_admits_what_rust_would_not() {
             let reply = both.ask(&target, op);
             prop_assert!(taken || reply.granted == 0, "{:?} at {:?} with {:?}", op, now, counters);
             for (i, tier) in tiers.iter().enumerate() {
-                let (rust, redis) = (counters[i].report(tier, now), reply.counters[i].report(tier, now));
+                let (rust, redis) =
+                    (counters[i].availability(tier, now), reply.counters[i].availability(tier, now));
                 // what a refusal of one and not of the other makes of it is told above
                 if taken == (reply.granted == hits_of(op)) {
                     prop_assert!(
@@ -228,7 +230,8 @@ fn a_grant_is_what_all_tiers_admit_and_counts_until_it_is_used() {
             let now = both.clock.now();
             let want = hits_of(op) + 1;
             let mut counters = both.ask(&target, Op::Take { hits: 0 }).counters;
-            let room = tiers.iter().zip(&counters).map(|(tier, counter)| counter.report(tier, now).remaining);
+            let room =
+                tiers.iter().zip(&counters).map(|(tier, counter)| counter.availability(tier, now).remaining);
             let room = u64::from(room.min().unwrap_or_default()).min(want);
             let least = want.div_ceil(2);
             let hold = Period::from_nanos(tiers[0].period.as_nanos() / 1_000 / 40 * 1_000 * (i as u64 % 4));
@@ -236,9 +239,10 @@ fn a_grant_is_what_all_tiers_admit_and_counts_until_it_is_used() {
             prop_assert_eq!(reply.granted, if room < least { 0 } else { room }, "{:?}", counters);
             for (i, tier) in tiers.iter().enumerate() {
                 counters[i].reserve(tier, now, now.after(hold), Hits(reply.granted));
-                let (rust, redis) = (counters[i].report(tier, now), reply.counters[i].report(tier, now));
+                let (rust, redis) =
+                    (counters[i].availability(tier, now), reply.counters[i].availability(tier, now));
                 prop_assert_eq!(rust.remaining, redis.remaining, "{}", tier);
-                let apart = rust.until_full.as_nanos().abs_diff(redis.until_full.as_nanos());
+                let apart = rust.reset.as_nanos().abs_diff(redis.reset.as_nanos());
                 prop_assert!(apart <= 1_000, "{}: {:?} and {:?}", tier, rust, redis);
             }
         }
@@ -272,9 +276,10 @@ fn what_was_granted_goes_back_where_it_is_counted() {
             prop_assert_eq!(reply.granted, 0);
             for (i, tier) in tiers.iter().enumerate() {
                 counters[i].release(tier, now, until, Hits(hits.div_ceil(2)));
-                let (rust, redis) = (counters[i].report(tier, now), reply.counters[i].report(tier, now));
+                let (rust, redis) =
+                    (counters[i].availability(tier, now), reply.counters[i].availability(tier, now));
                 prop_assert_eq!(rust.remaining, redis.remaining, "{}", tier);
-                let apart = rust.until_full.as_nanos().abs_diff(redis.until_full.as_nanos());
+                let apart = rust.reset.as_nanos().abs_diff(redis.reset.as_nanos());
                 prop_assert!(apart <= 1_000, "{}: {:?} and {:?}", tier, rust, redis);
             }
         }

@@ -65,7 +65,7 @@ impl Counted {
     /// What the counter of the tier has counted as of the store's clock.
     pub(crate) fn used(&self, tier: usize) -> u64 {
         let now = self.store.clock().now();
-        self.add(0).counters[tier].offer(&self.target.tiers[tier], now, weir::limit::Hits(0)).used.0
+        self.add(0).counters[tier].probe(&self.target.tiers[tier], now, weir::limit::Hits(0)).used.0
     }
 }
 

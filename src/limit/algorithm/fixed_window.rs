@@ -1,8 +1,8 @@
 //! The fixed window: at most `requests` in each epoch-aligned window. The reference's algorithm.
 
-use super::{Offer, Report, State};
+use super::state::{AlgorithmState, Availability, Probe};
 use crate::limit::{
-    rule::Tier,
+    tier::Tier,
     units::{Hits, Period, Timestamp},
 };
 
@@ -35,14 +35,14 @@ impl FixedWindow {
     }
 }
 
-impl State for FixedWindow {
+impl AlgorithmState for FixedWindow {
     fn unused(tier: &Tier, now: Timestamp) -> Self {
         Self { end: now.window_end(tier.period), used: Hits(0) }
     }
 
-    fn offer(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Offer {
+    fn probe(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Probe {
         let (_, used) = self.open(tier, now);
-        Offer { admits: used.plus(hits) <= Hits(tier.requests.into()), used }
+        Probe { fits: used.plus(hits) <= Hits(tier.requests.into()), used }
     }
 
     fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
@@ -52,21 +52,21 @@ impl State for FixedWindow {
         }
     }
 
-    fn refuse(&mut self, _tier: &Tier, _now: Timestamp) {}
+    fn reject(&mut self, _tier: &Tier, _now: Timestamp) {}
 
     fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         let (end, used) = self.open(tier, now);
         *self = Self { end, used: used.minus(hits) };
     }
 
-    fn report(&self, tier: &Tier, now: Timestamp) -> Report {
+    fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {
         let (end, used) = self.open(tier, now);
         let left = u64::from(tier.requests).saturating_sub(used.0);
-        Report { remaining: u32::try_from(left).unwrap_or(u32::MAX), until_full: end.since(now) }
+        Availability { remaining: u32::try_from(left).unwrap_or(u32::MAX), reset: end.since(now) }
     }
 
     fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period {
-        if self.offer(tier, now, hits).admits { Period::default() } else { self.open(tier, now).0.since(now) }
+        if self.probe(tier, now, hits).fits { Period::default() } else { self.open(tier, now).0.since(now) }
     }
 
     fn idle_at(&self, _tier: &Tier) -> Timestamp {
@@ -81,7 +81,7 @@ impl State for FixedWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::algorithm::Algorithm;
+    use crate::limit::tier::Algorithm;
 
     fn tier(requests: u32) -> Tier {
         Tier { requests, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow }
@@ -96,11 +96,11 @@ mod tests {
         let tier = tier(2);
         let mut window = FixedWindow::unused(&tier, at(30));
         for _ in 0..2 {
-            assert!(window.offer(&tier, at(30), Hits(1)).admits);
+            assert!(window.probe(&tier, at(30), Hits(1)).fits);
             window.take(&tier, at(30), Hits(1));
         }
-        assert!(!window.offer(&tier, at(59), Hits(1)).admits);
-        assert!(window.offer(&tier, at(60), Hits(2)).admits);
+        assert!(!window.probe(&tier, at(59), Hits(1)).fits);
+        assert!(window.probe(&tier, at(60), Hits(2)).fits);
         assert_eq!(window.wait(&tier, at(59), Hits(1)), Period::from_secs(1));
     }
 
@@ -109,9 +109,9 @@ mod tests {
         let tier = tier(1);
         let mut window = FixedWindow::unused(&tier, at(0));
         window.take(&tier, at(0), Hits(1));
-        assert!(window.offer(&tier, at(0), Hits(0)).admits);
+        assert!(window.probe(&tier, at(0), Hits(0)).fits);
         window.take(&tier, at(0), Hits(1));
-        assert!(!window.offer(&tier, at(0), Hits(0)).admits);
+        assert!(!window.probe(&tier, at(0), Hits(0)).fits);
     }
 
     #[test]
@@ -120,9 +120,9 @@ mod tests {
         let mut window = FixedWindow::unused(&tier, at(0));
         window.take(&tier, at(0), Hits(3));
         window.give_back(&tier, at(1), Hits(2));
-        assert_eq!(window.report(&tier, at(1)).remaining, 4);
+        assert_eq!(window.availability(&tier, at(1)).remaining, 4);
         window.give_back(&tier, at(1), Hits(u64::MAX));
-        assert_eq!(window.report(&tier, at(1)).remaining, 5);
+        assert_eq!(window.availability(&tier, at(1)).remaining, 5);
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
         let tier = tier(1);
         let mut window = FixedWindow::unused(&tier, at(60));
         window.take(&tier, at(60), Hits(1));
-        assert!(!window.offer(&tier, at(59), Hits(1)).admits);
+        assert!(!window.probe(&tier, at(59), Hits(1)).fits);
     }
 
     #[test]
@@ -139,6 +139,6 @@ mod tests {
         let mut window = FixedWindow::unused(&tier, Timestamp::from_nanos(u64::MAX));
         window.take(&tier, Timestamp::from_nanos(u64::MAX - 1), Hits(u64::MAX));
         window.take(&tier, Timestamp::from_nanos(u64::MAX - 1), Hits(u64::MAX));
-        assert_eq!(window.report(&tier, Timestamp::from_nanos(u64::MAX - 1)).remaining, 0);
+        assert_eq!(window.availability(&tier, Timestamp::from_nanos(u64::MAX - 1)).remaining, 0);
     }
 }

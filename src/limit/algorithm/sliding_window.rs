@@ -1,8 +1,8 @@
 //! The sliding window: at most `requests` in any interval of one period, wherever it begins.
 
-use super::{Offer, Report, State};
+use super::state::{AlgorithmState, Availability, Probe};
 use crate::limit::{
-    rule::Tier,
+    tier::Tier,
     units::{Hits, Period, Timestamp},
 };
 
@@ -123,21 +123,21 @@ impl SlidingWindow {
     }
 }
 
-impl State for SlidingWindow {
+impl AlgorithmState for SlidingWindow {
     fn unused(_tier: &Tier, now: Timestamp) -> Self {
         Self { opened: now, spans: Vec::new() }
     }
 
-    fn offer(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Offer {
+    fn probe(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Probe {
         let used = self.sum(tier, now);
-        Offer { admits: hits == Hits(0) || used.plus(hits) <= Hits(tier.requests.into()), used }
+        Probe { fits: hits == Hits(0) || used.plus(hits) <= Hits(tier.requests.into()), used }
     }
 
     fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         self.reserve(tier, now, now, hits);
     }
 
-    fn refuse(&mut self, _tier: &Tier, _now: Timestamp) {}
+    fn reject(&mut self, _tier: &Tier, _now: Timestamp) {}
 
     /// The oldest hits go first. Which ones were meant nobody says; to leave the younger ones, which count for longer,
     /// keeps the promise whichever they were.
@@ -150,17 +150,17 @@ impl State for SlidingWindow {
         self.spans.retain(|span| span.hits > 0);
     }
 
-    fn report(&self, tier: &Tier, now: Timestamp) -> Report {
+    fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {
         let left = u64::from(tier.requests).saturating_sub(self.sum(tier, now).0);
         let newest = self.counting(tier, now).iter().rfind(|span| span.hits > 0);
-        Report {
+        Availability {
             remaining: u32::try_from(left).unwrap_or(u32::MAX),
-            until_full: newest.map_or(Period::default(), |span| span.gone_at(tier).since(now)),
+            reset: newest.map_or(Period::default(), |span| span.gone_at(tier).since(now)),
         }
     }
 
     fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period {
-        if self.offer(tier, now, hits).admits {
+        if self.probe(tier, now, hits).fits {
             return Period::default();
         }
         let mut used = self.sum(tier, now);
@@ -170,7 +170,7 @@ impl State for SlidingWindow {
                 return span.gone_at(tier).since(now);
             }
         }
-        self.report(tier, now).until_full
+        self.availability(tier, now).reset
     }
 
     fn idle_at(&self, tier: &Tier) -> Timestamp {
@@ -185,7 +185,7 @@ impl State for SlidingWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::algorithm::Algorithm;
+    use crate::limit::tier::Algorithm;
 
     /// Spans of up to one second.
     fn tier(requests: u32) -> Tier {
@@ -202,8 +202,8 @@ mod tests {
         let mut window = SlidingWindow::unused(&tier, at(11_000));
         window.take(&tier, at(11_000), Hits(10));
         assert_eq!(window.wait(&tier, at(12_000), Hits(1)), Period::from_secs(11));
-        assert!(!window.offer(&tier, at(22_999), Hits(1)).admits);
-        assert!(window.offer(&tier, at(23_000), Hits(10)).admits);
+        assert!(!window.probe(&tier, at(22_999), Hits(1)).fits);
+        assert!(window.probe(&tier, at(23_000), Hits(10)).fits);
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
         window.take(&tier, at(1_000), Hits(6));
         assert_eq!(window.wait(&tier, at(2_000), Hits(1)), Period::from_millis(10_900));
         assert_eq!(window.wait(&tier, at(2_000), Hits(5)), Period::from_millis(11_000));
-        assert_eq!(window.report(&tier, at(12_900)).remaining, 4);
+        assert_eq!(window.availability(&tier, at(12_900)).remaining, 4);
     }
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
         window.take(&tier, at(105_000), Hits(6));
         window.give_back(&tier, at(105_000), Hits(7));
         assert_eq!(window.used(), Hits(3));
-        assert_eq!(window.report(&tier, at(105_000)).until_full, Period::from_secs(12));
+        assert_eq!(window.availability(&tier, at(105_000)).reset, Period::from_secs(12));
         window.give_back(&tier, at(105_000), Hits(u64::MAX));
         assert_eq!(window.used(), Hits(0));
     }
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(window.spans.iter().map(|span| span.hits).collect::<Vec<_>>(), [4]);
         window.release(&tier, at(107_000), at(200_000), Hits(9));
         assert_eq!(
-            (window.used(), window.report(&tier, at(107_000)).until_full),
+            (window.used(), window.availability(&tier, at(107_000)).reset),
             (Hits(0), Period::default())
         );
         // what comes next has a span that began when the last one did
@@ -271,7 +271,7 @@ mod tests {
         let mut window = SlidingWindow::unused(&tier, at(100_000));
         window.take(&tier, at(100_000), Hits(1));
         window.take(&tier, at(10_000), Hits(1));
-        assert!(!window.offer(&tier, at(20_000), Hits(1)).admits);
+        assert!(!window.probe(&tier, at(20_000), Hits(1)).fits);
         assert_eq!(window.wait(&tier, at(99_000), Hits(1)), Period::from_secs(13));
     }
 
@@ -285,8 +285,8 @@ mod tests {
         let last = Timestamp::from_nanos(u64::MAX - 1);
         let mut window = SlidingWindow::unused(&tier, at(0));
         window.take(&tier, last, Hits(u64::from(u32::MAX)));
-        assert!(!window.offer(&tier, last, Hits(u64::MAX)).admits);
-        assert_eq!(window.report(&tier, last).remaining, 0);
+        assert!(!window.probe(&tier, last, Hits(u64::MAX)).fits);
+        assert_eq!(window.availability(&tier, last).remaining, 0);
         window.wait(&tier, last, Hits(1));
     }
 }

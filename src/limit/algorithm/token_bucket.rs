@@ -3,33 +3,11 @@
 //! Continuous refill is the generic cell rate algorithm (ITU-T I.371) told in tokens. Refill in steps, and strict
 //! buckets, follow the durable rate limiter of Smyte.
 
-use super::{Offer, Report, State};
+use super::state::{AlgorithmState, Availability, Probe};
 use crate::limit::{
-    rule::Tier,
+    tier::{Bucket, Refill, Tier},
     units::{Hits, Period, Timestamp},
 };
-
-/// How a bucket is filled, and what a try that fails does to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bucket {
-    /// Tokens that it holds when full, 1 to 2^32-1.
-    pub burst: u32,
-    /// How tokens come back.
-    pub refill: Refill,
-    /// A try that finds too few tokens restarts the refill clock: who keeps trying keeps being denied.
-    pub strict: bool,
-}
-
-/// How tokens come back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Refill {
-    /// Evenly: one every `period / requests`. At most `burst + requests * t / period` hits pass in any time `t`.
-    #[default]
-    Continuous,
-    /// `requests` of them at the end of each period, counted from the first hit. At most
-    /// `burst + requests * (floor(t / period) + 1)` hits pass in any time `t`: a step may fall into the shortest one.
-    Step,
-}
 
 /// The tokens that a bucket lacks, as of an instant. 16 bytes.
 ///
@@ -118,16 +96,16 @@ fn inflow(tier: &Tier, elapsed: Period) -> u64 {
     u64::try_from(tokens / u128::from(tier.period.as_nanos())).unwrap_or(u64::MAX)
 }
 
-impl State for TokenBucket {
+impl AlgorithmState for TokenBucket {
     fn unused(_tier: &Tier, now: Timestamp) -> Self {
         Self { as_of: now, taken: 0 }
     }
 
-    fn offer(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Offer {
+    fn probe(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Probe {
         let Self { taken, .. } = self.at(tier, now);
         let room = room_for(tier.bucket(), hits);
-        Offer {
-            admits: hits == Hits(0) || room.is_some_and(|room| taken <= room),
+        Probe {
+            fits: hits == Hits(0) || room.is_some_and(|room| taken <= room),
             used: Hits(taken.div_ceil(TOKEN)),
         }
     }
@@ -139,7 +117,7 @@ impl State for TokenBucket {
         }
     }
 
-    fn refuse(&mut self, tier: &Tier, now: Timestamp) {
+    fn reject(&mut self, tier: &Tier, now: Timestamp) {
         let bucket = tier.bucket();
         if bucket.strict && now > self.as_of {
             // whole tokens that have come back stay; the one that was on its way is lost
@@ -153,12 +131,12 @@ impl State for TokenBucket {
         *self = Self { as_of, taken: taken.saturating_sub(hits.0.saturating_mul(TOKEN)) };
     }
 
-    fn report(&self, tier: &Tier, now: Timestamp) -> Report {
+    fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {
         let full = u64::from(tier.bucket().burst) * TOKEN;
         let left = (full - self.at(tier, now).taken) / TOKEN;
-        Report {
+        Availability {
             remaining: u32::try_from(left).unwrap_or(u32::MAX),
-            until_full: self.ready_at(tier, 0).since(now),
+            reset: self.ready_at(tier, 0).since(now),
         }
     }
 
@@ -187,7 +165,7 @@ impl State for TokenBucket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::algorithm::Algorithm;
+    use crate::limit::tier::Algorithm;
 
     fn tier(requests: u32, seconds: u64, bucket: Bucket) -> Tier {
         Tier { requests, period: Period::from_secs(seconds), algorithm: Algorithm::TokenBucket(bucket) }
@@ -203,11 +181,11 @@ mod tests {
 
     /// LimitChecks for `hits`, and takes them if they fit.
     fn ask(state: &mut TokenBucket, tier: &Tier, now: Timestamp, hits: u64) -> bool {
-        let admits = state.offer(tier, now, Hits(hits)).admits;
+        let admits = state.probe(tier, now, Hits(hits)).fits;
         if admits {
             state.take(tier, now, Hits(hits));
         } else {
-            state.refuse(tier, now);
+            state.reject(tier, now);
         }
         admits
     }
@@ -256,7 +234,7 @@ mod tests {
         let mut state = TokenBucket::unused(&tier, at(0));
         assert!(ask(&mut state, &tier, at(0), 10));
         assert!(!ask(&mut state, &tier, at(3_900), 5));
-        assert_eq!(state.report(&tier, at(3_900)).remaining, 3);
+        assert_eq!(state.availability(&tier, at(3_900)).remaining, 3);
         assert!(!ask(&mut state, &tier, at(4_800), 4));
         assert!(ask(&mut state, &tier, at(5_800), 4));
     }
@@ -285,10 +263,10 @@ mod tests {
         let of = |burst| tier(10, 1, bucket(burst, Refill::Continuous, false));
         let mut state = TokenBucket::unused(&of(10), at(0));
         state.take(&of(10), at(0), Hits(8));
-        assert_eq!(state.report(&of(100), at(0)).remaining, 92);
-        assert_eq!(state.report(&of(9), at(0)).remaining, 1);
+        assert_eq!(state.availability(&of(100), at(0)).remaining, 92);
+        assert_eq!(state.availability(&of(9), at(0)).remaining, 1);
         // lowered below what is taken: as empty as the new bucket can be
-        assert_eq!(state.report(&of(3), at(0)).remaining, 0);
+        assert_eq!(state.availability(&of(3), at(0)).remaining, 0);
         assert_eq!(state.wait(&of(3), at(0), Hits(3)), Period::from_millis(300));
     }
 
@@ -304,9 +282,9 @@ mod tests {
             let mut state = TokenBucket::unused(&tier, at(0));
             assert!(ask(&mut state, &tier, at(0), u64::from(u32::MAX)));
             assert!(!ask(&mut state, &tier, at(0), u64::MAX));
-            state.report(&tier, last);
+            state.availability(&tier, last);
             state.give_back(&tier, last, Hits(u64::MAX));
-            assert_eq!(state.report(&tier, last).remaining, u32::MAX);
+            assert_eq!(state.availability(&tier, last).remaining, u32::MAX);
         }
     }
 }

@@ -8,7 +8,9 @@ use super::{
     fallback::{Told, Undecided},
 };
 use crate::{
-    limit::{Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp, decided},
+    limit::{
+        Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp, decision_from_store,
+    },
     store::remote::{Command, Op, Remote},
 };
 
@@ -58,7 +60,7 @@ pub(super) async fn decide<R: Remote>(
         }),
         Direction::Take => {
             let over = if check.hits == Hits(0) {
-                check.tiers().iter().zip(&reply.counters).any(|(tier, c)| !c.offer(tier, now, Hits(0)).admits)
+                check.tiers().iter().zip(&reply.counters).any(|(tier, c)| !c.probe(tier, now, Hits(0)).fits)
             } else {
                 reply.granted < check.hits.0
             };
@@ -68,7 +70,7 @@ pub(super) async fn decide<R: Remote>(
                     counter.deny_while_empty(now);
                 }
             });
-            decided(check.tiers(), &reply.counters, policy, over, check.hits, now)
+            decision_from_store(check.tiers(), &reply.counters, policy, over, check.hits, now)
         }
     };
     Ok(decision)

@@ -95,9 +95,9 @@ impl Shard {
         for tier in check.tiers() {
             let place = self.place(check.key.of_tier(tier));
             if let Some(slot) = place.and_then(|place| self.table.get_bucket_mut(place))
-                && !slot.counter.offer(tier, now, check.hits).admits
+                && !slot.counter.probe(tier, now, check.hits).fits
             {
-                slot.counter.refuse(tier, now);
+                slot.counter.reject(tier, now);
             }
         }
     }

@@ -172,13 +172,13 @@ fn counter(tier: &Tier, at: Timestamp, state: &str) -> Option<CounterState> {
                 let last = opened.checked_add_signed(last.parse().ok()?)?;
                 spans.push(Span { last: from_micros(last), hits: words.next()?.parse().ok()? });
             }
-            CounterState::of_sliding_window(SlidingWindow::new(from_micros(opened), spans), tier)
+            CounterState::from_sliding_window(SlidingWindow::new(from_micros(opened), spans), tier)
         }
         Algorithm::TokenBucket(_) => {
             words.next().filter(|kind| *kind == "b")?;
             let as_of = from_micros(words.next()?.parse().ok()?);
             let taken: f64 = words.next()?.parse().ok().filter(|taken: &f64| *taken >= 0.0)?;
-            CounterState::of_token_bucket(TokenBucket::new(as_of, units(taken)), tier)
+            CounterState::from_token_bucket(TokenBucket::new(as_of, units(taken)), tier)
         }
     })
 }
@@ -231,7 +231,7 @@ mod tests {
             (
                 Algorithm::SlidingWindow,
                 "s 80000000 -20000000 2 1000000 1",
-                CounterState::of_sliding_window(
+                CounterState::from_sliding_window(
                     SlidingWindow::new(Timestamp::from_secs(80), spans),
                     &target(Algorithm::SlidingWindow).tiers[0],
                 ),
@@ -239,7 +239,7 @@ mod tests {
             (
                 bucket,
                 "b 90000000 1.5",
-                CounterState::of_token_bucket(TokenBucket::new(at, 3 << 31), &target(bucket).tiers[0]),
+                CounterState::from_token_bucket(TokenBucket::new(at, 3 << 31), &target(bucket).tiers[0]),
             ),
         ] {
             let read = answer(&bulk(&["3", "90000000", state]), &target(algorithm), at);

@@ -126,7 +126,7 @@ impl Server {
     #[must_use]
     pub fn used(&self, target: &Target, now: Timestamp) -> u64 {
         let counter = keys(target, now).next().and_then(|key| self.counters.get(&key));
-        counter.map_or(0, |counter| counter.offer(&target.tiers[0], now, Hits(0)).used.0)
+        counter.map_or(0, |counter| counter.probe(&target.tiers[0], now, Hits(0)).used.0)
     }
 
     fn sweep(&mut self, now: Timestamp) {
@@ -201,7 +201,7 @@ fn apply(
         }
         Op::Grant { least, want, hold } => {
             let room =
-                tiers.iter().zip(&*counters).map(|(tier, counter)| counter.report(tier, now).remaining);
+                tiers.iter().zip(&*counters).map(|(tier, counter)| counter.availability(tier, now).remaining);
             let granted = want.min(room.min().unwrap_or(0).into());
             if granted < least {
                 return 0;

@@ -5,7 +5,7 @@ use super::{
     tiers::{has_ended, has_flowed_back},
 };
 use crate::{
-    limit::{Decision, Hits, OverLimitPolicy, Period, Timestamp, decided},
+    limit::{Decision, Hits, OverLimitPolicy, Period, Timestamp, decision_from_store},
     store::coordinated::clock::StoreTime,
 };
 
@@ -68,11 +68,12 @@ impl LocalCounter {
     pub(in super::super) fn refuses(&self, hits: Hits, now: Timestamp) -> Option<Decision> {
         let missing = hits.minus(Hits(self.leased()));
         let fits =
-            || self.view.iter().zip(&self.target.tiers).all(|(c, tier)| c.offer(tier, now, missing).admits);
+            || self.view.iter().zip(&self.target.tiers).all(|(c, tier)| c.probe(tier, now, missing).fits);
         if missing == Hits(0) || (now >= self.denied_until && fits()) {
             return None;
         }
-        let decision = decided(&self.target.tiers, &self.view, OverLimitPolicy::Ignore, true, missing, now);
+        let decision =
+            decision_from_store(&self.target.tiers, &self.view, OverLimitPolicy::Ignore, true, missing, now);
         Some(Decision {
             before: decision.before.minus(Hits(self.leased())),
             // what is told is to come true: no sooner than this instance asks again
@@ -86,7 +87,8 @@ impl LocalCounter {
     pub(in super::super) fn refuse(&self, hits: Hits, now: Timestamp) -> Decision {
         let then = self.heard_at.unwrap_or(now);
         let missing = hits.minus(Hits(self.leased()));
-        let decision = decided(&self.target.tiers, &self.view, OverLimitPolicy::Ignore, true, missing, then);
+        let decision =
+            decision_from_store(&self.target.tiers, &self.view, OverLimitPolicy::Ignore, true, missing, then);
         Decision {
             before: decision.before.minus(Hits(self.leased())),
             reset: then.after(decision.reset).max(self.denied_until).since(now),

@@ -23,7 +23,7 @@ use super::demand::{Demand, Flow};
 use crate::{
     limit::{
         Algorithm, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, RuleId, Tier, Timestamp,
-        algorithm::CounterState, decide, decided,
+        algorithm::CounterState, decide, decision_from_store,
     },
     store::remote::{Op, Target},
 };
@@ -277,7 +277,8 @@ impl LocalCounter {
 
     /// Counts `hits` that were let through unasked; what the answer tells is as of before.
     pub(super) fn count_unasked(&mut self, hits: Hits, now: Timestamp) -> Decision {
-        let decision = decided(&self.target.tiers, &self.view, OverLimitPolicy::Ignore, false, Hits(0), now);
+        let decision =
+            decision_from_store(&self.target.tiers, &self.view, OverLimitPolicy::Ignore, false, Hits(0), now);
         self.count_anyway(Direction::Take, hits, now);
         decision
     }
@@ -297,11 +298,11 @@ impl LocalCounter {
     /// How it stands by the view, counting nothing.
     pub(super) fn look(&self, now: Timestamp) -> Decision {
         let mut decision =
-            decided(&self.target.tiers, &self.view, OverLimitPolicy::Ignore, false, Hits(0), now);
+            decision_from_store(&self.target.tiers, &self.view, OverLimitPolicy::Ignore, false, Hits(0), now);
         let left = u64::from(decision.remaining).saturating_add(self.leased());
         decision.remaining = u32::try_from(left).unwrap_or(u32::MAX);
         decision.over =
-            self.view.iter().zip(&self.target.tiers).any(|(c, tier)| !c.offer(tier, now, Hits(0)).admits);
+            self.view.iter().zip(&self.target.tiers).any(|(c, tier)| !c.probe(tier, now, Hits(0)).fits);
         decision
     }
 

@@ -7,7 +7,7 @@ use super::{
     tiers::{has_ended, has_flowed_back},
 };
 use crate::{
-    limit::{Hits, OverLimitPolicy, Timestamp, decided},
+    limit::{Hits, OverLimitPolicy, Timestamp, decision_from_store},
     store::remote::{Command, Reply},
 };
 
@@ -92,22 +92,27 @@ impl LocalCounter {
 
     /// Hits that are counted in the tier that has the fewest left.
     fn most_used(&self, now: Timestamp) -> u64 {
-        decided(&self.target.tiers, &self.view, OverLimitPolicy::Ignore, false, Hits(0), now).before.0
+        decision_from_store(&self.target.tiers, &self.view, OverLimitPolicy::Ignore, false, Hits(0), now)
+            .before
+            .0
     }
 
     /// How many of the hits that were `admitted` here, and that the store has just counted as it tells by `reply`, are above a
     /// limit. What is counted last is too much: so every hit above it is told once, by the instance that admitted it.
     pub(in super::super) fn overshoot(&self, reply: &Reply, admitted: u64, now: Timestamp) -> u64 {
         let over = reply.counters.iter().zip(&self.target.tiers).map(|(counter, tier)| {
-            counter.offer(tier, now, Hits(0)).used.0.saturating_sub(tier.capacity().into())
+            counter.probe(tier, now, Hits(0)).used.0.saturating_sub(tier.capacity().into())
         });
         over.max().unwrap_or_default().min(admitted)
     }
 
     /// What all tiers would still admit, by the view.
     pub(super) fn remaining(&self, now: Timestamp) -> u64 {
-        let left =
-            self.view.iter().zip(&self.target.tiers).map(|(c, tier)| c.report(tier, now).remaining.into());
+        let left = self
+            .view
+            .iter()
+            .zip(&self.target.tiers)
+            .map(|(c, tier)| c.availability(tier, now).remaining.into());
         left.min().unwrap_or_default()
     }
 }

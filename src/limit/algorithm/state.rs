@@ -1,0 +1,59 @@
+//! The operations that every algorithm implements on its state.
+
+use crate::limit::{
+    tier::Tier,
+    units::{Hits, Period, Timestamp},
+};
+
+/// A counter's state under one algorithm.
+///
+/// A decision [probes](AlgorithmState::probe) every tier's state and then, under the same lock, applies the result with
+/// [`AlgorithmState::take`] or [`AlgorithmState::reject`].
+///
+/// `now` may step back between calls, as clocks do; the state then stays where it is.
+pub trait AlgorithmState {
+    /// Returns the state of an unused counter.
+    fn unused(tier: &Tier, now: Timestamp) -> Self;
+
+    /// Tests whether `hits` fit, without counting them. Zero hits fit unless more than the limit is counted.
+    fn probe(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Probe;
+
+    /// Counts `hits`, whether or not they fit.
+    fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits);
+
+    /// Records that this tier rejected a request, which took nothing.
+    fn reject(&mut self, tier: &Tier, now: Timestamp);
+
+    /// Gives `hits` back, at most down to unused.
+    fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits);
+
+    /// Returns what the counter still admits.
+    fn availability(&self, tier: &Tier, now: Timestamp) -> Availability;
+
+    /// Returns the time until `hits` would fit if no other request takes any; [`Availability::reset`] if they never do.
+    fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period;
+
+    /// Returns the instant from which the state equals an unused one, so that a store may drop it.
+    fn idle_at(&self, tier: &Tier) -> Timestamp;
+
+    /// Returns the counted hits: the loss if a store drops the counter early.
+    fn used(&self) -> Hits;
+}
+
+/// The result of testing hits against a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Whether the hits fit.
+    pub fits: bool,
+    /// Hits counted so far.
+    pub used: Hits,
+}
+
+/// What a counter still admits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Availability {
+    /// Whole requests that would be admitted now.
+    pub remaining: u32,
+    /// The time until every hit counted now has expired and the full limit is available.
+    pub reset: Period,
+}

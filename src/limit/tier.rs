@@ -1,0 +1,111 @@
+//! A limit's parameters: how many requests a period admits, and how the algorithm lays the period over time.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use super::units::{Period, Unit};
+
+/// One limit: `requests` in each `period`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tier {
+    /// 0 to 2^32-1; 0 admits nothing.
+    pub requests: u32,
+    /// Longer than zero.
+    pub period: Period,
+    /// How the period is laid over time.
+    pub algorithm: Algorithm,
+}
+
+/// The tiers of one limit. Most limits have one, which is stored inline.
+pub type Tiers = SmallVec<[Tier; 1]>;
+
+/// Lays a tier's period over time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// At most `requests` in each epoch-aligned window of one period: the algorithm of envoyproxy/ratelimit.
+    #[default]
+    FixedWindow,
+    /// At most `requests` in any interval of one period.
+    SlidingWindow,
+    /// `requests` tokens per period refill a bucket that holds a burst.
+    TokenBucket(Bucket),
+}
+
+/// The parameters of a token bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Tokens in a full bucket, 1 to 2^32-1.
+    pub burst: u32,
+    /// How tokens come back.
+    pub refill: Refill,
+    /// A rejected request restarts the refill clock, so a caller that keeps trying keeps being rejected.
+    pub strict: bool,
+}
+
+/// How tokens come back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refill {
+    /// Evenly: one every `period / requests`. At most `burst + requests * t / period` hits pass in any time `t`.
+    #[default]
+    Continuous,
+    /// `requests` of them at the end of each period, counted from the first hit. At most
+    /// `burst + requests * (floor(t / period) + 1)` hits pass in any time `t`: a step may fall into the shortest one.
+    Step,
+}
+
+/// Whether rejected hits count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverLimitPolicy {
+    /// Rejected hits count, as in envoyproxy/ratelimit. For rules in its spelling, which have one tier.
+    Count,
+    /// Rejected hits do not count: a request takes nothing from any tier unless all of them admit it.
+    Ignore,
+}
+
+// === impl Tier ===
+
+impl Tier {
+    /// The bucket of a token bucket; for other algorithms, one of the size of the limit.
+    #[must_use]
+    pub const fn bucket(&self) -> Bucket {
+        match self.algorithm {
+            Algorithm::TokenBucket(bucket) => bucket,
+            _ => Bucket { burst: self.requests, refill: Refill::Continuous, strict: false },
+        }
+    }
+
+    /// The most hits that it ever admits at once: the burst of a bucket, the limit of a window.
+    #[must_use]
+    pub const fn capacity(&self) -> u32 {
+        self.bucket().burst
+    }
+
+    /// The unit that answers name, if the period is exactly one.
+    #[must_use]
+    pub fn unit(&self) -> Option<Unit> {
+        Unit::of(self.period)
+    }
+}
+
+/// As people say it: `1000 requests per 10s, sliding window`.
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requests, period, algorithm } = self;
+        write!(f, "{requests} request{} per {period}", if *requests == 1 { "" } else { "s" })?;
+        match algorithm {
+            Algorithm::FixedWindow => Ok(()),
+            Algorithm::SlidingWindow => f.write_str(", sliding window"),
+            Algorithm::TokenBucket(Bucket { burst, refill, strict }) => {
+                write!(f, ", token bucket with a burst of {burst}")?;
+                if *refill == Refill::Step {
+                    f.write_str(", refilled in steps")?;
+                }
+                if *strict {
+                    f.write_str(", strict")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
