@@ -17,7 +17,7 @@ gungraun := $(or $(GUNGRAUN_RUNNER),$(tools)/gungraun-runner-$(gungraun_version)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test bench bench-write instructions lint fmt-check clippy doc deny audit tools redis
+.PHONY: help run test core bench bench-write instructions lint fmt-check clippy doc deny audit tools redis
 
 help: ## lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
@@ -27,6 +27,12 @@ run: ## serves the rules of config/, in memory
 
 test: tools ## installs what the tests need, if it is missing, and runs all of them
 	$(CARGO) test --locked --no-fail-fast
+
+core: ## checks and tests the library without the server: the crate's features one by one, and its dependencies
+	scripts/core-dependencies.sh
+	$(CARGO) test --locked --no-default-features --lib --test algorithms --test matcher --test memory
+	for feature in yaml coordinated redis; do $(CARGO) clippy --locked --lib --no-default-features --features $$feature -- -D warnings || exit 1; done
+	CARGO_TARGET_DIR=$(abspath target/embedded) $(CARGO) run --locked --manifest-path examples/embedded/Cargo.toml
 
 bench: redis ## runs the benchmarks (docs/performance.md)
 	$(CARGO) bench --locked --bench matching --bench counters --bench decisions --bench sweep --bench coordination --bench wire

@@ -1,16 +1,46 @@
-//! weir decides, for Envoy and everything else that asks, whether a request may pass.
+//! weir is a rate limiter for service meshes: an Envoy-compatible rate limit service, and a library with the same limits.
+//!
+//! A request passes through these modules:
+//!
+//! ```text
+//! server  decodes a protocol into a `limit::Request`
+//! limiter finds the rule of each descriptor, has the store decide, records stats
+//! limit   is the pure core: rules, algorithms, decisions; no I/O and no clock
+//! store   holds the counts: in memory, or in memory in front of Redis
+//! server  encodes the `limit::Verdict`
+//! ```
+//!
+//! # Features
+//!
+//! Without its default features the crate is a library for programs that limit requests in their own process.
+//!
+//! | feature | adds |
+//! | --- | --- |
+//! | none | [`limit`], [`Limiter`], [`store::MemoryStore`] |
+//! | `yaml` | `config`: rules written in YAML |
+//! | `coordinated` | `store::coordinated`: counts shared by many instances |
+//! | `redis` | `store::redis`: Redis as the shared store; implies `coordinated` |
+//! | `server` (default) | everything that the program `weir` does; implies all others |
 
+#[cfg(feature = "server")]
 pub mod app;
 pub mod clock;
+#[cfg(feature = "server")]
 pub mod command;
+#[cfg(feature = "yaml")]
 pub mod config;
 pub mod limit;
 mod limiter;
 pub mod observe;
+#[cfg(feature = "server")]
 pub mod proto;
+#[cfg(feature = "server")]
 mod runtime;
+#[cfg(feature = "server")]
 pub mod server;
+#[cfg(feature = "server")]
 pub mod settings;
+#[cfg(feature = "server")]
 pub mod simulate;
 pub mod store;
 

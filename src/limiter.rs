@@ -1,6 +1,10 @@
 //! The way of one request: rules, store, verdict, stats. Every door leads here.
 
-use std::sync::Arc;
+use std::{
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
 
 use arc_swap::ArcSwapOption;
 
@@ -13,7 +17,7 @@ use crate::{
         Metric, Source,
         stats::{RuleStats, Stats},
     },
-    store::{Store, StoreError},
+    store::{MemoryStore, Store, StoreError},
 };
 
 /// Decides requests against the rules of the moment.
@@ -176,6 +180,25 @@ impl<S: Store> Limiter<S> {
                     record(&stats);
                 }
             }
+        }
+    }
+}
+
+impl Limiter<MemoryStore> {
+    /// Decides as [`Limiter::decide`] does, without an executor: memory never makes a decision wait.
+    ///
+    /// # Panics
+    ///
+    /// Never: the future of a decision in memory is ready at its first poll.
+    pub fn decide_now<T>(
+        &self,
+        request: &Request<'_>,
+        now: Timestamp,
+        answer: impl FnOnce(&Verdict<'_>) -> T,
+    ) -> Result<T, LimitError> {
+        match pin!(self.decide(request, now, answer)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(decided) => decided,
+            Poll::Pending => unreachable!("a decision in memory does not wait"),
         }
     }
 }

@@ -22,11 +22,15 @@ mod redundant;
 mod sanity;
 mod scalar;
 mod tier;
+#[cfg(feature = "server")]
 mod watch;
 mod yaml;
 
+#[cfg(feature = "server")]
 pub(crate) use duration::{RIGHT as PERIOD_RIGHT, parse as parse_period};
+#[cfg(feature = "server")]
 pub(crate) use error::Place;
 pub use error::{ConfigError, ConfigErrors, ConfigWarning};
 pub use load::{Loaded, Options, load, parse};
+#[cfg(feature = "server")]
 pub use watch::Watch;

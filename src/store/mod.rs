@@ -2,17 +2,23 @@
 //!
 //! A store runs the pure algorithms of [`limit`](crate::limit) atomically. It knows no protocol, and no protocol knows it.
 
+#[cfg(feature = "server")]
 mod any;
+#[cfg(feature = "coordinated")]
 pub mod coordinated;
 mod memory;
+#[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "coordinated")]
 pub mod remote;
+#[cfg(feature = "server")]
 pub mod simulated;
 
 use std::future::Future;
 
 use smallvec::SmallVec;
 
+#[cfg(feature = "server")]
 pub use any::AnyStore;
 pub use memory::{MemoryStore, Usage};
 

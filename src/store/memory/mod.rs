@@ -137,6 +137,7 @@ impl MemoryStore {
     }
 
     /// Gives back what `ask` took before, for it is not to count after all.
+    #[cfg(feature = "coordinated")]
     pub(super) fn give_back(&self, check: &LimitCheck<'_>, now: Timestamp) {
         let mut shard = self.shards[self.index(check.key)].lock();
         self.counting(&mut shard, |shard| shard.give_back(check, now));

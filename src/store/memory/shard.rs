@@ -67,6 +67,7 @@ impl Shard {
     }
 
     /// Gives back the hits of `ask`, whose direction is the other one.
+    #[cfg(feature = "coordinated")]
     pub(super) fn give_back(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
         for tier in check.tiers() {
             let place = self.place(check.key.of_tier(tier));
