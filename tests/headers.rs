@@ -1,14 +1,15 @@
-//! The headers that tell the end user about a limit.
+//! The response headers that report limits to the end user.
 
 use std::sync::Arc;
 
 use weir::{
     DecisionSettings, Limiter,
     limit::{
-        Algorithm, Bucket, Descriptor, Domain, Entry, HeaderNames, HeaderStyle, KeyHasher, Limit, Modes,
-        OverLimitPolicy, Pattern, Period, Refill, Request, Rule, RuleNode, RuleSet, Tier, Timestamp, Values,
+        Algorithm, Bucket, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Pattern, Period,
+        Refill, Request, Rule, RuleNode, RuleSet, Tier, Timestamp, Values,
     },
     observe::Stats,
+    server::headers::{HeaderNames, HeaderStyle, ResponseHeaders},
     store::MemoryStore,
 };
 
@@ -20,42 +21,47 @@ fn seconds(requests: u32, seconds: u64) -> Tier {
     tier(requests, Period::from_secs(seconds), Algorithm::FixedWindow)
 }
 
-/// A limiter with a rule for each `k=<name>`, and the given headers.
-fn limiter(rules: Vec<(&str, Vec<Tier>)>, styles: Vec<HeaderStyle>, quota: bool) -> Limiter<MemoryStore> {
-    let nodes = rules.into_iter().map(|(name, tiers)| {
-        let rule = Rule {
-            name: (!name.starts_with("nameless")).then(|| name.into()),
-            quota_mode: quota,
-            ..Rule::new(Limit::Tiers { tiers: tiers.into(), over_limit_policy: OverLimitPolicy::Ignore })
-        };
-        RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::One(Pattern::new(name))) }
-    });
-    let settings = DecisionSettings {
-        modes: Modes { headers: styles, ..Modes::default() },
-        ..DecisionSettings::default()
-    };
-    let limiter = Limiter::new(MemoryStore::new(100), Arc::new(Stats::default()), settings);
-    let domain = Domain { name: "d".into(), nodes: nodes.collect() };
-    limiter.load(RuleSet::new(&[domain], KeyHasher::random()));
-    limiter
+/// A limiter, and the headers that its verdicts are rendered with.
+struct Service {
+    limiter: Limiter<MemoryStore>,
+    headers: ResponseHeaders,
 }
 
-/// LimitChecks for one hit of each of `names`, 40 s into a minute; the headers, one a line.
-async fn ask(limiter: &Limiter<MemoryStore>, names: &[&str]) -> String {
-    let descriptors = names.iter().map(|value| Descriptor {
-        entries: [Entry { key: "k", value }].into_iter().collect(),
-        ..Descriptor::default()
-    });
-    let request = Request { domain: "d", descriptors: descriptors.collect(), hits: 1 };
-    let told = limiter.decide(&request, Timestamp::from_secs(6_040), |verdict| {
-        let lines = verdict.headers.iter().map(|header| format!("{}: {}\n", header.name, header.value));
-        lines.collect::<String>()
-    });
-    told.await.expect("the memory store does not fail")
+impl Service {
+    /// A service with a rule for each `k=<name>`.
+    fn new(rules: Vec<(&str, Vec<Tier>)>, styles: Vec<HeaderStyle>, quota: bool) -> Self {
+        let nodes = rules.into_iter().map(|(name, tiers)| {
+            let rule = Rule {
+                name: (!name.starts_with("nameless")).then(|| name.into()),
+                quota_mode: quota,
+                ..Rule::new(Limit::Tiers { tiers: tiers.into(), over_limit_policy: OverLimitPolicy::Ignore })
+            };
+            RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::One(Pattern::new(name))) }
+        });
+        let limiter =
+            Limiter::new(MemoryStore::new(100), Arc::new(Stats::default()), DecisionSettings::default());
+        let domain = Domain { name: "d".into(), nodes: nodes.collect() };
+        limiter.load(RuleSet::new(&[domain], KeyHasher::random()));
+        Self { limiter, headers: ResponseHeaders { styles } }
+    }
+
+    /// Takes one hit of each of `names`, 40 s into a minute; returns the headers, one per line.
+    async fn take(&self, names: &[&str]) -> String {
+        let descriptors = names.iter().map(|value| Descriptor {
+            entries: [Entry { key: "k", value }].into_iter().collect(),
+            ..Descriptor::default()
+        });
+        let request = Request { domain: "d", descriptors: descriptors.collect(), hits: 1 };
+        let lines = self.limiter.decide(&request, Timestamp::from_secs(6_040), |verdict| {
+            let headers = self.headers.render(verdict);
+            headers.iter().map(|header| format!("{}: {}\n", header.name, header.value)).collect::<String>()
+        });
+        lines.await.expect("the memory store does not fail")
+    }
 }
 
 #[tokio::test]
-async fn the_ietf_headers_name_every_tier_as_a_policy_and_tell_what_is_left() {
+async fn ietf_headers_carry_a_policy_per_tier_and_what_remains() {
     let rules = vec![
         ("burst", vec![seconds(10, 10), seconds(100, 60)]),
         ("nameless", vec![tier(5, Period::from_millis(100), Algorithm::SlidingWindow)]),
@@ -68,39 +74,39 @@ async fn the_ietf_headers_name_every_tier_as_a_policy_and_tell_what_is_left() {
             )],
         ),
     ];
-    let limiter = limiter(rules, vec![HeaderStyle::Ietf], false);
+    let service = Service::new(rules, vec![HeaderStyle::Ietf], false);
     assert_eq!(
-        ask(&limiter, &["burst", "nameless", "bucket"]).await,
+        service.take(&["burst", "nameless", "bucket"]).await,
         "RateLimit-Policy: \"burst-10s\";q=10;w=10, \"burst-1m\";q=100;w=60, \"d.k_nameless\";q=5, \
          \"bucket\";q=1;w=60;burst=7\n\
          RateLimit: \"burst-10s\";r=9;t=10, \"d.k_nameless\";r=4;t=1, \"bucket\";r=6;t=60\n"
     );
-    assert_eq!(ask(&limiter, &["unknown"]).await, "", "nothing to tell where nothing was counted");
+    assert_eq!(service.take(&["unknown"]).await, "", "no headers if nothing was counted");
 }
 
 #[tokio::test]
-async fn retry_after_is_sent_when_over_with_the_longest_wait_of_the_limits() {
+async fn retry_after_is_the_longest_wait_of_the_limits_that_are_over() {
     let rules = vec![("short", vec![seconds(1, 10)]), ("long", vec![seconds(1, 60)])];
-    let limiter = limiter(rules, vec![HeaderStyle::RetryAfter], false);
-    assert_eq!(ask(&limiter, &["short", "long"]).await, "");
-    assert_eq!(ask(&limiter, &["short"]).await, "Retry-After: 10\n");
-    assert_eq!(ask(&limiter, &["short", "long"]).await, "Retry-After: 20\n");
+    let service = Service::new(rules, vec![HeaderStyle::RetryAfter], false);
+    assert_eq!(service.take(&["short", "long"]).await, "");
+    assert_eq!(service.take(&["short"]).await, "Retry-After: 10\n");
+    assert_eq!(service.take(&["short", "long"]).await, "Retry-After: 20\n");
 }
 
 #[tokio::test]
-async fn of_quotas_the_first_that_is_free_again_ends_the_wait() {
+async fn retry_after_is_the_shortest_wait_of_quotas() {
     let rules = vec![("short", vec![seconds(1, 10)]), ("long", vec![seconds(1, 60)])];
-    let limiter = limiter(rules, vec![HeaderStyle::RetryAfter], true);
-    assert_eq!(ask(&limiter, &["short"]).await, "");
-    assert_eq!(ask(&limiter, &["short", "long"]).await, "", "one quota is left");
-    assert_eq!(ask(&limiter, &["short", "long"]).await, "Retry-After: 10\n");
+    let service = Service::new(rules, vec![HeaderStyle::RetryAfter], true);
+    assert_eq!(service.take(&["short"]).await, "");
+    assert_eq!(service.take(&["short", "long"]).await, "", "one quota is left");
+    assert_eq!(service.take(&["short", "long"]).await, "Retry-After: 10\n");
 }
 
 #[tokio::test]
-async fn several_styles_go_together_in_their_order() {
-    let styles = vec![HeaderStyle::Three(HeaderNames::x_ratelimit()), HeaderStyle::RetryAfter];
-    let limiter = limiter(vec![("one", vec![seconds(1, 60)])], styles, false);
+async fn several_styles_are_written_in_order() {
+    let styles = vec![HeaderStyle::LimitRemainingReset(HeaderNames::x_ratelimit()), HeaderStyle::RetryAfter];
+    let service = Service::new(vec![("one", vec![seconds(1, 60)])], styles, false);
     let three = "x-ratelimit-limit: 1\nx-ratelimit-remaining: 0\nx-ratelimit-reset: 20\n";
-    assert_eq!(ask(&limiter, &["one"]).await, three);
-    assert_eq!(ask(&limiter, &["one"]).await, format!("{three}Retry-After: 20\n"));
+    assert_eq!(service.take(&["one"]).await, three);
+    assert_eq!(service.take(&["one"]).await, format!("{three}Retry-After: 20\n"));
 }

@@ -15,13 +15,16 @@ use stats_support::{Service, above, changed, limited, node, unlimited};
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle, time::timeout};
 use weir::{
     DecisionSettings,
-    limit::{HeaderNames, HeaderStyle, Modes, Period, Timestamp},
+    limit::{Modes, Period, Timestamp},
     observe::{
         Health, Stats,
         health::Reason,
         prometheus::{CONTENT_TYPE, TimeUnit},
     },
-    server::http::{self, Context},
+    server::{
+        headers::{HeaderNames, HeaderStyle, ResponseHeaders},
+        http::{self, Context},
+    },
     store::MemoryStore,
 };
 
@@ -90,6 +93,7 @@ fn context(service: &Service) -> Context<MemoryStore> {
         stats: Arc::clone(&service.stats),
         clock: Arc::clone(&service.clock) as _,
         health: Health::new(),
+        headers: ResponseHeaders::default(),
         time_unit: TimeUnit::Seconds,
     }
 }
@@ -128,14 +132,12 @@ async fn json_is_decided_until_the_limit_and_again_in_the_next_window() {
 
 #[tokio::test]
 async fn every_field_of_a_request_is_understood() {
-    let modes = Modes {
-        headers: vec![HeaderStyle::Three(HeaderNames::default())],
-        metadata: true,
-        ..Modes::default()
-    };
+    let modes = Modes { metadata: true, ..Modes::default() };
     let settings = DecisionSettings { modes, ..DecisionSettings::default() };
     let service = Service::with(vec![unlimited("tenant", "")], Stats::default(), settings);
-    let door = door(&service).await;
+    let styles = vec![HeaderStyle::LimitRemainingReset(HeaderNames::default())];
+    let context = Context { headers: ResponseHeaders { styles }, ..context(&service) };
+    let door = Door::open(http::router(&context)).await;
     let request = json!({
         "domain": "shop",
         "hits_addend": 7,

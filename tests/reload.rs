@@ -48,7 +48,7 @@ fn ask(limiter: &Limiter<MemoryStore>) -> Told {
     let decided = limiter.decide(&request, Timestamp::from_secs(1), |verdict| {
         let limits = verdict.statuses.iter().map(|status| {
             let limit = status.limit.expect("both descriptors have a rule");
-            (limit.name.unwrap_or_default().to_owned(), limit.tier.requests)
+            (limit.rule.name().unwrap_or_default().to_owned(), limit.tier.requests)
         });
         (limits.collect(), verdict.statuses[0].remaining)
     });

@@ -67,7 +67,12 @@ impl Asked {
             Settings::resolve(&Flags::default(), &BTreeMap::new()).expect("the defaults are right");
         let limiter = Limiter::new(MemoryStore::new(1_000), Arc::clone(&stats), settings.limiter);
         limiter.load(rules(keys, tiers));
-        let service = Service::new(Arc::new(limiter), Arc::new(ManualClock::at(NOW)), &stats);
+        let service = Service::new(
+            Arc::new(limiter),
+            Arc::new(ManualClock::at(NOW)),
+            &stats,
+            settings.response_headers,
+        );
         let asked = Self { service, message: message.encode_to_vec() };
         asked.answer();
         asked

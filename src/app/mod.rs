@@ -111,7 +111,8 @@ impl App {
         let limiter = Arc::new(Limiter::new(store, Arc::clone(&stats), settings.limiter.clone()));
         stats.watch(&limiter);
         let time_unit = settings.time_unit;
-        let context = Context { limiter, stats, clock, health: Health::new(), time_unit };
+        let headers = settings.response_headers.clone();
+        let context = Context { limiter, stats, clock, health: Health::new(), headers, time_unit };
         let rules = Rules::new(&settings, context.clone());
         // before the first load: what changes while that goes on is then seen
         let watch = rules.watch();

@@ -63,7 +63,8 @@ impl Servers {
         closed: &watch::Receiver<bool>,
     ) -> Result<JoinSet<io::Result<()>>, AppError> {
         let until = || turned(closed.clone());
-        let service = grpc::Service::new(context.limiter.clone(), context.clock.clone(), &context.stats);
+        let Context { limiter, clock, stats, headers, .. } = context;
+        let service = grpc::Service::new(limiter.clone(), clock.clone(), stats, headers.clone());
         let server = grpc::Server::new(service, context.health.subscribe(), self.life, self.threads).await?;
 
         let mut servers = JoinSet::new();

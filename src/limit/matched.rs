@@ -18,21 +18,21 @@ use super::{
 #[derive(Debug)]
 pub struct Matched<'a> {
     /// One for each descriptor, in the request's order.
-    pub plans: SmallVec<[Plan<'a>; 2]>,
+    pub matches: SmallVec<[DescriptorMatch<'a>; 2]>,
     /// What is to be counted, in the request's order.
     pub checks: SmallVec<[LimitCheck<'a>; 2]>,
     /// There are no rules for the request's domain.
     pub unknown_domain: bool,
 }
 
-/// What is to be done about one descriptor.
+/// What one descriptor matched.
 #[derive(Clone, Copy, Debug)]
-pub enum Plan<'a> {
-    /// It passes: no rule is for it, or the rule has no limit or was replaced.
-    Free,
-    /// It passes: its rule says so.
+pub enum DescriptorMatch<'a> {
+    /// No rule, a rule without a limit, or a rule that another one replaces. The descriptor is admitted.
+    NoLimit,
+    /// A rule that admits everything.
     Unlimited(&'a CompiledRule),
-    /// It passes if this ask of [`Matched::asks`] does.
+    /// A limit, checked by this element of [`Matched::checks`].
     Limited(usize),
 }
 
@@ -87,7 +87,7 @@ impl<'a> Matched<'a> {
     #[must_use]
     pub fn meeting(rules: &'a RuleSet, request: &'a Request<'_>, met: impl Fn(usize)) -> Self {
         let mut matched = Self {
-            plans: SmallVec::new(),
+            matches: SmallVec::new(),
             checks: SmallVec::new(),
             unknown_domain: !rules.has_domain(request.domain),
         };
@@ -98,24 +98,24 @@ impl<'a> Matched<'a> {
             .collect();
         take_out_replaced(&mut found);
         for (descriptor, rule) in request.descriptors.iter().zip(found) {
-            let plan = matched.plan(rules, request, descriptor, rule);
-            matched.plans.push(plan);
+            let descriptor_match = matched.match_of(rules, request, descriptor, rule);
+            matched.matches.push(descriptor_match);
         }
         matched
     }
 
-    fn plan(
+    fn match_of(
         &mut self,
         rules: &RuleSet,
         request: &'a Request<'_>,
         descriptor: &'a Descriptor<'_>,
         rule: Option<RuleRef<'a>>,
-    ) -> Plan<'a> {
+    ) -> DescriptorMatch<'a> {
         let entries = &descriptor.entries;
         let key = match &rule {
-            None => return Plan::Free,
+            None => return DescriptorMatch::NoLimit,
             Some(RuleRef::Compiled(compiled_rule)) if compiled_rule.limit == Limit::Unlimited => {
-                return Plan::Unlimited(compiled_rule);
+                return DescriptorMatch::Unlimited(compiled_rule);
             }
             Some(RuleRef::Compiled(compiled_rule)) => {
                 rules.counter_key(compiled_rule, request.domain, entries)
@@ -130,7 +130,7 @@ impl<'a> Matched<'a> {
             hits: request.hits_of(descriptor),
             direction: if descriptor.refund { Direction::GiveBack } else { Direction::Take },
         }));
-        Plan::Limited(self.checks.len() - 1)
+        DescriptorMatch::Limited(self.checks.len() - 1)
     }
 }
 
@@ -174,7 +174,7 @@ impl LimitCheck<'_> {
     /// The tiers that must let it pass; at least one.
     #[must_use]
     pub fn tiers(&self) -> &[Tier] {
-        self.rule.limit().tiers()
+        self.rule.tiers()
     }
 
     /// What becomes of its hits if they are refused.
@@ -215,6 +215,12 @@ impl RuleRef<'_> {
             Self::Compiled(compiled_rule) => &compiled_rule.limit,
             Self::Override(rule) => &rule.limit,
         }
+    }
+
+    /// The tiers that must all admit a request; none if it is unlimited.
+    #[must_use]
+    pub fn tiers(&self) -> &[Tier] {
+        self.limit().tiers()
     }
 
     /// As [`Rule::shadow_mode`].

@@ -1,4 +1,4 @@
-//! The answer to a request, from the answers of its counters.
+//! The verdict on a request, from the decisions on its descriptors.
 
 use serde_json::{Value, json};
 use smallvec::SmallVec;
@@ -6,131 +6,140 @@ use smallvec::SmallVec;
 use super::{
     decision::Decision,
     descriptor::{Descriptor, Request},
-    headers::{Header, HeaderStyle, Told},
-    matched::{LimitCheck, Matched, Plan},
+    matched::{DescriptorMatch, LimitCheck, Matched, RuleRef},
     rule::Metadata,
     tier::{OverLimitPolicy, Tier},
     units::Period,
 };
 
-/// The answer to a request.
+/// The decision on a request.
 #[derive(Debug)]
 pub struct Verdict<'a> {
-    /// Whether the request may pass.
+    /// Whether the request is admitted.
     pub code: Code,
-    /// The request was over, but is let through because the whole service runs in shadow mode.
+    /// The request was over its limits, and is admitted because the whole service runs in shadow mode.
     pub shadowed: bool,
-    /// One for each descriptor, in the request's order.
+    /// One per descriptor, in the request's order.
     pub statuses: SmallVec<[Status<'a>; 2]>,
-    /// Headers for the response to the end user, in the order to be written.
-    pub headers: Vec<Header<'a>>,
-    /// What the proxy is told about the request.
+    /// The status nearest to its limit, an index into `statuses`: the last limit (not a quota) that is over, else the one
+    /// with the lowest remaining, the first on ties. None if nothing was counted.
+    pub nearest: Option<usize>,
+    /// Dynamic metadata for the proxy, if [`Modes::metadata`] is on.
     pub metadata: Option<Metadata>,
 }
 
-/// Whether something may pass.
+/// Whether a request or descriptor is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// It may.
+    /// It is admitted.
     Ok,
-    /// It may not.
+    /// It is rejected.
     OverLimit,
 }
 
-/// The answer for one descriptor.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// The decision on one descriptor.
+#[derive(Clone, Copy, Debug)]
 pub struct Status<'a> {
-    /// Whether it may pass.
+    /// Whether it is admitted.
     pub code: Code,
-    /// The limit that is reported; none if nothing was counted.
+    /// The request is rejected only if every quota of the request is over.
+    pub quota: bool,
+    /// The reported limit; none if nothing was counted.
     pub limit: Option<CurrentLimit<'a>>,
-    /// Requests that would still be admitted; 2^32-1 where there is no limit to them, 0 where nothing was counted.
+    /// Requests that would still be admitted; 2^32-1 for an unlimited rule, 0 if nothing was counted.
     pub remaining: u32,
     /// With a limit: as [`Decision::reset`].
     pub reset: Option<Period>,
 }
 
 /// The limit that a status reports.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct CurrentLimit<'a> {
-    /// What the rule is called.
-    pub name: Option<&'a str>,
-    /// The tier.
+    /// The rule.
+    pub rule: &'a RuleRef<'a>,
+    /// The reported tier of the rule.
     pub tier: &'a Tier,
 }
 
-/// What the settings have to say about answers.
+/// The settings that apply to all verdicts.
 #[derive(Clone, Debug, Default)]
 pub struct Modes {
-    /// `SHADOW_MODE`: the request passes, whatever its descriptors say.
+    /// `SHADOW_MODE`: every request is admitted.
     pub shadow: bool,
-    /// `QUOTA_MODE`: every descriptor that has a limit, or none, is a quota.
+    /// `QUOTA_MODE`: every descriptor is a quota, whether it has a limit or none.
     pub quota: bool,
-    /// The headers to send with every answer.
-    pub headers: Vec<HeaderStyle>,
-    /// `RESPONSE_DYNAMIC_METADATA`: tell the proxy about the request.
+    /// `RESPONSE_DYNAMIC_METADATA`: describe the request to the proxy.
     pub metadata: bool,
 }
 
 // === impl Verdict ===
 
 impl<'a> Verdict<'a> {
-    /// The answer to `request`, which met the rules of `matched` and was counted as `taken`, one for each of its asks.
+    /// Returns the verdict on `request`, which matched `matched`, from one decision for each of its checks.
     #[must_use]
     pub fn new(
         request: &Request<'_>,
         matched: &'a Matched<'_>,
-        decision: &[Decision],
-        modes: &'a Modes,
+        decisions: &[Decision],
+        modes: &Modes,
     ) -> Self {
         let statuses: SmallVec<[Status<'a>; 2]> = matched
-            .plans
+            .matches
             .iter()
-            .map(|plan| match plan {
-                Plan::Free => Status::free(),
-                Plan::Unlimited(_) => Status::unlimited(),
-                Plan::Limited(i) => Status::counted(&matched.checks[*i], &decision[*i]),
+            .map(|descriptor| match descriptor {
+                DescriptorMatch::NoLimit => Status::no_limit(modes.quota),
+                DescriptorMatch::Unlimited(_) => Status::unlimited(),
+                DescriptorMatch::Limited(i) => {
+                    Status::counted(&matched.checks[*i], &decisions[*i], modes.quota)
+                }
             })
             .collect();
-        let tally = Tally::of(matched, &statuses, modes);
-        let over = tally.over && !modes.shadow;
-        let told =
-            Told { matched, statuses: &statuses, all_quotas: modes.quota, nearest: tally.nearest, over };
-        let headers = modes.headers.iter().flat_map(|style| style.headers(&told)).collect();
+        let combined = Combined::of(matched, &statuses);
+        let over = combined.over && !modes.shadow;
         Self {
             code: if over { Code::OverLimit } else { Code::Ok },
-            shadowed: tally.over && modes.shadow,
-            headers,
+            shadowed: combined.over && modes.shadow,
+            nearest: combined.nearest,
             metadata: modes.metadata.then(|| describe(request, matched, &statuses)),
             statuses,
         }
     }
+
+    /// Returns the wait until a rejected request could pass if no other request takes any hits; none if nothing that
+    /// was counted rejected it.
+    ///
+    /// Every limit that is over has to admit it. If only quotas are over, one of them is enough.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Period> {
+        let waits = |quota: bool| {
+            let over = move |status: &&Status<'_>| status.code == Code::OverLimit && status.quota == quota;
+            self.statuses.iter().filter(over).filter_map(|status| status.reset)
+        };
+        waits(false).max().or_else(|| waits(true).min())
+    }
 }
 
-/// What the statuses come to.
-struct Tally {
+/// The statuses of a request, combined.
+struct Combined {
     over: bool,
-    /// The status that the headers tell about: the last that is over and no quota, else the one with the lowest
-    /// remaining, the first on ties.
+    /// As [`Verdict::nearest`].
     nearest: Option<usize>,
 }
 
-impl Tally {
-    fn of(matched: &Matched<'_>, statuses: &[Status<'_>], modes: &Modes) -> Self {
+impl Combined {
+    fn of(matched: &Matched<'_>, statuses: &[Status<'_>]) -> Self {
         let (mut limits_over, mut quotas, mut quotas_over) = (0, 0, 0);
         let mut nearest: Option<(usize, u32)> = None;
-        for (i, (plan, status)) in matched.plans.iter().zip(statuses).enumerate() {
+        for (i, (descriptor, status)) in matched.matches.iter().zip(statuses).enumerate() {
             let least = nearest.map_or(u32::MAX, |(_, least)| least);
             if status.limit.is_some() && status.remaining < least {
                 nearest = Some((i, status.remaining));
             }
             let over = status.code == Code::OverLimit;
-            let quota = match plan {
-                Plan::Unlimited(_) => continue,
-                Plan::Free => modes.quota,
-                Plan::Limited(check) => modes.quota || matched.checks[*check].rule.quota_mode(),
-            };
-            if quota {
+            if let DescriptorMatch::Unlimited(_) = descriptor {
+                continue;
+            }
+            if status.quota {
                 quotas += 1;
                 quotas_over += usize::from(over);
             } else if over {
@@ -148,22 +157,22 @@ impl Tally {
 // === impl Status ===
 
 impl<'a> Status<'a> {
-    /// No rule, or a rule without a limit.
-    const fn free() -> Self {
-        Self { code: Code::Ok, limit: None, remaining: 0, reset: None }
+    const fn no_limit(quota: bool) -> Self {
+        Self { code: Code::Ok, quota, limit: None, remaining: 0, reset: None }
     }
 
     const fn unlimited() -> Self {
-        Self { code: Code::Ok, limit: None, remaining: u32::MAX, reset: None }
+        Self { code: Code::Ok, quota: false, limit: None, remaining: u32::MAX, reset: None }
     }
 
-    fn counted(check: &'a LimitCheck<'_>, decision: &Decision) -> Self {
+    fn counted(check: &'a LimitCheck<'_>, decision: &Decision, all_quotas: bool) -> Self {
         let rule = &check.rule;
         Self {
             code: if decision.over && !rule.shadow_mode() { Code::OverLimit } else { Code::Ok },
-            limit: Some(CurrentLimit { name: rule.name(), tier: &check.tiers()[decision.tier] }),
+            quota: all_quotas || rule.quota_mode(),
+            limit: Some(CurrentLimit { rule, tier: &check.tiers()[decision.tier] }),
             remaining: match check.over_limit_policy() {
-                // the reference says so, even where fewer hits would have fitted
+                // envoyproxy/ratelimit reports 0 even if fewer hits would have fitted
                 OverLimitPolicy::Count if decision.over => 0,
                 _ => decision.remaining,
             },
@@ -172,7 +181,8 @@ impl<'a> Status<'a> {
     }
 }
 
-/// The reference's dynamic metadata: the request as it was understood, and the metadata of the rules that passed.
+/// Returns the dynamic metadata that envoyproxy/ratelimit sends: the decoded request, and the metadata of the rules that
+/// admitted it.
 fn describe(request: &Request<'_>, matched: &Matched<'_>, statuses: &[Status<'_>]) -> Metadata {
     let mut metadata = Metadata::new();
     metadata.insert("domain".into(), request.domain.into());
@@ -182,8 +192,8 @@ fn describe(request: &Request<'_>, matched: &Matched<'_>, statuses: &[Status<'_>
         metadata.insert("hitsAddend".into(), request.hits.into());
     }
     let mut passed = Metadata::new();
-    for (plan, status) in matched.plans.iter().zip(statuses) {
-        if let (Plan::Limited(check), Code::Ok) = (plan, status.code)
+    for (descriptor, status) in matched.matches.iter().zip(statuses) {
+        if let (DescriptorMatch::Limited(check), Code::Ok) = (descriptor, status.code)
             && let Some(more) = &matched.checks[*check].rule.get().metadata
         {
             merge(&mut passed, more);
@@ -200,7 +210,7 @@ fn describe_descriptor(descriptor: &Descriptor<'_>) -> Value {
     let mut described = Metadata::new();
     described.insert("entries".into(), json!(entries));
     if let Some(limit) = descriptor.limit {
-        // the reference prints the message in protobuf's text format
+        // envoyproxy/ratelimit prints the message in protobuf's text format
         let text = format!("requests_per_unit:{} unit:{}", limit.requests, limit.unit);
         described.insert("limit".into(), text.into());
     }
@@ -210,7 +220,7 @@ fn describe_descriptor(descriptor: &Descriptor<'_>) -> Value {
     Value::Object(described)
 }
 
-/// Adds what `more` has and `metadata` has not, at every depth.
+/// Adds the fields of `more` that `metadata` lacks, at every depth.
 fn merge(metadata: &mut Metadata, more: &Metadata) {
     for (key, value) in more {
         match (metadata.get_mut(key), value) {

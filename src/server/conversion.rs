@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::headers::Header;
 use crate::{
     limit::{
         Algorithm, Code, CurrentLimit, Descriptor, Entry, Metadata, NANOS_PER_SECOND, Override, Period,
@@ -79,19 +80,16 @@ pub(super) fn unit(descriptor: usize, number: i32) -> Result<Unit, WireError> {
 
 // === responses ===
 
-impl From<&Verdict<'_>> for RateLimitResponse {
-    fn from(verdict: &Verdict<'_>) -> Self {
-        let header = |header: &crate::limit::Header<'_>| HeaderValue {
-            key: header.name.to_owned(),
-            value: header.value.clone(),
-        };
-        Self {
-            overall_code: code(verdict.code).into(),
-            statuses: verdict.statuses.iter().map(DescriptorStatus::from).collect(),
-            response_headers_to_add: verdict.headers.iter().map(header).collect(),
-            dynamic_metadata: verdict.metadata.as_ref().map(protobuf_struct),
-            ..Self::default()
-        }
+/// Returns the response that reports `verdict` and carries `headers`.
+pub(super) fn response(verdict: &Verdict<'_>, headers: &[Header<'_>]) -> RateLimitResponse {
+    let header =
+        |header: &Header<'_>| HeaderValue { key: header.name.to_owned(), value: header.value.clone() };
+    RateLimitResponse {
+        overall_code: code(verdict.code).into(),
+        statuses: verdict.statuses.iter().map(DescriptorStatus::from).collect(),
+        response_headers_to_add: headers.iter().map(header).collect(),
+        dynamic_metadata: verdict.metadata.as_ref().map(protobuf_struct),
+        ..RateLimitResponse::default()
     }
 }
 
@@ -122,7 +120,7 @@ impl From<&CurrentLimit<'_>> for RateLimit {
         Self {
             requests_per_unit: limit.tier.requests,
             unit: unit_of(limit.tier).into(),
-            name: limit.name.unwrap_or_default().to_owned(),
+            name: limit.rule.name().unwrap_or_default().to_owned(),
         }
     }
 }

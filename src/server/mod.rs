@@ -3,4 +3,5 @@
 
 pub mod conversion;
 pub mod grpc;
+pub mod headers;
 pub mod http;

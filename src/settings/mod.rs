@@ -22,6 +22,7 @@ pub(crate) use value::duration as parse_duration;
 use crate::{
     limiter,
     observe::{log::Format, prometheus::TimeUnit, statsd::StatsdSettings},
+    server::headers::ResponseHeaders,
     store,
 };
 
@@ -47,6 +48,8 @@ pub struct Settings {
     pub log: LogSettings,
     /// How requests are decided.
     pub limiter: limiter::DecisionSettings,
+    /// The headers of every response.
+    pub response_headers: ResponseHeaders,
     /// How instances count together, where they share a Redis.
     pub coordination: store::coordinated::CoordinationSettings,
     /// `WEIR_MAX_COUNTERS`: counters that the memory store holds, at least 1.

@@ -8,13 +8,14 @@ use super::{
     value,
 };
 use crate::{
-    limit::{HeaderNames, HeaderStyle, Modes, Scope},
+    limit::{Modes, Scope},
     limiter,
     observe::{
         log::Format,
         prometheus::TimeUnit,
         statsd::{Dialect, Protocol, StatsdSettings},
     },
+    server::headers::{HeaderNames, HeaderStyle, ResponseHeaders},
 };
 
 /// An hour.
@@ -56,6 +57,7 @@ impl Settings {
                 ),
             },
             limiter: limiter(read),
+            response_headers: response_headers(read),
             coordination: coordination(read, max_counters),
             max_counters,
             healthy_with_rules_only: read.bool("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"),
@@ -148,7 +150,7 @@ fn statsd(read: &mut Reader<'_>) -> Option<StatsdSettings> {
     (wanted && !read.bool("DISABLE_STATS")).then_some(settings)
 }
 
-fn limiter(read: &mut Reader<'_>) -> limiter::DecisionSettings {
+fn response_headers(read: &mut Reader<'_>) -> ResponseHeaders {
     let defaults = HeaderNames::default();
     let mut header = |variable: &str, default: &str| {
         read.parsed(variable, default.to_owned(), |text| {
@@ -163,17 +165,20 @@ fn limiter(read: &mut Reader<'_>) -> limiter::DecisionSettings {
     };
     let enabled = read.bool("LIMIT_RESPONSE_HEADERS_ENABLED");
     let styles = read.parsed("WEIR_RESPONSE_HEADERS", Vec::new(), |text| header_styles(text, &reference));
-    let headers = match styles {
+    let styles = match styles {
         chosen if !chosen.is_empty() => chosen,
-        _ if enabled => vec![HeaderStyle::Three(reference)],
+        _ if enabled => vec![HeaderStyle::LimitRemainingReset(reference)],
         _ => Vec::new(),
     };
+    ResponseHeaders { styles }
+}
+
+fn limiter(read: &mut Reader<'_>) -> limiter::DecisionSettings {
     let whole_request = read.bool("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT");
     limiter::DecisionSettings {
         modes: Modes {
             shadow: read.bool("SHADOW_MODE"),
             quota: read.bool("QUOTA_MODE"),
-            headers,
             metadata: read.bool("RESPONSE_DYNAMIC_METADATA"),
         },
         scope: if whole_request { Scope::Request } else { Scope::Descriptor },
@@ -187,8 +192,8 @@ fn limiter(read: &mut Reader<'_>) -> limiter::DecisionSettings {
 /// A list of header styles, such as `ietf,retry-after`; `reference` stands for the three of these names.
 fn header_styles(text: &str, reference: &HeaderNames) -> Result<Vec<HeaderStyle>, &'static str> {
     let style = |name: &str| match name.trim() {
-        "reference" => Ok(HeaderStyle::Three(reference.clone())),
-        "x-ratelimit" => Ok(HeaderStyle::Three(HeaderNames::x_ratelimit())),
+        "reference" => Ok(HeaderStyle::LimitRemainingReset(reference.clone())),
+        "x-ratelimit" => Ok(HeaderStyle::LimitRemainingReset(HeaderNames::x_ratelimit())),
         "ietf" => Ok(HeaderStyle::Ietf),
         "retry-after" => Ok(HeaderStyle::RetryAfter),
         _ => Err("any of reference, x-ratelimit, ietf and retry-after, with commas between them"),

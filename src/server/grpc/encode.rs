@@ -5,8 +5,11 @@
 use prost::Message as _;
 
 use crate::{
-    limit::{CurrentLimit, Header, Status, Verdict},
-    server::conversion::{code, duration, protobuf_struct, unit_of},
+    limit::{CurrentLimit, Status, Verdict},
+    server::{
+        conversion::{code, duration, protobuf_struct, unit_of},
+        headers::Header,
+    },
 };
 
 /// Room for the answer to most requests.
@@ -15,13 +18,13 @@ pub(super) type Buffer = smallvec::SmallVec<[u8; 256]>;
 /// The largest number that a varint of one byte can be.
 const ONE_BYTE: usize = 0x7f;
 
-/// Adds the `RateLimitResponse` that tells `verdict` to `out`.
-pub(super) fn encode(verdict: &Verdict<'_>, out: &mut Buffer) {
+/// Appends the `RateLimitResponse` that reports `verdict` and carries `headers` to `out`.
+pub(super) fn encode(verdict: &Verdict<'_>, headers: &[Header<'_>], out: &mut Buffer) {
     number(out, 1, code(verdict.code) as u64);
     for answer in &verdict.statuses {
         message(out, 2, |out| status(answer, out));
     }
-    for added in &verdict.headers {
+    for added in headers {
         message(out, 3, |out| header(added, out));
     }
     if let Some(metadata) = &verdict.metadata {
@@ -48,7 +51,7 @@ fn status(status: &Status<'_>, out: &mut Buffer) {
 fn current_limit(limit: &CurrentLimit<'_>, out: &mut Buffer) {
     number(out, 1, limit.tier.requests.into());
     number(out, 2, unit_of(limit.tier) as u64);
-    text(out, 3, limit.name.unwrap_or_default());
+    text(out, 3, limit.rule.name().unwrap_or_default());
 }
 
 fn header(header: &Header<'_>, out: &mut Buffer) {

@@ -17,6 +17,7 @@ use crate::{
     clock::Clock,
     limit::Timestamp,
     observe::{Stats, stats::MethodStats},
+    server::headers::ResponseHeaders,
     store::Store,
 };
 
@@ -25,16 +26,22 @@ pub struct Service<S> {
     limiter: Arc<Limiter<S>>,
     clock: Arc<dyn Clock>,
     stats: Arc<MethodStats>,
+    headers: ResponseHeaders,
 }
 
 impl<S: Store> Service<S> {
     /// Where its method is called.
     pub(super) const PATH: &'static str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-    /// Answers with what `limiter` decides at the time that `clock` shows.
+    /// Answers with what `limiter` decides at the time that `clock` shows, and with these `headers`.
     #[must_use]
-    pub fn new(limiter: Arc<Limiter<S>>, clock: Arc<dyn Clock>, stats: &Stats) -> Self {
-        Self { limiter, clock, stats: stats.method("ShouldRateLimit") }
+    pub fn new(
+        limiter: Arc<Limiter<S>>,
+        clock: Arc<dyn Clock>,
+        stats: &Stats,
+        headers: ResponseHeaders,
+    ) -> Self {
+        Self { limiter, clock, stats: stats.method("ShouldRateLimit"), headers }
     }
 
     /// The time that decisions are made at.
@@ -68,7 +75,7 @@ impl<S: Store> Service<S> {
         let request = decode(message)?;
         let answer = self.limiter.decide(&request, now, |verdict| {
             let mut out = Buffer::from_slice(&[0; PREFIX]);
-            encode(verdict, &mut out);
+            encode(verdict, &self.headers.render(verdict), &mut out);
             // a message is at most as long as its request made it, which has a bound far below this
             let length = u32::try_from(out.len() - PREFIX).unwrap_or(u32::MAX);
             out[1..PREFIX].copy_from_slice(&length.to_be_bytes());

@@ -20,7 +20,7 @@ use crate::{
         self,
         envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
     },
-    server::conversion::WireError,
+    server::conversion::{WireError, response},
     store::Store,
 };
 
@@ -78,7 +78,9 @@ impl<S: Store> Door<S> {
         let now = self.context.clock.now();
         let message = self.decode(body)?;
         let request = Request::try_from(&message).inspect_err(|_| self.context.stats.service_error.add(1))?;
-        let answer = self.context.limiter.decide(&request, now, |verdict| RateLimitResponse::from(verdict));
+        let headers = &self.context.headers;
+        let answer =
+            self.context.limiter.decide(&request, now, |verdict| response(verdict, &headers.render(verdict)));
         Ok(answer.await?)
     }
 

@@ -21,6 +21,7 @@ use crate::{
     clock::Clock,
     limiter::Limiter,
     observe::{Health, Stats, prometheus::TimeUnit},
+    server::headers::ResponseHeaders,
     store::Store,
 };
 
@@ -37,6 +38,8 @@ pub struct Context<S> {
     pub clock: Arc<dyn Clock>,
     /// What `/healthcheck` tells.
     pub health: Health,
+    /// The headers of every response.
+    pub headers: ResponseHeaders,
     /// How `/metrics` tells response times.
     pub time_unit: TimeUnit,
 }
@@ -85,6 +88,7 @@ impl<S> Clone for Context<S> {
             stats: Arc::clone(&self.stats),
             clock: Arc::clone(&self.clock),
             health: self.health.clone(),
+            headers: self.headers.clone(),
             time_unit: self.time_unit,
         }
     }

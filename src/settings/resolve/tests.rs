@@ -29,7 +29,7 @@ fn without_a_word_the_references_defaults_hold() {
     assert_eq!(settings.rules.dir, PathBuf::from("config"));
     assert_eq!(settings.limiter.scope, Scope::Descriptor);
     assert!((settings.limiter.near_limit_ratio - 0.8).abs() < f32::EPSILON);
-    assert!(settings.limiter.modes.headers.is_empty());
+    assert!(settings.response_headers.styles.is_empty());
     assert_eq!(settings.max_counters, 1_000_000);
     assert_eq!(settings.log, LogSettings { level: "WARN".into(), format: Format::Text });
     assert!(settings.statsd.is_none() && settings.prometheus.is_none() && settings.warnings.is_empty());
@@ -147,7 +147,7 @@ fn statsd_runs_where_it_is_asked_for() {
 }
 
 #[test]
-fn modes_and_headers_reach_the_limiter() {
+fn modes_and_headers_are_resolved() {
     let settings = resolved(&[
         ("SHADOW_MODE", "1"),
         ("QUOTA_MODE", "T"),
@@ -156,19 +156,19 @@ fn modes_and_headers_reach_the_limiter() {
         ("LIMIT_RESET_HEADER", "x-reset"),
         ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"),
     ]);
-    let modes = settings.limiter.modes;
+    let modes = &settings.limiter.modes;
     assert!(modes.shadow && modes.quota && modes.metadata);
     let names = HeaderNames { reset: "x-reset".into(), ..HeaderNames::default() };
-    assert_eq!(modes.headers, [HeaderStyle::Three(names)]);
+    assert_eq!(settings.response_headers.styles, [HeaderStyle::LimitRemainingReset(names)]);
     assert_eq!(settings.limiter.scope, Scope::Request);
 }
 
 #[test]
 fn headers_come_in_the_styles_that_are_chosen() {
-    let styles = |text| resolved(&[("WEIR_RESPONSE_HEADERS", text)]).limiter.modes.headers;
+    let styles = |text| resolved(&[("WEIR_RESPONSE_HEADERS", text)]).response_headers.styles;
     assert_eq!(styles("ietf, retry-after"), [HeaderStyle::Ietf, HeaderStyle::RetryAfter]);
-    assert_eq!(styles("x-ratelimit"), [HeaderStyle::Three(HeaderNames::x_ratelimit())]);
-    assert_eq!(styles("reference"), [HeaderStyle::Three(HeaderNames::default())]);
+    assert_eq!(styles("x-ratelimit"), [HeaderStyle::LimitRemainingReset(HeaderNames::x_ratelimit())]);
+    assert_eq!(styles("reference"), [HeaderStyle::LimitRemainingReset(HeaderNames::default())]);
     let said = refused(&[("WEIR_RESPONSE_HEADERS", "ietf,x-rate")]);
     assert!(said.contains("any of reference, x-ratelimit, ietf and retry-after"), "{said}");
 }

@@ -5,8 +5,11 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    limit::{Algorithm, Code, Period, Tier},
-    proto::envoy::service::ratelimit::v3::RateLimitResponse,
+    limit::{
+        Algorithm, Code, Domain, KeyHasher, Limit, OverLimitPolicy, Period, Rule, RuleNode, RuleRef, RuleSet,
+        Tier, Values,
+    },
+    server::conversion::response,
 };
 
 /// What one descriptor's status is made of: over, its limit with the time left, requests left.
@@ -44,22 +47,34 @@ proptest! {
             serde_json::Value::Object(fields) => fields,
             _ => unreachable!("it is an object"),
         });
+        let limits = statuses.iter().filter_map(|(_, limit, _)| limit.as_ref()).enumerate();
+        let nodes = limits.map(|(i, (tier, name, _))| {
+            let tiers = [tier.clone()].into();
+            let limit = Limit::Tiers { tiers, over_limit_policy: OverLimitPolicy::Ignore };
+            let rule = Rule { name: name.as_deref().map(Into::into), ..Rule::new(limit) };
+            RuleNode { rule: Some(rule), ..RuleNode::new(&i.to_string(), Values::Any) }
+        });
+        let domain = Domain { name: "d".into(), nodes: nodes.collect() };
+        let rules = RuleSet::new(&[domain], KeyHasher::random());
+        let rules: Vec<RuleRef<'_>> = rules.rules().iter().map(RuleRef::Compiled).collect();
+        let mut next = rules.iter();
         let statuses = statuses.iter().map(|(over, limit, remaining)| Status {
             code: code(*over),
-            limit: limit.as_ref().map(|(tier, name, _)| CurrentLimit { name: name.as_deref(), tier }),
+            quota: false,
+            limit: limit.as_ref().and_then(|(tier, ..)| Some(CurrentLimit { rule: next.next()?, tier })),
             remaining: *remaining,
             reset: limit.as_ref().map(|(_, _, reset)| Period::from_nanos(*reset)),
         });
-        let headers = headers.into_iter().map(|value| Header { name: "x-limit", value });
+        let headers: Vec<_> = headers.into_iter().map(|value| Header { name: "x-limit", value }).collect();
         let verdict = Verdict {
             code: code(over),
             shadowed: false,
             statuses: statuses.collect(),
-            headers: headers.collect(),
+            nearest: None,
             metadata,
         };
         let mut ours = Buffer::new();
-        encode(&verdict, &mut ours);
-        prop_assert_eq!(ours.to_vec(), RateLimitResponse::from(&verdict).encode_to_vec());
+        encode(&verdict, &headers, &mut ours);
+        prop_assert_eq!(ours.to_vec(), response(&verdict, &headers).encode_to_vec());
     }
 }

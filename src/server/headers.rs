@@ -1,0 +1,195 @@
+//! The response headers that report a request's limits to the end user.
+
+use std::fmt::Write as _;
+
+use crate::limit::{Algorithm, Code, NANOS_PER_SECOND, Period, RuleRef, Tier, Verdict};
+
+/// The headers to send with every response.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResponseHeaders {
+    /// The styles, in the order to be written. None sends no headers.
+    pub styles: Vec<HeaderStyle>,
+}
+
+/// A header for the response to the end user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header<'a> {
+    /// Its name, as the settings spell it.
+    pub name: &'a str,
+    /// Its value.
+    pub value: String,
+}
+
+/// Headers that belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeaderStyle {
+    /// Limit, remaining and reset of the descriptor nearest to its limit, as envoyproxy/ratelimit sends them.
+    LimitRemainingReset(HeaderNames),
+    /// `RateLimit-Policy` with every tier of every matched rule, and `RateLimit` with what remains of each rule, as
+    /// structured fields: draft-ietf-httpapi-ratelimit-headers.
+    Ietf,
+    /// `Retry-After` (RFC 9110) in whole seconds, if the request is rejected.
+    RetryAfter,
+}
+
+/// The names of the headers of [`HeaderStyle::LimitRemainingReset`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderNames {
+    /// Carries the limit.
+    pub limit: String,
+    /// Carries the remaining requests.
+    pub remaining: String,
+    /// Carries the whole seconds until the limit is reset.
+    pub reset: String,
+}
+
+// === impl ResponseHeaders ===
+
+impl ResponseHeaders {
+    /// Renders the headers for `verdict`. Allocates nothing if there are no styles.
+    #[must_use]
+    pub fn render(&self, verdict: &Verdict<'_>) -> Vec<Header<'_>> {
+        self.styles.iter().flat_map(|style| style.render(verdict)).collect()
+    }
+}
+
+// === impl HeaderNames ===
+
+/// The defaults of envoyproxy/ratelimit, after an early IETF draft.
+impl Default for HeaderNames {
+    fn default() -> Self {
+        Self {
+            limit: "RateLimit-Limit".into(),
+            remaining: "RateLimit-Remaining".into(),
+            reset: "RateLimit-Reset".into(),
+        }
+    }
+}
+
+impl HeaderNames {
+    /// `x-ratelimit-limit`, `x-ratelimit-remaining` and `x-ratelimit-reset`.
+    #[must_use]
+    pub fn x_ratelimit() -> Self {
+        Self {
+            limit: "x-ratelimit-limit".into(),
+            remaining: "x-ratelimit-remaining".into(),
+            reset: "x-ratelimit-reset".into(),
+        }
+    }
+}
+
+// === impl HeaderStyle ===
+
+impl HeaderStyle {
+    fn render(&self, verdict: &Verdict<'_>) -> Vec<Header<'_>> {
+        match self {
+            Self::LimitRemainingReset(names) => limit_remaining_reset(names, verdict),
+            Self::Ietf => ietf(verdict),
+            Self::RetryAfter => retry_after(verdict),
+        }
+    }
+}
+
+fn limit_remaining_reset<'n>(names: &'n HeaderNames, verdict: &Verdict<'_>) -> Vec<Header<'n>> {
+    let status = verdict.nearest.map(|nearest| &verdict.statuses[nearest]);
+    let Some((limit, status)) = status.and_then(|status| Some((status.limit?, status))) else {
+        return Vec::new();
+    };
+    let header = |name, value: u64| Header { name, value: value.to_string() };
+    vec![
+        header(&names.limit, limit.tier.requests.into()),
+        header(&names.remaining, status.remaining.into()),
+        header(&names.reset, seconds(status.reset)),
+    ]
+}
+
+fn ietf(verdict: &Verdict<'_>) -> Vec<Header<'static>> {
+    let (mut policies, mut limits) = (String::new(), String::new());
+    for status in &verdict.statuses {
+        let Some(limit) = status.limit else { continue };
+        let tiers = limit.rule.tiers();
+        let (name, several) = (rule_name(limit.rule), tiers.len() > 1);
+        for tier in tiers {
+            push_item(&mut policies, &policy_name(&name, tier, several), &policy_parameters(tier));
+        }
+        let left = format!(";r={};t={}", status.remaining, seconds(status.reset));
+        push_item(&mut limits, &policy_name(&name, limit.tier, several), &left);
+    }
+    if policies.is_empty() {
+        return Vec::new();
+    }
+    vec![Header { name: "RateLimit-Policy", value: policies }, Header { name: "RateLimit", value: limits }]
+}
+
+fn retry_after(verdict: &Verdict<'_>) -> Vec<Header<'static>> {
+    match verdict.code {
+        Code::Ok => Vec::new(),
+        Code::OverLimit => {
+            vec![Header { name: "Retry-After", value: seconds(verdict.retry_after()).to_string() }]
+        }
+    }
+}
+
+/// Returns whole seconds, rounded up: a client that retries when the header says must not be early.
+fn seconds(period: Option<Period>) -> u64 {
+    period.unwrap_or_default().as_secs_ceil()
+}
+
+/// Returns the rule's name, else its path, else `override` for a limit that came with the request.
+fn rule_name(rule: &RuleRef<'_>) -> String {
+    match (rule.name(), rule) {
+        (Some(name), _) => name.to_owned(),
+        (None, RuleRef::Compiled(rule)) => rule.path.to_string(),
+        (None, RuleRef::Override(_)) => "override".to_owned(),
+    }
+}
+
+/// Returns the name of a tier's policy: the rule's, followed by the tier's period if the rule has several tiers.
+fn policy_name(rule: &str, tier: &Tier, several: bool) -> String {
+    if several { format!("{rule}-{}", tier.period) } else { rule.to_owned() }
+}
+
+/// Renders the parameters of a tier's policy. The draft counts windows in whole seconds and allows to omit the window,
+/// so other periods are left out. `burst` is an extension: the draft has no parameter for it, and readers ignore
+/// parameters that they do not know.
+fn policy_parameters(tier: &Tier) -> String {
+    let mut parameters = format!(";q={}", tier.requests);
+    if tier.period.as_nanos().is_multiple_of(NANOS_PER_SECOND) {
+        let _ = write!(parameters, ";w={}", tier.period.as_secs_ceil());
+    }
+    if let Algorithm::TokenBucket(bucket) = tier.algorithm {
+        let _ = write!(parameters, ";burst={}", bucket.burst);
+    }
+    parameters
+}
+
+/// Appends an item to a list of structured fields (RFC 9651): a string, which is printable ASCII with `"` and `\`
+/// escaped, and its parameters.
+fn push_item(list: &mut String, name: &str, parameters: &str) {
+    if !list.is_empty() {
+        list.push_str(", ");
+    }
+    list.push('"');
+    for char in name.chars() {
+        match char {
+            '"' | '\\' => list.extend(['\\', char]),
+            ' '..='~' => list.push(char),
+            _ => list.push('?'),
+        }
+    }
+    list.push('"');
+    list.push_str(parameters);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_escaped_for_structured_fields() {
+        let mut list = String::new();
+        push_item(&mut list, r#"a "b" \ ü"#, ";q=1");
+        push_item(&mut list, "c", "");
+        assert_eq!(list, r#""a \"b\" \\ ?";q=1, "c""#);
+    }
+}
