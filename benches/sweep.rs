@@ -68,7 +68,7 @@ fn main() {
         sweeping.store(false, Ordering::Relaxed);
         begun.elapsed()
     });
-    println!("{} counters were swept in {took:?}", store.usage().swept);
+    println!("{} expired counters were removed in {took:?}", store.usage().expired);
     print("decisions meanwhile", &deciding.get());
     print("a lock was held by the sweep", &store.sweep_holds());
 }

@@ -5,8 +5,9 @@ use std::{collections::HashMap, sync::Arc, thread};
 use proptest::{collection::vec, prelude::*};
 use weir::{
     limit::{
-        Algorithm, Bucket, Decision, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OverLimitPolicy,
-        Override, Period, Refill, Request, Rule, RuleNode, RuleSet, Scope, Tier, Timestamp, Unit, Values,
+        Algorithm, Bucket, Decision, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, LimitCheck, Matched,
+        OverLimitPolicy, Override, Period, Refill, Request, Reservation, ReservationRequest, Rule, RuleNode,
+        RuleSet, Scope, Tier, Timestamp, Unit, Values,
     },
     store::MemoryStore,
 };
@@ -143,8 +144,8 @@ fn a_full_store_drops_the_cheap_counters_and_keeps_the_dear_ones() {
             assert!(!take(&store, &rules, &[&value], 1, Scope::Descriptor, now)[0].over);
             assert!(store.usage().live <= max, "{} of {max}", store.usage().live);
         }
-        let dropped = store.usage().dropped;
-        assert_eq!(dropped, (1 + 3 * max - max) as u64, "every one that does not fit is counted");
+        let evicted = store.usage().evicted;
+        assert_eq!(evicted, (1 + 3 * max - max) as u64, "every one that does not fit is counted");
         if max > 1 {
             assert!(take(&store, &rules, &["dear"], 1, Scope::Descriptor, now)[0].over, "of {max}");
         }
@@ -162,7 +163,7 @@ fn the_sweep_takes_out_what_has_expired_and_nothing_else() {
     sweep(Timestamp::from_secs(59));
     assert_eq!(store.usage().live, 20_000);
     sweep(Timestamp::from_secs(60));
-    assert_eq!((store.usage().live, store.usage().swept), (10_000, 10_000));
+    assert_eq!((store.usage().live, store.usage().expired), (10_000, 10_000));
     let kept = take(&store, &rules, &["1"], 1, Scope::Descriptor, Timestamp::from_secs(61));
     assert_eq!(kept[0].before.0, 1);
     sweep(Timestamp::from_secs(1_000));
@@ -197,6 +198,114 @@ fn a_reload_keeps_the_counts_of_the_tiers_that_stay() {
     assert_eq!(remaining(&[(1, 60, bucket)]), 7);
 }
 
+/// Runs `act` on the limit check of the value `v`.
+fn with_check<T>(rules: &RuleSet, act: impl FnOnce(&LimitCheck<'_>) -> T) -> T {
+    let request = Request { domain: "d", descriptors: [descriptor("v")].into_iter().collect(), hits: 1 };
+    let matched = Matched::new(rules, &request);
+    act(&matched.checks[0])
+}
+
+/// One rule with these tiers, in milliseconds.
+fn tiers(tiers: &[(u32, u64, Algorithm)]) -> RuleSet {
+    let tiers = tiers.iter().map(|(requests, millis, algorithm)| Tier {
+        requests: *requests,
+        period: Period::from_millis(*millis),
+        algorithm: *algorithm,
+    });
+    let limit = Limit::Tiers { tiers: tiers.collect(), over_limit_policy: OverLimitPolicy::Ignore };
+    let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("k", Values::Any) };
+    RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random())
+}
+
+fn reserve(
+    store: &MemoryStore,
+    rules: &RuleSet,
+    (least, want): (u64, u64),
+    hold: u64,
+    now: u64,
+) -> Reservation {
+    let request =
+        ReservationRequest { least: Hits(least), want: Hits(want), hold: Period::from_millis(hold) };
+    with_check(rules, |check| store.reserve_now(check, request, Timestamp::from_millis(now)))
+}
+
+fn release(store: &MemoryStore, rules: &RuleSet, reservation: Reservation, unused: u64, now: u64) {
+    with_check(rules, |check| {
+        store.release_now(check, reservation, Hits(unused), Timestamp::from_millis(now));
+    });
+}
+
+/// The hits that still fit at `now`.
+fn room(store: &MemoryStore, rules: &RuleSet, now: u64) -> u32 {
+    let request = Request {
+        domain: "d",
+        descriptors: [Descriptor { hits: Some(0), ..descriptor("v") }].into_iter().collect(),
+        hits: 0,
+    };
+    let matched = Matched::new(rules, &request);
+    store.decide(&matched.checks, Scope::Descriptor, Timestamp::from_millis(now))[0].remaining
+}
+
+#[test]
+fn a_reservation_takes_as_many_hits_as_fit_from_all_tiers_or_none() {
+    let store = MemoryStore::new(1_000);
+    let rules = tiers(&[(10, 10_000, Algorithm::FixedWindow), (14, 60_000, Algorithm::FixedWindow)]);
+    let first = reserve(&store, &rules, (1, 8), 60_000, 1_000);
+    assert_eq!((first.hits, first.until), (Hits(8), Timestamp::from_millis(10_000)));
+    assert!(!first.decision.over && first.decision.before == Hits(0) && first.decision.remaining == 2);
+
+    let second = reserve(&store, &rules, (3, 8), 60_000, 1_000);
+    assert_eq!(second.hits, Hits(0), "two hits fit, but three are the fewest of use");
+    assert!(second.decision.over && second.decision.reset == Period::from_secs(9));
+
+    let third = reserve(&store, &rules, (1, 8), 500, 11_000);
+    assert_eq!((third.hits, third.until), (Hits(6), Timestamp::from_millis(11_500)));
+    let fourth = reserve(&store, &rules, (1, 8), 500, 11_000);
+    assert_eq!(fourth.hits, Hits(0));
+    assert_eq!(fourth.decision.reset, Period::from_secs(49), "the second tier is used up");
+}
+
+#[test]
+fn a_rejected_reservation_counts_nothing_and_makes_no_counter() {
+    let (store, rules) = (MemoryStore::new(1_000), rules(3));
+    assert_eq!(reserve(&store, &rules, (4, 9), 1_000, 1_000).hits, Hits(0));
+    assert_eq!(store.usage().live, 0);
+    assert_eq!(reserve(&store, &rules, (0, 0), 1_000, 1_000).hits, Hits(1), "one hit is the fewest");
+    assert_eq!(room(&store, &rules, 1_000), 2);
+}
+
+#[test]
+fn a_release_gives_back_no_more_than_was_reserved() {
+    let (store, rules) = (MemoryStore::new(1_000), rules(10));
+    take(&store, &rules, &["v"], 3, Scope::Descriptor, Timestamp::from_secs(1));
+    let reservation = reserve(&store, &rules, (1, 4), 1_000, 1_000);
+    release(&store, &rules, reservation, u64::MAX, 1_500);
+    assert_eq!(room(&store, &rules, 1_500), 7);
+}
+
+#[test]
+fn a_window_that_has_ended_gets_nothing_back() {
+    let store = MemoryStore::new(1_000);
+    let rules = tiers(&[(10, 10_000, Algorithm::FixedWindow), (20, 60_000, Algorithm::FixedWindow)]);
+    let reservation = reserve(&store, &rules, (1, 8), 60_000, 9_000);
+    take(&store, &rules, &["v"], 5, Scope::Descriptor, Timestamp::from_secs(10));
+    release(&store, &rules, reservation, 8, 10_000);
+    assert_eq!(room(&store, &rules, 10_000), 5, "the five hits of the new window stay");
+    assert_eq!(room(&store, &rules, 20_000), 10, "the minute has got its eight back");
+    assert_eq!(reserve(&store, &rules, (1, 20), 1_000, 20_000).hits, Hits(10));
+    assert_eq!(reserve(&store, &rules, (1, 20), 1_000, 30_000).hits, Hits(5));
+}
+
+#[test]
+fn reserved_hits_count_from_their_latest_use_in_a_sliding_window() {
+    let store = MemoryStore::new(1_000);
+    let rules = tiers(&[(10, 1_000, Algorithm::SlidingWindow)]);
+    let reservation = reserve(&store, &rules, (1, 10), 500, 1_000);
+    assert_eq!(reservation.until, Timestamp::from_millis(1_500));
+    assert_eq!(room(&store, &rules, 2_499), 0);
+    assert_eq!(room(&store, &rules, 2_500), 10);
+}
+
 #[derive(Clone, Debug)]
 struct Step {
     value: u8,
@@ -225,6 +334,41 @@ proptest! {
             prop_assert_eq!(taken.over, *count > u64::from(limit));
             prop_assert_eq!(u64::from(taken.remaining), u64::from(limit).saturating_sub(*count));
             prop_assert_eq!(taken.reset, Period::from_secs(60 - seconds % 60));
+        }
+    }
+
+    /// Whatever is reserved, used and released: no interval of a sliding window and no fixed window sees more uses than
+    /// the limit, even if every hit is used at the last instant. And a release restores exactly the room that it frees.
+    #[test]
+    fn reservations_never_exceed_the_limit(
+        fixed in any::<bool>(),
+        limit in 1..20_u32,
+        steps in vec((1..8_u64, 0..8_u64, 0..700_u64, 0..400_u64, 0..8_u64), 1..60),
+    ) {
+        let algorithm = if fixed { Algorithm::FixedWindow } else { Algorithm::SlidingWindow };
+        let (store, rules) = (MemoryStore::new(1_000), tiers(&[(limit, 1_000, algorithm)]));
+        let mut now = 1_000;
+        let mut uses: Vec<(u64, u64)> = Vec::new();
+        for (least, more, hold, advance, unused) in steps {
+            now += advance;
+            let before = u64::from(room(&store, &rules, now));
+            let reservation = reserve(&store, &rules, (least, least + more), hold, now);
+            let hits = reservation.hits.0;
+            let expected = if before < least { 0 } else { before.min(least + more) };
+            prop_assert_eq!(hits, expected);
+            prop_assert_eq!(reservation.decision.over, hits == 0);
+            prop_assert_eq!(u64::from(room(&store, &rules, now)), before - hits);
+            let unused = unused.min(hits);
+            let until = reservation.until.as_nanos() / 1_000_000;
+            release(&store, &rules, reservation, unused, now);
+            prop_assert_eq!(u64::from(room(&store, &rules, now)), before - hits + unused);
+            // the last instant before the end of the reservation
+            uses.push((until.max(now + 1) - 1, hits - unused));
+        }
+        for (at, _) in &uses {
+            let first = if fixed { at - at % 1_000 } else { *at };
+            let seen = uses.iter().filter(|(use_at, _)| (first..first + 1_000).contains(use_at));
+            prop_assert!(seen.map(|(_, hits)| hits).sum::<u64>() <= u64::from(limit));
         }
     }
 }

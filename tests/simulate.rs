@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use weir::{
     limit::{
-        Algorithm, Bucket, Decision, LimitCheck, Period, Refill, RuleCoordination, Scope, Tier, Timestamp,
+        Algorithm, Bucket, Decision, Hits, LimitCheck, Period, Refill, Reservation, ReservationRequest,
+        RuleCoordination, Scope, Tier, Timestamp,
     },
     simulate::{Instance, Outcome, Scenario, Series, SimulationMetrics, Skew, chart, run},
     store::{
@@ -49,6 +50,25 @@ impl Store for Asking {
             }
         };
         Ok(asks.iter().zip(replies.replies.into_iter().flatten()).map(taken).collect())
+    }
+
+    async fn reserve(
+        &self,
+        _: &LimitCheck<'_>,
+        _: ReservationRequest,
+        _: Timestamp,
+    ) -> Result<Reservation, StoreError> {
+        Err(StoreError::Unavailable("it only takes".to_owned()))
+    }
+
+    async fn release(
+        &self,
+        _: &LimitCheck<'_>,
+        _: Reservation,
+        _: Hits,
+        _: Timestamp,
+    ) -> Result<(), StoreError> {
+        Err(StoreError::Unavailable("it only takes".to_owned()))
     }
 }
 

@@ -8,7 +8,8 @@ use stats_support::{Service, above, changed, descriptor, limited, node, rules, u
 use weir::{
     DecisionSettings, Limiter,
     limit::{
-        Descriptor, LimitCheck, Modes, Override, Pattern, Request, RuleNode, Scope, Timestamp, Unit, Values,
+        Descriptor, Hits, LimitCheck, Modes, Override, Pattern, Request, Reservation, ReservationRequest,
+        RuleNode, Scope, Timestamp, Unit, Values,
     },
     observe::{
         Stats,
@@ -187,6 +188,25 @@ async fn refused_requests_are_counted_by_whose_fault_it_was() {
         async fn take(&self, _: &[LimitCheck<'_>], _: Scope, _: Timestamp) -> Result<Decisions, StoreError> {
             Err(StoreError::Unavailable("gone".to_owned()))
         }
+
+        async fn reserve(
+            &self,
+            _: &LimitCheck<'_>,
+            _: ReservationRequest,
+            _: Timestamp,
+        ) -> Result<Reservation, StoreError> {
+            Err(StoreError::Unavailable("gone".to_owned()))
+        }
+
+        async fn release(
+            &self,
+            _: &LimitCheck<'_>,
+            _: Reservation,
+            _: Hits,
+            _: Timestamp,
+        ) -> Result<(), StoreError> {
+            Err(StoreError::Unavailable("gone".to_owned()))
+        }
     }
 
     let service = Service::empty(Stats::default(), DecisionSettings::default());
@@ -254,21 +274,21 @@ async fn the_memory_store_and_the_build_are_told_of() {
     let readings = service.readings();
     assert_eq!(readings["weir.counters.live"], Reading::Gauge(2));
     assert_eq!(readings["weir.counters.max"], Reading::Gauge(1_000));
-    assert_eq!(readings["weir.counters.dropped"], Reading::Counter(0));
+    assert_eq!(readings["weir.counters.evicted"], Reading::Counter(0));
     assert_eq!(readings["weir.rules"], Reading::Gauge(1));
     let text = render(&service.stats, TimeUnit::Seconds);
     for line in [
         "# TYPE weir_counters_live gauge",
         "weir_counters_live 2",
-        "# TYPE weir_counters_swept_total counter",
-        "weir_counters_swept_total 0",
+        "# TYPE weir_counters_expired_total counter",
+        "weir_counters_expired_total 0",
         "weir_config_loaded_timestamp_seconds 1700000000",
         concat!("weir_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
     ] {
         assert!(text.lines().any(|has| has == line), "{line} is not in\n{text}");
     }
     service.limiter.store().sweep_step(0, Timestamp::from_secs(1_000));
-    assert_eq!(service.readings()["weir.counters.swept"], Reading::Counter(2));
+    assert_eq!(service.readings()["weir.counters.expired"], Reading::Counter(2));
 }
 
 /// What a scraper insists on, over a page with everything in it.

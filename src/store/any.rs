@@ -2,7 +2,7 @@
 
 use super::{Decisions, MemoryStore, Store, StoreError, coordinated::Coordinated, redis::RedisRemote};
 use crate::{
-    limit::{LimitCheck, Scope, Timestamp},
+    limit::{Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
     observe::{Metric, Source},
 };
 
@@ -44,6 +44,31 @@ impl Store for AnyStore {
         match self {
             Self::Memory(memory) => Ok(memory.decide(checks, scope, now)),
             Self::Coordinated(coordinated) => coordinated.take(checks, scope, now).await,
+        }
+    }
+
+    async fn reserve(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        now: Timestamp,
+    ) -> Result<Reservation, StoreError> {
+        match self {
+            Self::Memory(memory) => memory.reserve(check, request, now).await,
+            Self::Coordinated(coordinated) => coordinated.reserve(check, request, now).await,
+        }
+    }
+
+    async fn release(
+        &self,
+        check: &LimitCheck<'_>,
+        reservation: Reservation,
+        unused: Hits,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        match self {
+            Self::Memory(memory) => memory.release(check, reservation, unused, now).await,
+            Self::Coordinated(coordinated) => coordinated.release(check, reservation, unused, now).await,
         }
     }
 }

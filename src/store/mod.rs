@@ -22,29 +22,62 @@ use smallvec::SmallVec;
 pub use any::AnyStore;
 pub use memory::{MemoryStore, Usage};
 
-use crate::limit::{Decision, LimitCheck, Scope, Timestamp};
+use crate::limit::{Decision, Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp};
 
-/// The answers to the asks of one request, in their order.
+/// The decisions about the checks of one request, in their order.
 pub type Decisions = SmallVec<[Decision; 2]>;
 
 /// Counts hits against limits.
 pub trait Store: Send + Sync + 'static {
-    /// Decides about `asks`, the asks of one request, as of `now`, and counts them as `scope` says.
+    /// Decides `checks`, the limit checks of one request, as of `now`, and counts their hits as `scope` says.
     ///
-    /// The answer has one [`Decision`] for each ask. A store that has to give up says why; it may then have counted all the
-    /// same.
+    /// Returns one [`Decision`] for each check.
+    ///
+    /// # Errors
+    ///
+    /// If the store gives up. The hits may have been counted nevertheless.
     fn take(
         &self,
         checks: &[LimitCheck<'_>],
         scope: Scope,
         now: Timestamp,
     ) -> impl Future<Output = Result<Decisions, StoreError>> + Send;
+
+    /// Takes hits in advance: between `request.least` and `request.want`, in all tiers of `check` or in none. The caller
+    /// may use them before [`Reservation::until`], and [releases](Self::release) those that it does not use.
+    ///
+    /// [`LimitCheck::hits`] and [`LimitCheck::direction`] have no effect. A reservation that does not fit counts nothing,
+    /// whatever the rule's over-limit policy is.
+    ///
+    /// # Errors
+    ///
+    /// If the store gives up. Up to `request.want` hits may have been counted nevertheless.
+    fn reserve(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Reservation, StoreError>> + Send;
+
+    /// Gives `unused` hits of `reservation` back, or all of its hits if they are fewer. `check` is the one that they were
+    /// reserved for. A counter never falls below zero, and a fixed window that has ended gets nothing back.
+    ///
+    /// # Errors
+    ///
+    /// If the store gives up. The hits may have been given back nevertheless.
+    fn release(
+        &self,
+        check: &LimitCheck<'_>,
+        reservation: Reservation,
+        unused: Hits,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
 /// Why a store gave up.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A store that counts over the network could not be asked.
+    /// A store that counts over the network could not be reached in time.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
 }

@@ -7,7 +7,7 @@ use std::{future::Future, sync::Arc};
 
 use smallvec::SmallVec;
 
-use crate::limit::{OverLimitPolicy, Period, Tiers, Timestamp, algorithm::CounterState};
+use crate::limit::{Coordination, OverLimitPolicy, Period, Tiers, Timestamp, algorithm::CounterState};
 
 /// A store that is shared by many instances.
 pub trait Remote: Send + Sync + 'static {
@@ -27,6 +27,14 @@ pub trait Remote: Send + Sync + 'static {
         instance: &str,
         ttl: Period,
     ) -> impl Future<Output = Result<usize, RemoteError>> + Send;
+
+    /// Whether this store can count `target` in coordination mode `mode`. Not every store carries out every [`Op`]:
+    /// Memcached, for example, can add to a single fixed window and take from it, but not grant. A rule whose mode is not
+    /// supported must not send commands to the store.
+    fn supports(&self, target: &Target, mode: Coordination) -> bool {
+        let _ = (target, mode);
+        true
+    }
 
     /// Where `target` is counted at the instant `at`, as far as is known: that may change. A store is one node unless it
     /// says otherwise. Commands for several nodes in one [`Remote::call`] wait for each other's answers.
@@ -134,9 +142,9 @@ pub enum RemoteError {
     /// It did not answer in time: nobody knows whether a command was carried out.
     #[error("the store did not answer within {0}")]
     TimedOut(Period),
-    /// It refused the command: it was not carried out.
-    #[error("the store refused: {0}")]
-    Refused(String),
+    /// It rejected the command: it was not carried out.
+    #[error("the store rejected the command: {0}")]
+    Rejected(String),
     /// It was never sent, since there is no connection or too much is waiting already: it was not carried out.
     #[error("the store is not connected: {0}")]
     NotSent(String),
@@ -146,6 +154,6 @@ impl RemoteError {
     /// Whether the command was certainly not carried out, so that it may be tried again.
     #[must_use]
     pub const fn is_definitely_not_applied(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::NotSent(_))
+        matches!(self, Self::Rejected(_) | Self::NotSent(_))
     }
 }

@@ -243,7 +243,7 @@ impl Fleet {
             }
             Event::Frozen(millis) => for_a_while(Condition::Frozen, millis),
             Event::Down(millis) => for_a_while(Condition::Down, millis),
-            Event::Refusing(millis) => for_a_while(Condition::Refusing, millis),
+            Event::Refusing(millis) => for_a_while(Condition::Rejecting, millis),
             Event::Partition(i, millis) => {
                 let remote = self.instances[i % self.instances.len()].1.clone();
                 remote.partition(true);

@@ -223,7 +223,7 @@ async fn what_redis_refuses_was_not_counted_and_is_told_in_its_words() {
     for target in [sliding(), reference("r_", 10, 86_400)] {
         let refused = async |word: &str| {
             let refused = take(&remote, &target).await;
-            let told = matches!(&refused, Err(RemoteError::Refused(said)) if said.contains(word));
+            let told = matches!(&refused, Err(RemoteError::Rejected(said)) if said.contains(word));
             assert!(told, "{word}: {refused:?}");
         };
         server.ask::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
@@ -254,7 +254,7 @@ async fn disks_that_fail_are_told() {
     .await;
     for target in [sliding(), reference("r_", 10, 86_400)] {
         let refused = take(&remote, &target).await;
-        let told = matches!(&refused, Err(RemoteError::Refused(said)) if said.contains("MISCONF"));
+        let told = matches!(&refused, Err(RemoteError::Rejected(said)) if said.contains("MISCONF"));
         assert!(told, "{refused:?}");
     }
     server.ask::<()>(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
@@ -269,7 +269,7 @@ async fn a_server_that_becomes_a_replica_refuses_until_it_is_a_master_again() {
     for target in [sliding(), reference("r_", 10, 86_400)] {
         let refused = take(&remote, &target).await;
         assert!(
-            matches!(&refused, Err(RemoteError::Refused(said)) if said.contains("READONLY")),
+            matches!(&refused, Err(RemoteError::Rejected(said)) if said.contains("READONLY")),
             "{refused:?}"
         );
     }

@@ -133,7 +133,9 @@ async fn what_is_not_ours_is_refused_and_hurts_nobody_else() {
         for (target, reply) in targets.iter().zip(&replies) {
             match &*target.path {
                 "good_" => assert!(reply.is_ok(), "{op:?} {reply:?}"),
-                path => assert!(matches!(reply, Err(RemoteError::Refused(_))), "{op:?} on {path}: {reply:?}"),
+                path => {
+                    assert!(matches!(reply, Err(RemoteError::Rejected(_))), "{op:?} on {path}: {reply:?}")
+                }
             }
         }
     }

@@ -119,7 +119,7 @@ async fn a_store_that_is_down_refuses_new_calls_and_loses_those_on_their_way() {
     };
     let (lost, ()) = tokio::join!(on_its_way, stop);
     assert!(matches!(lost, Err(RemoteError::Unreachable(_))), "{lost:?}");
-    store.set(Condition::Refusing);
+    store.set(Condition::Rejecting);
     let refused = take(&remote, &target).await.expect("it answers");
     assert!(matches!(&refused.replies[0], Err(error) if error.is_definitely_not_applied()));
     store.set(Condition::Up);

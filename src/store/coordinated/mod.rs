@@ -21,6 +21,7 @@ mod flush;
 mod heartbeat;
 mod lease;
 mod metrics;
+mod reservation;
 mod settings;
 mod strict;
 mod table;
@@ -54,8 +55,8 @@ use super::{
 use crate::{
     clock::Clock,
     limit::{
-        Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope,
-        Timestamp,
+        Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period,
+        Reservation, ReservationRequest, Scope, Timestamp,
     },
 };
 
@@ -211,6 +212,36 @@ impl<R: Remote> Store for Coordinated<R> {
             inner.undo(checks, &mut decisions, now);
         }
         Ok(decisions)
+    }
+
+    async fn reserve(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        now: Timestamp,
+    ) -> Result<Reservation, StoreError> {
+        match self.inner.coordination(check) {
+            Coordination::Local => Ok(self.inner.memory.reserve_now(check, request, now)),
+            _ => self.inner.reserve(check, request).await,
+        }
+    }
+
+    async fn release(
+        &self,
+        check: &LimitCheck<'_>,
+        reservation: Reservation,
+        unused: Hits,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        if self.inner.coordination(check) == Coordination::Local {
+            self.inner.memory.release_now(check, reservation, unused, now);
+            return Ok(());
+        }
+        let hits = unused.min(reservation.hits);
+        if hits == Hits(0) {
+            return Ok(());
+        }
+        self.inner.release(check, reservation.counted, hits).await
     }
 }
 

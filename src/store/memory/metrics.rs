@@ -10,11 +10,15 @@ impl Source for MemoryStore {
             Metric::gauge("weir.counters.live", "Counters held in memory.", usage.live as u64),
             Metric::gauge("weir.counters.max", "Counters that may be held in memory.", usage.max as u64),
             Metric::counter(
-                "weir.counters.dropped",
-                "Counters dropped before they expired, because memory was full.",
-                usage.dropped,
+                "weir.counters.evicted",
+                "Counters evicted before they expired, because memory was full.",
+                usage.evicted,
             ),
-            Metric::counter("weir.counters.swept", "Counters taken out after they had expired.", usage.swept),
+            Metric::counter(
+                "weir.counters.expired",
+                "Counters removed after they had expired.",
+                usage.expired,
+            ),
         ]
     }
 }

@@ -18,7 +18,9 @@ use smallvec::SmallVec;
 use self::shard::{Shard, Undo};
 use super::{Decisions, Store, StoreError};
 use crate::{
-    limit::{CounterKey, LimitCheck, OverLimitPolicy, Scope, Timestamp},
+    limit::{
+        CounterKey, Hits, LimitCheck, OverLimitPolicy, Reservation, ReservationRequest, Scope, Timestamp,
+    },
     observe::histogram::{Distribution, Histogram},
 };
 
@@ -37,8 +39,8 @@ pub struct MemoryStore {
     max_counters: usize,
     /// Counters in all shards: kept here, so that the bound holds over all of them without taking every lock.
     live: AtomicUsize,
-    dropped: AtomicU64,
-    swept: AtomicU64,
+    evicted: AtomicU64,
+    expired: AtomicU64,
     /// For how long sweeping held a lock.
     holds: Box<Histogram>,
 }
@@ -51,9 +53,9 @@ pub struct Usage {
     /// Counters that may be held.
     pub max: usize,
     /// Counters that were dropped before they expired, because the store was full.
-    pub dropped: u64,
+    pub evicted: u64,
     /// Counters that were taken out after they had expired.
-    pub swept: u64,
+    pub expired: u64,
 }
 
 // === impl MemoryStore ===
@@ -68,8 +70,8 @@ impl MemoryStore {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             max_counters,
             live: AtomicUsize::new(0),
-            dropped: AtomicU64::new(0),
-            swept: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+            expired: AtomicU64::new(0),
             holds: Box::default(),
         }
     }
@@ -86,8 +88,8 @@ impl MemoryStore {
         Usage {
             live: self.live.load(Ordering::Relaxed),
             max: self.max_counters,
-            dropped: self.dropped.load(Ordering::Relaxed),
-            swept: self.swept.load(Ordering::Relaxed),
+            evicted: self.evicted.load(Ordering::Relaxed),
+            expired: self.expired.load(Ordering::Relaxed),
         }
     }
 
@@ -106,11 +108,11 @@ impl MemoryStore {
         while let Some(start) = from {
             let mut shard = shard.lock();
             let begun = Instant::now();
-            let (next, swept) = shard.sweep(start, SWEEP_STRIDE, now);
+            let (next, expired) = shard.sweep(start, SWEEP_STRIDE, now);
             drop(shard);
             self.holds.record(begun.elapsed());
-            self.live.fetch_sub(swept, Ordering::Relaxed);
-            self.swept.fetch_add(swept as u64, Ordering::Relaxed);
+            self.live.fetch_sub(expired, Ordering::Relaxed);
+            self.expired.fetch_add(expired as u64, Ordering::Relaxed);
             from = next;
         }
     }
@@ -134,6 +136,36 @@ impl MemoryStore {
             self.make_room(checks, now);
         }
         decisions
+    }
+
+    /// Reserves hits: [`Store::reserve`] without a future.
+    pub fn reserve_now(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        now: Timestamp,
+    ) -> Reservation {
+        let reservation = {
+            let mut shard = self.shards[self.index(check.key)].lock();
+            self.counting(&mut shard, |shard| shard.reserve(check, request, now))
+        };
+        if self.live.load(Ordering::Relaxed) > self.max_counters {
+            self.make_room(std::slice::from_ref(check), now);
+        }
+        reservation
+    }
+
+    /// Gives reserved hits back: [`Store::release`] without a future.
+    pub fn release_now(
+        &self,
+        check: &LimitCheck<'_>,
+        reservation: Reservation,
+        unused: Hits,
+        now: Timestamp,
+    ) {
+        let Reservation { hits, counted, .. } = reservation;
+        let mut shard = self.shards[self.index(check.key)].lock();
+        self.counting(&mut shard, |shard| shard.release(check, counted, unused.min(hits), now));
     }
 
     /// Gives back what `ask` took before, for it is not to count after all.
@@ -198,16 +230,16 @@ impl MemoryStore {
         for turn in 0..self.shards.len() {
             let shard = &self.shards[(first + turn) % self.shards.len()];
             while self.live.load(Ordering::Relaxed) > self.max_counters {
-                let dropped = {
+                let evicted = {
                     let mut shard = shard.lock();
                     // the last one of a shard may be the one that was just made
                     shard.len() > usize::from(turn == 0 && self.shards.len() > 1)
-                        && self.counting(&mut shard, |shard| shard.drop_cheapest(now))
+                        && self.counting(&mut shard, |shard| shard.evict_cheapest(now))
                 };
-                if !dropped {
+                if !evicted {
                     break;
                 }
-                self.dropped.fetch_add(1, Ordering::Relaxed);
+                self.evicted.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -227,5 +259,25 @@ impl Store for MemoryStore {
         now: Timestamp,
     ) -> impl Future<Output = Result<Decisions, StoreError>> + Send {
         future::ready(Ok(self.decide(checks, scope, now)))
+    }
+
+    fn reserve(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Reservation, StoreError>> + Send {
+        future::ready(Ok(self.reserve_now(check, request, now)))
+    }
+
+    fn release(
+        &self,
+        check: &LimitCheck<'_>,
+        reservation: Reservation,
+        unused: Hits,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        self.release_now(check, reservation, unused, now);
+        future::ready(Ok(()))
     }
 }

@@ -4,8 +4,8 @@ use hashbrown::HashTable;
 use smallvec::SmallVec;
 
 use crate::limit::{
-    CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Tier, Timestamp,
-    algorithm::CounterState, decide,
+    self, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Reservation,
+    ReservationRequest, ReservedSpan, Tier, Timestamp, algorithm::CounterState, decide,
 };
 
 /// Buckets among which the cheapest counter to forget is looked for. A sample: to find the very cheapest would need an
@@ -36,13 +36,40 @@ impl Shard {
         self.table.len()
     }
 
-    /// Decides `ask` and counts it.
+    /// Decides `check` and counts its hits.
     pub(super) fn take(
         &mut self,
         check: &LimitCheck<'_>,
         over_limit_policy: OverLimitPolicy,
         now: Timestamp,
     ) -> Decision {
+        self.update(check, now, |tiers, counters| {
+            decide(tiers, counters, over_limit_policy, check.direction, check.hits, now)
+        })
+    }
+
+    /// Reserves hits in all tiers of `check`, or in none.
+    pub(super) fn reserve(
+        &mut self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        now: Timestamp,
+    ) -> Reservation {
+        self.update(check, now, |tiers, counters| limit::reserve(tiers, counters, request, now))
+    }
+
+    /// Gives back `hits` that were reserved for `span`.
+    pub(super) fn release(&mut self, check: &LimitCheck<'_>, span: ReservedSpan, hits: Hits, now: Timestamp) {
+        self.update(check, now, |tiers, counters| limit::release(tiers, counters, span, hits, now));
+    }
+
+    /// Runs `act` on the counters of `check`, one for each tier. New ones are kept if they then count something.
+    fn update<T>(
+        &mut self,
+        check: &LimitCheck<'_>,
+        now: Timestamp,
+        act: impl FnOnce(&[Tier], &mut [CounterState]) -> T,
+    ) -> T {
         let tiers = check.tiers();
         let mut places: SmallVec<[Option<usize>; 2]> = SmallVec::new();
         let mut counters: SmallVec<[CounterState; 2]> = SmallVec::new();
@@ -51,19 +78,19 @@ impl Shard {
             counters.push(self.lift(place, tier, now));
             places.push(place);
         }
-        let decision = decide(tiers, &mut counters, over_limit_policy, check.direction, check.hits, now);
+        let done = act(tiers, &mut counters);
         for (place, counter) in places.iter().zip(&mut counters) {
             if let Some(place) = *place {
                 self.put(place, std::mem::take(counter));
             }
         }
-        // only now, for to insert may move the others; and what counts nothing need not be remembered
+        // inserting may move the other counters, so it comes last
         for ((place, counter), tier) in places.iter().zip(counters).zip(tiers) {
             if place.is_none() && counter.used() > Hits(0) {
                 self.insert(check.key.of_tier(tier), counter);
             }
         }
-        decision
+        done
     }
 
     /// Gives back the hits of `ask`, whose direction is the other one.
@@ -150,7 +177,7 @@ impl Shard {
     /// Drops the counter that is cheapest to forget, of a sample. Forgetting one admits the hits that it counts a
     /// second time, until it would have expired: few hits and little time left make it cheap. Returns whether there was
     /// one.
-    pub(super) fn drop_cheapest(&mut self, now: Timestamp) -> bool {
+    pub(super) fn evict_cheapest(&mut self, now: Timestamp) -> bool {
         let buckets = self.table.num_buckets();
         let mut cheapest: Option<(u128, usize)> = None;
         for step in 0..buckets {

@@ -213,7 +213,7 @@ pub(super) fn refusal<T>(error: &ServerError) -> Outcome<T> {
         Some(ServerErrorKind::TryAgain) => Retry::Later(said()),
         // what a script ran into is told by its error's text
         _ if detail.contains("READONLY You can't write") => Retry::ReadOnly(said()),
-        _ => return Outcome::Done(Err(RemoteError::Refused(said()))),
+        _ => return Outcome::Done(Err(RemoteError::Rejected(said()))),
     })
 }
 

@@ -38,7 +38,7 @@ impl RedisMetrics {
             RemoteError::NotSent(_) => &self.not_sent,
             RemoteError::Unreachable(_) => &self.unreachable,
             RemoteError::TimedOut(_) => &self.timed_out,
-            RemoteError::Refused(_) => &self.refused,
+            RemoteError::Rejected(_) => &self.refused,
         };
         counter.add(1);
     }

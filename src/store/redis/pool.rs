@@ -268,14 +268,14 @@ impl Pool {
                 // sentinels may know another master by now; one address may lead to another server some day
                 link.renew();
                 if !matches!(self.endpoint.place, Place::Sentinel { .. }) {
-                    return Err(RemoteError::Refused(said));
+                    return Err(RemoteError::Rejected(said));
                 }
             }
             (Retry::Moved(_) | Retry::LimitCheck(_), Servers::One(_)) => {
                 const CLUSTER: &str = "it is part of a cluster; set REDIS_TYPE to CLUSTER";
-                return Err(RemoteError::Refused(CLUSTER.into()));
+                return Err(RemoteError::Rejected(CLUSTER.into()));
             }
-            (Retry::Later(said), Servers::One(_)) => return Err(RemoteError::Refused(said)),
+            (Retry::Later(said), Servers::One(_)) => return Err(RemoteError::Rejected(said)),
         }
         Ok(way)
     }
@@ -303,5 +303,5 @@ fn node(name: &str, part: impl Hash) -> StoreNode {
 
 /// What is sent from one server to the next, and never carried out.
 fn restless() -> RemoteError {
-    RemoteError::Refused(format!("it was sent {ROUNDS} times, and not carried out"))
+    RemoteError::Rejected(format!("it was sent {ROUNDS} times, and not carried out"))
 }

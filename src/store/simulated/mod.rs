@@ -12,5 +12,5 @@ mod server;
 pub use clock::SimulatedClock;
 pub use link::Network;
 pub use random::Random;
-pub use remote::{Condition, SimulatedRemote, SimulatedStore};
+pub use remote::{Capabilities, Condition, SimulatedRemote, SimulatedStore};
 pub use server::Server;

@@ -17,8 +17,8 @@ use tokio::{
 use super::{Network, Random, Server, SimulatedClock, link::Fate};
 use crate::{
     clock::Clock as _,
-    limit::{Period, Timestamp},
-    store::remote::{Command, Remote, RemoteError, Replies, Reply, Target},
+    limit::{Algorithm, Coordination, Period, Timestamp},
+    store::remote::{Command, Op, Remote, RemoteError, Replies, Reply, Target},
 };
 
 /// A store that instances share. Copies are the same store.
@@ -30,6 +30,7 @@ struct Shared {
     clock: SimulatedClock,
     server: Mutex<Server>,
     condition: watch::Sender<Condition>,
+    capabilities: Capabilities,
     /// Where the handles' networks get their chance from.
     random: Mutex<Random>,
 }
@@ -43,8 +44,18 @@ pub enum Condition {
     Down,
     /// It takes calls, but does nothing about them until it is up again; then it carries out all of them.
     Frozen,
-    /// It refuses every command, as a replica does that is read-only.
-    Refusing,
+    /// It rejects every command, as a read-only replica does.
+    Rejecting,
+}
+
+/// The operations that the store can carry out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Capabilities {
+    /// All of them, as Redis can.
+    #[default]
+    All,
+    /// Adding to a single fixed window and taking from it, as Memcached can. Every other command is rejected.
+    SingleFixedWindow,
 }
 
 /// One instance's way to the store. Copies share the connection.
@@ -90,8 +101,15 @@ impl SimulatedStore {
     /// An empty store that goes by `clock`. All chance comes from `seed`.
     #[must_use]
     pub fn new(clock: SimulatedClock, seed: u64) -> Self {
+        Self::with_capabilities(clock, seed, Capabilities::All)
+    }
+
+    /// The same, for a store that can only do what `capabilities` say.
+    #[must_use]
+    pub fn with_capabilities(clock: SimulatedClock, seed: u64, capabilities: Capabilities) -> Self {
         Self(Arc::new(Shared {
             clock,
+            capabilities,
             server: Mutex::default(),
             condition: watch::Sender::new(Condition::Up),
             random: Mutex::new(Random::new(seed)),
@@ -212,13 +230,36 @@ impl SimulatedStore {
             Asked::Heartbeat(instance, ttl) => Answer::Members(server.heartbeat(&instance, ttl, now)),
             Asked::Commands(commands) => {
                 let replies = commands.iter().map(|command| match condition {
-                    Condition::Refusing => Err(RemoteError::Refused("it is read-only".into())),
+                    Condition::Rejecting => Err(RemoteError::Rejected("it is read-only".into())),
+                    _ if !self.0.capabilities.include(command) => {
+                        Err(RemoteError::Rejected("it cannot carry out this operation".into()))
+                    }
                     _ => Ok(server.execute(command, now)),
                 });
                 let replies = replies.collect();
                 Answer::Replies(Replies { now, replies })
             }
         }
+    }
+}
+
+// === impl Capabilities ===
+
+impl Capabilities {
+    /// Whether `target` can be counted in coordination mode `mode`.
+    fn support(self, target: &Target, mode: Coordination) -> bool {
+        self.include_target(target) && (self == Self::All || mode != Coordination::Lease)
+    }
+
+    /// Whether `command` can be carried out.
+    fn include(self, command: &Command) -> bool {
+        let known_op = matches!(command.op, Op::Add { .. } | Op::Take { .. });
+        self.include_target(&command.target) && (self == Self::All || known_op)
+    }
+
+    fn include_target(self, target: &Target) -> bool {
+        self == Self::All
+            || matches!(target.tiers.as_slice(), [tier] if tier.algorithm == Algorithm::FixedWindow)
     }
 }
 
@@ -287,6 +328,10 @@ fn timed_out(timeout: Duration) -> RemoteError {
 }
 
 impl Remote for SimulatedRemote {
+    fn supports(&self, target: &Target, mode: Coordination) -> bool {
+        self.store.0.capabilities.support(target, mode)
+    }
+
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
         self.link.calls.fetch_add(1, Ordering::Relaxed);
         self.link.commands.fetch_add(commands.len() as u64, Ordering::Relaxed);

@@ -1,0 +1,121 @@
+//! Reserving hits: how many a rule's tiers admit in advance, until when they may be used, and how unused ones are given
+//! back.
+
+use super::{
+    algorithm::CounterState,
+    decision::{Decision, decision_from_store},
+    tier::{Algorithm, OverLimitPolicy, Tier},
+    units::{Hits, Period, Timestamp},
+};
+
+/// A request for hits that are used later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservationRequest {
+    /// The fewest hits that are of use. Zero counts as one.
+    pub least: Hits,
+    /// The most hits that are wanted. Fewer than `least` counts as `least`.
+    pub want: Hits,
+    /// The longest time between reserving a hit and using it.
+    pub hold: Period,
+}
+
+/// Hits that were taken in advance.
+///
+/// It is neither `Clone` nor `Copy`: releasing a reservation consumes it, so that no hit is given back twice.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "reserved hits stay counted until they are released"]
+pub struct Reservation {
+    /// The number of hits: none, or between [`ReservationRequest::least`] and [`ReservationRequest::want`].
+    pub hits: Hits,
+    /// The instant before which the hits may be used, on the caller's clock: the end of
+    /// [`ReservationRequest::hold`], or of the first fixed window to end.
+    pub until: Timestamp,
+    /// The state of the counters afterwards. If nothing was reserved, [`Decision::over`] is set and [`Decision::reset`]
+    /// is the wait until `least` hits fit.
+    pub decision: Decision,
+    /// The position of the hits in the counters.
+    pub counted: ReservedSpan,
+}
+
+/// The time for which a store counts reserved hits, on that store's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservedSpan {
+    /// The instant of the reservation: fixed windows count the hits in the window of this instant.
+    pub from: Timestamp,
+    /// The latest use: sliding windows count the hits as of this instant.
+    pub until: Timestamp,
+}
+
+// === impl ReservationRequest ===
+
+impl ReservationRequest {
+    /// The number of hits to reserve where `room` more fit: none if fewer than `least` fit.
+    #[must_use]
+    pub fn fit(&self, room: Hits) -> Hits {
+        let least = self.least.max(Hits(1));
+        if room < least { Hits(0) } else { self.want.max(least).min(room) }
+    }
+}
+
+/// Reserves hits in `counters`, one for each of `tiers`: in all of them, or in none.
+///
+/// Afterwards the hits count as if they had been used at the last possible instant. So windows never count more than their
+/// limit. A bucket refills while the hits are held: at most `burst + requests * (t + hold) / period` hits pass in any
+/// time `t`.
+///
+/// # Panics
+///
+/// If there are no tiers, or not as many counters.
+pub fn reserve(
+    tiers: &[Tier],
+    counters: &mut [CounterState],
+    request: ReservationRequest,
+    now: Timestamp,
+) -> Reservation {
+    assert!(!tiers.is_empty() && tiers.len() == counters.len());
+    let mut room = Hits(u64::MAX);
+    let mut until = now.after(request.hold);
+    for (tier, counter) in tiers.iter().zip(&*counters) {
+        let availability = counter.availability(tier, now);
+        room = room.min(Hits(availability.remaining.into()));
+        if tier.algorithm == Algorithm::FixedWindow {
+            until = until.min(now.after(availability.reset));
+        }
+    }
+    let hits = request.fit(room);
+    for (tier, counter) in tiers.iter().zip(&mut *counters) {
+        if hits > Hits(0) {
+            counter.reserve(tier, now, until, hits);
+        }
+    }
+    let over = hits == Hits(0);
+    let decided_hits = if over { request.least.max(Hits(1)) } else { hits };
+    Reservation {
+        hits,
+        until,
+        decision: decision_from_store(tiers, counters, OverLimitPolicy::Ignore, over, decided_hits, now),
+        counted: ReservedSpan { from: now, until },
+    }
+}
+
+/// Gives `hits` that were reserved for `span` back to `counters`, one for each of `tiers`. A fixed window that has ended
+/// since gets nothing back.
+pub fn release(
+    tiers: &[Tier],
+    counters: &mut [CounterState],
+    span: ReservedSpan,
+    hits: Hits,
+    now: Timestamp,
+) {
+    for (tier, counter) in tiers.iter().zip(counters) {
+        let ended = match counter {
+            CounterState::FixedWindow(window) => {
+                window.end() != span.from.window_end(tier.period) || window.end() <= now
+            }
+            CounterState::SlidingWindow(..) | CounterState::TokenBucket(..) => false,
+        };
+        if !ended {
+            counter.release(tier, now, span.until, hits);
+        }
+    }
+}
