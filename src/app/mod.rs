@@ -9,7 +9,7 @@ mod store;
 mod store_state;
 mod sweep;
 
-use std::{error::Error, fmt, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{error::Error, fmt, future::Future, io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Notify, watch},
@@ -21,7 +21,7 @@ use self::{rules::Rules, servers::Servers, store::StoreThread};
 use crate::{
     Limiter,
     clock::{Clock, SystemClock},
-    config::{ConfigErrors, Watch},
+    config::{self, ConfigErrors, DirectorySource, RuleSource},
     observe::{Health, Stats, health::Reason, statsd},
     server::{
         grpc::{self, BindError, BoundTo},
@@ -37,8 +37,9 @@ const MARGIN: Duration = Duration::from_secs(3);
 /// A service that listens, but does not answer yet.
 pub struct App {
     context: Context,
-    rules: Rules,
-    watch: Watch,
+    reload: Reload,
+    /// Follows the source of the rules; polled once the service runs.
+    follow_rules: Pin<Box<dyn Future<Output = ()> + Send>>,
     servers: Servers,
     addresses: Addresses,
     statsd: Option<statsd::StatsdSettings>,
@@ -103,6 +104,20 @@ impl App {
 
     /// As [`App::bind`], with decisions as of the time that `clock` shows.
     pub async fn bind_with(settings: Settings, clock: Arc<dyn Clock>) -> Result<Self, AppError> {
+        let options = config::Options {
+            merge_domains: settings.rules.merge_domains,
+            ignore_dotfiles: settings.rules.ignore_dotfiles,
+        };
+        let source = DirectorySource::new(&settings.rules.dir, options);
+        Self::bind_with_source(settings, clock, source).await
+    }
+
+    /// Like [`App::bind_with`], with the rules of `source` instead of the settings' directory.
+    pub async fn bind_with_source(
+        settings: Settings,
+        clock: Arc<dyn Clock>,
+        source: impl RuleSource,
+    ) -> Result<Self, AppError> {
         for warning in &settings.warnings {
             tracing::warn!("{warning}");
         }
@@ -113,16 +128,25 @@ impl App {
         let time_unit = settings.time_unit;
         let headers = settings.response_headers.clone();
         let context = Context { limiter, stats, clock, health: Health::new(), headers, time_unit };
-        let rules = Rules::new(&settings, context.clone());
-        // before the first load: what changes while that goes on is then seen
-        let watch = rules.watch();
+        let mut rules = Rules::new(source, &settings, context.clone());
         rules.load_first().await.map_err(AppError::Rules)?;
+        let (reload, follow_rules) = (rules.reload(), Box::pin(rules.follow()));
 
         let servers = Servers::bind(&settings).await?;
         let addresses = servers.addresses()?;
         let Settings { statsd, stop, redis, .. } = settings;
         let health_needs_store = redis.is_some_and(|redis| redis.health_needs_connection);
-        Ok(Self { context, rules, watch, servers, addresses, statsd, health_needs_store, stop, store_thread })
+        Ok(Self {
+            context,
+            reload,
+            follow_rules,
+            servers,
+            addresses,
+            statsd,
+            health_needs_store,
+            stop,
+            store_thread,
+        })
     }
 
     /// Where it listens.
@@ -134,7 +158,7 @@ impl App {
     /// A handle to have the rules read again.
     #[must_use]
     pub fn reload(&self) -> Reload {
-        self.rules.reload()
+        self.reload.clone()
     }
 
     /// Serves until `shutdown`, then stops as the settings say.
@@ -150,7 +174,7 @@ impl App {
         let store = Arc::clone(&limiter);
         helpers.spawn(sweep::run(limiter, clock));
         helpers.spawn(store_state::follow(Arc::clone(&store), health.clone(), self.health_needs_store));
-        helpers.spawn(self.rules.follow(self.watch));
+        helpers.spawn(self.follow_rules);
         let mut reporters = JoinSet::new();
         if let Some(settings) = self.statsd {
             reporters.spawn(statsd::run(settings, stats, turned(ended)));

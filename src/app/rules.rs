@@ -1,19 +1,19 @@
-//! The rules of the moment: loaded at the start, and again whenever their files change.
+//! Loads the rules of a source into the limiter: at the start, and after every change.
 
 use tokio::{sync::Notify, task::spawn_blocking};
 
 use super::{Context, Reload};
 use crate::{
-    config::{self, ConfigErrors, Loaded, Watch},
+    config::{ConfigErrors, Loaded, RuleSource},
     limit::{KeyHasher, NANOS_PER_SECOND, RuleSet},
     observe::health::Reason,
-    settings::{RulesSettings, Settings},
+    settings::Settings,
 };
 
-/// Loads rules into a limiter.
-#[derive(Clone)]
-pub(super) struct Rules {
-    settings: RulesSettings,
+/// Loads the rules of `source` into a limiter.
+pub(super) struct Rules<S> {
+    source: S,
+    force_start: bool,
     healthy_with_rules_only: bool,
     context: Context,
     /// The same for every load: counters are found by the keys that it makes, and outlive the rules.
@@ -23,10 +23,11 @@ pub(super) struct Rules {
 
 // === impl Rules ===
 
-impl Rules {
-    pub(super) fn new(settings: &Settings, context: Context) -> Self {
+impl<S: RuleSource> Rules<S> {
+    pub(super) fn new(source: S, settings: &Settings, context: Context) -> Self {
         Self {
-            settings: settings.rules.clone(),
+            source,
+            force_start: settings.rules.force_start,
             healthy_with_rules_only: settings.healthy_with_rules_only,
             context,
             hasher: KeyHasher::random(),
@@ -34,89 +35,82 @@ impl Rules {
         }
     }
 
-    /// A handle that asks for a load.
+    /// A handle that requests a reload.
     pub(super) fn reload(&self) -> Reload {
         self.reload.clone()
     }
 
-    /// Sees every change of the files from now on.
-    pub(super) fn watch(&self) -> Watch {
-        Watch::new(&self.settings.dir)
-    }
-
-    /// Loads for the first time. An error is one only if the service must not start without rules.
-    pub(super) async fn load_first(&self) -> Result<(), ConfigErrors> {
+    /// Loads for the first time. Bad rules are an error only if the service must not start without rules.
+    pub(super) async fn load_first(&mut self) -> Result<(), ConfigErrors> {
         if self.healthy_with_rules_only {
             self.context.health.fail(Reason::NoConfiguration);
         }
         match self.load().await {
-            Err(errors) if self.settings.force_start => {
-                log(&errors, "the service starts without rules, for the first ones are bad");
+            Err(errors) if self.force_start => {
+                log(&errors, "initial load failed, starting without rules");
                 Ok(())
             }
             outcome => outcome,
         }
     }
 
-    /// Loads again whenever something changes or is asked for, for ever. Where the new rules are bad the old ones stay.
-    pub(super) async fn follow(self, mut watch: Watch) {
+    /// Loads again after each change and each requested reload, and never returns. Bad rules leave the previous ones in
+    /// place.
+    pub(super) async fn follow(mut self) {
         loop {
             tokio::select! {
-                () = watch.changed() => {}
+                () = self.source.changed() => {}
                 () = self.reload.0.notified() => {}
             }
             if let Err(errors) = self.load().await {
-                log(&errors, "the rules stay as they are, for the new ones are bad");
+                log(&errors, "reload failed, keeping the previous rules");
             }
         }
     }
 
-    async fn load(&self) -> Result<(), ConfigErrors> {
-        let (rules, hasher) = (self.settings.clone(), self.hasher);
-        // reading and compiling may take seconds, which decisions must not wait for
-        let loading = spawn_blocking(move || {
-            let options = config::Options {
-                merge_domains: rules.merge_domains,
-                ignore_dotfiles: rules.ignore_dotfiles,
-            };
-            config::load(&rules.dir, &options).map(|loaded| (RuleSet::new(&loaded.domains, hasher), loaded))
-        });
-        let loaded = match loading.await {
-            Ok(loaded) => loaded,
-            Err(died) => std::panic::resume_unwind(died.into_panic()),
-        };
-        match loaded {
-            Ok((set, loaded)) => {
-                self.take(set, &loaded);
+    /// Loads the source's rules, applies them, and reports the outcome to the source.
+    async fn load(&mut self) -> Result<(), ConfigErrors> {
+        let outcome = match self.source.load().await {
+            Ok(loaded) => {
+                self.apply(loaded).await;
                 Ok(())
             }
             Err(errors) => {
                 self.context.stats.config_load_error.add(1);
                 Err(errors)
             }
-        }
+        };
+        self.source.acknowledge(outcome.as_ref().copied());
+        outcome
     }
 
-    fn take(&self, set: RuleSet, loaded: &Loaded) {
+    async fn apply(&mut self, loaded: Loaded) {
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
-        let (domains, rules) = (loaded.domains.len(), set.rules().len());
+        let Loaded { domains, files, .. } = loaded;
+        let (domain_count, hasher) = (domains.len(), self.hasher);
+        // compiling may take seconds, which must not hold up requests
+        let set = match spawn_blocking(move || RuleSet::new(&domains, hasher)).await {
+            Ok(set) => set,
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        };
+        let rule_count = set.rules().len();
         self.context.limiter.load(set);
         self.context.stats.config_load_success.add(1);
         self.context.stats.config_loaded_at.set(self.context.clock.now().as_nanos() / NANOS_PER_SECOND);
         if self.healthy_with_rules_only {
-            if domains == 0 {
+            if domain_count == 0 {
                 self.context.health.fail(Reason::NoConfiguration);
             } else {
                 self.context.health.ok(Reason::NoConfiguration);
             }
         }
-        tracing::info!(files = loaded.files, domains, rules, "rules loaded");
+        tracing::info!(files, domains = domain_count, rules = rule_count, "rules loaded");
     }
 }
 
-/// Every error, each in a message of its own, so that each has its line in a log.
+/// Logs each error as a message of its own, so that each has a line in the log.
 fn log(errors: &ConfigErrors, outcome: &str) {
     for error in &errors.errors {
         tracing::error!("{error}");
@@ -127,7 +121,7 @@ fn log(errors: &ConfigErrors, outcome: &str) {
 // === impl Reload ===
 
 impl Reload {
-    /// Has the rules read again, soon.
+    /// Requests a reload, which the service starts at once or after the one under way.
     pub fn now(&self) {
         Notify::notify_one(&self.0);
     }

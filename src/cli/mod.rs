@@ -106,13 +106,17 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
         None => serve::run(&cli.serve),
         Some(Command::Serve(flags)) => serve::run(&flags),
         Some(Command::Check(check)) => {
-            let all_right = command::check(&check.dir, &check.files.options(), &mut io::stdout().lock())?;
+            let all_right = {
+                let loaded = config::load(&check.dir, &check.files.options());
+                command::check(check.dir.display(), loaded, &mut io::stdout().lock())?
+            };
             Ok(code(all_right))
         }
         Some(Command::Explain(explain)) => {
             let Explain { config, domain, files, entries } = explain;
             let mut out = io::stdout().lock();
-            Ok(code(command::explain(&config, &files.options(), &domain, &entries, &mut out)?))
+            let loaded = config::load(&config, &files.options());
+            Ok(code(command::explain(loaded, &domain, &entries, &mut out)?))
         }
         Some(Command::Simulate(simulate)) => {
             command::simulate(&simulate, &mut io::stdout().lock())?;

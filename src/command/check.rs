@@ -1,31 +1,34 @@
 //! `weir check`: are these rule files right?
 
 use std::{
+    fmt,
     io::{self, Write},
-    path::Path,
 };
 
 use crate::{
-    config::{self, ConfigError, ConfigWarning, Options},
+    config::{ConfigError, ConfigErrors, ConfigWarning, Loaded, Place},
     limit::RuleNode,
 };
 
-/// Reads the rules below `dir` and writes to `out` everything that is wrong or odd, a line each, and what there is at
-/// the end. Whether nothing is wrong.
+/// Writes the errors and warnings of `loaded` to `out`, a line each, and a summary that
+/// begins with the name of the `source`. Returns whether there are no errors.
 ///
 /// # Errors
 ///
 /// Those of `out`.
-pub fn check(dir: &Path, options: &Options, out: &mut impl Write) -> io::Result<bool> {
-    match config::load(dir, options) {
+pub fn check(
+    source: impl fmt::Display,
+    loaded: Result<Loaded, ConfigErrors>,
+    out: &mut impl Write,
+) -> io::Result<bool> {
+    match loaded {
         Ok(loaded) => {
-            tell(&[], &loaded.warnings, out)?;
+            write_findings(&[], &loaded.warnings, out)?;
             let rules: usize = loaded.domains.iter().map(|domain| rules(&domain.nodes)).sum();
             let (files, domains) = (loaded.files, loaded.domains.len());
             writeln!(
                 out,
-                "{}: ok: {}, {}, {}, {}",
-                dir.display(),
+                "{source}: ok: {}, {}, {}, {}",
                 count(files, "file"),
                 count(domains, "domain"),
                 count(rules, "rule"),
@@ -34,31 +37,25 @@ pub fn check(dir: &Path, options: &Options, out: &mut impl Write) -> io::Result<
             Ok(true)
         }
         Err(found) => {
-            tell(&found.errors, &found.warnings, out)?;
+            write_findings(&found.errors, &found.warnings, out)?;
             let (errors, warnings) = (found.errors.len(), found.warnings.len());
-            writeln!(
-                out,
-                "{}: not ok: {}, {}",
-                dir.display(),
-                count(errors, "error"),
-                count(warnings, "warning")
-            )?;
+            writeln!(out, "{source}: not ok: {}, {}", count(errors, "error"), count(warnings, "warning"))?;
             Ok(false)
         }
     }
 }
 
 /// Writes the `errors`, and then the `warnings`, a line each, as compilers do.
-pub(super) fn tell(
+pub(super) fn write_findings(
     errors: &[ConfigError],
     warnings: &[ConfigWarning],
     out: &mut impl Write,
 ) -> io::Result<()> {
     for ConfigError { at, message } in errors {
-        writeln!(out, "{}: error: {message}", config::Place(at))?;
+        writeln!(out, "{}: error: {message}", Place(at))?;
     }
     for ConfigWarning { at, message } in warnings {
-        writeln!(out, "{}: warning: {message}", config::Place(at))?;
+        writeln!(out, "{}: warning: {message}", Place(at))?;
     }
     Ok(())
 }

@@ -1,33 +1,29 @@
 //! `weir explain`: which rule would a descriptor match, and why not another?
 
-use std::{
-    io::{self, Write},
-    path::Path,
-};
+use std::io::{self, Write};
 
-use super::check::tell;
+use super::check::write_findings;
 use crate::{
-    config::{self, Options, Place},
+    config::{ConfigErrors, Loaded, Place},
     limit::{CompiledRule, Entry, KeyHasher, Limit, Outcome, OverLimitPolicy, RuleSet, Step, What},
 };
 
-/// Reads the rules below `dir` and writes to `out` the way of a descriptor of these `entries` through those of
-/// `domain`. Whether the rules could be read; if not, `out` has the errors.
+/// Writes to `out` how a descriptor of these `entries` is matched against the rules of `domain`. Returns whether the rules
+/// could be loaded; if not, writes their errors.
 ///
 /// # Errors
 ///
 /// Those of `out`.
 pub fn explain(
-    dir: &Path,
-    options: &Options,
+    loaded: Result<Loaded, ConfigErrors>,
     domain: &str,
     entries: &[(String, String)],
     out: &mut impl Write,
 ) -> io::Result<bool> {
-    let loaded = match config::load(dir, options) {
+    let loaded = match loaded {
         Ok(loaded) => loaded,
         Err(found) => {
-            tell(&found.errors, &[], out)?;
+            write_findings(&found.errors, &[], out)?;
             return Ok(false);
         }
     };

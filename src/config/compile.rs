@@ -3,10 +3,11 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
+    duplicates,
     error::FileReport,
     fields::Fields,
     keys::Level,
-    metadata, rate_limit, sanity,
+    metadata, rate_limit,
     scalar::{Scalar, brief},
     yaml::{Position, Value, YamlNode},
 };
@@ -74,7 +75,7 @@ impl Walk<'_> {
         let children = self.descriptors(&fields);
         if !enabled {
             // nobody else looks at what is dropped here
-            sanity::duplicates(&self.way.join("."), &children, &mut |at, message| {
+            duplicates::report(&self.way.join("."), &children, &mut |at, message| {
                 self.report.error(Position { line: at.line, column: at.column }, message);
             });
         }

@@ -10,9 +10,10 @@ use std::{
 
 use super::{
     compile::{Declared, compile},
+    duplicates,
     error::{ConfigErrors, ConfigWarning, FileReport, Place, Report},
     files::{self, Found},
-    sanity,
+    ineffective,
     yaml::{self, Position},
 };
 use crate::limit::{Domain, Origin};
@@ -148,10 +149,10 @@ impl Reading {
     fn finish(mut self, files: usize) -> Result<Loaded, ConfigErrors> {
         for domain in &self.domains {
             let report = &mut self.report;
-            sanity::duplicates(&domain.name, &domain.nodes, &mut |at, message| {
+            duplicates::report(&domain.name, &domain.nodes, &mut |at, message| {
                 report.error(at.clone(), message);
             });
-            sanity::oddities(domain, report);
+            ineffective::warn(domain, report);
         }
         let place = |at: &Origin| (Arc::clone(&at.file), at.line, at.column);
         self.report.errors.sort_by_cached_key(|error| place(&error.at));

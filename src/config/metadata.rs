@@ -4,7 +4,7 @@ use serde_json::{Number, Value as Json};
 
 use super::{
     error::FileReport,
-    fields::{as_go_prints, float_as_go_prints},
+    go_format::{as_go_prints, float_as_go_prints},
     scalar::{Meaning, Scalar},
     yaml::{Position, Value, YamlNode},
 };

@@ -1,26 +1,32 @@
-//! From a user's files to the rules that they declare: every key of the reference's YAML, and more.
+//! Reads rule files: every key of envoyproxy/ratelimit's YAML, and weir's own.
 //!
-//! ```text
-//! files    which files are read, and under which name
-//! yaml     a document as a tree that knows where everything is    (the only one that knows the YAML crate)
-//! compile  the tree to `limit::Domain`, level by level, with `rate_limit`, `metadata` and `duration` for the parts;
-//!          `keys` and `fields` know which keys there are and what type each has
-//! sanity   what a file alone cannot tell: duplicates, and rules that can never match
-//! watch    when to read again
-//! ```
+//! | file | contents |
+//! | --- | --- |
+//! | `source` | the trait through which the service loads rules, and the directory behind it |
+//! | `files`, `watch` | which files are read and under which names; when they may have changed |
+//! | `load` | all files of a directory to [`limit::Domain`](crate::limit::Domain)s, or all errors |
+//! | `yaml`, `scalar` | a document as a tree that knows its positions; the only file that uses the YAML crate |
+//! | `keys`, `fields` | the keys of each level, and typed access to their values |
+//! | `compile`, `rate_limit`, `tier`, `metadata`, `duration` | the tree to rules, level by level |
+//! | `duplicates`, `redundant_tiers`, `ineffective` | checks that need more than one descriptor or tier |
+//! | `error`, `go_format` | errors and warnings with their places, worded as envoyproxy/ratelimit's |
 
 mod compile;
+mod duplicates;
 mod duration;
 mod error;
 mod fields;
 mod files;
+mod go_format;
+mod ineffective;
 mod keys;
 mod load;
 mod metadata;
 mod rate_limit;
-mod redundant;
-mod sanity;
+mod redundant_tiers;
 mod scalar;
+#[cfg(feature = "server")]
+mod source;
 mod tier;
 #[cfg(feature = "server")]
 mod watch;
@@ -32,5 +38,7 @@ pub(crate) use duration::{RIGHT as PERIOD_RIGHT, parse as parse_period};
 pub(crate) use error::Place;
 pub use error::{ConfigError, ConfigErrors, ConfigWarning};
 pub use load::{Loaded, Options, load, parse};
+#[cfg(feature = "server")]
+pub use source::{DirectorySource, RuleSource};
 #[cfg(feature = "server")]
 pub use watch::Watch;

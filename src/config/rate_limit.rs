@@ -5,7 +5,7 @@ use super::{
     error::FileReport,
     fields::Fields,
     keys::Level,
-    redundant,
+    redundant_tiers,
     scalar::brief,
     tier::{self, BUCKET, OURS, REFERENCE},
     yaml::{Position, Value, YamlNode},
@@ -111,7 +111,7 @@ fn tiers(fields: &Fields<'_>, report: &mut FileReport) -> Option<Limit> {
     if tiers.is_empty() {
         return None;
     }
-    redundant::check(&tiers, report);
+    redundant_tiers::check(&tiers, report);
     let tiers = tiers.into_iter().map(|(tier, _)| tier).collect();
     all_right.then_some(Limit::Tiers { tiers, over_limit_policy: OverLimitPolicy::Ignore })
 }

@@ -2,7 +2,7 @@
 
 use std::{process, time::Duration};
 
-use super::read::Reader;
+use super::reader::Reader;
 use crate::{
     limit::{Coordination, OnStoreFailure, Period},
     store::coordinated,

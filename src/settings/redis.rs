@@ -6,8 +6,8 @@ use std::{path::PathBuf, time::Duration};
 use redis::{ConnectionAddr, IntoConnectionInfo as _};
 
 use super::{
-    read::{Given, Reader},
-    value,
+    parse,
+    reader::{Given, Reader},
 };
 use crate::store::redis::{Address, Auth, Backoff, Endpoint, Place, RedisSettings, Tls};
 
@@ -103,7 +103,7 @@ fn backoff(read: &mut Reader<'_>) -> Backoff {
 
 fn positive(read: &mut Reader<'_>, variable: &str, default: Duration) -> Duration {
     read.parsed(variable, default, |text| {
-        let duration = value::duration(text)?;
+        let duration = parse::duration(text)?;
         if duration.is_zero() { Err("a duration above 0, such as 100ms or 10s") } else { Ok(duration) }
     })
 }

@@ -3,9 +3,17 @@
 use std::{num::NonZero, path::PathBuf, thread::available_parallelism, time::Duration};
 
 use super::{
-    Address, Environment, Flags, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings,
-    SettingErrors, Settings, StopSettings, coordination::coordination, read::Reader, redis, unsupported,
-    value,
+    coordination::coordination,
+    environment::Environment,
+    flags::Flags,
+    parse,
+    reader::{Reader, SettingErrors},
+    redis,
+    resolved::{
+        Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings, Settings,
+        StopSettings,
+    },
+    unsupported,
 };
 use crate::{
     limit::{Modes, Scope},
@@ -35,7 +43,7 @@ impl Settings {
         });
         let mut warnings = Vec::new();
         let redis = redis::redis(read, &mut warnings);
-        warnings.extend(unsupported::look(read, redis::is_wanted(read)));
+        warnings.extend(unsupported::check(read, redis::is_wanted(read)));
         let settings = Self {
             rules: rules(read, flags),
             grpc: grpc(read),
@@ -75,7 +83,7 @@ impl Settings {
 fn rules(read: &mut Reader<'_>, flags: &Flags) -> RulesSettings {
     // looked at even where it changes nothing, so that a typing error does not lie in wait; the whole way to the rules
     // is watched in any case
-    read.parsed("RUNTIME_WATCH_ROOT", true, value::bool);
+    read.parsed("RUNTIME_WATCH_ROOT", true, parse::bool);
     RulesSettings {
         dir: flags.config.as_ref().map_or_else(|| rules_dir(read), PathBuf::from),
         merge_domains: read.bool("MERGE_DOMAIN_CONFIG"),
@@ -118,7 +126,7 @@ fn grpc(read: &mut Reader<'_>) -> GrpcSettings {
 
 fn prometheus(read: &mut Reader<'_>) -> Option<PrometheusSettings> {
     let address = read.parsed("PROMETHEUS_ADDR", Address { host: [0, 0, 0, 0].into(), port: 9090 }, |text| {
-        value::address(text).ok_or("an address and port to listen on, such as :9090 or 127.0.0.1:9090")
+        parse::address(text).ok_or("an address and port to listen on, such as :9090 or 127.0.0.1:9090")
     });
     let path = read.parsed("PROMETHEUS_PATH", "/metrics".to_owned(), |text| {
         if text.starts_with('/') { Ok(text.to_owned()) } else { Err("a path such as /metrics") }
@@ -132,7 +140,7 @@ fn prometheus(read: &mut Reader<'_>) -> Option<PrometheusSettings> {
 fn statsd(read: &mut Reader<'_>) -> Option<StatsdSettings> {
     let named = read.given("STATSD_HOST").is_some();
     let dog = read.bool("USE_DOG_STATSD");
-    let wanted = read.parsed("USE_STATSD", named || dog, value::bool) || dog;
+    let wanted = read.parsed("USE_STATSD", named || dog, parse::bool) || dog;
     // the reference speaks to DogStatsD over UDP only, whatever this says
     let protocol =
         read.choice("STATSD_PROTOCOL", Protocol::Tcp, &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)]);
@@ -141,9 +149,9 @@ fn statsd(read: &mut Reader<'_>) -> Option<StatsdSettings> {
         port: read.port("STATSD_PORT", 8125),
         protocol: if dog { Protocol::Udp } else { protocol },
         dialect: if dog { Dialect::Dog } else { Dialect::Plain },
-        tags: read.parsed("EXTRA_TAGS", Vec::new(), value::pairs).into_iter().collect(),
+        tags: read.parsed("EXTRA_TAGS", Vec::new(), parse::pairs).into_iter().collect(),
         interval: read.parsed("STATS_FLUSH_INTERVAL", Duration::from_secs(10), |text| {
-            let interval = value::duration(text)?;
+            let interval = parse::duration(text)?;
             if interval.is_zero() { Err("a duration above 0, such as 10s") } else { Ok(interval) }
         }),
     };
@@ -154,7 +162,7 @@ fn response_headers(read: &mut Reader<'_>) -> ResponseHeaders {
     let defaults = HeaderNames::default();
     let mut header = |variable: &str, default: &str| {
         read.parsed(variable, default.to_owned(), |text| {
-            let name = value::is_header_name(text).then(|| text.to_owned());
+            let name = parse::is_header_name(text).then(|| text.to_owned());
             name.ok_or("a header's name: letters, digits and any of !#$%&'*+-.^_`|~")
         })
     };

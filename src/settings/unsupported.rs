@@ -1,7 +1,7 @@
 //! The reference's variables for what weir has not. Where to go on without it would be dangerous, weir does not start;
 //! everything else is a warning.
 
-use super::{read::Reader, value};
+use super::{parse, reader::Reader};
 
 /// Variables of a Memcached that counts are to be kept in.
 const MEMCACHE: [&str; 2] = ["MEMCACHE_HOST_PORT", "MEMCACHE_SRV"];
@@ -39,7 +39,7 @@ const WITHOUT_EFFECT_IN_MEMORY: [(&str, &str); 6] = [
 ];
 
 /// Refuses what must not be ignored, and warns of the rest. `shared` tells whether counts are kept in Redis.
-pub(super) fn look(reader: &mut Reader<'_>, shared: bool) -> Vec<String> {
+pub(super) fn check(reader: &mut Reader<'_>, shared: bool) -> Vec<String> {
     let mut warnings = Vec::new();
     store(reader, shared, &mut warnings);
     if let Some(given) = reader.given("CONFIG_TYPE").filter(|given| given.value != "FILE") {
@@ -106,5 +106,5 @@ fn store(reader: &mut Reader<'_>, shared: bool, warnings: &mut Vec<String>) {
 
 /// Whether a variable is set to more than a word for no.
 fn is_on(reader: &Reader<'_>, variable: &str) -> bool {
-    reader.given(variable).is_some_and(|given| value::bool(&given.value) != Ok(false))
+    reader.given(variable).is_some_and(|given| parse::bool(&given.value) != Ok(false))
 }

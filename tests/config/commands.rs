@@ -5,7 +5,7 @@ use std::fs;
 use tempfile::TempDir;
 use weir::{
     command,
-    config::Options,
+    config::{Options, load},
     limit::{Entry, KeyHasher, Outcome, RuleSet},
 };
 
@@ -35,7 +35,8 @@ fn dir(text: &str) -> TempDir {
 fn check(text: &str) -> (bool, String) {
     let dir = dir(text);
     let mut out = Vec::new();
-    let ok = command::check(dir.path(), &Options::default(), &mut out).expect("written");
+    let ok = command::check(dir.path().display(), load(dir.path(), &Options::default()), &mut out)
+        .expect("written");
     (ok, String::from_utf8(out).expect("text").replace(&dir.path().display().to_string(), "DIR"))
 }
 
@@ -50,7 +51,8 @@ fn explain_in(rules: &str, domain: &str, entries: &[(&str, &str)]) -> String {
     let entries: Vec<_> =
         entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let mut out = Vec::new();
-    let ok = command::explain(dir.path(), &Options::default(), domain, &entries, &mut out).expect("written");
+    let ok =
+        command::explain(load(dir.path(), &Options::default()), domain, &entries, &mut out).expect("written");
     assert!(ok);
     String::from_utf8(out).expect("text").replace(&dir.path().display().to_string(), "DIR")
 }
@@ -248,7 +250,7 @@ descriptors:
 fn rules_that_are_wrong_cannot_be_explained() {
     let dir = dir("domain: d\nfoo: 1\n");
     let mut out = Vec::new();
-    let ok = command::explain(dir.path(), &Options::default(), "d", &[], &mut out).expect("written");
+    let ok = command::explain(load(dir.path(), &Options::default()), "d", &[], &mut out).expect("written");
     assert!(!ok);
     assert!(
         String::from_utf8(out).expect("text").contains("a.yaml:2:1: error: config error, unknown key 'foo'")

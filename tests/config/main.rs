@@ -7,5 +7,6 @@ mod hostile;
 mod keys;
 mod matching;
 mod messages;
+mod source;
 mod tiers;
 mod watching;

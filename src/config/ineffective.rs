@@ -3,37 +3,14 @@
 use std::collections::{HashMap, HashSet};
 
 use super::error::{Place, Report};
-use crate::limit::{Domain, Origin, Pattern, Rule, RuleNode, Values};
+use crate::limit::{Domain, Pattern, Rule, RuleNode, Values};
 
 /// Wildcards of one key at one level that are compared with one another. The time grows with the square; past this,
 /// nobody is told of a wildcard that comes too late.
 const MOST_COMPARED: usize = 1_000;
 
-/// Reports every descriptor of `nodes`, or below, that says again for which key and value it is. `path` is the way to
-/// them.
-pub(super) fn duplicates(path: &str, nodes: &[RuleNode], report: &mut impl FnMut(&Origin, String)) {
-    let mut seen: HashMap<(&str, &str), &Origin> = HashMap::with_capacity(nodes.len());
-    for node in nodes {
-        for value in texts(node) {
-            if let Some(first) = seen.insert((&node.key, value), &node.origin) {
-                let step = if value.is_empty() { node.key.clone() } else { format!("{}_{value}", node.key) };
-                report(
-                    &node.origin,
-                    format!(
-                        "duplicate descriptor composite key '{path}.{step}'; the first is at {}",
-                        Place(first)
-                    ),
-                );
-            }
-        }
-        if !node.children.is_empty() {
-            duplicates(&format!("{path}.{}", name(node)), &node.children, report);
-        }
-    }
-}
-
 /// Warns of what is allowed in `domain` but is hardly meant.
-pub(super) fn oddities(domain: &Domain, report: &mut Report) {
+pub(super) fn warn(domain: &Domain, report: &mut Report) {
     let mut names = HashSet::new();
     each_rule(&domain.nodes, &mut |rule| names.extend(rule.name.as_deref()));
     each_rule(&domain.nodes, &mut |rule| {
@@ -44,19 +21,6 @@ pub(super) fn oddities(domain: &Domain, report: &mut Report) {
         }
     });
     unreachable(&domain.nodes, report);
-}
-
-/// The texts that `node` is found by; one that is empty for the key alone.
-fn texts(node: &RuleNode) -> impl Iterator<Item = &str> {
-    let alone = (node.values == Values::Any).then_some("");
-    alone.into_iter().chain(node.values.patterns().map(Pattern::text))
-}
-
-fn name(node: &RuleNode) -> String {
-    match &node.values {
-        Values::Any => node.key.clone(),
-        values => format!("{}_{values}", node.key),
-    }
 }
 
 fn each_rule<'n>(nodes: &'n [RuleNode], look: &mut impl FnMut(&'n Rule)) {

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use super::Address;
+use super::resolved::Address;
 
 /// Reads `1h30m`, `500ms`, `1.5s`, `0`. What would be right, if it is none.
 pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, net::IpAddr, str::FromStr, time::Duration};
 
-use super::{Environment, Flags, value};
+use super::{environment::Environment, flags::Flags, parse};
 
 /// A setting that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,11 +77,11 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn bool(&mut self, variable: &str) -> bool {
-        self.parsed(variable, false, value::bool)
+        self.parsed(variable, false, parse::bool)
     }
 
     pub(super) fn duration(&mut self, variable: &str, default: Duration) -> Duration {
-        self.parsed(variable, default, value::duration)
+        self.parsed(variable, default, parse::duration)
     }
 
     pub(super) fn number<T: FromStr>(&mut self, variable: &str, default: T, expected: &str) -> T {
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
 
     pub(super) fn host(&mut self, variable: &str) -> IpAddr {
         self.parsed(variable, IpAddr::from([0, 0, 0, 0]), |text| {
-            value::host(text)
+            parse::host(text)
                 .ok_or("an IP address to listen on, such as 0.0.0.0, 127.0.0.1 or ::1; or localhost")
         })
     }

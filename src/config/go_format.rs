@@ -1,0 +1,60 @@
+//! Values as Go's `%v` prints them, for the messages of envoyproxy/ratelimit.
+
+use super::{
+    scalar::{Meaning, brief},
+    yaml::{Value, YamlNode},
+};
+
+/// A value as the reference's messages show it, cut short.
+pub(super) fn as_go_prints(node: &YamlNode) -> String {
+    brief(&printed(node, 0)).into_owned()
+}
+
+/// As Go's `%v` prints `node`, which is `depth` levels within what is asked for. What would be cut off is left out: an
+/// alias may stand for millions of values.
+fn printed(node: &YamlNode, depth: usize) -> String {
+    const DEEPEST: usize = 3;
+    const MOST_PARTS: usize = 10;
+    match &node.value {
+        Value::Scalar(scalar) => match scalar.meaning() {
+            Meaning::Null => "<nil>".to_owned(),
+            Meaning::Bool(flag) => flag.to_string(),
+            Meaning::Int(number) => number.to_string(),
+            Meaning::Float(number) => float_as_go_prints(number),
+            Meaning::Text => scalar.brief().into_owned(),
+        },
+        Value::List(_) | Value::Map(_) if depth == DEEPEST => "…".to_owned(),
+        Value::List(items) => {
+            let items = items.iter().take(MOST_PARTS).map(|item| printed(item, depth + 1));
+            format!("[{}]", items.collect::<Vec<_>>().join(" "))
+        }
+        Value::Map(entries) => {
+            let print = |node| printed(node, depth + 1);
+            let entries = entries.iter().take(MOST_PARTS);
+            let entries = entries.map(|(key, value)| format!("{}:{}", print(key), print(value)));
+            format!("map[{}]", entries.collect::<Vec<_>>().join(" "))
+        }
+    }
+}
+
+/// A float as Go's `%v` prints it: the shortest text that reads back, with an exponent where it is far from 1.
+pub(super) fn float_as_go_prints(number: f64) -> String {
+    if number.is_nan() {
+        return "NaN".to_owned();
+    }
+    if number.is_infinite() {
+        return if number > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
+    }
+    let size = number.abs();
+    if size != 0.0 && !(1e-4..1e21).contains(&size) {
+        let text = format!("{number:e}");
+        if let Some((digits, exponent)) = text.split_once('e') {
+            let (sign, exponent) = match exponent.strip_prefix('-') {
+                Some(exponent) => ('-', exponent),
+                None => ('+', exponent),
+            };
+            return format!("{digits}e{sign}{exponent:0>2}");
+        }
+    }
+    number.to_string()
+}

@@ -1,0 +1,71 @@
+//! Where rules come from: the trait that the service loads them through, and the directory of rule files.
+
+use std::{
+    future::Future,
+    path::{Path, PathBuf},
+};
+
+use tokio::task::spawn_blocking;
+
+use super::{
+    error::ConfigErrors,
+    load::{Loaded, Options, load},
+    watch::Watch,
+};
+
+/// A source of rules, such as a directory of files or a control plane.
+///
+/// The service calls [`load`](Self::load) at its start, and again after each [`changed`](Self::changed) and each reload
+/// signal. Every load is followed by one [`acknowledge`](Self::acknowledge) before the next call. A source of versioned
+/// snapshots such as xDS therefore keeps the version that `load` returned, and sends its ACK or NACK from `acknowledge`.
+pub trait RuleSource: Send + 'static {
+    /// Loads the current rules. A source that has received none yet may wait for its first snapshot.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with the current rules.
+    fn load(&mut self) -> impl Future<Output = Result<Loaded, ConfigErrors>> + Send;
+
+    /// Waits until the rules may have changed since the last load. Dropping the future loses no change.
+    fn changed(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// Receives the outcome of the last load: requests are now decided by its rules, or the previous rules stay because
+    /// of these errors.
+    fn acknowledge(&mut self, outcome: Result<(), &ConfigErrors>);
+}
+
+/// The rule files below a directory, which is watched for changes.
+#[derive(Debug)]
+pub struct DirectorySource {
+    dir: PathBuf,
+    options: Options,
+    watch: Watch,
+}
+
+// === impl DirectorySource ===
+
+impl DirectorySource {
+    /// Watches `dir`, which need not exist yet. Changes are noticed from now on, also those made during the first load.
+    #[must_use]
+    pub fn new(dir: &Path, options: Options) -> Self {
+        Self { dir: dir.to_owned(), options, watch: Watch::new(dir) }
+    }
+}
+
+impl RuleSource for DirectorySource {
+    async fn load(&mut self) -> Result<Loaded, ConfigErrors> {
+        let (dir, options) = (self.dir.clone(), self.options);
+        // reading and parsing may take seconds, which must not hold up requests
+        match spawn_blocking(move || load(&dir, &options)).await {
+            Ok(loaded) => loaded,
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        }
+    }
+
+    async fn changed(&mut self) {
+        self.watch.changed().await;
+    }
+
+    /// Does nothing: the service logs the outcome, and the author of a file reads it there.
+    fn acknowledge(&mut self, _outcome: Result<(), &ConfigErrors>) {}
+}
