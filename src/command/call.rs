@@ -1,4 +1,4 @@
-//! `weir call`: sends one request to a server, and prints the answer.
+//! `weir call`: sends one request to a server, and prints the reply.
 
 use std::{error::Error, io, io::Write};
 
@@ -22,81 +22,81 @@ use crate::{
     },
 };
 
-/// What to send, and where.
+/// The arguments of `weir call`.
 #[derive(Args, Clone, Debug)]
 pub struct Call {
-    /// The server: a host and port, or unix:PATH
+    /// Address of the server: HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
     pub address: String,
-    /// The domain that is asked about
+    /// Domain of the request
     #[arg(long, value_name = "DOMAIN")]
     pub domain: String,
-    /// What is asked about.
+    /// The descriptors of the request.
     #[command(flatten)]
     pub descriptors: Descriptors,
-    /// Hits that each descriptor takes; 0 checks without counting
+    /// Hits of each descriptor; 0 checks without counting
     #[arg(long, value_name = "N")]
     pub hits: Option<u64>,
-    /// Give the hits back instead
+    /// Give the hits back instead of taking them
     #[arg(long)]
     pub refund: bool,
-    /// LimitCheck about this limit in place of the configured one, such as 10/minute
+    /// Apply this limit instead of the configured one, such as 10/minute
     #[arg(long, value_name = "N/UNIT", value_parser = parse_limit)]
     pub limit: Option<RateLimitOverride>,
-    /// Print the answer as JSON
+    /// Print the reply as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// Why there is no answer.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// Nobody answers there.
+    /// The server cannot be reached.
     #[error("cannot reach {address}")]
     Unreachable {
-        /// Where.
+        /// Its address.
         address: String,
-        /// Why.
+        /// The cause.
         source: tonic::transport::Error,
     },
-    /// The server refused the request.
-    #[error("the server answered {code}: {message}")]
-    Refused {
-        /// gRPC's code, as a word.
+    /// The server replied with an error.
+    #[error("the server replied {code}: {message}")]
+    Status {
+        /// The name of the gRPC code.
         code: String,
-        /// What the server said.
+        /// The message of the status.
         message: String,
     },
-    /// The answer cannot be printed.
-    #[error("cannot print the answer")]
+    /// The reply cannot be printed.
+    #[error("cannot print the reply")]
     Print(#[from] io::Error),
-    /// The answer has no form in JSON.
-    #[error("cannot write the answer as JSON")]
+    /// The reply cannot be converted to JSON.
+    #[error("cannot convert the reply to JSON")]
     Json(#[source] Box<dyn Error + Send + Sync>),
 }
 
-/// What the server said.
+/// The server's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The request may pass.
+    /// The request is admitted.
     Passes,
-    /// It may not.
+    /// The request is over its limit.
     OverLimit,
 }
 
-/// Sends what `call` says, and prints the answer to `out`.
+/// Sends the request of `call`, and prints the reply to `out`.
 pub async fn call(call: &Call, out: &mut impl Write) -> Result<Outcome, CallError> {
     let request = call.request();
-    let answer = ask(&call.address, request.clone()).await?;
+    let reply = send(&call.address, request.clone()).await?;
     if call.json {
-        writeln!(out, "{}", json(&answer)?)?;
+        writeln!(out, "{}", json(&reply)?)?;
     } else {
-        print(&request, &answer, out)?;
+        print(&request, &reply, out)?;
     }
-    Ok(if answer.overall_code() == Code::OverLimit { Outcome::OverLimit } else { Outcome::Passes })
+    Ok(if reply.overall_code() == Code::OverLimit { Outcome::OverLimit } else { Outcome::Passes })
 }
 
-async fn ask(address: &str, request: RateLimitRequest) -> Result<RateLimitResponse, CallError> {
+async fn send(address: &str, request: RateLimitRequest) -> Result<RateLimitResponse, CallError> {
     let unreachable = |source| CallError::Unreachable { address: address.to_owned(), source };
     let uri = if address.contains("://") || address.starts_with("unix:") {
         address.to_owned()
@@ -104,8 +104,8 @@ async fn ask(address: &str, request: RateLimitRequest) -> Result<RateLimitRespon
         format!("http://{address}")
     };
     let channel = Endpoint::from_shared(uri).map_err(unreachable)?.connect().await.map_err(unreachable)?;
-    let answer = RateLimitServiceClient::new(channel).should_rate_limit(request).await;
-    answer.map(tonic::Response::into_inner).map_err(|status| CallError::Refused {
+    let reply = RateLimitServiceClient::new(channel).should_rate_limit(request).await;
+    reply.map(tonic::Response::into_inner).map_err(|status| CallError::Status {
         code: format!("{:?}", status.code()),
         message: status.message().to_owned(),
     })
@@ -125,19 +125,20 @@ impl Call {
     }
 }
 
-/// Reads `10/minute`.
+/// Parses a limit such as `10/minute`.
 fn parse_limit(text: &str) -> Result<RateLimitOverride, String> {
     let units = || Unit::ALL.map(|unit| unit.name().to_lowercase()).join(", ");
     let (requests, unit) = text.split_once('/').ok_or("write it as requests/unit, such as 10/minute")?;
-    let requests =
-        requests.parse().map_err(|_| format!("{requests:?} is no number from 0 to {}", u32::MAX))?;
-    let unit = Unit::parse(unit).ok_or_else(|| format!("{unit:?} is no unit; there are {}", units()))?;
+    let requests = requests
+        .parse()
+        .map_err(|_| format!("invalid number {requests:?}; write a whole number from 0 to {}", u32::MAX))?;
+    let unit = Unit::parse(unit).ok_or_else(|| format!("invalid unit {unit:?}; write one of {}", units()))?;
     let unit = RateLimitUnit::from_str_name(unit.name()).unwrap_or_default();
     Ok(RateLimitOverride { requests_per_unit: requests, unit: unit.into() })
 }
 
-/// As `/json` of a server would write it.
-fn json(answer: &RateLimitResponse) -> Result<String, CallError> {
+/// Formats the reply as the server's `/json` endpoint does.
+fn json(reply: &RateLimitResponse) -> Result<String, CallError> {
     fn failed(error: impl Error + Send + Sync + 'static) -> CallError {
         CallError::Json(Box::new(error))
     }
@@ -147,14 +148,14 @@ fn json(answer: &RateLimitResponse) -> Result<String, CallError> {
         .get_message_by_name(name)
         .ok_or_else(|| CallError::Json(format!("there is no message {name}").into()))?;
     let mut message = DynamicMessage::new(descriptor);
-    message.transcode_from(answer).map_err(failed)?;
+    message.transcode_from(reply).map_err(failed)?;
     serde_json::to_string(&message).map_err(failed)
 }
 
-/// A line on the whole, one for each descriptor, and what else was sent along.
-fn print(request: &RateLimitRequest, answer: &RateLimitResponse, out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "{}", answer.overall_code().as_str_name())?;
-    for (descriptor, status) in request.descriptors.iter().zip(&answer.statuses) {
+/// Prints a line with the overall code, one per descriptor, and the headers and metadata.
+fn print(request: &RateLimitRequest, reply: &RateLimitResponse, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "{}", reply.overall_code().as_str_name())?;
+    for (descriptor, status) in request.descriptors.iter().zip(&reply.statuses) {
         let entries: Vec<String> =
             descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
         write!(out, "  {}: {}", entries.join(" "), status.code().as_str_name())?;
@@ -177,10 +178,10 @@ fn print(request: &RateLimitRequest, answer: &RateLimitResponse, out: &mut impl 
         }
         writeln!(out)?;
     }
-    for header in &answer.response_headers_to_add {
+    for header in &reply.response_headers_to_add {
         writeln!(out, "  header {}: {}", header.key, header.value)?;
     }
-    if let Some(metadata) = &answer.dynamic_metadata {
+    if let Some(metadata) = &reply.dynamic_metadata {
         writeln!(out, "  metadata: {} field(s); --json shows them", metadata.fields.len())?;
     }
     Ok(())
@@ -196,20 +197,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_written_as_people_say_them() {
-        let limit = parse_limit("10/minute").expect("it is right");
+    fn a_limit_is_a_number_and_a_unit() {
+        let limit = parse_limit("10/minute").expect("a valid limit");
         assert_eq!((limit.requests_per_unit, limit.unit()), (10, RateLimitUnit::Minute));
         for unit in Unit::ALL {
-            let limit = parse_limit(&format!("1/{unit}")).expect("every unit is right");
+            let limit = parse_limit(&format!("1/{unit}")).expect("a valid unit");
             assert_eq!(limit.unit().as_str_name(), unit.name());
         }
     }
 
     #[test]
-    fn wrong_limits_say_what_would_be_right() {
-        let error = |text| parse_limit(text).expect_err("it is wrong");
+    fn an_invalid_limit_names_the_valid_form() {
+        let error = |text| parse_limit(text).expect_err("an invalid limit");
         assert!(error("10").contains("10/minute"));
-        assert!(error("-1/minute").contains("\"-1\" is no number"));
+        assert!(error("-1/minute").contains("invalid number \"-1\""));
         assert!(error("1/fortnight").contains("second, minute, hour, day, week, month, year"));
     }
 }

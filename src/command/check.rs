@@ -1,4 +1,4 @@
-//! `weir check`: are these rule files right?
+//! `weir check`: checks rule files.
 
 use std::{
     fmt,
@@ -15,7 +15,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Those of `out`.
+/// Errors of writing to `out`.
 pub fn check(
     source: impl fmt::Display,
     loaded: Result<Loaded, ConfigErrors>,
@@ -45,7 +45,7 @@ pub fn check(
     }
 }
 
-/// Writes the `errors`, and then the `warnings`, a line each, as compilers do.
+/// Writes the `errors`, then the `warnings`, a line each in the format of compilers.
 pub(super) fn write_findings(
     errors: &[ConfigError],
     warnings: &[ConfigWarning],

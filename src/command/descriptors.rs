@@ -1,4 +1,4 @@
-//! `key=value key=value --and key=value`: descriptors, as people type them.
+//! Descriptors on the command line: `key=value key=value --and key=value`.
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 
@@ -6,12 +6,11 @@ use crate::proto::envoy::extensions::common::ratelimit::v3::{
     RateLimitDescriptor, rate_limit_descriptor::Entry,
 };
 
-/// Descriptors, each a list of keys and values. Clap's derive has no notion of lists of lists, so this does by hand what
-/// it would do.
+/// Descriptors, each a list of keys and values. Implements `Args` by hand, since clap's derive has no lists of lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Descriptors(pub Vec<Vec<(String, String)>>);
 
-/// Reads `key=value`; the value may hold further `=`, and may be empty.
+/// Parses `key=value`. The value may hold further `=`, and may be empty.
 pub fn parse_entry(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -83,18 +82,18 @@ mod tests {
     }
 
     #[test]
-    fn and_begins_a_further_descriptor() {
+    fn and_starts_another_descriptor() {
         let descriptors = read(&["tenant=acme", "path=/a?b=c", "--and", "user=bob", "--and", "k=", "l=1"]);
         let expected = vec![
             vec![entry("tenant", "acme"), entry("path", "/a?b=c")],
             vec![entry("user", "bob")],
             vec![entry("k", ""), entry("l", "1")],
         ];
-        assert_eq!(descriptors.expect("they are right"), Descriptors(expected));
+        assert_eq!(descriptors.expect("valid descriptors"), Descriptors(expected));
     }
 
     #[test]
-    fn what_is_no_entry_is_refused() {
+    fn an_invalid_entry_is_rejected() {
         for arguments in [&["tenant"][..], &["=acme"], &[], &["a=b", "--and"]] {
             assert!(read(arguments).is_err(), "{arguments:?}");
         }

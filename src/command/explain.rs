@@ -1,4 +1,4 @@
-//! `weir explain`: which rule would a descriptor match, and why not another?
+//! `weir explain`: shows which rule a descriptor matches, and why no other.
 
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Those of `out`.
+/// Errors of writing to `out`.
 pub fn explain(
     loaded: Result<Loaded, ConfigErrors>,
     domain: &str,
@@ -49,9 +49,9 @@ fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Resul
             What::KeyAlone => format!("key {key}, any value"),
         };
         match tried.origin {
-            Some(origin) => writeln!(out, "   > {what}: taken, {}", Place(origin))?,
+            Some(origin) => writeln!(out, "   > {what}: matches, {}", Place(origin))?,
             None if matches!(tried.what, What::Wildcard(_)) => writeln!(out, "     {what}: does not match")?,
-            None => writeln!(out, "     {what}: not there")?,
+            None => writeln!(out, "     {what}: not declared")?,
         }
     }
     Ok(())
@@ -65,12 +65,12 @@ fn write_outcome(
     out: &mut impl Write,
 ) -> io::Result<()> {
     match outcome {
-        Outcome::Rule(placed) => write_rule(placed, out),
+        Outcome::Rule(compiled) => write_rule(compiled, out),
         Outcome::UnknownDomain(domains) if domains.is_empty() => {
-            writeln!(out, "no rule: there are no rules at all")
+            writeln!(out, "no rule: no rules are declared")
         }
         Outcome::UnknownDomain(domains) => {
-            writeln!(out, "no rule: there is no domain '{domain}'; there are {}", domains.join(", "))
+            writeln!(out, "no rule: unknown domain '{domain}'; the domains are {}", domains.join(", "))
         }
         Outcome::NoEntries => writeln!(out, "no rule: a descriptor without entries matches nothing"),
         Outcome::NoMatch => {
@@ -81,7 +81,7 @@ fn write_outcome(
             if others.is_empty() {
                 return Ok(());
             }
-            writeln!(out, "there is instead:")?;
+            writeln!(out, "declared there:")?;
             for other in others {
                 writeln!(out, "  {other}")?;
             }
@@ -93,24 +93,24 @@ fn write_outcome(
         Outcome::TooManyEntries { depth, limited } => {
             write!(out, "no rule: the rules end at entry {depth} of {entries}")?;
             if *limited {
-                write!(out, "; the limit there is for descriptors that end there")?;
+                write!(out, "; the limit there applies to descriptors that end there")?;
             }
             writeln!(out)
         }
         Outcome::NoLimit { origin, below: false } => {
-            writeln!(out, "no limit: {} has no rate_limit, so what it matches passes freely", Place(origin))
+            writeln!(out, "no limit: {} has no rate_limit, so matching requests are admitted", Place(origin))
         }
         Outcome::NoLimit { origin, below: true } => writeln!(
             out,
-            "no limit: the {entries} entries end at {}, which has no rate_limit of its own; its rules want more entries",
+            "no limit: the {entries} entries end at {}, which has no rate_limit; its nested rules need more entries",
             Place(origin)
         ),
     }
 }
 
-fn write_rule(placed: &CompiledRule, out: &mut impl Write) -> io::Result<()> {
-    let rule = &placed.rule;
-    writeln!(out, "rule {}", placed.path)?;
+fn write_rule(compiled: &CompiledRule, out: &mut impl Write) -> io::Result<()> {
+    let rule = &compiled.rule;
+    writeln!(out, "rule {}", compiled.path)?;
     writeln!(out, "  declared at {}", Place(&rule.origin))?;
     match &rule.limit {
         Limit::Unlimited => writeln!(out, "  unlimited")?,
@@ -123,7 +123,7 @@ fn write_rule(placed: &CompiledRule, out: &mut impl Write) -> io::Result<()> {
                 writeln!(out, "{indent}{tier}")?;
             }
             if *over_limit_policy == OverLimitPolicy::Ignore {
-                writeln!(out, "  requests that are rejected do not count")?;
+                writeln!(out, "  rejected requests do not count")?;
             }
         }
     }

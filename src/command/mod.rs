@@ -1,4 +1,4 @@
-//! What the command line does besides serving.
+//! The commands besides `serve`.
 
 pub mod call;
 mod check;

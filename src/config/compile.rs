@@ -1,4 +1,4 @@
-//! From the tree of a document to the rules that it declares.
+//! Compiles the tree of a document to the rules that it declares.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -13,21 +13,21 @@ use super::{
 };
 use crate::limit::{self, Domain, Pattern, Rule, Values};
 
-/// What a file declares.
+/// The domain that a file declares.
 pub(super) struct Declared {
     pub(super) domain: Domain,
-    /// Where the domain is named.
+    /// The place of the domain's name.
     pub(super) at: Position,
 }
 
-/// Walks down a document.
+/// Walks the descriptors of a document.
 struct Walk<'r> {
     report: &'r mut FileReport,
-    /// The domain and the names of the descriptors that it is in.
-    way: Vec<String>,
+    /// The domain and the composite keys of the enclosing descriptors.
+    path: Vec<String>,
 }
 
-/// What `root` declares. None if it names no domain; what is wrong is reported.
+/// Compiles `root`, and reports all errors. Returns none if it names no domain.
 pub(super) fn compile(root: Option<&YamlNode>, report: &mut FileReport) -> Option<Declared> {
     let no_domain = "config file cannot have empty domain";
     let Some(root) = root.filter(|root| !root.is_null()) else {
@@ -40,7 +40,7 @@ pub(super) fn compile(root: Option<&YamlNode>, report: &mut FileReport) -> Optio
         report.error(root.at, no_domain);
     }
     let name = domain.map_or("", |domain| domain.value);
-    let mut walk = Walk { report, way: vec![name.to_owned()] };
+    let mut walk = Walk { report, path: vec![name.to_owned()] };
     let nodes = walk.descriptors(&fields);
     domain.map(|domain| Declared { domain: Domain { name: name.to_owned(), nodes }, at: domain.at })
 }
@@ -52,7 +52,7 @@ impl Walk<'_> {
         fields.maps("descriptors", self.report).filter_map(|node| self.descriptor(node)).collect()
     }
 
-    /// The node that `node` declares. None if it is not right, or not enabled.
+    /// Compiles the descriptor `node`. Returns none if it is invalid or disabled.
     fn descriptor(&mut self, node: &YamlNode) -> Option<limit::RuleNode> {
         let fields = Fields::new(node, Level::Descriptor, "a descriptor", self.report)?;
         let key = fields.text("key", self.report);
@@ -60,7 +60,7 @@ impl Walk<'_> {
             None if fields.get("key").is_some_and(|key| key.value.scalar().is_none()) => {}
             None => self.report.error(node.at, "descriptor has empty key"),
             Some(key) if key.value.contains('*') => {
-                self.report.warn(key.at, "a '*' in a key stands for itself; it is a wildcard in values only");
+                self.report.warn(key.at, "'*' in a key is literal; wildcards work in values only");
             }
             Some(_) => {}
         }
@@ -71,15 +71,15 @@ impl Walk<'_> {
         let rule = self.rule(&fields);
         let enabled = fields.flag_or("enabled", true, self.report);
         let value_to_metric = fields.flag("value_to_metric", self.report);
-        self.way.push(name);
+        self.path.push(name);
         let children = self.descriptors(&fields);
         if !enabled {
-            // nobody else looks at what is dropped here
-            duplicates::report(&self.way.join("."), &children, &mut |at, message| {
+            // the check of whole domains does not see what is dropped here
+            duplicates::report(&self.path.join("."), &children, &mut |at, message| {
                 self.report.error(Position { line: at.line, column: at.column }, message);
             });
         }
-        self.way.pop();
+        self.path.pop();
         let node = limit::RuleNode {
             key: key.to_owned(),
             values,
@@ -98,24 +98,24 @@ impl Walk<'_> {
             return value.map_or(Values::Any, |value| Values::One(Pattern::new(value.value)));
         };
         if fields.get("value").is_some() {
-            self.report.error(list.key_at, "a descriptor has either 'value' or 'values', not both");
+            self.report.error(list.key_at, "'value' and 'values' cannot be combined");
         }
         let mut patterns: Vec<Pattern> = Vec::new();
         let items = fields.list("values", self.report);
         if items.is_empty() && matches!(list.value.value, Value::List(_)) {
-            self.report.error(list.at, "'values' must not be empty; leave it out to match every value");
+            self.report.error(list.at, "'values' must not be empty; remove it to match every value");
         }
         let mut seen = HashSet::new();
         for item in items {
             match item.scalar().map(Scalar::text) {
                 None => {
                     let kind = item.kind();
-                    self.report.error(item.at, format!("'values' must be a list of texts, not of {kind}"));
+                    self.report.error(item.at, format!("'values' must be a list of texts, but has {kind}"));
                 }
                 Some("") => self.report.error(item.at, "a value in 'values' must not be empty"),
                 Some(text) if seen.insert(text) => patterns.push(Pattern::new(text)),
                 Some(text) => {
-                    self.report.error(item.at, format!("the value '{}' is there twice", brief(text)));
+                    self.report.error(item.at, format!("duplicate value '{}'", brief(text)));
                 }
             }
         }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::error::Place;
 use crate::limit::{Origin, Pattern, RuleNode, Values};
 
-/// Reports every descriptor of `nodes`, or below, that says again for which key and value it is. `path` is the way to
-/// them.
+/// Reports every descriptor of `nodes`, or below, whose key and value an earlier descriptor of its level has. `path` is the
+/// composite key of the level above.
 pub(super) fn report(path: &str, nodes: &[RuleNode], report: &mut impl FnMut(&Origin, String)) {
     let mut seen: HashMap<(&str, &str), &Origin> = HashMap::with_capacity(nodes.len());
     for node in nodes {
@@ -28,10 +28,10 @@ pub(super) fn report(path: &str, nodes: &[RuleNode], report: &mut impl FnMut(&Or
     }
 }
 
-/// The texts that `node` is found by; one that is empty for the key alone.
+/// Returns the values that `node` declares; an empty one stands for any value.
 fn texts(node: &RuleNode) -> impl Iterator<Item = &str> {
-    let alone = (node.values == Values::Any).then_some("");
-    alone.into_iter().chain(node.values.patterns().map(Pattern::text))
+    let any = (node.values == Values::Any).then_some("");
+    any.into_iter().chain(node.values.patterns().map(Pattern::text))
 }
 
 fn name(node: &RuleNode) -> String {

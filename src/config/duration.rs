@@ -1,15 +1,15 @@
-//! How the rule language writes a length of time.
+//! Reads the durations of rule files.
 
 use crate::limit::{Period, Unit};
 
-/// The longest period of a limit. Nobody waits longer, and counters are kept as long.
+/// The longest period of a limit: the longest a counter is kept and a retry can take.
 pub(super) const LONGEST: Period = Unit::Year.period();
 
-/// What to tell of a text that is no duration.
+/// Describes a valid duration, for messages about an invalid one.
 pub(crate) const RIGHT: &str =
     "write a whole number and ms, s, m, h or d, from 1ms to 365d, such as 500ms, 10s, 1m, 1h or 7d";
 
-/// The period that `text` writes; none if it is not of the grammar, zero, or longer than [`LONGEST`].
+/// Reads a period such as `10s`. Returns none if `text` has another form, is zero, or exceeds [`LONGEST`].
 pub(crate) fn parse(text: &str) -> Option<Period> {
     let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, suffix) = text.split_at(digits);

@@ -1,55 +1,56 @@
-//! What is wrong with a user's files, and where.
+//! Errors and warnings about rule files, with their places.
 
 use std::{fmt, sync::Arc};
 
 use super::yaml::Position;
 use crate::limit::Origin;
 
-/// Errors that are told of one file. A file that is no rule file at all has one on every line; nobody reads past the
-/// first few.
+/// The number of errors and of warnings that are reported for one file. A file that holds no rules has an error on every
+/// line, and the first few suffice.
 const MOST_ERRORS: usize = 100;
 
-/// Something that must be put right before the files are used.
+/// An error in a rule file, which keeps all files from being used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// Where. The line is 0 if it is about the file as a whole.
+    /// The place; line 0 stands for the whole file.
     pub at: Origin,
-    /// What is wrong, and what would be right: lower case, no full stop.
+    /// What is wrong and what is valid, in lower case, without a full stop.
     pub message: String,
 }
 
-/// Something that is allowed, but is hardly meant.
+/// Valid content of a rule file that is probably a mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigWarning {
-    /// Where. The line is 0 if it is about the file as a whole.
+    /// The place; line 0 stands for the whole file.
     pub at: Origin,
-    /// What is odd: lower case, no full stop.
+    /// The probable mistake, in lower case, without a full stop.
     pub message: String,
 }
 
-/// Everything that is wrong with a user's files. Prints one error a line.
+/// All errors and warnings of rejected rule files. Prints one error per line.
 #[derive(Clone, Debug)]
 pub struct ConfigErrors {
-    /// At least one, by file and place.
+    /// The errors, at least one, by file and place.
     pub errors: Vec<ConfigError>,
-    /// What is odd besides.
+    /// The warnings, by file and place.
     pub warnings: Vec<ConfigWarning>,
 }
 
-/// Collects what there is to say about files.
+/// Collects the errors and warnings of all files.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) errors: Vec<ConfigError>,
     pub(super) warnings: Vec<ConfigWarning>,
 }
 
-/// Collects what there is to say about one file.
+/// Collects the errors and warnings of one file.
 #[derive(Debug)]
 pub(super) struct FileReport {
     file: Arc<str>,
     report: Report,
-    untold: usize,
-    first_untold: Position,
+    /// The number of errors past the limit, and the place of the first.
+    omitted: usize,
+    first_omitted: Position,
 }
 
 // === impl ConfigError ===
@@ -72,7 +73,7 @@ impl fmt::Display for ConfigWarning {
     }
 }
 
-/// An origin, without the line where it is not known.
+/// Prints an origin; only the file if the line is 0.
 pub(crate) struct Place<'a>(pub(crate) &'a Origin);
 
 impl fmt::Display for Place<'_> {
@@ -109,7 +110,7 @@ impl Report {
         self.warnings.push(ConfigWarning { at, message });
     }
 
-    /// Adds what `more` has to say, in the order of places. What an alias repeats is said once.
+    /// Adds the findings of `more` in the order of their places. Findings that an alias repeats are added once.
     pub(super) fn add(&mut self, mut more: Self) {
         let place = |at: &Origin| (at.line, at.column);
         more.errors.sort_by_key(|error| place(&error.at));
@@ -120,8 +121,8 @@ impl Report {
         self.warnings.append(&mut more.warnings);
     }
 
-    /// What was said if it is all right; else what is wrong.
-    pub(super) fn verdict(self) -> Result<Vec<ConfigWarning>, ConfigErrors> {
+    /// Returns the warnings, or all findings if there is an error.
+    pub(super) fn finish(self) -> Result<Vec<ConfigWarning>, ConfigErrors> {
         if self.errors.is_empty() {
             Ok(self.warnings)
         } else {
@@ -134,10 +135,10 @@ impl Report {
 
 impl FileReport {
     pub(super) fn new(file: Arc<str>) -> Self {
-        Self { file, report: Report::default(), untold: 0, first_untold: Position::default() }
+        Self { file, report: Report::default(), omitted: 0, first_omitted: Position::default() }
     }
 
-    /// The origin of what stands at `at`.
+    /// Returns the origin of the position `at`.
     pub(super) fn origin(&self, at: Position) -> Origin {
         Origin { file: Arc::clone(&self.file), line: at.line, column: at.column }
     }
@@ -146,15 +147,15 @@ impl FileReport {
         self.error_with(at, || message.into());
     }
 
-    /// An error whose message is made only if it is told: for those of which a file may have millions.
+    /// Adds an error whose message is built only if it is reported, since a file may have millions of errors.
     pub(super) fn error_with(&mut self, at: Position, message: impl FnOnce() -> String) {
         if self.report.errors.len() < MOST_ERRORS {
             self.report.error(self.origin(at), message());
         } else {
-            if self.untold == 0 {
-                self.first_untold = at;
+            if self.omitted == 0 {
+                self.first_omitted = at;
             }
-            self.untold += 1;
+            self.omitted += 1;
         }
     }
 
@@ -164,13 +165,12 @@ impl FileReport {
         }
     }
 
-    /// Hands what was said to `report`.
+    /// Moves all findings to `report`.
     pub(super) fn finish(self, report: &mut Report) {
-        let first_untold = self.origin(self.first_untold);
+        let first_omitted = self.origin(self.first_omitted);
         report.add(self.report);
-        if self.untold > 0 {
-            report
-                .error(first_untold, format!("and {} more errors, of which this is the first", self.untold));
+        if self.omitted > 0 {
+            report.error(first_omitted, format!("and {} more errors, starting here", self.omitted));
         }
     }
 }

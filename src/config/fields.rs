@@ -1,4 +1,4 @@
-//! The entries of one mapping, by key and as the type that is wanted, with a good error where they are not.
+//! Typed access to the entries of one mapping, with an error for each value of another type.
 
 use std::rc::Rc;
 
@@ -10,19 +10,19 @@ use super::{
     yaml::{Position, Value, YamlNode},
 };
 
-/// A mapping whose keys are those of its level.
+/// The entries of a mapping of one level.
 pub(super) struct Fields<'n> {
     entries: &'n [(Rc<YamlNode>, Rc<YamlNode>)],
-    /// Where the mapping begins.
+    /// The start of the mapping.
     pub(super) at: Position,
 }
 
-/// A value that is there and is not null.
+/// A value that is present and not null.
 #[derive(Clone, Copy)]
 pub(super) struct Field<T> {
-    /// Where its key is.
+    /// The place of its key.
     pub(super) key_at: Position,
-    /// Where it is.
+    /// The place of the value.
     pub(super) at: Position,
     pub(super) value: T,
 }
@@ -30,7 +30,7 @@ pub(super) struct Field<T> {
 // === impl Fields ===
 
 impl<'n> Fields<'n> {
-    /// The entries of `node`, which is called `name`. Reports what is no mapping, and every key that is not right.
+    /// Reads the entries of `node`, named `name` in messages. Reports a node that is not a mapping, and every invalid key.
     pub(super) fn new(node: &'n YamlNode, level: Level, name: &str, report: &mut FileReport) -> Option<Self> {
         let Value::Map(entries) = &node.value else {
             let (right, kind) = (level.keys().join(", "), node.kind());
@@ -55,16 +55,16 @@ impl<'n> Fields<'n> {
         Some(Self { entries, at: node.at })
     }
 
-    /// The value of `key`; none if it is null.
+    /// Returns the value of `key`, or none if it is missing or null.
     pub(super) fn get(&self, key: &str) -> Option<Field<&'n YamlNode>> {
-        let is_it = |node: &YamlNode| {
+        let is_key = |node: &YamlNode| {
             node.scalar().is_some_and(|scalar| scalar.meaning() == Meaning::Text && scalar.text() == key)
         };
-        let (key, value) = self.entries.iter().find(|(node, _)| is_it(node))?;
+        let (key, value) = self.entries.iter().find(|(node, _)| is_key(node))?;
         (!value.is_null()).then_some(Field { key_at: key.at, at: value.at, value })
     }
 
-    /// The text of `key`, in which a number or a truth value is kept as it is spelled. None if it is empty.
+    /// Returns the text of `key`, or none if it is empty. A number or boolean is text as spelled.
     pub(super) fn text(&self, key: &str, report: &mut FileReport) -> Option<Field<&'n str>> {
         let field = self.get(key)?;
         let Some(scalar) = field.value.scalar() else {
@@ -74,12 +74,12 @@ impl<'n> Fields<'n> {
         (!scalar.text().is_empty()).then(|| field.with(scalar.text()))
     }
 
-    /// Whether `key` is true; not if it is not there.
+    /// Returns whether `key` is true; false if it is missing.
     pub(super) fn flag(&self, key: &str, report: &mut FileReport) -> bool {
         self.flag_or(key, false, report)
     }
 
-    /// Whether `key` is true; `absent` if it is not there.
+    /// Returns whether `key` is true; `absent` if it is missing.
     pub(super) fn flag_or(&self, key: &str, absent: bool, report: &mut FileReport) -> bool {
         let Some(field) = self.get(key) else {
             return absent;
@@ -91,7 +91,7 @@ impl<'n> Fields<'n> {
         absent
     }
 
-    /// The number of `key`, which must be at least `least`.
+    /// Returns the number of `key`, which must be at least `least`.
     pub(super) fn count(&self, key: &str, least: u32, report: &mut FileReport) -> Option<Field<u32>> {
         let field = self.get(key)?;
         let scalar = field.value.scalar();
@@ -110,12 +110,12 @@ impl<'n> Fields<'n> {
             && scalar.written().bytes().all(|b| b.is_ascii_digit())
         {
             let written = scalar.brief();
-            report.warn(field.at, format!("'{written}' begins with 0, so YAML reads it as octal: {count}"));
+            report.warn(field.at, format!("'{written}' starts with 0, so YAML reads it as octal: {count}"));
         }
         Some(field.with(count))
     }
 
-    /// The elements of the list `key`.
+    /// Returns the elements of the list `key`.
     pub(super) fn list(&self, key: &str, report: &mut FileReport) -> &'n [Rc<YamlNode>] {
         let Some(field) = self.get(key) else {
             return &[];
@@ -127,7 +127,7 @@ impl<'n> Fields<'n> {
         items
     }
 
-    /// The elements of the list `key` that are mappings, as they must all be. Reports the others.
+    /// Returns the elements of the list `key` that are mappings, and reports every other element.
     pub(super) fn maps(
         &self,
         key: &str,

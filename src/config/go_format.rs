@@ -5,12 +5,12 @@ use super::{
     yaml::{Value, YamlNode},
 };
 
-/// A value as the reference's messages show it, cut short.
+/// Formats `node` for a message, cut short.
 pub(super) fn as_go_prints(node: &YamlNode) -> String {
     brief(&printed(node, 0)).into_owned()
 }
 
-/// As Go's `%v` prints `node`, which is `depth` levels within what is asked for. What would be cut off is left out: an
+/// Formats `node`, which is `depth` levels below the formatted value. Parts that would be cut off are omitted, since an
 /// alias may stand for millions of values.
 fn printed(node: &YamlNode, depth: usize) -> String {
     const DEEPEST: usize = 3;
@@ -37,7 +37,7 @@ fn printed(node: &YamlNode, depth: usize) -> String {
     }
 }
 
-/// A float as Go's `%v` prints it: the shortest text that reads back, with an exponent where it is far from 1.
+/// Formats a float: the shortest text that parses back to it, with an exponent if it is far from 1.
 pub(super) fn float_as_go_prints(number: f64) -> String {
     if number.is_nan() {
         return "NaN".to_owned();

@@ -1,22 +1,22 @@
-//! What cannot be seen in one descriptor alone: duplicates, which are errors, and rules that are hardly meant so.
+//! Warns of rules that are valid and have no effect: unreachable descriptors, and names that replace nothing.
 
 use std::collections::{HashMap, HashSet};
 
 use super::error::{Place, Report};
 use crate::limit::{Domain, Pattern, Rule, RuleNode, Values};
 
-/// Wildcards of one key at one level that are compared with one another. The time grows with the square; past this,
-/// nobody is told of a wildcard that comes too late.
+/// The number of wildcards of one key and level that are compared with one another. The time grows with the square of the
+/// number, so later wildcards go without a warning.
 const MOST_COMPARED: usize = 1_000;
 
-/// Warns of what is allowed in `domain` but is hardly meant.
+/// Warns of every rule of `domain` that has no effect.
 pub(super) fn warn(domain: &Domain, report: &mut Report) {
     let mut names = HashSet::new();
     each_rule(&domain.nodes, &mut |rule| names.extend(rule.name.as_deref()));
     each_rule(&domain.nodes, &mut |rule| {
         for name in rule.replaces.iter().filter(|name| !names.contains(&***name)) {
             let domain = &domain.name;
-            let message = format!("it replaces '{name}', but no rule in the domain '{domain}' has that name");
+            let message = format!("replaces '{name}', but no rule in domain '{domain}' has that name");
             report.warn(rule.origin.clone(), message);
         }
     });
@@ -30,9 +30,9 @@ fn each_rule<'n>(nodes: &'n [RuleNode], look: &mut impl FnMut(&'n Rule)) {
     }
 }
 
-/// Warns of descriptors whose every value an earlier wildcard of the level takes.
+/// Warns of descriptors whose values all match a wildcard that is tried earlier at the same level.
 fn unreachable(nodes: &[RuleNode], report: &mut Report) {
-    // by key, each with the node that it is of
+    // by key, each with its node
     let mut wildcards: HashMap<&str, Vec<(&Pattern, &RuleNode)>> = HashMap::new();
     for node in nodes {
         let of_key = wildcards.entry(&node.key).or_default();
@@ -40,13 +40,13 @@ fn unreachable(nodes: &[RuleNode], report: &mut Report) {
     }
     for node in nodes {
         let wildcards = &wildcards[node.key.as_str()];
-        if let Some((pattern, taker)) = taker(node, wildcards) {
+        if let Some((pattern, earlier)) = shadowing(node, wildcards) {
             report.warn(
                 node.origin.clone(),
                 format!(
-                    "this can never match: '{}' at {} comes first and takes every value that it takes",
+                    "this descriptor never matches: '{}' at {} is tried first and matches all of its values",
                     pattern.text(),
-                    Place(&taker.origin)
+                    Place(&earlier.origin)
                 ),
             );
         }
@@ -54,34 +54,35 @@ fn unreachable(nodes: &[RuleNode], report: &mut Report) {
     }
 }
 
-/// The wildcard that takes the last of `node`'s values, if wildcards that are tried earlier take them all.
-fn taker<'n>(
+/// Returns the wildcard that matches the last of `node`'s values, if wildcards that are tried earlier match all of them.
+fn shadowing<'n>(
     node: &RuleNode,
     wildcards: &[(&'n Pattern, &'n RuleNode)],
 ) -> Option<(&'n Pattern, &'n RuleNode)> {
     let compared = &wildcards[..wildcards.len().min(MOST_COMPARED)];
     if node.values == Values::Any {
-        // every wildcard is tried before the key alone, wherever it is declared
-        return first_to_take("\0", compared);
+        // every wildcard is tried before a descriptor without a value, wherever it is declared
+        return first_to_cover("\0", compared);
     }
-    // a literal is always found first
+    // a literal is matched before every wildcard
     if !node.values.patterns().all(Pattern::is_wildcard) {
         return None;
     }
     let own = compared.iter().position(|(_, other)| std::ptr::eq(*other, node))?;
-    let takers: Option<Vec<_>> = node
+    let covering: Option<Vec<_>> = node
         .values
         .patterns()
-        .map(|p| first_to_take(&p.text().replace('*', "\0"), &compared[..own]))
+        .map(|p| first_to_cover(&p.text().replace('*', "\0"), &compared[..own]))
         .collect();
-    takers?.pop()
+    covering?.pop()
 }
 
-/// The first of `wildcards` that takes every value that a pattern takes, which is given with its stars replaced by NUL.
+/// Returns the first of `wildcards` that matches every value of a pattern. `sample` is that pattern with each star replaced
+/// by NUL.
 ///
-/// A wildcard does exactly if it takes that text: only its own stars can have taken the NUL, which nobody has in a
-/// value, and they take anything in its place.
-fn first_to_take<'n>(
+/// A wildcard matches all of the pattern's values exactly if it matches `sample`: values hold no NUL, so only a star of
+/// the wildcard can have matched one, and a star matches any other text in its place.
+fn first_to_cover<'n>(
     sample: &str,
     wildcards: &[(&'n Pattern, &'n RuleNode)],
 ) -> Option<(&'n Pattern, &'n RuleNode)> {
@@ -91,10 +92,11 @@ fn first_to_take<'n>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::Origin;
 
     #[test]
-    fn a_wildcard_takes_what_a_narrower_one_takes() {
-        for (wildcard, other, takes) in [
+    fn a_wildcard_shadows_narrower_later_ones() {
+        for (wildcard, other, shadows) in [
             ("/api/*", "/api/v1/*", true),
             ("/api/v1/*", "/api/*", false),
             ("*", "*.pdf", true),
@@ -115,7 +117,7 @@ mod tests {
             };
             let mut report = Report::default();
             unreachable(&[node(wildcard), node(other)], &mut report);
-            assert_eq!(report.warnings.len(), usize::from(takes), "{wildcard} {other}");
+            assert_eq!(report.warnings.len(), usize::from(shadows), "{wildcard} {other}");
         }
     }
 }

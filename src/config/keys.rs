@@ -1,4 +1,4 @@
-//! Which keys there are at each level, and which one a user may have meant.
+//! The valid keys of each level, and suggestions for an unknown key.
 
 use super::scalar::brief;
 
@@ -17,7 +17,7 @@ pub(super) enum Level {
 impl Level {
     const ALL: [Self; 5] = [Self::Root, Self::Descriptor, Self::RateLimit, Self::Tier, Self::Replaces];
 
-    /// The keys that are right here.
+    /// Returns the valid keys of this level.
     pub(super) fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Root => &["domain", "descriptors"],
@@ -68,7 +68,7 @@ impl Level {
         }
     }
 
-    /// Where its keys stand, in a sentence.
+    /// Describes the place of its keys.
     fn place(self) -> &'static str {
         match self {
             Self::Root => "at the top of a file",
@@ -79,7 +79,7 @@ impl Level {
         }
     }
 
-    /// What to tell of a key that is not right here. Begins with the reference's words.
+    /// Returns the message about an unknown `key`, which begins with envoyproxy/ratelimit's words.
     pub(super) fn unknown(self, key: &str) -> String {
         let right = self.keys().join(", ");
         let elsewhere = Self::ALL.into_iter().find(|level| level.keys().contains(&key));
@@ -88,10 +88,10 @@ impl Level {
             (None, Some(meant)) => format!("did you mean '{meant}'? "),
             (None, None) => String::new(),
         };
-        format!("config error, unknown key '{}': {hint}{} there are {right}", brief(key), self.place())
+        format!("config error, unknown key '{}': {hint}valid keys {} are {right}", brief(key), self.place())
     }
 
-    /// The right key that is spelled most like `key`, if one is alike enough.
+    /// Returns the valid key with the smallest edit distance to `key`, if at most a third of its letters differ.
     fn nearest(self, key: &str) -> Option<&'static str> {
         if key.len() > 32 {
             return None;
@@ -105,7 +105,7 @@ impl Level {
     }
 }
 
-/// The least number of characters to insert, delete or replace to make `b` of `a` (Levenshtein).
+/// Returns the least number of characters to insert, delete or replace to turn `a` into `b` (Levenshtein distance).
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_pen_is_understood() {
+    fn a_misspelled_key_gets_a_suggestion() {
         for (level, key, meant) in [
             (Level::Descriptor, "ratelimit", Some("rate_limit")),
             (Level::Descriptor, "Descriptors", Some("descriptors")),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_at_a_wrong_level_is_sent_to_the_right_one() {
+    fn a_key_at_a_wrong_level_is_reported_with_its_level() {
         let message = Level::Descriptor.unknown("unit");
         assert!(
             message.starts_with("config error, unknown key 'unit': it belongs under 'rate_limit'"),

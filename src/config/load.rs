@@ -1,4 +1,4 @@
-//! Reads a directory of rule files: all of them are right, or none is used.
+//! Reads a directory of rule files. One invalid file rejects all of them.
 
 use std::{
     collections::HashMap,
@@ -18,48 +18,50 @@ use super::{
 };
 use crate::limit::{Domain, Origin};
 
-/// The most bytes that a file may have, some 150,000 rules: a mistaken mount must not fill the memory.
+/// The maximum size of a file in bytes, about 150,000 rules: a wrong mount must not fill the memory.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// What begins every message about a file that is no rule file.
+/// Begins every message about a file that cannot be read or parsed.
 const UNREADABLE: &str = "error loading config file";
 
-/// How a directory is read.
+/// Configures how a directory is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// `MERGE_DOMAIN_CONFIG`: several files may declare descriptors of one domain, in the order of their paths.
+    /// `MERGE_DOMAIN_CONFIG`: merges the descriptors of files with the same domain, in the order of their paths.
     pub merge_domains: bool,
-    /// `RUNTIME_IGNOREDOTFILES`: files and directories whose names begin with a dot are left alone.
+    /// `RUNTIME_IGNOREDOTFILES`: ignores files and directories whose names begin with a dot.
     pub ignore_dotfiles: bool,
 }
 
-/// Rules that were read.
+/// Rules that were loaded.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// By the path of the first file that declares them.
+    /// The domains, in the order of the first file that declares each.
     pub domains: Vec<Domain>,
-    /// What is allowed but hardly meant, by file and place.
+    /// Valid content that is probably a mistake, by file and place.
     pub warnings: Vec<ConfigWarning>,
-    /// How many files there were.
+    /// The number of files that were read.
     pub files: usize,
 }
 
-/// Reads every file below `dir`, in the order of paths. No files are no rules, with a warning.
+/// Reads every file below `dir`, in the order of paths. A directory without files gives no rules and a warning.
 ///
-/// Blocks on the file system, and on as much parsing as there are rules.
+/// Blocks on file access and on parsing, which takes seconds for large files.
 ///
 /// # Errors
 ///
-/// All that is wrong, in all files: one that is not right keeps the others from being used too.
+/// All errors of all files.
 pub fn load(dir: &Path, options: &Options) -> Result<Loaded, ConfigErrors> {
     let mut reading = Reading::new(*options);
     let listing = files::list(dir, options.ignore_dotfiles);
     for (path, error) in listing.failures {
-        let what = if path == dir { "cannot read the folder of rules" } else { "cannot read" };
+        let what = if path == dir { "cannot read the rules directory" } else { "cannot read" };
         reading.report.error(whole_file(&name(&path)), format!("{UNREADABLE}: {what}: {error}"));
     }
     if listing.files.is_empty() && reading.report.errors.is_empty() {
-        reading.report.warn(whole_file(&name(dir)), "there are no files in this folder, so no rules".into());
+        reading
+            .report
+            .warn(whole_file(&name(dir)), "the directory has no files, so there are no rules".into());
     }
     let files = listing.files.len();
     for file in listing.files {
@@ -68,11 +70,11 @@ pub fn load(dir: &Path, options: &Options) -> Result<Loaded, ConfigErrors> {
     reading.finish(files)
 }
 
-/// Reads one document, which messages call `file`.
+/// Reads one document, named `file` in messages.
 ///
 /// # Errors
 ///
-/// All that is wrong.
+/// All errors of the document.
 pub fn parse(file: &str, text: &str) -> Result<Loaded, ConfigErrors> {
     let mut reading = Reading::new(Options::default());
     let mut report = FileReport::new(file.into());
@@ -81,12 +83,12 @@ pub fn parse(file: &str, text: &str) -> Result<Loaded, ConfigErrors> {
     reading.finish(1)
 }
 
-/// What was read so far.
+/// The state of a load: what was read so far.
 struct Reading {
     options: Options,
     report: Report,
     domains: Vec<Domain>,
-    /// By name: its index, and where it is named first.
+    /// By domain name: its index in `domains`, and where it is declared first.
     places: HashMap<String, (usize, Origin)>,
 }
 
@@ -105,7 +107,7 @@ impl Reading {
                 Ok(text) => self.document(text, &mut report),
                 Err(error) => {
                     let at = end_of(&bytes[..error.valid_up_to()]);
-                    report.error(at, format!("{UNREADABLE}: this is not UTF-8, as YAML must be"));
+                    report.error(at, format!("{UNREADABLE}: the file is not valid UTF-8"));
                 }
             },
         }
@@ -118,7 +120,7 @@ impl Reading {
         for fault in document.faults {
             report.error(fault.at, format!("{UNREADABLE}: {}", fault.message));
         }
-        // without a root, whatever else is missing is missing because of the fault
+        // a fault without a root has ended the parsing: compiling nothing would report a missing domain besides
         if (!faulty || document.root.is_some())
             && let Some(declared) = compile(document.root.as_deref(), report)
         {
@@ -140,7 +142,7 @@ impl Reading {
                 at,
                 format!(
                     "duplicate domain '{name}' in config file; the first is at {first} \
-                     (MERGE_DOMAIN_CONFIG=true puts them together)"
+                     (MERGE_DOMAIN_CONFIG=true merges them)"
                 ),
             );
         }
@@ -157,7 +159,7 @@ impl Reading {
         let place = |at: &Origin| (Arc::clone(&at.file), at.line, at.column);
         self.report.errors.sort_by_cached_key(|error| place(&error.at));
         self.report.warnings.sort_by_cached_key(|warning| place(&warning.at));
-        self.report.verdict().map(|warnings| Loaded { domains: self.domains, warnings, files })
+        self.report.finish().map(|warnings| Loaded { domains: self.domains, warnings, files })
     }
 }
 
@@ -169,8 +171,8 @@ fn whole_file(name: &Arc<str>) -> Origin {
     Origin { file: Arc::clone(name), line: 0, column: 0 }
 }
 
-/// The content of the file `path`, if it is not too large. What it says of its size is not relied on, but saves the
-/// reading.
+/// Reads the file `path`, up to the maximum size. The size in its metadata may be wrong, and serves to reject a large file
+/// without reading it.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let size = file.metadata()?.len();
@@ -180,13 +182,13 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     }
     let size = size.max(bytes.len() as u64);
     if size > MAX_FILE_BYTES {
-        let message = format!("it has {size} bytes, more than the {MAX_FILE_BYTES} that a file may have");
+        let message = format!("the file has {size} bytes; the maximum is {MAX_FILE_BYTES}");
         return Err(io::Error::other(message));
     }
     Ok(bytes)
 }
 
-/// The position behind `text`, which is UTF-8.
+/// Returns the position after `text`, which is valid UTF-8.
 fn end_of(text: &[u8]) -> Position {
     let lines: Vec<&[u8]> = text.split(|b| *b == b'\n').collect();
     let characters = lines.last().map_or(0, |line| String::from_utf8_lossy(line).chars().count());

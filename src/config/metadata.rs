@@ -1,4 +1,4 @@
-//! A rule's metadata: free-form, but it must fit into protobuf's `Struct`.
+//! Reads a rule's metadata, which is free-form but must fit into protobuf's `Struct`.
 
 use serde_json::{Number, Value as Json};
 
@@ -10,13 +10,13 @@ use super::{
 };
 use crate::limit::Metadata;
 
-/// Why a value does not fit.
+/// A value that does not fit into a `Struct`, and why.
 struct Misfit {
     at: Position,
     why: &'static str,
 }
 
-/// The metadata that `node` writes; none if it is empty. Reports what does not fit.
+/// Reads the metadata of `node`. Returns none if it is empty, and reports values that do not fit.
 pub(super) fn read(node: &YamlNode, report: &mut FileReport) -> Option<Metadata> {
     let Value::Map(entries) = &node.value else {
         let kind = node.kind();
@@ -26,7 +26,7 @@ pub(super) fn read(node: &YamlNode, report: &mut FileReport) -> Option<Metadata>
     let mut metadata = Metadata::new();
     for (key, value) in entries {
         let read = match key.scalar() {
-            // the reference decodes the keys of the first level as text, and prints those of the others
+            // envoyproxy/ratelimit decodes keys of the first level as text, and prints those below
             Some(scalar) => json(value).map(|value| (scalar.text().to_owned(), value)),
             None => Err(misfit_key(key)),
         };
@@ -41,7 +41,7 @@ pub(super) fn read(node: &YamlNode, report: &mut FileReport) -> Option<Metadata>
 }
 
 fn misfit_key(key: &YamlNode) -> Misfit {
-    Misfit { at: key.at, why: "a key must be a text, a number, true or false" }
+    Misfit { at: key.at, why: "a key must be text, a number, true or false" }
 }
 
 fn json(node: &YamlNode) -> Result<Json, Misfit> {
@@ -58,7 +58,7 @@ fn json(node: &YamlNode) -> Result<Json, Misfit> {
     }
 }
 
-/// A scalar key as Go's `%v` prints it.
+/// Formats a scalar key as Go's `%v` does.
 fn whole_key(key: &YamlNode) -> String {
     match key.scalar() {
         Some(scalar) if scalar.meaning() == Meaning::Text => scalar.text().to_owned(),
@@ -86,6 +86,6 @@ fn scalar_json(scalar: &Scalar, at: Position) -> Result<Json, Misfit> {
 }
 
 fn finite(number: f64, at: Position) -> Result<Json, Misfit> {
-    let why = "a number must be finite, for JSON has no other";
+    let why = "a number must be finite, since JSON has no other";
     Number::from_f64(number).map(Json::Number).ok_or(Misfit { at, why })
 }

@@ -1,4 +1,4 @@
-//! What a `rate_limit` says: one limit, several as tiers, or none.
+//! Reads a `rate_limit`: one limit, several tiers, or unlimited.
 
 use super::{
     duration,
@@ -12,10 +12,10 @@ use super::{
 };
 use crate::limit::{Coordination, Limit, OnStoreFailure, OverLimitPolicy, RuleCoordination, Tier, Unit};
 
-/// The keys that say how instances count together.
+/// The keys that set the coordination between instances.
 const COORDINATION: [&str; 3] = ["coordination", "sync_interval", "on_store_failure"];
 
-/// A `rate_limit`.
+/// A `rate_limit` that was read.
 pub(super) struct RateLimit {
     pub(super) limit: Limit,
     pub(super) coordination: RuleCoordination,
@@ -23,7 +23,7 @@ pub(super) struct RateLimit {
     pub(super) replaces: Vec<Box<str>>,
 }
 
-/// Reads `node`, whose key is at `key_at`. None if it is not right, which is reported.
+/// Reads `node`, whose key is at `key_at`. Returns none, and reports why, if it is invalid.
 pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -> Option<RateLimit> {
     let fields = Fields::new(node, Level::RateLimit, "'rate_limit'", report)?;
     let name = fields.text("name", report);
@@ -36,7 +36,7 @@ pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -
     } else {
         tier::read(&fields, key_at, None, report).map(|read| Limit::Tiers {
             tiers: [read.tier].into(),
-            // whoever writes as the reference does expects its counting
+            // a limit in the spelling of envoyproxy/ratelimit is counted as there
             over_limit_policy: if read.is_reference {
                 OverLimitPolicy::Count
             } else {
@@ -44,19 +44,19 @@ pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -
             },
         })
     };
-    let coordination = coordinating(&fields, report);
+    let coordination = coordination(&fields, report);
     Some(RateLimit { limit: limit?, coordination, name: name.map(|name| name.value.into()), replaces })
 }
 
-/// `coordination`, `sync_interval` and `on_store_failure`.
-fn coordinating(fields: &Fields<'_>, report: &mut FileReport) -> RuleCoordination {
-    let way = fields.text("coordination", report).and_then(|field| {
-        let way = Coordination::parse(field.value);
-        if way.is_none() {
+/// Reads `coordination`, `sync_interval` and `on_store_failure`.
+fn coordination(fields: &Fields<'_>, report: &mut FileReport) -> RuleCoordination {
+    let mode = fields.text("coordination", report).and_then(|field| {
+        let mode = Coordination::parse(field.value);
+        if mode.is_none() {
             let right = "write local, interval, lease or strict";
             report.error(field.at, format!("unknown coordination '{}'; {right}", brief(field.value)));
         }
-        way
+        mode
     });
     let on_store_failure = fields.text("on_store_failure", report).and_then(|field| {
         let failure = OnStoreFailure::parse(field.value);
@@ -70,53 +70,56 @@ fn coordinating(fields: &Fields<'_>, report: &mut FileReport) -> RuleCoordinatio
     let sync_interval = interval.and_then(|field| {
         let interval = duration::parse(field.value);
         if interval.is_none() {
-            report.error(field.at, format!("'{}' is no interval; {}", brief(field.value), duration::RIGHT));
+            report.error(field.at, format!("invalid interval '{}'; {}", brief(field.value), duration::RIGHT));
         }
         interval
     });
-    if let (Some(field), Some(way)) = (interval, way)
-        && way != Coordination::Interval
+    if let (Some(field), Some(mode)) = (interval, mode)
+        && mode != Coordination::Interval
     {
-        report
-            .warn(field.key_at, format!("'sync_interval' means nothing with 'coordination: {}'", way.name()));
+        report.warn(
+            field.key_at,
+            format!("'sync_interval' has no effect with 'coordination: {}'", mode.name()),
+        );
     }
-    RuleCoordination { mode: way, sync_interval, on_store_failure }
+    RuleCoordination { mode, sync_interval, on_store_failure }
 }
 
-/// `tiers`, and the `algorithm` for those that name none.
+/// Reads `tiers`, and the `algorithm` for tiers that name none.
 fn tiers(fields: &Fields<'_>, report: &mut FileReport) -> Option<Limit> {
     for key in REFERENCE.into_iter().chain(OURS).chain(BUCKET) {
         if let Some(field) = fields.get(key) {
-            report.error(
-                field.key_at,
-                format!("'{key}' cannot stand beside 'tiers'; write it in one of the tiers"),
-            );
+            report
+                .error(field.key_at, format!("'{key}' cannot be combined with 'tiers'; move it into a tier"));
         }
     }
     let inherited = tier::kind(fields, report);
     let list = fields.get("tiers")?;
     let mut tiers: Vec<(Tier, Position)> = Vec::new();
-    let mut all_right = true;
+    let mut all_valid = true;
     for node in fields.maps("tiers", report) {
         let read = Fields::new(node, Level::Tier, "a tier", report)
             .and_then(|fields| tier::read(&fields, node.at, inherited, report));
         match read {
             Some(read) => tiers.push((read.tier, node.at)),
-            None => all_right = false,
+            None => all_valid = false,
         }
     }
     if matches!(&list.value.value, Value::List(items) if items.is_empty()) {
-        report.error(list.at, "'tiers' needs at least one, such as '- { requests: 100, per: 1m }'");
+        report.error(
+            list.at,
+            "'tiers' must not be empty; write at least one tier, such as '- { requests: 100, per: 1m }'",
+        );
     }
     if tiers.is_empty() {
         return None;
     }
     redundant_tiers::check(&tiers, report);
     let tiers = tiers.into_iter().map(|(tier, _)| tier).collect();
-    all_right.then_some(Limit::Tiers { tiers, over_limit_policy: OverLimitPolicy::Ignore })
+    all_valid.then_some(Limit::Tiers { tiers, over_limit_policy: OverLimitPolicy::Ignore })
 }
 
-/// Reports what makes no sense beside `unlimited: true`.
+/// Reports the keys that cannot be combined with `unlimited: true`.
 fn check_unlimited(fields: &Fields<'_>, report: &mut FileReport) {
     for key in
         REFERENCE.into_iter().chain(OURS).chain(BUCKET).chain(["algorithm", "tiers"]).chain(COORDINATION)
@@ -129,9 +132,9 @@ fn check_unlimited(fields: &Fields<'_>, report: &mut FileReport) {
             "unit" if Unit::parse(text).is_some() => {
                 report.error(field.at, "should not specify rate limit unit when unlimited");
             }
-            // the reference takes these, and so the files that have them
+            // a warning only, since envoyproxy/ratelimit accepts these
             "unit" | "requests_per_unit" => {
-                report.warn(field.key_at, format!("'{key}' means nothing beside 'unlimited: true'"));
+                report.warn(field.key_at, format!("'{key}' has no effect with 'unlimited: true'"));
             }
             _ => report.error(field.key_at, format!("should not specify '{key}' when unlimited")),
         }

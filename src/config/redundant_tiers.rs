@@ -1,10 +1,10 @@
-//! Tiers that say nothing beside the others.
+//! Finds tiers that have no effect beside the other tiers of their rule.
 
 use super::{error::FileReport, yaml::Position};
 use crate::limit::{Algorithm, Bucket, Refill, Tier};
 
-/// Reports, of the tiers of one rule, those that have the same counter as another, which is an error, and warns of those
-/// that can never refuse what another admits.
+/// Checks the tiers of one rule: reports an error for a tier that shares its counter with an earlier one, and warns of a
+/// tier that never rejects what another admits.
 pub(super) fn check(tiers: &[(Tier, Position)], report: &mut FileReport) {
     for (i, (tier, at)) in tiers.iter().enumerate() {
         let same = |other: &Tier| {
@@ -15,8 +15,8 @@ pub(super) fn check(tiers: &[(Tier, Position)], report: &mut FileReport) {
             report.error(
                 *at,
                 format!(
-                    "two tiers of this rule have the same algorithm and the period {}; keep the stricter one, or write \
-                     one for another period",
+                    "another tier of this rule has the same algorithm and period {}; keep the stricter one, or change \
+                     a period",
                     tier.period
                 ),
             );
@@ -26,24 +26,25 @@ pub(super) fn check(tiers: &[(Tier, Position)], report: &mut FileReport) {
             .find(|(j, (other, _))| i != *j && is_stricter(other, tier))
             .map(|(_, tier)| tier)
         {
-            report.warn(*at, format!("this tier never refuses anything: '{stricter}' is always stricter"));
+            report.warn(*at, format!("this tier never rejects a request: '{stricter}' is always stricter"));
         }
     }
 }
 
-/// Whether everything that `a` admits is within what `b` allows, whatever the traffic. May say no where it is so.
+/// Returns whether `b` allows everything that `a` admits, for any traffic. May return false for a tier that is stricter.
 fn is_stricter(a: &Tier, b: &Tier) -> bool {
     let (b_requests, b_period) = (u128::from(b.requests), u128::from(b.period.as_nanos()));
     match b.algorithm {
         Algorithm::FixedWindow => most_in(a, b_period, true) <= b_requests,
         Algorithm::SlidingWindow => most_in(a, b_period, false) <= b_requests,
-        // it never runs dry if nothing flows out faster than in, and the greatest burst fits into it; steps come late
+        // a bucket stays above zero if `a` admits no more than its refill and the largest burst of `a` fits into it; a
+        // refill in steps may come too late for that
         Algorithm::TokenBucket(bucket) => {
             let burst = match a.algorithm {
                 Algorithm::TokenBucket(a) if a.refill == Refill::Continuous => a.burst.into(),
                 Algorithm::TokenBucket(Bucket { burst, .. }) => u128::from(burst) + u128::from(a.requests),
                 Algorithm::SlidingWindow => a.requests.into(),
-                // one window's end and the next one's beginning
+                // the end of one window and the start of the next
                 Algorithm::FixedWindow => 2 * u128::from(a.requests),
             };
             let slower = u128::from(a.requests) * b_period <= b_requests * u128::from(a.period.as_nanos());
@@ -52,8 +53,8 @@ fn is_stricter(a: &Tier, b: &Tier) -> bool {
     }
 }
 
-/// The most hits that `tier` admits in any interval of `nanos` nanoseconds; if `aligned`, in any that begins at a multiple
-/// of its length.
+/// Returns the most hits that `tier` admits in any interval of `nanos` nanoseconds; if `aligned`, in any that begins at a
+/// multiple of its length.
 fn most_in(tier: &Tier, nanos: u128, aligned: bool) -> u128 {
     let (requests, period) = (u128::from(tier.requests), u128::from(tier.period.as_nanos()));
     match tier.algorithm {
@@ -61,7 +62,7 @@ fn most_in(tier: &Tier, nanos: u128, aligned: bool) -> u128 {
             let windows = match aligned {
                 true if nanos.is_multiple_of(period) => nanos / period,
                 true if period.is_multiple_of(nanos) => 1,
-                // it begins and ends in the middle of one
+                // the interval begins and ends inside a window
                 _ => nanos.div_ceil(period) + 1,
             };
             windows * requests
@@ -90,19 +91,19 @@ mod tests {
     }
 
     #[test]
-    fn a_tier_is_stricter_only_where_no_traffic_can_pass_it_and_not_the_other() {
+    fn a_tier_is_stricter_only_if_the_other_admits_all_its_traffic() {
         let (fixed, sliding) = (Algorithm::FixedWindow, Algorithm::SlidingWindow);
         for (a, b, stricter) in [
             // ten a second are at most 600 a minute
             (tier(10, 1, fixed), tier(600, 60, fixed), true),
             (tier(10, 1, fixed), tier(599, 60, fixed), false),
-            // the long one may be the stricter one
+            // the longer period may be the stricter tier
             (tier(10, 60, fixed), tier(10, 1, fixed), true),
             (tier(10, 60, fixed), tier(9, 1, fixed), false),
-            // windows that are not aligned to each other
+            // windows that are not aligned with each other
             (tier(10, 7, fixed), tier(20, 10, fixed), false),
             (tier(10, 7, fixed), tier(30, 10, fixed), true),
-            // a sliding minute sees the ends of two fixed ones
+            // a sliding minute overlaps two fixed ones
             (tier(10, 60, fixed), tier(10, 60, sliding), false),
             (tier(10, 60, fixed), tier(20, 60, sliding), true),
             (tier(10, 60, sliding), tier(10, 60, fixed), true),

@@ -1,19 +1,19 @@
-//! What a scalar means: YAML 1.1 as the reference's parser reads it, with every spelling kept.
+//! Scalars of YAML 1.1, typed as envoyproxy/ratelimit's parser does, with their spelling kept.
 
 use std::borrow::Cow;
 
-/// Characters of a user's text that a message repeats.
+/// The number of characters of a user's text that a message quotes.
 const BRIEF: usize = 80;
 
 /// A scalar, as written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Scalar {
     text: Box<str>,
-    /// Its text says what type it is; otherwise it is text, for it is quoted, a block, or tagged so.
+    /// Whether its spelling decides its type. A scalar that is quoted, a block or tagged as text is text.
     plain: bool,
 }
 
-/// What a scalar means.
+/// The type of a scalar, with its value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Meaning {
     Null,
@@ -28,17 +28,17 @@ impl Scalar {
         Self { text: text.into(), plain }
     }
 
-    /// What it is where text is wanted: as written, but nothing if it is null.
+    /// Returns its text as written; empty if it is null.
     pub(super) fn text(&self) -> &str {
         if self.is_null() { "" } else { &self.text }
     }
 
-    /// The characters that are written.
+    /// Returns the characters as written, also those of a null.
     pub(super) fn written(&self) -> &str {
         &self.text
     }
 
-    /// The start of what is written, for messages.
+    /// Returns the start of the text, for messages.
     pub(super) fn brief(&self) -> Cow<'_, str> {
         brief(&self.text)
     }
@@ -47,12 +47,12 @@ impl Scalar {
         self.plain && matches!(&*self.text, "" | "~" | "null" | "Null" | "NULL")
     }
 
-    /// Whether it is the key that merges another mapping in.
+    /// Returns whether it is the merge key `<<`.
     pub(super) fn is_merge(&self) -> bool {
         self.plain && *self.text == *"<<"
     }
 
-    /// What people call it.
+    /// Names its type, for messages.
     pub(super) fn kind(&self) -> &'static str {
         match self.meaning() {
             Meaning::Null => "nothing",
@@ -84,7 +84,7 @@ impl Scalar {
     }
 }
 
-/// The start of `text`, for messages.
+/// Returns the start of `text`, for messages.
 pub(super) fn brief(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(BRIEF) {
         None => text.into(),
@@ -100,7 +100,7 @@ fn number(text: &str) -> Option<Meaning> {
     integer(&digits).map(Meaning::Int).or_else(|| float(&digits).map(Meaning::Float))
 }
 
-/// A leading 0 makes it octal, as in C: so does the reference's parser.
+/// Reads an integer; a leading 0 makes it octal, as in C and in envoyproxy/ratelimit's parser.
 fn integer(text: &str) -> Option<i128> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
@@ -121,7 +121,7 @@ fn integer(text: &str) -> Option<i128> {
 }
 
 fn float(text: &str) -> Option<f64> {
-    // Rust reads names such as `infinity` too, which are text in YAML
+    // Rust also parses names such as `infinity`, which are text in YAML
     let numeric = text.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'+' | b'-' | b'.' | b'e' | b'E'));
     numeric.then(|| text.parse().ok())?
 }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plain_scalar_means_what_the_references_parser_makes_of_it() {
+    fn a_plain_scalar_has_the_type_that_gos_parser_gives_it() {
         for (text, meaning) in [
             ("", Meaning::Null),
             ("~", Meaning::Null),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn where_text_is_wanted_the_spelling_is_kept() {
+    fn text_keeps_its_spelling() {
         for text in ["007", "true", "1.50", "0x1F"] {
             assert_eq!(Scalar::new(text, true).text(), text);
         }

@@ -1,4 +1,4 @@
-//! What one limit says: a number of requests in a length of time, in either spelling, and its algorithm.
+//! Reads one limit: requests per period in either spelling, and its algorithm.
 
 use super::{
     duration,
@@ -9,10 +9,10 @@ use super::{
 };
 use crate::limit::{Algorithm, Bucket, Period, Refill, Tier, Unit};
 
-/// The keys of the reference's spelling.
+/// The keys of envoyproxy/ratelimit's spelling.
 pub(super) const REFERENCE: [&str; 3] = ["unit", "requests_per_unit", "unit_multiplier"];
 
-/// The keys of the other spelling.
+/// The keys of weir's spelling.
 pub(super) const OURS: [&str; 2] = ["requests", "per"];
 
 /// The keys of a token bucket.
@@ -21,7 +21,7 @@ pub(super) const BUCKET: [&str; 3] = ["burst", "refill", "strict"];
 /// The names of the algorithms.
 const ALGORITHMS: &str = "fixed_window, sliding_window or token_bucket";
 
-/// Which algorithm, before its parameters are known.
+/// An algorithm without its parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Kind {
     #[default]
@@ -30,15 +30,15 @@ pub(super) enum Kind {
     TokenBucket,
 }
 
-/// A limit as it was read.
+/// A limit that was read.
 pub(super) struct Read {
     pub(super) tier: Tier,
-    /// It is in the reference's spelling, and the reference's algorithm.
+    /// Whether it has envoyproxy/ratelimit's spelling and algorithm.
     pub(super) is_reference: bool,
 }
 
-/// Reads a limit from `fields`, whose key is at `key_at`. Where they name no algorithm it is `inherited`. None if it is
-/// not right, which is reported.
+/// Reads a limit from `fields`, whose key is at `key_at`. The algorithm is `inherited` unless they name one. Returns none,
+/// and reports why, if the limit is invalid.
 pub(super) fn read(
     fields: &Fields<'_>,
     key_at: Position,
@@ -53,7 +53,7 @@ pub(super) fn read(
             report.error(
                 at,
                 format!(
-                    "'{ours}' and '{theirs}' are of two spellings of a limit; write either 'requests' and 'per', or \
+                    "'{ours}' cannot be combined with '{theirs}'; write either 'requests' and 'per', or \
                      'requests_per_unit' and 'unit'"
                 ),
             );
@@ -64,7 +64,7 @@ pub(super) fn read(
     }?;
     let algorithm = match kind {
         Kind::FixedWindow | Kind::SlidingWindow => {
-            refuse_bucket_keys(fields, report);
+            reject_bucket_keys(fields, report);
             if kind == Kind::FixedWindow { Algorithm::FixedWindow } else { Algorithm::SlidingWindow }
         }
         Kind::TokenBucket => Algorithm::TokenBucket(bucket(fields, key_at, requests, report)?),
@@ -73,7 +73,7 @@ pub(super) fn read(
     Some(Read { tier, is_reference: kind == Kind::FixedWindow && first(&OURS).is_none() })
 }
 
-/// The `algorithm` of `fields`; none if there is none, or no such one, which is reported.
+/// Reads the `algorithm` of `fields`. Returns none if it is missing, or unknown, which is reported.
 pub(super) fn kind(fields: &Fields<'_>, report: &mut FileReport) -> Option<Kind> {
     let field = fields.text("algorithm", report)?;
     match field.value {
@@ -87,14 +87,14 @@ pub(super) fn kind(fields: &Fields<'_>, report: &mut FileReport) -> Option<Kind>
     }
 }
 
-/// `requests_per_unit`, `unit` and `unit_multiplier`.
+/// Reads `requests_per_unit`, `unit` and `unit_multiplier`.
 fn reference(fields: &Fields<'_>, key_at: Position, report: &mut FileReport) -> Option<(u32, Period)> {
     let requests = fields.count("requests_per_unit", 0, report);
     let multiplier = fields.count("unit_multiplier", 1, report);
     let field = fields.text("unit", report);
     let text = field.map_or("", |unit| unit.value);
     let Some(unit) = Unit::parse(text) else {
-        // a unit that is a list was reported as such
+        // `fields.text` has reported a unit that is not text
         if field.is_some() || fields.get("unit").is_none() {
             let at = field.map_or(key_at, |unit| unit.at);
             let right = "write second, minute, hour, day, week, month or year";
@@ -104,7 +104,7 @@ fn reference(fields: &Fields<'_>, key_at: Position, report: &mut FileReport) -> 
     };
     let period = multiplied(unit.period(), multiplier, report)?;
     if fields.get("requests_per_unit").is_none() {
-        report.warn(key_at, "'requests_per_unit' is missing, so it is 0 and every request is refused");
+        report.warn(key_at, "'requests_per_unit' is missing and defaults to 0, which rejects every request");
         return Some((0, period));
     }
     Some((requests?.value, period))
@@ -118,35 +118,34 @@ fn multiplied(unit: Period, multiplier: Option<Field<u32>>, report: &mut FileRep
     let period = nanos.map(Period::from_nanos).filter(|period| *period <= duration::LONGEST);
     if period.is_none() {
         let longest = duration::LONGEST;
-        report
-            .error(at, format!("{value} times {unit} is longer than {longest}, the longest period there is"));
+        report.error(at, format!("{value} times {unit} exceeds the longest period, {longest}"));
     }
     period
 }
 
-/// `requests` and `per`.
+/// Reads `requests` and `per`.
 fn ours(fields: &Fields<'_>, report: &mut FileReport) -> Option<(u32, Period)> {
     let requests = fields.count("requests", 0, report);
     let per = fields.text("per", report);
     for (there, missing, right) in [("per", "requests", "requests: 100"), ("requests", "per", "per: 1m")] {
         if let (Some(field), None) = (fields.get(there), fields.get(missing)) {
-            report.error(field.key_at, format!("'{there}' needs '{missing}' beside it, such as '{right}'"));
+            report.error(field.key_at, format!("'{there}' requires '{missing}', such as '{right}'"));
         }
     }
     let Field { at, value, .. } = per?;
     let Some(period) = duration::parse(value) else {
-        report.error(at, format!("'{}' is no period; {}", brief(value), duration::RIGHT));
+        report.error(at, format!("invalid period '{}'; {}", brief(value), duration::RIGHT));
         return None;
     };
     Some((requests?.value, period))
 }
 
-/// `burst`, `refill` and `strict`, for a bucket into which `requests` flow in a period.
+/// Reads `burst`, `refill` and `strict` of a bucket that is refilled with `requests` per period.
 fn bucket(fields: &Fields<'_>, key_at: Position, requests: u32, report: &mut FileReport) -> Option<Bucket> {
     if requests == 0 {
         report.error(
             key_at,
-            "nothing flows into a token bucket of 0 requests; write at least 1, or a fixed_window",
+            "a token bucket with 0 requests never refills; write at least 1, or use fixed_window",
         );
         return None;
     }
@@ -164,7 +163,7 @@ fn bucket(fields: &Fields<'_>, key_at: Position, requests: u32, report: &mut Fil
     };
     let strict = fields.flag("strict", report);
     let burst = match fields.count("burst", 1, report) {
-        // one that is wrong was reported
+        // an invalid one was reported
         None if fields.get("burst").is_some() => return None,
         None => requests,
         Some(field) => {
@@ -172,7 +171,7 @@ fn bucket(fields: &Fields<'_>, key_at: Position, requests: u32, report: &mut Fil
                 report.warn(
                     field.at,
                     format!(
-                        "a step of {requests} tokens does not fit into a burst of {}; the rest is lost",
+                        "a refill step of {requests} tokens exceeds the burst of {}; the excess is lost",
                         field.value
                     ),
                 );
@@ -183,13 +182,13 @@ fn bucket(fields: &Fields<'_>, key_at: Position, requests: u32, report: &mut Fil
     Some(Bucket { burst, refill, strict })
 }
 
-/// Reports the keys of a bucket where there is none.
-fn refuse_bucket_keys(fields: &Fields<'_>, report: &mut FileReport) {
+/// Reports the keys of a token bucket that stand with another algorithm.
+fn reject_bucket_keys(fields: &Fields<'_>, report: &mut FileReport) {
     for key in BUCKET {
         if let Some(field) = fields.get(key) {
             report.error(
                 field.key_at,
-                format!("'{key}' is for a token bucket; write 'algorithm: token_bucket' beside it, or leave it out"),
+                format!("'{key}' requires 'algorithm: token_bucket'; add that, or remove '{key}'"),
             );
         }
     }

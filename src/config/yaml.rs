@@ -1,8 +1,8 @@
-//! A YAML document as a tree that knows where everything is. The only file that knows the YAML crate.
+//! Parses a YAML document into a tree with positions. The only file that uses the YAML crate.
 //!
-//! The tree is made from the parser's events rather than through serde: only so is a value's spelling kept (`007` is
-//! a value of three characters), every duplicate key told, and an alias shared instead of copied, so that a bomb of
-//! aliases costs nothing before it is refused.
+//! The tree is built from the parser's events and not through serde, for three reasons: a value keeps its spelling (`007`
+//! has three characters), every duplicate key is reported, and an alias is shared instead of copied, so that an alias bomb
+//! is rejected before it takes memory.
 
 use std::{collections::HashMap, rc::Rc};
 
@@ -10,57 +10,57 @@ use serde_yaml::granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError
 
 use super::scalar::Scalar;
 
-/// Levels of lists and mappings within one another, aliases resolved. Two are needed for a level of rules, and what
-/// walks the tree is recursive.
+/// The maximum nesting of lists and mappings, aliases resolved. Bounded because the walk of the tree is recursive; each
+/// level of rules takes two.
 pub(super) const MAX_DEPTH: usize = 128;
 
-/// Nodes of a document, those that an alias stands for counted each time: some 150,000 rules.
+/// The maximum number of nodes in a document, about 150,000 rules. Each use of an alias counts all of its nodes.
 pub(super) const MAX_NODES: usize = 2_000_000;
 
-/// A place in a document: line and column counted from 1, in characters. The default, 0, is the document as a whole.
+/// A place in a document: line and column from 1, in characters. The default, 0, stands for the whole document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
     pub(super) line: u32,
     pub(super) column: u32,
 }
 
-/// A value and its place. Behind a shared pointer, for an alias is the node that it stands for.
+/// A value and its place. Shared by reference count, since an alias is the node of its anchor.
 #[derive(Debug)]
 pub(super) struct YamlNode {
     pub(super) value: Value,
     pub(super) at: Position,
-    /// How many nodes it is, with all below it.
+    /// The number of nodes, including itself and all below it.
     size: usize,
-    /// How many levels it is.
+    /// The number of levels, including its own.
     height: usize,
 }
 
-/// What a node is.
+/// The content of a node.
 #[derive(Debug)]
 pub(super) enum Value {
     Scalar(Scalar),
     List(Vec<Rc<YamlNode>>),
-    /// In the order of writing, what was merged in last. No two keys are alike.
+    /// In the order of writing, merged entries last. Keys are unique.
     Map(Vec<(Rc<YamlNode>, Rc<YamlNode>)>),
 }
 
-/// Something that is wrong with a document.
+/// An error in a document.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) at: Position,
     pub(super) message: String,
 }
 
-/// A document, as far as it could be read.
+/// A document, as far as it was parsed.
 #[derive(Debug, Default)]
 pub(super) struct Document {
-    /// None for a document without content, and after a fault that ended the reading.
+    /// None for a document without content, and after a fault that ended the parsing.
     pub(super) root: Option<Rc<YamlNode>>,
-    /// By place.
+    /// The faults, by place.
     pub(super) faults: Vec<Fault>,
 }
 
-/// Reads the one document of `text`.
+/// Parses `text`, which must hold one document.
 pub(super) fn parse(text: &str) -> Document {
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
@@ -99,7 +99,7 @@ impl From<&ScanError> for Fault {
     fn from(error: &ScanError) -> Self {
         let at = Position::from(Span::empty(*error.marker()));
         match error.kind() {
-            // the parser reads ahead, and so comes to its own limit of nested brackets first
+            // the parser reads ahead, so its own limit of nested brackets applies first
             ErrorKind::RecursionLimitExceeded => Self::too_deep(at),
             _ => Self::new(at, error.info()),
         }
@@ -109,7 +109,7 @@ impl From<&ScanError> for Fault {
 // === impl YamlNode ===
 
 impl YamlNode {
-    /// What people call it.
+    /// Names its type, for messages.
     pub(super) fn kind(&self) -> &'static str {
         match &self.value {
             Value::Scalar(scalar) => scalar.kind(),
@@ -144,7 +144,7 @@ impl YamlNode {
     }
 }
 
-/// The size and height of what has these `parts`.
+/// Returns the size and height of a node with these `parts`.
 fn measure<'a>(parts: impl IntoIterator<Item = &'a Rc<YamlNode>>) -> (usize, usize) {
     let (size, height) = parts
         .into_iter()
@@ -152,18 +152,18 @@ fn measure<'a>(parts: impl IntoIterator<Item = &'a Rc<YamlNode>>) -> (usize, usi
     (size.saturating_add(1), height + 1)
 }
 
-/// Puts events together. It keeps its own stack, so that nesting costs no stack of the process.
+/// Builds the tree from events. Keeps its own stack, so that nesting does not use the thread's.
 #[derive(Default)]
 struct Builder {
     root: Option<Rc<YamlNode>>,
     open: Vec<Open>,
-    /// By the parser's number. Numbers are not used twice.
+    /// By the parser's anchor number, which is unique in a document.
     anchors: HashMap<usize, Rc<YamlNode>>,
     nodes: usize,
     faults: Vec<Fault>,
 }
 
-/// A list or mapping whose end has not come yet.
+/// A list or mapping that is not closed yet.
 struct Open {
     at: Position,
     anchor: usize,
@@ -178,9 +178,9 @@ enum Parts {
 #[derive(Default)]
 struct Entries {
     written: Vec<(Rc<YamlNode>, Rc<YamlNode>)>,
-    /// What `<<` gave, in the order of precedence.
+    /// The entries merged by `<<`, in the order of precedence.
     merged: Vec<(Rc<YamlNode>, Rc<YamlNode>)>,
-    /// The key whose value has not come yet.
+    /// The key that waits for its value.
     key: Option<Rc<YamlNode>>,
 }
 
@@ -232,7 +232,7 @@ impl Builder {
         self.node(Rc::new(node), anchor)
     }
 
-    /// Adds a node that was just made.
+    /// Adds a new node.
     fn node(&mut self, node: Rc<YamlNode>, anchor: usize) -> Result<(), Fault> {
         self.count(1, node.at)?;
         if anchor != 0 {
@@ -242,7 +242,7 @@ impl Builder {
         self.put(node, at)
     }
 
-    /// Adds a node, which is written or referred to at `at`, where it belongs.
+    /// Adds a node to the open list or mapping, or as the root. `at` is the place of the node or of its alias.
     fn put(&mut self, node: Rc<YamlNode>, at: Position) -> Result<(), Fault> {
         self.check_depth(node.height, at)?;
         match self.open.last_mut().map(|open| &mut open.parts) {
@@ -253,7 +253,7 @@ impl Builder {
             None => {
                 return Err(Fault::new(
                     at,
-                    "only the first document of a file is read: move what follows '---' to a file of its own",
+                    "a file holds one document; move the content after '---' to a file of its own",
                 ));
             }
         }
@@ -276,7 +276,7 @@ impl Builder {
     }
 }
 
-/// Whether a scalar's text says what type it is. Otherwise it is text, whatever it looks like.
+/// Returns whether a scalar's spelling decides its type. Otherwise it is text.
 fn is_plain(style: ScalarStyle, tag: Option<&Tag>, at: Position) -> Result<bool, Fault> {
     let Some(tag) = tag else {
         return Ok(style == ScalarStyle::Plain);
@@ -322,7 +322,7 @@ impl Entries {
         Ok(())
     }
 
-    /// The entries: what is written goes before what is merged, and what is merged first before the rest.
+    /// Returns the entries. Written entries take precedence over merged ones, and earlier merges over later ones.
     fn finish(self, faults: &mut Vec<Fault>) -> Vec<(Rc<YamlNode>, Rc<YamlNode>)> {
         let mut seen: HashMap<Scalar, Position> = HashMap::with_capacity(self.written.len());
         let mut entries = Vec::with_capacity(self.written.len());
@@ -333,7 +333,7 @@ impl Entries {
                 let Position { line, column } = first;
                 faults.push(Fault::new(
                     key.at,
-                    format!("the key '{}' is already there, at {line}:{column}", scalar.brief()),
+                    format!("duplicate key '{}'; the first is at {line}:{column}", scalar.brief()),
                 ));
                 continue;
             }

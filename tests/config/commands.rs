@@ -1,4 +1,4 @@
-//! `weir check` and `weir explain`, as people read them.
+//! The output of `weir check` and `weir explain`.
 
 use std::fs;
 
@@ -31,7 +31,7 @@ fn dir(text: &str) -> TempDir {
     dir
 }
 
-/// What `check` says of a directory with this file, without the directory's name.
+/// Returns whether a directory with this file is valid, and the output of `check` with DIR for the directory.
 fn check(text: &str) -> (bool, String) {
     let dir = dir(text);
     let mut out = Vec::new();
@@ -40,12 +40,12 @@ fn check(text: &str) -> (bool, String) {
     (ok, String::from_utf8(out).expect("text").replace(&dir.path().display().to_string(), "DIR"))
 }
 
-/// What `explain` says with [`RULES`], without the directory's name.
+/// Returns the output of `explain` with [`RULES`], with DIR for the directory.
 fn explain(domain: &str, entries: &[(&str, &str)]) -> String {
     explain_in(RULES, domain, entries)
 }
 
-/// What `explain` says with these rules, without the directory's name.
+/// Returns the output of `explain` with these rules, with DIR for the directory.
 fn explain_in(rules: &str, domain: &str, entries: &[(&str, &str)]) -> String {
     let dir = dir(rules);
     let entries: Vec<_> =
@@ -58,12 +58,12 @@ fn explain_in(rules: &str, domain: &str, entries: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn right_files_are_counted() {
+fn valid_files_are_counted() {
     assert_eq!(check(RULES), (true, "DIR: ok: 1 file, 1 domain, 3 rules, 0 warnings\n".to_owned()));
 }
 
 #[test]
-fn what_is_odd_is_told_and_is_still_right() {
+fn warnings_are_printed_and_do_not_fail_the_check() {
     let (ok, said) = check("domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day}\n");
     assert!(ok);
     assert!(said.starts_with("DIR/a.yaml:4:3: warning: 'requests_per_unit' is missing"), "{said}");
@@ -71,12 +71,12 @@ fn what_is_odd_is_told_and_is_still_right() {
 }
 
 #[test]
-fn what_is_wrong_is_told_line_by_line() {
+fn each_error_has_a_line() {
     let (ok, said) = check("domain: d\ndescriptors:\n- value: v\n- key: 'k*'\n");
     assert!(!ok);
     let lines: Vec<_> = said.lines().collect();
     assert_eq!(lines[0], "DIR/a.yaml:3:3: error: descriptor has empty key");
-    assert!(lines[1].starts_with("DIR/a.yaml:4:8: warning: a '*' in a key"), "{said}");
+    assert!(lines[1].starts_with("DIR/a.yaml:4:8: warning: '*' in a key"), "{said}");
     assert_eq!(lines[2..], ["DIR: not ok: 1 error, 1 warning"]);
 }
 
@@ -86,34 +86,34 @@ fn a_rule_is_explained_step_by_step() {
         explain("shop", &[("path", "/a/b.pdf"), ("method", "GET")]),
         "domain shop
 1. path=/a/b.pdf
-     key path, value /a/b.pdf: not there
-   > key path, value /a/*: taken, DIR/a.yaml:5:3
+     key path, value /a/b.pdf: not declared
+   > key path, value /a/*: matches, DIR/a.yaml:5:3
 2. method=GET
-     key method, value GET: not there
-   > key method, any value: taken, DIR/a.yaml:8:5
+     key method, value GET: not declared
+   > key method, any value: matches, DIR/a.yaml:8:5
 
 rule shop.path_/a/*.method
   declared at DIR/a.yaml:9:5
   5 requests per 10s
-  requests that are refused do not count
+  rejected requests do not count
   name: five
 "
     );
 }
 
 #[test]
-fn where_nothing_matches_what_is_there_is_told() {
+fn without_a_match_the_declared_keys_are_listed() {
     assert_eq!(
         explain("shop", &[("path", "/b")]),
         "domain shop
 1. path=/b
-     key path, value /b: not there
+     key path, value /b: not declared
      key path, value /a/*: does not match
      key path, value *.pdf: does not match
-     key path, any value: not there
+     key path, any value: not declared
 
 no rule: nothing matches entry 1
-there is instead:
+declared there:
   path_*.pdf
   path_/a/*
   hello
@@ -123,26 +123,26 @@ there is instead:
 }
 
 #[test]
-fn every_other_end_is_told_too() {
+fn every_other_outcome_is_explained() {
     for (domain, entries, end) in [
         ("shop", &[][..], "no rule: a descriptor without entries matches nothing"),
-        ("market", &[("a", "b")], "no rule: there is no domain 'market'; there are shop"),
+        ("market", &[("a", "b")], "no rule: unknown domain 'market'; the domains are shop"),
         ("shop", &[("path", "x.pdf")], "  unlimited"),
         (
             "shop",
             &[("tenant", "acme")],
-            "no limit: DIR/a.yaml:3:3 has no rate_limit, so what it matches passes freely",
+            "no limit: DIR/a.yaml:3:3 has no rate_limit, so matching requests are admitted",
         ),
         (
             "shop",
             &[("path", "/a/b")],
-            "no limit: the 1 entries end at DIR/a.yaml:5:3, which has no rate_limit of its own; its rules want more entries",
+            "no limit: the 1 entries end at DIR/a.yaml:5:3, which has no rate_limit; its nested rules need more entries",
         ),
         ("shop", &[("tenant", "acme"), ("b", "")], "no rule: the rules end at entry 1 of 2"),
         (
             "shop",
             &[("hello", "x"), ("b", "")],
-            "no rule: the rules end at entry 1 of 2; the limit there is for descriptors that end there",
+            "no rule: the rules end at entry 1 of 2; the limit there applies to descriptors that end there",
         ),
     ] {
         let said = explain(domain, entries);
@@ -179,7 +179,7 @@ fn tiers_and_algorithms_are_explained() {
     10 requests per 1s, sliding window
     1000 requests per 90m
     5000 requests per 1d
-  requests that are refused do not count
+  rejected requests do not count
   name: orders
   shadow_mode
 ",
@@ -189,7 +189,7 @@ fn tiers_and_algorithms_are_explained() {
             "rule d.bucket
   declared at DIR/a.yaml:12:3
   5 requests per 1s, token bucket with a burst of 50
-  requests that are refused do not count
+  rejected requests do not count
 ",
         ),
         (
@@ -197,10 +197,10 @@ fn tiers_and_algorithms_are_explained() {
             "rule d.steps
   declared at DIR/a.yaml:14:3
   1 request per 1h, token bucket with a burst of 3, refilled in steps, strict
-  requests that are refused do not count
+  rejected requests do not count
 ",
         ),
-        // the reference's spelling, whose refused requests do count
+        // in the spelling of envoyproxy/ratelimit, rejected requests count
         (
             "multiple",
             "rule d.multiple
@@ -210,13 +210,13 @@ fn tiers_and_algorithms_are_explained() {
         ),
     ] {
         let said = explain_in(LIMITS, "d", &[(key, "x")]);
-        let (_, told) = said.split_once("\n\n").expect("steps, and the rule");
-        assert_eq!(told, rule);
+        let (_, printed) = said.split_once("\n\n").expect("steps, and the rule");
+        assert_eq!(printed, rule);
     }
 }
 
 #[test]
-fn limits_that_contradict_themselves_are_told_line_by_line() {
+fn each_contradictory_limit_has_a_line() {
     assert_eq!(check(LIMITS), (true, "DIR: ok: 1 file, 1 domain, 4 rules, 0 warnings\n".to_owned()));
     let (ok, said) = check(
         "domain: d
@@ -237,17 +237,17 @@ descriptors:
     );
     assert!(!ok);
     let lines = [
-        "DIR/a.yaml:10:5: error: 'requests' cannot stand beside 'tiers'; write it in one of the tiers",
+        "DIR/a.yaml:10:5: error: 'requests' cannot be combined with 'tiers'; move it into a tier",
         "DIR/a.yaml:12:41: error: unknown algorithm 'leaky_bucket'; write fixed_window, sliding_window or token_bucket",
-        "DIR/a.yaml:14:34: error: '1y' is no period; write a whole number and ms, s, m, h or d, from 1ms to 365d, such as 500ms, 10s, 1m, 1h or 7d",
-        "DIR/a.yaml:7:7: warning: this tier never refuses anything: '10 requests per 1s' is always stricter",
+        "DIR/a.yaml:14:34: error: invalid period '1y'; write a whole number and ms, s, m, h or d, from 1ms to 365d, such as 500ms, 10s, 1m, 1h or 7d",
+        "DIR/a.yaml:7:7: warning: this tier never rejects a request: '10 requests per 1s' is always stricter",
         "DIR: not ok: 3 errors, 1 warning",
     ];
     assert_eq!(said.lines().collect::<Vec<_>>(), lines);
 }
 
 #[test]
-fn rules_that_are_wrong_cannot_be_explained() {
+fn invalid_rules_are_not_explained() {
     let dir = dir("domain: d\nfoo: 1\n");
     let mut out = Vec::new();
     let ok = command::explain(load(dir.path(), &Options::default()), "d", &[], &mut out).expect("written");

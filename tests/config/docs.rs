@@ -1,9 +1,9 @@
-//! The examples of the documentation work.
+//! The rule files and messages in the documentation are valid and current.
 
 use weir::config;
 
 #[test]
-fn every_rule_file_in_the_documentation_is_right() {
+fn every_rule_file_in_the_documentation_is_valid() {
     for (page, text, least) in [
         ("rules.md", include_str!("../../docs/rules.md"), 5),
         ("README.md", include_str!("../../README.md"), 2),
@@ -11,7 +11,7 @@ fn every_rule_file_in_the_documentation_is_right() {
     ] {
         let blocks = text.split("```yaml\n").skip(1);
         let blocks = blocks.map(|rest| rest.split("```").next().unwrap_or_default());
-        // what does not begin so is of Envoy's
+        // other blocks are Envoy's configuration
         let files: Vec<_> = blocks.filter(|block| block.starts_with("domain:")).collect();
         assert!(files.len() >= least, "{page}: {}", files.len());
         for file in files {
@@ -24,7 +24,7 @@ fn every_rule_file_in_the_documentation_is_right() {
 }
 
 #[test]
-fn every_error_in_the_documentation_is_one_that_there_is() {
+fn the_documented_errors_and_warnings_have_the_current_text() {
     let text = "domain: shop
 descriptors:
 - key: a
@@ -44,15 +44,16 @@ descriptors:
     let found = config::parse("shop.yaml", text).expect_err("errors");
     let errors = found.errors.iter().map(|error| &error.message);
     let warnings = found.warnings.iter().map(|warning| &warning.message);
-    // the documentation has other places
-    let words = |message: &str| message.split(" at shop.yaml").next().map(str::to_owned).unwrap_or_default();
+    // the documentation shows other places
+    let text_before_place =
+        |message: &str| message.split(" at shop.yaml").next().map(str::to_owned).unwrap_or_default();
     let page = include_str!("../../docs/rules.md");
-    let mut told = 0;
+    let mut checked = 0;
     for message in errors.chain(warnings) {
-        let words = words(message);
-        let start = words.split(" values,").next().unwrap_or_default();
+        let text = text_before_place(message);
+        let start = text.split(" values,").next().unwrap_or_default();
         assert!(page.contains(start), "{start}");
-        told += 1;
+        checked += 1;
     }
-    assert_eq!(told, 4);
+    assert_eq!(checked, 4);
 }

@@ -19,7 +19,7 @@ fn load(dir: &Path) -> Loaded {
     config::load(dir, &Options::default()).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-/// The errors, without the directory's name.
+/// Returns the errors, without the directory's name.
 fn errors(dir: &Path, options: Options) -> Vec<String> {
     let errors = config::load(dir, &options).expect_err("errors");
     let prefix = format!("{}/", dir.display());
@@ -45,7 +45,7 @@ fn every_file_is_read_in_the_order_of_paths() {
 }
 
 #[test]
-fn links_have_their_place_by_their_own_names() {
+fn links_are_ordered_by_their_own_names() {
     let dir = dir(&[("rules/2.yaml", "domain: two"), ("away/a", "domain: three"), ("away/z", "domain: one")]);
     symlink("../away/z", dir.path().join("rules/1.yaml")).expect("a link");
     symlink("../away/a", dir.path().join("rules/3.yaml")).expect("a link");
@@ -53,7 +53,7 @@ fn links_have_their_place_by_their_own_names() {
 }
 
 #[test]
-fn one_bad_file_rejects_them_all_and_every_error_is_told() {
+fn one_bad_file_rejects_all_and_every_error_is_reported() {
     let dir = dir(&[
         ("a.yaml", "domain: a"),
         ("b.yaml", "domain:\n"),
@@ -74,7 +74,7 @@ fn one_bad_file_rejects_them_all_and_every_error_is_told() {
 }
 
 #[test]
-fn the_errors_print_one_a_line() {
+fn errors_print_one_per_line() {
     let dir = dir(&[("a.yaml", "domain: a\nx: 1\ny: 2\n")]);
     let printed = config::load(dir.path(), &Options::default()).expect_err("errors").to_string();
     assert_eq!(printed.lines().count(), 2);
@@ -107,7 +107,7 @@ fn wildcards_of_merged_files_are_tried_in_the_order_of_paths() {
         [([("1.yaml", first), ("2.yaml", second)], 1), ([("2.yaml", first), ("1.yaml", second)], 0)]
     {
         let loaded = config::load(dir(&files).path(), &MERGE).expect("rules");
-        // that the second can never match shows which one is tried first
+        // the warning that the second never matches shows which one is tried first
         assert_eq!(loaded.warnings.len(), warnings, "{files:?}");
     }
 }
@@ -126,14 +126,14 @@ fn duplicates_across_merged_files_name_both_places() {
 }
 
 #[test]
-fn hidden_files_are_left_alone_on_request() {
+fn hidden_files_are_ignored_on_request() {
     let dir = dir(&[("a.yaml", "domain: a"), (".b.yaml", "domain: b"), (".c/d.yaml", "domain: d")]);
     assert_eq!(load(dir.path()).files, 3);
     let options = Options { ignore_dotfiles: true, ..Options::default() };
     assert_eq!(names(&config::load(dir.path(), &options).expect("rules")), ["a"]);
 }
 
-/// As Kubernetes mounts a ConfigMap.
+/// Creates a directory as Kubernetes mounts a ConfigMap.
 fn config_map(files: &[(&str, &str)]) -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     let data = dir.path().join("..2026_11_21_09_00_00.1");
@@ -147,7 +147,7 @@ fn config_map(files: &[(&str, &str)]) -> TempDir {
 }
 
 #[test]
-fn a_config_maps_files_are_read_once_under_the_names_that_people_see() {
+fn a_config_maps_files_are_read_once_under_their_visible_names() {
     let dir = config_map(&[("a.yaml", "domain: a\ndescriptors: [{key: k}]"), ("b.yaml", "domain: b")]);
     for ignore_dotfiles in [false, true] {
         let options = Options { ignore_dotfiles, ..Options::default() };
@@ -159,7 +159,7 @@ fn a_config_maps_files_are_read_once_under_the_names_that_people_see() {
 }
 
 #[test]
-fn links_in_a_circle_come_to_an_end() {
+fn circular_links_are_read_once() {
     let dir = dir(&[("a/x.yaml", "domain: x"), ("b/y.yaml", "domain: y")]);
     symlink("..", dir.path().join("a/up")).expect("a link");
     symlink("../b", dir.path().join("a/b")).expect("a link");
@@ -168,7 +168,7 @@ fn links_in_a_circle_come_to_an_end() {
 }
 
 #[test]
-fn a_link_to_nowhere_is_an_error() {
+fn a_dangling_link_is_an_error() {
     let dir = dir(&[("a.yaml", "domain: a")]);
     symlink("gone", dir.path().join("b.yaml")).expect("a link");
     symlink("c.yaml", dir.path().join("c.yaml")).expect("a link");
@@ -179,7 +179,7 @@ fn a_link_to_nowhere_is_an_error() {
 }
 
 #[test]
-fn what_is_no_file_is_left_alone() {
+fn sockets_and_devices_are_ignored() {
     let dir = dir(&[("a.yaml", "domain: a")]);
     let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).expect("a socket");
     symlink("/dev/zero", dir.path().join("zero")).expect("a link");
@@ -187,13 +187,13 @@ fn what_is_no_file_is_left_alone() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_an_error() {
+fn a_missing_directory_is_an_error() {
     let dir = tempfile::tempdir().expect("a directory");
     let gone = dir.path().join("gone");
     let errors = errors(&gone, Options::default());
     assert_eq!(errors.len(), 1);
     assert!(
-        errors[0].contains("/gone: error loading config file: cannot read the folder of rules: "),
+        errors[0].contains("/gone: error loading config file: cannot read the rules directory: "),
         "{errors:?}"
     );
     let file = dir.path().join("file");
@@ -202,15 +202,15 @@ fn a_folder_that_is_not_there_is_an_error() {
 }
 
 #[test]
-fn no_files_are_no_rules_with_a_warning() {
+fn a_directory_without_files_gives_a_warning() {
     let dir = tempfile::tempdir().expect("a directory");
     let loaded = load(dir.path());
     assert_eq!((loaded.domains.len(), loaded.files, loaded.warnings.len()), (0, 0, 1));
-    assert!(loaded.warnings[0].to_string().ends_with("there are no files in this folder, so no rules"));
+    assert!(loaded.warnings[0].to_string().ends_with("the directory has no files, so there are no rules"));
 }
 
 #[test]
-fn the_rules_that_weir_ships_are_right() {
+fn the_shipped_rules_are_valid() {
     let loaded = load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("config"));
     assert_eq!(names(&loaded), ["shop"]);
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);

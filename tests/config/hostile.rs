@@ -1,14 +1,14 @@
-//! Input that is made to hurt: refused, with a place, without a panic.
+//! Hostile input is rejected, with a place and without a panic.
 
 use std::{fmt::Write as _, fs, fs::File, time::Instant};
 
 use weir::config::{self, Options};
 
-/// Far more than it takes: it tells what ends from what does not.
+/// Far more than a load takes; a test that exceeds it does not end.
 const DEADLINE_SECONDS: u64 = 60;
 
-/// The first error of `text`.
-fn refused(text: &str) -> String {
+/// Returns the first error of `text`.
+fn rejected(text: &str) -> String {
     let started = Instant::now();
     let errors = config::parse("f.yaml", text).expect_err("errors");
     assert!(started.elapsed().as_secs() < DEADLINE_SECONDS);
@@ -22,7 +22,7 @@ fn a_bomb_of_aliases() {
         let alias = format!("*a{},", i - 1).repeat(10);
         writeln!(text, "a{i}: &a{i} [{alias}]").expect("a string");
     }
-    let error = refused(&text);
+    let error = rejected(&text);
     assert!(error.ends_with("more than 2000000 values, aliases resolved"), "{error}");
 }
 
@@ -32,7 +32,7 @@ fn a_bomb_of_merges() {
     for i in 1..40 {
         writeln!(text, "a{i}: &a{i} {{<<: [*a{0}, *a{0}, *a{0}], j{i}: *a{0}}}", i - 1).expect("a string");
     }
-    let error = refused(&text);
+    let error = rejected(&text);
     assert!(error.contains("more than 2000000 values") || error.contains("nested deeper"), "{error}");
 }
 
@@ -49,13 +49,13 @@ fn deep_nesting_in_every_style() {
         writeln!(aliases, "a{i}: &a{i} [*a{}]", i - 1).expect("a string");
     }
     for text in [flow, block, mappings, aliases] {
-        let error = refused(&text);
+        let error = rejected(&text);
         assert!(error.ends_with("nested deeper than 128 levels"), "{error}");
     }
 }
 
 #[test]
-fn rules_may_be_nested_as_deep_as_the_limit_says() {
+fn rules_nest_up_to_the_limit() {
     let mut text = "domain: d\n".to_owned();
     for level in 0..60 {
         let indent = " ".repeat(level * 2);
@@ -74,41 +74,41 @@ fn rules_may_be_nested_as_deep_as_the_limit_says() {
 #[test]
 fn a_file_that_is_too_large_is_not_read() {
     let dir = tempfile::tempdir().expect("a directory");
-    // a file with a hole: it has 100 MB without needing them
+    // a sparse file, which takes no space
     File::create(dir.path().join("large.yaml")).and_then(|file| file.set_len(100_000_000)).expect("a file");
     let errors = config::load(dir.path(), &Options::default()).expect_err("errors").to_string();
     assert!(
         errors.ends_with(
-            "large.yaml: error loading config file: it has 100000000 bytes, more than the 16777216 that a file may have"
+            "large.yaml: error loading config file: the file has 100000000 bytes; the maximum is 16777216"
         ),
         "{errors}"
     );
 }
 
 #[test]
-fn bytes_that_are_no_text() {
+fn bytes_that_are_not_utf8() {
     let dir = tempfile::tempdir().expect("a directory");
     fs::write(dir.path().join("a.yaml"), b"domain: d\n# \xc3\xa4\xff\n").expect("a file");
     let errors = config::load(dir.path(), &Options::default()).expect_err("errors").to_string();
     assert!(
-        errors.ends_with("a.yaml:2:4: error loading config file: this is not UTF-8, as YAML must be"),
+        errors.ends_with("a.yaml:2:4: error loading config file: the file is not valid UTF-8"),
         "{errors}"
     );
 }
 
 #[test]
-fn large_values_in_wrong_places() {
+fn large_values_at_the_wrong_place() {
     let mut text = "domain: d\na0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for i in 1..4 {
         writeln!(text, "a{i}: &a{i} [{}]", format!("*a{},", i - 1).repeat(10)).expect("a string");
     }
     writeln!(text, "descriptors: [{}]", "*a3,".repeat(100)).expect("a string");
-    let error = refused(&text);
+    let error = rejected(&text);
     assert!(error.starts_with("f.yaml:2:1: config error, unknown key 'a0'"), "{error}");
 }
 
 #[test]
-fn ten_thousand_rules_are_fine() {
+fn ten_thousand_rules_are_valid() {
     let mut text = "domain: d\ndescriptors:\n".to_owned();
     for i in 0..10_000 {
         write!(text, "- key: k\n  value: v{i}\n  rate_limit: {{unit: day, requests_per_unit: {i}}}\n")
@@ -124,20 +124,20 @@ fn ten_thousand_errors_are_cut_short() {
         format!("domain: d\n{}", (0..10_000).map(|i| format!("k{i}: x")).collect::<Vec<_>>().join("\n"));
     let errors = config::parse("f.yaml", &text).expect_err("errors").errors;
     assert_eq!(errors.len(), 101);
-    assert_eq!(errors[100].to_string(), "f.yaml:102:1: and 9900 more errors, of which this is the first");
+    assert_eq!(errors[100].to_string(), "f.yaml:102:1: and 9900 more errors, starting here");
 }
 
 #[test]
-fn names_of_any_length_are_cut_short_in_messages() {
+fn long_names_are_cut_short_in_messages() {
     let name = "x".repeat(1_000_000);
     for text in [format!("domain: d\n? {name}\n: 1\n"), format!("domain: d\ndescriptors: [{name}]\n")] {
-        let error = refused(&text);
+        let error = rejected(&text);
         assert!(error.len() < 500, "{}", error.len());
     }
 }
 
 #[test]
-fn anything_at_all_is_read_without_a_panic() {
+fn random_input_does_not_panic() {
     let pieces = [
         "domain: d\n",
         "- ",
@@ -167,7 +167,7 @@ fn anything_at_all_is_read_without_a_panic() {
         "#",
         ", ",
     ];
-    // a small generator of its own: the same on every run
+    // seeded, so that every run is the same
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for _ in 0..3_000 {
         let mut text = String::new();

@@ -1,4 +1,4 @@
-//! What each key of a rule file means.
+//! The meaning of each key of a rule file.
 
 use serde_json::json;
 use weir::{
@@ -6,7 +6,7 @@ use weir::{
     limit::{Algorithm, Limit, OverLimitPolicy, Period, RuleNode, Tier, Unit, Values},
 };
 
-/// The descriptors of a file that has these lines below `descriptors:`.
+/// Returns the descriptors of a file with these lines below `descriptors:`.
 fn nodes(descriptors: &str) -> Vec<RuleNode> {
     let text = format!("domain: d\ndescriptors:\n{descriptors}\n");
     let mut loaded = config::parse("f.yaml", &text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
@@ -19,7 +19,7 @@ fn limit(rate_limit: &str) -> Limit {
 }
 
 #[test]
-fn the_references_spelling_counts_what_it_refuses() {
+fn the_spelling_of_envoyproxy_ratelimit_counts_rejected_requests() {
     assert_eq!(limit("unit: MiNuTe, requests_per_unit: 7"), Limit::reference(7, Unit::Minute.period()));
     assert_eq!(
         limit("unit: week, requests_per_unit: 4294967295"),
@@ -39,7 +39,7 @@ fn a_unit_may_be_multiplied() {
 }
 
 #[test]
-fn our_spelling_does_not_count_what_it_refuses() {
+fn weirs_spelling_does_not_count_rejected_requests() {
     let tier = Tier { requests: 100, period: Period::from_millis(500), algorithm: Algorithm::FixedWindow };
     assert_eq!(
         limit("requests: 100, per: 500ms"),
@@ -149,7 +149,7 @@ fn anchors_aliases_and_merges_are_resolved() {
 }
 
 #[test]
-fn everything_knows_where_it_was_declared() {
+fn descriptors_and_rules_have_their_origin() {
     let nodes =
         nodes("- key: a\n  descriptors:\n    - value: b\n      key: b\n      rate_limit: {unlimited: true}");
     assert_eq!(nodes[0].origin.to_string(), "f.yaml:3:3");

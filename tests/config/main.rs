@@ -1,4 +1,4 @@
-//! Rule files: what they mean, and what is said of those that are wrong.
+//! Rule files: their meaning, their errors, and the source they are loaded from.
 
 mod commands;
 mod docs;

@@ -1,4 +1,4 @@
-//! Which rule a descriptor matches: the reference's order, from YAML to the rule found.
+//! Which rule a descriptor matches, in the order of envoyproxy/ratelimit.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use weir::{
     limit::{Entry, KeyHasher, Lookup, Outcome, RuleSet},
 };
 
-/// Rules of a domain `d`; every `limit: NAME` stands for a limit of that name.
+/// Returns the rules of a domain `d`; each `limit: NAME` stands for a limit of that name.
 fn rules(descriptors: &str) -> RuleSet {
     let mut text = "domain: d\ndescriptors:\n".to_owned();
     for line in descriptors.lines() {
@@ -27,7 +27,7 @@ fn entries<'a>(pairs: &[(&'a str, &'a str)]) -> Vec<Entry<'a>> {
     pairs.iter().map(|(key, value)| Entry { key, value }).collect()
 }
 
-/// The name of the rule that is found, which an explanation must agree with.
+/// Returns the name of the matched rule, which an explanation must agree with.
 fn found<'r>(rules: &'r RuleSet, pairs: &[(&'r str, &'r str)]) -> Option<&'r str> {
     let entries = entries(pairs);
     let found = match rules.find("d", &entries) {
@@ -51,7 +51,7 @@ fn counter(rules: &RuleSet, pairs: &[(&str, &str)]) -> weir::limit::CounterKey {
 }
 
 #[test]
-fn the_exact_value_then_wildcards_as_declared_then_the_key_alone() {
+fn exact_values_precede_wildcards_in_order_and_the_key_without_a_value() {
     let rules = rules(
         "
 - key: k
@@ -89,7 +89,7 @@ fn a_wildcard_that_is_declared_first_wins_over_a_longer_one() {
 }
 
 #[test]
-fn stars_stand_anywhere_and_for_nothing_too() {
+fn stars_match_any_text_anywhere_also_none() {
     let rules = rules(
         "
 - key: path
@@ -113,7 +113,7 @@ fn stars_stand_anywhere_and_for_nothing_too() {
 }
 
 #[test]
-fn a_step_is_never_taken_back() {
+fn matching_does_not_backtrack() {
     let rules = rules(
         "
 - key: a
@@ -130,12 +130,12 @@ fn a_step_is_never_taken_back() {
     );
     assert_eq!(found(&rules, &[("a", "x"), ("b", "1")]), Some("deep"));
     assert_eq!(found(&rules, &[("a", "y"), ("b", "2")]), Some("general"));
-    // the exact `a` leads nowhere for this b, and the general one is not tried any more
+    // the exact `a` has no match for this `b`, and the general one is not tried
     assert_eq!(found(&rules, &[("a", "x"), ("b", "2")]), None);
 }
 
 #[test]
-fn there_must_be_as_many_entries_as_the_rule_is_deep() {
+fn a_descriptor_must_have_as_many_entries_as_the_rule_has_levels() {
     let rules = rules(
         "
 - key: a
@@ -154,7 +154,7 @@ fn there_must_be_as_many_entries_as_the_rule_is_deep() {
 }
 
 #[test]
-fn keys_and_values_do_not_run_into_each_other() {
+fn keys_and_values_do_not_collide_when_joined() {
     let rules = rules(
         "
 - key: a
@@ -170,7 +170,7 @@ fn keys_and_values_do_not_run_into_each_other() {
 }
 
 #[test]
-fn a_star_in_a_key_is_a_star() {
+fn a_star_in_a_key_is_literal() {
     let rules = rules(
         "
 - key: a*
@@ -232,7 +232,7 @@ fn several_values_share_one_counter() {
 }
 
 #[test]
-fn what_is_not_enabled_is_not_there_with_all_below_it() {
+fn a_disabled_descriptor_is_ignored_with_its_children() {
     let rules = rules(
         "
 - key: k
@@ -256,7 +256,7 @@ fn what_is_not_enabled_is_not_there_with_all_below_it() {
 }
 
 #[test]
-fn an_unknown_domain_is_told_from_one_without_a_rule() {
+fn an_unknown_domain_differs_from_a_domain_without_a_match() {
     let rules = rules("- key: k\n");
     assert!(matches!(rules.find("e", &entries(&[("k", "")])), Lookup::UnknownDomain));
     assert!(matches!(rules.find("d", &entries(&[("x", "")])), Lookup::NoRule));

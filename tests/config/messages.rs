@@ -1,9 +1,9 @@
-//! Every message, with its place.
+//! The errors and warnings of rule files, with their places.
 
 use weir::config;
 
-/// What is said of `text`: a line each for errors, and for warnings with a `?` in front.
-fn said(text: &str) -> Vec<String> {
+/// Returns the errors of `text`, and its warnings with a `?` in front.
+fn findings(text: &str) -> Vec<String> {
     let (errors, warnings) = match config::parse("f.yaml", text) {
         Ok(loaded) => (Vec::new(), loaded.warnings),
         Err(found) => (found.errors, found.warnings),
@@ -14,18 +14,18 @@ fn said(text: &str) -> Vec<String> {
 
 #[track_caller]
 pub(crate) fn assert_says(text: &str, starts: &[&str]) {
-    let said = said(text);
+    let said = findings(text);
     let alike =
         said.len() == starts.len() && said.iter().zip(starts).all(|(said, start)| said.starts_with(start));
     assert!(alike, "{text}\nsaid {said:#?}\nnot {starts:#?}");
 }
 
-/// A file with one descriptor of `lines`, of which the first is on line 3 in column 5.
+/// Returns a file with one descriptor of `lines`, whose first is at 3:5.
 fn descriptor(lines: &str) -> String {
     format!("domain: d\ndescriptors:\n  - {}\n", lines.replace('\n', "\n    "))
 }
 
-/// A file with one `rate_limit` of `lines`, of which the first is on line 5 in column 7. Its key is at 4:5.
+/// Returns a file with one `rate_limit` of `lines`, whose first is at 5:7. Its key is at 4:5.
 pub(crate) fn rate_limit(lines: &str) -> String {
     descriptor(&format!("key: k\nrate_limit:\n  {}", lines.replace('\n', "\n  ")))
 }
@@ -70,7 +70,7 @@ fn duplicates() {
 }
 
 #[test]
-fn what_is_not_enabled_is_no_duplicate_but_is_looked_at() {
+fn a_disabled_descriptor_is_checked_and_is_no_duplicate() {
     assert_says("domain: d\ndescriptors:\n- {key: a}\n- {key: a, enabled: false}\n", &[]);
     let inside = "domain: d\ndescriptors:\n- key: a\n  enabled: false\n  rate_limit: {unit: eon}\n  descriptors:\n  - key: b\n  - key: b\n";
     assert_says(
@@ -110,7 +110,7 @@ fn unlimited_with_something() {
     );
     assert_says(
         &rate_limit("unlimited: true\nrequests_per_unit: 5"),
-        &["?f.yaml:6:7: 'requests_per_unit' means nothing beside 'unlimited: true'"],
+        &["?f.yaml:6:7: 'requests_per_unit' has no effect with 'unlimited: true'"],
     );
     assert_says(&rate_limit("unlimited: true"), &[]);
 }
@@ -132,7 +132,7 @@ fn replaces() {
     );
     assert_says(
         &with("[{name: other}]"),
-        &["?f.yaml:4:5: it replaces 'other', but no rule in the domain 'd' has that name"],
+        &["?f.yaml:4:5: replaces 'other', but no rule in domain 'd' has that name"],
     );
 }
 
@@ -155,7 +155,7 @@ fn metadata_that_protobuf_cannot_hold() {
     );
     assert_says(
         &descriptor("key: k\nmetadata:\n  {a: 1}: 2"),
-        &["f.yaml:5:7: error parsing metadata: a key must be a text"],
+        &["f.yaml:5:7: error parsing metadata: a key must be text"],
     );
     assert_says(
         &descriptor("key: k\nmetadata: [1]"),
@@ -178,7 +178,7 @@ fn unknown_keys() {
     assert_says(
         &descriptor("key: k\nratelimit: {unit: day}"),
         &[&format!(
-            "f.yaml:4:5: {unknown} 'ratelimit': did you mean 'rate_limit'? in a descriptor there are key, value,"
+            "f.yaml:4:5: {unknown} 'ratelimit': did you mean 'rate_limit'? valid keys in a descriptor are key, value,"
         )],
     );
     assert_says(
@@ -188,7 +188,7 @@ fn unknown_keys() {
             "?f.yaml:4:5: 'requests_per_unit' is missing",
         ],
     );
-    // the reference looks at one flat list, and ignores what is out of place
+    // envoyproxy/ratelimit ignores a known key at another level
     assert_says(
         &descriptor("key: k\nunit: day"),
         &[&format!("f.yaml:4:5: {unknown} 'unit': it belongs under 'rate_limit'")],
@@ -196,12 +196,12 @@ fn unknown_keys() {
     assert_says(
         "domain: d\nkey: k\n",
         &[&format!(
-            "f.yaml:2:1: {unknown} 'key': it belongs in a descriptor; at the top of a file there are domain, descriptors"
+            "f.yaml:2:1: {unknown} 'key': it belongs in a descriptor; valid keys at the top of a file are domain, descriptors"
         )],
     );
     assert_says(
         "domain: d\nxyz: 1\n",
-        &[&format!("f.yaml:2:1: {unknown} 'xyz': at the top of a file there are")],
+        &[&format!("f.yaml:2:1: {unknown} 'xyz': valid keys at the top of a file are")],
     );
 }
 
@@ -258,15 +258,10 @@ fn values_of_another_type() {
 fn two_spellings_of_a_limit() {
     assert_says(
         &rate_limit("unit: day\nrequests: 5"),
-        &[
-            "f.yaml:6:7: 'requests' and 'unit' are of two spellings of a limit; write either 'requests' and 'per', or",
-        ],
+        &["f.yaml:6:7: 'requests' cannot be combined with 'unit'; write either 'requests' and 'per', or"],
     );
-    assert_says(
-        &rate_limit("requests: 5"),
-        &["f.yaml:5:7: 'requests' needs 'per' beside it, such as 'per: 1m'"],
-    );
-    assert_says(&rate_limit("per: 1m"), &["f.yaml:5:7: 'per' needs 'requests' beside it"]);
+    assert_says(&rate_limit("requests: 5"), &["f.yaml:5:7: 'requests' requires 'per', such as 'per: 1m'"]);
+    assert_says(&rate_limit("per: 1m"), &["f.yaml:5:7: 'per' requires 'requests'"]);
 }
 
 #[test]
@@ -276,13 +271,13 @@ fn periods() {
         assert_says(
             &rate_limit(&format!("requests: 1\nper: {period}")),
             &[&format!(
-                "f.yaml:6:12: '{written}' is no period; write a whole number and ms, s, m, h or d, from 1ms to 365d"
+                "f.yaml:6:12: invalid period '{written}'; write a whole number and ms, s, m, h or d, from 1ms to 365d"
             )],
         );
     }
     assert_says(
         &rate_limit("unit: year\nrequests_per_unit: 1\nunit_multiplier: 2"),
-        &["f.yaml:7:24: 2 times 365d is longer than 365d"],
+        &["f.yaml:7:24: 2 times 365d exceeds the longest period, 365d"],
     );
 }
 
@@ -293,10 +288,10 @@ fn values() {
         &descriptor("key: k\nvalues: [a, '', b]"),
         &["f.yaml:4:17: a value in 'values' must not be empty"],
     );
-    assert_says(&descriptor("key: k\nvalues: [a, b, a]"), &["f.yaml:4:20: the value 'a' is there twice"]);
+    assert_says(&descriptor("key: k\nvalues: [a, b, a]"), &["f.yaml:4:20: duplicate value 'a'"]);
     assert_says(
         &descriptor("key: k\nvalues: [a, [b]]"),
-        &["f.yaml:4:17: 'values' must be a list of texts, not of a list"],
+        &["f.yaml:4:17: 'values' must be a list of texts, but has a list"],
     );
     assert_says(
         &descriptor("key: k\nvalues: a"),
@@ -304,12 +299,12 @@ fn values() {
     );
     assert_says(
         &descriptor("key: k\nvalue: a\nvalues: [b]"),
-        &["f.yaml:5:5: a descriptor has either 'value' or 'values'"],
+        &["f.yaml:5:5: 'value' and 'values' cannot be combined"],
     );
 }
 
 #[test]
-fn yaml_that_is_none() {
+fn invalid_yaml() {
     assert_says("'''", &["f.yaml:1:1: error loading config file: "]);
     assert_says("domain: d\n\tdescriptors: x\n", &["f.yaml:1:9: error loading config file: "]);
     assert_says("domain: d\ndescriptors: *x\n", &["f.yaml:2:14: error loading config file: "]);
@@ -319,35 +314,35 @@ fn yaml_that_is_none() {
     );
     assert_says(
         "domain: d\ndescriptors: []\ndomain: e\n",
-        &["f.yaml:3:1: error loading config file: the key 'domain' is already there, at 1:1"],
+        &["f.yaml:3:1: error loading config file: duplicate key 'domain'; the first is at 1:1"],
     );
     assert_says(
         "domain: d\n---\ndomain: e\n",
-        &["f.yaml:3:1: error loading config file: only the first document of a file is read"],
+        &["f.yaml:3:1: error loading config file: a file holds one document"],
     );
     assert_says("---\ndomain: d\n...\n---\n", &[]);
 }
 
 #[test]
-fn what_is_hardly_meant() {
+fn probable_mistakes() {
     assert_says(
         &rate_limit("unit: day"),
-        &["?f.yaml:4:5: 'requests_per_unit' is missing, so it is 0 and every request"],
+        &["?f.yaml:4:5: 'requests_per_unit' is missing and defaults to 0, which rejects every request"],
     );
     assert_says(
         &rate_limit("unit: day\nrequests_per_unit: 010"),
-        &["?f.yaml:6:26: '010' begins with 0, so YAML reads it as octal: 8"],
+        &["?f.yaml:6:26: '010' starts with 0, so YAML reads it as octal: 8"],
     );
-    assert_says(&descriptor("key: 'k*'"), &["?f.yaml:3:10: a '*' in a key stands for itself"]);
+    assert_says(&descriptor("key: 'k*'"), &["?f.yaml:3:10: '*' in a key is literal"]);
     let late = "domain: d\ndescriptors:\n- {key: a, value: x*}\n- {key: b, value: xy*}\n- {key: a, value: xy*}\n- {key: a, value: xyz}\n";
-    assert_says(late, &["?f.yaml:5:3: this can never match: 'x*' at f.yaml:3:3 comes first"]);
-    let alone = "domain: d\ndescriptors:\n- {key: a}\n- {key: a, value: '*'}\n";
-    assert_says(alone, &["?f.yaml:3:3: this can never match: '*' at f.yaml:4:3 comes first"]);
+    assert_says(late, &["?f.yaml:5:3: this descriptor never matches: 'x*' at f.yaml:3:3 is tried first"]);
+    let key_only = "domain: d\ndescriptors:\n- {key: a}\n- {key: a, value: '*'}\n";
+    assert_says(key_only, &["?f.yaml:3:3: this descriptor never matches: '*' at f.yaml:4:3 is tried first"]);
     assert_says("domain: d\ndescriptors:\n- {key: a, value: xy*}\n- {key: a, value: x*}\n- key: a\n", &[]);
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once() {
+fn all_errors_are_reported_at_once() {
     let text = "domain: d\ndescriptors:\n- value: v\n- key: a\n  rate_limit: {unit: x}\n- key: a\n  foo: 1\n";
     assert_says(
         text,
@@ -361,7 +356,7 @@ fn everything_that_is_wrong_is_told_at_once() {
 }
 
 #[test]
-fn what_an_alias_repeats_is_told_once() {
+fn an_error_that_an_alias_repeats_is_reported_once() {
     let text = "domain: d\ndescriptors:\n- key: a\n  rate_limit: &r {unit: x}\n- key: b\n  rate_limit: *r\n";
     assert_says(text, &["f.yaml:4:25: invalid rate limit unit 'x'"]);
 }

@@ -1,4 +1,4 @@
-//! Tiers and algorithms: what they mean, and what is said of those that contradict themselves.
+//! Tiers and algorithms: what they mean, and the errors of contradictory ones.
 
 use weir::{
     config,
@@ -7,10 +7,10 @@ use weir::{
 
 use crate::messages::{assert_says, rate_limit};
 
-/// The limit of the one rule of a file.
+/// Returns the limit of a file with one rule.
 #[track_caller]
 fn limit(lines: &str) -> Limit {
-    let loaded = config::parse("f.yaml", &rate_limit(lines)).expect("the file is right");
+    let loaded = config::parse("f.yaml", &rate_limit(lines)).expect("a valid file");
     assert_eq!(loaded.warnings.len(), 0, "{:?}", loaded.warnings);
     let rule = loaded.domains[0].nodes[0].rule.clone();
     rule.expect("the descriptor has a limit").limit
@@ -25,7 +25,7 @@ const fn bucket(burst: u32, refill: Refill, strict: bool) -> Algorithm {
 }
 
 #[test]
-fn a_limit_in_the_references_spelling_counts_what_it_refuses_and_no_other_does() {
+fn only_a_limit_in_the_spelling_of_envoyproxy_ratelimit_counts_rejected_requests() {
     let over_limit_policy = |lines| match limit(lines) {
         Limit::Tiers { over_limit_policy, .. } => over_limit_policy,
         Limit::Unlimited => panic!("it is limited"),
@@ -84,7 +84,7 @@ fn tiers_inherit_the_rules_algorithm_unless_they_name_one() {
 }
 
 #[test]
-fn contradictions_are_errors_that_say_what_to_write() {
+fn contradictions_are_errors_that_name_the_fix() {
     for (lines, said) in [
         (
             "requests: 1\nper: 1s\nalgorithm: leaky",
@@ -92,11 +92,11 @@ fn contradictions_are_errors_that_say_what_to_write() {
         ),
         (
             "requests: 1\nper: 1s\nburst: 5",
-            "f.yaml:7:7: 'burst' is for a token bucket; write 'algorithm: token_bucket' beside it, or leave it out",
+            "f.yaml:7:7: 'burst' requires 'algorithm: token_bucket'; add that, or remove 'burst'",
         ),
         (
             "requests: 1\nper: 1s\nalgorithm: sliding_window\nstrict: true",
-            "f.yaml:8:7: 'strict' is for a token bucket",
+            "f.yaml:8:7: 'strict' requires 'algorithm: token_bucket'",
         ),
         (
             "requests: 1\nper: 1s\nalgorithm: token_bucket\nrefill: daily",
@@ -108,24 +108,27 @@ fn contradictions_are_errors_that_say_what_to_write() {
         ),
         (
             "requests: 0\nper: 1s\nalgorithm: token_bucket\nburst: 5",
-            "f.yaml:4:5: nothing flows into a token bucket of 0 requests",
+            "f.yaml:4:5: a token bucket with 0 requests never refills",
         ),
-        ("tiers: []", "f.yaml:5:14: 'tiers' needs at least one, such as '- { requests: 100, per: 1m }'"),
+        (
+            "tiers: []",
+            "f.yaml:5:14: 'tiers' must not be empty; write at least one tier, such as '- { requests: 100, per: 1m }'",
+        ),
         (
             "requests: 5\ntiers:\n  - { requests: 1, per: 1s }",
-            "f.yaml:5:7: 'requests' cannot stand beside 'tiers'; write it in one of the tiers",
+            "f.yaml:5:7: 'requests' cannot be combined with 'tiers'; move it into a tier",
         ),
         (
             "burst: 5\ntiers:\n  - { requests: 1, per: 1s, algorithm: token_bucket }",
-            "f.yaml:5:7: 'burst' cannot stand beside 'tiers'; write it in one of the tiers",
+            "f.yaml:5:7: 'burst' cannot be combined with 'tiers'; move it into a tier",
         ),
         (
             "tiers:\n  - { requests: 1, per: 1s }\n  - { requests: 2, unit: second }",
-            "f.yaml:7:13: 'requests' and 'unit' are of two spellings of a limit",
+            "f.yaml:7:13: 'requests' cannot be combined with 'unit'",
         ),
         (
             "tiers:\n  - { requests: 1, per: 1s }\n  - { requests: 2, per: 1000ms }",
-            "f.yaml:7:11: two tiers of this rule have the same algorithm and the period 1s; keep the stricter one",
+            "f.yaml:7:11: another tier of this rule has the same algorithm and period 1s; keep the stricter one",
         ),
         ("tiers:\n  - { requests: 1, per: 1s, name: x }", "f.yaml:6:35: config error, unknown key 'name'"),
         ("tiers:\n  - 5", "f.yaml:6:11: config error, yaml file contains list of type other than map: 5"),
@@ -143,22 +146,22 @@ fn contradictions_are_errors_that_say_what_to_write() {
 }
 
 #[test]
-fn what_can_never_refuse_anything_is_a_warning() {
+fn a_tier_without_effect_is_a_warning() {
     assert_says(
         &rate_limit("tiers:\n  - { requests: 10, per: 1s }\n  - { requests: 600, per: 1m }"),
-        &["?f.yaml:7:11: this tier never refuses anything: '10 requests per 1s' is always stricter"],
+        &["?f.yaml:7:11: this tier never rejects a request: '10 requests per 1s' is always stricter"],
     );
     assert_says(
         &rate_limit("requests: 10\nper: 1s\nalgorithm: token_bucket\nburst: 5\nrefill: step"),
-        &["?f.yaml:8:14: a step of 10 tokens does not fit into a burst of 5; the rest is lost"],
+        &["?f.yaml:8:14: a refill step of 10 tokens exceeds the burst of 5; the excess is lost"],
     );
 }
 
 #[test]
-fn a_rule_says_how_instances_count_together() {
+fn a_rule_sets_its_coordination() {
     use weir::limit::{Coordination, OnStoreFailure, RuleCoordination};
     let lines = "requests: 1\nper: 1s\ncoordination: interval\nsync_interval: 50ms\non_store_failure: deny";
-    let loaded = config::parse("f.yaml", &rate_limit(lines)).expect("the file is right");
+    let loaded = config::parse("f.yaml", &rate_limit(lines)).expect("a valid file");
     let rule = loaded.domains[0].nodes[0].rule.clone().expect("the descriptor has a limit");
     assert_eq!(
         rule.coordination,
@@ -177,12 +180,12 @@ fn a_rule_says_how_instances_count_together() {
             "on_store_failure: panic",
             "f.yaml:7:25: unknown on_store_failure 'panic'; write local, allow or deny",
         ),
-        ("sync_interval: often", "f.yaml:7:22: 'often' is no interval; write a whole number"),
+        ("sync_interval: often", "f.yaml:7:22: invalid interval 'often'; write a whole number"),
     ] {
         assert_says(&rate_limit(&format!("requests: 1\nper: 1s\n{line}")), &[said]);
     }
     assert_says(
         &rate_limit("requests: 1\nper: 1s\ncoordination: lease\nsync_interval: 1s"),
-        &["?f.yaml:8:7: 'sync_interval' means nothing with 'coordination: lease'"],
+        &["?f.yaml:8:7: 'sync_interval' has no effect with 'coordination: lease'"],
     );
 }

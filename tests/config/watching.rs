@@ -1,14 +1,14 @@
-//! Changes of rule files are noticed, however they are made.
+//! Every kind of change to rule files is noticed.
 
 use std::{fs, os::unix::fs::symlink, path::Path, time::Duration};
 
 use tempfile::TempDir;
 use weir::config::Watch;
 
-/// Far more than it takes.
+/// Far more than a change takes.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Longer than a change takes to be told, shorter than the poll.
+/// Longer than a change takes to be reported, shorter than the poll interval.
 const QUIET: Duration = Duration::from_millis(500);
 
 fn dir() -> TempDir {
@@ -52,7 +52,7 @@ async fn files_are_written_replaced_added_and_removed() {
 }
 
 #[tokio::test]
-async fn to_read_the_rules_is_no_change() {
+async fn reading_the_rules_is_no_change() {
     let dir = dir();
     let mut watch = Watch::new(dir.path());
     for _ in 0..3 {
@@ -62,7 +62,7 @@ async fn to_read_the_rules_is_no_change() {
 }
 
 #[tokio::test]
-async fn a_burst_is_told_once() {
+async fn a_burst_of_changes_is_reported_once() {
     let dir = dir();
     let mut watch = Watch::new(dir.path());
     for i in 0..100 {
@@ -73,7 +73,7 @@ async fn a_burst_is_told_once() {
 }
 
 #[tokio::test]
-async fn what_was_not_waited_for_is_told_later() {
+async fn a_dropped_future_loses_no_change() {
     let dir = dir();
     let mut watch = Watch::new(dir.path());
     fs::write(dir.path().join("a.yaml"), "domain: b").expect("a file");
@@ -85,7 +85,7 @@ async fn what_was_not_waited_for_is_told_later() {
     assert_changes(&mut watch, "a change whose future was dropped").await;
 }
 
-/// Puts a link in the place of another in one step, as Kubernetes does.
+/// Replaces a link in one step, as Kubernetes does.
 fn swap(link: &Path, target: &str) {
     let new = link.with_file_name("..new");
     symlink(target, &new).expect("a link");
@@ -130,7 +130,7 @@ async fn the_runtime_root_is_swapped() {
 }
 
 #[tokio::test]
-async fn the_directory_comes_into_being_later() {
+async fn the_directory_is_created_later() {
     let dir = tempfile::tempdir().expect("a directory");
     let config = dir.path().join("not/yet");
     let mut watch = Watch::new(&config);
