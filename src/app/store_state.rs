@@ -25,7 +25,7 @@ pub(super) async fn follow(limiter: Arc<Limiter<AnyStore>>, health: Health, need
     loop {
         ticks.tick().await;
         let state = store.remote().state();
-        let is_there = state.is_connected() && !store.is_cut_off();
+        let is_there = state.is_connected() && !store.is_store_unavailable();
         if was_there == Some(is_there) {
             continue;
         }

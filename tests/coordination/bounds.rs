@@ -168,7 +168,7 @@ async fn a_call_that_is_lost_is_told_of() {
         store.remote().set_network(Network::default());
         tokio::time::sleep(Duration::from_secs(1)).await;
         let figures = store.coordination_metrics();
-        assert_eq!((figures.unknown.get(), figures.fallback.get()), (1, 1), "{way:?}");
+        assert_eq!((figures.delivery_unknown.get(), figures.fallback.get()), (1, 1), "{way:?}");
         assert!(figures.failures.get() >= 1, "{way:?}");
     }
 }

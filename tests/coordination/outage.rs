@@ -27,7 +27,7 @@ impl Instance {
 
     /// Waits until the store is taken not to answer, or to answer.
     async fn is_cut_off(&self, cut_off: bool) {
-        while self.store.is_cut_off() != cut_off {
+        while self.store.is_store_unavailable() != cut_off {
             sleep(Duration::from_millis(1)).await;
         }
     }
@@ -44,7 +44,7 @@ async fn while_the_store_is_away_what_was_granted_is_used_first() {
     }
     fleet.shared.set(Condition::Down);
     // much was asked for, so much is held; it would go back if nobody came
-    while !instance.store.is_cut_off() {
+    while !instance.store.is_store_unavailable() {
         assert_eq!(instance.ask_times(1).await, 1);
         sleep(Duration::from_millis(5)).await;
     }

@@ -45,7 +45,7 @@ impl Fleet {
 
     /// How many instances take the store not to answer.
     fn cut_off(&self) -> usize {
-        self.instances.iter().filter(|instance| instance.store.is_cut_off()).count()
+        self.instances.iter().filter(|instance| instance.store.is_store_unavailable()).count()
     }
 }
 
@@ -83,7 +83,7 @@ async fn a_frozen_store_is_noticed_by_the_next_word_and_its_late_answer_counts_o
     sleep(Duration::from_millis(20)).await;
     assert_eq!(fleet.cut_off(), 0, "its answer is enough");
     sleep(Duration::from_millis(300)).await;
-    assert_eq!((fleet.counted(tier()), fleet.sum(|figures| &figures.unknown)), (asked, 0));
+    assert_eq!((fleet.counted(tier()), fleet.sum(|figures| &figures.delivery_unknown)), (asked, 0));
 }
 
 /// However idle, the heartbeat notices.

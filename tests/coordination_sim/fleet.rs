@@ -188,7 +188,10 @@ impl Story {
         }
         let all = fleet.gone.iter().chain(fleet.instances.iter().map(|(own, ..)| own));
         let unknown = all
-            .map(|own| own.coordination_metrics().unknown.get() + own.coordination_metrics().uncounted.get())
+            .map(|own| {
+                own.coordination_metrics().delivery_unknown.get()
+                    + own.coordination_metrics().unreported.get()
+            })
             .sum();
         let path = "simulated_key_value_".into();
         let target =

@@ -141,7 +141,7 @@ async fn a_loss_disturbs_nobody_else(loss: Loss, members: bool) {
         until("redis decides again", async || {
             weir.ask(key).await
                 && second.ask(key).await
-                && weir.metric("weir_store_cut_off") + second.metric("weir_store_cut_off") == 0
+                && weir.metric("weir_store_unavailable") + second.metric("weir_store_unavailable") == 0
         })
         .await;
     }

@@ -256,7 +256,7 @@ async fn without_redis_each_way_decides_and_what_was_counted_goes_home_once() {
         let alone = sum(std::slice::from_ref(&instance), |figures| &figures.fallback);
         assert!(alone > 0 || way == Coordination::Interval, "{way:?}");
         server.restart();
-        until("it is back", async || !instance.store.is_cut_off()).await;
+        until("it is back", async || !instance.store.is_store_unavailable()).await;
         until("it went home", async || {
             let keys: Vec<String> = server.ask(&["KEYS", "*fleet*"]);
             let counts: Vec<Option<i64>> = keys.iter().map(|key| server.ask(&["GET", key])).collect();
@@ -282,20 +282,20 @@ async fn a_frozen_redis_holds_nobody_up_for_longer_than_the_budget_and_is_found_
     };
     let instance = Instance::new(&server, 0, &tier, coordination, 0);
     until("it answers", async || {
-        !instance.store.is_cut_off() && instance.store.remote().state().is_connected()
+        !instance.store.is_store_unavailable() && instance.store.remote().state().is_connected()
     })
     .await;
     assert!(instance.ask().await);
     server.signal("STOP");
     until("nobody waits any more", async || {
         assert!(instance.ask().await, "it is let through");
-        instance.store.is_cut_off()
+        instance.store.is_store_unavailable()
     })
     .await;
     server.signal("CONT");
     until("it is found again", async || {
         instance.ask().await;
-        !instance.store.is_cut_off()
+        !instance.store.is_store_unavailable()
     })
     .await;
 }

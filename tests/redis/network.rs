@@ -70,11 +70,11 @@ async fn bound_holds(fault: Fault) {
         weirs.answer().await;
         admitted += weirs.exhaust("k", if way == "interval" { 0 } else { LIMIT }).await;
         if way == "interval" {
-            let unknown = async || weirs.sum("weir_hits_unknown_total");
+            let unknown = async || weirs.sum("weir_hits_delivery_unknown_total");
             until("it is told", async || weirs.counted("k") + unknown().await >= admitted).await;
         }
 
-        let (counted, unknown) = (weirs.counted("k"), weirs.sum("weir_hits_unknown_total"));
+        let (counted, unknown) = (weirs.counted("k"), weirs.sum("weir_hits_delivery_unknown_total"));
         let told = format!("{way}, {fault:?}: {admitted} admitted, {counted} counted, {unknown} unknown");
         if way == "interval" {
             // each by its own view, and once more what nobody knows to be counted
@@ -145,9 +145,11 @@ async fn nothing_is_counted_twice_whatever_is_cut() {
             weir.proxy.forgive();
         }
         weirs.answer().await;
-        until("it is told", async || weirs.counted("k") + weirs.sum("weir_hits_unknown_total") >= asked)
-            .await;
-        let (counted, unknown) = (weirs.counted("k"), weirs.sum("weir_hits_unknown_total"));
+        until("it is told", async || {
+            weirs.counted("k") + weirs.sum("weir_hits_delivery_unknown_total") >= asked
+        })
+        .await;
+        let (counted, unknown) = (weirs.counted("k"), weirs.sum("weir_hits_delivery_unknown_total"));
         assert!(counted <= asked, "{way}: {counted} counted of {asked}, {unknown} unknown");
         weirs.all.into_iter().for_each(Weir::stop);
         assert_eq!(weirs.server.ask::<i64>(&["ZCARD", "weir:instances"]), 0, "{way}: they said goodbye");
@@ -169,13 +171,16 @@ async fn a_strict_decision_whose_reply_is_cut_counts_once() {
         .await;
         weirs.answer().await;
     }
-    until("all is told", async || weirs.counted("k") + weir.metric("weir_hits_unknown_total") >= asked).await;
+    until("all is told", async || {
+        weirs.counted("k") + weir.metric("weir_hits_delivery_unknown_total") >= asked
+    })
+    .await;
     counted_once(&weirs, asked);
 }
 
 /// All hits of `k` have been told, `asked` of them, and some of which nobody knows it were counted.
 fn counted_once(weirs: &Weirs, asked: u64) {
-    let (counted, unknown) = (weirs.counted("k"), weirs.sum("weir_hits_unknown_total"));
+    let (counted, unknown) = (weirs.counted("k"), weirs.sum("weir_hits_delivery_unknown_total"));
     let told = format!("{counted} counted of {asked}, {unknown} unknown");
     assert!(counted <= asked && unknown >= CUTS.len() as u64, "{told}");
     assert!(counted + unknown > asked, "what was cut was carried out: {told}");
@@ -215,7 +220,7 @@ async fn a_sync_whose_reply_is_cut_counts_once() {
         asked += 5;
         until("the reply is cut", async || weir.proxy.cut_replies() == cuts).await;
         weirs.answer().await;
-        let told = async || weirs.counted("k") + weir.metric("weir_hits_unknown_total");
+        let told = async || weirs.counted("k") + weir.metric("weir_hits_delivery_unknown_total");
         until("all is told", async || told().await >= asked).await;
     }
     // whatever was told twice is on its way before this one
@@ -234,7 +239,7 @@ async fn what_a_frozen_redis_was_told_counts_once() {
         weirs.server.signal("STOP");
         until("it is given up", async || {
             asked += weirs.ask_each("k", 1).await;
-            weirs.sum("weir_store_cut_off") == 3
+            weirs.sum("weir_store_unavailable") == 3
         })
         .await;
         // nobody waits any more, and nothing more is on its way
@@ -243,7 +248,7 @@ async fn what_a_frozen_redis_was_told_counts_once() {
         assert_eq!(weirs.sum("weir_store_calls_total"), calls, "{way}");
         weirs.server.signal("CONT");
         weirs.answer().await;
-        let counted = async || weirs.counted("k") + weirs.sum("weir_hits_unknown_total");
+        let counted = async || weirs.counted("k") + weirs.sum("weir_hits_delivery_unknown_total");
         until("all is told", async || counted().await >= asked).await;
         assert!(weirs.counted("k") <= asked, "{way}: {} counted of {asked}", weirs.counted("k"));
     }

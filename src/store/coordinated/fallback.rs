@@ -1,63 +1,116 @@
-//! Deciding without the store: it did not answer within the budget, or is known not to answer.
+//! Decisions without the store, as `on_store_failure` says: it has not replied within the budget, or is unavailable.
+
+use std::sync::Arc;
 
 use super::{
-    Inner,
+    client::StoreClient,
     counter::{negative, positive},
+    delivery::Delivery,
+    table::CounterTable,
 };
 use crate::{
-    limit::{Decision, Direction, LimitCheck, OnStoreFailure, Period, Timestamp},
+    limit::{
+        Decision, Direction, Hits, LimitCheck, OnStoreFailure, Period, Reservation, ReservationRequest,
+        ReservedSpan, Timestamp,
+    },
     store::remote::Remote,
 };
 
-/// The wait that is told where everything is denied for want of the store, which nobody knows the end of.
-const UNKNOWN_WAIT: Period = Period::from_secs(1);
+/// The retry time of a rejection under `deny`. How long the store stays unavailable is not known.
+const DENY_RETRY: Period = Period::from_secs(1);
 
-/// Whether the store was told of a decision that it did not answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
-    /// Certainly not.
-    No,
-    /// It may have been.
-    Perhaps,
+/// Decides without the store.
+pub(super) struct Fallback<R> {
+    table: Arc<CounterTable<R>>,
+    client: Arc<StoreClient<R>>,
+    /// For rules that do not say.
+    on_store_failure: OnStoreFailure,
 }
 
-/// Why a decision was not made by the store.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Undecided {
-    pub(super) told: Told,
-    /// The budget was used up. Otherwise the store could not be asked, or said no.
-    pub(super) late: bool,
-}
+// === impl Fallback ===
 
-impl<R: Remote> Inner<R> {
-    /// Decides as `on_store_failure` has it. What is let through is counted, and told to the store when it is back; unless it
-    /// may have been told already, by a command that nobody knows the end of: no hit is ever counted twice.
-    pub(super) fn decide_by_fallback(&self, check: &LimitCheck<'_>, told: Told, now: Timestamp) -> Decision {
-        let decision = self.decide_unasked(check, now);
-        if told == Told::No {
+impl<R: Remote> Fallback<R> {
+    pub(super) fn new(
+        (table, client): (Arc<CounterTable<R>>, Arc<StoreClient<R>>),
+        on_store_failure: OnStoreFailure,
+    ) -> Self {
+        Self { table, client, on_store_failure }
+    }
+
+    /// Decides `check`. Admitted hits are reported to the store when it is back, unless `delivery` is unknown: the store may
+    /// have counted them already, and no hit may count twice.
+    pub(super) fn decide(&self, check: &LimitCheck<'_>, delivery: Delivery, now: Timestamp) -> Decision {
+        let decision = self.count(check, now);
+        if delivery == Delivery::NotApplied {
             return decision;
         }
-        self.metrics.unknown.add(check.hits.0);
+        self.table.metrics.delivery_unknown.add(check.hits.0);
         if !decision.over || check.direction == Direction::GiveBack {
-            let uncount = if check.direction == Direction::GiveBack { positive } else { negative };
-            self.with_counter(check, now, |counter| counter.owe(uncount(check.hits.0), now));
+            let opposite = if check.direction == Direction::GiveBack { positive } else { negative };
+            self.table.with_counter(check, now, |counter| counter.add_pending(opposite(check.hits.0), now));
         }
         decision
     }
 
-    fn decide_unasked(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
-        self.metrics.fallback.add(1);
-        let coordination =
-            check.rule.get().coordination.on_store_failure.unwrap_or(self.settings.on_store_failure);
-        let instances = self.instances();
-        self.with_counter(check, now, |counter| match coordination {
-            _ if check.direction == Direction::GiveBack => {
-                counter.count_without_store(instances, Direction::GiveBack, check.hits, now)
+    /// Reserves hits without the store. As with [`Fallback::decide`], hits whose delivery is unknown are not reported; nor are
+    /// they given back when they are released.
+    pub(super) fn reserve(
+        &self,
+        check: &LimitCheck<'_>,
+        request: ReservationRequest,
+        delivery: Delivery,
+        now: Timestamp,
+    ) -> Reservation {
+        self.table.metrics.fallback.add(1);
+        let at = self.client.time_at(now).now;
+        let instances = self.client.instances();
+        let policy = self.policy(check);
+        self.table.with_counter(check, at, |counter| {
+            let hits = match policy {
+                OnStoreFailure::Local => counter.fit_fallback(instances, request, at),
+                OnStoreFailure::Allow => request.fit(Hits(u64::MAX)),
+                OnStoreFailure::Deny => Hits(0),
+            };
+            match policy {
+                _ if hits == Hits(0) => {}
+                OnStoreFailure::Allow => drop(counter.admit(hits, at)),
+                _ => counter.reserve_fallback(instances, hits, at),
             }
-            OnStoreFailure::Local => counter.count_without_store(instances, Direction::Take, check.hits, now),
-            OnStoreFailure::Allow => counter.count_unasked(check.hits, now),
+            let is_reported = delivery == Delivery::NotApplied;
+            if !is_reported {
+                counter.add_pending(negative(hits.0), at);
+            }
+            let decision = Decision { over: hits == Hits(0), ..counter.status(at) };
+            let reset = if decision.over { decision.reset.max(DENY_RETRY) } else { decision.reset };
+            let time = counter.reservation_time(request.hold, at);
+            // a span that has ended long ago gets nothing back
+            let from = if is_reported { at } else { Timestamp::default() };
+            let until = if is_reported { at.after(time) } else { from };
+            Reservation {
+                hits,
+                until: now.after(time),
+                decision: Decision { reset, ..decision },
+                counted: ReservedSpan { from, until },
+            }
+        })
+    }
+
+    fn policy(&self, check: &LimitCheck<'_>) -> OnStoreFailure {
+        check.rule.get().coordination.on_store_failure.unwrap_or(self.on_store_failure)
+    }
+
+    fn count(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
+        self.table.metrics.fallback.add(1);
+        let policy = self.policy(check);
+        let instances = self.client.instances();
+        self.table.with_counter(check, now, |counter| match policy {
+            _ if check.direction == Direction::GiveBack => {
+                counter.count_fallback(instances, Direction::GiveBack, check.hits, now)
+            }
+            OnStoreFailure::Local => counter.count_fallback(instances, Direction::Take, check.hits, now),
+            OnStoreFailure::Allow => counter.admit(check.hits, now),
             OnStoreFailure::Deny => {
-                Decision { over: true, remaining: 0, reset: UNKNOWN_WAIT, ..counter.look(now) }
+                Decision { over: true, remaining: 0, reset: DENY_RETRY, ..counter.status(now) }
             }
         })
     }

@@ -1,4 +1,4 @@
-//! `lease`: this instance takes some of the limit in advance, and spends it without asking.
+//! The `lease` mode: this instance reserves some of the limit in advance and spends it without calls.
 
 use std::sync::{Arc, Weak};
 
@@ -6,229 +6,264 @@ use smallvec::SmallVec;
 use tokio::time::sleep;
 
 use super::{
-    Inner,
-    clock::StoreTime,
-    counter::{Answer, LocalCounter, negative},
+    client::StoreClient,
+    counter::{LeaseReply, LocalCounter, negative},
+    store_time::StoreTime,
+    table::CounterTable,
 };
 use crate::{
     limit::{CounterKey, Decision, Direction, Hits, LimitCheck, Period, Timestamp},
     store::remote::{Command, Op, Remote, RemoteError, Replies},
 };
 
-/// What a lease is meant to last for, at least.
+/// The shortest time that a lease is meant to last …
 const HORIZON: Period = Period::from_millis(50);
 
-/// Round trips that a lease is meant to last for, at least.
+/// … or as many round trips, if that is longer.
 const ROUND_TRIPS: u64 = 8;
 
-impl<R: Remote> Inner<R> {
-    /// The time that a lease is to last for, by the demand that was seen.
-    fn horizon(&self) -> Period {
-        HORIZON.max(Period::from_nanos(self.round_trip().as_nanos().saturating_mul(ROUND_TRIPS)))
+/// Decides from leases.
+pub(super) struct Lease<R> {
+    table: Arc<CounterTable<R>>,
+    client: Arc<StoreClient<R>>,
+}
+
+// === impl Lease ===
+
+impl<R: Remote> Lease<R> {
+    pub(super) fn new((table, client): (Arc<CounterTable<R>>, Arc<StoreClient<R>>)) -> Self {
+        Self { table, client }
     }
 
-    /// So long before a lease ends it has to be given back to arrive in time.
-    fn lead(&self) -> Period {
-        Period::from_nanos(self.round_trip().as_nanos().saturating_mul(2))
+    /// Decides `check` from a lease, or from an earlier reply that denies it. Returns none if the store has to be called
+    /// first.
+    pub(super) fn decide_at_once(&self, check: &LimitCheck<'_>, time: StoreTime) -> Option<Decision> {
+        let now = time.now;
+        let (decision, fetch_next) = self.table.with_counter(check, now, |counter| {
+            self.table.record_dropped(counter.expire_leases(time));
+            if check.direction == Direction::GiveBack {
+                counter.add_pending(negative(check.hits.0), now);
+                self.table.metrics.local.add(1);
+                return (Some(counter.status(now)), false);
+            }
+            if check.hits == Hits(0) {
+                self.table.metrics.local.add(1);
+                return (Some(counter.status(now)), false);
+            }
+            if let Some(decision) = self.spend(counter, check, now) {
+                // the next lease has to arrive before this one is used up
+                let soon = Period::from_nanos(2 * self.client.round_trip().as_nanos());
+                let fetch_next =
+                    !counter.is_denied(now) && counter.leased_hits() < counter.demand.in_the_next(soon, now);
+                return (Some(decision), fetch_next);
+            }
+            if counter.is_denied(now)
+                && let Some(decision) = counter.known_rejection(check.hits, now)
+            {
+                self.table.metrics.denied.add(1);
+                return (Some(decision), counter.is_probe_due(now));
+            }
+            (None, false)
+        });
+        if fetch_next {
+            self.fetch(check.key);
+        }
+        decision
     }
 
-    /// Counts what is lost with the command of a call that was to do `op`, if it was not carried out or may not have been.
-    fn count_lost(&self, op: Op, outcome: &Result<Replies, RemoteError>, i: usize) {
+    /// Decides `check` from a lease while the store is unavailable. Returns none if the lease does not suffice.
+    pub(super) fn decide_from_held(&self, check: &LimitCheck<'_>, time: StoreTime) -> Option<Decision> {
+        if check.direction == Direction::GiveBack || check.hits == Hits(0) {
+            return None;
+        }
+        self.table.with_counter(check, time.now, |counter| {
+            self.table.record_dropped(counter.expire_leases(time));
+            self.spend(counter, check, time.now)
+        })
+    }
+
+    fn spend(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>, now: Timestamp) -> Option<Decision> {
+        counter.demand.record(check.hits.0, now);
+        let decision = counter.spend(check.hits, now)?;
+        self.table.metrics.leased.add(1);
+        Some(decision)
+    }
+
+    /// Waits for a lease that suffices for `check`, or for a reply that it cannot pass. Returns none if the call fails.
+    pub(super) async fn decide(&self, check: &LimitCheck<'_>) -> Option<Decision> {
+        // the fetch that asks for these hits, once they are among those waited for
+        let mut round = None;
+        loop {
+            let now = self.client.time().now;
+            // registered under the lock, so that no reply is missed
+            let done = self.table.with_counter(check, now, |counter| {
+                let missing = check.hits.minus(Hits(counter.leased_hits()));
+                round.get_or_insert_with(|| counter.fetch.wait_for(check.hits, missing));
+                Arc::clone(counter.fetch.done.get_or_insert_default()).notified_owned()
+            });
+            self.fetch(check.key);
+            done.await;
+
+            let time = self.client.time();
+            let now = time.now;
+            let outcome = self.table.with_counter(check, now, |counter| {
+                self.table.record_dropped(counter.expire_leases(time));
+                if counter.fetch.last_reply == LeaseReply::Failed {
+                    return Some(None);
+                }
+                let decided =
+                    counter.spend(check.hits, now).or_else(|| counter.known_rejection(check.hits, now));
+                if decided.is_none() && round.is_some_and(|round| counter.fetch.has_finished(round)) {
+                    // the store has just had no more; retrying immediately would queue without bound
+                    if counter.fetch.last_reply == LeaseReply::Partial {
+                        return Some(Some(counter.rejection_at_last_reply(check.hits, now)));
+                    }
+                    round = None;
+                }
+                decided.map(Some)
+            });
+            if let Some(outcome) = outcome {
+                return outcome;
+            }
+        }
+    }
+
+    /// Puts hits back that were spent for `check`.
+    pub(super) fn undo(&self, check: &LimitCheck<'_>, now: Timestamp) {
+        self.table.with_counter(check, now, |counter| counter.unspend(check.hits, now));
+    }
+
+    /// Fetches a lease in the background, unless a fetch is running. A decision that waits for it may be cancelled; the
+    /// lease must not be.
+    fn fetch(&self, key: CounterKey) {
+        let commands = self.table.with_existing(key, |counter| {
+            if counter.fetch.is_running {
+                return None;
+            }
+            counter.fetch.is_running = true;
+            counter.fetch.round += 1;
+            // pending hits first, so that the store does not grant them a second time
+            let (mut commands, now) = (Vec::new(), self.client.time().now);
+            self.table.record_dropped(counter.take_commands(now, &mut commands));
+            let reported = commands.len();
+            let (instances, horizon) = (self.client.instances(), self.horizon());
+            commands.extend(counter.lease_commands(instances, horizon, self.lead(), now));
+            Some((commands, reported))
+        });
+        if let Some((commands, reported)) = commands.flatten() {
+            let lease = self.clone();
+            self.client.spawn(async move { lease.call(key, commands, reported).await });
+        }
+    }
+
+    /// Carries out a fetch. The first `reported` commands report pending hits.
+    async fn call(self, key: CounterKey, commands: Vec<Command>, reported: usize) {
+        let ops: SmallVec<[Op; 2]> = commands[reported..].iter().map(|command| command.op).collect();
+        let target = commands.first().map(|command| Arc::clone(&command.target));
+        let outcome = self.client.call(commands).await;
+        for (i, op) in ops.iter().enumerate() {
+            self.record_lost(*op, &outcome, reported + i);
+        }
+        self.table.with_existing(key, |counter| {
+            if reported > 0 {
+                self.table.apply_outcome(counter, &outcome, 0..reported);
+                // hits that were not applied are pending again
+                self.table.enqueue(key, counter, self.client.time().now);
+            }
+            counter.fetch.is_running = false;
+            counter.fetch.last_reply = LeaseReply::Failed;
+            if let Ok(replies) = outcome
+                && let Some(Ok(reply)) = replies.replies.last()
+            {
+                match ops.last() {
+                    Some(Op::Grant { .. }) => {
+                        counter.apply_grant(reply, self.client.round_trip(), replies.now);
+                    }
+                    _ => counter.apply_return(reply, replies.now),
+                }
+                if target.is_none_or(|target| !Arc::ptr_eq(&target, &counter.target)) {
+                    // the limit has changed since the lease was requested
+                    counter.return_leases();
+                    self.table.enqueue(key, counter, replies.now);
+                } else if !counter.fetch.is_watched
+                    && let Some(time) = counter.first_lease_ends_in(self.lead(), self.client.time().now)
+                {
+                    counter.fetch.is_watched = true;
+                    self.client.spawn(watch(self.downgrade(), key, time));
+                }
+            }
+            if let Some(done) = &counter.fetch.done {
+                done.notify_waiters();
+            }
+        });
+    }
+
+    /// Counts the hits of `op`, the `i`-th command of a call, that are lost or may be.
+    fn record_lost(&self, op: Op, outcome: &Result<Replies, RemoteError>, i: usize) {
         let error = match outcome {
             Ok(replies) => replies.replies.get(i).and_then(|reply| reply.as_ref().err()),
             Err(error) => Some(error),
         };
         match (op, error) {
-            (Op::Return { hits, .. }, Some(_)) => self.metrics.stranded.add(hits),
+            (Op::Return { hits, .. }, Some(_)) => self.table.metrics.stranded.add(hits),
             (Op::Grant { want, .. }, Some(error)) if !error.is_definitely_not_applied() => {
-                self.metrics.unknown.add(want)
+                self.table.metrics.delivery_unknown.add(want);
             }
             _ => {}
         }
     }
 
-    /// Decides by what was granted, while the store cannot be asked for more; none if that does not do.
-    pub(super) fn decide_by_held(&self, check: &LimitCheck<'_>, time: StoreTime) -> Option<Decision> {
-        if check.direction == Direction::GiveBack || check.hits == Hits(0) {
-            return None;
-        }
-        self.with_counter(check, time.now, |counter| {
-            self.count_given_up(counter.end_leases(time));
-            self.spend(counter, check, time.now)
-        })
+    /// Returns the time that a lease is meant to last for at the present demand.
+    fn horizon(&self) -> Period {
+        HORIZON.max(Period::from_nanos(self.client.round_trip().as_nanos().saturating_mul(ROUND_TRIPS)))
     }
 
-    /// Takes the hits of `ask` from what was granted, if that does.
-    fn spend(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>, now: Timestamp) -> Option<Decision> {
-        counter.demand.asked(check.hits.0, now);
-        let decision = counter.spend(check.hits, now)?;
-        self.metrics.leased.add(1);
-        Some(decision)
+    /// Returns how long before its end a lease has to be returned to arrive in time.
+    fn lead(&self) -> Period {
+        Period::from_nanos(self.client.round_trip().as_nanos().saturating_mul(2))
     }
 
-    /// Decides by what was granted, or by what is known to be denied; none if the store has to be asked first.
-    pub(super) fn decide_by_lease(
-        self: &Arc<Self>,
-        check: &LimitCheck<'_>,
-        time: StoreTime,
-    ) -> Option<Decision> {
-        let now = time.now;
-        let (decision, ahead) = self.with_counter(check, now, |counter| {
-            self.count_given_up(counter.end_leases(time));
-            if check.direction == Direction::GiveBack {
-                counter.owe(negative(check.hits.0), now);
-                self.metrics.local.add(1);
-                return (Some(counter.look(now)), false);
-            }
-            if check.hits == Hits(0) {
-                self.metrics.local.add(1);
-                return (Some(counter.look(now)), false);
-            }
-            if let Some(decision) = self.spend(counter, check, now) {
-                // the next lease is to be here before this one is used up
-                let soon = Period::from_nanos(2 * self.round_trip().as_nanos());
-                let ahead =
-                    !counter.is_denied(now) && counter.leased() < counter.demand.in_the_next(soon, now);
-                return (Some(decision), ahead);
-            }
-            if counter.is_denied(now)
-                && let Some(decision) = counter.refuses(check.hits, now)
-            {
-                self.metrics.denied.add(1);
-                return (Some(decision), counter.is_probe_due(now));
-            }
-            (None, false)
-        });
-        if ahead {
-            fetch(self, check.key);
-        }
-        decision
+    fn downgrade(&self) -> WeakLease<R> {
+        WeakLease { table: Arc::downgrade(&self.table), client: Arc::downgrade(&self.client) }
     }
 }
 
-/// Waits for a lease that lets `ask` pass, or for the store's word that it cannot; none if it does not answer.
-pub(super) async fn decide<R: Remote>(inner: &Arc<Inner<R>>, check: &LimitCheck<'_>) -> Option<Decision> {
-    // the call that asks for these hits, once they are among those that are waited for
-    let mut round = None;
-    loop {
-        let now = inner.time().now;
-        // registered under the lock, so that no answer comes in between
-        let done = inner.with_counter(check, now, |counter| {
-            let missing = check.hits.minus(Hits(counter.leased()));
-            round.get_or_insert_with(|| counter.fetch.wait_for(check.hits, missing));
-            Arc::clone(counter.fetch.done.get_or_insert_default()).notified_owned()
-        });
-        fetch(inner, check.key);
-        done.await;
-
-        let time = inner.time();
-        let now = time.now;
-        let outcome = inner.with_counter(check, now, |counter| {
-            inner.count_given_up(counter.end_leases(time));
-            if counter.fetch.answer == Answer::Nothing {
-                return Some(None);
-            }
-            let decided = counter.spend(check.hits, now).or_else(|| counter.refuses(check.hits, now));
-            if decided.is_none() && round.is_some_and(|round| counter.fetch.has_answered(round)) {
-                // to ask again for what the store has just had no more of would make an endless queue of those who wait
-                if counter.fetch.answer == Answer::Short {
-                    return Some(Some(counter.refuse(check.hits, now)));
-                }
-                round = None;
-            }
-            decided.map(Some)
-        });
-        if let Some(outcome) = outcome {
-            return outcome;
-        }
+/// Shares the table and the client.
+impl<R> Clone for Lease<R> {
+    fn clone(&self) -> Self {
+        Self { table: Arc::clone(&self.table), client: Arc::clone(&self.client) }
     }
 }
 
-/// LimitChecks the store for a lease in the background, unless that is under way: whoever waits for it may go away, what it
-/// brings must not.
-fn fetch<R: Remote>(inner: &Arc<Inner<R>>, key: CounterKey) {
-    let (commands, told) = {
-        let mut shard = inner.counters.lock(key);
-        let Some(counter) = shard.get_mut(&key) else {
-            return;
-        };
-        if counter.fetch.running {
-            return;
-        }
-        counter.fetch.running = true;
-        counter.fetch.round += 1;
-        // first of all what the store does not know of, so that it does not grant that a second time
-        let (mut commands, now) = (Vec::new(), inner.time().now);
-        inner.count_given_up(counter.send(now, &mut commands));
-        let told = commands.len();
-        commands.extend(counter.fetch_commands(inner.instances(), inner.horizon(), inner.lead(), now));
-        (commands, told)
-    };
-    inner.background.spawn(call(Arc::clone(inner), key, commands, told));
+/// A [`Lease`] that does not keep the store alive.
+struct WeakLease<R> {
+    table: Weak<CounterTable<R>>,
+    client: Weak<StoreClient<R>>,
 }
 
-/// Carries out what [`fetch`] asks for; the first `told` of the commands tell what was counted here.
-async fn call<R: Remote>(inner: Arc<Inner<R>>, key: CounterKey, commands: Vec<Command>, told: usize) {
-    let ops: SmallVec<[Op; 2]> = commands[told..].iter().map(|command| command.op).collect();
-    let target = commands.first().map(|command| Arc::clone(&command.target));
-    let outcome = inner.call(commands).await;
-    for (i, op) in ops.iter().enumerate() {
-        inner.count_lost(*op, &outcome, told + i);
-    }
-    let mut shard = inner.counters.lock(key);
-    let Some(counter) = shard.get_mut(&key) else {
-        return;
-    };
-    if told > 0 {
-        inner.told(counter, &outcome, 0..told);
-        // what was not carried out is owed again
-        inner.list(key, counter, inner.time().now);
-    }
-    counter.fetch.running = false;
-    counter.fetch.answer = Answer::Nothing;
-    if let Ok(replies) = outcome
-        && let Some(Ok(reply)) = replies.replies.last()
-    {
-        match ops.last() {
-            Some(Op::Grant { .. }) => counter.granted(reply, inner.round_trip(), replies.now),
-            _ => counter.gave_back(reply, replies.now),
-        }
-        if target.is_none_or(|target| !Arc::ptr_eq(&target, &counter.target)) {
-            // it was granted under a limit that has changed since
-            counter.give_leases_back();
-            inner.list(key, counter, replies.now);
-        } else if !counter.fetch.watched
-            && let Some(time) = counter.ends_in(inner.lead(), inner.time().now)
-        {
-            counter.fetch.watched = true;
-            inner.background.spawn(watch(Arc::downgrade(&inner), key, time));
-        }
-    }
-    if let Some(done) = &counter.fetch.done {
-        done.notify_waiters();
+impl<R> WeakLease<R> {
+    fn upgrade(&self) -> Option<Lease<R>> {
+        Some(Lease { table: self.table.upgrade()?, client: self.client.upgrade()? })
     }
 }
 
-/// When the time of a lease is nearly over, the first one in `time`, gives back what is left of it, or has it granted anew.
-async fn watch<R: Remote>(inner: Weak<Inner<R>>, key: CounterKey, mut time: Period) {
+/// Waits until a lease is about to end, for `time` at first, and then fetches: the fetch returns what is left of it, and
+/// renews it if there is demand.
+async fn watch<R: Remote>(lease: WeakLease<R>, key: CounterKey, mut time: Period) {
     loop {
         sleep(time.into()).await;
-        let Some(inner) = inner.upgrade() else {
+        let Some(lease) = lease.upgrade() else {
             return;
         };
-        let left = {
-            let mut shard = inner.counters.lock(key);
-            let Some(counter) = shard.get_mut(&key) else {
-                return;
-            };
-            let left = counter.ends_in(inner.lead(), inner.time().now);
-            counter.fetch.watched = left.is_some_and(|left| left > Period::default());
+        let left = lease.table.with_existing(key, |counter| {
+            let left = counter.first_lease_ends_in(lease.lead(), lease.client.time().now);
+            counter.fetch.is_watched = left.is_some_and(|left| left > Period::default());
             left
-        };
-        match left {
+        });
+        match left.flatten() {
             None => return,
             Some(left) if left > Period::default() => time = left,
-            Some(_) => return fetch(&inner, key),
+            Some(_) => return lease.fetch(key),
         }
     }
 }

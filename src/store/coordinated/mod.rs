@@ -1,104 +1,82 @@
-//! The store of many instances: this instance's memory in front of a store that they share.
+//! The coordinated store: this instance's memory in front of a store that all instances share.
 //!
-//! Four ways of keeping the counts together, each with its price and its bound: see `docs/coordination.md`.
+//! Four coordination modes keep the counts together, each with its price and its bound: see `docs/coordination.md`.
 //!
-//! - `local`: not at all.
-//! - `interval` (`sync.rs`): every instance counts by itself, and at an interval they tell each other.
-//! - `lease` (`lease.rs`): every instance takes some of the limit in advance.
-//! - `strict` (`strict.rs`): every decision is the store's.
+//! - `local`: instances do not share counts.
+//! - `interval` (`interval.rs`): every instance counts by itself; counts are exchanged at an interval.
+//! - `lease` (`lease.rs`): every instance reserves some of the limit in advance.
+//! - `strict` (`strict.rs`): the shared store makes every decision.
 //!
-//! Whatever the way, a decision never waits for longer than its budget; past it, and while the store is known not to
-//! answer (`breaker.rs`), `on_store_failure` decides (`alone.rs`).
+//! In every mode a decision waits no longer than its budget. Past it, and while the store is unavailable,
+//! `on_store_failure` decides (`fallback.rs`).
+//!
+//! The modes use the table of local counters (`table/`) and the store client (`client/`); the table flushes through the client. The state of
+//! one counter is in `counter/`, which is pure.
 
-mod batcher;
-mod breaker;
 mod client;
-mod clock;
 mod counter;
-mod demand;
+mod delivery;
 mod fallback;
-mod flush;
-mod heartbeat;
+mod interval;
 mod lease;
 mod metrics;
 mod reservation;
 mod settings;
+mod source;
+mod store_time;
 mod strict;
 mod table;
 mod target;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-};
+use std::sync::Arc;
 
 use futures_util::future::join_all;
-use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::{runtime::Handle, sync::Notify, task::JoinSet, time::timeout};
+use tokio::{task::JoinSet, time::timeout};
 
 pub use metrics::CoordinationMetrics;
 pub use settings::CoordinationSettings;
 
 use self::{
-    batcher::Batcher,
-    breaker::Breaker,
-    clock::{StoreClock, StoreTime},
-    counter::{LocalCounter, negative},
-    fallback::{Told, Undecided},
-    table::CounterTable,
+    client::StoreClient,
+    delivery::{Delivery, Undecided},
+    fallback::Fallback,
+    interval::Interval,
+    lease::Lease,
+    reservation::Reservations,
+    strict::Strict,
+    table::{CounterTable, flush},
 };
-use super::{
-    Decisions, MemoryStore, Store, StoreError,
-    remote::{Remote, Target},
-};
+use super::{Decisions, MemoryStore, Store, StoreError, remote::Remote};
 use crate::{
     clock::Clock,
     limit::{
-        Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period,
-        Reservation, ReservationRequest, Scope, Timestamp,
+        Coordination, Decision, Direction, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope,
+        Timestamp,
     },
 };
 
 /// Memory in front of a shared store.
 pub struct Coordinated<R: Remote> {
-    inner: Arc<Inner<R>>,
-    /// What goes on in the background; it ends with the store.
+    /// The counters of `local` rules.
+    memory: MemoryStore,
+    table: Arc<CounterTable<R>>,
+    client: Arc<StoreClient<R>>,
+    interval: Interval<R>,
+    lease: Lease<R>,
+    strict: Strict<R>,
+    fallback: Fallback<R>,
+    reservations: Reservations<R>,
+    metrics: Arc<CoordinationMetrics>,
+    /// The mode of rules that do not say.
+    coordination: Coordination,
+    /// The longest that a decision waits for the store.
+    budget: Period,
+    /// The background work, which ends with the store.
     _tasks: JoinSet<()>,
 }
 
-/// What decisions and background share.
-struct Inner<R> {
-    remote: R,
-    /// Where the background work goes on: decisions are made on threads that may end sooner.
-    background: Handle,
-    clock: Arc<dyn Clock>,
-    settings: CoordinationSettings,
-    /// The counters of rules that are not coordinated.
-    memory: MemoryStore,
-    counters: CounterTable,
-    /// How many instances there are, this one included.
-    instances: AtomicUsize,
-    store_clock: StoreClock,
-    breaker: Breaker,
-    /// This instance has left.
-    closed: AtomicBool,
-    /// CounterTable that have something to tell, to be looked at once in an interval.
-    listed: Mutex<Vec<CounterKey>>,
-    /// Those of them that must tell it at once: few, so that it costs no look at all the others.
-    pressing: Mutex<Vec<CounterKey>>,
-    /// There are pressing cells.
-    urgent: Notify,
-    /// What is asked decision by decision.
-    batcher: Batcher,
-    /// The shortest interval of all rules that were met, in nanoseconds.
-    shortest_interval: AtomicU64,
-    /// The time that the store takes to answer, lately, in nanoseconds.
-    round_trip: AtomicU64,
-    metrics: CoordinationMetrics,
-}
-
-/// A decision that was made without waiting, or what it has to wait for.
+/// A decision that needed no wait, or the mode that has to wait for the store.
 enum Step {
     Done(Decision),
     Strict,
@@ -108,82 +86,158 @@ enum Step {
 // === impl Coordinated ===
 
 impl<R: Remote> Coordinated<R> {
-    /// A store in front of `remote`, which need not be there yet. Must be called within a tokio runtime, in which the
-    /// background work then goes on.
+    /// Creates a store in front of `remote`, which need not be reachable yet. Must be called within a tokio runtime, which
+    /// then runs the background work.
     pub fn new(remote: R, clock: Arc<dyn Clock>, settings: CoordinationSettings) -> Self {
-        let inner = Arc::new(Inner {
-            remote,
-            background: Handle::current(),
-            memory: MemoryStore::new(settings.max_counters),
-            counters: CounterTable::new(settings.max_counters),
-            instances: AtomicUsize::new(1),
-            store_clock: StoreClock::default(),
-            breaker: Breaker::default(),
-            closed: AtomicBool::new(false),
-            listed: Mutex::default(),
-            pressing: Mutex::default(),
-            urgent: Notify::new(),
-            batcher: Batcher::default(),
-            shortest_interval: AtomicU64::new(settings.sync_interval.as_nanos()),
-            round_trip: AtomicU64::new(1_000_000),
-            metrics: CoordinationMetrics::default(),
-            clock,
-            settings,
-        });
+        let metrics = Arc::<CoordinationMetrics>::default();
+        let client = Arc::new(StoreClient::new(remote, clock, &settings, Arc::clone(&metrics)));
+        let table = Arc::new(CounterTable::new(Arc::clone(&client), &settings, Arc::clone(&metrics)));
         let mut tasks = JoinSet::new();
-        tasks.spawn(flush::run(Arc::clone(&inner)));
-        tasks.spawn(heartbeat::run(Arc::clone(&inner)));
-        tasks.spawn(batcher::run(Arc::clone(&inner)));
-        Self { inner, _tasks: tasks }
+        tasks.spawn(flush::run(Arc::clone(&table)));
+        client.start(&mut tasks);
+        let CoordinationSettings { budget, local_cache, on_store_failure, .. } = settings;
+        let shared = || (Arc::clone(&table), Arc::clone(&client));
+        Self {
+            memory: MemoryStore::new(settings.max_counters),
+            interval: Interval::new(shared()),
+            lease: Lease::new(shared()),
+            strict: Strict::new(shared(), budget, local_cache),
+            fallback: Fallback::new(shared(), on_store_failure),
+            reservations: Reservations::new(shared(), budget),
+            table,
+            client,
+            metrics,
+            coordination: settings.coordination,
+            budget,
+            _tasks: tasks,
+        }
     }
 
-    /// What the coordination tells of itself.
+    /// Returns the metrics of coordination.
     #[must_use]
     pub fn coordination_metrics(&self) -> &CoordinationMetrics {
-        &self.inner.metrics
+        &self.metrics
     }
 
-    /// The counters of rules that are not coordinated. Whoever made the store has it swept.
+    /// Returns the counters of `local` rules. They are swept by the owner of the store.
     #[must_use]
-    pub fn memory(&self) -> &MemoryStore {
-        &self.inner.memory
+    pub const fn memory(&self) -> &MemoryStore {
+        &self.memory
     }
 
-    /// The shared store.
+    /// Returns the shared store.
     #[must_use]
     pub fn remote(&self) -> &R {
-        &self.inner.remote
+        self.client.remote()
     }
 
-    /// How many instances there are, this one included, as far as is known.
+    /// Returns the number of instances that share the store, this one included, as of the last heartbeat.
     #[must_use]
     pub fn instances(&self) -> usize {
-        self.inner.instances()
+        self.client.instances()
     }
 
-    /// Whether the store, or a part of it, is taken not to answer, so that nobody waits for it.
+    /// Returns whether the store, or a node of it, has stopped replying, so that no decision waits for it.
     #[must_use]
-    pub fn is_cut_off(&self) -> bool {
-        self.inner.breaker.is_open()
+    pub fn is_store_unavailable(&self) -> bool {
+        self.client.is_unavailable()
     }
 
-    /// Counters of coordinated rules that are held.
+    /// Returns the number of counters of coordinated rules that are held in memory.
     #[must_use]
     pub fn counters(&self) -> usize {
-        self.inner.counters.len()
+        self.table.len()
     }
 
-    /// How far the store's clock is ahead of this instance's, in nanoseconds.
+    /// Returns how far the store's clock is ahead of this instance's, in nanoseconds.
     #[must_use]
     pub fn clock_offset(&self) -> i64 {
-        self.inner.store_clock.offset()
+        self.client.clock_offset()
     }
 
-    /// Tells the store everything that it was not told yet, gives back what was granted, and leaves. To be called when no
-    /// more decisions are asked for.
+    /// Reports all pending hits, returns unused leases, and deregisters this instance. Must be called after the last
+    /// decision.
     pub async fn close(&self) {
-        flush::settle(&self.inner).await;
-        heartbeat::leave(&self.inner).await;
+        flush::final_flush(&self.table).await;
+        self.client.leave().await;
+    }
+
+    fn mode(&self, check: &LimitCheck<'_>) -> Coordination {
+        check.rule.coordination().unwrap_or(self.coordination)
+    }
+
+    /// Decides `check`, if that needs no wait.
+    fn step(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Step {
+        let mode = self.mode(check);
+        if mode == Coordination::Local {
+            self.metrics.local.add(1);
+            let decisions = self.memory.decide(std::slice::from_ref(check), Scope::Descriptor, now);
+            return Step::Done(decisions[0]);
+        }
+        let time = self.client.time_at(now);
+        if self.client.is_unavailable()
+            && self.client.is_unavailable_for(&self.table.target(check, time.now), time.now)
+        {
+            let held =
+                if mode == Coordination::Lease { self.lease.decide_from_held(check, time) } else { None };
+            return Step::Done(
+                held.unwrap_or_else(|| self.fallback.decide(check, Delivery::NotApplied, time.now)),
+            );
+        }
+        match mode {
+            Coordination::Interval => Step::Done(self.interval.decide(check, scope, time.now)),
+            Coordination::Lease => self.lease.decide_at_once(check, time).map_or(Step::Lease, Step::Done),
+            _ => self.strict.decide_from_cache(check, time.now).map_or(Step::Strict, Step::Done),
+        }
+    }
+
+    /// Completes `step`, which waits no longer than the budget.
+    async fn finish(&self, check: &LimitCheck<'_>, scope: Scope, step: Step, now: Timestamp) -> Decision {
+        let decided = match step {
+            Step::Done(decision) => return decision,
+            Step::Strict => self.strict.decide(check, scope).await,
+            // a lease that arrives late is not lost, and no hit has been counted
+            Step::Lease => match timeout(self.budget.into(), self.lease.decide(check)).await {
+                Ok(decided) => decided.ok_or(Undecided { delivery: Delivery::NotApplied, late: false }),
+                Err(_) => Err(Undecided { delivery: Delivery::NotApplied, late: true }),
+            },
+        };
+        match decided {
+            Ok(decision) => {
+                self.metrics.waited.add(1);
+                decision
+            }
+            Err(undecided) => {
+                self.record_late(check, undecided);
+                self.fallback.decide(check, undecided.delivery, self.client.time_since(now).now)
+            }
+        }
+    }
+
+    fn record_late(&self, check: &LimitCheck<'_>, undecided: Undecided) {
+        if undecided.late {
+            let at = self.client.time().now;
+            self.client.record_late_decision(&self.table.target(check, at), at);
+        }
+    }
+
+    /// Gives back the hits of the descriptors that were admitted, because another descriptor of the request was over.
+    fn undo(&self, checks: &[LimitCheck<'_>], decisions: &mut Decisions, now: Timestamp) {
+        let time = self.client.time_at(now);
+        for (check, decision) in checks.iter().zip(decisions) {
+            if decision.over || check.direction == Direction::GiveBack || check.hits == Hits(0) {
+                continue;
+            }
+            match self.mode(check) {
+                Coordination::Local => self.memory.give_back(check, now),
+                Coordination::Interval => self.interval.undo(check, time.now),
+                Coordination::Lease => self.lease.undo(check, time.now),
+                Coordination::Strict => self.strict.undo(check, time.now),
+            }
+            let left = u64::from(decision.remaining).saturating_add(check.hits.0);
+            let most = check.tiers()[decision.tier].capacity();
+            decision.remaining = u32::try_from(left).unwrap_or(u32::MAX).min(most);
+        }
     }
 }
 
@@ -194,22 +248,21 @@ impl<R: Remote> Store for Coordinated<R> {
         scope: Scope,
         now: Timestamp,
     ) -> Result<Decisions, StoreError> {
-        let inner = &self.inner;
-        if checks.iter().all(|check| inner.coordination(check) == Coordination::Local) {
-            inner.metrics.local.add(checks.len() as u64);
-            return Ok(inner.memory.decide(checks, scope, now));
+        if checks.iter().all(|check| self.mode(check) == Coordination::Local) {
+            self.metrics.local.add(checks.len() as u64);
+            return Ok(self.memory.decide(checks, scope, now));
         }
-        let steps: SmallVec<[Step; 2]> = checks.iter().map(|check| inner.step(check, scope, now)).collect();
+        let steps: SmallVec<[Step; 2]> = checks.iter().map(|check| self.step(check, scope, now)).collect();
         let waits = steps.iter().any(|step| !matches!(step, Step::Done(_)));
         let mut decisions: Decisions = if waits {
             let decisions =
-                checks.iter().zip(steps).map(|(check, step)| Inner::finish(inner, check, scope, step, now));
+                checks.iter().zip(steps).map(|(check, step)| self.finish(check, scope, step, now));
             join_all(decisions).await.into_iter().collect()
         } else {
             steps.into_iter().filter_map(Step::done).collect()
         };
         if scope == Scope::Request && decisions.iter().any(|decision| decision.over) {
-            inner.undo(checks, &mut decisions, now);
+            self.undo(checks, &mut decisions, now);
         }
         Ok(decisions)
     }
@@ -220,10 +273,20 @@ impl<R: Remote> Store for Coordinated<R> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
-        match self.inner.coordination(check) {
-            Coordination::Local => Ok(self.inner.memory.reserve_now(check, request, now)),
-            _ => self.inner.reserve(check, request).await,
+        if self.mode(check) == Coordination::Local {
+            return Ok(self.memory.reserve_now(check, request, now));
         }
+        let at = self.client.time_at(now).now;
+        let target = self.table.target(check, at);
+        let reserved = if self.client.is_unavailable_for(&target, at) {
+            Err(Undecided { delivery: Delivery::NotApplied, late: false })
+        } else {
+            self.reservations.reserve(check, target, request, now).await
+        };
+        Ok(reserved.unwrap_or_else(|undecided| {
+            self.record_late(check, undecided);
+            self.fallback.reserve(check, request, undecided.delivery, now)
+        }))
     }
 
     async fn release(
@@ -233,17 +296,17 @@ impl<R: Remote> Store for Coordinated<R> {
         unused: Hits,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        if self.inner.coordination(check) == Coordination::Local {
-            self.inner.memory.release_now(check, reservation, unused, now);
+        if self.mode(check) == Coordination::Local {
+            self.memory.release_now(check, reservation, unused, now);
             return Ok(());
         }
         let hits = unused.min(reservation.hits);
-        if hits == Hits(0) {
-            return Ok(());
-        }
-        self.inner.release(check, reservation.counted, hits).await
+        self.reservations.release(check, reservation.counted, hits, self.client.time_at(now).now);
+        Ok(())
     }
 }
+
+// === impl Step ===
 
 impl Step {
     fn done(self) -> Option<Decision> {
@@ -251,179 +314,5 @@ impl Step {
             Self::Done(decision) => Some(decision),
             Self::Strict | Self::Lease => None,
         }
-    }
-}
-
-// === impl Inner ===
-
-impl<R: Remote> Inner<R> {
-    fn coordination(&self, check: &LimitCheck<'_>) -> Coordination {
-        check.rule.coordination().unwrap_or(self.settings.coordination)
-    }
-
-    fn instances(&self) -> usize {
-        self.instances.load(Ordering::Relaxed).max(1)
-    }
-
-    fn round_trip(&self) -> Period {
-        Period::from_nanos(self.round_trip.load(Ordering::Relaxed))
-    }
-
-    /// Decides `ask`, if that can be done at once.
-    fn step(self: &Arc<Self>, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Step {
-        let coordination = self.coordination(check);
-        if coordination == Coordination::Local {
-            self.metrics.local.add(1);
-            let decision = self.memory.decide(std::slice::from_ref(check), Scope::Descriptor, now);
-            return Step::Done(decision[0]);
-        }
-        let time = self.store_clock.at(now);
-        if self.breaker.is_open() && self.is_cut_off(&self.target(check, time.now), time.now) {
-            let held =
-                if coordination == Coordination::Lease { self.decide_by_held(check, time) } else { None };
-            return Step::Done(held.unwrap_or_else(|| self.decide_by_fallback(check, Told::No, time.now)));
-        }
-        match coordination {
-            Coordination::Interval => Step::Done(self.decide_by_interval(check, scope, time.now)),
-            Coordination::Lease => self.decide_by_lease(check, time).map_or(Step::Lease, Step::Done),
-            _ => self.decide_by_cache(check, time.now).map_or(Step::Strict, Step::Done),
-        }
-    }
-
-    /// Waits for what a decision has to wait for, but not for longer than its budget.
-    async fn finish(
-        inner: &Arc<Self>,
-        check: &LimitCheck<'_>,
-        scope: Scope,
-        step: Step,
-        now: Timestamp,
-    ) -> Decision {
-        let decided = match step {
-            Step::Done(decision) => return decision,
-            Step::Strict => strict::decide(inner, check, scope).await,
-            // a lease that comes late is not lost, and no hit yet
-            Step::Lease => match timeout(inner.settings.budget.into(), lease::decide(inner, check)).await {
-                Ok(decided) => decided.ok_or(Undecided { told: Told::No, late: false }),
-                Err(_) => Err(Undecided { told: Told::No, late: true }),
-            },
-        };
-        match decided {
-            Ok(decision) => {
-                inner.metrics.waited.add(1);
-                decision
-            }
-            Err(Undecided { told, late }) => {
-                if late {
-                    let at = inner.time().now;
-                    let target = inner.target(check, at);
-                    inner.breaker.failed(inner.node(Some(&target), at), Some(&target));
-                    inner.metrics.failures.add(1);
-                }
-                inner.decide_by_fallback(check, told, inner.store_clock.at(inner.clock.now().max(now)).now)
-            }
-        }
-    }
-
-    /// One descriptor was over, so the others are not to count.
-    fn undo(self: &Arc<Self>, checks: &[LimitCheck<'_>], decisions: &mut Decisions, now: Timestamp) {
-        let time = self.store_clock.at(now);
-        for (check, decision) in checks.iter().zip(decisions) {
-            if decision.over || check.direction == Direction::GiveBack || check.hits == Hits(0) {
-                continue;
-            }
-            match self.coordination(check) {
-                Coordination::Local => self.memory.give_back(check, now),
-                Coordination::Lease => {
-                    self.with_counter(check, time.now, |counter| counter.unspend(check.hits, time.now))
-                }
-                Coordination::Interval => self.with_counter(check, time.now, |counter| {
-                    counter.count(
-                        self.instances(),
-                        Direction::GiveBack,
-                        OverLimitPolicy::Ignore,
-                        check.hits,
-                        time.now,
-                    );
-                }),
-                Coordination::Strict => self.with_counter(check, time.now, |counter| {
-                    counter.owe(negative(check.hits.0), time.now);
-                }),
-            }
-            let left = u64::from(decision.remaining).saturating_add(check.hits.0);
-            let most = check.tiers()[decision.tier].capacity();
-            decision.remaining = u32::try_from(left).unwrap_or(u32::MAX).min(most);
-        }
-    }
-
-    /// Runs `act` on the cell of `ask`, made if there is none, and puts it on the list if it then has something to tell.
-    fn with_counter<T>(
-        &self,
-        check: &LimitCheck<'_>,
-        now: Timestamp,
-        act: impl FnOnce(&mut LocalCounter) -> T,
-    ) -> T {
-        let mut shard = self.counters.lock(check.key);
-        let counter = match shard.get_mut(&check.key) {
-            Some(counter) => counter,
-            None => self.new_counter(&mut shard, check, now),
-        };
-        counter.meet(check, now);
-        counter.asked_at = now;
-        let done = act(counter);
-        self.list(check.key, counter, now);
-        done
-    }
-
-    fn new_counter<'a>(
-        &self,
-        shard: &'a mut table::Shard,
-        check: &LimitCheck<'_>,
-        now: Timestamp,
-    ) -> &'a mut LocalCounter {
-        if self.counters.make_room(shard) {
-            self.metrics.forgotten.add(1);
-        }
-        let interval = check.rule.get().coordination.sync_interval.unwrap_or(self.settings.sync_interval);
-        self.shortest_interval.fetch_min(interval.as_nanos(), Ordering::Relaxed);
-        shard
-            .entry(check.key)
-            .or_insert_with(|| Box::new(LocalCounter::new(Arc::new(Target::of(check)), interval, now)))
-    }
-
-    /// How long the store may wait for the next word about `cell`. Only where early words are spoken may that be longer than
-    /// the interval: they say when the limit is near after all. Long ones are of different lengths, up to a quarter shorter,
-    /// so that what became busy together is not told of together for ever.
-    fn pause(&self, key: CounterKey, counter: &LocalCounter) -> Period {
-        let (pause, interval) = (counter.sync.pause.as_nanos(), counter.sync.interval.as_nanos());
-        if !self.settings.early_sync {
-            return counter.sync.interval;
-        }
-        let shorter = pause / 4 / 256 * (key.hash() % 256);
-        Period::from_nanos(pause.saturating_sub(shorter).max(interval))
-    }
-
-    /// Puts a cell on the list of those that have something to tell, at once if it must be.
-    fn list(&self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
-        if !counter.has_unsent() {
-            return;
-        }
-        if !counter.sync.listed {
-            counter.sync.listed = true;
-            counter.sync.due = now.after(self.pause(key, counter));
-            self.listed.lock().push(key);
-        }
-        if self.settings.early_sync
-            && !counter.sync.urgent
-            && counter.is_urgent(self.instances(), self.round_trip(), now)
-        {
-            counter.sync.urgent = true;
-            self.pressing.lock().push(key);
-            self.urgent.notify_one();
-        }
-    }
-
-    /// The store's time.
-    fn time(&self) -> StoreTime {
-        self.store_clock.at(self.clock.now())
     }
 }

@@ -1,33 +1,35 @@
-//! How instances keep their counts together.
+//! The settings of the coordinated store.
 
 use crate::limit::{Coordination, OnStoreFailure, Period};
 
-/// How instances keep their counts together, where a rule does not say.
+/// How instances coordinate, unless a rule says otherwise.
 #[derive(Clone, Debug)]
 pub struct CoordinationSettings {
     /// `WEIR_COORDINATION`.
     pub coordination: Coordination,
-    /// `WEIR_SYNC_INTERVAL`: longer than zero.
+    /// `WEIR_SYNC_INTERVAL`, longer than zero.
     pub sync_interval: Period,
-    /// Counters that are about to be used up are told early. Only `weir simulate` does without, to show what it gains.
+    /// Whether counters that are nearly used up are flushed before the interval ends. Only `weir simulate` turns it off, to
+    /// show the difference.
     pub early_sync: bool,
-    /// `WEIR_DECISION_BUDGET`: no decision waits for longer.
+    /// `WEIR_DECISION_BUDGET`: the longest that a decision waits for the store.
     pub budget: Period,
     /// `WEIR_ON_STORE_FAILURE`.
     pub on_store_failure: OnStoreFailure,
-    /// `LOCAL_CACHE_SIZE_IN_BYTES` above 0: under `strict`, what is denied until some instant is denied here.
+    /// `LOCAL_CACHE_SIZE_IN_BYTES` above 0: under `strict`, a counter that the store has denied until some instant is denied
+    /// without a call.
     pub local_cache: bool,
-    /// `WEIR_MAX_COUNTERS`, for those that are local and for those that are not.
+    /// `WEIR_MAX_COUNTERS`: the bound for local counters, and again for coordinated ones.
     pub max_counters: usize,
     /// The time between two heartbeats.
     pub heartbeat: Period,
-    /// What this instance is called among the others.
+    /// The name of this instance, unique among those that share the store.
     pub instance: String,
 }
 
 // === impl CoordinationSettings ===
 
-/// The defaults of the documentation.
+/// The documented defaults.
 impl Default for CoordinationSettings {
     fn default() -> Self {
         Self {

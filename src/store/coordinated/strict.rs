@@ -1,11 +1,12 @@
-//! `strict`: every decision is the store's.
+//! The `strict` mode: the shared store makes every decision.
 
 use std::sync::Arc;
 
 use super::{
-    Inner,
+    client::StoreClient,
     counter::negative,
-    fallback::{Told, Undecided},
+    delivery::{Delivery, Undecided},
+    table::CounterTable,
 };
 use crate::{
     limit::{
@@ -14,64 +15,80 @@ use crate::{
     store::remote::{Command, Op, Remote},
 };
 
-impl<R: Remote> Inner<R> {
-    /// With the local cache: denies what the store has denied until some instant.
-    pub(super) fn decide_by_cache(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Decision> {
-        if !self.settings.local_cache || check.direction == Direction::GiveBack || check.hits == Hits(0) {
-            return None;
-        }
-        let decision = self.with_counter(check, now, |counter| {
-            if counter.is_denied(now) { counter.refuses(check.hits, now) } else { None }
-        })?;
-        self.metrics.denied.add(1);
-        Some(Decision { cached: true, ..decision })
-    }
+/// Decides with one command for each check.
+pub(super) struct Strict<R> {
+    table: Arc<CounterTable<R>>,
+    client: Arc<StoreClient<R>>,
+    /// The longest that a decision waits.
+    budget: Period,
+    /// Whether counters that the store has denied until some instant are denied without a call.
+    local_cache: bool,
 }
 
-/// LimitChecks the store, and waits for its answer within the budget.
-pub(super) async fn decide<R: Remote>(
-    inner: &Arc<Inner<R>>,
-    check: &LimitCheck<'_>,
-    scope: Scope,
-) -> Result<Decision, Undecided> {
-    let at = inner.time().now;
-    let target = inner.with_counter(check, at, |counter| Arc::clone(&counter.target));
-    let policy = check.over_limit_policy_in(scope);
-    let op = match (check.direction, target.over_limit_policy) {
-        (Direction::GiveBack, _) => Op::Add { hits: negative(check.hits.0) },
-        // a rule in the reference's spelling would count what it refuses, which the whole request is not to
-        (Direction::Take, OverLimitPolicy::Count)
-            if policy == OverLimitPolicy::Ignore && check.hits > Hits(0) =>
-        {
-            Op::Grant { least: check.hits.0, want: check.hits.0, hold: Period::default() }
-        }
-        (Direction::Take, _) => Op::Take { hits: check.hits.0 },
-    };
-    let node = inner.node(Some(&target), at);
-    let command = Command { target, at, op };
-    let (reply, now) = inner.batcher.ask(node, command, inner.settings.budget).await?;
-    if reply.counters.len() != check.tiers().len() {
-        return Err(Undecided { told: Told::Perhaps, late: false });
+// === impl Strict ===
+
+impl<R: Remote> Strict<R> {
+    pub(super) fn new(
+        (table, client): (Arc<CounterTable<R>>, Arc<StoreClient<R>>),
+        budget: Period,
+        local_cache: bool,
+    ) -> Self {
+        Self { table, client, budget, local_cache }
     }
-    let decision = match check.direction {
-        Direction::GiveBack => inner.with_counter(check, now, |counter| {
-            counter.heard(&reply, now);
-            counter.look(now)
-        }),
-        Direction::Take => {
-            let over = if check.hits == Hits(0) {
-                check.tiers().iter().zip(&reply.counters).any(|(tier, c)| !c.probe(tier, now, Hits(0)).fits)
-            } else {
-                reply.granted < check.hits.0
-            };
-            inner.with_counter(check, now, |counter| {
-                counter.heard(&reply, now);
-                if over && inner.settings.local_cache {
-                    counter.deny_while_empty(now);
-                }
-            });
-            decision_from_store(check.tiers(), &reply.counters, policy, over, check.hits, now)
+
+    /// Rejects `check` from the local cache, if that is on and the store has denied the counter until later than `now`.
+    pub(super) fn decide_from_cache(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Decision> {
+        if !self.local_cache || check.direction == Direction::GiveBack || check.hits == Hits(0) {
+            return None;
         }
-    };
-    Ok(decision)
+        let decision = self.table.with_counter(check, now, |counter| {
+            if counter.is_denied(now) { counter.known_rejection(check.hits, now) } else { None }
+        })?;
+        self.table.metrics.denied.add(1);
+        Some(Decision { cached: true, ..decision })
+    }
+
+    /// Sends `check` to the store and waits for the decision, within the budget.
+    pub(super) async fn decide(&self, check: &LimitCheck<'_>, scope: Scope) -> Result<Decision, Undecided> {
+        let at = self.client.time().now;
+        let target = self.table.target(check, at);
+        let policy = check.over_limit_policy_in(scope);
+        let op = match (check.direction, target.over_limit_policy) {
+            (Direction::GiveBack, _) => Op::Add { hits: negative(check.hits.0) },
+            // `Take` would count rejected hits of such a target, but this request must not count them
+            (Direction::Take, OverLimitPolicy::Count)
+                if policy == OverLimitPolicy::Ignore && check.hits > Hits(0) =>
+            {
+                Op::Grant { least: check.hits.0, want: check.hits.0, hold: Period::default() }
+            }
+            (Direction::Take, _) => Op::Take { hits: check.hits.0 },
+        };
+        let (reply, now) = self.client.request(Command { target, at, op }, self.budget).await?;
+        if reply.counters.len() != check.tiers().len() {
+            return Err(Undecided { delivery: Delivery::Unknown, late: false });
+        }
+        if check.direction == Direction::GiveBack {
+            return Ok(self.table.with_counter(check, now, |counter| {
+                counter.apply_reply(&reply, now);
+                counter.status(now)
+            }));
+        }
+        let over = if check.hits == Hits(0) {
+            check.tiers().iter().zip(&reply.counters).any(|(tier, c)| !c.probe(tier, now, Hits(0)).fits)
+        } else {
+            reply.granted < check.hits.0
+        };
+        self.table.with_counter(check, now, |counter| {
+            counter.apply_reply(&reply, now);
+            if over && self.local_cache {
+                counter.deny_while_empty(now);
+            }
+        });
+        Ok(decision_from_store(check.tiers(), &reply.counters, policy, over, check.hits, now))
+    }
+
+    /// Gives back the hits that were taken for `check`.
+    pub(super) fn undo(&self, check: &LimitCheck<'_>, now: Timestamp) {
+        self.table.with_counter(check, now, |counter| counter.add_pending(negative(check.hits.0), now));
+    }
 }

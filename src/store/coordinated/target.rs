@@ -1,9 +1,9 @@
-//! What the store is to count for an ask.
+//! The store's target for a check.
 
 use crate::{limit::LimitCheck, store::remote::Target};
 
 impl Target {
-    /// What the store is to count for `ask`.
+    /// Creates the target that the store counts for `check`.
     pub(super) fn of(check: &LimitCheck<'_>) -> Self {
         let mut path = format!("{}_", check.domain);
         for (i, entry) in check.entries.iter().enumerate() {
@@ -19,7 +19,7 @@ impl Target {
         }
     }
 
-    /// Whether it is what the store is to count for `ask`, whose key it has.
+    /// Returns whether it is the target of `check`, which has the same key.
     pub(super) fn is_of(&self, check: &LimitCheck<'_>) -> bool {
         *self.tiers == *check.tiers() && self.over_limit_policy == check.over_limit_policy()
     }

@@ -95,7 +95,7 @@ impl Weirs {
             until("redis answers", async || {
                 let before = weir.metric("weir_decisions_total{how=\"waited\"}");
                 weir.asking("probe", 0).await;
-                weir.metric("weir_store_cut_off") == 0
+                weir.metric("weir_store_unavailable") == 0
                     && weir.metric("weir_decisions_total{how=\"waited\"}") > before
             })
             .await;

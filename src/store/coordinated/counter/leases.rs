@@ -1,45 +1,56 @@
-//! What the store granted in advance: spent, given back, and missed.
+//! Leases: hits that the store has granted in advance, and denials that it has sent.
 
 use super::{
-    LocalCounter, Lost, negative,
+    LocalCounter,
+    pending::{Dropped, PendingDelta, negative},
     tiers::{has_ended, has_flowed_back},
 };
 use crate::{
     limit::{Decision, Hits, OverLimitPolicy, Period, Timestamp, decision_from_store},
-    store::coordinated::clock::StoreTime,
+    store::coordinated::store_time::StoreTime,
 };
 
-/// Where so many hits were likely to come and none came, nobody comes any more: by chance that happens once in 150 times.
-const DESERTED_AFTER: u64 = 5;
+/// A counter is abandoned when no hit has arrived for as many expected intervals. By chance that happens once in 150 times.
+const ABANDONED_AFTER: u64 = 5;
 
-/// Who comes more seldom than five times in this does without what is held for him: to ask each time costs little.
-const LONGEST_PATIENCE: Period = Period::from_secs(10);
+/// The longest time until a counter is abandoned. At so low a demand, a call for each hit costs little.
+const LONGEST_ABANDONMENT: Period = Period::from_secs(10);
+
+/// Hits that may be admitted without a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeldLease {
+    /// Hits that are left.
+    pub(super) left: u64,
+    pub(super) granted_at: Timestamp,
+    /// The end of the lease.
+    pub(super) until: Timestamp,
+}
 
 impl LocalCounter {
-    /// Hits that may be taken without asking.
-    pub(in super::super) fn leased(&self) -> u64 {
+    /// Returns the hits that may be admitted without a call.
+    pub(in super::super) fn leased_hits(&self) -> u64 {
         self.leases.iter().map(|lease| lease.left).sum()
     }
 
-    /// Drops what has ended. What long tiers still count goes back to the store.
-    pub(in super::super) fn end_leases(&mut self, time: StoreTime) -> Lost {
-        let mut lost = Lost::default();
+    /// Removes leases that have ended. Hits that some tier still counts are returned to the store.
+    pub(in super::super) fn expire_leases(&mut self, time: StoreTime) -> Dropped {
+        let mut dropped = Dropped::default();
         while let Some(lease) = self.leases.first().filter(|lease| lease.until <= time.latest).copied() {
             self.leases.remove(0);
             let tiers = &self.target.tiers;
-            let ended = tiers.iter().all(|tier| has_ended(tier, lease.at, lease.until));
-            if ended || has_flowed_back(tiers, lease.at, time.latest) {
-                lost.stranded += lease.left;
+            let ended = tiers.iter().all(|tier| has_ended(tier, lease.granted_at, lease.until));
+            if ended || has_flowed_back(tiers, lease.granted_at, lease.until, time.latest) {
+                dropped.stranded += lease.left;
             } else {
-                self.give_back(lease);
+                self.return_lease(lease);
             }
         }
-        lost
+        dropped
     }
 
-    /// Takes `hits` from what was granted; none if that does not do.
+    /// Takes `hits` from the leases. Returns none if they do not suffice.
     pub(in super::super) fn spend(&mut self, hits: Hits, now: Timestamp) -> Option<Decision> {
-        if self.leased() < hits.0 {
+        if self.leased_hits() < hits.0 {
             return None;
         }
         let mut needed = hits.0;
@@ -49,85 +60,85 @@ impl LocalCounter {
             needed -= spent;
         }
         self.leases.retain(|lease| lease.left > 0);
-        let mut decision = self.look(now);
+        let mut decision = self.status(now);
         decision.over = false;
-        // what is granted and not spent is no hit yet
-        decision.before = decision.before.minus(Hits(self.leased())).minus(hits);
+        // leased hits that are not spent do not count as hits yet
+        decision.before = decision.before.minus(Hits(self.leased_hits())).minus(hits);
         Some(decision)
     }
 
-    /// Puts hits back that were spent for a request which then did not pass.
+    /// Puts hits back that were spent for a request which was then rejected.
     pub(in super::super) fn unspend(&mut self, hits: Hits, now: Timestamp) {
         match self.leases.first_mut() {
             Some(lease) => lease.left += hits.0,
-            None => self.owe(negative(hits.0), now),
+            None => self.add_pending(negative(hits.0), now),
         }
     }
 
-    /// Whether `hits` are certain not to fit now, by what the store told.
-    pub(in super::super) fn refuses(&self, hits: Hits, now: Timestamp) -> Option<Decision> {
-        let missing = hits.minus(Hits(self.leased()));
+    /// Rejects `hits` if they cannot fit now, according to the store's replies.
+    pub(in super::super) fn known_rejection(&self, hits: Hits, now: Timestamp) -> Option<Decision> {
+        let missing = hits.minus(Hits(self.leased_hits()));
         let fits =
-            || self.view.iter().zip(&self.target.tiers).all(|(c, tier)| c.probe(tier, now, missing).fits);
+            || self.estimate.iter().zip(&self.target.tiers).all(|(s, tier)| s.probe(tier, now, missing).fits);
         if missing == Hits(0) || (now >= self.denied_until && fits()) {
             return None;
         }
-        let decision =
-            decision_from_store(&self.target.tiers, &self.view, OverLimitPolicy::Ignore, true, missing, now);
+        let decision = decision_from_store(
+            &self.target.tiers,
+            &self.estimate,
+            OverLimitPolicy::Ignore,
+            true,
+            missing,
+            now,
+        );
         Some(Decision {
-            before: decision.before.minus(Hits(self.leased())),
-            // what is told is to come true: no sooner than this instance asks again
+            before: decision.before.minus(Hits(self.leased_hits())),
+            // the retry time has to be accurate: no earlier than this instance's next call
             reset: decision.reset.max(self.denied_until.since(now)),
             ..decision
         })
     }
 
-    /// Refuses `hits` that the store was asked for and had no more of, as of then: meanwhile a token may have come back,
-    /// but it is for who asks now.
-    pub(in super::super) fn refuse(&self, hits: Hits, now: Timestamp) -> Decision {
-        let then = self.heard_at.unwrap_or(now);
-        let missing = hits.minus(Hits(self.leased()));
-        let decision =
-            decision_from_store(&self.target.tiers, &self.view, OverLimitPolicy::Ignore, true, missing, then);
+    /// Rejects `hits` that the store has just not granted, as of its last reply. A token may have come back since, but it is
+    /// for the next request.
+    pub(in super::super) fn rejection_at_last_reply(&self, hits: Hits, now: Timestamp) -> Decision {
+        let then = self.last_reply_at.unwrap_or(now);
+        let missing = hits.minus(Hits(self.leased_hits()));
+        let decision = decision_from_store(
+            &self.target.tiers,
+            &self.estimate,
+            OverLimitPolicy::Ignore,
+            true,
+            missing,
+            then,
+        );
         Decision {
-            before: decision.before.minus(Hits(self.leased())),
+            before: decision.before.minus(Hits(self.leased_hits())),
             reset: then.after(decision.reset).max(self.denied_until).since(now),
             ..decision
         }
     }
 
-    /// Whether nothing fits until some instant, by what the store told.
+    /// Returns whether no hit fits until some later instant, according to the store.
     pub(in super::super) fn is_denied(&self, now: Timestamp) -> bool {
         now < self.denied_until
     }
 
-    /// Gives everything back that was granted and is not spent.
-    pub(in super::super) fn give_leases_back(&mut self) {
+    /// Returns all leased hits that are not spent.
+    pub(in super::super) fn return_leases(&mut self) {
         for lease in std::mem::take(&mut self.leases) {
-            self.give_back(lease);
+            self.return_lease(lease);
         }
     }
 
-    /// Whether nobody asks for it any more: for longer than an interval, and for longer than chance would have it.
-    pub(in super::super) fn is_deserted(&self, now: Timestamp) -> bool {
-        let patience = self.demand.time_for(DESERTED_AFTER, self.asked_at).min(LONGEST_PATIENCE);
-        now.since(self.asked_at) > self.sync.interval.max(patience)
+    fn return_lease(&mut self, lease: HeldLease) {
+        let (hits, lease_end) = (negative(lease.left), Some(lease.until));
+        self.push_pending(PendingDelta { at: lease.granted_at, hits, rejected: 0, lease_end });
     }
 
-    /// Whether there is anything that the store has to be told, or is being told.
-    pub(in super::super) fn owes(&self) -> bool {
-        !self.unsent.is_empty() || !self.in_flight.is_empty()
-    }
-
-    /// Whether it can be forgotten without loss.
-    pub(in super::super) fn is_idle(&self, now: Timestamp) -> bool {
-        self.owes_nothing()
-            && now >= self.denied_until
-            && self.view.iter().all(|counter| counter.idle_at() <= now)
-    }
-
-    /// Whether it can be forgotten at the price of asking the store again.
-    pub(in super::super) fn owes_nothing(&self) -> bool {
-        self.unsent.is_empty() && self.in_flight.is_empty() && self.leases.is_empty() && !self.fetch.running
+    /// Returns whether no check has arrived for longer than an interval, and for longer than chance explains.
+    pub(in super::super) fn is_abandoned(&self, now: Timestamp) -> bool {
+        let expected = self.demand.time_for(ABANDONED_AFTER, self.last_check_at).min(LONGEST_ABANDONMENT);
+        now.since(self.last_check_at) > self.schedule.interval.max(expected)
     }
 }

@@ -1,10 +1,12 @@
-//! When to ask the store for a lease, and for how much: so that one call serves many decisions, and nobody holds what
-//! another lacks.
+//! When to request a lease, and how many hits: one call should serve many decisions, and no instance should hold hits that
+//! another one lacks.
 
 use std::sync::Arc;
 
 use super::{
-    Answer, Lease, LocalCounter,
+    LocalCounter,
+    fetch::LeaseReply,
+    leases::HeldLease,
     tiers::{capacity, flows, hold},
 };
 use crate::{
@@ -12,17 +14,17 @@ use crate::{
     store::remote::{Command, Op, Reply},
 };
 
-/// Fewer hits than that are not worth a pause.
-const WORTH_A_PAUSE: u64 = 4;
+/// The fewest expected hits that make a pause worthwhile.
+const MIN_PAUSE_HITS: u64 = 4;
 
-/// What of a window's rest passes before it is looked for the first time whether another instance has given something back:
-/// one in so many.
+/// The part of a window's rest after which the store is first probed for hits that another instance has given back: one in
+/// as many.
 const PROBES: u64 = 8;
 
 impl LocalCounter {
-    /// What to ask for. What ends within `lead` goes back in the same call, so that it is not lost, and is asked for anew
-    /// if it is likely to be used.
-    pub(in super::super) fn fetch_commands(
+    /// Returns the commands that fetch the next lease. A lease that ends within `lead` is returned in the same call, so that
+    /// it is not lost, and is requested again if it is likely to be used.
+    pub(in super::super) fn lease_commands(
         &mut self,
         instances: usize,
         at_least: Period,
@@ -37,16 +39,17 @@ impl LocalCounter {
                 self.leases.remove(0);
                 returned += lease.left;
                 let op = Op::Return { hits: lease.left, until: lease.until };
-                commands.push(Command { target: Arc::clone(&self.target), at: lease.at, op });
+                commands.push(Command { target: Arc::clone(&self.target), at: lease.granted_at, op });
             }
         }
         let waiting = std::mem::take(&mut self.fetch.waiting);
         let least = std::mem::take(&mut self.fetch.least).max(1);
-        let likely = self.demand.in_the_next(self.horizon(at_least, now), now).saturating_sub(self.leased());
+        let horizon = self.horizon(at_least, now);
+        let likely = self.demand.in_the_next(horizon, now).saturating_sub(self.leased_hits());
         self.fetch.want = if returned > 0 && likely == 0 && waiting == 0 {
             0
         } else {
-            likely.min(self.part(now).max(returned)).max(waiting).max(least)
+            likely.min(self.share(now).max(returned)).max(waiting).max(least)
         };
         if self.fetch.want > 0 {
             let op = Op::Grant { least, want: self.fetch.want, hold: hold(&self.target.tiers) };
@@ -55,7 +58,7 @@ impl LocalCounter {
         commands
     }
 
-    /// For how long a lease is to last: a part of the window's rest, or for as long as it may be used.
+    /// Returns how long a lease is meant to last: a quarter of the window's rest, or as long as it may be used.
     fn horizon(&self, at_least: Period, now: Timestamp) -> Period {
         let times = self.target.tiers.iter().map(|tier| match tier.algorithm {
             Algorithm::FixedWindow => {
@@ -67,38 +70,39 @@ impl LocalCounter {
         times.min().unwrap_or_default()
     }
 
-    /// As much of what remains as one instance may hold. In a fixed window half of its N-th part: what the others lack
-    /// at the end does not come back. Where it does, all of that.
-    fn part(&self, now: Timestamp) -> u64 {
+    /// Returns how much of what remains one instance may hold: its N-th part. In a fixed window half of that, since hits
+    /// that the others lack at its end do not come back.
+    fn share(&self, now: Timestamp) -> u64 {
         let parts = self.instances as u64 * if flows(&self.target.tiers) { 1 } else { 2 };
         (self.remaining(now) / parts).max(1)
     }
 
-    /// The store has granted something, or nothing. `round_trip` is how long it takes to answer.
-    pub(in super::super) fn granted(&mut self, reply: &Reply, round_trip: Period, now: Timestamp) {
-        self.heard(reply, now);
-        self.fetch.answer = if reply.granted < self.fetch.want { Answer::Short } else { Answer::Enough };
-        self.deny(round_trip, now);
+    /// Applies the reply to a request for a lease. `round_trip` is the time that the store takes to reply.
+    pub(in super::super) fn apply_grant(&mut self, reply: &Reply, round_trip: Period, now: Timestamp) {
+        self.apply_reply(reply, now);
+        let is_full = reply.granted >= self.fetch.want;
+        self.fetch.last_reply = if is_full { LeaseReply::Full } else { LeaseReply::Partial };
+        self.update_denial(round_trip, now);
         if reply.granted == 0 {
             return;
         }
         self.fetch.probe_after = Period::default();
-        let ends = self.target.tiers.iter().zip(&reply.counters).map(|(tier, counter)| match counter {
+        let ends = self.target.tiers.iter().zip(&reply.counters).map(|(tier, state)| match state {
             CounterState::FixedWindow(window) => window.end(),
             _ => now.after(hold(std::slice::from_ref(tier))),
         });
         let until = ends.min().unwrap_or(now);
-        self.leases.push(Lease { left: reply.granted, at: now, until });
+        self.leases.push(HeldLease { left: reply.granted, granted_at: now, until });
     }
 
-    /// The store has taken back what would have ended, and nothing was asked for.
-    pub(in super::super) fn gave_back(&mut self, reply: &Reply, now: Timestamp) {
-        self.heard(reply, now);
-        self.fetch.answer = Answer::Enough;
+    /// Applies the reply to a fetch that only returned a lease.
+    pub(in super::super) fn apply_return(&mut self, reply: &Reply, now: Timestamp) {
+        self.apply_reply(reply, now);
+        self.fetch.last_reply = LeaseReply::Full;
     }
 
-    /// How long it is until something ends that could go back, if it goes `lead` earlier; none if nothing does.
-    pub(in super::super) fn ends_in(&self, lead: Period, now: Timestamp) -> Option<Period> {
+    /// Returns the time until the first lease has to be returned, `lead` before it ends. None if no lease can be returned.
+    pub(in super::super) fn first_lease_ends_in(&self, lead: Period, now: Timestamp) -> Option<Period> {
         if !flows(&self.target.tiers) {
             return None;
         }
@@ -108,13 +112,13 @@ impl LocalCounter {
         })
     }
 
-    /// Denies what is not leased until a hit fits, if none does; or until asking is worth it again.
-    fn deny(&mut self, round_trip: Period, now: Timestamp) {
+    /// Denies hits that are not leased until one fits, or until another call is worthwhile.
+    fn update_denial(&mut self, round_trip: Period, now: Timestamp) {
         let wait = self.wait_for(1, now);
-        let pause = self.pause(now).unwrap_or_default();
+        let pause = self.scarcity_pause(now).unwrap_or_default();
         if pause > wait {
             self.denied_until = now.after(pause);
-            // what is asked for a little earlier is there when it is over, without anybody's waiting for it
+            // a call that is sent a little earlier has its reply when the pause ends, so that no decision waits for it
             let lead = self.demand.time_for(3, now).as_nanos().saturating_add(2 * round_trip.as_nanos());
             let lead = lead.min(pause.as_nanos() / 2);
             self.fetch.probe_at = now.after(Period::from_nanos(pause.as_nanos() - lead));
@@ -123,7 +127,7 @@ impl LocalCounter {
         }
     }
 
-    /// Denies everything from now on until a hit fits, if none does.
+    /// Denies all hits until one fits, if none does now.
     pub(in super::super) fn deny_while_empty(&mut self, now: Timestamp) {
         self.deny_for(self.wait_for(1, now), now);
     }
@@ -136,45 +140,45 @@ impl LocalCounter {
         self.denied_until = now.after(wait);
         if self.fetch.probe_after == Period::default() {
             let first = Period::from_nanos(wait.as_nanos() / PROBES);
-            self.fetch.probe_after = first.max(self.sync.interval);
+            self.fetch.probe_after = first.max(self.schedule.interval);
             self.fetch.probe_at = now.after(self.fetch.probe_after);
         }
     }
 
-    /// How long to leave the store alone although something may flow back: under steady overload single hits, each of
-    /// which would be asked for as soon as it is there, and by everybody, cost a call each. So it is left until everybody
-    /// could have what he can use; none where there is that much, or there is no overload.
-    fn pause(&mut self, now: Timestamp) -> Option<Period> {
+    /// Returns how long to send no call although hits may flow back. Under steady overload every instance would request
+    /// each single hit as soon as it is back, at the cost of a call. The pause lasts until there is enough for every
+    /// instance; there is none if there is enough already, or no overload.
+    fn scarcity_pause(&mut self, now: Timestamp) -> Option<Period> {
         let tiers = &self.target.tiers;
         if !flows(tiers) {
             return None;
         }
         let hold = hold(tiers);
         let usable = self.demand.in_the_next(hold, now);
-        // and half of that more: chance gives one more and the other less
+        // half as much again, because chance distributes the hits unevenly
         let all = usable.saturating_mul(self.instances as u64).saturating_mul(3) / 2;
         let plenty = all.min(capacity(tiers) / 2).max(1);
         let wait = self.wait_for(plenty, now);
-        // not before it was dry: what is there is for who comes
-        let dry = self.fetch.answer == Answer::Short || self.remaining(now) == 0;
-        self.fetch.scarce = wait > Period::default() && (self.fetch.scarce || dry);
+        // it begins only once the store has run out
+        let empty = self.fetch.last_reply == LeaseReply::Partial || self.remaining(now) == 0;
+        self.fetch.is_scarce = wait > Period::default() && (self.fetch.is_scarce || empty);
         let pause = wait.min(Period::from_nanos(2 * hold.as_nanos()));
-        let worth = self.demand.in_the_next(pause, now) >= WORTH_A_PAUSE;
-        (self.fetch.scarce && worth).then_some(pause)
+        let worthwhile = self.demand.in_the_next(pause, now) >= MIN_PAUSE_HITS;
+        (self.fetch.is_scarce && worthwhile).then_some(pause)
     }
 
-    /// How long it is until `hits` fit, if nobody takes any.
+    /// Returns the time until `hits` fit, if no others are taken.
     fn wait_for(&self, hits: u64, now: Timestamp) -> Period {
-        let waits = self.view.iter().zip(&self.target.tiers);
-        waits.map(|(counter, tier)| counter.wait(tier, now, Hits(hits))).max().unwrap_or_default()
+        let waits = self.estimate.iter().zip(&self.target.tiers);
+        waits.map(|(state, tier)| state.wait(tier, now, Hits(hits))).max().unwrap_or_default()
     }
 
-    /// Whether it is time to look if another instance has given something back. Ever more seldom while it has not.
+    /// Returns whether to probe now for hits that another instance has given back. The time between probes doubles.
     pub(in super::super) fn is_probe_due(&mut self, now: Timestamp) -> bool {
         let due = now >= self.fetch.probe_at;
         if due {
             let after = Period::from_nanos(
-                (2 * self.fetch.probe_after.as_nanos()).max(self.sync.interval.as_nanos()),
+                (2 * self.fetch.probe_after.as_nanos()).max(self.schedule.interval.as_nanos()),
             );
             self.fetch.probe_after = after;
             self.fetch.probe_at = now.after(after);

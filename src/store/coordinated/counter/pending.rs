@@ -1,118 +1,226 @@
-//! Telling the store what was counted here, and taking in what it tells.
+//! Pending hits: collected, sent to the store, and acknowledged by its reply.
 
 use std::sync::Arc;
 
 use super::{
-    LocalCounter, Lost, Owed, Sent,
-    tiers::{has_ended, has_flowed_back},
+    LocalCounter,
+    tiers::{has_ended, has_flowed_back, same_windows},
 };
 use crate::{
-    limit::{Hits, OverLimitPolicy, Timestamp, decision_from_store},
-    store::remote::{Command, Reply},
+    limit::{Hits, OverLimitPolicy, Period, Timestamp, decision_from_store},
+    store::{
+        coordinated::delivery::Delivery,
+        remote::{Command, Op, Reply},
+    },
 };
 
+/// Hits that were counted here and that the store does not know of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PendingDelta {
+    /// When they were counted.
+    pub(super) at: Timestamp,
+    /// Negative if they are given back.
+    pub(super) hits: i64,
+    /// How many of them were counted although they were rejected.
+    pub(super) rejected: u64,
+    /// Set for unused hits of a lease: when the lease ends. They are available again only once the store has them back.
+    pub(super) lease_end: Option<Timestamp>,
+}
+
+/// The outcome of sending pending hits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in super::super) struct DeliveryOutcome {
+    /// Hits of the last command that the store applied and that were admitted here.
+    pub(in super::super) admitted: u64,
+    /// Hits that the store may or may not have applied.
+    pub(in super::super) unknown: u64,
+}
+
+/// Hits that were dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in super::super) struct Dropped {
+    /// Hits that were never reported, because their windows had ended.
+    pub(in super::super) unreported: u64,
+    /// Leased hits that were not used before their lease ended.
+    pub(in super::super) stranded: u64,
+}
+
+/// Converts hits that are taken to the store's signed count.
+pub(in super::super) fn positive(hits: u64) -> i64 {
+    i64::try_from(hits).unwrap_or(i64::MAX)
+}
+
+/// Converts hits that are given back to the store's signed count.
+pub(in super::super) fn negative(hits: u64) -> i64 {
+    -positive(hits)
+}
+
 impl LocalCounter {
-    pub(in super::super) fn has_unsent(&self) -> bool {
-        !self.unsent.is_empty()
+    /// Returns whether there are hits to send.
+    pub(in super::super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
     }
 
-    /// When the oldest hits were counted that the store is to be told of.
-    pub(in super::super) fn oldest_unsent(&self) -> Option<Timestamp> {
-        self.unsent.first().map(|owed| owed.at)
+    /// Returns when the oldest pending hits were counted.
+    pub(in super::super) fn oldest_pending_at(&self) -> Option<Timestamp> {
+        self.pending.first().map(|delta| delta.at)
     }
 
-    /// Adds to `commands` what the store is to be told now. Nothing while it has not answered the last time.
-    pub(in super::super) fn send(&mut self, now: Timestamp, commands: &mut Vec<Command>) -> Lost {
-        let mut lost = Lost::default();
-        if !self.in_flight.is_empty() {
-            return lost;
+    /// Adds `hits` that were counted at `now` to the pending ones.
+    pub(in super::super) fn add_pending(&mut self, hits: i64, now: Timestamp) {
+        self.push_pending(PendingDelta { at: now, hits, rejected: 0, lease_end: None });
+    }
+
+    pub(super) fn push_pending(&mut self, delta: PendingDelta) {
+        if delta.hits == 0 {
+            return;
         }
-        for owed in std::mem::take(&mut self.unsent) {
-            if owed.hits == 0 {
+        let tiers = &self.target.tiers;
+        match self.pending.last_mut() {
+            Some(last) if last.lease_end == delta.lease_end && same_windows(tiers, last.at, delta.at) => {
+                last.hits = last.hits.saturating_add(delta.hits);
+                last.rejected = last.rejected.saturating_add(delta.rejected);
+            }
+            _ => self.pending.push(delta),
+        }
+    }
+
+    /// Moves the pending hits to `commands`; none while an earlier flush is in flight. Hits whose windows have ended are
+    /// dropped.
+    pub(in super::super) fn take_commands(&mut self, now: Timestamp, commands: &mut Vec<Command>) -> Dropped {
+        let mut dropped = Dropped::default();
+        if !self.in_flight.is_empty() {
+            return dropped;
+        }
+        for delta in std::mem::take(&mut self.pending) {
+            if delta.hits == 0 {
                 continue;
             }
-            if self.target.tiers.iter().all(|tier| has_ended(tier, owed.at, now)) {
-                lost.uncounted += u64::try_from(owed.hits).unwrap_or_default();
-            } else if owed.returned.is_some() && has_flowed_back(&self.target.tiers, owed.at, now) {
-                lost.stranded += owed.hits.unsigned_abs();
+            if self.target.tiers.iter().all(|tier| has_ended(tier, delta.at, now)) {
+                dropped.unreported += u64::try_from(delta.hits).unwrap_or_default();
+            } else if let Some(until) = delta.lease_end
+                && has_flowed_back(&self.target.tiers, delta.at, until, now)
+            {
+                dropped.stranded += delta.hits.unsigned_abs();
             } else {
-                self.in_flight.push(owed);
+                self.in_flight.push(delta);
             }
         }
-        let command = |owed: &Owed| Command { target: Arc::clone(&self.target), at: owed.at, op: owed.op() };
+        let command =
+            |delta: &PendingDelta| Command { target: Arc::clone(&self.target), at: delta.at, op: delta.op() };
         commands.extend(self.in_flight.iter().map(command));
-        lost
+        dropped
     }
 
-    /// The store has carried out, or not, what it was told with the last [`LocalCounter::send`]. What was certainly not
-    /// carried out is owed again.
-    pub(in super::super) fn sent(&mut self, undone: impl Fn(usize) -> Option<bool>) -> Sent {
-        let mut sent = Sent::default();
-        let told = std::mem::take(&mut self.in_flight);
-        let last = told.len().saturating_sub(1);
-        for (i, owed) in told.into_iter().enumerate().rev() {
-            match undone(i) {
-                None => {
-                    let counted = u64::try_from(owed.hits).unwrap_or_default();
+    /// Applies what `delivery` says about each command of the last [`LocalCounter::take_commands`]. Commands that were
+    /// definitely not applied are pending again.
+    pub(in super::super) fn apply_delivery(
+        &mut self,
+        delivery: impl Fn(usize) -> Delivery,
+    ) -> DeliveryOutcome {
+        let mut outcome = DeliveryOutcome::default();
+        let sent = std::mem::take(&mut self.in_flight);
+        let last = sent.len().saturating_sub(1);
+        for (i, delta) in sent.into_iter().enumerate().rev() {
+            match delivery(i) {
+                Delivery::Applied => {
+                    let counted = u64::try_from(delta.hits).unwrap_or_default();
                     self.acknowledged += counted;
                     if i == last {
-                        sent.admitted = counted.saturating_sub(owed.refused);
+                        outcome.admitted = counted.saturating_sub(delta.rejected);
                     }
                 }
-                Some(true) => self.unsent.insert(0, owed),
-                Some(false) => sent.unknown += owed.hits.unsigned_abs(),
+                Delivery::NotApplied => self.pending.insert(0, delta),
+                Delivery::Unknown => outcome.unknown += delta.hits.unsigned_abs(),
             }
         }
-        sent
+        outcome
     }
 
-    /// The store has told how its counters are; they now are the view, with what it does not know of yet.
-    pub(in super::super) fn heard(&mut self, reply: &Reply, now: Timestamp) {
+    /// Replaces the estimate by the store's counters and adds the hits that are pending. Plans the next flush.
+    pub(in super::super) fn apply_reply(&mut self, reply: &Reply, now: Timestamp) {
         if reply.counters.len() != self.target.tiers.len() {
             return;
         }
-        self.view.clone_from(&reply.counters);
-        self.alone = None;
-        for owed in self.unsent.iter().filter(|owed| owed.returned.is_none()) {
-            for (tier, counter) in self.target.tiers.iter().zip(&mut self.view) {
-                match u64::try_from(owed.hits) {
-                    Ok(decision) => counter.take(tier, owed.at, Hits(decision)),
-                    Err(_) => counter.give_back(tier, owed.at, Hits(owed.hits.unsigned_abs())),
+        self.estimate.clone_from(&reply.counters);
+        self.fallback = None;
+        for delta in self.pending.iter().filter(|delta| delta.lease_end.is_none()) {
+            for (tier, state) in self.target.tiers.iter().zip(&mut self.estimate) {
+                match u64::try_from(delta.hits) {
+                    Ok(hits) => state.take(tier, delta.at, Hits(hits)),
+                    Err(_) => state.give_back(tier, delta.at, Hits(delta.hits.unsigned_abs())),
                 }
             }
         }
-        self.room = self.remaining(now);
-        // what was counted here while the first word was on its way says how fast it goes before anything else does
-        let meanwhile = if self.heard_at.is_none() { self.own() } else { 0 };
+        self.remaining_at_reply = self.remaining(now);
+        // hits counted here during the first flush are the first indication of the rate
+        let meanwhile = if self.last_reply_at.is_none() { self.unacknowledged_hits() } else { 0 };
         let own = std::mem::take(&mut self.acknowledged) + meanwhile;
-        self.flow.heard(self.most_used(now), own, self.instances, self.sync.interval, now);
-        self.sync.plan(self.flow.time_for(self.room), now);
-        self.heard_at = Some(now);
+        self.usage.record(self.used(now), own, self.instances, self.schedule.interval, now);
+        self.schedule.plan(self.usage.time_for(self.remaining_at_reply), now);
+        self.last_reply_at = Some(now);
     }
 
-    /// Hits that are counted in the tier that has the fewest left.
-    fn most_used(&self, now: Timestamp) -> u64 {
-        decision_from_store(&self.target.tiers, &self.view, OverLimitPolicy::Ignore, false, Hits(0), now)
+    /// Returns the hits that were taken here since the store's last reply.
+    fn unacknowledged_hits(&self) -> u64 {
+        let deltas = self.pending.iter().chain(&self.in_flight);
+        deltas.filter_map(|delta| u64::try_from(delta.hits).ok()).sum()
+    }
+
+    /// Returns the hits that are counted in the tier that has the fewest left.
+    fn used(&self, now: Timestamp) -> u64 {
+        decision_from_store(&self.target.tiers, &self.estimate, OverLimitPolicy::Ignore, false, Hits(0), now)
             .before
             .0
     }
 
-    /// How many of the hits that were `admitted` here, and that the store has just counted as it tells by `reply`, are above a
-    /// limit. What is counted last is too much: so every hit above it is told once, by the instance that admitted it.
+    /// Returns how many of the `admitted` hits, which the store has just counted according to `reply`, are above a limit. The
+    /// hits counted last are the excess, so every excess hit is reported once, by the instance that admitted it.
     pub(in super::super) fn overshoot(&self, reply: &Reply, admitted: u64, now: Timestamp) -> u64 {
-        let over = reply.counters.iter().zip(&self.target.tiers).map(|(counter, tier)| {
-            counter.probe(tier, now, Hits(0)).used.0.saturating_sub(tier.capacity().into())
+        let over = reply.counters.iter().zip(&self.target.tiers).map(|(state, tier)| {
+            state.probe(tier, now, Hits(0)).used.0.saturating_sub(tier.capacity().into())
         });
         over.max().unwrap_or_default().min(admitted)
     }
 
-    /// What all tiers would still admit, by the view.
-    pub(super) fn remaining(&self, now: Timestamp) -> u64 {
-        let left = self
-            .view
-            .iter()
-            .zip(&self.target.tiers)
-            .map(|(c, tier)| c.availability(tier, now).remaining.into());
-        left.min().unwrap_or_default()
+    /// Returns whether the pending hits should be sent before the interval ends:
+    ///
+    /// - half-way to the time at which the limit is reached, at the rate of all instances;
+    /// - once this instance has taken its part of what remained, or will have when a reply can be here;
+    /// - when it takes more than was planned for;
+    /// - when the store has not replied yet, or not for long.
+    ///
+    /// Hits that are not urgent share a batch.
+    pub(in super::super) fn needs_early_flush(
+        &self,
+        instances: usize,
+        round_trip: Period,
+        now: Timestamp,
+    ) -> bool {
+        let Some(last_reply_at) = self.last_reply_at else {
+            return self.in_flight.is_empty();
+        };
+        let own = self.unacknowledged_hits();
+        // a flush in flight checks again when its reply arrives
+        if own == 0 || !self.in_flight.is_empty() {
+            return false;
+        }
+        let soon = own.saturating_add(self.demand.in_the_next(round_trip, now));
+        let part = self.remaining_at_reply / instances as u64;
+        soon >= part
+            || self.schedule.is_outrun(own, part)
+            || self.schedule.early.is_some_and(|early| now >= early)
+            || now.since(last_reply_at).as_nanos() > 2 * self.schedule.pause.as_nanos()
+    }
+}
+
+// === impl PendingDelta ===
+
+impl PendingDelta {
+    const fn op(&self) -> Op {
+        match self.lease_end {
+            Some(until) => Op::Return { hits: self.hits.unsigned_abs(), until },
+            None => Op::Add { hits: self.hits },
+        }
     }
 }

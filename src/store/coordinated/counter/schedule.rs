@@ -1,52 +1,51 @@
-//! When an instance speaks of a counter.
+//! When the next flush of a counter is due.
 
 use crate::limit::{Period, Timestamp};
 
-/// While the limit is so many pauses away, at the rate at which all instances take, a pause is longer than the interval …
+/// A pause is longer than the interval while the limit is more than as many pauses away, at the rate of all instances …
 const FAR: u64 = 50;
 
-/// … up to so many intervals …
-const RELAXED: u64 = 10;
+/// … up to as many intervals …
+const MAX_INTERVALS: u64 = 10;
 
-/// … and no longer than this, or the interval if that is longer.
-const LONGEST_PAUSE: Period = Period::from_secs(1);
+/// … and no longer than this, or than the interval if that is longer.
+const MAX_PAUSE: Period = Period::from_secs(1);
 
-/// When the store is to be told.
+/// When the next flush of a counter is due.
 #[derive(Debug, Default)]
 pub(in super::super) struct FlushSchedule {
-    /// It is on a list of those that have something to tell.
-    pub(in super::super) listed: bool,
-    /// It is to be told at once.
-    pub(in super::super) urgent: bool,
-    /// Not before this instant, if it is not urgent.
+    /// A flush that is not urgent waits until this instant.
     pub(in super::super) due: Timestamp,
-    /// From this instant on it is urgent, unless the limit is far off.
+    /// The flush is urgent from this instant on. None while the limit is far away.
     pub(super) early: Option<Timestamp>,
+    /// The sync interval.
     pub(in super::super) interval: Period,
-    /// How long the store may wait for the next word: the interval, or longer while the limit is far off.
+    /// The longest time until the next flush: the interval, or longer while the limit is far away.
     pub(in super::super) pause: Period,
 }
+
+// === impl FlushSchedule ===
 
 impl FlushSchedule {
     pub(super) fn new(interval: Period) -> Self {
         Self { interval, pause: interval, ..Self::default() }
     }
 
-    /// Whether hits that were taken here since the last word, with `part` of what remained for this instance, are more than
-    /// what a long pause was planned for: twice as many as an even part of a fiftieth. So a rush after a lull is told of by
-    /// all who see something of it. A single hit is no rush.
+    /// Returns whether `own` hits, taken here since the last flush, exceed the plan for a long pause: twice an even share of
+    /// a fiftieth of what remained, given this instance's `part` of that. So a burst after a quiet period is reported by all
+    /// instances that receive some of it. A single hit is no burst.
     pub(super) fn is_outrun(&self, own: u64, part: u64) -> bool {
         self.pause > self.interval && own > (2 * part / FAR).max(1)
     }
 
-    /// Plans the next word at `now`, when the limit will be reached after the time that is `left` if all go on like this.
+    /// Plans the next flush. The limit is reached after the time `left`, at the rate of all instances.
     pub(super) fn plan(&mut self, left: Period, now: Timestamp) {
-        // what all together take in a pause is a fiftieth of what remains, at most
+        // in one pause all instances together take a fiftieth of what remains, at most
         let far = Period::from_nanos(left.as_nanos() / FAR);
-        let most = Period::from_nanos(self.interval.as_nanos().saturating_mul(RELAXED)).min(LONGEST_PAUSE);
+        let most = Period::from_nanos(self.interval.as_nanos().saturating_mul(MAX_INTERVALS)).min(MAX_PAUSE);
         self.pause = far.min(most).max(self.interval);
-        // half of the time that is left, so that the last word before the end is a fresh one; while it is far off, words need
-        // not be on time, and travel together
+        // half of the time that is left, so that the last flush before the limit is recent; while the limit is far away,
+        // flushes need not be on time and share batches
         let half = Period::from_nanos(left.as_nanos() / 2);
         self.early = (self.pause == self.interval).then(|| now.after(half.min(self.interval)));
     }

@@ -1,74 +1,79 @@
-//! The cells of all targets, by their key: sharded, and bounded.
+//! A sharded, bounded map from keys to local counters.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::counter::LocalCounter;
-use crate::limit::{CounterKey, Timestamp};
+use crate::{
+    limit::{CounterKey, Timestamp},
+    store::coordinated::counter::LocalCounter,
+};
 
-/// CounterTable that one shard is meant for.
-const CELLS_PER_SHARD: usize = 1024;
+/// The counters that one shard is meant for.
+const COUNTERS_PER_SHARD: usize = 1024;
 
-/// CounterTable among which one to forget is looked for.
-const SAMPLE: usize = 32;
+/// The counters among which the one to evict is chosen.
+const EVICTION_SAMPLE: usize = 32;
 
-/// The cells of one shard. Each by itself, for they are large, and a table has up to as many free places as others.
+/// The counters of one shard. Each is boxed: they are large, and a hash table keeps up to as many free slots as used ones.
 pub(super) type Shard = HashMap<CounterKey, Box<LocalCounter>, foldhash::fast::RandomState>;
 
-/// The cells of all targets.
+/// The counters of all targets.
 #[derive(Debug)]
-pub(super) struct CounterTable {
+pub(super) struct Shards {
     /// A power of two of them. A lock is held for one decision, never across a wait.
     shards: Box<[Mutex<Shard>]>,
-    most_in_a_shard: usize,
+    max_per_shard: usize,
     /// The shard at which the next sweep begins.
-    swept: AtomicUsize,
+    next_swept: AtomicUsize,
 }
 
-impl CounterTable {
+// === impl Shards ===
+
+impl Shards {
+    /// Creates an empty map for up to `max` counters.
     pub(super) fn new(max: usize) -> Self {
-        let shards = max.div_ceil(CELLS_PER_SHARD).next_power_of_two();
+        let shards = max.div_ceil(COUNTERS_PER_SHARD).next_power_of_two();
         Self {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
-            most_in_a_shard: max.div_ceil(shards).max(1),
-            swept: AtomicUsize::new(0),
+            max_per_shard: max.div_ceil(shards).max(1),
+            next_swept: AtomicUsize::new(0),
         }
     }
 
-    /// The shard of `key`, locked.
+    /// Locks the shard of `key`.
     #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
     pub(super) fn lock(&self, key: CounterKey) -> MutexGuard<'_, Shard> {
         self.shards[key.shard() as usize & (self.shards.len() - 1)].lock()
     }
 
-    /// Makes room for one more in `shard`, if it is full. Of a few, one that owes the store nothing is forgotten, for the
-    /// store remembers it; else what it owes is lost. Returns whether that was so.
+    /// Makes room for one more counter in `shard`, if it is full. Out of a small sample it prefers a settled counter, whose
+    /// hits are all in the store; otherwise pending hits are lost. Returns whether some were.
     pub(super) fn make_room(&self, shard: &mut Shard) -> bool {
-        if shard.len() < self.most_in_a_shard {
+        if shard.len() < self.max_per_shard {
             return false;
         }
-        let sample = || shard.iter().take(SAMPLE);
-        let settled = sample().find(|(_, counter)| counter.owes_nothing()).map(|(key, _)| *key);
+        let sample = || shard.iter().take(EVICTION_SAMPLE);
+        let settled = sample().find(|(_, counter)| counter.is_settled()).map(|(key, _)| *key);
         let chosen = settled.or_else(|| sample().next().map(|(key, _)| *key));
         chosen.is_some_and(|key| shard.remove(&key).is_some()) && settled.is_none()
     }
 
-    /// Forgets what is idle, a shard at a time, and hands every other cell to `visit`: all of them, or about as many as
-    /// `most`, and the next time those that come after them.
+    /// Removes idle counters, a shard at a time, and passes every other one to `visit`. Stops after about `max` counters;
+    /// the next sweep continues there.
     pub(super) fn sweep(
         &self,
         now: Timestamp,
-        most: usize,
+        max: usize,
         mut visit: impl FnMut(CounterKey, &mut LocalCounter),
     ) {
-        let first = self.swept.load(Ordering::Relaxed);
+        let first = self.next_swept.load(Ordering::Relaxed);
         let mut visited = 0;
         for turn in 0..self.shards.len() {
             let next = (first + turn) % self.shards.len();
-            if visited >= most {
-                self.swept.store(next, Ordering::Relaxed);
+            if visited >= max {
+                self.next_swept.store(next, Ordering::Relaxed);
                 return;
             }
             let mut shard = self.shards[next].lock();
@@ -80,6 +85,7 @@ impl CounterTable {
         }
     }
 
+    /// Returns the number of counters.
     pub(super) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }

@@ -1,0 +1,217 @@
+//! Batches the decisions that the shared store makes one by one.
+//!
+//! Decisions run on many threads and queue their commands here, by node. One task sends what is queued in as few calls as
+//! possible, so that concurrent decisions share the cost of a call.
+
+use std::collections::BTreeMap;
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, oneshot},
+    time::timeout,
+};
+
+use super::caller::Caller;
+use crate::{
+    limit::{Period, Timestamp},
+    store::{
+        coordinated::delivery::{Delivery, Undecided},
+        remote::{Command, Remote, RemoteError, Reply, StoreNode},
+    },
+};
+
+/// Concurrent calls to one node: more than one, so that it is not idle while replies travel; few, so that commands that
+/// arrive meanwhile share a call.
+const MAX_CALLS: usize = 4;
+
+/// The most commands in one call.
+const MAX_BATCH: usize = 512;
+
+/// The most commands that may wait for one node.
+const MAX_QUEUE: usize = 4_096;
+
+/// Queues commands by node and sends them in batches.
+#[derive(Debug, Default)]
+pub(super) struct Batcher {
+    queues: Mutex<Queues>,
+    /// Notified when there are commands that may be sent.
+    ready: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queues {
+    by_node: BTreeMap<StoreNode, NodeQueue>,
+    /// The id of the last command.
+    last_id: u64,
+}
+
+/// The commands for one node.
+#[derive(Debug, Default)]
+struct NodeQueue {
+    /// In order of their ids.
+    waiting: Vec<PendingCommand>,
+    /// Calls in flight.
+    calls: usize,
+}
+
+/// A command and the decision that waits for its reply.
+#[derive(Debug)]
+struct PendingCommand {
+    id: u64,
+    command: Command,
+    reply: oneshot::Sender<Result<TimedReply, RemoteError>>,
+}
+
+/// A reply, and the store's clock when it carried out the command.
+pub(super) type TimedReply = (Reply, Timestamp);
+
+// === impl Batcher ===
+
+impl Batcher {
+    /// Sends `command` to `node` and waits for the reply, but no longer than `budget`.
+    pub(super) async fn request(
+        &self,
+        node: StoreNode,
+        command: Command,
+        budget: Period,
+    ) -> Result<TimedReply, Undecided> {
+        let (reply, mut replied) = oneshot::channel();
+        let (id, ready) = self.queues.lock().push(node, command, reply);
+        // while all calls are in flight, the next call that returns takes the command along
+        if ready {
+            self.ready.notify_one();
+        }
+        let undecided = |delivery, late| Err(Undecided { delivery, late });
+        let reply = if let Ok(reply) = timeout(budget.into(), &mut replied).await {
+            reply.ok()
+        } else if self.queues.lock().cancel(node, id, &mut replied) {
+            return undecided(Delivery::NotApplied, true);
+        } else {
+            // it may have arrived at the last moment
+            replied.try_recv().ok()
+        };
+        match reply {
+            Some(Ok(reply)) => Ok(reply),
+            Some(Err(error)) => undecided(Delivery::of_error(&error), false),
+            None => undecided(Delivery::Unknown, true),
+        }
+    }
+
+    /// Sends what is queued until it is dropped.
+    pub(super) async fn run<R: Remote>(&self, caller: &Caller<R>) {
+        let mut calls = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                // in this order: a simulation has to be repeatable
+                biased;
+                Some(node) = calls.next() => self.finish_call(node),
+                () = self.ready.notified() => {}
+            }
+            calls.extend(self.next_batches().into_iter().map(|(node, batch)| call(caller, node, batch)));
+        }
+    }
+
+    /// Takes the batches that may be sent now.
+    fn next_batches(&self) -> Vec<(StoreNode, Vec<PendingCommand>)> {
+        let queues = &mut self.queues.lock().by_node;
+        let mut batches = Vec::new();
+        for (node, queue) in &mut *queues {
+            while let Some(batch) = queue.next_batch() {
+                batches.push((*node, batch));
+            }
+        }
+        queues.retain(|_, queue| queue.calls > 0);
+        batches
+    }
+
+    /// Records that a call to `node` has returned.
+    fn finish_call(&self, node: StoreNode) {
+        if let Some(queue) = self.queues.lock().by_node.get_mut(&node) {
+            queue.calls -= 1;
+        }
+    }
+}
+
+/// Sends `batch` in one call and distributes the replies.
+async fn call<R: Remote>(caller: &Caller<R>, node: StoreNode, batch: Vec<PendingCommand>) -> StoreNode {
+    let (commands, waiting): (Vec<_>, Vec<_>) =
+        batch.into_iter().map(|pending| (pending.command, pending.reply)).unzip();
+    // a decision whose budget ran out does not receive its reply
+    match caller.call(commands).await {
+        Ok(replies) => {
+            for (waiting, reply) in waiting.into_iter().zip(replies.replies) {
+                let _ = waiting.send(reply.map(|reply| (reply, replies.now)));
+            }
+        }
+        Err(error) => {
+            for waiting in waiting {
+                let _ = waiting.send(Err(error.clone()));
+            }
+        }
+    }
+    node
+}
+
+// === impl Queues ===
+
+impl Queues {
+    /// Queues `command`. Returns its id, and whether it may be sent at once.
+    fn push(
+        &mut self,
+        node: StoreNode,
+        command: Command,
+        reply: oneshot::Sender<Result<TimedReply, RemoteError>>,
+    ) -> (u64, bool) {
+        self.last_id += 1;
+        let id = self.last_id;
+        (id, self.by_node.entry(node).or_default().push(PendingCommand { id, command, reply }))
+    }
+
+    /// Closes `reply`. Returns whether the command was still queued, so that it is never sent.
+    fn cancel<T>(&mut self, node: StoreNode, id: u64, reply: &mut oneshot::Receiver<T>) -> bool {
+        reply.close();
+        let waiting = self.by_node.get(&node).map_or(&[][..], |queue| queue.waiting.as_slice());
+        waiting.binary_search_by_key(&id, |pending| pending.id).is_ok()
+    }
+}
+
+// === impl NodeQueue ===
+
+impl NodeQueue {
+    /// Queues `pending` if there is room, and fails it otherwise. Returns whether it may be sent at once.
+    fn push(&mut self, pending: PendingCommand) -> bool {
+        if self.waiting.len() >= MAX_QUEUE {
+            self.waiting.retain(PendingCommand::is_awaited);
+        }
+        if self.waiting.len() >= MAX_QUEUE {
+            let error = format!("{MAX_QUEUE} decisions are already waiting for it");
+            let _ = pending.reply.send(Err(RemoteError::NotSent(error)));
+            return false;
+        }
+        self.waiting.push(pending);
+        self.calls < MAX_CALLS
+    }
+
+    /// Takes the next batch if another call may be sent. It leaves out cancelled commands: their decisions were made without
+    /// the store, and must not count twice.
+    fn next_batch(&mut self) -> Option<Vec<PendingCommand>> {
+        if self.calls >= MAX_CALLS {
+            return None;
+        }
+        self.waiting.retain(PendingCommand::is_awaited);
+        if self.waiting.is_empty() {
+            return None;
+        }
+        self.calls += 1;
+        let rest = self.waiting.split_off(MAX_BATCH.min(self.waiting.len()));
+        Some(std::mem::replace(&mut self.waiting, rest))
+    }
+}
+
+impl PendingCommand {
+    /// Returns whether its decision still waits.
+    fn is_awaited(&self) -> bool {
+        !self.reply.is_closed()
+    }
+}

@@ -1,0 +1,139 @@
+//! A circuit breaker for each node of the shared store.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+
+use crate::store::remote::{StoreNode, Target};
+
+/// Consecutive failures that open the breaker for a node.
+const FAILURE_THRESHOLD: u32 = 3;
+
+/// Opens for a node that has failed several times in a row or stays silent for too long, and closes when the node replies.
+/// While it is open, decisions do not wait for that node; heartbeats and probes keep trying it.
+#[derive(Debug, Default)]
+pub(super) struct Breaker {
+    /// The number of nodes that it is open for. Every decision reads it; it is written only when it changes.
+    open: AtomicUsize,
+    /// Few entries, locked by calls only, which is cheap next to a round trip.
+    nodes: Mutex<BTreeMap<StoreNode, NodeHealth>>,
+}
+
+/// The recent health of one node.
+#[derive(Debug, Default)]
+struct NodeHealth {
+    /// Consecutive failures.
+    failures: u32,
+    /// Replies since the start.
+    replies: u64,
+    /// A target that the node failed to count, which a probe can use. None if only heartbeats have failed.
+    target: Option<Arc<Target>>,
+}
+
+// === impl Breaker ===
+
+impl Breaker {
+    /// Records a reply from `node`, which closes the breaker for it.
+    pub(super) fn record_reply(&self, node: StoreNode) {
+        let mut nodes = self.nodes.lock();
+        let health = nodes.entry(node).or_default();
+        if health.is_open() {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+        }
+        *health = NodeHealth { replies: health.replies + 1, ..NodeHealth::default() };
+    }
+
+    /// Returns the number of replies from `node` so far.
+    pub(super) fn replies(&self, node: StoreNode) -> u64 {
+        self.nodes.lock().get(&node).map_or(0, |health| health.replies)
+    }
+
+    /// Records that `node` failed to count `target`, or to take a heartbeat, or was late.
+    pub(super) fn record_failure(&self, node: StoreNode, target: Option<&Arc<Target>>) {
+        self.fail(node, target, 1);
+    }
+
+    /// Records that `node` has sent no reply at all for longer than a caller should wait. One such silence opens the
+    /// breaker.
+    pub(super) fn record_silence(&self, node: StoreNode, target: Option<&Arc<Target>>) {
+        self.fail(node, target, FAILURE_THRESHOLD);
+    }
+
+    fn fail(&self, node: StoreNode, target: Option<&Arc<Target>>, failures: u32) {
+        let mut nodes = self.nodes.lock();
+        let health = nodes.entry(node).or_default();
+        let was_open = health.is_open();
+        health.failures = health.failures.saturating_add(failures).min(FAILURE_THRESHOLD);
+        health.target = target.map(Arc::clone).or(health.target.take());
+        if health.is_open() && !was_open {
+            self.open.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether it is open for any node.
+    pub(super) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns whether it is open for `node`.
+    pub(super) fn is_open_for(&self, node: StoreNode) -> bool {
+        self.nodes.lock().get(&node).is_some_and(NodeHealth::is_open)
+    }
+
+    /// Returns whether it is open for every node that was ever called.
+    pub(super) fn is_open_everywhere(&self) -> bool {
+        self.is_open() && self.nodes.lock().values().all(NodeHealth::is_open)
+    }
+
+    /// Returns the nodes that it is open for, each with a target to probe it with.
+    pub(super) fn open_nodes(&self) -> Vec<(StoreNode, Option<Arc<Target>>)> {
+        let nodes = self.nodes.lock();
+        let open = nodes.iter().filter(|(_, health)| health.is_open());
+        open.map(|(node, health)| (*node, health.target.clone())).collect()
+    }
+
+    /// Removes `node`, which holds no counters any more.
+    pub(super) fn remove(&self, node: StoreNode) {
+        if self.nodes.lock().remove(&node).is_some_and(|health| health.is_open()) {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl NodeHealth {
+    const fn is_open(&self) -> bool {
+        self.failures >= FAILURE_THRESHOLD
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_node_has_its_own_state() {
+        let breaker = Breaker::default();
+        for _ in 0..3 {
+            assert!(!breaker.is_open());
+            breaker.record_reply(StoreNode(1));
+            breaker.record_failure(StoreNode(2), None);
+        }
+        assert!(breaker.is_open() && breaker.is_open_for(StoreNode(2)) && !breaker.is_open_for(StoreNode(1)));
+        assert!(!breaker.is_open_everywhere());
+        breaker.record_silence(StoreNode(1), None);
+        breaker.record_silence(StoreNode(1), None);
+        assert!(breaker.is_open_everywhere());
+        assert_eq!(breaker.open_nodes().len(), 2);
+        breaker.record_reply(StoreNode(2));
+        assert!(breaker.is_open() && !breaker.is_open_for(StoreNode(2)));
+        breaker.remove(StoreNode(1));
+        breaker.remove(StoreNode(2));
+        assert!(!breaker.is_open());
+    }
+}

@@ -1,0 +1,117 @@
+//! Calls of the shared store. Each reply also updates the clock offset, the round trip estimate and the circuit breaker.
+
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use tokio::time::timeout;
+
+use super::{breaker::Breaker, clock::StoreClock};
+use crate::{
+    clock::Clock,
+    limit::{Period, Timestamp},
+    store::{
+        coordinated::{metrics::CoordinationMetrics, store_time::StoreTime},
+        remote::{Command, Remote, RemoteError, Replies, StoreNode, Target},
+    },
+};
+
+/// The shortest silence of a node, while it is being called, that opens its breaker. It is longer than a lost packet or a
+/// fork holds up a healthy Redis.
+const SILENCE: Period = Period::from_millis(500);
+
+/// The round trip that is assumed before the first reply.
+const INITIAL_ROUND_TRIP: Period = Period::from_millis(1);
+
+/// Calls a remote and learns from its replies.
+pub(super) struct Caller<R> {
+    pub(super) remote: R,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) store_clock: StoreClock,
+    pub(super) breaker: Breaker,
+    /// A moving average of the time from a call to its reply, in nanoseconds.
+    round_trip: AtomicU64,
+    metrics: Arc<CoordinationMetrics>,
+}
+
+// === impl Caller ===
+
+impl<R: Remote> Caller<R> {
+    pub(super) fn new(remote: R, clock: Arc<dyn Clock>, metrics: Arc<CoordinationMetrics>) -> Self {
+        Self {
+            remote,
+            clock,
+            store_clock: StoreClock::default(),
+            breaker: Breaker::default(),
+            round_trip: AtomicU64::new(INITIAL_ROUND_TRIP.as_nanos()),
+            metrics,
+        }
+    }
+
+    /// Sends `commands`, whose targets are all on one node, and waits for the replies however late they are.
+    pub(super) async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
+        self.metrics.calls.add(1);
+        self.metrics.commands.add(commands.len() as u64);
+        let first = commands.first().map(|command| (Arc::clone(&command.target), command.at));
+        let (target, at) = first.map_or((None, Timestamp::default()), |(target, at)| (Some(target), at));
+        let node = self.node(target.as_deref(), at);
+        let sent = self.clock.now();
+        let replies = self.wait_for_reply(node, target.as_ref(), self.remote.call(commands)).await;
+        let received = self.clock.now();
+        if let Ok(replies) = &replies {
+            self.breaker.record_reply(node);
+            self.store_clock.record(sent, received, replies.now);
+            let (last, average) = (received.since(sent).as_nanos(), self.round_trip.load(Ordering::Relaxed));
+            self.round_trip.store(average - average / 8 + last / 8, Ordering::Relaxed);
+        } else {
+            self.record_failure(node, target.as_ref());
+        }
+        replies
+    }
+
+    /// Records a call that failed, or a decision that had no reply in time.
+    pub(super) fn record_failure(&self, node: StoreNode, target: Option<&Arc<Target>>) {
+        self.breaker.record_failure(node, target);
+        self.metrics.failures.add(1);
+    }
+
+    /// Waits for `call`, which went to `node`, to the end: it is never repeated, so a late reply must not be missed. If the
+    /// node sends no reply to any call meanwhile, its breaker opens, so that no other decision waits for it.
+    pub(super) async fn wait_for_reply<T>(
+        &self,
+        node: StoreNode,
+        target: Option<&Arc<Target>>,
+        call: impl Future<Output = T>,
+    ) -> T {
+        let mut call = pin!(call);
+        loop {
+            let replies = self.breaker.replies(node);
+            let silence = SILENCE.max(Period::from_nanos(self.round_trip().as_nanos().saturating_mul(2)));
+            if let Ok(reply) = timeout(silence.into(), &mut call).await {
+                return reply;
+            }
+            if self.breaker.replies(node) == replies {
+                self.breaker.record_silence(node, target);
+            }
+        }
+    }
+
+    /// Returns the node that counts `target`; without a target, the node that keeps the heartbeats.
+    pub(super) fn node(&self, target: Option<&Target>, at: Timestamp) -> StoreNode {
+        target.map_or_else(|| self.remote.members_node(), |target| self.remote.node(target, at))
+    }
+
+    /// Returns the moving average of the round trip.
+    pub(super) fn round_trip(&self) -> Period {
+        Period::from_nanos(self.round_trip.load(Ordering::Relaxed))
+    }
+
+    /// Returns the store's time.
+    pub(super) fn time(&self) -> StoreTime {
+        self.store_clock.at(self.clock.now())
+    }
+}

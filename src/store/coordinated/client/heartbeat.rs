@@ -1,0 +1,127 @@
+//! The heartbeat: counts the instances, measures the store's clock, and probes nodes whose breaker is open.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+use futures_util::future::join_all;
+use smallvec::smallvec;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::caller::Caller;
+use crate::{
+    limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp},
+    store::remote::{Command, Op, Remote, StoreNode, Target},
+};
+
+/// This instance's membership among those that share the store.
+#[derive(Debug)]
+pub(super) struct Membership {
+    /// The name of this instance.
+    instance: String,
+    /// The time between two heartbeats.
+    period: Period,
+    /// The number of instances, this one included.
+    instances: AtomicUsize,
+    /// This instance has left; it sends no more heartbeats.
+    has_left: AtomicBool,
+}
+
+// === impl Membership ===
+
+impl Membership {
+    pub(super) fn new(instance: String, period: Period) -> Self {
+        Self { instance, period, instances: AtomicUsize::new(1), has_left: AtomicBool::new(false) }
+    }
+
+    /// Returns the number of instances, this one included; at least 1.
+    pub(super) fn instances(&self) -> usize {
+        self.instances.load(Ordering::Relaxed).max(1)
+    }
+
+    /// Sends heartbeats until it is dropped or the instance leaves. The store takes an instance for dead after two missed
+    /// heartbeats.
+    pub(super) async fn run<R: Remote>(&self, caller: &Caller<R>) {
+        let mut ticks = interval(self.period.into());
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if self.has_left.load(Ordering::Relaxed) {
+                return;
+            }
+            // concurrently: a node that does not reply must not delay the heartbeat to the others
+            tokio::join!(self.measure_clock(caller), self.send(caller), self.probe_open_nodes(caller));
+        }
+    }
+
+    /// Sends one heartbeat. Its reply also closes the breaker of the node that keeps them.
+    async fn send<R: Remote>(&self, caller: &Caller<R>) {
+        let node = caller.remote.members_node();
+        let ttl = Period::from_nanos(2 * self.period.as_nanos());
+        let heartbeat = caller.remote.heartbeat(&self.instance, ttl);
+        match timeout(self.period.into(), caller.wait_for_reply(node, None, heartbeat)).await {
+            Ok(Ok(instances)) => {
+                self.instances.store(instances.max(1), Ordering::Relaxed);
+                caller.breaker.record_reply(node);
+            }
+            Ok(Err(_)) | Err(_) => caller.breaker.record_failure(node, None),
+        }
+    }
+
+    /// Probes every node whose breaker is open by taking no hits of a target that it failed to count.
+    async fn probe_open_nodes<R: Remote>(&self, caller: &Caller<R>) {
+        let now = caller.time().now;
+        let probes = caller.breaker.open_nodes().into_iter().filter_map(|(node, target)| {
+            // its counters may have moved to another node by now
+            if caller.node(target.as_deref(), now) != node {
+                caller.breaker.remove(node);
+                return None;
+            }
+            // the heartbeat already probes the node that keeps the members
+            let target = target.filter(|_| node != caller.remote.members_node());
+            target.map(|target| self.probe(caller, node, target, now))
+        });
+        join_all(probes).await;
+    }
+
+    async fn probe<R: Remote>(
+        &self,
+        caller: &Caller<R>,
+        node: StoreNode,
+        target: Arc<Target>,
+        at: Timestamp,
+    ) {
+        let probe = caller.remote.call(vec![Command { target, at, op: Op::Take { hits: 0 } }]);
+        if let Ok(Ok(_)) = timeout(self.period.into(), probe).await {
+            caller.breaker.record_reply(node);
+        }
+    }
+
+    /// Measures the store's clock by taking no hits, if no call has measured it lately. So the very first hits are counted
+    /// in the right window.
+    async fn measure_clock<R: Remote>(&self, caller: &Caller<R>) {
+        let sent = caller.clock.now();
+        if !caller.store_clock.is_stale(sent) {
+            return;
+        }
+        let tier = Tier { requests: 1, period: Period::from_secs(1), algorithm: Algorithm::SlidingWindow };
+        let target = Target {
+            path: "weir:clock_".into(),
+            tiers: smallvec![tier],
+            over_limit_policy: OverLimitPolicy::Ignore,
+        };
+        let command = Command { target: Arc::new(target), at: sent, op: Op::Take { hits: 0 } };
+        let call = timeout(self.period.into(), caller.remote.call(vec![command]));
+        if let Ok(Ok(replies)) = call.await {
+            caller.store_clock.record(sent, caller.clock.now(), replies.now);
+        }
+    }
+
+    /// Deregisters this instance and stops the heartbeats.
+    pub(super) async fn leave<R: Remote>(&self, caller: &Caller<R>) {
+        self.has_left.store(true, Ordering::Relaxed);
+        let left = caller.remote.heartbeat(&self.instance, Period::default());
+        let _ = timeout(self.period.into(), left).await;
+    }
+}

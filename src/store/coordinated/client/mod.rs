@@ -1,0 +1,148 @@
+//! The store client: everything between a decision and the shared store that needs no counter.
+//!
+//! It sends calls ([`caller`]), estimates the store's clock ([`clock`]) and the round trip, opens a circuit breaker for nodes
+//! that do not reply ([`breaker`]), batches single commands ([`batcher`]) and counts the instances ([`heartbeat`]).
+
+mod batcher;
+mod breaker;
+mod caller;
+mod clock;
+mod heartbeat;
+
+use std::sync::Arc;
+
+use tokio::{
+    runtime::Handle,
+    task::{JoinHandle, JoinSet},
+};
+
+use self::{
+    batcher::{Batcher, TimedReply},
+    caller::Caller,
+    heartbeat::Membership,
+};
+use super::{
+    delivery::Undecided, metrics::CoordinationMetrics, settings::CoordinationSettings, store_time::StoreTime,
+};
+use crate::{
+    clock::Clock,
+    limit::{Period, Timestamp},
+    store::remote::{Command, Remote, RemoteError, Replies, StoreNode, Target},
+};
+
+/// This instance's access to the shared store.
+pub(super) struct StoreClient<R> {
+    caller: Caller<R>,
+    batcher: Batcher,
+    membership: Membership,
+    /// Runs the background work. Decisions are made on threads that may end sooner.
+    runtime: Handle,
+}
+
+// === impl StoreClient ===
+
+impl<R: Remote> StoreClient<R> {
+    /// Creates a client of `remote`, which need not be reachable yet. Must be called within a tokio runtime.
+    pub(super) fn new(
+        remote: R,
+        clock: Arc<dyn Clock>,
+        settings: &CoordinationSettings,
+        metrics: Arc<CoordinationMetrics>,
+    ) -> Self {
+        Self {
+            caller: Caller::new(remote, clock, metrics),
+            batcher: Batcher::default(),
+            membership: Membership::new(settings.instance.clone(), settings.heartbeat),
+            runtime: Handle::current(),
+        }
+    }
+
+    /// Starts the heartbeat and the batcher.
+    pub(super) fn start(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
+        let client = Arc::clone(self);
+        tasks.spawn(async move { client.membership.run(&client.caller).await });
+        let client = Arc::clone(self);
+        tasks.spawn(async move { client.batcher.run(&client.caller).await });
+    }
+
+    /// Runs `work` in the background.
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        self.runtime.spawn(work)
+    }
+
+    /// Returns the shared store.
+    pub(super) const fn remote(&self) -> &R {
+        &self.caller.remote
+    }
+
+    /// Returns the number of instances, this one included; at least 1.
+    pub(super) fn instances(&self) -> usize {
+        self.membership.instances()
+    }
+
+    /// Returns the moving average of the time from a call to its reply.
+    pub(super) fn round_trip(&self) -> Period {
+        self.caller.round_trip()
+    }
+
+    /// Returns the store's time.
+    pub(super) fn time(&self) -> StoreTime {
+        self.caller.time()
+    }
+
+    /// Converts `now` on this instance's clock to the store's.
+    pub(super) fn time_at(&self, now: Timestamp) -> StoreTime {
+        self.caller.store_clock.at(now)
+    }
+
+    /// Returns the store's time, taken to be no earlier than when this instance's clock showed `now`.
+    pub(super) fn time_since(&self, now: Timestamp) -> StoreTime {
+        self.caller.store_clock.at(self.caller.clock.now().max(now))
+    }
+
+    /// Returns how far the store's clock is ahead of this instance's, in nanoseconds.
+    pub(super) fn clock_offset(&self) -> i64 {
+        self.caller.store_clock.offset()
+    }
+
+    /// Sends `commands`, whose targets are all on one node, and waits for the replies however late they are.
+    pub(super) async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
+        self.caller.call(commands).await
+    }
+
+    /// Sends `command` in a batch with others and waits for the reply, but no longer than `budget`.
+    pub(super) async fn request(&self, command: Command, budget: Period) -> Result<TimedReply, Undecided> {
+        let node = self.node(&command.target, command.at);
+        self.batcher.request(node, command, budget).await
+    }
+
+    /// Returns the node that counts `target` at the instant `at`.
+    pub(super) fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
+        self.caller.remote.node(target, at)
+    }
+
+    /// Records that a decision about `target` had no reply within its budget.
+    pub(super) fn record_late_decision(&self, target: &Arc<Target>, at: Timestamp) {
+        self.caller.record_failure(self.node(target, at), Some(target));
+    }
+
+    /// Returns whether the breaker is open for any node.
+    pub(super) fn is_unavailable(&self) -> bool {
+        self.caller.breaker.is_open()
+    }
+
+    /// Returns whether the breaker is open for every node.
+    pub(super) fn is_unavailable_everywhere(&self) -> bool {
+        self.caller.breaker.is_open_everywhere()
+    }
+
+    /// Returns whether the breaker is open for the node that counts `target`.
+    pub(super) fn is_unavailable_for(&self, target: &Target, at: Timestamp) -> bool {
+        self.caller.breaker.is_open() && self.caller.breaker.is_open_for(self.node(target, at))
+    }
+
+    /// Deregisters this instance and stops the heartbeats.
+    pub(super) async fn leave(&self) {
+        self.membership.leave(&self.caller).await;
+    }
+}

@@ -1,0 +1,92 @@
+//! The rate at which this instance receives hits of a counter.
+
+use crate::limit::{Period, Timestamp};
+
+/// The shortest time over which a rate is measured.
+const SPAN: Period = Period::from_millis(20);
+
+/// The fewest hits that give a rate. With fewer, the time over which it is measured grows …
+const MIN_HITS: u64 = 8;
+
+/// … up to this.
+const LONGEST_SPAN: Period = Period::from_millis(500);
+
+/// A gap after which earlier measurements are discarded.
+const GAP: Period = Period::from_secs(1);
+
+/// A moving average of received hits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in super::super) struct Demand {
+    /// The start of the present span.
+    since: Timestamp,
+    /// The hits in it.
+    hits: u64,
+    /// The average of earlier spans, in hits a nanosecond: half of it from the last, a quarter from the one before, and so
+    /// on.
+    rate: f64,
+}
+
+// === impl Demand ===
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate"
+)]
+impl Demand {
+    /// Records `hits`, admitted or not.
+    pub(in super::super) fn record(&mut self, hits: u64, now: Timestamp) {
+        let span = now.since(self.since);
+        if span >= SPAN && (self.hits >= MIN_HITS || span >= LONGEST_SPAN) {
+            let rate = self.hits as f64 / span.as_nanos() as f64;
+            let weight = if span > GAP || self.rate == 0.0 { 0.0 } else { 0.5 };
+            self.rate = self.rate * weight + rate * (1.0 - weight);
+            (self.since, self.hits) = (now, 0);
+        }
+        self.hits = self.hits.saturating_add(hits);
+    }
+
+    /// Returns the hits to expect in `time` from `now` on.
+    pub(in super::super) fn in_the_next(&self, time: Period, now: Timestamp) -> u64 {
+        (self.rate_at(now) * time.as_nanos() as f64).ceil() as u64
+    }
+
+    /// Returns how long it is expected to take until `hits` have been received.
+    pub(super) fn time_for(&self, hits: u64, now: Timestamp) -> Period {
+        let rate = self.rate_at(now);
+        if rate > 0.0 { Period::from_nanos((hits as f64 / rate) as u64) } else { Period::MAX }
+    }
+
+    /// In hits a nanosecond.
+    fn rate_at(&self, now: Timestamp) -> f64 {
+        let span = now.since(self.since).max(SPAN).as_nanos() as f64;
+        if self.rate == 0.0 {
+            // at first only the present span counts; a single hit gives no rate
+            return self.hits.saturating_sub(1) as f64 / span;
+        }
+        // when hits stop, the rate falls with the length of the present span
+        self.rate.min((self.hits + MIN_HITS) as f64 / span)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_follows_the_rate() {
+        let mut demand = Demand::default();
+        let mut now = Timestamp::from_secs(1_000);
+        let mut run = |every: u64, times: u64| {
+            for _ in 0..times {
+                now = now.after(Period::from_millis(every));
+                demand.record(1, now);
+            }
+            demand.in_the_next(Period::from_millis(100), now)
+        };
+        assert!((95..=105).contains(&run(1, 500)));
+        assert!((9..=13).contains(&run(10, 500)));
+        assert!(run(5_000, 1) <= 1, "a gap discards the rate");
+    }
+}

@@ -1,0 +1,64 @@
+//! The state of fetching a lease.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use crate::limit::{Hits, Period, Timestamp};
+
+/// The state of fetching a lease.
+#[derive(Debug, Default)]
+pub(in super::super) struct LeaseFetch {
+    /// A fetch is running.
+    pub(in super::super) is_running: bool,
+    /// The reply to the last fetch.
+    pub(in super::super) last_reply: LeaseReply,
+    /// Notified after each fetch. None until a decision has waited for one.
+    pub(in super::super) done: Option<Arc<Notify>>,
+    /// Hits that decisions wait for.
+    pub(super) waiting: u64,
+    /// The fewest hits that help one of those decisions.
+    pub(super) least: u64,
+    /// The number of the running fetch, or of the last one, from 1.
+    pub(in super::super) round: u64,
+    /// The hits that it requested.
+    pub(super) want: u64,
+    /// A task returns or renews the lease before it ends.
+    pub(in super::super) is_watched: bool,
+    /// The store has had too little to grant since there was last enough for all instances.
+    pub(super) is_scarce: bool,
+    /// While nothing is left: when to probe next whether another instance has given hits back …
+    pub(super) probe_at: Timestamp,
+    /// … and how long to wait after that probe. Zero while something is left.
+    pub(super) probe_after: Period,
+}
+
+/// The reply to the request for a lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in super::super) enum LeaseReply {
+    /// All requested hits were granted.
+    #[default]
+    Full,
+    /// Fewer were granted.
+    Partial,
+    /// The call failed.
+    Failed,
+}
+
+// === impl LeaseFetch ===
+
+impl LeaseFetch {
+    /// Registers a decision that waits for `hits`, of which `missing` are not leased yet. Returns the number of the fetch
+    /// that will request them: the next one, since a running fetch requests other hits.
+    pub(in super::super) fn wait_for(&mut self, hits: Hits, missing: Hits) -> u64 {
+        let missing = missing.0.max(1);
+        self.waiting = self.waiting.saturating_add(hits.0);
+        self.least = if self.least == 0 { missing } else { self.least.min(missing) };
+        self.round + 1
+    }
+
+    /// Returns whether fetch number `round` has finished.
+    pub(in super::super) const fn has_finished(&self, round: u64) -> bool {
+        self.round > round || (self.round == round && !self.is_running)
+    }
+}

@@ -1,0 +1,46 @@
+//! Reservations in a local counter: made while the store is unavailable, and released at any time.
+
+use super::{
+    LocalCounter,
+    pending::{PendingDelta, negative},
+};
+use crate::limit::{Algorithm, Direction, Hits, Period, ReservationRequest, ReservedSpan, Timestamp};
+
+impl LocalCounter {
+    /// Returns the hits that `request` receives as if every one of `instances` made the same request; counts nothing.
+    pub(in super::super) fn fit_fallback(
+        &self,
+        instances: usize,
+        request: ReservationRequest,
+        now: Timestamp,
+    ) -> Hits {
+        let states = self.fallback.as_deref().unwrap_or(&self.estimate);
+        let left = states.iter().zip(&self.target.tiers);
+        let left = left.map(|(state, tier)| u64::from(state.availability(tier, now).remaining)).min();
+        request.fit(Hits(left.unwrap_or_default() / instances as u64))
+    }
+
+    /// Returns how long hits that are reserved at `now` may be used: for `hold`, or until the first fixed window ends.
+    pub(in super::super) fn reservation_time(&self, hold: Period, now: Timestamp) -> Period {
+        let windows = self.target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
+        windows.map(|tier| now.window_end(tier.period).since(now)).fold(hold, Period::min)
+    }
+
+    /// Gives reserved hits back. They are available again once the store has them, in the fallback states at once.
+    pub(in super::super) fn release(&mut self, span: ReservedSpan, hits: Hits, now: Timestamp) {
+        if let Some(states) = &mut self.fallback {
+            let all = Hits(hits.0.saturating_mul(self.instances as u64));
+            for (tier, state) in self.target.tiers.iter().zip(states.iter_mut()) {
+                state.give_back(tier, now, all);
+            }
+        }
+        let (hits, lease_end) = (negative(hits.0), Some(span.until));
+        self.push_pending(PendingDelta { at: span.from, hits, rejected: 0, lease_end });
+    }
+
+    /// Counts `hits` that are reserved without the store.
+    pub(in super::super) fn reserve_fallback(&mut self, instances: usize, hits: Hits, now: Timestamp) {
+        self.instances = instances;
+        let _ = self.count_fallback(instances, Direction::Take, hits, now);
+    }
+}

@@ -1,0 +1,60 @@
+//! The rate at which all instances together use a counter.
+
+use crate::limit::{Period, Timestamp};
+
+/// The number of replies after which the measured rate is used as it is. The first ones are too low: the other instances
+/// have not reported their hits yet.
+const WARM_UP: u8 = 4;
+
+/// The rate at which all instances together use a counter, measured from the store's replies.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct UsageRate {
+    created: Timestamp,
+    /// The instant of the last reply.
+    at: Timestamp,
+    /// The hits that it counted.
+    used: u64,
+    /// In hits a nanosecond.
+    rate: f64,
+    /// Replies so far, up to [`WARM_UP`].
+    replies: u8,
+}
+
+// === impl UsageRate ===
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate"
+)]
+impl UsageRate {
+    /// Creates the rate of a counter that is created at `now`.
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self { created: now, at: now, ..Self::default() }
+    }
+
+    /// Records a reply that counts `used` hits, `own` of which this instance, one of `instances`, has taken since the last
+    /// reply. During the warm-up the others are assumed to take as many. The rate stays as it is in a new window and while
+    /// no hit is admitted.
+    pub(super) fn record(&mut self, used: u64, own: u64, instances: usize, interval: Period, now: Timestamp) {
+        let time = now.since(self.at).as_nanos();
+        // hits that were counted before the counter was created here are not of this time
+        let mut hits = if self.replies == 0 { 0 } else { used.saturating_sub(self.used) };
+        if self.replies < WARM_UP || now.since(self.created) < interval {
+            self.replies = self.replies.saturating_add(1);
+            hits = hits.max(own.saturating_mul(instances as u64));
+        }
+        if time > 0 && hits > 0 {
+            let rate = hits as f64 / time as f64;
+            // a higher rate applies at once: an early flush costs little, a late one costs hits
+            self.rate = if rate > self.rate { rate } else { 0.75 * self.rate + 0.25 * rate };
+        }
+        (self.at, self.used) = (now, used);
+    }
+
+    /// Returns how long it takes until `hits` are used.
+    pub(super) fn time_for(&self, hits: u64) -> Period {
+        if self.rate > 0.0 { Period::from_nanos((hits as f64 / self.rate) as u64) } else { Period::MAX }
+    }
+}

@@ -1,0 +1,40 @@
+//! Whether the shared store has applied a command.
+
+use crate::store::remote::RemoteError;
+
+/// Whether the store has applied a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Delivery {
+    /// It has.
+    Applied,
+    /// It has definitely not, so the command may be sent again.
+    NotApplied,
+    /// The connection broke or there was no reply in time. The command must not be repeated: its hits could count twice.
+    Unknown,
+}
+
+/// The store has not made a decision that was requested from it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Undecided {
+    /// Whether the store may have counted the hits all the same.
+    pub(super) delivery: Delivery,
+    /// The budget ran out. Otherwise the call failed, or the store rejected the command.
+    pub(super) late: bool,
+}
+
+// === impl Delivery ===
+
+impl Delivery {
+    /// Classifies the reply to a command.
+    pub(super) const fn of<T>(reply: &Result<T, RemoteError>) -> Self {
+        match reply {
+            Ok(_) => Self::Applied,
+            Err(error) => Self::of_error(error),
+        }
+    }
+
+    /// Classifies a failed command.
+    pub(super) const fn of_error(error: &RemoteError) -> Self {
+        if error.is_definitely_not_applied() { Self::NotApplied } else { Self::Unknown }
+    }
+}

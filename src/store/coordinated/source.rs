@@ -1,0 +1,38 @@
+//! The coordinated store as a source of metrics.
+
+use super::Coordinated;
+use crate::{
+    observe::{Metric, Source},
+    store::remote::Remote,
+};
+
+impl<R: Remote + Source> Source for Coordinated<R> {
+    fn metrics(&self) -> Vec<Metric> {
+        let mut metrics = self.coordination_metrics().metrics();
+        metrics.extend([
+            Metric::gauge(
+                "weir.coordinated_counters.live",
+                "Counters of coordinated rules held in memory.",
+                self.counters() as u64,
+            ),
+            Metric::gauge(
+                "weir.instances",
+                "Instances that share the store, this one included.",
+                self.instances() as u64,
+            ),
+            Metric::gauge(
+                "weir.store.unavailable",
+                "1 while decisions do not wait for the store, or for a node of it.",
+                self.is_store_unavailable().into(),
+            ),
+            Metric::gauge(
+                "weir.store.clock_offset_nanoseconds",
+                "Difference between the store's clock and this instance's.",
+                self.clock_offset().unsigned_abs(),
+            ),
+        ]);
+        metrics.extend(self.memory().metrics());
+        metrics.extend(self.remote().metrics());
+        metrics
+    }
+}

@@ -1,0 +1,85 @@
+//! Collects the pending hits of counters into batches, one node each, and sends them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tokio::task::JoinHandle;
+
+use super::CounterTable;
+use crate::{
+    limit::{CounterKey, Timestamp},
+    store::{
+        coordinated::counter::LocalCounter,
+        remote::{Command, Remote, StoreNode},
+    },
+};
+
+/// The number of commands at which a batch is sent.
+const MAX_BATCH: usize = 2_000;
+
+/// Pending hits on their way into batches. Each batch goes to one node, so that no counter waits for another node's reply.
+pub(super) struct Batches<'a, R: Remote> {
+    table: &'a Arc<CounterTable<R>>,
+    open: BTreeMap<StoreNode, Batch>,
+    sent: Vec<JoinHandle<()>>,
+}
+
+/// Commands for one node.
+#[derive(Default)]
+struct Batch {
+    commands: Vec<Command>,
+    /// The counters that the commands are of, in order, each with the number of its commands.
+    counters: Vec<(CounterKey, usize)>,
+}
+
+// === impl Batches ===
+
+impl<'a, R: Remote> Batches<'a, R> {
+    pub(super) fn new(table: &'a Arc<CounterTable<R>>) -> Self {
+        Self { table, open: BTreeMap::new(), sent: Vec::new() }
+    }
+
+    /// Adds the pending hits of `counter`; nothing while an earlier flush of it is in flight.
+    pub(super) fn add(&mut self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
+        counter.is_urgent = false;
+        let Some(at) = counter.oldest_pending_at() else { return };
+        let batch = self.open.entry(self.table.client.node(&counter.target, at)).or_default();
+        let before = batch.commands.len();
+        self.table.record_dropped(counter.take_commands(now, &mut batch.commands));
+        let count = batch.commands.len() - before;
+        if count > 0 {
+            batch.counters.push((key, count));
+        }
+        if batch.commands.len() >= MAX_BATCH {
+            self.sent.push(send(self.table, std::mem::take(batch)));
+        }
+    }
+
+    /// Sends what is left, and returns handles to wait for all replies.
+    pub(super) fn finish(mut self) -> Vec<JoinHandle<()>> {
+        let rest = self.open.into_values().filter(|batch| !batch.commands.is_empty());
+        self.sent.extend(rest.map(|batch| send(self.table, batch)));
+        self.sent
+    }
+}
+
+/// Sends `batch` in the background and applies the replies, however late.
+fn send<R: Remote>(table: &Arc<CounterTable<R>>, batch: Batch) -> JoinHandle<()> {
+    let task_table = Arc::clone(table);
+    table.client.spawn(async move {
+        let table = task_table;
+        let Batch { commands, counters } = batch;
+        let outcome = table.client.call(commands).await;
+        let now = outcome.as_ref().map_or_else(|_| table.client.time().now, |replies| replies.now);
+        let mut first = 0;
+        for (key, count) in counters {
+            let range = first..first + count;
+            first = range.end;
+            table.with_existing(key, |counter| {
+                if let Some(reply) = table.apply_outcome(counter, &outcome, range) {
+                    counter.apply_reply(reply, now);
+                }
+                table.enqueue(key, counter, now);
+            });
+        }
+    })
+}

@@ -1,0 +1,146 @@
+//! The table of local counters: finds the counter of a check, queues it for a flush, and applies replies of the store.
+
+mod batches;
+pub(super) mod flush;
+mod queue;
+mod shards;
+
+use std::{ops::Range, sync::Arc};
+
+use self::{
+    queue::FlushQueue,
+    shards::{Shard, Shards},
+};
+use super::{
+    client::StoreClient,
+    counter::{Dropped, LocalCounter},
+    delivery::Delivery,
+    metrics::CoordinationMetrics,
+    settings::CoordinationSettings,
+};
+use crate::{
+    limit::{CounterKey, LimitCheck, Period, Timestamp},
+    store::remote::{Remote, RemoteError, Replies, Reply, Target},
+};
+
+/// The local counters of all coordinated rules.
+pub(super) struct CounterTable<R> {
+    shards: Shards,
+    queue: FlushQueue,
+    client: Arc<StoreClient<R>>,
+    /// The sync interval of rules that have none of their own.
+    sync_interval: Period,
+    /// The modes count their decisions in these, too.
+    pub(super) metrics: Arc<CoordinationMetrics>,
+}
+
+// === impl CounterTable ===
+
+impl<R: Remote> CounterTable<R> {
+    /// Creates an empty table that flushes to `client`.
+    pub(super) fn new(
+        client: Arc<StoreClient<R>>,
+        settings: &CoordinationSettings,
+        metrics: Arc<CoordinationMetrics>,
+    ) -> Self {
+        Self {
+            shards: Shards::new(settings.max_counters),
+            queue: FlushQueue::new(settings.sync_interval, settings.early_sync),
+            client,
+            sync_interval: settings.sync_interval,
+            metrics,
+        }
+    }
+
+    /// Returns the number of counters.
+    pub(super) fn len(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Runs `act` on the counter of `check`, which is created if there is none, and queues the counter if it then has
+    /// pending hits.
+    pub(super) fn with_counter<T>(
+        &self,
+        check: &LimitCheck<'_>,
+        now: Timestamp,
+        act: impl FnOnce(&mut LocalCounter) -> T,
+    ) -> T {
+        let mut shard = self.shards.lock(check.key);
+        let counter = match shard.get_mut(&check.key) {
+            Some(counter) => counter,
+            None => self.insert(&mut shard, check, now),
+        };
+        counter.update_rule(check, now);
+        counter.last_check_at = now;
+        let result = act(counter);
+        self.enqueue(check.key, counter, now);
+        result
+    }
+
+    /// Runs `act` on the counter of `key`, if there is one. Unlike [`CounterTable::with_counter`] it queues nothing.
+    pub(super) fn with_existing<T>(
+        &self,
+        key: CounterKey,
+        act: impl FnOnce(&mut LocalCounter) -> T,
+    ) -> Option<T> {
+        self.shards.lock(key).get_mut(&key).map(|counter| act(counter))
+    }
+
+    fn insert<'a>(
+        &self,
+        shard: &'a mut Shard,
+        check: &LimitCheck<'_>,
+        now: Timestamp,
+    ) -> &'a mut LocalCounter {
+        if self.shards.make_room(shard) {
+            self.metrics.evicted.add(1);
+        }
+        let interval = check.rule.get().coordination.sync_interval.unwrap_or(self.sync_interval);
+        self.queue.shorten_interval(interval);
+        shard
+            .entry(check.key)
+            .or_insert_with(|| Box::new(LocalCounter::new(Arc::new(Target::of(check)), interval, now)))
+    }
+
+    /// Returns the target of `check`.
+    pub(super) fn target(&self, check: &LimitCheck<'_>, now: Timestamp) -> Arc<Target> {
+        self.with_counter(check, now, |counter| Arc::clone(&counter.target))
+    }
+
+    /// Queues `counter` for a flush, if it has pending hits.
+    pub(super) fn enqueue(&self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
+        if counter.has_pending() {
+            self.queue.push(key, counter, self.client.instances(), self.client.round_trip(), now);
+        }
+    }
+
+    /// Applies the outcome of a call to `counter`, whose commands are those in `range`. Returns the last reply to them, if
+    /// there is one; it is not applied to the estimate yet.
+    pub(super) fn apply_outcome<'a>(
+        &self,
+        counter: &mut LocalCounter,
+        outcome: &'a Result<Replies, RemoteError>,
+        range: Range<usize>,
+    ) -> Option<&'a Reply> {
+        let replies = match outcome {
+            Err(error) => {
+                let delivered = counter.apply_delivery(|_| Delivery::of_error(error));
+                self.metrics.delivery_unknown.add(delivered.unknown);
+                return None;
+            }
+            Ok(replies) => replies,
+        };
+        let own = replies.replies.get(range).unwrap_or_default();
+        let delivered = counter.apply_delivery(|i| own.get(i).map_or(Delivery::Unknown, Delivery::of));
+        self.metrics.delivery_unknown.add(delivered.unknown);
+        let last = own.last()?.as_ref().ok()?;
+        self.metrics.overshoot.add(counter.overshoot(last, delivered.admitted, replies.now));
+        Some(last)
+    }
+
+    /// Counts hits that a counter has dropped.
+    pub(super) fn record_dropped(&self, dropped: Dropped) {
+        self.metrics.unreported.add(dropped.unreported);
+        self.metrics.stranded.add(dropped.stranded);
+    }
+}
