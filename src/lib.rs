@@ -43,5 +43,7 @@ pub mod settings;
 #[cfg(feature = "server")]
 pub mod simulate;
 pub mod store;
+#[cfg(feature = "redis")]
+mod tls;
 
 pub use limiter::{DecisionSettings, LimitError, Limiter};

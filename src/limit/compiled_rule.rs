@@ -143,9 +143,15 @@ impl CompiledRule {
         if !self.has_dynamic_stats {
             return None;
         }
-        let steps = self.levels.iter().zip(entries).map(|(level, entry)| {
-            let has_dynamic_stats = level.has_dynamic_stats(self.rule.detailed_metric);
-            if has_dynamic_stats { entry.step().into() } else { level.name().into() }
+        let detailed = self.rule.detailed_metric;
+        let mut pairs = self.levels.iter().zip(entries);
+        let shares =
+            pairs.any(|(level, entry)| level.shared.as_deref().is_some_and(|text| text != entry.value));
+        let steps = self.levels.iter().zip(entries).map(|(level, entry)| match level {
+            level if !level.has_dynamic_stats(detailed) => level.name().into(),
+            // envoyproxy/ratelimit keeps the separator before an empty value in this case only
+            _ if detailed && !shares => entry.metric_step().into(),
+            _ => entry.step().into(),
         });
         Some(RulePath::new(&self.domain, steps))
     }
@@ -162,9 +168,13 @@ impl Deref for CompiledRule {
 // === impl RulePath ===
 
 impl RulePath {
-    /// The path of a limit that the caller brought along for `entries`: every value is in it.
+    /// The path of a limit that the caller brought along for `entries`: every value is in it. Without entries it has one
+    /// empty step, as in envoyproxy/ratelimit.
     #[must_use]
     pub fn of_override(domain: &str, entries: &[Entry<'_>]) -> Self {
+        if entries.is_empty() {
+            return Self::new(domain, std::iter::once("".into()));
+        }
         Self::new(domain, entries.iter().map(|entry| entry.step().into()))
     }
 

@@ -66,7 +66,13 @@ impl Entry<'_> {
     /// `key_value`, or the key alone if there is no value: how paths name it.
     #[must_use]
     pub fn step(&self) -> String {
-        if self.value.is_empty() { self.key.to_owned() } else { format!("{}_{}", self.key, self.value) }
+        if self.value.is_empty() { self.key.to_owned() } else { self.metric_step() }
+    }
+
+    /// `key_value`, or `key_` if there is no value: how stats of a rule with `detailed_metric` name it.
+    #[must_use]
+    pub fn metric_step(&self) -> String {
+        format!("{}_{}", self.key, self.value)
     }
 }
 

@@ -210,8 +210,11 @@ fn describe_descriptor(descriptor: &Descriptor<'_>) -> Value {
     let mut described = Metadata::new();
     described.insert("entries".into(), json!(entries));
     if let Some(limit) = descriptor.limit {
-        // envoyproxy/ratelimit prints the message in protobuf's text format
-        let text = format!("requests_per_unit:{} unit:{}", limit.requests, limit.unit);
+        // protobuf's text format, which leaves out fields that are zero
+        let text = match limit.requests {
+            0 => format!("unit:{}", limit.unit),
+            requests => format!("requests_per_unit:{requests} unit:{}", limit.unit),
+        };
         described.insert("limit".into(), text.into());
     }
     if let Some(hits) = descriptor.hits {

@@ -37,7 +37,7 @@ const RULE_HELP: [&str; 6] = [
     "Hits within the limit, but past the near-limit threshold.",
     "Hits past the limit that were answered without asking the store.",
     "Hits of requests that were admitted.",
-    "Hits of requests that were over, but let through because the rule is in shadow mode.",
+    "Hits past the limit that were admitted because the rule is in shadow mode.",
 ];
 
 /// Everything that is counted.

@@ -21,7 +21,7 @@ pub struct RuleStats {
     pub over_limit_with_local_cache: Counter,
     /// Hits of requests that were admitted.
     pub within_limit: Counter,
-    /// Hits of requests that were over, but let through because the rule is in shadow mode.
+    /// Hits past the limit that were admitted because the rule is in shadow mode.
     pub shadow_mode: Counter,
 }
 
@@ -64,7 +64,7 @@ impl RuleStats {
         self.near_limit.add(tally.near_limit);
         self.within_limit.add(tally.within_limit);
         if shadowed {
-            self.shadow_mode.add(hits.0);
+            self.shadow_mode.add(tally.over_limit);
         }
     }
 

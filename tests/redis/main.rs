@@ -17,4 +17,5 @@ mod keys;
 mod killed;
 mod network;
 mod places;
+mod self_signed;
 mod support;

@@ -52,9 +52,19 @@ impl Weir {
 
     /// Serves `rules`, with `variables` set, if it starts.
     pub(crate) async fn try_start(rules: &str, variables: &[(&str, &str)]) -> Result<Self, AppError> {
+        Self::try_start_files(&[("rules.yaml", rules)], variables).await
+    }
+
+    /// Serves the rules of `files`, which are names and texts, with `variables` set, if it starts.
+    pub(crate) async fn try_start_files(
+        files: &[(&str, &str)],
+        variables: &[(&str, &str)],
+    ) -> Result<Self, AppError> {
         let dir = tempfile::tempdir().expect("a directory");
         fs::create_dir(dir.path().join("config")).expect("a directory in it");
-        fs::write(dir.path().join("config/rules.yaml"), rules).expect("a file in that");
+        for (name, text) in files {
+            fs::write(dir.path().join("config").join(name), text).expect("a file in that");
+        }
         let settings = settings(&dir, variables);
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(NOW)));
         let app = App::bind_with(settings, Arc::clone(&clock) as _).await?;

@@ -3,16 +3,13 @@
 use std::{fs, path::Path, sync::Arc};
 
 use tokio_rustls::rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
-    client::{
-        WebPkiServerVerifier,
-        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    },
-    crypto::{CryptoProvider, ring},
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
+    ClientConfig, Error,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 
 use super::settings::Tls;
+use crate::tls::{Names, ServerVerifier, TrustAnchors};
 
 /// Why there is no TLS to be had.
 #[derive(Debug, thiserror::Error)]
@@ -45,23 +42,16 @@ pub enum TlsError {
     Setup(#[from] Error),
 }
 
-/// A verifier that does not mind whose certificate it is, as long as it is signed by someone who is trusted.
-#[derive(Debug)]
-struct AnyName(Arc<WebPkiServerVerifier>);
-
 impl Tls {
     /// What a connection needs.
     pub(super) fn load(&self) -> Result<Arc<ClientConfig>, TlsError> {
-        let roots = Arc::new(self.roots()?);
         let provider = Arc::new(ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()?;
-        let builder = if self.any_name {
-            let verifier = verifier(roots, provider)?;
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyName(verifier)))
-        } else {
-            builder.with_root_certificates(roots)
-        };
+        let names = if self.any_name { Names::Any } else { Names::Verified };
+        let verifier = ServerVerifier::new(self.anchors()?, names, Arc::clone(&provider))?;
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
         let config = match &self.client {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => {
@@ -72,25 +62,16 @@ impl Tls {
         Ok(Arc::new(config))
     }
 
-    fn roots(&self) -> Result<RootCertStore, TlsError> {
-        let mut roots = RootCertStore::empty();
+    fn anchors(&self) -> Result<TrustAnchors, TlsError> {
+        let mut anchors = TrustAnchors::empty();
         if let Some(ca) = &self.ca {
             for certificate in certificates("REDIS_TLS_CACERT", ca)? {
-                roots.add(certificate)?;
+                anchors.add(certificate)?;
             }
         }
-        // a few that cannot be read are no reason not to trust the others
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if roots.is_empty() { Err(TlsError::NoRoots) } else { Ok(roots) }
+        anchors.add_native();
+        if anchors.is_empty() { Err(TlsError::NoRoots) } else { Ok(anchors) }
     }
-}
-
-fn verifier(
-    roots: Arc<RootCertStore>,
-    provider: Arc<CryptoProvider>,
-) -> Result<Arc<WebPkiServerVerifier>, TlsError> {
-    let built = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
-    built.map_err(|error| Error::General(error.to_string()).into())
 }
 
 fn read(variable: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
@@ -110,47 +91,4 @@ fn certificates(variable: &'static str, path: &Path) -> Result<Vec<CertificateDe
 fn private_key(variable: &'static str, path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let pem = read(variable, path)?;
     PrivateKeyDer::from_pem_slice(&pem).map_err(|_| content(variable, path, "private key"))
-}
-
-// === impl AnyName ===
-
-impl ServerCertVerifier for AnyName {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        // the name is looked at last: whoever fails there was signed by someone who is trusted
-        match self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
-            Err(Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => Ok(ServerCertVerified::assertion()),
-            verified => verified,
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
-    }
 }

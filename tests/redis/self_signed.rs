@@ -1,0 +1,108 @@
+//! Redis over TLS with a self-signed certificate that is its own authority, as `openssl req -x509` makes it by default.
+
+use std::{fs, path::PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, date_time_ymd};
+use tempfile::TempDir;
+use weir::store::redis::{Address, RedisRemote, RedisSettings, Tls};
+
+use crate::support::{Server, connected, settings, until};
+
+/// Years between which a certificate is valid today.
+const VALID: [i32; 2] = [2020, 4000];
+
+/// A server that speaks TLS only, and its certificate in a file.
+struct SelfSigned {
+    server: Server,
+    dir: TempDir,
+}
+
+impl SelfSigned {
+    /// Starts a server whose certificate is for `host`, and is valid from the first day of one year to that of another.
+    fn start(host: &str, [from, to]: [i32; 2]) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut params = CertificateParams::new(vec![host.to_owned()]).expect("a name");
+        params.distinguished_name.push(DnType::CommonName, host);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.not_before = date_time_ymd(from, 1, 1);
+        params.not_after = date_time_ymd(to, 1, 1);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.self_signed(&key).expect("a certificate");
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        fs::write(path("redis.pem"), certificate.pem()).expect("a file");
+        fs::write(path("redis.key"), key.serialize_pem()).expect("a file");
+        let server = Server::start_with(&[
+            "--port",
+            "0",
+            "--tls-port",
+            "{port}",
+            "--unixsocket",
+            "{dir}/redis.sock",
+            "--tls-cert-file",
+            &path("redis.pem"),
+            "--tls-key-file",
+            &path("redis.key"),
+            "--tls-ca-cert-file",
+            &path("redis.pem"),
+            "--tls-auth-clients",
+            "no",
+        ]);
+        Self { server, dir }
+    }
+
+    fn certificate(&self) -> PathBuf {
+        self.dir.path().join("redis.pem")
+    }
+
+    /// Settings for this server that trust the certificate in `ca`.
+    fn trusting(&self, ca: PathBuf, any_name: bool) -> RedisSettings {
+        let mut settings = settings(Address::tcp("localhost", self.server.port()));
+        settings.main.tls = Some(Tls { ca: Some(ca), any_name, ..Tls::default() });
+        settings
+    }
+}
+
+/// Waits until a connection has failed. Returns the error.
+async fn error(settings: RedisSettings) -> String {
+    let remote = RedisRemote::new(settings).expect("the files are in order");
+    until("an error", async || remote.state().servers[0].error.is_some()).await;
+    remote.state().servers[0].error.clone().expect("there is one")
+}
+
+#[tokio::test]
+async fn a_trusted_self_signed_certificate_is_accepted() {
+    let redis = SelfSigned::start("localhost", VALID);
+    for any_name in [false, true] {
+        connected(redis.trusting(redis.certificate(), any_name)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_self_signed_certificate_for_another_name_is_rejected() {
+    let redis = SelfSigned::start("elsewhere", VALID);
+    let error = error(redis.trusting(redis.certificate(), false)).await;
+    assert!(error.contains("not valid for name \"localhost\""), "{error}");
+    connected(redis.trusting(redis.certificate(), true)).await;
+}
+
+#[tokio::test]
+async fn a_self_signed_certificate_is_rejected_outside_its_dates() {
+    for (years, said) in [([2020, 2021], "certificate expired"), ([3000, 4000], "certificate not valid yet")]
+    {
+        let redis = SelfSigned::start("localhost", years);
+        for any_name in [false, true] {
+            let error = error(redis.trusting(redis.certificate(), any_name)).await;
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_self_signed_certificate_that_is_not_trusted_is_rejected() {
+    let redis = SelfSigned::start("localhost", VALID);
+    let other = SelfSigned::start("localhost", VALID);
+    for any_name in [false, true] {
+        let error = error(redis.trusting(other.certificate(), any_name)).await;
+        assert!(error.contains("certificate"), "{error}");
+    }
+}
