@@ -1,5 +1,5 @@
-//! Compiles `proto/` with protox, so that no `protoc` is needed, and keeps the descriptors for gRPC reflection and
-//! for protobuf's JSON mapping. Without the server there is nothing to compile.
+//! Compiles `proto/` with protox, which needs no `protoc`, and keeps the descriptors for gRPC reflection and for protobuf's
+//! JSON mapping. Without the server there is nothing to compile.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     #[cfg(feature = "server")]

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs Debian packages, with no question asked: scripts/apt-install.sh PACKAGE...
+# Installs Debian packages without prompts: scripts/apt-install.sh PACKAGE...
 set -euo pipefail
 
 if ! command -v apt-get > /dev/null; then
-    echo "cannot install $*: there is no apt-get here; install it by hand, so that it is on the PATH" >&2
+    echo "cannot install $*: apt-get not found; install it manually and put it on the PATH" >&2
     exit 1
 fi
 as_root=()

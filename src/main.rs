@@ -1,4 +1,4 @@
-//! The command line of weir.
+//! The program `weir`.
 
 mod cli;
 
@@ -8,14 +8,14 @@ use clap::Parser as _;
 
 use crate::cli::{Cli, run};
 
-/// What is wrong with the command line ends as every other error does: 2 is for a request that is over its limit.
+/// The exit code of every error, also in the arguments: clap's 2 stands for a request that is over its limit.
 const FAILED: u8 = 1;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // help and version come this way, too; where they cannot be printed there is nothing left to say
+            // also help and version; a failure to print cannot be reported
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(FAILED) } else { ExitCode::SUCCESS };
         }
@@ -26,15 +26,15 @@ fn main() -> ExitCode {
     })
 }
 
-/// The error, and what caused it, and what caused that.
+/// Formats the error with all its causes.
 fn chain(error: &dyn Error) -> String {
     let (mut text, mut last) = (error.to_string(), error.to_string());
     let mut cause = error.source();
     while let Some(error) = cause {
         let next = error.to_string();
-        // errors that wrap others often say no more than those do
+        // an error that wraps another often has the same text
         if next != last {
-            // to write to a text cannot fail
+            // writing to a string cannot fail
             let _ = write!(text, ": {next}");
         }
         last = next;

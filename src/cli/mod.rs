@@ -1,4 +1,4 @@
-//! How the subcommands are typed, and where each goes.
+//! The subcommands and their arguments.
 
 mod serve;
 
@@ -16,10 +16,10 @@ use weir::{
     settings::Flags,
 };
 
-/// What `weir call` says of a request that is over its limit.
+/// The exit code of `weir call` for a request that is over its limit.
 const OVER_LIMIT: u8 = 2;
 
-/// A rate limit service for Envoy, and a drop-in for envoyproxy/ratelimit.
+/// Rate limit service for Envoy, compatible with envoyproxy/ratelimit.
 #[derive(Debug, Parser)]
 #[command(version, args_conflicts_with_subcommands = true, after_long_help = serve::HELP)]
 pub(crate) struct Cli {
@@ -31,18 +31,18 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve (what weir does without a command)
+    /// Serve (the default command)
     #[command(after_long_help = serve::HELP)]
     Serve(Box<Flags>),
-    /// Check the rules of a directory; exit code 1 if there are errors
+    /// Check the rule files of a directory. Exits with 1 if there are errors
     Check(Check),
-    /// Explain which rule a descriptor matches, and why no other
+    /// Show which rule a descriptor matches, and why no other
     #[command(after_help = EXPLAIN_EXAMPLE)]
     Explain(Explain),
-    /// Send one request to a server; exit code 0 if it passes, 2 if it is over its limit, 1 on an error
+    /// Send one request to a server. Exits with 0 if admitted, 2 if over limit, 1 on an error
     #[command(after_help = CALL_EXAMPLES)]
     Call(Call),
-    /// Tell what each way of coordination makes of a limit, by a simulation of the real one
+    /// Simulate each coordination mode: admitted requests, overshoot and store commands
     #[command(after_help = SIMULATE_EXAMPLES)]
     Simulate(Simulate),
 }
@@ -56,7 +56,7 @@ Examples:
   weir call --domain shop hello=world
   weir call --domain shop tenant=acme path=/v1/orders --and hello=world
   weir call --domain shop --hits 0 hello=world              check without counting
-  weir call --domain shop --limit 10/minute user=bob        a limit that is not configured
+  weir call --domain shop --limit 10/minute user=bob        apply this limit
   weir call --address unix:/run/weir.sock --domain shop --json hello=world";
 
 const SIMULATE_EXAMPLES: &str = "\
@@ -65,20 +65,20 @@ Examples:
   weir simulate --instances 96 --limit 10000 --skew zipf --round-trip 500us --svg admitted.svg
   weir simulate --algorithm token_bucket --burst 50 --limit 100 --clock-skew 500ms";
 
-/// Which files are read.
+/// The files of a directory that are read.
 #[derive(Args, Debug)]
 struct Files {
-    /// Several files may add to one domain
+    /// Merge the descriptors of files with the same domain
     #[arg(long)]
     merge_domains: bool,
-    /// Leave out files and directories whose name begins with a dot
+    /// Ignore files and directories whose name begins with a dot
     #[arg(long)]
     ignore_dotfiles: bool,
 }
 
 #[derive(Args, Debug)]
 struct Check {
-    /// The directory of the rules
+    /// Directory of rule files
     #[arg(value_name = "DIR", default_value = "config")]
     dir: PathBuf,
     #[command(flatten)]
@@ -87,20 +87,20 @@ struct Check {
 
 #[derive(Args, Debug)]
 struct Explain {
-    /// The directory of the rules
+    /// Directory of rule files
     #[arg(long, value_name = "DIR", default_value = "config")]
     config: PathBuf,
-    /// The domain that is asked about
+    /// Domain of the descriptor
     #[arg(long)]
     domain: String,
     #[command(flatten)]
     files: Files,
-    /// The entries of the descriptor, from the least to the most specific
+    /// Entries of the descriptor, in order
     #[arg(value_name = "KEY=VALUE", required = true, value_parser = parse_entry)]
     entries: Vec<(String, String)>,
 }
 
-/// Does what was asked for.
+/// Runs the command.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
     match cli.command {
         None => serve::run(&cli.serve),
@@ -132,8 +132,8 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
     }
 }
 
-fn code(all_right: bool) -> ExitCode {
-    if all_right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+fn code(success: bool) -> ExitCode {
+    if success { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 impl Files {

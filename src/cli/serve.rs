@@ -1,4 +1,4 @@
-//! `weir serve`: settings, log, service, signals.
+//! `weir serve`: resolves the settings, starts the service, and handles signals.
 
 use std::{error::Error, io, process::ExitCode};
 
@@ -9,18 +9,18 @@ use weir::{
     settings::{Flags, ProcessEnvironment, Settings},
 };
 
-/// What stands below `--help`, in lines of 80 characters at most: longer ones are broken where the column is lost.
+/// The end of `--help`. Lines have at most 80 characters, since a wrapped line loses its indentation.
 pub(super) const HELP: &str = "\
-Environment (a flag wins over its variable; every variable of
-envoyproxy/ratelimit is known):
+Environment variables, with their defaults. A flag takes precedence over its
+variable. All variables of envoyproxy/ratelimit are recognized.
   Rules      RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, RUNTIME_APPDIRECTORY (config),
              RUNTIME_IGNOREDOTFILES, MERGE_DOMAIN_CONFIG,
              FORCE_START_WITHOUT_INITIAL_CONFIG,
              HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED
   Listening  HOST, PORT, DEBUG_HOST, DEBUG_PORT, GRPC_HOST, GRPC_PORT, GRPC_UDS,
              GRPC_MAX_CONNECTION_AGE (24h), GRPC_MAX_CONNECTION_AGE_GRACE (1h),
-             WEIR_WORKERS (threads for gRPC; one for each core)
-  Answers    SHADOW_MODE, QUOTA_MODE, RESPONSE_DYNAMIC_METADATA,
+             WEIR_WORKERS (gRPC threads; one per core)
+  Replies    SHADOW_MODE, QUOTA_MODE, RESPONSE_DYNAMIC_METADATA,
              LIMIT_RESPONSE_HEADERS_ENABLED, LIMIT_LIMIT_HEADER,
              LIMIT_REMAINING_HEADER, LIMIT_RESET_HEADER,
              WEIR_RESPONSE_HEADERS (any of reference, x-ratelimit, ietf,
@@ -34,7 +34,7 @@ envoyproxy/ratelimit is known):
   Log        LOG_LEVEL (warn), LOG_FORMAT (text)
   Store      BACKEND_TYPE (redis if REDIS_URL is set, else memory),
              WEIR_MAX_COUNTERS (1000000)
-  Redis      REDIS_URL, REDIS_TYPE (SINGLE, or SENTINEL, CLUSTER),
+  Redis      REDIS_URL, REDIS_TYPE (SINGLE; or SENTINEL, CLUSTER),
              REDIS_SOCKET_TYPE (tcp), REDIS_AUTH, REDIS_SENTINEL_AUTH,
              REDIS_TIMEOUT (10s), REDIS_TLS, REDIS_TLS_CACERT,
              REDIS_TLS_CLIENT_CERT, REDIS_TLS_CLIENT_KEY,
@@ -44,14 +44,16 @@ envoyproxy/ratelimit is known):
              EXPIRATION_JITTER_MAX_SECONDS (300), REDIS_PERSECOND, and with it
              REDIS_PERSECOND_URL, _TYPE, _SOCKET_TYPE, _AUTH, _SENTINEL_AUTH,
              _TIMEOUT, _TLS; REDIS_HEALTH_CHECK_ACTIVE_CONNECTION
-  Together   WEIR_COORDINATION (interval, or local, lease, strict),
+  Instances  WEIR_COORDINATION (interval; or local, lease, strict),
              WEIR_SYNC_INTERVAL (100ms), WEIR_DECISION_BUDGET (15ms),
-             WEIR_ON_STORE_FAILURE (local, or allow, deny),
-             LOCAL_CACHE_SIZE_IN_BYTES (0: none; any other size is the same)
+             WEIR_ON_STORE_FAILURE (local; or allow, deny),
+             LOCAL_CACHE_SIZE_IN_BYTES (0 disables the cache, any other size
+             enables it)
   Stopping   WEIR_STOP_DELAY (1s), WEIR_STOP_TIMEOUT (30s)
 
-Signals: SIGTERM and SIGINT stop the service, a second one at once; SIGHUP has
-the rules read again.
+Signals:
+  SIGTERM, SIGINT  stop gracefully; a second one stops immediately
+  SIGHUP           reload the rules
 
 Examples:
   weir                                     serve the rules of ./config
@@ -60,7 +62,7 @@ Examples:
   weir check /etc/weir
   weir call --domain shop hello=world";
 
-/// Serves until a signal.
+/// Serves until a signal stops the service.
 pub(super) fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
     let settings = Settings::resolve(flags, &ProcessEnvironment)?;
     log::init(&settings.log.level, settings.log.format)?;
@@ -70,17 +72,17 @@ pub(super) fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
-    // from here on no signal kills the process unheard
+    // first, so that a signal during the start stops the service gracefully
     let signals = Signals::new()?;
     let app = App::bind(settings).await?;
-    // whatever the log's level: it is the first thing that someone who starts it wants to know
+    // at every log level: users and scripts need the addresses
     eprintln!("weir: listening {}", app.addresses());
-    let shutdown = signals.until_told_to_stop(app.reload());
+    let shutdown = signals.until_stop(app.reload());
     app.run(shutdown).await?;
     Ok(())
 }
 
-/// The signals that a service hears.
+/// The signals that the service handles.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -96,8 +98,9 @@ impl Signals {
         })
     }
 
-    /// Ends with the first signal to stop; the second one then ends the process where it stands.
-    async fn until_told_to_stop(mut self, reload: Reload) {
+    /// Waits for the first SIGTERM or SIGINT, and reloads the rules on each SIGHUP. A second SIGTERM or SIGINT then exits
+    /// immediately.
+    async fn until_stop(mut self, reload: Reload) {
         loop {
             tokio::select! {
                 _ = self.interrupt.recv() => break,
@@ -110,7 +113,7 @@ impl Signals {
                 _ = self.interrupt.recv() => {}
                 _ = self.terminate.recv() => {}
             }
-            eprintln!("weir: stopped at once");
+            eprintln!("weir: stopped immediately");
             std::process::exit(1);
         });
     }

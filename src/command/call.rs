@@ -146,7 +146,7 @@ fn json(reply: &RateLimitResponse) -> Result<String, CallError> {
     let name = "envoy.service.ratelimit.v3.RateLimitResponse";
     let descriptor = pool
         .get_message_by_name(name)
-        .ok_or_else(|| CallError::Json(format!("there is no message {name}").into()))?;
+        .ok_or_else(|| CallError::Json(format!("no message type {name}").into()))?;
     let mut message = DynamicMessage::new(descriptor);
     message.transcode_from(reply).map_err(failed)?;
     serde_json::to_string(&message).map_err(failed)

@@ -37,13 +37,13 @@ impl Args for Descriptors {
                 entries(Arg::new("entries"))
                     .required(true)
                     .num_args(1..)
-                    .help("The entries of the descriptor, from the least to the most specific"),
+                    .help("Entries of the descriptor, in order"),
             )
             .arg(
                 entries(Arg::new("and").long("and"))
                     .num_args(1..)
                     .action(ArgAction::Append)
-                    .help("The entries of a further descriptor; may be repeated"),
+                    .help("Entries of another descriptor; may be repeated"),
             )
     }
 

@@ -7,7 +7,7 @@ use crate::limit::Origin;
 
 /// The number of errors and of warnings that are reported for one file. A file that holds no rules has an error on every
 /// line, and the first few suffice.
-const MOST_ERRORS: usize = 100;
+const MAX_FINDINGS: usize = 100;
 
 /// An error in a rule file, which keeps all files from being used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,7 +149,7 @@ impl FileReport {
 
     /// Adds an error whose message is built only if it is reported, since a file may have millions of errors.
     pub(super) fn error_with(&mut self, at: Position, message: impl FnOnce() -> String) {
-        if self.report.errors.len() < MOST_ERRORS {
+        if self.report.errors.len() < MAX_FINDINGS {
             self.report.error(self.origin(at), message());
         } else {
             if self.omitted == 0 {
@@ -160,7 +160,7 @@ impl FileReport {
     }
 
     pub(super) fn warn(&mut self, at: Position, message: impl Into<String>) {
-        if self.report.warnings.len() < MOST_ERRORS {
+        if self.report.warnings.len() < MAX_FINDINGS {
             self.report.warn(self.origin(at), message.into());
         }
     }

@@ -1,4 +1,4 @@
-//! Which files of a directory are read, and under which names.
+//! Lists the rule files of a directory, each under its visible name.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -8,38 +8,38 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file to be read.
+/// A file to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// As the user sees it: below the directory that was asked for, through links.
+    /// The path below the listed directory, through links, as messages show it.
     pub(super) path: PathBuf,
-    /// What it is, links resolved.
+    /// The path with links resolved.
     pub(super) real: PathBuf,
 }
 
-/// What there is below a directory.
+/// The contents of a directory and of all below it.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
-    /// In the order of paths; no real file twice.
+    /// The files in the order of their paths; each real file once.
     pub(super) files: Vec<Found>,
-    /// Every real directory that was looked into.
+    /// Every directory that was read, links resolved.
     pub(super) dirs: Vec<PathBuf>,
-    /// What could not be looked into, as the user sees it.
+    /// The paths that could not be read.
     pub(super) failures: Vec<(PathBuf, io::Error)>,
 }
 
-/// A path below the directory that was asked for. Those without a hidden part come first.
+/// A path below the listed directory. Paths without a hidden part sort first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Visible {
     hidden: bool,
     path: PathBuf,
 }
 
-/// Lists what is below `root`, recursively, links followed.
+/// Lists the files below `root`, recursively, and follows links.
 ///
-/// A Kubernetes ConfigMap is mounted as `rules.yaml -> ..data/rules.yaml` and `..data -> ..2026_11_21/`: three ways to
-/// one file. It is listed once, under the way without a hidden name. In the same manner each directory is looked into
-/// once, so that links in a circle come to an end.
+/// A Kubernetes ConfigMap is mounted as `rules.yaml -> ..data/rules.yaml` and `..data -> ..2026_11_21/`: three paths to
+/// one file. It is listed once, under the path without a hidden name. Each real directory is likewise read once, so that
+/// circular links end.
 pub(super) fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
     let mut listing = Listing::default();
     let mut names: BTreeMap<PathBuf, Visible> = BTreeMap::new();
@@ -67,7 +67,7 @@ pub(super) fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
                                 continue;
                             }
                             let found = Visible { hidden: dir.hidden || hidden, path: entry.path() };
-                            look_at(found, &mut ahead, &mut names, &mut listing.failures);
+                            classify(found, &mut ahead, &mut names, &mut listing.failures);
                         }
                         Err(error) => listing.failures.push((dir.path.clone(), error)),
                     }
@@ -82,16 +82,16 @@ pub(super) fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
     listing
 }
 
-/// Puts `found` where it belongs. What is neither a file nor a directory, such as a socket, is left alone.
-fn look_at(
+/// Adds `found` to the directories to read or to the files. Ignores other kinds, such as sockets.
+fn classify(
     found: Visible,
     ahead: &mut BTreeSet<Visible>,
     names: &mut BTreeMap<PathBuf, Visible>,
     failures: &mut Vec<(PathBuf, io::Error)>,
 ) {
-    let looked =
+    let target =
         fs::metadata(&found.path).and_then(|metadata| Ok((metadata, fs::canonicalize(&found.path)?)));
-    match looked {
+    match target {
         Ok((metadata, _)) if metadata.is_dir() => {
             ahead.insert(found);
         }

@@ -13,8 +13,8 @@ pub(super) fn as_go_prints(node: &YamlNode) -> String {
 /// Formats `node`, which is `depth` levels below the formatted value. Parts that would be cut off are omitted, since an
 /// alias may stand for millions of values.
 fn printed(node: &YamlNode, depth: usize) -> String {
-    const DEEPEST: usize = 3;
-    const MOST_PARTS: usize = 10;
+    const MAX_DEPTH: usize = 3;
+    const MAX_PARTS: usize = 10;
     match &node.value {
         Value::Scalar(scalar) => match scalar.meaning() {
             Meaning::Null => "<nil>".to_owned(),
@@ -23,14 +23,14 @@ fn printed(node: &YamlNode, depth: usize) -> String {
             Meaning::Float(number) => float_as_go_prints(number),
             Meaning::Text => scalar.brief().into_owned(),
         },
-        Value::List(_) | Value::Map(_) if depth == DEEPEST => "…".to_owned(),
+        Value::List(_) | Value::Map(_) if depth == MAX_DEPTH => "…".to_owned(),
         Value::List(items) => {
-            let items = items.iter().take(MOST_PARTS).map(|item| printed(item, depth + 1));
+            let items = items.iter().take(MAX_PARTS).map(|item| printed(item, depth + 1));
             format!("[{}]", items.collect::<Vec<_>>().join(" "))
         }
         Value::Map(entries) => {
             let print = |node| printed(node, depth + 1);
-            let entries = entries.iter().take(MOST_PARTS);
+            let entries = entries.iter().take(MAX_PARTS);
             let entries = entries.map(|(key, value)| format!("{}:{}", print(key), print(value)));
             format!("map[{}]", entries.collect::<Vec<_>>().join(" "))
         }

@@ -7,7 +7,7 @@ use crate::limit::{Domain, Pattern, Rule, RuleNode, Values};
 
 /// The number of wildcards of one key and level that are compared with one another. The time grows with the square of the
 /// number, so later wildcards go without a warning.
-const MOST_COMPARED: usize = 1_000;
+const MAX_COMPARED: usize = 1_000;
 
 /// Warns of every rule of `domain` that has no effect.
 pub(super) fn warn(domain: &Domain, report: &mut Report) {
@@ -23,10 +23,10 @@ pub(super) fn warn(domain: &Domain, report: &mut Report) {
     unreachable(&domain.nodes, report);
 }
 
-fn each_rule<'n>(nodes: &'n [RuleNode], look: &mut impl FnMut(&'n Rule)) {
+fn each_rule<'n>(nodes: &'n [RuleNode], visit: &mut impl FnMut(&'n Rule)) {
     for node in nodes {
-        node.rule.iter().for_each(&mut *look);
-        each_rule(&node.children, look);
+        node.rule.iter().for_each(&mut *visit);
+        each_rule(&node.children, visit);
     }
 }
 
@@ -59,9 +59,9 @@ fn shadowing<'n>(
     node: &RuleNode,
     wildcards: &[(&'n Pattern, &'n RuleNode)],
 ) -> Option<(&'n Pattern, &'n RuleNode)> {
-    let compared = &wildcards[..wildcards.len().min(MOST_COMPARED)];
+    let compared = &wildcards[..wildcards.len().min(MAX_COMPARED)];
     if node.values == Values::Any {
-        // every wildcard is tried before a descriptor without a value, wherever it is declared
+        // every wildcard is tried before a descriptor without a value, also one that is declared later
         return first_to_cover("\0", compared);
     }
     // a literal is matched before every wildcard

@@ -1,9 +1,11 @@
-//! Tells when a directory of rule files may have changed.
+//! Notices changes to a directory of rule files.
 //!
-//! Directories are watched, never files: a ConfigMap is changed by swapping a link, an editor writes a new file in the
-//! place of the old, and the watch of a file dies with it. For the same reason the directories that hold the links on
-//! the way to the rules are watched: `RUNTIME_ROOT` is swapped as a whole. What the system does not tell, a slow poll
-//! finds.
+//! A change is reported 75 ms after the last event of a burst, and at most a second after the first. A poll every 5 s finds
+//! changes that the file system does not report, such as those on network file systems.
+//!
+//! Directories are watched and not files, because the watch of a file ends when the file is replaced: Kubernetes changes a
+//! ConfigMap by swapping a link, and editors write a new file in place of the old one. Directories that hold links on the
+//! path to the rules are watched too, since deployments swap `RUNTIME_ROOT` as a whole.
 
 use std::{
     collections::BTreeSet,
@@ -31,174 +33,175 @@ use tracing::{debug, warn};
 
 use super::files;
 
-/// A change is told when nothing has happened for this long: files are often written in several steps.
+/// The time without events after which a change is reported: files are often written in several steps.
 const QUIET: Duration = Duration::from_millis(75);
 
-/// A change is told after this long even if it does not end.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The time after which a change is reported even if events continue.
+const MAX_SETTLE: Duration = Duration::from_secs(1);
 
-/// How often the directory is looked at in case the system keeps quiet, as network file systems do.
+/// The interval of the poll, which finds changes that the file system does not report.
 const POLL: Duration = Duration::from_secs(5);
 
-/// Links that are followed on the way to the directory; as many as the system follows.
-const MOST_LINKS: usize = 40;
+/// The number of links followed on the path to the directory: Linux's own limit.
+const MAX_LINKS: usize = 40;
 
 /// Watches a directory of rule files.
 #[derive(Debug)]
 pub struct Watch {
     dir: PathBuf,
     poll: Duration,
-    /// None if the system has no more watches to give; the poll remains.
+    /// None if the system grants no more watches; the poll remains.
     watcher: Option<RecommendedWatcher>,
     watched: BTreeSet<PathBuf>,
-    bell: Arc<Bell>,
-    /// What was seen when a change was last told.
-    seen: u64,
+    events: Arc<Events>,
+    /// The fingerprint at the last report.
+    fingerprint: u64,
     next_poll: Instant,
 }
 
-/// What the watcher's thread rings.
+/// The events that the watcher's thread has seen.
 #[derive(Debug, Default)]
-struct Bell {
-    rung: Notify,
-    /// Something happened among the rules themselves. A change that leaves no trace that a look could find, such as two
-    /// writes within the file system's tick, is still one.
+struct Events {
+    arrived: Notify,
+    /// Whether an event concerned the rules themselves. Such an event is a change even if the fingerprint is the same, as
+    /// after two writes within the resolution of the file system's clock.
     touched: AtomicBool,
     /// The directories that the rules are in, links resolved.
     dirs: Mutex<BTreeSet<PathBuf>>,
 }
 
-/// How a directory stands.
-struct Look {
-    /// Differs when anything that matters does.
+/// The state of the rules directory at one time.
+struct Snapshot {
+    /// A hash of the names, inodes, sizes and times of all files.
     fingerprint: u64,
     /// The directories that the rules are in, links resolved.
     dirs: BTreeSet<PathBuf>,
-    /// The directories that decide where the rules are: they hold links.
-    way: BTreeSet<PathBuf>,
+    /// The directories with the links on the path to the rules.
+    link_dirs: BTreeSet<PathBuf>,
 }
 
 // === impl Watch ===
 
 impl Watch {
-    /// Watches `dir`, which need not be there yet. Make it before the rules are read for the first time: it tells every
-    /// change from now on.
+    /// Watches `dir`, which need not exist yet. Call it before the first load: every later change is reported.
     ///
-    /// If the system gives no watches, that is logged, and changes are found some seconds late.
+    /// If the system grants no watch, this is logged, and the poll finds changes within five seconds.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
-        let bell = Arc::new(Bell::default());
-        let ringing = Arc::clone(&bell);
-        let watcher = notify::recommended_watcher(move |event| ringing.hear(event))
+        let events = Arc::new(Events::default());
+        let seen = Arc::clone(&events);
+        let watcher = notify::recommended_watcher(move |event| seen.add(event))
             .inspect_err(|error| warn!(%error, "cannot watch the rules; changes are found by polling"))
             .ok();
-        Self::with(dir, POLL, watcher, bell)
+        Self::with(dir, POLL, watcher, events)
     }
 
-    fn with(dir: &Path, poll: Duration, watcher: Option<RecommendedWatcher>, bell: Arc<Bell>) -> Self {
-        // a relative path would mean another directory after a change of the process's own
+    fn with(dir: &Path, poll: Duration, watcher: Option<RecommendedWatcher>, events: Arc<Events>) -> Self {
+        // absolute, so that a change of the working directory has no effect
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         let next_poll = Instant::now() + poll;
-        let mut watch = Self { dir, poll, watcher, watched: BTreeSet::new(), bell, seen: 0, next_poll };
-        // twice: what comes into being between a look and its watches is seen by the second
+        let mut watch =
+            Self { dir, poll, watcher, watched: BTreeSet::new(), events, fingerprint: 0, next_poll };
+        // twice: the second snapshot sees what was created between the first and its watches
         for _ in 0..2 {
-            let look = Look::at(&watch.dir);
-            watch.seen = look.fingerprint;
-            watch.follow(&look);
+            let snapshot = Snapshot::take(&watch.dir);
+            watch.fingerprint = snapshot.fingerprint;
+            watch.follow(&snapshot);
         }
         watch
     }
 
-    /// Resolves when something under the directory may have changed since the last time, or since it was made; also
-    /// when a link on the way to it has.
+    /// Waits until something below the directory, or a link on the path to it, may have changed since the last call or since
+    /// [`Watch::new`].
     ///
-    /// Nothing is lost if the future is dropped.
+    /// Dropping the future loses no change.
     pub async fn changed(&mut self) {
         loop {
-            let rung = timeout_at(self.next_poll, self.bell.rung.notified()).await.is_ok();
-            let mut reminder = Reminder { bell: Arc::clone(&self.bell), touched: false, due: rung };
-            if rung {
+            let arrived = timeout_at(self.next_poll, self.events.arrived.notified()).await.is_ok();
+            let mut restore =
+                RestoreOnDrop { events: Arc::clone(&self.events), touched: false, due: arrived };
+            if arrived {
                 self.settle().await;
             }
-            let touched = self.bell.touched.swap(false, Ordering::AcqRel);
-            reminder.touched = touched;
-            reminder.due |= touched;
+            let touched = self.events.touched.swap(false, Ordering::AcqRel);
+            restore.touched = touched;
+            restore.due |= touched;
             let dir = self.dir.clone();
-            let look = tokio::task::spawn_blocking(move || Look::at(&dir)).await;
-            reminder.due = false;
+            let snapshot = tokio::task::spawn_blocking(move || Snapshot::take(&dir)).await;
+            restore.due = false;
             self.next_poll = Instant::now() + self.poll;
-            let Ok(look) = look else {
+            let Ok(snapshot) = snapshot else {
                 continue;
             };
-            let changed = touched || look.fingerprint != self.seen;
-            self.seen = look.fingerprint;
-            self.follow(&look);
+            let changed = touched || snapshot.fingerprint != self.fingerprint;
+            self.fingerprint = snapshot.fingerprint;
+            self.follow(&snapshot);
             if changed {
                 return;
             }
         }
     }
 
-    /// Waits until there is quiet, but not for ever.
+    /// Waits until no event has arrived for [`QUIET`], for [`MAX_SETTLE`] at most.
     async fn settle(&self) {
-        let patience = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + MAX_SETTLE;
         loop {
             let quiet = Instant::now() + QUIET;
-            if quiet >= patience || timeout_at(quiet, self.bell.rung.notified()).await.is_err() {
+            if quiet >= deadline || timeout_at(quiet, self.events.arrived.notified()).await.is_err() {
                 return;
             }
         }
     }
 
-    /// Watches what was looked at, and nothing else.
-    fn follow(&mut self, look: &Look) {
-        self.bell.dirs.lock().clone_from(&look.dirs);
+    /// Watches the directories of `snapshot`, and no others.
+    fn follow(&mut self, snapshot: &Snapshot) {
+        self.events.dirs.lock().clone_from(&snapshot.dirs);
         let Some(watcher) = &mut self.watcher else {
             return;
         };
-        let dirs = &look.dirs | &look.way;
+        let dirs = &snapshot.dirs | &snapshot.link_dirs;
         for gone in self.watched.difference(&dirs) {
-            // it may be gone for good, and its watch with it
+            // fails if the directory was removed, and its watch with it
             let _ = watcher.unwatch(gone);
         }
         self.watched = dirs
             .into_iter()
             .filter(|dir| {
-                // again, even if it is watched: another directory may have taken its name
+                // also if it is watched already: another directory may have taken its name
                 watcher
                     .watch(dir, RecursiveMode::NonRecursive)
-                    .inspect_err(|error| debug!(%error, dir = %dir.display(), "cannot watch a folder"))
+                    .inspect_err(|error| debug!(%error, dir = %dir.display(), "cannot watch a directory"))
                     .is_ok()
             })
             .collect();
     }
 }
 
-/// Rings again if it is dropped while due: the one who heard the bell has left before telling of it.
-struct Reminder {
-    bell: Arc<Bell>,
+/// Puts an event back if the future that took it is dropped before it has reported the change.
+struct RestoreOnDrop {
+    events: Arc<Events>,
     touched: bool,
     due: bool,
 }
 
-impl Drop for Reminder {
+impl Drop for RestoreOnDrop {
     fn drop(&mut self) {
         if self.due {
-            self.bell.touched.fetch_or(self.touched, Ordering::AcqRel);
-            self.bell.rung.notify_one();
+            self.events.touched.fetch_or(self.touched, Ordering::AcqRel);
+            self.events.arrived.notify_one();
         }
     }
 }
 
-// === impl Bell ===
+// === impl Events ===
 
-impl Bell {
-    /// Takes note of what the system tells.
-    fn hear(&self, event: notify::Result<Event>) {
-        // an error may have swallowed anything
+impl Events {
+    /// Adds an event of the file system.
+    fn add(&self, event: notify::Result<Event>) {
+        // an error may stand for any lost event
         let Ok(event) = event else {
             self.touched.store(true, Ordering::Release);
-            return self.rung.notify_one();
+            return self.arrived.notify_one();
         };
         let read_only = match event.kind {
             EventKind::Access(AccessKind::Close(AccessMode::Write)) => false,
@@ -208,10 +211,10 @@ impl Bell {
         if event.need_rescan() || (!read_only && self.concerns_rules(&event)) {
             self.touched.store(true, Ordering::Release);
         } else if read_only {
-            // a reload reads, and must not lead to another
+            // a reload reads the files, and must not cause another
             return;
         }
-        self.rung.notify_one();
+        self.arrived.notify_one();
     }
 
     fn concerns_rules(&self, event: &Event) -> bool {
@@ -223,14 +226,14 @@ impl Bell {
     }
 }
 
-// === impl Look ===
+// === impl Snapshot ===
 
-impl Look {
-    /// Looks at `dir` and everything below.
-    fn at(dir: &Path) -> Self {
+impl Snapshot {
+    /// Reads the state of `dir` and everything below.
+    fn take(dir: &Path) -> Self {
         let mut hasher = DefaultHasher::new();
         let mut dirs = BTreeSet::new();
-        // hidden files too: to look at a few more costs less than to know the settings here
+        // includes hidden files: a few more of them cost less than knowing the settings here
         let listing = files::list(dir, false);
         for real in listing.dirs {
             real.hash(&mut hasher);
@@ -244,42 +247,42 @@ impl Look {
             file.real.hash(&mut hasher);
             match fs::metadata(&file.real) {
                 Ok(data) => {
-                    // the inode and the time of its last change tell a file from another of the same size and age
+                    // inode and change time distinguish files of the same size and age
                     (data.ino(), data.size(), data.mtime(), data.mtime_nsec()).hash(&mut hasher);
                     (data.ctime(), data.ctime_nsec()).hash(&mut hasher);
                 }
                 Err(error) => error.to_string().hash(&mut hasher),
             }
         }
-        Self { fingerprint: hasher.finish(), dirs, way: links_on_the_way(dir) }
+        Self { fingerprint: hasher.finish(), dirs, link_dirs: link_dirs(dir) }
     }
 }
 
-/// The directories that hold the links on the way to `path`, and the last one on the way that is there.
-fn links_on_the_way(path: &Path) -> BTreeSet<PathBuf> {
+/// Returns the directories that hold the links on the path to `path`, and the last directory of that path that exists.
+fn link_dirs(path: &Path) -> BTreeSet<PathBuf> {
     let mut dirs = BTreeSet::new();
     let mut links = 0;
-    let mut way = PathBuf::from("/");
-    // the steps ahead, last first
+    let mut current = PathBuf::from("/");
+    // the remaining steps, last first
     let mut ahead: Vec<PathBuf> = steps(path);
     while let Some(step) = ahead.pop() {
         if step == Path::new("..") {
-            way.pop();
+            current.pop();
             continue;
         }
-        let next = way.join(&step);
+        let next = current.join(&step);
         match fs::read_link(&next) {
-            Ok(target) if links < MOST_LINKS => {
+            Ok(target) if links < MAX_LINKS => {
                 links += 1;
-                dirs.insert(way.clone());
+                dirs.insert(current.clone());
                 if target.is_absolute() {
-                    way = PathBuf::from("/");
+                    current = PathBuf::from("/");
                 }
                 ahead.extend(steps(&target));
             }
-            _ if next.exists() => way = next,
+            _ if next.exists() => current = next,
             _ => {
-                dirs.insert(way);
+                dirs.insert(current);
                 break;
             }
         }
@@ -287,7 +290,7 @@ fn links_on_the_way(path: &Path) -> BTreeSet<PathBuf> {
     dirs
 }
 
-/// The named steps of `path`, last first.
+/// Returns the named steps of `path`, last first.
 fn steps(path: &Path) -> Vec<PathBuf> {
     let named = |part: &Component<'_>| matches!(part, Component::Normal(_) | Component::ParentDir);
     path.components().rev().filter(named).map(|part| PathBuf::from(part.as_os_str())).collect()
@@ -298,7 +301,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_the_system_does_not_tell_is_found_by_looking() {
+    async fn the_poll_finds_changes_without_events() {
         let dir = tempfile::tempdir().expect("a directory");
         let poll = Duration::from_millis(20);
         let mut watch = Watch::with(dir.path(), poll, None, Arc::default());
@@ -312,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn every_link_on_the_way_is_found() {
+    fn every_link_on_the_path_is_found() {
         use std::os::unix::fs::symlink;
         let dir = tempfile::tempdir().expect("a directory");
         let base = dir.path().canonicalize().expect("a path");
@@ -320,10 +323,10 @@ mod tests {
         fs::create_dir(base.join("links")).expect("a directory");
         symlink("../real", base.join("links/second")).expect("a link");
         symlink(base.join("links/second"), base.join("first")).expect("a link");
-        let dirs = links_on_the_way(&base.join("first/config"));
+        let dirs = link_dirs(&base.join("first/config"));
         assert_eq!(dirs, BTreeSet::from([base.clone(), base.join("links")]));
-        // what is not there is waited for where it would come into being
-        let dirs = links_on_the_way(&base.join("real/config/not/yet"));
+        // a missing directory is awaited where it would be created
+        let dirs = link_dirs(&base.join("real/config/not/yet"));
         assert_eq!(dirs, BTreeSet::from([base.join("real/config")]));
     }
 }

@@ -1,4 +1,4 @@
-//! How instances count together, where a rule does not say: weir's own variables.
+//! Reads weir's variables for coordination, which apply to rules that set none.
 
 use std::{process, time::Duration};
 
@@ -8,7 +8,7 @@ use crate::{
     store::coordinated,
 };
 
-/// The settings of the coordinated store, for as many counters as memory is to hold.
+/// Reads the settings of the coordinated store, for `max_counters` counters in memory.
 pub(super) fn coordination(read: &mut Reader<'_>, max_counters: usize) -> coordinated::CoordinationSettings {
     let defaults = coordinated::CoordinationSettings::default();
     let mut period = |variable: &str, default: Period| {
@@ -16,7 +16,7 @@ pub(super) fn coordination(read: &mut Reader<'_>, max_counters: usize) -> coordi
         if given.is_zero()
             && let Some(given) = read.given(variable)
         {
-            read.refuse(given, "a duration above 0, such as 100ms");
+            read.reject(given, "a duration above 0, such as 100ms");
         }
         nanoseconds(given)
     };
@@ -38,7 +38,7 @@ pub(super) fn coordination(read: &mut Reader<'_>, max_counters: usize) -> coordi
     }
 }
 
-/// What this instance is called among the others: its host and process, which no two share at a time.
+/// Returns the name of this instance: host, process and start time, which no two instances share.
 fn instance(read: &mut Reader<'_>) -> String {
     let host = read.text("HOSTNAME", "weir");
     let started = crate::clock::Clock::now(&crate::clock::SystemClock).as_nanos();

@@ -1,14 +1,14 @@
-//! The environment, behind a trait: tests then need not change the process's own, which all threads share.
+//! The environment behind a trait, so that tests need not change the process's own, which all threads share.
 
 use std::{collections::BTreeMap, env};
 
-/// Variables by name.
+/// Environment variables by name.
 pub trait Environment {
-    /// The value of the variable, if it is set.
+    /// Returns the value of the variable, if it is set.
     fn get(&self, name: &str) -> Option<String>;
 }
 
-/// The variables of this process. What is no UTF-8 is read with U+FFFD in the place of the bytes that are not.
+/// The variables of this process. Bytes that are not UTF-8 are read as U+FFFD.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessEnvironment;
 

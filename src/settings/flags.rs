@@ -1,54 +1,54 @@
-//! The flags of `weir serve`, as text. Each stands for a variable, and wins over it.
+//! The flags of `weir serve`, as text. Each takes precedence over the variable of the same setting.
 
 use clap::Args;
 
-/// What was given on the command line.
+/// The flags as given on the command line.
 #[derive(Args, Clone, Debug, Default)]
-#[expect(clippy::doc_markdown, reason = "clap prints what stands here as it is")]
+#[expect(clippy::doc_markdown, reason = "clap prints these comments verbatim")]
 pub struct Flags {
-    /// Read the rules from this directory, and watch it (RUNTIME_ROOT and others, ./config)
+    /// Directory of rule files, watched for changes [env: RUNTIME_ROOT and others] [default: ./config]
     #[arg(long, value_name = "DIR")]
     pub config: Option<String>,
-    /// Serve gRPC on this interface (variable and default: GRPC_HOST, 0.0.0.0)
+    /// Interface of the gRPC server [env: GRPC_HOST] [default: 0.0.0.0]
     #[arg(long, value_name = "IP")]
     pub grpc_host: Option<String>,
-    /// Serve gRPC on this port; 0 for any that is free (GRPC_PORT, 8081)
+    /// Port of the gRPC server; 0 selects a free port [env: GRPC_PORT] [default: 8081]
     #[arg(long, value_name = "PORT")]
     pub grpc_port: Option<String>,
-    /// Serve gRPC on this unix socket instead (GRPC_UDS)
+    /// Unix socket of the gRPC server, instead of interface and port [env: GRPC_UDS]
     #[arg(long, value_name = "PATH")]
     pub grpc_uds: Option<String>,
-    /// Serve /json, /healthcheck and /metrics on this interface (HOST, 0.0.0.0)
+    /// Interface of the HTTP server: /json, /healthcheck, /metrics [env: HOST] [default: 0.0.0.0]
     #[arg(long, value_name = "IP")]
     pub host: Option<String>,
-    /// … and on this port (PORT, 8080)
+    /// Port of the HTTP server [env: PORT] [default: 8080]
     #[arg(long, value_name = "PORT")]
     pub port: Option<String>,
-    /// Serve the debug pages on this interface (DEBUG_HOST, 0.0.0.0)
+    /// Interface of the debug pages [env: DEBUG_HOST] [default: 0.0.0.0]
     #[arg(long, value_name = "IP")]
     pub debug_host: Option<String>,
-    /// … and on this port (DEBUG_PORT, 6070)
+    /// Port of the debug pages [env: DEBUG_PORT] [default: 6070]
     #[arg(long, value_name = "PORT")]
     pub debug_port: Option<String>,
-    /// Log this and what is graver: trace, debug, info, warn or error (LOG_LEVEL, warn)
+    /// Minimum level of log messages: trace, debug, info, warn or error [env: LOG_LEVEL] [default: warn]
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
-    /// Log as text or as json (LOG_FORMAT, text)
+    /// Format of the log: text or json [env: LOG_FORMAT] [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
-    /// Hold at most this many counters in memory (WEIR_MAX_COUNTERS, 1000000)
+    /// Maximum number of counters in memory [env: WEIR_MAX_COUNTERS] [default: 1000000]
     #[arg(long, value_name = "N")]
     pub max_counters: Option<String>,
-    /// Go on for so long after health began to fail, when told to stop (WEIR_STOP_DELAY, 1s)
+    /// Time to serve after health checks start to fail, when stopping [env: WEIR_STOP_DELAY] [default: 1s]
     #[arg(long, value_name = "DURATION")]
     pub stop_delay: Option<String>,
-    /// Cut what has not ended so long after that (WEIR_STOP_TIMEOUT, 30s)
+    /// Time that open requests may then take before they are aborted [env: WEIR_STOP_TIMEOUT] [default: 30s]
     #[arg(long, value_name = "DURATION")]
     pub stop_timeout: Option<String>,
 }
 
 impl Flags {
-    /// The flag that stands for `variable`, with its value, if it was given.
+    /// Returns the flag for `variable` and its value, if it was given.
     pub(super) fn get(&self, variable: &str) -> Option<(&'static str, &str)> {
         let (flag, value) = match variable {
             "GRPC_HOST" => ("--grpc-host", &self.grpc_host),

@@ -1,7 +1,7 @@
-//! What the command line and the environment have to say, resolved once; nothing later sees either of them.
+//! Settings from the command line and the environment, resolved once at the start.
 //!
-//! Two steps: [`Flags`] are raw text, as clap read it. [`Settings::resolve`] puts flags before variables before
-//! defaults, and tells of everything that is wrong at once.
+//! [`Flags`] hold the raw text of the command line. [`Settings::resolve`] takes each setting from its flag, else from its
+//! variable, else its default, and reports all errors at once. The rest of the service reads only [`Settings`].
 
 mod coordination;
 mod environment;

@@ -1,10 +1,10 @@
-//! The spellings of values. Those of durations and booleans are Go's, for the reference reads them so.
+//! Parses values. Durations and booleans have Go's syntax, as in envoyproxy/ratelimit.
 
 use std::{net::IpAddr, time::Duration};
 
 use super::resolved::Address;
 
-/// Reads `1h30m`, `500ms`, `1.5s`, `0`. What would be right, if it is none.
+/// Parses a duration such as `1h30m`, `500ms`, `1.5s` or `0`. The error describes a valid one.
 pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
     const EXPECTED: &str = "a duration such as 500ms, 10s, 1m, 1h30m or 24h; 0 needs no unit";
     if text == "0" {
@@ -27,7 +27,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
 fn unit_nanos(unit: &str) -> Option<u64> {
     Some(match unit {
         "ns" => 1,
-        // U+00B5 and U+03BC look alike, and people type both
+        // U+00B5 and U+03BC look alike, and both are in use
         "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
         "ms" => 1_000_000,
         "s" => 1_000_000_000,
@@ -37,21 +37,21 @@ fn unit_nanos(unit: &str) -> Option<u64> {
     })
 }
 
-/// The nanoseconds of `number`, decimal, units of `unit` nanoseconds; rounded down.
+/// Returns the nanoseconds of a decimal `number` of units of `unit` nanoseconds, rounded down.
 fn number_of_units(number: &str, unit: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
         return None;
     }
     let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u64>().ok() };
-    // what is beyond the ninth digit is below a nanosecond, or below a rounding of one
+    // digits past the ninth are below a nanosecond, or below its rounding
     let fraction = fraction.get(..9).unwrap_or(fraction);
     let tenths = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
     let part = u128::from(digits(fraction)?) * u128::from(unit) / tenths;
     digits(whole)?.checked_mul(unit)?.checked_add(u64::try_from(part).ok()?)
 }
 
-/// Reads what Go's `strconv.ParseBool` reads.
+/// Parses a boolean as Go's `strconv.ParseBool` does.
 pub(super) fn bool(text: &str) -> Result<bool, &'static str> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
@@ -60,7 +60,7 @@ pub(super) fn bool(text: &str) -> Result<bool, &'static str> {
     }
 }
 
-/// Reads `k1:v1,k2:v2`.
+/// Parses `k1:v1,k2:v2`.
 pub(super) fn pairs(text: &str) -> Result<Vec<(String, String)>, &'static str> {
     let pair = |pair: &str| {
         let (name, value) = pair.split_once(':')?;
@@ -70,20 +70,20 @@ pub(super) fn pairs(text: &str) -> Result<Vec<(String, String)>, &'static str> {
     pairs.collect::<Option<_>>().ok_or("pairs such as env:prod,region:eu")
 }
 
-/// Reads an IP address, with or without brackets, or `localhost`.
+/// Parses an IP address, with or without brackets, or `localhost`.
 pub(super) fn host(text: &str) -> Option<IpAddr> {
     let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
     if text == "localhost" { Some(IpAddr::from([127, 0, 0, 1])) } else { inner.unwrap_or(text).parse().ok() }
 }
 
-/// Reads `host:port`, where no host is every interface, as in Go.
+/// Parses `host:port`, where an empty host stands for all interfaces, as in Go.
 pub(super) fn address(text: &str) -> Option<Address> {
     let (interface, port) = text.rsplit_once(':')?;
     let host = if interface.is_empty() { Some(IpAddr::from([0, 0, 0, 0])) } else { host(interface) };
     Some(Address { host: host?, port: port.parse().ok()? })
 }
 
-/// Whether it can be the name of an HTTP header: a `token` of RFC 9110, section 5.6.2.
+/// Returns whether `text` is a valid HTTP header name: a `token` of RFC 9110, section 5.6.2.
 pub(super) fn is_header_name(text: &str) -> bool {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(token)
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_refused() {
+    fn invalid_durations_are_rejected() {
         for text in
             ["", "+", "5", "1d", "s", ".s", "1..5s", "1.2.3s", "-1s", "1h 30m", "ten", "1e3s", "99999999999h"]
         {

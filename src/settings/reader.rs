@@ -1,32 +1,32 @@
-//! Reads one setting after the other, and keeps the errors together.
+//! Reads single settings, and collects their errors.
 
 use std::{error::Error, fmt, net::IpAddr, str::FromStr, time::Duration};
 
 use super::{environment::Environment, flags::Flags, parse};
 
-/// A setting that cannot be.
+/// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingError {
-    /// The flag or variable that is wrong.
+    /// The flag or variable.
     pub name: String,
     /// Its value.
     pub value: String,
-    /// What would be right.
+    /// A description of a valid value.
     pub expected: String,
 }
 
-/// All settings that cannot be. Never empty.
+/// All invalid settings; at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingErrors(pub Vec<SettingError>);
 
-/// Reads settings: the flag before the variable.
+/// Reads settings. A flag takes precedence over its variable.
 pub(super) struct Reader<'a> {
     flags: &'a Flags,
     environment: &'a dyn Environment,
     errors: Vec<SettingError>,
 }
 
-/// A value with the name that it was given under.
+/// A value and the flag or variable that it was given by.
 pub(super) struct Given {
     pub(super) name: String,
     pub(super) value: String,
@@ -39,7 +39,7 @@ impl<'a> Reader<'a> {
         Self { flags, environment, errors: Vec::new() }
     }
 
-    /// What was given for `variable`. A variable that is set to nothing counts as not set, as deployments write it.
+    /// Returns the value given for `variable`. An empty variable counts as unset, as deployments write it.
     pub(super) fn given(&self, variable: &str) -> Option<Given> {
         if let Some((flag, value)) = self.flags.get(variable) {
             return Some(Given { name: flag.into(), value: value.into() });
@@ -48,12 +48,12 @@ impl<'a> Reader<'a> {
         Some(Given { name: variable.into(), value })
     }
 
-    /// Notes that `given` cannot be.
-    pub(super) fn refuse(&mut self, given: Given, expected: impl Into<String>) {
+    /// Adds an error: `given` is invalid.
+    pub(super) fn reject(&mut self, given: Given, expected: impl Into<String>) {
         self.errors.push(SettingError { name: given.name, value: given.value, expected: expected.into() });
     }
 
-    /// What `parse` makes of the setting; the default if it is not set, or wrong.
+    /// Parses the setting. Returns the default if it is unset, or invalid, which is an error.
     pub(super) fn parsed<T, E: Into<String>>(
         &mut self,
         variable: &str,
@@ -66,7 +66,7 @@ impl<'a> Reader<'a> {
         match parse(&given.value) {
             Ok(value) => value,
             Err(expected) => {
-                self.refuse(given, expected);
+                self.reject(given, expected);
                 default
             }
         }
@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn port(&mut self, variable: &str, default: u16) -> u16 {
-        self.number(variable, default, "a port from 0 to 65535, where 0 is any that is free")
+        self.number(variable, default, "a port from 0 to 65535, where 0 selects a free port")
     }
 
     pub(super) fn host(&mut self, variable: &str) -> IpAddr {
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// One of `choices`, written in whatever case.
+    /// Reads one of `choices`, ignoring case.
     pub(super) fn choice<T: Copy>(&mut self, variable: &str, default: T, choices: &[(&str, T)]) -> T {
         self.parsed(variable, default, |text| {
             let choice = choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// All errors, if there are any.
+    /// Returns all errors, if there are any.
     pub(super) fn finish(self) -> Result<(), SettingErrors> {
         if self.errors.is_empty() { Ok(()) } else { Err(SettingErrors(self.errors)) }
     }
@@ -126,13 +126,13 @@ impl fmt::Display for SettingError {
 
 // === impl SettingErrors ===
 
-/// One a line, below their number if there are several.
+/// Prints one error per line, after their number if there are several.
 impl fmt::Display for SettingErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let [error] = &self.0[..] {
             return error.fmt(f);
         }
-        write!(f, "{} settings are wrong", self.0.len())?;
+        write!(f, "{} invalid settings", self.0.len())?;
         self.0.iter().try_for_each(|error| write!(f, "\n  {error}"))
     }
 }

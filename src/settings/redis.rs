@@ -1,5 +1,5 @@
-//! The reference's variables of Redis. Each has a twin for the Redis of limits by the second, whose files for TLS are the
-//! same.
+//! Reads the Redis variables of envoyproxy/ratelimit. Most have a twin for the Redis of per-second limits; the TLS files are
+//! shared.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -11,18 +11,18 @@ use super::{
 };
 use crate::store::redis::{Address, Auth, Backoff, Endpoint, Place, RedisSettings, Tls};
 
-/// Where Redis listens unless it is told otherwise.
+/// The default port of Redis.
 const PORT: u16 = 6379;
-/// Where sentinels do.
+/// The default port of a sentinel.
 const SENTINEL_PORT: u16 = 26379;
 
-/// Variables that the reference needs, and weir does not, with the reason.
+/// Variables of envoyproxy/ratelimit without effect in weir, with the reason.
 const WITHOUT_EFFECT: [(&str, &str); 5] = [
-    ("POOL_SIZE", "one connection to each server carries everything"),
-    ("POOL_ON_EMPTY_BEHAVIOR", "one connection to each server carries everything"),
-    ("PIPELINE_WINDOW", "what arrives together leaves together, without a wait"),
-    ("PIPELINE_LIMIT", "what arrives together leaves together, without a wait"),
-    ("CLUSTER_PIPELINE_PARALLELISM", "all servers of a cluster are asked at once"),
+    ("POOL_SIZE", "each server has one multiplexed connection"),
+    ("POOL_ON_EMPTY_BEHAVIOR", "each server has one multiplexed connection"),
+    ("PIPELINE_WINDOW", "concurrent commands are pipelined without a wait"),
+    ("PIPELINE_LIMIT", "concurrent commands are pipelined without a wait"),
+    ("CLUSTER_PIPELINE_PARALLELISM", "the nodes of a cluster are queried in parallel"),
 ];
 
 /// `REDIS_TYPE`.
@@ -40,12 +40,12 @@ enum Socket {
     Unix,
 }
 
-/// One of the reference's two sets of variables.
+/// One of the two sets of variables.
 struct Names {
     prefix: &'static str,
 }
 
-/// What an URL holds besides the address.
+/// The parts of a URL besides the address.
 #[derive(Default)]
 struct Url {
     auth: Option<Auth>,
@@ -53,7 +53,7 @@ struct Url {
     database: i64,
 }
 
-/// Whether counts are shared through Redis: where `BACKEND_TYPE` is redis, or not set and `REDIS_URL` is.
+/// Returns whether counts are shared through Redis: `BACKEND_TYPE` is redis, or it is unset and `REDIS_URL` is set.
 pub(super) fn is_wanted(read: &Reader<'_>) -> bool {
     match read.given("BACKEND_TYPE") {
         Some(given) => given.value == "redis",
@@ -61,9 +61,9 @@ pub(super) fn is_wanted(read: &Reader<'_>) -> bool {
     }
 }
 
-/// The Redis that counts are shared through, if they are.
+/// Reads the settings of the Redis that shares the counts, if they are shared.
 pub(super) fn redis(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<RedisSettings> {
-    // looked at even where it changes nothing, so that a typing error does not lie in wait
+    // parsed even if it has no effect, so that a typing error is reported
     let jitter_seconds = read.number("EXPIRATION_JITTER_MAX_SECONDS", 300, "a number of seconds, 0 or more");
     let health_needs_connection = read.bool("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION");
     let twin = read.bool("REDIS_PERSECOND");
@@ -84,8 +84,8 @@ pub(super) fn redis(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option
     };
     if read.given("REDIS_STARTUP_MAX_ELAPSED_TIME").is_some_and(|given| given.value != "0") {
         warnings.push(
-            "REDIS_STARTUP_MAX_ELAPSED_TIME is set, but has no effect: weir starts without Redis, and connects when \
-             there is one"
+            "REDIS_STARTUP_MAX_ELAPSED_TIME is set, but has no effect: weir starts without Redis and connects in \
+             the background"
                 .into(),
         );
     }
@@ -108,7 +108,7 @@ fn positive(read: &mut Reader<'_>, variable: &str, default: Duration) -> Duratio
     })
 }
 
-/// The Redis of one set of variables; none if something is wrong with it.
+/// Reads the Redis of one set of variables. Returns none if they are invalid.
 fn endpoint(read: &mut Reader<'_>, names: &Names, warnings: &mut Vec<String>) -> Option<Endpoint> {
     const KINDS: [(&str, Kind); 3] =
         [("SINGLE", Kind::Single), ("SENTINEL", Kind::Sentinel), ("CLUSTER", Kind::Cluster)];
@@ -130,14 +130,14 @@ fn endpoint(read: &mut Reader<'_>, names: &Names, warnings: &mut Vec<String>) ->
     let variable = names.of("URL");
     let Some(given) = read.given(&variable) else {
         let missing = Given { name: variable, value: String::new() };
-        read.refuse(missing, "set to where Redis is, such as redis:6379: counts are to be kept there");
+        read.reject(missing, "the address of Redis, such as redis:6379");
         return None;
     };
     let (place, url) = match place(&given.value, kind, socket) {
         Ok(place) => place,
         Err(expected) => {
             let masked = Given { value: masked(&given.value), name: given.name };
-            read.refuse(masked, expected);
+            read.reject(masked, expected);
             return None;
         }
     };
@@ -156,7 +156,7 @@ fn endpoint(read: &mut Reader<'_>, names: &Names, warnings: &mut Vec<String>) ->
     })
 }
 
-/// `password` or `user:password`.
+/// Reads `password` or `user:password`.
 fn auth(read: &Reader<'_>, variable: &str) -> Option<Auth> {
     let given = read.given(variable)?.value;
     Some(match given.split_once(':') {
@@ -175,19 +175,19 @@ fn tls_files(read: &mut Reader<'_>) -> Tls {
     let client = match (read.given("REDIS_TLS_CLIENT_CERT"), read.given("REDIS_TLS_CLIENT_KEY")) {
         (Some(certificate), Some(key)) => Some((path(certificate), path(key))),
         (None, None) => None,
-        (Some(alone), None) => {
-            read.refuse(alone, "set together with REDIS_TLS_CLIENT_KEY");
+        (Some(certificate), None) => {
+            read.reject(certificate, "set together with REDIS_TLS_CLIENT_KEY");
             None
         }
-        (None, Some(alone)) => {
-            read.refuse(alone, "set together with REDIS_TLS_CLIENT_CERT");
+        (None, Some(key)) => {
+            read.reject(key, "set together with REDIS_TLS_CLIENT_CERT");
             None
         }
     };
     Tls { ca, client, any_name }
 }
 
-/// Where Redis is, and what else `text` says.
+/// Parses the value of a URL variable: the place of Redis, and the other parts of a URL.
 fn place(text: &str, kind: Kind, socket: Option<Socket>) -> Result<(Place, Url), &'static str> {
     const SENTINEL: &str = "the name of the master and the sentinels, such as mymaster,one:26379,two:26379";
     const CLUSTER: &str = "some nodes of the cluster, such as one:6379,two:6379";
@@ -225,8 +225,8 @@ fn single(text: &str, socket: Option<Socket>) -> Result<(Place, Url), &'static s
     let is_path = text.starts_with('/');
     match socket.unwrap_or(if is_path { Socket::Unix } else { Socket::Tcp }) {
         Socket::Unix if is_path => Ok((Place::Single(Address::Unix(text.into())), Url::default())),
-        Socket::Unix => Err("the path of a unix socket, for the socket's type is unix"),
-        Socket::Tcp if is_path => Err("host:port, for the socket's type is tcp"),
+        Socket::Unix => Err("the path of a unix socket, because the socket type is unix"),
+        Socket::Tcp if is_path => Err("host:port, because the socket type is tcp"),
         Socket::Tcp => {
             let address = address(text, PORT).ok_or(EXPECTED)?;
             Ok((Place::Single(address), Url::default()))
@@ -234,19 +234,19 @@ fn single(text: &str, socket: Option<Socket>) -> Result<(Place, Url), &'static s
     }
 }
 
-/// What follows `redis://`.
+/// Parses the part after `redis://` or `rediss://`.
 fn url(rest: &str, tls: bool) -> Option<(Place, Url)> {
     let info = format!("redis://{rest}").into_connection_info().ok()?;
     let ConnectionAddr::Tcp(host, port) = info.addr() else { return None };
-    let who = info.redis_settings();
-    let auth = who
+    let login = info.redis_settings();
+    let auth = login
         .password()
-        .map(|password| Auth { user: who.username().map(str::to_owned), password: password.to_owned() });
+        .map(|password| Auth { user: login.username().map(str::to_owned), password: password.to_owned() });
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    Some((Place::Single(Address::tcp(host, *port)), Url { auth, tls, database: who.db() }))
+    Some((Place::Single(Address::tcp(host, *port)), Url { auth, tls, database: login.db() }))
 }
 
-/// `host`, `host:port`, `[::1]:port`.
+/// Parses `host`, `host:port` or `[::1]:port`.
 fn address(text: &str, default: u16) -> Option<Address> {
     let text = text.strip_prefix("redis://").unwrap_or(text);
     let (host, port) = match text.strip_prefix('[') {
@@ -264,7 +264,7 @@ fn address(text: &str, default: u16) -> Option<Address> {
     plain.then(|| Address::tcp(host, port))
 }
 
-/// `text` without whatever may be a password.
+/// Returns `text` without any part that may be a password.
 fn masked(text: &str) -> String {
     match text.rsplit_once('@') {
         Some((before, after)) => {

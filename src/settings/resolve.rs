@@ -1,4 +1,4 @@
-//! From flags and variables to [`Settings`]: every name and default is here.
+//! Resolves flags and variables to [`Settings`]. Holds the name and default of every setting.
 
 use std::{num::NonZero, path::PathBuf, thread::available_parallelism, time::Duration};
 
@@ -29,11 +29,15 @@ use crate::{
 /// An hour.
 const HOUR: Duration = Duration::from_hours(1);
 
-/// More threads than any machine has cores for are a typing error.
+/// The maximum of `WEIR_WORKERS`; more threads than a machine has cores are a typing error.
 const MAX_WORKERS: usize = 1024;
 
 impl Settings {
-    /// The settings that `flags`, and where they are silent `environment`, come to.
+    /// Resolves each setting from `flags`, else from `environment`, else to its default.
+    ///
+    /// # Errors
+    ///
+    /// All invalid settings.
     pub fn resolve(flags: &Flags, environment: &dyn Environment) -> Result<Self, SettingErrors> {
         let mut reader = Reader::new(flags, environment);
         let read = &mut reader;
@@ -81,8 +85,7 @@ impl Settings {
 }
 
 fn rules(read: &mut Reader<'_>, flags: &Flags) -> RulesSettings {
-    // looked at even where it changes nothing, so that a typing error does not lie in wait; the whole way to the rules
-    // is watched in any case
+    // parsed although it has no effect, so that a typing error is reported; the whole path to the rules is always watched
     read.parsed("RUNTIME_WATCH_ROOT", true, parse::bool);
     RulesSettings {
         dir: flags.config.as_ref().map_or_else(|| rules_dir(read), PathBuf::from),
@@ -92,7 +95,7 @@ fn rules(read: &mut Reader<'_>, flags: &Flags) -> RulesSettings {
     }
 }
 
-/// The reference's directory if a variable points to it, else the one beside the user.
+/// Returns envoyproxy/ratelimit's directory if a variable of its path is set, else `config` in the working directory.
 fn rules_dir(read: &mut Reader<'_>) -> PathBuf {
     let root = read.given("RUNTIME_ROOT");
     let subdirectory = read.given("RUNTIME_SUBDIRECTORY");
@@ -100,7 +103,7 @@ fn rules_dir(read: &mut Reader<'_>) -> PathBuf {
         return "config".into();
     }
     let mut dir = PathBuf::from(root.map_or_else(|| "/srv/runtime_data/current".into(), |root| root.value));
-    // a leading slash does not make either of them the root: the reference joins texts
+    // a leading slash does not make either of them the root: envoyproxy/ratelimit joins strings
     let below = [subdirectory.map(|below| below.value), Some(read.text("RUNTIME_APPDIRECTORY", "config"))];
     dir.extend(below.iter().flatten().map(|below| below.trim_start_matches('/')));
     dir
@@ -110,7 +113,7 @@ fn grpc(read: &mut Reader<'_>) -> GrpcSettings {
     let host = read.host("GRPC_HOST");
     let port = read.port("GRPC_PORT", 8081);
     let socket = read.given("GRPC_UDS");
-    // for the reference, too, no age is no limit
+    // 0 is no limit in envoyproxy/ratelimit, too
     let age = |age: Duration| (!age.is_zero()).then_some(age);
     GrpcSettings {
         address: socket
@@ -135,13 +138,13 @@ fn prometheus(read: &mut Reader<'_>) -> Option<PrometheusSettings> {
     wanted.then_some(PrometheusSettings { address, path })
 }
 
-/// StatsD runs where someone asks for it. The reference runs it unless someone asks it not to, and then logs errors
-/// for ever where there is none.
+/// Reads the settings of StatsD, which runs if a variable enables it. envoyproxy/ratelimit enables it by default, and logs
+/// errors as long as there is no StatsD server.
 fn statsd(read: &mut Reader<'_>) -> Option<StatsdSettings> {
     let named = read.given("STATSD_HOST").is_some();
     let dog = read.bool("USE_DOG_STATSD");
     let wanted = read.parsed("USE_STATSD", named || dog, parse::bool) || dog;
-    // the reference speaks to DogStatsD over UDP only, whatever this says
+    // envoyproxy/ratelimit sends to DogStatsD over UDP whatever STATSD_PROTOCOL is
     let protocol =
         read.choice("STATSD_PROTOCOL", Protocol::Tcp, &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)]);
     let settings = StatsdSettings {
@@ -197,7 +200,8 @@ fn limiter(read: &mut Reader<'_>) -> limiter::DecisionSettings {
     }
 }
 
-/// A list of header styles, such as `ietf,retry-after`; `reference` stands for the three of these names.
+/// Parses a list of header styles, such as `ietf,retry-after`. `reference` stands for the three headers of
+/// envoyproxy/ratelimit.
 fn header_styles(text: &str, reference: &HeaderNames) -> Result<Vec<HeaderStyle>, &'static str> {
     let style = |name: &str| match name.trim() {
         "reference" => Ok(HeaderStyle::LimitRemainingReset(reference.clone())),

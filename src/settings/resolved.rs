@@ -9,23 +9,23 @@ use crate::{
     store,
 };
 
-/// Everything that can be set, resolved.
+/// All settings, resolved.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where the rules come from.
+    /// The source of the rules.
     pub rules: RulesSettings,
-    /// The gRPC door.
+    /// The gRPC server.
     pub grpc: GrpcSettings,
-    /// The HTTP door: `/json`, `/healthcheck`, `/metrics`.
+    /// The HTTP server: `/json`, `/healthcheck`, `/metrics`.
     pub http: Address,
     /// The debug pages.
     pub debug: Address,
-    /// `USE_PROMETHEUS`: metrics on a port of their own, as the reference serves them. `/metrics` of the other two
-    /// ports is there in any case.
+    /// `USE_PROMETHEUS`: serves metrics on a port of their own, as envoyproxy/ratelimit does. The other two HTTP ports
+    /// always serve `/metrics`.
     pub prometheus: Option<PrometheusSettings>,
-    /// `PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS`: how metrics tell response times.
+    /// `PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS`: the unit of response times in metrics.
     pub time_unit: TimeUnit,
-    /// StatsD, if it is to be told.
+    /// The StatsD server that stats are sent to, if any.
     pub statsd: Option<StatsdSettings>,
     /// The log.
     pub log: LogSettings,
@@ -33,48 +33,48 @@ pub struct Settings {
     pub limiter: limiter::DecisionSettings,
     /// The headers of every response.
     pub response_headers: ResponseHeaders,
-    /// How instances count together, where they share a Redis.
+    /// How instances that share a Redis coordinate.
     pub coordination: store::coordinated::CoordinationSettings,
-    /// `WEIR_MAX_COUNTERS`: counters that the memory store holds, at least 1.
+    /// `WEIR_MAX_COUNTERS`: the maximum number of counters in memory, at least 1.
     pub max_counters: usize,
-    /// The Redis that counts are shared through; without it they are kept in memory.
+    /// The Redis that shares the counts; without it they are kept in memory.
     pub redis: Option<store::redis::RedisSettings>,
-    /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: without a domain in the rules the service is not healthy.
+    /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: the service is healthy only with at least one domain in its rules.
     pub healthy_with_rules_only: bool,
-    /// How the service stops.
+    /// The delays of a graceful stop.
     pub stop: StopSettings,
-    /// What was set and has no effect, for the log.
+    /// Warnings about settings without effect, for the log.
     pub warnings: Vec<String>,
 }
 
-/// Where the rules come from.
+/// The source of the rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RulesSettings {
-    /// The directory that is read, and watched.
+    /// The directory that is read and watched.
     pub dir: PathBuf,
-    /// `MERGE_DOMAIN_CONFIG`: several files may add to one domain.
+    /// `MERGE_DOMAIN_CONFIG`: merges the descriptors of files with the same domain.
     pub merge_domains: bool,
-    /// `RUNTIME_IGNOREDOTFILES`: files and directories whose name begins with a dot are not read.
+    /// `RUNTIME_IGNOREDOTFILES`: ignores files and directories whose name begins with a dot.
     pub ignore_dotfiles: bool,
-    /// `FORCE_START_WITHOUT_INITIAL_CONFIG`: start without rules when the first ones are bad.
+    /// `FORCE_START_WITHOUT_INITIAL_CONFIG`: starts without rules if the initial load fails.
     pub force_start: bool,
 }
 
-/// The gRPC door.
+/// Settings of the gRPC server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrpcSettings {
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: GrpcAddress,
-    /// `GRPC_MAX_CONNECTION_AGE`: how old a connection grows, give or take a tenth, before its client is told to open
-    /// another; none for ever.
+    /// `GRPC_MAX_CONNECTION_AGE`: the age, ±10 %, at which a connection is closed gracefully and its client opens another;
+    /// none for no limit.
     pub max_age: Option<Duration>,
-    /// `GRPC_MAX_CONNECTION_AGE_GRACE`: how long it may then go on with the requests that it has; none for ever.
+    /// `GRPC_MAX_CONNECTION_AGE_GRACE`: how long the requests of such a connection may then take; none for no limit.
     pub max_age_grace: Option<Duration>,
-    /// `WEIR_WORKERS`: threads that serve it, at least 1; by default one for each core that the process may use.
+    /// `WEIR_WORKERS`: the number of threads, at least 1; by default one per core available to the process.
     pub threads: usize,
 }
 
-/// Where the gRPC door listens.
+/// The address that the gRPC server listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GrpcAddress {
     /// On a port.
@@ -83,16 +83,16 @@ pub enum GrpcAddress {
     Unix(PathBuf),
 }
 
-/// Where to listen.
+/// An address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The interface.
     pub host: IpAddr,
-    /// The port; 0 for any that is free.
+    /// The port; 0 selects a free one.
     pub port: u16,
 }
 
-/// A port for Prometheus alone.
+/// A port that serves only metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrometheusSettings {
     /// `PROMETHEUS_ADDR`.
@@ -101,20 +101,20 @@ pub struct PrometheusSettings {
     pub path: String,
 }
 
-/// The log.
+/// Settings of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
-    /// `LOG_LEVEL`, as given: [`observe::log`](crate::observe::log) knows the names.
+    /// `LOG_LEVEL` as given; [`observe::log`](crate::observe::log) parses it.
     pub level: String,
     /// `LOG_FORMAT`.
     pub format: Format,
 }
 
-/// How the service stops.
+/// The delays of a graceful stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopSettings {
-    /// `WEIR_STOP_DELAY`: how long it goes on after its health began to fail, so that whoever asks for it learns of it.
+    /// `WEIR_STOP_DELAY`: how long it serves after health checks start to fail, so that load balancers notice.
     pub delay: Duration,
-    /// `WEIR_STOP_TIMEOUT`: how long requests may then take to end, before they are cut.
+    /// `WEIR_STOP_TIMEOUT`: how long open requests may then take before they are aborted.
     pub timeout: Duration,
 }

@@ -1,13 +1,12 @@
-//! The reference's variables for what weir has not. Where to go on without it would be dangerous, weir does not start;
-//! everything else is a warning.
+//! Variables of envoyproxy/ratelimit that weir does not support, and variables without effect. A variable that is dangerous
+//! to ignore is an error; any other is a warning.
 
 use super::{parse, reader::Reader};
 
-/// Variables of a Memcached that counts are to be kept in.
+/// Variables that select Memcached for the counts.
 const MEMCACHE: [&str; 2] = ["MEMCACHE_HOST_PORT", "MEMCACHE_SRV"];
 
-/// Variables of shared stores, where counts are kept in memory. Sizes and times are left out: to have none of what they
-/// bound is no surprise.
+/// Variables of shared stores, which have no effect on counts in memory. Sizes and timeouts give no warning.
 const OF_SHARED_STORES: [&str; 11] = [
     "REDIS_URL",
     "REDIS_PERSECOND_URL",
@@ -22,43 +21,40 @@ const OF_SHARED_STORES: [&str; 11] = [
     "MEMCACHE_TLS",
 ];
 
-/// Variables that change nothing, with the reason.
+/// Variables without effect, with the reason.
 const WITHOUT_EFFECT: [(&str, &str); 2] = [
-    ("PROMETHEUS_MAPPER_YAML", "metrics carry the reference's own names and labels"),
-    ("USE_DOG_STATSD_MOGRIFIERS", "metrics carry the reference's own names"),
+    ("PROMETHEUS_MAPPER_YAML", "metrics have the names and labels of envoyproxy/ratelimit"),
+    ("USE_DOG_STATSD_MOGRIFIERS", "metrics have the names of envoyproxy/ratelimit"),
 ];
 
-/// Variables that change nothing where counts are kept in memory, with the reason.
+/// Variables without effect on counts in memory, with the reason.
 const WITHOUT_EFFECT_IN_MEMORY: [(&str, &str); 6] = [
-    ("CACHE_KEY_PREFIX", "counts are kept in memory, where no other service could see them"),
-    ("LOCAL_CACHE_SIZE_IN_BYTES", "counts are kept in memory, where a cache would save nothing"),
-    ("WEIR_COORDINATION", "counts are kept in memory, by each instance for itself"),
-    ("WEIR_SYNC_INTERVAL", "counts are kept in memory, by each instance for itself"),
-    ("WEIR_DECISION_BUDGET", "counts are kept in memory, which is never waited for"),
+    ("CACHE_KEY_PREFIX", "counts are kept in memory, not under Redis keys"),
+    ("LOCAL_CACHE_SIZE_IN_BYTES", "counts are kept in memory, which needs no cache"),
+    ("WEIR_COORDINATION", "counts are kept in memory, by each instance separately"),
+    ("WEIR_SYNC_INTERVAL", "counts are kept in memory, by each instance separately"),
+    ("WEIR_DECISION_BUDGET", "counts are kept in memory, so no decision waits"),
     ("WEIR_ON_STORE_FAILURE", "counts are kept in memory, which does not fail"),
 ];
 
-/// Refuses what must not be ignored, and warns of the rest. `shared` tells whether counts are kept in Redis.
+/// Reports variables that must not be ignored, and returns warnings about the rest. `shared`: counts are kept in Redis.
 pub(super) fn check(reader: &mut Reader<'_>, shared: bool) -> Vec<String> {
     let mut warnings = Vec::new();
     store(reader, shared, &mut warnings);
     if let Some(given) = reader.given("CONFIG_TYPE").filter(|given| given.value != "FILE") {
         let expected = match given.value.as_str() {
-            "GRPC_XDS_SOTW" => "FILE: this build reads rules from files only",
+            "GRPC_XDS_SOTW" => "FILE: xDS is not supported yet",
             _ => "FILE",
         };
-        reader.refuse(given, expected);
+        reader.reject(given, expected);
     }
     if reader.bool("GRPC_SERVER_USE_TLS")
         && let Some(given) = reader.given("GRPC_SERVER_USE_TLS")
     {
-        reader.refuse(
-            given,
-            "false: this build serves gRPC without TLS only; put a proxy that speaks it in front",
-        );
+        reader.reject(given, "false: TLS for gRPC is not supported yet; terminate it in a proxy in front");
     }
     if reader.bool("TRACING_ENABLED") {
-        warnings.push("TRACING_ENABLED is set, but this build sends no traces".into());
+        warnings.push("TRACING_ENABLED is set, but has no effect: tracing is not supported yet".into());
     }
     for (variable, reason) in WITHOUT_EFFECT {
         if is_on(reader, variable) {
@@ -68,27 +64,27 @@ pub(super) fn check(reader: &mut Reader<'_>, shared: bool) -> Vec<String> {
     warnings
 }
 
-/// Counts that are meant to be shared must not silently become each instance's own.
+/// Checks the variables of the store: counts that are meant to be shared must not silently be counted per instance.
 fn store(reader: &mut Reader<'_>, shared: bool, warnings: &mut Vec<String>) {
-    const NO_MEMCACHE: &str = "this build knows no Memcached";
+    const NO_MEMCACHE: &str = "Memcached is not supported";
     match reader.given("BACKEND_TYPE") {
         Some(given) if !["memory", "redis"].contains(&given.value.as_str()) => {
-            let reason = if given.value == "memcache" { NO_MEMCACHE } else { "there is nothing else" };
-            return reader.refuse(given, format!("memory or redis: {reason}"));
+            let reason = if given.value == "memcache" { format!(": {NO_MEMCACHE}") } else { String::new() };
+            return reader.reject(given, format!("memory or redis{reason}"));
         }
         Some(_) => {}
         None => {
             for variable in MEMCACHE.into_iter().filter(|_| !shared) {
                 if let Some(given) = reader.given(variable) {
-                    reader.refuse(
+                    reader.reject(
                         given,
                         format!("unset, or BACKEND_TYPE set to memory or redis: {NO_MEMCACHE}"),
                     );
                 }
             }
-            // it would be used by nobody, and the counts not be shared
+            // without REDIS_URL it would not be used, and the counts would not be shared
             if let Some(given) = reader.given("REDIS_PERSECOND_URL").filter(|_| !shared) {
-                reader.refuse(given, "set together with REDIS_URL, or BACKEND_TYPE set to memory");
+                reader.reject(given, "set together with REDIS_URL, or BACKEND_TYPE set to memory");
             }
         }
     }
@@ -104,7 +100,7 @@ fn store(reader: &mut Reader<'_>, shared: bool, warnings: &mut Vec<String>) {
     }
 }
 
-/// Whether a variable is set to more than a word for no.
+/// Returns whether a variable is set to anything but false.
 fn is_on(reader: &Reader<'_>, variable: &str) -> bool {
     reader.given(variable).is_some_and(|given| parse::bool(&given.value) != Ok(false))
 }

@@ -1,4 +1,4 @@
-//! The command line, as a user types it.
+//! The program's commands, exit codes and signals.
 
 #[path = "../support/child.rs"]
 mod child;
@@ -36,7 +36,7 @@ fn path(dir: &TempDir) -> &str {
 const NO_DELAY: (&str, &str) = ("WEIR_STOP_DELAY", "0");
 
 #[test]
-fn call_prints_the_answer_and_tells_it_by_its_exit_code() {
+fn call_prints_the_reply_and_exits_with_its_code() {
     let dir = rules(RULES);
     let weir = Serving::start(path(&dir), &[]);
     let call = |arguments: &[&str]| {
@@ -65,27 +65,27 @@ fn call_prints_the_answer_and_tells_it_by_its_exit_code() {
 }
 
 #[test]
-fn call_says_why_there_is_no_answer() {
+fn a_failed_call_prints_the_reason() {
     let dir = rules(RULES);
     let weir = Serving::start(path(&dir), &[]);
-    let refused = run(&["call", "--address", weir.address("grpc"), "--domain", "", "hello=world"], &[]);
-    assert_eq!(refused.status.code(), Some(1));
+    let rejected = run(&["call", "--address", weir.address("grpc"), "--domain", "", "hello=world"], &[]);
+    assert_eq!(rejected.status.code(), Some(1));
     assert!(
-        stderr(&refused).contains("Unknown: rate limit domain must not be empty"),
+        stderr(&rejected).contains("Unknown: rate limit domain must not be empty"),
         "{}",
-        stderr(&refused)
+        stderr(&rejected)
     );
-    let nobody = run(&["call", "--address", "unix:/nowhere/weir.sock", "--domain", "d", "a=b"], &[]);
-    assert_eq!(nobody.status.code(), Some(1));
+    let unreachable = run(&["call", "--address", "unix:/nowhere/weir.sock", "--domain", "d", "a=b"], &[]);
+    assert_eq!(unreachable.status.code(), Some(1));
     assert!(
-        stderr(&nobody).starts_with("weir: error: cannot reach unix:/nowhere/weir.sock: "),
+        stderr(&unreachable).starts_with("weir: error: cannot reach unix:/nowhere/weir.sock: "),
         "{}",
-        stderr(&nobody)
+        stderr(&unreachable)
     );
 }
 
 #[test]
-fn what_is_typed_wrong_is_an_error_and_not_over_a_limit() {
+fn invalid_arguments_exit_with_1() {
     for arguments in [
         &["call", "--domain", "d", "hello"][..],
         &["call", "--domain", "d", "--limit", "10/fortnight", "a=b"],
@@ -101,23 +101,23 @@ fn what_is_typed_wrong_is_an_error_and_not_over_a_limit() {
 }
 
 #[test]
-fn help_and_version_are_there() {
+fn help_and_version_are_printed() {
     let help = run(&["--help"], &[]);
     assert_eq!(help.status.code(), Some(0));
     for word in ["serve", "check", "explain", "call", "--config", "GRPC_PORT", "RUNTIME_ROOT", "Examples:"] {
         assert!(stdout(&help).contains(word), "{word}: {}", stdout(&help));
     }
     let help = stdout(&help);
-    let (_, variables) = help.split_once("\nEnvironment").expect("it tells the variables");
+    let (_, variables) = help.split_once("\nEnvironment").expect("the variables are listed");
     let longest = variables.lines().map(|line| line.chars().count()).max();
-    assert!(longest <= Some(80), "a longer line is broken, and its column lost: {variables}");
+    assert!(longest <= Some(80), "a longer line would be wrapped: {variables}");
     let version = run(&["--version"], &[]);
     assert_eq!(stdout(&version), format!("weir {}\n", env!("CARGO_PKG_VERSION")));
     assert!(stdout(&run(&["call", "--help"], &[])).contains("--and"));
 }
 
 #[test]
-fn a_signal_stops_it_in_good_order() {
+fn a_signal_stops_gracefully() {
     let dir = rules(RULES);
     for signal in ["TERM", "INT"] {
         let weir = Serving::start(path(&dir), &[NO_DELAY, ("LOG_LEVEL", "info")]);
@@ -129,11 +129,11 @@ fn a_signal_stops_it_in_good_order() {
 }
 
 #[test]
-fn a_second_signal_stops_it_at_once() {
+fn a_second_signal_stops_immediately() {
     let dir = rules(RULES);
     let weir = Serving::start(path(&dir), &[("WEIR_STOP_DELAY", "1h")]);
     weir.signal("TERM");
-    // the first one has been heard when health fails
+    // health fails once the first signal was received
     while get(weir.address("http"), "/healthcheck").starts_with("HTTP/1.1 200") {
         std::thread::yield_now();
     }
@@ -143,7 +143,7 @@ fn a_second_signal_stops_it_at_once() {
 }
 
 #[test]
-fn sighup_has_the_rules_read_again() {
+fn sighup_reloads_the_rules() {
     let dir = rules(RULES);
     let weir = Serving::start(path(&dir), &[]);
     let loads = || {
@@ -161,7 +161,7 @@ fn sighup_has_the_rules_read_again() {
 }
 
 #[test]
-fn the_references_variables_are_understood() {
+fn the_variables_of_envoyproxy_ratelimit_are_recognized() {
     let root = tempfile::tempdir().expect("a directory");
     fs::create_dir_all(root.path().join("sub/config")).expect("directories in it");
     fs::write(root.path().join("sub/config/rules.yaml"), RULES).expect("a file in them");
@@ -187,14 +187,17 @@ fn the_references_variables_are_understood() {
 }
 
 #[test]
-fn bad_settings_are_all_told_and_nothing_starts() {
+fn all_invalid_settings_are_reported_and_stop_the_start() {
     let variables = [("GRPC_PORT", "99999"), ("SHADOW_MODE", "maybe"), ("MEMCACHE_SRV", "cache")];
     let output = run(&[], &variables);
     assert_eq!(output.status.code(), Some(1));
     let text = stderr(&output);
-    for part in
-        ["GRPC_PORT is \"99999\"", "SHADOW_MODE is \"maybe\"", "MEMCACHE_SRV is \"cache\"", "no Memcached"]
-    {
+    for part in [
+        "GRPC_PORT is \"99999\"",
+        "SHADOW_MODE is \"maybe\"",
+        "MEMCACHE_SRV is \"cache\"",
+        "Memcached is not supported",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let level = run(&["--log-level", "loud"], &[]);
@@ -220,7 +223,7 @@ fn bad_first_rules_stop_the_start_with_their_place() {
 }
 
 #[test]
-fn a_certificate_that_is_not_there_stops_the_start() {
+fn a_missing_certificate_stops_the_start() {
     let dir = rules(RULES);
     let variables =
         [("REDIS_URL", "127.0.0.1:1"), ("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "/nowhere/ca.pem")];
@@ -232,7 +235,7 @@ fn a_certificate_that_is_not_there_stops_the_start() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told() {
+fn a_port_in_use_is_reported() {
     let dir = rules(RULES);
     let weir = Serving::start(path(&dir), &[]);
     let port = weir.address("grpc").rsplit_once(':').expect("a port").1;
@@ -244,7 +247,7 @@ fn a_port_that_is_taken_is_told() {
 }
 
 #[test]
-fn check_and_explain_tell_by_their_exit_code_as_well() {
+fn check_and_explain_exit_with_their_result() {
     let good = rules(RULES);
     let checked = run(&["check", path(&good)], &[]);
     assert_eq!(checked.status.code(), Some(0), "{}", stdout(&checked));
@@ -257,7 +260,7 @@ fn check_and_explain_tell_by_their_exit_code_as_well() {
     assert!(stdout(&explained).contains("rules.yaml:4"), "{}", stdout(&explained));
 }
 
-/// A page, with its status line.
+/// Returns a page with its status line.
 fn get(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
     write!(stream, "GET {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n").expect("it takes it");

@@ -55,7 +55,7 @@ fn exact_values_precede_wildcards_in_order_and_the_key_without_a_value() {
     let rules = rules(
         "
 - key: k
-  limit: alone
+  limit: any
 - key: k
   value: ab*
   limit: first
@@ -68,7 +68,7 @@ fn exact_values_precede_wildcards_in_order_and_the_key_without_a_value() {
 ",
     );
     for (value, name) in
-        [("abc", "exact"), ("abd", "first"), ("ab", "first"), ("ax", "second"), ("x", "alone"), ("", "alone")]
+        [("abc", "exact"), ("abd", "first"), ("ab", "first"), ("ax", "second"), ("x", "any"), ("", "any")]
     {
         assert_eq!(found(&rules, &[("k", value)]), Some(name), "{value}");
     }
@@ -236,7 +236,7 @@ fn a_disabled_descriptor_is_ignored_with_its_children() {
     let rules = rules(
         "
 - key: k
-  limit: alone
+  limit: any
 - key: k
   value: off
   enabled: false
@@ -250,7 +250,7 @@ fn a_disabled_descriptor_is_ignored_with_its_children() {
   limit: 'yes'
 ",
     );
-    assert_eq!(found(&rules, &[("k", "off")]), Some("alone"));
+    assert_eq!(found(&rules, &[("k", "off")]), Some("any"));
     assert_eq!(found(&rules, &[("k", "off"), ("below", "")]), None);
     assert_eq!(found(&rules, &[("k", "on")]), Some("yes"));
 }

@@ -10,12 +10,12 @@ fn resolve(variables: &[(&str, &str)]) -> Result<crate::settings::Settings, Sett
 }
 
 fn redis_of(variables: &[(&str, &str)]) -> RedisSettings {
-    let settings = resolve(variables).expect("these settings are right");
-    settings.redis.expect("counts are to be shared")
+    let settings = resolve(variables).expect("valid settings");
+    settings.redis.expect("shared counts")
 }
 
-fn refused(variables: &[(&str, &str)]) -> String {
-    resolve(variables).expect_err("these settings are wrong").to_string()
+fn rejected(variables: &[(&str, &str)]) -> String {
+    resolve(variables).expect_err("invalid settings").to_string()
 }
 
 fn secret(user: Option<&str>, password: &str) -> Auth {
@@ -27,11 +27,11 @@ fn a_url_is_enough() {
     let redis = redis_of(&[("REDIS_URL", "redis:6380")]);
     assert_eq!(redis, RedisSettings::single(Address::tcp("redis", 6380)));
     assert_eq!((redis.jitter_seconds, redis.main.timeout), (300, Duration::from_secs(10)));
-    assert!(resolve(&[]).expect("nothing is wrong").redis.is_none());
+    assert!(resolve(&[]).expect("valid settings").redis.is_none());
 }
 
 #[test]
-fn one_server_is_written_in_many_ways() {
+fn a_single_server_has_several_spellings() {
     for (text, address) in [
         ("redis", Address::tcp("redis", 6379)),
         ("[::1]:7000", Address::tcp("::1", 7000)),
@@ -48,7 +48,7 @@ fn one_server_is_written_in_many_ways() {
 }
 
 #[test]
-fn a_url_may_hold_everything_and_variables_win_over_it() {
+fn variables_take_precedence_over_parts_of_the_url() {
     let url = ("REDIS_URL", "rediss://weir:p%40ss@redis:7000/3");
     let main = redis_of(&[url]).main;
     assert_eq!((main.auth, main.database), (Some(secret(Some("weir"), "p@ss")), 3));
@@ -76,7 +76,7 @@ fn sentinels_and_clusters_are_lists() {
 }
 
 #[test]
-fn the_twin_has_variables_of_its_own() {
+fn the_per_second_redis_has_its_own_variables() {
     let redis = redis_of(&[
         ("REDIS_URL", "redis:1"),
         ("REDIS_PERSECOND", "true"),
@@ -86,11 +86,11 @@ fn the_twin_has_variables_of_its_own() {
         ("REDIS_PERSECOND_TLS", "true"),
         ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true"),
     ]);
-    let twin = redis.per_second.expect("it is asked for");
+    let twin = redis.per_second.expect("a per-second redis");
     assert_eq!(twin.place, Place::Single(Address::tcp("fast", 2)));
     assert_eq!((twin.auth, twin.timeout), (Some(secret(None, "s3cret")), Duration::from_secs(2)));
     assert!(twin.tls.is_some_and(|tls| tls.any_name) && redis.main.tls.is_none());
-    assert!(refused(&[("REDIS_URL", "redis:1"), ("REDIS_PERSECOND", "1")]).contains("REDIS_PERSECOND_URL"));
+    assert!(rejected(&[("REDIS_URL", "redis:1"), ("REDIS_PERSECOND", "1")]).contains("REDIS_PERSECOND_URL"));
     let unused = resolve(&[("REDIS_URL", "redis:1"), ("REDIS_PERSECOND_URL", "fast:2")]);
     let unused = unused.expect("a warning is enough");
     assert!(unused.redis.is_some_and(|redis| redis.per_second.is_none()));
@@ -101,7 +101,7 @@ fn the_twin_has_variables_of_its_own() {
 }
 
 #[test]
-fn everything_else_arrives() {
+fn all_other_variables_are_read() {
     let redis = redis_of(&[
         ("REDIS_URL", "redis:1"),
         ("CACHE_KEY_PREFIX", "eu:"),
@@ -123,7 +123,7 @@ fn everything_else_arrives() {
 }
 
 #[test]
-fn what_weir_does_without_is_told() {
+fn variables_without_effect_are_warnings() {
     let settings = resolve(&[
         ("REDIS_URL", "redis:1"),
         ("REDIS_POOL_SIZE", "20"),
@@ -131,13 +131,13 @@ fn what_weir_does_without_is_told() {
         ("REDIS_PIPELINE_LIMIT", "0"),
         ("REDIS_STARTUP_MAX_ELAPSED_TIME", "5m"),
     ]);
-    let warnings = settings.expect("nothing is wrong").warnings;
+    let warnings = settings.expect("valid settings").warnings;
     assert_eq!(warnings.len(), 3, "{warnings:?}");
     assert!(warnings.iter().all(|warning| warning.contains("has no effect")), "{warnings:?}");
 }
 
 #[test]
-fn what_is_wrong_is_told_with_what_would_be_right() {
+fn an_error_describes_a_valid_value() {
     for (variables, said) in [
         (&[("REDIS_URL", "redis:port")][..], "must be host:port, a URL such as"),
         (&[("REDIS_URL", "http://redis")], "must be host:port, a URL such as"),
@@ -153,15 +153,15 @@ fn what_is_wrong_is_told_with_what_would_be_right() {
         (&[("REDIS_URL", "redis:1"), ("REDIS_TLS_CLIENT_KEY", "/k")], "together with REDIS_TLS_CLIENT_CERT"),
         (&[("EXPIRATION_JITTER_MAX_SECONDS", "-1")], "a number of seconds"),
     ] {
-        let error = refused(variables);
+        let error = rejected(variables);
         assert!(error.contains(said) && error.lines().count() == 1, "{variables:?}: {error}");
     }
 }
 
 #[test]
-fn no_message_tells_a_password() {
+fn no_message_contains_a_password() {
     for url in ["redis://u:s3cret@:port", "http://u:s3cret@redis", "s3cret@redis:1", "unknown://s3cret@x"] {
-        let error = refused(&[("REDIS_URL", url)]);
+        let error = rejected(&[("REDIS_URL", url)]);
         assert!(!error.contains("s3cret") && error.contains("***@"), "{error}");
     }
     let printed =

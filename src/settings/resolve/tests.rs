@@ -11,15 +11,15 @@ fn resolve(variables: &[(&str, &str)]) -> Result<Settings, SettingErrors> {
 }
 
 fn resolved(variables: &[(&str, &str)]) -> Settings {
-    resolve(variables).expect("these settings are right")
+    resolve(variables).expect("valid settings")
 }
 
-fn refused(variables: &[(&str, &str)]) -> String {
-    resolve(variables).expect_err("these settings are wrong").to_string()
+fn rejected(variables: &[(&str, &str)]) -> String {
+    resolve(variables).expect_err("invalid settings").to_string()
 }
 
 #[test]
-fn without_a_word_the_references_defaults_hold() {
+fn the_defaults_are_those_of_envoyproxy_ratelimit() {
     let settings = resolved(&[]);
     assert_eq!((settings.http.port, settings.debug.port), (8080, 6070));
     let everywhere = Address { host: [0, 0, 0, 0].into(), port: 8081 };
@@ -36,17 +36,17 @@ fn without_a_word_the_references_defaults_hold() {
 }
 
 #[test]
-fn a_flag_wins_over_its_variable() {
+fn a_flag_takes_precedence_over_its_variable() {
     let flags = Flags { grpc_port: Some("1".into()), config: Some("mine".into()), ..Flags::default() };
     let environment = environment(&[("GRPC_PORT", "2"), ("PORT", "3"), ("RUNTIME_ROOT", "/theirs")]);
-    let settings = Settings::resolve(&flags, &environment).expect("these settings are right");
-    let GrpcAddress::Tcp(grpc) = settings.grpc.address else { panic!("no socket was asked for") };
+    let settings = Settings::resolve(&flags, &environment).expect("valid settings");
+    let GrpcAddress::Tcp(grpc) = settings.grpc.address else { panic!("no socket is configured") };
     assert_eq!((grpc.port, settings.http.port), (1, 3));
     assert_eq!(settings.rules.dir, PathBuf::from("mine"));
 }
 
 #[test]
-fn the_references_variables_lead_to_its_directory() {
+fn the_path_variables_of_envoyproxy_ratelimit_are_joined() {
     let dir = |variables| resolved(variables).rules.dir;
     assert_eq!(dir(&[("RUNTIME_ROOT", "/data")]), PathBuf::from("/data/config"));
     assert_eq!(
@@ -61,8 +61,8 @@ fn the_references_variables_lead_to_its_directory() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told_at_once() {
-    let errors = refused(&[
+fn all_invalid_is_reported_at_once() {
+    let errors = rejected(&[
         ("GRPC_PORT", "70000"),
         ("GRPC_MAX_CONNECTION_AGE", "1 day"),
         ("SHADOW_MODE", "yes"),
@@ -74,9 +74,9 @@ fn all_that_is_wrong_is_told_at_once() {
         ("STATS_FLUSH_INTERVAL", "0"),
     ]);
     let lines: Vec<&str> = errors.lines().map(str::trim_start).collect();
-    assert_eq!((lines.len(), lines[0]), (10, "9 settings are wrong"), "{errors}");
+    assert_eq!((lines.len(), lines[0]), (10, "9 invalid settings"), "{errors}");
     for line in [
-        "GRPC_PORT is \"70000\", but must be a port from 0 to 65535, where 0 is any that is free",
+        "GRPC_PORT is \"70000\", but must be a port from 0 to 65535, where 0 selects a free port",
         "GRPC_MAX_CONNECTION_AGE is \"1 day\", but must be a duration such as 500ms, 10s, 1m, 1h30m or 24h; 0 needs \
          no unit",
         "LOG_FORMAT is \"xml\", but must be text or json",
@@ -86,22 +86,22 @@ fn all_that_is_wrong_is_told_at_once() {
 }
 
 #[test]
-fn a_wrong_flag_is_named_as_a_flag() {
+fn an_invalid_flag_is_named_as_a_flag() {
     let flags = Flags { port: Some("eighty".into()), ..Flags::default() };
     let error = Settings::resolve(&flags, &environment(&[])).expect_err("eighty is no port");
     assert!(error.to_string().starts_with("--port is \"eighty\""), "{error}");
 }
 
 #[test]
-fn counts_that_are_meant_to_be_shared_do_not_become_each_instances_own() {
+fn settings_for_shared_counts_are_not_ignored() {
     for (variables, said) in [
-        (&[("BACKEND_TYPE", "memcache")][..], "no Memcached"),
-        (&[("MEMCACHE_HOST_PORT", "cache:11211")], "no Memcached"),
+        (&[("BACKEND_TYPE", "memcache")][..], "Memcached is not supported"),
+        (&[("MEMCACHE_HOST_PORT", "cache:11211")], "Memcached is not supported"),
         (&[("BACKEND_TYPE", "postgres")], "must be memory or redis"),
         (&[("BACKEND_TYPE", "redis")], "REDIS_URL"),
         (&[("REDIS_PERSECOND_URL", "redis:6379")], "together with REDIS_URL"),
     ] {
-        let error = refused(variables);
+        let error = rejected(variables);
         assert!(error.contains(said) && error.lines().count() == 1, "{error}");
     }
     let shared = resolved(&[("REDIS_URL", "redis:6379"), ("MEMCACHE_HOST_PORT", "cache:11211")]);
@@ -116,9 +116,9 @@ fn counts_that_are_meant_to_be_shared_do_not_become_each_instances_own() {
 }
 
 #[test]
-fn what_cannot_be_left_out_stops_the_start_and_the_rest_is_a_warning() {
-    assert!(refused(&[("CONFIG_TYPE", "GRPC_XDS_SOTW")]).contains("from files only"));
-    assert!(refused(&[("GRPC_SERVER_USE_TLS", "true")]).contains("without TLS"));
+fn unsupported_settings_are_errors_or_warnings() {
+    assert!(rejected(&[("CONFIG_TYPE", "GRPC_XDS_SOTW")]).contains("xDS is not supported"));
+    assert!(rejected(&[("GRPC_SERVER_USE_TLS", "true")]).contains("TLS for gRPC is not supported"));
     assert!(resolved(&[("GRPC_SERVER_USE_TLS", "false"), ("CONFIG_TYPE", "FILE")]).warnings.is_empty());
     let warnings = resolved(&[("TRACING_ENABLED", "true"), ("LOCAL_CACHE_SIZE_IN_BYTES", "1000")]).warnings;
     assert_eq!(warnings.len(), 2, "{warnings:?}");
@@ -134,7 +134,7 @@ fn no_age_is_no_limit() {
 }
 
 #[test]
-fn statsd_runs_where_it_is_asked_for() {
+fn statsd_runs_if_enabled_or_named() {
     assert!(resolved(&[("USE_STATSD", "true")]).statsd.is_some_and(|statsd| statsd.host == "localhost"));
     let named =
         resolved(&[("STATSD_HOST", "stats"), ("EXTRA_TAGS", "env:prod")]).statsd.expect("it is named");
@@ -164,19 +164,19 @@ fn modes_and_headers_are_resolved() {
 }
 
 #[test]
-fn headers_come_in_the_styles_that_are_chosen() {
+fn response_headers_have_the_chosen_styles() {
     let styles = |text| resolved(&[("WEIR_RESPONSE_HEADERS", text)]).response_headers.styles;
     assert_eq!(styles("ietf, retry-after"), [HeaderStyle::Ietf, HeaderStyle::RetryAfter]);
     assert_eq!(styles("x-ratelimit"), [HeaderStyle::LimitRemainingReset(HeaderNames::x_ratelimit())]);
     assert_eq!(styles("reference"), [HeaderStyle::LimitRemainingReset(HeaderNames::default())]);
-    let said = refused(&[("WEIR_RESPONSE_HEADERS", "ietf,x-rate")]);
+    let said = rejected(&[("WEIR_RESPONSE_HEADERS", "ietf,x-rate")]);
     assert!(said.contains("any of reference, x-ratelimit, ietf and retry-after"), "{said}");
 }
 
 #[test]
-fn prometheus_has_a_port_of_its_own_where_it_is_asked_for() {
+fn prometheus_has_its_own_port_if_enabled() {
     let prometheus = resolved(&[("USE_PROMETHEUS", "true"), ("PROMETHEUS_ADDR", "127.0.0.1:0")]).prometheus;
     let loopback = Address { host: [127, 0, 0, 1].into(), port: 0 };
     assert_eq!(prometheus, Some(PrometheusSettings { address: loopback, path: "/metrics".into() }));
-    assert!(refused(&[("PROMETHEUS_ADDR", "9090")]).contains("such as :9090"));
+    assert!(rejected(&[("PROMETHEUS_ADDR", "9090")]).contains("such as :9090"));
 }
