@@ -6,8 +6,8 @@ use proptest::{collection::vec, prelude::*};
 use weir::{
     limit::{
         Algorithm, Bucket, Decision, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, LimitCheck, Matched,
-        OverLimitPolicy, Override, Period, Refill, Request, Reservation, ReservationRequest, Rule, RuleNode,
-        RuleSet, Scope, Tier, Timestamp, Unit, Values,
+        OverLimitPolicy, Period, Refill, Request, Reservation, ReservationRequest, Rule, RuleNode, RuleSet,
+        RuntimeLimit, Scope, Tier, Timestamp, Unit, Values,
     },
     store::MemoryStore,
 };
@@ -122,7 +122,7 @@ fn a_rule_and_an_override_of_the_same_unit_share_their_counter_and_of_another_do
     let now = Timestamp::from_secs(1);
     take(&store, &rules, &["v"], 4, Scope::Descriptor, now);
     let with_override = |unit| {
-        let limit = Some(Override { requests: 10, unit });
+        let limit = Some(Box::new(RuntimeLimit::per_unit(10, unit)));
         let descriptors = [Descriptor { limit, hits: Some(0), ..descriptor("v") }];
         let request = Request { domain: "d", descriptors: descriptors.into_iter().collect(), hits: 0 };
         let matched = Matched::new(&rules, &request);

@@ -8,8 +8,8 @@ use stats_support::{Service, above, changed, descriptor, limited, node, rules, u
 use weir::{
     DecisionSettings, Limiter,
     limit::{
-        Descriptor, Hits, LimitCheck, Modes, Override, Pattern, Request, Reservation, ReservationRequest,
-        RuleNode, Scope, Timestamp, Unit, Values,
+        Descriptor, Hits, LimitCheck, Modes, Pattern, Request, Reservation, ReservationRequest, RuleNode,
+        RuntimeLimit, Scope, Timestamp, Unit, Values,
     },
     observe::{
         Stats,
@@ -148,7 +148,7 @@ async fn names_are_sanitized() {
 #[tokio::test]
 async fn a_limit_that_the_caller_brings_has_a_name_of_its_own() {
     let service = Service::new(vec![limited("tenant", "", 9)]);
-    let limit = Some(Override { requests: 1, unit: Unit::Hour });
+    let limit = Some(Box::new(RuntimeLimit::per_unit(1, Unit::Hour)));
     let brought = Descriptor { limit, ..descriptor(&[("tenant", "acme"), ("plan", "")], 2) };
     service.ask_all("shop", vec![brought]).await;
     assert_eq!(rule_stats(&service, "shop.tenant_acme.plan"), [2, 0, 1, 1, 0]);
@@ -165,7 +165,7 @@ async fn past_the_bound_hits_count_under_the_rules_own_name() {
     assert_eq!(service.hits("shop.tenant_b"), Some(1));
     assert_eq!(service.hits("shop.tenant_c"), None);
     assert_eq!(service.hits("shop.tenant"), Some(2));
-    let limit = Some(Override { requests: 1, unit: Unit::Hour });
+    let limit = Some(Box::new(RuntimeLimit::per_unit(1, Unit::Hour)));
     service.ask_all("shop", vec![Descriptor { limit, ..descriptor(&[("e", "")], 1) }]).await;
     assert_eq!(service.hits("shop.e"), None);
     assert_eq!(service.counter("weir.stat_names_refused"), Some(3));

@@ -4,7 +4,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-use super::units::{Hits, Unit};
+use super::{runtime_limit::RuntimeLimit, units::Hits};
 
 /// One question: may these descriptors pass, and count their hits.
 ///
@@ -24,8 +24,8 @@ pub struct Request<'a> {
 pub struct Descriptor<'a> {
     /// Must be as many as the rule is deep; an empty list matches nothing.
     pub entries: SmallVec<[Entry<'a>; 4]>,
-    /// A limit that the caller brings along, in place of the configured one.
-    pub limit: Option<Override>,
+    /// A limit that the caller sends, in place of a configured one. Boxed, since few descriptors have one.
+    pub limit: Option<Box<RuntimeLimit>>,
     /// Hits of this descriptor, before the request's; 0 checks without counting.
     pub hits: Option<u64>,
     /// The hits are given back instead of taken.
@@ -39,15 +39,6 @@ pub struct Entry<'a> {
     pub key: &'a str,
     /// Which one, such as `acme`; may be empty.
     pub value: &'a str,
-}
-
-/// A limit that a caller brings along: `requests` in each `unit`, a fixed window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Override {
-    /// Requests admitted in a unit; 0 admits none.
-    pub requests: u32,
-    /// The unit of time.
-    pub unit: Unit,
 }
 
 // === impl Request ===

@@ -10,6 +10,7 @@ use super::{
     key::CounterKey,
     matcher::RuleSet,
     rule::{Limit, Rule},
+    runtime_limit::RuntimeLimit,
     tier::{OverLimitPolicy, Tier},
     units::Hits,
 };
@@ -70,7 +71,7 @@ pub enum RuleRef<'a> {
     /// Of the configuration.
     Compiled(&'a CompiledRule),
     /// Of the request.
-    Override(Box<Rule>),
+    Override(&'a RuntimeLimit),
 }
 
 // === impl Matched ===
@@ -138,11 +139,11 @@ impl<'a> Matched<'a> {
 fn find<'a>(
     rules: &'a RuleSet,
     domain: &str,
-    descriptor: &Descriptor<'_>,
+    descriptor: &'a Descriptor<'_>,
     met: impl Fn(usize),
 ) -> Option<RuleRef<'a>> {
-    if let Some(limit) = descriptor.limit {
-        return rules.has_domain(domain).then(|| RuleRef::Override(Box::new(Rule::of_override(limit))));
+    if let Some(limit) = &descriptor.limit {
+        return rules.has_domain(domain).then_some(RuleRef::Override(limit));
     }
     let index = rules.find_index(domain, &descriptor.entries).ok()?;
     met(index);
@@ -159,8 +160,7 @@ fn take_out_replaced(found: &mut [Option<RuleRef<'_>>]) {
         found.iter().flatten().flat_map(|rule| rule.replaces().iter().cloned()).collect();
     for rule in found {
         let replaced = rule.as_ref().is_some_and(|rule| {
-            *rule.limit() != Limit::Unlimited
-                && rule.name().is_some_and(|name| gone.iter().any(|gone| **gone == *name))
+            !rule.is_unlimited() && rule.name().is_some_and(|name| gone.iter().any(|gone| **gone == *name))
         });
         if replaced {
             *rule = None;
@@ -177,16 +177,13 @@ impl LimitCheck<'_> {
         self.rule.tiers()
     }
 
-    /// What becomes of its hits if they are refused.
+    /// Returns whether its hits count if they are rejected.
     #[must_use]
     pub fn over_limit_policy(&self) -> OverLimitPolicy {
-        match self.rule.limit() {
-            Limit::Tiers { over_limit_policy, .. } => *over_limit_policy,
-            Limit::Unlimited => OverLimitPolicy::Ignore,
-        }
+        self.rule.over_limit_policy()
     }
 
-    /// What becomes of its hits if they are over_limit_policy, where a refusal reaches as far as `scope`.
+    /// Returns the same, if a rejection reaches as far as `scope`.
     #[must_use]
     pub fn over_limit_policy_in(&self, scope: Scope) -> OverLimitPolicy {
         match scope {
@@ -208,54 +205,51 @@ impl LimitCheck<'_> {
 // === impl RuleRef ===
 
 impl RuleRef<'_> {
-    /// What is admitted.
+    /// Returns the tiers, all of which must admit a request; none if it is unlimited.
     #[must_use]
-    pub fn limit(&self) -> &Limit {
+    pub fn tiers(&self) -> &[Tier] {
         match self {
-            Self::Compiled(compiled_rule) => &compiled_rule.limit,
-            Self::Override(rule) => &rule.limit,
+            Self::Compiled(rule) => rule.limit.tiers(),
+            Self::Override(limit) => limit.tiers(),
         }
     }
 
-    /// The tiers that must all admit a request; none if it is unlimited.
+    /// Returns whether rejected hits count.
     #[must_use]
-    pub fn tiers(&self) -> &[Tier] {
-        self.limit().tiers()
+    pub fn over_limit_policy(&self) -> OverLimitPolicy {
+        match self {
+            Self::Compiled(rule) => rule.limit.over_limit_policy(),
+            Self::Override(limit) => limit.over_limit_policy(),
+        }
     }
 
     /// As [`Rule::shadow_mode`].
     #[must_use]
     pub fn shadow_mode(&self) -> bool {
-        match self {
-            Self::Compiled(compiled_rule) => compiled_rule.shadow_mode,
-            Self::Override(rule) => rule.shadow_mode,
-        }
+        matches!(self, Self::Compiled(rule) if rule.shadow_mode)
     }
 
     /// As [`Rule::quota_mode`].
     #[must_use]
     pub fn quota_mode(&self) -> bool {
-        match self {
-            Self::Compiled(compiled_rule) => compiled_rule.quota_mode,
-            Self::Override(rule) => rule.quota_mode,
-        }
+        matches!(self, Self::Compiled(rule) if rule.quota_mode)
     }
 
-    /// Which one it is, if it is one of the configuration.
+    /// Returns the configured rule's identity.
     #[must_use]
     pub fn id(&self) -> Option<RuleId> {
         match self {
-            Self::Compiled(compiled_rule) => Some(compiled_rule.id()),
+            Self::Compiled(rule) => Some(rule.id()),
             Self::Override(_) => None,
         }
     }
 
-    /// How its counts are kept together, if it says so.
+    /// Returns the coordination mode, if the rule sets one.
     #[must_use]
     pub fn coordination(&self) -> Option<Coordination> {
         match self {
-            Self::Compiled(compiled_rule) => compiled_rule.coordination,
-            Self::Override(rule) => rule.coordination.mode,
+            Self::Compiled(rule) => rule.coordination,
+            Self::Override(_) => None,
         }
     }
 
@@ -263,24 +257,28 @@ impl RuleRef<'_> {
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         match self {
-            Self::Compiled(compiled_rule) => compiled_rule.name(),
-            Self::Override(rule) => rule.name.as_deref(),
+            Self::Compiled(rule) => rule.name(),
+            Self::Override(_) => None,
         }
+    }
+
+    /// Returns the rule as declared, if it is configured.
+    #[must_use]
+    pub fn declared(&self) -> Option<&Rule> {
+        match self {
+            Self::Compiled(rule) => Some(&rule.rule),
+            Self::Override(_) => None,
+        }
+    }
+
+    fn is_unlimited(&self) -> bool {
+        matches!(self, Self::Compiled(rule) if rule.limit == Limit::Unlimited)
     }
 
     fn replaces(&self) -> &[Box<str>] {
         match self {
-            Self::Compiled(compiled_rule) => compiled_rule.replaces(),
-            Self::Override(rule) => &rule.replaces,
-        }
-    }
-
-    /// All of it.
-    #[must_use]
-    pub fn get(&self) -> &Rule {
-        match self {
-            Self::Compiled(compiled_rule) => &compiled_rule.rule,
-            Self::Override(rule) => rule,
+            Self::Compiled(rule) => rule.replaces(),
+            Self::Override(_) => &[],
         }
     }
 }

@@ -7,7 +7,6 @@ use smallvec::smallvec;
 
 use super::{
     coordination::RuleCoordination,
-    descriptor::Override,
     pattern::Values,
     tier::{Algorithm, OverLimitPolicy, Tier, Tiers},
     units::Period,
@@ -129,12 +128,6 @@ impl Rule {
         }
     }
 
-    /// The rule that stands for a limit which the caller brought along. It counts as the reference's rules do.
-    #[must_use]
-    pub fn of_override(limit: Override) -> Self {
-        Self::new(Limit::reference(limit.requests, limit.unit.period()))
-    }
-
     /// Its tiers; none if it is unlimited.
     #[must_use]
     pub fn tiers(&self) -> &[Tier] {
@@ -151,6 +144,15 @@ impl Limit {
         match self {
             Self::Unlimited => &[],
             Self::Tiers { tiers, .. } => tiers,
+        }
+    }
+
+    /// Returns whether rejected hits count.
+    #[must_use]
+    pub const fn over_limit_policy(&self) -> OverLimitPolicy {
+        match self {
+            Self::Tiers { over_limit_policy, .. } => *over_limit_policy,
+            Self::Unlimited => OverLimitPolicy::Ignore,
         }
     }
 

@@ -81,6 +81,13 @@ impl Tier {
         self.bucket().burst
     }
 
+    /// Returns whether `other` counts in the same counter of a key: it has the same period and kind of algorithm.
+    #[must_use]
+    pub fn shares_counter(&self, other: &Self) -> bool {
+        use std::mem::discriminant;
+        self.period == other.period && discriminant(&self.algorithm) == discriminant(&other.algorithm)
+    }
+
     /// The unit that answers name, if the period is exactly one.
     #[must_use]
     pub fn unit(&self) -> Option<Unit> {

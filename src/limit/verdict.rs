@@ -8,7 +8,7 @@ use super::{
     descriptor::{Descriptor, Request},
     matched::{DescriptorMatch, LimitCheck, Matched, RuleRef},
     rule::Metadata,
-    tier::{OverLimitPolicy, Tier},
+    tier::{Algorithm, OverLimitPolicy, Tier},
     units::Period,
 };
 
@@ -194,7 +194,7 @@ fn describe(request: &Request<'_>, matched: &Matched<'_>, statuses: &[Status<'_>
     let mut passed = Metadata::new();
     for (descriptor, status) in matched.matches.iter().zip(statuses) {
         if let (DescriptorMatch::Limited(check), Code::Ok) = (descriptor, status.code)
-            && let Some(more) = &matched.checks[*check].rule.get().metadata
+            && let Some(more) = matched.checks[*check].rule.declared().and_then(|rule| rule.metadata.as_ref())
         {
             merge(&mut passed, more);
         }
@@ -209,18 +209,23 @@ fn describe_descriptor(descriptor: &Descriptor<'_>) -> Value {
     let entries: Vec<String> = descriptor.entries.iter().map(ToString::to_string).collect();
     let mut described = Metadata::new();
     described.insert("entries".into(), json!(entries));
-    if let Some(limit) = descriptor.limit {
-        // protobuf's text format, which leaves out fields that are zero
-        let text = match limit.requests {
-            0 => format!("unit:{}", limit.unit),
-            requests => format!("requests_per_unit:{requests} unit:{}", limit.unit),
-        };
-        described.insert("limit".into(), text.into());
+    if let Some(limit) = &descriptor.limit {
+        let tiers: Vec<String> = limit.tiers().iter().map(describe_tier).collect();
+        described.insert("limit".into(), tiers.join("; ").into());
     }
     if let Some(hits) = descriptor.hits {
         described.insert("hitsAddend".into(), hits.into());
     }
     Value::Object(described)
+}
+
+fn describe_tier(tier: &Tier) -> String {
+    match (tier.algorithm, tier.unit()) {
+        // protobuf's text format of the override, which leaves out fields that are zero
+        (Algorithm::FixedWindow, Some(unit)) if tier.requests == 0 => format!("unit:{unit}"),
+        (Algorithm::FixedWindow, Some(unit)) => format!("requests_per_unit:{} unit:{unit}", tier.requests),
+        _ => tier.to_string(),
+    }
 }
 
 /// Adds the fields of `more` that `metadata` lacks, at every depth.

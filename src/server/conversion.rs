@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::headers::Header;
 use crate::{
     limit::{
-        Algorithm, Code, CurrentLimit, Descriptor, Entry, Metadata, NANOS_PER_SECOND, Override, Period,
-        Request, Status, Tier, Unit, Verdict,
+        Algorithm, Code, CurrentLimit, Descriptor, Entry, Metadata, NANOS_PER_SECOND, Period, Request,
+        RuntimeLimit, Status, Tier, Unit, Verdict,
     },
     proto::envoy::{
         config::core::v3::HeaderValue,
@@ -60,8 +60,8 @@ fn descriptor(index: usize, message: &RateLimitDescriptor) -> Result<Descriptor<
     })
 }
 
-fn limit_override(descriptor: usize, message: RateLimitOverride) -> Result<Override, WireError> {
-    Ok(Override { requests: message.requests_per_unit, unit: unit(descriptor, message.unit)? })
+fn limit_override(descriptor: usize, message: RateLimitOverride) -> Result<Box<RuntimeLimit>, WireError> {
+    Ok(Box::new(RuntimeLimit::per_unit(message.requests_per_unit, unit(descriptor, message.unit)?)))
 }
 
 /// The unit that `number` stands for in the limit that descriptor number `descriptor` brings along.

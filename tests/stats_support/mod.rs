@@ -8,8 +8,8 @@ use weir::{
     DecisionSettings, Limiter,
     clock::{Clock as _, ManualClock},
     limit::{
-        Descriptor, Domain, Entry, KeyHasher, Limit, Origin, Override, Pattern, Request, Rule, RuleNode,
-        RuleSet, Timestamp, Unit, Values,
+        Descriptor, Domain, Entry, KeyHasher, Limit, Origin, Pattern, Request, Rule, RuleNode, RuleSet,
+        Timestamp, Unit, Values,
     },
     observe::{
         Stats,
@@ -33,7 +33,7 @@ pub fn node(key: &str, value: &str) -> RuleNode {
 
 /// A node whose rule admits `requests` a minute.
 pub fn limited(key: &str, value: &str, requests: u32) -> RuleNode {
-    let rule = Rule::of_override(Override { requests, unit: Unit::Minute });
+    let rule = Rule::new(Limit::reference(requests, Unit::Minute.period()));
     RuleNode { rule: Some(rule), ..node(key, value) }
 }
 

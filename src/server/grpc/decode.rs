@@ -6,7 +6,7 @@
 //! against the generated one.
 
 use crate::{
-    limit::{Descriptor, Entry, Override, Request},
+    limit::{Descriptor, Entry, Request, RuntimeLimit},
     server::conversion::{WireError, unit},
 };
 
@@ -103,7 +103,7 @@ fn descriptor<'a>(
         }
     }
     if let Some((requests, number)) = limit {
-        descriptor.limit = Some(Override { requests, unit: unit(index, number)? });
+        descriptor.limit = Some(Box::new(RuntimeLimit::per_unit(requests, unit(index, number)?)));
     }
     Ok(())
 }

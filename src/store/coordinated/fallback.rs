@@ -96,7 +96,11 @@ impl<R: Remote> Fallback<R> {
     }
 
     fn policy(&self, check: &LimitCheck<'_>) -> OnStoreFailure {
-        check.rule.get().coordination.on_store_failure.unwrap_or(self.on_store_failure)
+        check
+            .rule
+            .declared()
+            .and_then(|rule| rule.coordination.on_store_failure)
+            .unwrap_or(self.on_store_failure)
     }
 
     fn count(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {

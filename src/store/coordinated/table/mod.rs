@@ -95,7 +95,11 @@ impl<R: Remote> CounterTable<R> {
         if self.shards.make_room(shard) {
             self.metrics.evicted.add(1);
         }
-        let interval = check.rule.get().coordination.sync_interval.unwrap_or(self.sync_interval);
+        let interval = check
+            .rule
+            .declared()
+            .and_then(|rule| rule.coordination.sync_interval)
+            .unwrap_or(self.sync_interval);
         self.queue.shorten_interval(interval);
         shard
             .entry(check.key)
