@@ -31,6 +31,8 @@ pub mod command;
 pub mod config;
 pub mod limit;
 mod limiter;
+#[cfg(feature = "server")]
+pub mod net;
 pub mod observe;
 #[cfg(feature = "server")]
 pub mod proto;

@@ -1,4 +1,4 @@
-//! The way of one request: rules, store, verdict, stats. Every door leads here.
+//! The path of one request: rules, store, verdict, stats. Every server calls it.
 
 use std::{
     pin::pin,
@@ -13,55 +13,52 @@ use crate::{
         Decision, Direction, LimitCheck, Matched, Modes, Request, RulePath, RuleRef, RuleSet, Scope, Tally,
         Timestamp, Verdict,
     },
-    observe::{
-        Metric, Source,
-        stats::{RuleStats, Stats},
-    },
+    observe::{Metric, RuleCounts, RuleStats, Source, Stats},
     store::{MemoryStore, Store, StoreError},
 };
 
-/// Decides requests against the rules of the moment.
+/// Decides requests against the current rules.
 #[derive(Debug)]
 pub struct Limiter<S> {
-    /// Swapped whole by a reload; a request keeps the rules that it started with. None before the first ones.
+    /// Replaced by a reload; a request keeps the rules that it started with. None before the first load.
     loaded: ArcSwapOption<Loaded>,
     store: S,
     stats: Arc<Stats>,
     settings: DecisionSettings,
 }
 
-/// What the settings have to say about decisions.
+/// The settings of decisions.
 #[derive(Clone, Debug)]
 pub struct DecisionSettings {
-    /// How requests are answered.
+    /// How verdicts are reported.
     pub modes: Modes,
-    /// How far a refusal reaches.
+    /// How far a rejection reaches.
     pub scope: Scope,
-    /// `NEAR_LIMIT_RATIO`: the share of a limit past which hits are near it, above 0.
+    /// `NEAR_LIMIT_RATIO`: the share of a limit past which hits count as near it; above 0.
     pub near_limit_ratio: f32,
 }
 
-/// Rules with the stats that they count into.
+/// Rules with their stats.
 #[derive(Debug)]
 struct Loaded {
     rules: RuleSet,
-    /// One for each rule, by its index.
+    /// One for each rule, by the rule's index.
     stats: Vec<Arc<RuleStats>>,
 }
 
-/// Why a request was not decided. The texts are the reference's, to the letter: callers see them.
+/// Why a request was not decided. Callers see the texts, which are exactly those of envoyproxy/ratelimit.
 #[derive(Debug, thiserror::Error)]
 pub enum LimitError {
     /// The request names no domain.
     #[error("rate limit domain must not be empty")]
     EmptyDomain,
-    /// The request holds no descriptor.
+    /// The request has no descriptors.
     #[error("rate limit descriptor list must not be empty")]
     NoDescriptors,
-    /// There are no rules yet.
+    /// No rules are loaded yet.
     #[error("no rate limit configuration loaded")]
     NoRules,
-    /// The store gave up.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -77,37 +74,37 @@ impl Default for DecisionSettings {
 // === impl Limiter ===
 
 impl<S: Store> Limiter<S> {
-    /// A limiter that has no rules yet.
+    /// Returns a limiter without rules.
     #[must_use]
     pub fn new(store: S, stats: Arc<Stats>, settings: DecisionSettings) -> Self {
         Self { loaded: ArcSwapOption::empty(), store, stats, settings }
     }
 
-    /// Puts `rules` in the place of the present ones. Counts are kept: they belong to names, not to rules.
+    /// Replaces the rules. Counts are kept: they belong to names, not to rules.
     pub fn load(&self, rules: RuleSet) {
-        let stats = rules.rules().iter().map(|rule| self.stats.rule(&rule.path)).collect();
+        let stats = rules.rules().iter().map(|rule| self.stats.rule(rule.path.parts())).collect();
         self.loaded.store(Some(Arc::new(Loaded { rules, stats })));
     }
 
-    /// Runs `look` on the present rules, if there are any.
-    pub fn rules<T>(&self, look: impl FnOnce(&RuleSet) -> T) -> Option<T> {
-        self.loaded.load().as_deref().map(|loaded| look(&loaded.rules))
+    /// Calls `read` with the current rules, if any are loaded.
+    pub fn rules<T>(&self, read: impl FnOnce(&RuleSet) -> T) -> Option<T> {
+        self.loaded.load().as_deref().map(|loaded| read(&loaded.rules))
     }
 
-    /// Where the counts live.
+    /// Returns the store, which holds the counts.
     pub fn store(&self) -> &S {
         &self.store
     }
 
-    /// Decides `request` as of `now`, and hands the verdict to `answer`, which makes a door's answer of it while the
-    /// rules that it speaks of are held.
+    /// Decides `request` as of `now`, and passes the verdict to `encode`, which makes a server's response of it. The verdict
+    /// borrows from the rules, which are held until then.
     pub async fn decide<T>(
         &self,
         request: &Request<'_>,
         now: Timestamp,
-        answer: impl FnOnce(&Verdict<'_>) -> T,
+        encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> Result<T, LimitError> {
-        let decided = self.try_decide(request, now, answer).await;
+        let decided = self.try_decide(request, now, encode).await;
         match &decided {
             Ok(_) => {}
             Err(LimitError::Store(_)) => self.stats.redis_error.add(1),
@@ -120,7 +117,7 @@ impl<S: Store> Limiter<S> {
         &self,
         request: &Request<'_>,
         now: Timestamp,
-        answer: impl FnOnce(&Verdict<'_>) -> T,
+        encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> Result<T, LimitError> {
         if request.domain.is_empty() {
             return Err(LimitError::EmptyDomain);
@@ -131,11 +128,11 @@ impl<S: Store> Limiter<S> {
         let loaded = self.loaded.load();
         let loaded = loaded.as_ref().ok_or(LimitError::NoRules)?;
 
-        let matched = Matched::meeting(&loaded.rules, request, |rule| loaded.stats[rule].fetch());
-        let decision = self.store.take(&matched.checks, self.settings.scope, now).await?;
-        let verdict = Verdict::new(request, &matched, &decision, &self.settings.modes);
-        self.record(loaded, request, &matched, &decision, &verdict);
-        Ok(answer(&verdict))
+        let matched = Matched::meeting(&loaded.rules, request, |rule| loaded.stats[rule].prefetch());
+        let decisions = self.store.take(&matched.checks, self.settings.scope, now).await?;
+        let verdict = Verdict::new(request, &matched, &decisions, &self.settings.modes);
+        self.record(loaded, request, &matched, &decisions, &verdict);
+        Ok(encode(&verdict))
     }
 
     fn record(
@@ -143,7 +140,7 @@ impl<S: Store> Limiter<S> {
         loaded: &Loaded,
         request: &Request<'_>,
         matched: &Matched<'_>,
-        decision: &[Decision],
+        decisions: &[Decision],
         verdict: &Verdict<'_>,
     ) {
         if matched.unknown_domain {
@@ -152,31 +149,40 @@ impl<S: Store> Limiter<S> {
         if verdict.shadowed {
             self.stats.global_shadow_mode.add(1);
         }
-        // what is given back was counted when it was taken
+        // refunded hits were counted when they were taken
         for (check, decision) in
-            matched.checks.iter().zip(decision).filter(|(check, _)| check.direction == Direction::Take)
+            matched.checks.iter().zip(decisions).filter(|(check, _)| check.direction == Direction::Take)
         {
             let limit = check.tiers()[decision.tier].capacity();
             let policy = check.over_limit_policy_in(self.settings.scope);
             let tally = Tally::of(decision, limit, policy, check.hits, self.settings.near_limit_ratio);
+            let shadowed = decision.over && check.rule.shadow_mode();
             self.with_stats(loaded, check, |stats| {
-                stats.record(check.hits, tally, decision.cached, decision.over && check.rule.shadow_mode());
+                stats.add(RuleCounts {
+                    total_hits: check.hits.0,
+                    over_limit: tally.over_limit,
+                    near_limit: tally.near_limit,
+                    over_limit_with_local_cache: if decision.cached { tally.over_limit } else { 0 },
+                    within_limit: tally.within_limit,
+                    shadow_mode: if shadowed { tally.over_limit } else { 0 },
+                });
             });
         }
     }
 
-    /// Runs `record` on the stats that `ask` counts into: the rule's, unless values are part of their name. Where such a
-    /// name would be one too many, the rule's all the same; a limit that the caller brought along has none then.
+    /// Calls `record` with the stats of `check`: the rule's, unless values are part of their name. When the bound on such
+    /// names is reached, falls back to the rule's; a limit override then has none.
     fn with_stats(&self, loaded: &Loaded, check: &LimitCheck<'_>, record: impl FnOnce(&RuleStats)) {
         match &check.rule {
             RuleRef::Compiled(compiled_rule) => {
-                let dynamic =
-                    compiled_rule.stat_path(check.entries).and_then(|path| self.stats.dynamic_rule(&path));
+                let dynamic = compiled_rule
+                    .stat_path(check.entries)
+                    .and_then(|path| self.stats.dynamic_rule(path.parts()));
                 record(dynamic.as_ref().unwrap_or(&loaded.stats[compiled_rule.index()]));
             }
             RuleRef::Override(_) => {
                 let path = RulePath::of_override(check.domain, check.entries);
-                if let Some(stats) = self.stats.dynamic_rule(&path) {
+                if let Some(stats) = self.stats.dynamic_rule(path.parts()) {
                     record(&stats);
                 }
             }
@@ -185,7 +191,7 @@ impl<S: Store> Limiter<S> {
 }
 
 impl Limiter<MemoryStore> {
-    /// Decides as [`Limiter::decide`] does, without an executor: memory never makes a decision wait.
+    /// Decides like [`Limiter::decide`], without an executor: the memory store never waits.
     ///
     /// # Panics
     ///
@@ -194,9 +200,9 @@ impl Limiter<MemoryStore> {
         &self,
         request: &Request<'_>,
         now: Timestamp,
-        answer: impl FnOnce(&Verdict<'_>) -> T,
+        encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> Result<T, LimitError> {
-        match pin!(self.decide(request, now, answer)).poll(&mut Context::from_waker(Waker::noop())) {
+        match pin!(self.decide(request, now, encode)).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(decided) => decided,
             Poll::Pending => unreachable!("a decision in memory does not wait"),
         }
@@ -206,7 +212,7 @@ impl Limiter<MemoryStore> {
 impl<S: Store + Source> Source for Limiter<S> {
     fn metrics(&self) -> Vec<Metric> {
         let rules = self.rules(|rules| rules.rules().len()).unwrap_or_default();
-        let mut metrics = vec![Metric::gauge("weir.rules", "Rules that are loaded.", rules as u64)];
+        let mut metrics = vec![Metric::gauge("weir.rules", "Loaded rules.", rules as u64)];
         metrics.extend(self.store().metrics());
         metrics
     }

@@ -14,7 +14,7 @@ use weir::{
     observe::{
         Stats,
         prometheus::{TimeUnit, render},
-        readings::Reading,
+        snapshot::StatValue,
     },
     store::{Decisions, Store, StoreError},
 };
@@ -126,7 +126,7 @@ async fn values_are_in_the_name_only_where_they_are_asked_for() {
     ] {
         let service = Service::new(vec![rules]);
         service.ask(&entries, 3).await;
-        assert_eq!(service.hits(name), Some(3), "{name}: {:?}", service.readings().keys());
+        assert_eq!(service.hits(name), Some(3), "{name}: {:?}", service.snapshot().keys());
     }
 }
 
@@ -168,7 +168,7 @@ async fn past_the_bound_hits_count_under_the_rules_own_name() {
     let limit = Some(Box::new(RuntimeLimit::per_unit(1, Unit::Hour)));
     service.ask_all("shop", vec![Descriptor { limit, ..descriptor(&[("e", "")], 1) }]).await;
     assert_eq!(service.hits("shop.e"), None);
-    assert_eq!(service.counter("weir.stat_names_refused"), Some(3));
+    assert_eq!(service.counter("weir.stat_names_rejected"), Some(3));
 }
 
 #[tokio::test]
@@ -271,11 +271,11 @@ async fn the_memory_store_and_the_build_are_told_of() {
     service.ask(&[("tenant", "a")], 1).await;
     service.ask(&[("tenant", "b")], 1).await;
     service.stats.config_loaded_at.set(1_700_000_000);
-    let readings = service.readings();
-    assert_eq!(readings["weir.counters.live"], Reading::Gauge(2));
-    assert_eq!(readings["weir.counters.max"], Reading::Gauge(1_000));
-    assert_eq!(readings["weir.counters.evicted"], Reading::Counter(0));
-    assert_eq!(readings["weir.rules"], Reading::Gauge(1));
+    let snapshot = service.snapshot();
+    assert_eq!(snapshot["weir.counters.live"], StatValue::Gauge(2));
+    assert_eq!(snapshot["weir.counters.max"], StatValue::Gauge(1_000));
+    assert_eq!(snapshot["weir.counters.evicted"], StatValue::Counter(0));
+    assert_eq!(snapshot["weir.rules"], StatValue::Gauge(1));
     let text = render(&service.stats, TimeUnit::Seconds);
     for line in [
         "# TYPE weir_counters_live gauge",
@@ -288,7 +288,7 @@ async fn the_memory_store_and_the_build_are_told_of() {
         assert!(text.lines().any(|has| has == line), "{line} is not in\n{text}");
     }
     service.limiter.store().sweep_step(0, Timestamp::from_secs(1_000));
-    assert_eq!(service.readings()["weir.counters.expired"], Reading::Counter(2));
+    assert_eq!(service.snapshot()["weir.counters.expired"], StatValue::Counter(2));
 }
 
 /// What a scraper insists on, over a page with everything in it.

@@ -22,11 +22,9 @@ use crate::{
     Limiter,
     clock::{Clock, SystemClock},
     config::{self, ConfigErrors, DirectorySource, RuleSource},
+    net::{BindError, BoundAddress},
     observe::{Health, Stats, health::Reason, statsd},
-    server::{
-        grpc::{self, BindError, BoundTo},
-        http,
-    },
+    server::{grpc, http},
     settings::{Settings, StopSettings},
     store::{AnyStore, redis::TlsError},
 };
@@ -55,7 +53,7 @@ type Context = http::Context<AnyStore>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// The gRPC door.
-    pub grpc: BoundTo,
+    pub grpc: BoundAddress,
     /// The HTTP door.
     pub http: SocketAddr,
     /// The debug pages.
@@ -124,7 +122,7 @@ impl App {
         let stats = Arc::new(Stats::default());
         let (store, store_thread) = store::open(&settings, &clock).await?;
         let limiter = Arc::new(Limiter::new(store, Arc::clone(&stats), settings.limiter.clone()));
-        stats.watch(&limiter);
+        stats.register(&limiter);
         let time_unit = settings.time_unit;
         let headers = settings.response_headers.clone();
         let context = Context { limiter, stats, clock, health: Health::new(), headers, time_unit };
@@ -166,7 +164,7 @@ impl App {
         tracing::info!(addresses = %self.addresses, "listening");
         let (closing, closed) = watch::channel(false);
         let (ending, ended) = watch::channel(false);
-        let mut servers = self.servers.open(&self.context, &closed).await?;
+        let mut servers = self.servers.serve(&self.context, &closed).await?;
         let Context { limiter, clock, stats, health, .. } = self.context;
         // the last to go
         let _store_thread = self.store_thread;

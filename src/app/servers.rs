@@ -1,29 +1,27 @@
-//! Every door: first all of them are bound, so that what is wrong with one is known before another lets somebody in.
+//! All servers. They are bound before any of them accepts connections, so that an address that cannot be bound fails the start.
 
-use std::{io, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
 use super::{Addresses, AppError, Context, turned};
 use crate::{
-    server::{
-        grpc::{self, BindError, Listener, bind_tcp},
-        http,
-    },
-    settings::Settings,
+    net::{BindError, ConnectionAge, Listener, bind_tcp},
+    server::{grpc, http},
+    settings::{Address, GrpcAddress, Settings},
 };
 
-/// The doors, bound but closed.
+/// The servers, bound but not accepting connections.
 pub(super) struct Servers {
     grpc: Listener,
     http: TcpListener,
     debug: TcpListener,
-    /// With the path of the page.
+    /// With the path of the metrics page.
     prometheus: Option<(TcpListener, String)>,
-    life: grpc::ConnectionAge,
-    /// Threads that serve gRPC.
+    age: ConnectionAge,
+    /// The threads that serve gRPC.
     threads: usize,
-    /// How long gRPC requests may take to end after the doors were closed.
+    /// How long open gRPC requests may take after the stop.
     drain: Duration,
 }
 
@@ -31,21 +29,27 @@ impl Servers {
     /// Binds every listener.
     pub(super) async fn bind(settings: &Settings) -> Result<Self, BindError> {
         let prometheus = match &settings.prometheus {
-            Some(prometheus) => Some((bind_tcp(prometheus.address).await?, prometheus.path.clone())),
+            Some(prometheus) => {
+                Some((bind_tcp(socket_addr(prometheus.address)).await?, prometheus.path.clone()))
+            }
             None => None,
         };
+        let grpc = match &settings.grpc.address {
+            GrpcAddress::Tcp(address) => Listener::tcp(socket_addr(*address)).await?,
+            GrpcAddress::Unix(path) => Listener::unix(path).await?,
+        };
         Ok(Self {
-            grpc: Listener::bind(&settings.grpc.address).await?,
-            http: bind_tcp(settings.http).await?,
-            debug: bind_tcp(settings.debug).await?,
+            grpc,
+            http: bind_tcp(socket_addr(settings.http)).await?,
+            debug: bind_tcp(socket_addr(settings.debug)).await?,
             prometheus,
-            life: grpc::ConnectionAge { age: settings.grpc.max_age, grace: settings.grpc.max_age_grace },
+            age: ConnectionAge { max: settings.grpc.max_age, grace: settings.grpc.max_age_grace },
             threads: settings.grpc.threads,
             drain: settings.stop.timeout,
         })
     }
 
-    /// Where they are.
+    /// Returns the bound addresses.
     pub(super) fn addresses(&self) -> io::Result<Addresses> {
         let prometheus = self.prometheus.as_ref().map(|(listener, _)| listener.local_addr());
         Ok(Addresses {
@@ -56,8 +60,8 @@ impl Servers {
         })
     }
 
-    /// Opens them, until `closed` turns true. Each task ends when its door has let out everybody.
-    pub(super) async fn open(
+    /// Serves until `closed` becomes true. Each task ends when its server's open requests have ended.
+    pub(super) async fn serve(
         self,
         context: &Context,
         closed: &watch::Receiver<bool>,
@@ -65,7 +69,7 @@ impl Servers {
         let until = || turned(closed.clone());
         let Context { limiter, clock, stats, headers, .. } = context;
         let service = grpc::Service::new(limiter.clone(), clock.clone(), stats, headers.clone());
-        let server = grpc::Server::new(service, context.health.subscribe(), self.life, self.threads).await?;
+        let server = grpc::Server::new(service, context.health.subscribe(), self.age, self.threads).await?;
 
         let mut servers = JoinSet::new();
         let (listener, stop, drain) = (self.grpc, until(), self.drain);
@@ -78,4 +82,8 @@ impl Servers {
         }
         Ok(servers)
     }
+}
+
+fn socket_addr(address: Address) -> SocketAddr {
+    (address.host, address.port).into()
 }

@@ -182,6 +182,12 @@ impl RulePath {
         Self(std::iter::once(domain.into()).chain(steps).collect())
     }
 
+    /// Returns the domain, then the steps below it. Never empty.
+    #[must_use]
+    pub fn parts(&self) -> &[Box<str>] {
+        &self.0
+    }
+
     /// The domain.
     #[must_use]
     pub fn domain(&self) -> &str {

@@ -1,12 +1,12 @@
-//! The cells that numbers are kept in. Both are written on the way of a request, so neither takes a lock.
+//! Counters and gauges. Requests write both, so neither takes a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that only grows.
+/// A value that only grows.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
-/// A number that goes up and down.
+/// A value that goes up and down.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 
@@ -15,13 +15,13 @@ pub struct Gauge(AtomicU64);
 impl Counter {
     /// Adds `n`.
     pub fn add(&self, n: u64) {
-        // most counters of a request do not change, and a write costs the other cores their copy of the cache line
+        // most counters of a request do not change, and a write invalidates the other cores' copy of the cache line
         if n != 0 {
             self.0.fetch_add(n, Ordering::Relaxed);
         }
     }
 
-    /// Its value.
+    /// Returns the current value.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -31,12 +31,12 @@ impl Counter {
 // === impl Gauge ===
 
 impl Gauge {
-    /// Makes it `value`.
+    /// Sets the value.
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Its value.
+    /// Returns the current value.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! Whether weir can do its work, as the health checks of all doors tell it.
+//! The health of the process, as the health checks of all servers report it.
 
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
@@ -8,19 +8,19 @@ use tokio::sync::watch;
 /// The health of the process. Clones are handles to the same one.
 #[derive(Clone, Debug)]
 pub struct Health {
-    /// What ails it. The lock is held while the change is told, so that changes are told in their order.
+    /// Why it is unhealthy. The lock is held while a change is published, so that changes are published in order.
     reasons: Arc<Mutex<BTreeSet<Reason>>>,
     healthy: Arc<watch::Sender<bool>>,
 }
 
-/// Why weir is not healthy.
+/// Why the process is unhealthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// It waits for rules: `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED` asks for at least one domain.
+    /// No rules are loaded, and `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED` requires at least one domain.
     NoConfiguration,
-    /// Its store does not answer: not yet, or not any more.
+    /// The store does not reply.
     Store,
-    /// It was told to stop, and is to get no more traffic.
+    /// The process is shutting down and should get no more traffic.
     Stopping,
 }
 
@@ -33,18 +33,18 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Good health. Whoever waits for something says so with [`Health::fail`] before the doors open.
+    /// Returns a healthy state. Parts that are not ready call [`Health::fail`] before the servers accept connections.
     #[must_use]
     pub fn new() -> Self {
         Self { reasons: Arc::default(), healthy: Arc::new(watch::Sender::new(true)) }
     }
 
-    /// Notes that `reason` holds.
+    /// Adds `reason`.
     pub fn fail(&self, reason: Reason) {
         self.update(|reasons| reasons.insert(reason));
     }
 
-    /// Notes that `reason` does not hold, or no longer.
+    /// Removes `reason`, if present.
     pub fn ok(&self, reason: Reason) {
         self.update(|reasons| reasons.remove(&reason));
     }
@@ -56,19 +56,19 @@ impl Health {
         self.healthy.send_if_modified(|healthy| std::mem::replace(healthy, now) != now);
     }
 
-    /// Whether there is no reason against it.
+    /// Returns whether there is no reason to be unhealthy.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         *self.healthy.borrow()
     }
 
-    /// What is wrong; empty if all is well.
+    /// Returns why the process is unhealthy; empty if it is healthy.
     #[must_use]
     pub fn reasons(&self) -> Vec<Reason> {
         self.reasons.lock().iter().copied().collect()
     }
 
-    /// Follows [`Health::is_healthy`].
+    /// Returns a receiver that follows [`Health::is_healthy`].
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<bool> {
         self.healthy.subscribe()
@@ -81,7 +81,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoConfiguration => "no rate limit configuration loaded",
-            Self::Store => "the store does not answer",
+            Self::Store => "the store does not reply",
             Self::Stopping => "stopping",
         })
     }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_must_be_gone() {
+    fn health_returns_when_every_reason_is_removed() {
         let health = Health::new();
         assert!(health.is_healthy());
         health.fail(Reason::NoConfiguration);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn followers_hear_of_changes_only() {
+    fn only_changes_are_published() {
         let health = Health::new();
         let mut follower = health.subscribe();
         health.clone().fail(Reason::Store);

@@ -1,4 +1,4 @@
-//! The log: what the reference's `LOG_LEVEL` and `LOG_FORMAT` ask for, on standard error.
+//! The log on standard error, configured by envoyproxy/ratelimit's `LOG_LEVEL` and `LOG_FORMAT`.
 
 use std::{
     fmt,
@@ -24,41 +24,41 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-/// How a message is written.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
-    /// For people.
+pub enum LogFormat {
+    /// For humans.
     #[default]
     Text,
-    /// An object a line, under the reference's keys.
+    /// One JSON object per line, with the reference's keys.
     Json,
 }
 
-/// Why there is no log.
+/// Why the log cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// There is no such level.
+    /// The level is unknown.
     #[error("unknown log level '{0}'; write panic, fatal, error, warn, warning, info, debug or trace")]
     Level(String),
-    /// There is no such format.
+    /// The format is unknown.
     #[error("unknown log format '{0}'; write text or json")]
-    Format(String),
-    /// The process has a log already.
-    #[error("the log cannot be set up")]
-    Decision(#[source] tracing_subscriber::util::TryInitError),
+    LogFormat(String),
+    /// The process already has a log.
+    #[error("cannot set up the log")]
+    AlreadySet(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// Writes the messages of this process to standard error from now on: those of `level`, which is one of the reference's
-/// names in any case, and above.
-pub fn init(level: &str, format: Format) -> Result<(), LogError> {
+/// Starts writing this process's messages of `level` and above to standard error. `level` is one of the reference's names,
+/// in upper or lower case.
+pub fn init(level: &str, format: LogFormat) -> Result<(), LogError> {
     let level = parse_level(level)?;
     let subscriber = tracing_subscriber::registry().with(layer(level, format, io::stderr));
-    subscriber.try_init().map_err(LogError::Decision)
+    subscriber.try_init().map_err(LogError::AlreadySet)
 }
 
 fn parse_level(name: &str) -> Result<LevelFilter, LogError> {
     Ok(match name.to_ascii_lowercase().as_str() {
-        // what ends the process is an error here; there is nothing above
+        // tracing has no level above error
         "panic" | "fatal" | "error" => LevelFilter::ERROR,
         "warn" | "warning" => LevelFilter::WARN,
         "info" => LevelFilter::INFO,
@@ -68,25 +68,25 @@ fn parse_level(name: &str) -> Result<LevelFilter, LogError> {
     })
 }
 
-fn layer<S, W>(level: LevelFilter, format: Format, writer: W) -> impl Layer<S>
+fn layer<S, W>(level: LevelFilter, format: LogFormat, writer: W) -> impl Layer<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    // who debugs rate limits does not want to read of every frame of HTTP/2
+    // debugging rate limits must not log every HTTP/2 frame
     let others = level.min(LevelFilter::WARN);
     let filter = Targets::new().with_default(others).with_target(env!("CARGO_CRATE_NAME"), level);
     let layer = tracing_subscriber::fmt::layer().with_writer(writer);
     match format {
-        Format::Text => layer.with_ansi(io::stderr().is_terminal()).with_filter(filter).boxed(),
-        Format::Json => layer.event_format(Json).with_filter(filter).boxed(),
+        LogFormat::Text => layer.with_ansi(io::stderr().is_terminal()).with_filter(filter).boxed(),
+        LogFormat::Json => layer.event_format(JsonFormat).with_filter(filter).boxed(),
     }
 }
 
-/// Writes events as the reference's logger does: `@timestamp`, `@message`, `level`, and the fields beside them.
-struct Json;
+/// Writes events like the reference's logger: `@timestamp`, `@message`, `level`, and the event's other fields.
+struct JsonFormat;
 
-impl<S, N> FormatEvent<S, N> for Json
+impl<S, N> FormatEvent<S, N> for JsonFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -121,7 +121,7 @@ impl Fields {
     fn add(&mut self, field: &Field, value: impl Into<Value>) {
         let name = match field.name() {
             "message" => "@message".to_owned(),
-            // a field must not pass itself off as the event's own level
+            // a field must not replace the event's own level
             "level" => "fields.level".to_owned(),
             name => name.to_owned(),
         };
@@ -151,7 +151,7 @@ impl Visit for Fields {
     }
 
     fn record_error(&mut self, field: &Field, error: &(dyn std::error::Error + 'static)) {
-        // with all its causes, which Display leaves out
+        // with all its causes, which Display omits
         let mut text = error.to_string();
         let mut cause = error.source();
         while let Some(error) = cause {
@@ -167,17 +167,17 @@ impl Visit for Fields {
     }
 }
 
-// === impl Format ===
+// === impl LogFormat ===
 
-impl FromStr for Format {
+impl FromStr for LogFormat {
     type Err = LogError;
 
-    /// `text` or `json`, in any case.
+    /// Parses `text` or `json`, in upper or lower case.
     fn from_str(name: &str) -> Result<Self, LogError> {
         match name.to_ascii_lowercase().as_str() {
             "text" => Ok(Self::Text),
             "json" => Ok(Self::Json),
-            _ => Err(LogError::Format(name.to_owned())),
+            _ => Err(LogError::LogFormat(name.to_owned())),
         }
     }
 }
@@ -191,11 +191,11 @@ mod tests {
 
     use super::*;
 
-    /// What was written, to be read by the test.
+    /// Captures the output for the test.
     #[derive(Clone, Default)]
-    struct Paper(Arc<Mutex<Vec<u8>>>);
+    struct Captured(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Paper {
+    impl Write for Captured {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -205,18 +205,18 @@ mod tests {
         }
     }
 
-    fn written(level: &str, format: Format, act: impl FnOnce()) -> String {
-        let paper = Paper::default();
-        let writer = paper.clone();
+    fn written(level: &str, format: LogFormat, act: impl FnOnce()) -> String {
+        let captured = Captured::default();
+        let writer = captured.clone();
         let layer = layer(parse_level(level).unwrap(), format, move || writer.clone());
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), act);
-        let bytes = paper.0.lock().unwrap().clone();
+        let bytes = captured.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
     }
 
     #[test]
     fn json_has_the_references_keys() {
-        let text = written("WARN", Format::Json, || {
+        let text = written("WARN", LogFormat::Json, || {
             let error = io::Error::other("gone");
             tracing::warn!(
                 file = "a.yaml",
@@ -234,8 +234,8 @@ mod tests {
     }
 
     #[test]
-    fn the_level_is_of_weirs_own_messages() {
-        let text = written("debug", Format::Text, || {
+    fn the_level_applies_to_weirs_own_messages() {
+        let text = written("debug", LogFormat::Text, || {
             tracing::debug!("ours");
             tracing::debug!(target: "h2::frame", "theirs");
             tracing::warn!(target: "h2::frame", "urgent");
@@ -250,6 +250,6 @@ mod tests {
         }
         let error = parse_level("loud").unwrap_err().to_string();
         assert!(error.contains("'loud'") && error.contains("warn"), "{error}");
-        assert!("xml".parse::<Format>().unwrap_err().to_string().contains("text or json"));
+        assert!("xml".parse::<LogFormat>().unwrap_err().to_string().contains("text or json"));
     }
 }

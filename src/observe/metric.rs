@@ -1,62 +1,63 @@
-//! What other parts contribute to the stats: gauges and counters of weir's own, which the reference has not.
+//! Metrics under weir's own names, which other parts contribute and envoyproxy/ratelimit does not have.
 
 use super::histogram::Distribution;
 
-/// One number under a name of weir's own.
+/// One value under one of weir's own names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// With dots, such as `weir.counters.live`. In Prometheus the dots are `_`; a counter ends in `_total`, and times in
-    /// `_seconds`.
+    /// The name, with dots, such as `weir.counters.live`. In Prometheus the dots become `_`, a counter ends in `_total`
+    /// and a timing in `_seconds`.
     pub name: &'static str,
-    /// What it tells, in a few words.
+    /// The help text, in a few words.
     pub help: &'static str,
-    /// How it behaves.
-    pub kind: Kind,
-    /// What tells it from others of its name. Where there are no labels, the values are further steps of the name.
+    /// The kind of value.
+    pub kind: MetricKind,
+    /// Distinguish it from other metrics of the same name. In dotted names, which have no labels, the values are appended.
     pub labels: Vec<(&'static str, String)>,
-    /// The number; of times, how many there are.
+    /// The value; for timings, their count.
     pub value: u64,
 }
 
-/// How a [`Metric`] behaves.
+/// The kind of value that a [`Metric`] has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It only grows.
+pub enum MetricKind {
+    /// Only grows.
     Counter,
-    /// It goes up and down.
+    /// Goes up and down.
     Gauge,
-    /// Times, by how long they were.
+    /// Durations, by their length.
     Timing(Box<Distribution>),
 }
 
-/// Something that has numbers to tell, whenever it is asked.
+/// A contributor of metrics, read whenever the stats are reported.
 pub trait Source: Send + Sync + 'static {
-    /// Its numbers now. Always under the same names, each with the same kind.
+    /// Returns the current values: always the same names, each with the same kind.
     fn metrics(&self) -> Vec<Metric>;
 }
 
 // === impl Metric ===
 
 impl Metric {
-    /// A gauge without labels.
+    /// Returns a gauge without labels.
     #[must_use]
     pub const fn gauge(name: &'static str, help: &'static str, value: u64) -> Self {
-        Self { name, help, kind: Kind::Gauge, labels: Vec::new(), value }
+        Self { name, help, kind: MetricKind::Gauge, labels: Vec::new(), value }
     }
 
-    /// A counter without labels.
+    /// Returns a counter without labels.
     #[must_use]
     pub const fn counter(name: &'static str, help: &'static str, value: u64) -> Self {
-        Self { name, help, kind: Kind::Counter, labels: Vec::new(), value }
+        Self { name, help, kind: MetricKind::Counter, labels: Vec::new(), value }
     }
 
-    /// Times without labels.
+    /// Returns a timing without labels.
     #[must_use]
     pub fn timing(name: &'static str, help: &'static str, times: Distribution) -> Self {
-        Self { name, help, value: times.count(), kind: Kind::Timing(Box::new(times)), labels: Vec::new() }
+        let value = times.count();
+        Self { name, help, value, kind: MetricKind::Timing(Box::new(times)), labels: Vec::new() }
     }
 
-    /// It, with one more label.
+    /// Adds a label.
     #[must_use]
     pub fn label(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.labels.push((name, value.into()));

@@ -1,4 +1,7 @@
-//! What weir tells of itself: numbers, health and a log.
+//! Metrics, health and logging.
+//!
+//! Nothing here imports another part of weir: an owner of metrics implements [`Source`] and registers itself with
+//! [`Stats::register`].
 
 pub mod counter;
 #[cfg(feature = "server")]
@@ -6,19 +9,23 @@ pub mod health;
 pub mod histogram;
 #[cfg(feature = "server")]
 pub mod log;
+pub mod method_stats;
 pub mod metric;
 #[cfg(feature = "server")]
-mod name;
-#[cfg(feature = "server")]
 pub mod prometheus;
-#[cfg(feature = "server")]
-pub mod readings;
 pub mod rule_stats;
+#[cfg(feature = "server")]
+mod sanitize;
+#[cfg(feature = "server")]
+pub mod snapshot;
 pub mod stats;
 #[cfg(feature = "server")]
 pub mod statsd;
 
+pub use counter::{Counter, Gauge};
 #[cfg(feature = "server")]
 pub use health::Health;
+pub use method_stats::MethodStats;
 pub use metric::{Metric, Source};
+pub use rule_stats::{RuleCounts, RuleStats};
 pub use stats::Stats;

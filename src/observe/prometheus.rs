@@ -1,7 +1,7 @@
-//! The stats in Prometheus' text format, under the names and labels that the reference's mapping gives them.
+//! The stats in Prometheus' text format, under the names and labels that envoyproxy/ratelimit's mapping gives them.
 //!
-//! Two things are better than there: a rule's steps are labels of their own however deep it is (there, all below the
-//! second collapse into one series), and a dot in a step does not cut it in two.
+//! Two details are better than in the reference: every step of a rule's name has a label, however deep the rule is (there,
+//! all steps below the second collapse into one series), and a dot in a step does not split it.
 
 use std::{
     collections::BTreeMap,
@@ -11,16 +11,16 @@ use std::{
 
 use super::{
     histogram::{BOUNDS, Distribution},
-    metric::{Kind, Metric},
-    name::sanitize,
+    metric::{Metric, MetricKind},
     rule_stats::RuleCounts,
+    sanitize::sanitize,
     stats::Stats,
 };
 
 /// The `Content-Type` of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What `ratelimit_service_response_time_seconds` counts, whatever its name says.
+/// The unit of `ratelimit_service_response_time_seconds`, despite its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeUnit {
     /// Seconds.
@@ -30,42 +30,41 @@ pub enum TimeUnit {
     Milliseconds,
 }
 
-/// What the stats of a rule, in the order of [`RuleCounts::NAMES`], tell.
+/// The help texts of a rule's stats, in the order of [`RuleCounts::NAMES`].
 const RULE_HELP: [&str; 6] = [
     "Hits of the rule.",
     "Hits past the limit.",
     "Hits within the limit, but past the near-limit threshold.",
-    "Hits past the limit that were answered without asking the store.",
-    "Hits of requests that were admitted.",
+    "Hits past the limit that were rejected without a call to the store.",
+    "Hits of admitted requests.",
     "Hits past the limit that were admitted because the rule is in shadow mode.",
 ];
 
-/// Everything that is counted.
+/// Renders all stats.
 #[must_use]
 pub fn render(stats: &Stats, unit: TimeUnit) -> String {
     let mut page = Page::default();
     rules(&mut page, stats);
     service(&mut page, stats);
     methods(&mut page, stats, unit);
-    own(&mut page, stats.metrics());
+    own_metrics(&mut page, stats.metrics());
     page.text
 }
 
 fn rules(page: &mut Page, stats: &Stats) {
-    // names that are sanitized into the same one are one series: a scrape with a series twice is refused as a whole
+    // names that sanitize to the same one are one series: Prometheus rejects a scrape that repeats a series
     let mut rules: BTreeMap<Vec<String>, RuleCounts> = BTreeMap::new();
     for rule in stats.rules() {
-        let steps = rule.path.steps().iter().map(|step| sanitize(step));
-        let labels = std::iter::once(sanitize(rule.path.domain())).chain(steps).collect();
-        rules.entry(labels).or_default().add(rule.get());
+        let counts = rules.entry(rule.name().iter().map(|part| sanitize(part)).collect()).or_default();
+        *counts = counts.plus(rule.get());
     }
     let rules: Vec<(String, RuleCounts)> =
-        rules.into_iter().map(|(path, counts)| (path_labels(&path), counts)).collect();
+        rules.into_iter().map(|(name, counts)| (name_labels(&name), counts)).collect();
     for (i, (name, help)) in RuleCounts::NAMES.into_iter().zip(RULE_HELP).enumerate() {
         let name = format!("ratelimit_service_rate_limit_{name}");
         page.family(&name, help, "counter");
         for (labels, counts) in &rules {
-            page.sample(&name, labels, counts.values[i]);
+            page.sample(&name, labels, counts.values()[i]);
         }
     }
 
@@ -82,7 +81,7 @@ fn rules(page: &mut Page, stats: &Stats) {
 
 fn service(page: &mut Page, stats: &Stats) {
     let name = "ratelimit_service_should_rate_limit_error";
-    page.family(name, "Requests that were not decided.", "counter");
+    page.family(name, "Requests that failed.", "counter");
     page.sample(name, &labels([("err_type", "redis_error")]), stats.redis_error.get());
     page.sample(name, &labels([("err_type", "service_error")]), stats.service_error.get());
     for (name, help, counter) in [
@@ -93,12 +92,12 @@ fn service(page: &mut Page, stats: &Stats) {
         ),
         (
             "ratelimit_service_config_load_error",
-            "Configurations that were refused.",
+            "Configurations that were rejected.",
             &stats.config_load_error,
         ),
         (
             "ratelimit_service_global_shadow_mode",
-            "Requests that were over, but let through because the whole service runs in shadow mode.",
+            "Requests over the limit that were admitted because the whole service runs in shadow mode.",
             &stats.global_shadow_mode,
         ),
     ] {
@@ -110,20 +109,20 @@ fn service(page: &mut Page, stats: &Stats) {
 fn methods(page: &mut Page, stats: &Stats, unit: TimeUnit) {
     let methods = stats.methods();
     let name = "ratelimit_service_total_requests";
-    page.family(name, "Calls that were begun.", "counter");
+    page.family(name, "Calls that began.", "counter");
     for (method, stats) in &methods {
         page.sample(name, &labels([("grpc_method", *method)]), stats.total_requests.get());
     }
     let name = "ratelimit_service_response_time_seconds";
-    page.family(name, "How long calls took.", "histogram");
+    page.family(name, "Response times of calls.", "histogram");
     for (method, stats) in &methods {
         let labels = labels([("grpc_method", *method)]);
         page.histogram(name, &labels, &stats.response_time.get(), unit);
     }
 }
 
-fn own(page: &mut Page, metrics: Vec<Metric>) {
-    // one family is in one place, whoever contributes to it
+fn own_metrics(page: &mut Page, metrics: Vec<Metric>) {
+    // all metrics of a name must stand together, whichever source they come from
     let mut families: BTreeMap<&'static str, Vec<Metric>> = BTreeMap::new();
     for metric in metrics {
         families.entry(metric.name).or_default().push(metric);
@@ -131,12 +130,12 @@ fn own(page: &mut Page, metrics: Vec<Metric>) {
     for (name, family) in families {
         let mut name = name.replace('.', "_");
         let kind = match &family[0].kind {
-            Kind::Counter => {
+            MetricKind::Counter => {
                 name.push_str("_total");
                 "counter"
             }
-            Kind::Gauge => "gauge",
-            Kind::Timing(_) => {
+            MetricKind::Gauge => "gauge",
+            MetricKind::Timing(_) => {
                 name.push_str("_seconds");
                 "histogram"
             }
@@ -145,21 +144,21 @@ fn own(page: &mut Page, metrics: Vec<Metric>) {
         for metric in &family {
             let pairs = metric.labels.iter().map(|(name, value)| (*name, value.as_str()));
             match &metric.kind {
-                Kind::Timing(held) => page.histogram(&name, &labels(pairs), held, TimeUnit::Seconds),
-                Kind::Counter | Kind::Gauge => page.sample(&name, &labels(pairs), metric.value),
+                MetricKind::Timing(times) => page.histogram(&name, &labels(pairs), times, TimeUnit::Seconds),
+                MetricKind::Counter | MetricKind::Gauge => page.sample(&name, &labels(pairs), metric.value),
             }
         }
     }
 }
 
-/// `domain="…",key1="…",key2="…"`, for a path that begins with the domain.
-fn path_labels(path: &[String]) -> String {
-    let keys = (1..path.len()).map(|i| format!("key{i}"));
-    let names: Vec<String> = std::iter::once("domain".to_owned()).chain(keys).collect();
-    labels(names.iter().map(String::as_str).zip(path.iter().map(String::as_str)))
+/// Returns `domain="…",key1="…",key2="…"` for a name that begins with the domain.
+fn name_labels(name: &[String]) -> String {
+    let keys = (1..name.len()).map(|i| format!("key{i}"));
+    let keys: Vec<String> = std::iter::once("domain".to_owned()).chain(keys).collect();
+    labels(keys.iter().map(String::as_str).zip(name.iter().map(String::as_str)))
 }
 
-/// `name="value",…`, escaped.
+/// Returns `name="value",…`, escaped.
 fn labels<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let mut text = String::new();
     for (name, value) in pairs {
@@ -193,7 +192,7 @@ impl TimeUnit {
     }
 }
 
-/// The text as it grows.
+/// The text of a scrape.
 #[derive(Default)]
 struct Page {
     text: String,
@@ -215,21 +214,21 @@ impl Page {
         }
     }
 
-    /// The buckets of `held` and what they come to, under `labels`, of which there is at least one.
-    fn histogram(&mut self, name: &str, labels: &str, held: &Distribution, unit: TimeUnit) {
+    /// Writes the cumulative buckets of `times`, their sum and their count, under `labels`, which are not empty.
+    fn histogram(&mut self, name: &str, labels: &str, times: &Distribution, unit: TimeUnit) {
         let mut below = 0;
-        for (bound, bucket) in BOUNDS.into_iter().zip(&held.buckets) {
+        for (bound, bucket) in BOUNDS.into_iter().zip(&times.buckets) {
             below += bucket.count;
             self.line(format_args!("{name}_bucket{{{labels},le=\"{}\"}} {below}", unit.of(bound)));
         }
-        let count = held.count();
+        let count = times.count();
         self.line(format_args!("{name}_bucket{{{labels},le=\"+Inf\"}} {count}"));
-        self.line(format_args!("{name}_sum{{{labels}}} {}", unit.of(held.sum())));
+        self.line(format_args!("{name}_sum{{{labels}}} {}", unit.of(times.sum())));
         self.line(format_args!("{name}_count{{{labels}}} {count}"));
     }
 
     fn line(&mut self, line: fmt::Arguments<'_>) {
-        // a String takes whatever is written to it
+        // writing to a String cannot fail
         let _ = writeln!(self.text, "{line}");
     }
 }
@@ -237,7 +236,7 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{Entry, RulePath};
+    use crate::observe::{Source, histogram::Histogram};
 
     #[test]
     fn label_values_are_escaped() {
@@ -245,11 +244,11 @@ mod tests {
     }
 
     #[test]
-    fn a_series_is_there_once_even_if_two_names_come_out_the_same() {
+    fn names_that_sanitize_alike_are_one_series() {
         let stats = Stats::default();
         for value in ["a:b", "a_b"] {
-            let path = RulePath::of_override("d", &[Entry { key: "k", value }]);
-            stats.rule(&path).total_hits.add(1);
+            let name = ["d".into(), format!("k_{value}").into()];
+            stats.rule(&name).add(RuleCounts { total_hits: 1, ..RuleCounts::default() });
         }
         stats.unknown_domain("x:y", 1);
         stats.unknown_domain("x|y", 1);
@@ -266,9 +265,9 @@ mod tests {
     }
 
     #[test]
-    fn times_of_a_source_are_a_histogram_in_seconds() {
-        struct Redis(crate::observe::histogram::Histogram);
-        impl crate::observe::Source for Redis {
+    fn timings_of_a_source_are_a_histogram_in_seconds() {
+        struct Redis(Histogram);
+        impl Source for Redis {
             fn metrics(&self) -> Vec<Metric> {
                 vec![
                     Metric::timing("weir.redis.round_trip", "Round trips.", self.0.get())
@@ -276,11 +275,11 @@ mod tests {
                 ]
             }
         }
-        let redis = std::sync::Arc::new(Redis(crate::observe::histogram::Histogram::default()));
+        let redis = std::sync::Arc::new(Redis(Histogram::default()));
         redis.0.record(Duration::from_micros(400));
         redis.0.record(Duration::from_secs(11));
         let stats = Stats::default();
-        stats.watch(&redis);
+        stats.register(&redis);
         let text = render(&stats, TimeUnit::Milliseconds);
         let lines: Vec<&str> = text.lines().filter(|line| line.contains("weir_redis")).collect();
         let name = "weir_redis_round_trip_seconds";
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_references_bounds_are_there_in_both_units() {
+    fn the_bounds_of_envoyproxy_ratelimit_are_there_in_both_units() {
         let stats = Stats::default();
         stats.method("ShouldRateLimit").record(1, Duration::from_micros(250));
         for (unit, sum) in [(TimeUnit::Seconds, "0.00025"), (TimeUnit::Milliseconds, "0.25")] {

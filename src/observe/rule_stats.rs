@@ -1,43 +1,47 @@
-//! What is counted for one rule.
+//! The stats of one rule.
 
 use std::sync::Arc;
 
 use super::counter::Counter;
-use crate::limit::{Hits, RulePath, Tally};
 
-/// What is counted for one rule, in hits. Aligned, so that a request touches one cache line of it.
+/// The stats of one rule, in hits. Aligned, so that a request touches only one cache line of counters.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct RuleStats {
-    /// The rule.
-    pub path: Arc<RulePath>,
-    /// All hits.
-    pub total_hits: Counter,
-    /// Hits past the limit.
-    pub over_limit: Counter,
-    /// Hits within the limit, but past the near-limit threshold.
-    pub near_limit: Counter,
-    /// Hits past the limit that were answered without asking the store.
-    pub over_limit_with_local_cache: Counter,
-    /// Hits of requests that were admitted.
-    pub within_limit: Counter,
-    /// Hits past the limit that were admitted because the rule is in shadow mode.
-    pub shadow_mode: Counter,
+    /// The domain, then the steps below it. Never empty.
+    name: Arc<[Box<str>]>,
+    total_hits: Counter,
+    over_limit: Counter,
+    near_limit: Counter,
+    over_limit_with_local_cache: Counter,
+    within_limit: Counter,
+    shadow_mode: Counter,
 }
 
-/// What [`RuleStats`] held at a moment.
+/// Hits of one rule: those of one request, or all that [`RuleStats`] hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCounts {
-    /// In the order of [`RuleCounts::NAMES`].
-    pub values: [u64; 6],
+    /// All hits.
+    pub total_hits: u64,
+    /// Hits past the limit.
+    pub over_limit: u64,
+    /// Hits within the limit, but past the near-limit threshold.
+    pub near_limit: u64,
+    /// Hits past the limit that were rejected without a call to the store.
+    pub over_limit_with_local_cache: u64,
+    /// Hits of admitted requests.
+    pub within_limit: u64,
+    /// Hits past the limit that were admitted because the rule is in shadow mode.
+    pub shadow_mode: u64,
 }
 
 // === impl RuleStats ===
 
 impl RuleStats {
-    pub(super) fn new(path: Arc<RulePath>) -> Self {
+    /// Returns empty stats for the rule called `name`: its domain, then the steps below it.
+    pub(super) fn new(name: Arc<[Box<str>]>) -> Self {
         Self {
-            path,
+            name,
             total_hits: Counter::default(),
             over_limit: Counter::default(),
             near_limit: Counter::default(),
@@ -47,39 +51,39 @@ impl RuleStats {
         }
     }
 
-    /// Has them fetched from memory, to be there when they are counted up: among thousands of rules most are in no cache.
-    pub fn fetch(&self) {
-        // the processor does not wait for what nobody needs yet
+    /// Returns the name's parts: the domain, then the steps below it. Never empty.
+    #[must_use]
+    pub fn name(&self) -> &[Box<str>] {
+        &self.name
+    }
+
+    /// Loads the counters into the processor's cache, ahead of [`RuleStats::add`]: among thousands of rules most are not
+    /// in it.
+    pub fn prefetch(&self) {
+        // the processor does not wait for a load whose result is unused
         std::hint::black_box(self.total_hits.get());
     }
 
-    /// Notes `hits`, which fared as `tally` says; if `cached`, by what was known before; and if `shadowed`, were let through
-    /// all the same.
-    pub fn record(&self, hits: Hits, tally: Tally, cached: bool, shadowed: bool) {
-        if cached {
-            self.over_limit_with_local_cache.add(tally.over_limit);
-        }
-        self.total_hits.add(hits.0);
-        self.over_limit.add(tally.over_limit);
-        self.near_limit.add(tally.near_limit);
-        self.within_limit.add(tally.within_limit);
-        if shadowed {
-            self.shadow_mode.add(tally.over_limit);
-        }
+    /// Adds the hits of a request.
+    pub fn add(&self, counts: RuleCounts) {
+        self.over_limit_with_local_cache.add(counts.over_limit_with_local_cache);
+        self.total_hits.add(counts.total_hits);
+        self.over_limit.add(counts.over_limit);
+        self.near_limit.add(counts.near_limit);
+        self.within_limit.add(counts.within_limit);
+        self.shadow_mode.add(counts.shadow_mode);
     }
 
-    /// What they hold now.
+    /// Returns the current counts.
     #[must_use]
     pub fn get(&self) -> RuleCounts {
         RuleCounts {
-            values: [
-                self.total_hits.get(),
-                self.over_limit.get(),
-                self.near_limit.get(),
-                self.over_limit_with_local_cache.get(),
-                self.within_limit.get(),
-                self.shadow_mode.get(),
-            ],
+            total_hits: self.total_hits.get(),
+            over_limit: self.over_limit.get(),
+            near_limit: self.near_limit.get(),
+            over_limit_with_local_cache: self.over_limit_with_local_cache.get(),
+            within_limit: self.within_limit.get(),
+            shadow_mode: self.shadow_mode.get(),
         }
     }
 }
@@ -87,7 +91,7 @@ impl RuleStats {
 // === impl RuleCounts ===
 
 impl RuleCounts {
-    /// What the reference calls each of them.
+    /// The names that envoyproxy/ratelimit gives the counts.
     pub const NAMES: [&str; 6] = [
         "total_hits",
         "over_limit",
@@ -97,15 +101,31 @@ impl RuleCounts {
         "shadow_mode",
     ];
 
-    /// Adds `more`: two rules whose names come out the same are told of as one.
-    pub fn add(&mut self, more: Self) {
-        for (value, more) in self.values.iter_mut().zip(more.values) {
-            *value = value.saturating_add(more);
-        }
+    /// Returns the counts in the order of [`RuleCounts::NAMES`].
+    #[must_use]
+    pub const fn values(&self) -> [u64; 6] {
+        [
+            self.total_hits,
+            self.over_limit,
+            self.near_limit,
+            self.over_limit_with_local_cache,
+            self.within_limit,
+            self.shadow_mode,
+        ]
     }
 
-    /// Each with its name.
-    pub fn named(self) -> impl Iterator<Item = (&'static str, u64)> {
-        Self::NAMES.into_iter().zip(self.values)
+    /// Returns the sum with `other`: rules whose names sanitize to the same one are reported as one.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            total_hits: self.total_hits.saturating_add(other.total_hits),
+            over_limit: self.over_limit.saturating_add(other.over_limit),
+            near_limit: self.near_limit.saturating_add(other.near_limit),
+            over_limit_with_local_cache: self
+                .over_limit_with_local_cache
+                .saturating_add(other.over_limit_with_local_cache),
+            within_limit: self.within_limit.saturating_add(other.within_limit),
+            shadow_mode: self.shadow_mode.saturating_add(other.shadow_mode),
+        }
     }
 }

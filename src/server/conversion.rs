@@ -21,7 +21,7 @@ use crate::{
 
 /// Why a message is no proper request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum WireError {
+pub enum ConversionError {
     /// A limit that the caller brought along has no unit, or one that there is not.
     #[error(
         "descriptor {descriptor}: the unit of its limit override is {unit}; write SECOND (1), MINUTE (2), HOUR (3), \
@@ -38,9 +38,9 @@ pub enum WireError {
 // === requests ===
 
 impl<'a> TryFrom<&'a RateLimitRequest> for Request<'a> {
-    type Error = WireError;
+    type Error = ConversionError;
 
-    fn try_from(message: &'a RateLimitRequest) -> Result<Self, WireError> {
+    fn try_from(message: &'a RateLimitRequest) -> Result<Self, ConversionError> {
         let descriptors = message.descriptors.iter().enumerate().map(|(i, message)| descriptor(i, message));
         Ok(Self {
             domain: &message.domain,
@@ -50,7 +50,7 @@ impl<'a> TryFrom<&'a RateLimitRequest> for Request<'a> {
     }
 }
 
-fn descriptor(index: usize, message: &RateLimitDescriptor) -> Result<Descriptor<'_>, WireError> {
+fn descriptor(index: usize, message: &RateLimitDescriptor) -> Result<Descriptor<'_>, ConversionError> {
     let entries = message.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value });
     Ok(Descriptor {
         entries: entries.collect(),
@@ -60,12 +60,12 @@ fn descriptor(index: usize, message: &RateLimitDescriptor) -> Result<Descriptor<
     })
 }
 
-fn limit_override(descriptor: usize, message: RateLimitOverride) -> Result<Box<RuntimeLimit>, WireError> {
+fn limit_override(descriptor: usize, message: RateLimitOverride) -> Result<Box<RuntimeLimit>, ConversionError> {
     Ok(Box::new(RuntimeLimit::per_unit(message.requests_per_unit, unit(descriptor, message.unit)?)))
 }
 
 /// The unit that `number` stands for in the limit that descriptor number `descriptor` brings along.
-pub(super) fn unit(descriptor: usize, number: i32) -> Result<Unit, WireError> {
+pub(super) fn unit(descriptor: usize, number: i32) -> Result<Unit, ConversionError> {
     match RateLimitUnit::try_from(number) {
         Ok(RateLimitUnit::Second) => Ok(Unit::Second),
         Ok(RateLimitUnit::Minute) => Ok(Unit::Minute),
@@ -74,7 +74,9 @@ pub(super) fn unit(descriptor: usize, number: i32) -> Result<Unit, WireError> {
         Ok(RateLimitUnit::Week) => Ok(Unit::Week),
         Ok(RateLimitUnit::Month) => Ok(Unit::Month),
         Ok(RateLimitUnit::Year) => Ok(Unit::Year),
-        Ok(RateLimitUnit::Unknown) | Err(_) => Err(WireError::OverrideUnit { descriptor, unit: number }),
+        Ok(RateLimitUnit::Unknown) | Err(_) => {
+            Err(ConversionError::OverrideUnit { descriptor, unit: number })
+        }
     }
 }
 

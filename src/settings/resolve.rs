@@ -19,7 +19,7 @@ use crate::{
     limit::{Modes, Scope},
     limiter,
     observe::{
-        log::Format,
+        log::LogFormat,
         prometheus::TimeUnit,
         statsd::{Dialect, Protocol, StatsdSettings},
     },
@@ -64,8 +64,8 @@ impl Settings {
                 level: read.text("LOG_LEVEL", "WARN"),
                 format: read.choice(
                     "LOG_FORMAT",
-                    Format::Text,
-                    &[("text", Format::Text), ("json", Format::Json)],
+                    LogFormat::Text,
+                    &[("text", LogFormat::Text), ("json", LogFormat::Json)],
                 ),
             },
             limiter: limiter(read),

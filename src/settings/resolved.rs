@@ -4,7 +4,7 @@ use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use crate::{
     limiter,
-    observe::{log::Format, prometheus::TimeUnit, statsd::StatsdSettings},
+    observe::{log::LogFormat, prometheus::TimeUnit, statsd::StatsdSettings},
     server::headers::ResponseHeaders,
     store,
 };
@@ -107,7 +107,7 @@ pub struct LogSettings {
     /// `LOG_LEVEL` as given; [`observe::log`](crate::observe::log) parses it.
     pub level: String,
     /// `LOG_FORMAT`.
-    pub format: Format,
+    pub format: LogFormat,
 }
 
 /// The delays of a graceful stop.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weir::{
     limit::{Algorithm, Bucket, Coordination, Period, Refill, Tier},
-    observe::stats::Counter,
+    observe::Counter,
     store::{coordinated::CoordinationMetrics, simulated::Network},
 };
 

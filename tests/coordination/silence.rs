@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weir::{
     limit::{Coordination, Tier},
-    observe::stats::Counter,
+    observe::Counter,
     store::{
         coordinated::CoordinationMetrics,
         simulated::{Condition, Network},

@@ -15,8 +15,8 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 use weir::{
+    net::BoundAddress,
     proto::envoy::service::ratelimit::v3::{RateLimitRequest, rate_limit_response::Code::Ok as Passes},
-    server::grpc::BoundTo,
 };
 
 use crate::{
@@ -156,7 +156,7 @@ fn raw_request(stream: u32, headers: &[u8], body: &[u8]) -> Vec<u8> {
 async fn thousands_of_requests_at_once_are_no_attack() {
     const REQUESTS: u32 = 4_000;
     let mut weir = Weir::start(RULES).await;
-    let BoundTo::Tcp(address) = weir.addresses.grpc else { panic!("it listens on a port") };
+    let BoundAddress::Tcp(address) = weir.addresses.grpc else { panic!("it listens on a port") };
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     // POST and http from HPACK's table, and the path as it is
     let path = u8::try_from(METHOD.len()).expect("it is short");
@@ -187,7 +187,7 @@ async fn thousands_of_requests_at_once_are_no_attack() {
 #[tokio::test]
 async fn who_speaks_no_http2_is_shown_out() {
     let mut weir = Weir::start(RULES).await;
-    let BoundTo::Tcp(address) = weir.addresses.grpc else { panic!("it listens on a port") };
+    let BoundAddress::Tcp(address) = weir.addresses.grpc else { panic!("it listens on a port") };
     for greeting in
         [&b"GET / HTTP/1.1\r\nhost: weir\r\n\r\n"[..], &[0xff; 100], b"\x16\x03\x01\x02\x00\x01\x00\x01"]
     {

@@ -16,7 +16,7 @@ use tonic_reflection::pb::v1::{
     ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
     server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
 };
-use weir::{app::AppError, server::grpc::BoundTo};
+use weir::{app::AppError, net::BoundAddress};
 
 use crate::{
     in_process::{DEADLINE, Weir, uri},
@@ -64,7 +64,7 @@ async fn health_fails_before_anything_else_stops() {
 #[tokio::test]
 async fn a_service_that_has_stopped_takes_no_connections() {
     let weir = Weir::start(RULES).await;
-    let BoundTo::Tcp(address) = weir.addresses.grpc else { panic!("it listens on a port") };
+    let BoundAddress::Tcp(address) = weir.addresses.grpc else { panic!("it listens on a port") };
     let http = weir.addresses.http;
     timeout(DEADLINE, weir.stop()).await.expect("in time").expect("no panic").expect("no error");
     for address in [address, http] {
@@ -97,7 +97,7 @@ async fn reflection_tells_of_every_service() {
 async fn a_unix_socket_serves_and_goes_with_the_service() {
     let mut weir = Weir::start_with(RULES, &[("GRPC_UDS", "{dir}/weir.sock")]).await;
     weir.answer(request("d", [descriptor([("k", "v")])])).await;
-    let BoundTo::Unix(path) = weir.addresses.grpc.clone() else { panic!("it listens on a socket") };
+    let BoundAddress::Unix(path) = weir.addresses.grpc.clone() else { panic!("it listens on a socket") };
     assert!(path.exists());
     let second = Weir::try_start(RULES, &[("GRPC_UDS", path.to_str().expect("a plain path"))]).await;
     let Err(AppError::Bind(error)) = second else { panic!("two services on one socket") };
@@ -132,7 +132,7 @@ const GOAWAY: u8 = 7;
 async fn a_client_that_ignores_its_connections_age_is_cut() {
     let ages = [("GRPC_MAX_CONNECTION_AGE", "200ms"), ("GRPC_MAX_CONNECTION_AGE_GRACE", "300ms")];
     let weir = Weir::start_with(RULES, &ages).await;
-    let BoundTo::Tcp(address) = weir.addresses.grpc else { panic!("it listens on a port") };
+    let BoundAddress::Tcp(address) = weir.addresses.grpc else { panic!("it listens on a port") };
     let begun = Instant::now();
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     // the preface and empty settings; after that, this client says nothing more, not even that it has heard

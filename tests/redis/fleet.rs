@@ -16,7 +16,7 @@ use weir::{
         OnStoreFailure, OverLimitPolicy, Period, Refill, Request, Rule, RuleCoordination, RuleNode, RuleSet,
         Scope, Tier, Timestamp, Values,
     },
-    observe::stats::Counter,
+    observe::Counter,
     store::{
         Store,
         coordinated::{Coordinated, CoordinationMetrics, CoordinationSettings},

@@ -264,7 +264,7 @@ async fn health_tells_of_a_redis_that_does_not_answer() {
     let path = dir.path().to_str().expect("a plain path");
     let needed = ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true");
     let weir = Weir::start_with(&server, path, &[needed]).await;
-    let ill = (500, "the store does not answer".to_owned());
+    let ill = (500, "the store does not reply".to_owned());
     until("it has never answered", async || weir.page("/healthcheck") == ill).await;
     server.restart();
     until("it answers", async || weir.page("/healthcheck").0 == 200).await;

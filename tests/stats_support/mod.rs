@@ -13,7 +13,7 @@ use weir::{
     },
     observe::{
         Stats,
-        readings::{Reading, readings},
+        snapshot::{StatValue, snapshot},
     },
     store::MemoryStore,
 };
@@ -79,7 +79,7 @@ impl Service {
     pub fn empty(stats: Stats, settings: DecisionSettings) -> Self {
         let stats = Arc::new(stats);
         let limiter = Arc::new(Limiter::new(MemoryStore::new(1_000), Arc::clone(&stats), settings));
-        stats.watch(&limiter);
+        stats.register(&limiter);
         Self { limiter, stats, clock: Arc::new(ManualClock::at(Timestamp::from_secs(12))) }
     }
 
@@ -94,14 +94,14 @@ impl Service {
         let _ = self.limiter.decide(&request, self.clock.now(), |_| ()).await;
     }
 
-    pub fn readings(&self) -> BTreeMap<String, Reading> {
-        readings(&self.stats)
+    pub fn snapshot(&self) -> BTreeMap<String, StatValue> {
+        snapshot(&self.stats)
     }
 
     /// The counter of that name; none if there is none.
     pub fn counter(&self, name: &str) -> Option<u64> {
-        match self.readings().get(name)? {
-            Reading::Counter(value) => Some(*value),
+        match self.snapshot().get(name)? {
+            StatValue::Counter(value) => Some(*value),
             other => panic!("{name} is {other:?}"),
         }
     }

@@ -111,8 +111,8 @@ pub(crate) async fn connect(addresses: &Addresses) -> Client {
 
 pub(crate) fn uri(addresses: &Addresses) -> String {
     match &addresses.grpc {
-        weir::server::grpc::BoundTo::Tcp(address) => format!("http://{address}"),
-        weir::server::grpc::BoundTo::Unix(path) => format!("unix:{}", path.display()),
+        weir::net::BoundAddress::Tcp(address) => format!("http://{address}"),
+        weir::net::BoundAddress::Unix(path) => format!("unix:{}", path.display()),
     }
 }
 

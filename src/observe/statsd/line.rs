@@ -1,35 +1,34 @@
-//! One stat as statsd reads it: `name:value|kind`.
+//! One stat in the statsd protocol: `name:value|kind`.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use super::Dialect;
+use super::settings::Dialect;
 use crate::observe::histogram::Bucket;
 
-/// Extra tags, as they are written.
+/// The extra tags, encoded.
 #[derive(Debug)]
 pub(super) struct Tags {
-    /// Behind the name.
+    /// Appended to the name.
     name: String,
-    /// Behind the value.
+    /// Appended to the value.
     value: String,
 }
 
-/// A line, and what the receiver knows once it has it.
+/// A line, and the change that it reports.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Line {
     /// With its line break.
     pub(super) text: String,
-    pub(super) settles: Settles,
+    /// None for a gauge, whose value is sent every time.
+    pub(super) delta: Option<Delta>,
 }
 
-/// What a line that was sent is good for.
+/// A change since the last line that was sent.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Settles {
-    /// Nothing to remember: a gauge is sent again and again.
-    Nothing,
+pub(super) enum Delta {
     /// The growth of a counter.
     Counter { name: String, by: u64 },
-    /// What came into one bucket of a histogram.
+    /// The growth of one bucket of a histogram.
     Bucket { name: String, index: usize, by: Bucket },
 }
 
@@ -39,11 +38,11 @@ impl Tags {
     pub(super) fn new(dialect: Dialect, tags: &BTreeMap<String, String>) -> Self {
         let (mut name, mut value) = (String::new(), String::new());
         for (key, text) in tags.iter().filter(|(key, text)| !key.is_empty() && !text.is_empty()) {
-            // what would end the tag, or the line
+            // replaces characters that would end the tag or the line
             let clean =
                 |text: &str, ends: &[char]| text.replace(|c: char| ends.contains(&c) || c.is_control(), "_");
             let text = clean(text, &['.', ':', '|']);
-            // a String takes whatever is written to it
+            // writing to a String cannot fail
             let _ = match dialect {
                 Dialect::Plain => write!(name, ".__{}={text}", clean(key, &[':', '|'])),
                 Dialect::Dog => {
@@ -61,15 +60,15 @@ impl Tags {
 impl Line {
     pub(super) fn counter(name: String, by: u64, tags: &Tags) -> Self {
         let text = format!("{name}{}:{by}|c{}\n", tags.name, tags.value);
-        Self { text, settles: Settles::Counter { name, by } }
+        Self { text, delta: Some(Delta::Counter { name, by }) }
     }
 
     pub(super) fn gauge(name: &str, value: u64, tags: &Tags) -> Self {
-        Self { text: format!("{name}{}:{value}|g{}\n", tags.name, tags.value), settles: Settles::Nothing }
+        Self { text: format!("{name}{}:{value}|g{}\n", tags.name, tags.value), delta: None }
     }
 
-    /// The durations that came into one bucket, at least one: their mean, as often as there were durations. Their number
-    /// and sum arrive exact, in one line however many they are.
+    /// Returns the line for the new durations of one bucket, at least one: their mean with a sample rate of one in their
+    /// number. The receiver gets their exact number and sum in a single line.
     #[expect(clippy::cast_precision_loss, reason = "a mean of milliseconds needs no 53 bits")]
     pub(super) fn timing(name: &str, index: usize, by: Bucket, tags: &Tags) -> Self {
         let millis = by.nanos as f64 / by.count as f64 / 1e6;
@@ -78,12 +77,12 @@ impl Line {
             count => format!("|@{}", sample_rate(count)),
         };
         let text = format!("{name}{}:{millis:.6}|ms{rate}{}\n", tags.name, tags.value);
-        Self { text, settles: Settles::Bucket { name: name.to_owned(), index, by } }
+        Self { text, delta: Some(Delta::Bucket { name: name.to_owned(), index, by }) }
     }
 }
 
-/// The rate of which one in `count` was sampled. Receivers take its inverse, and some round that down: it must not come
-/// out below `count`.
+/// Returns the sample rate of one in `count`. Receivers invert it, and some round the result down: it must not end up
+/// below `count`.
 #[expect(clippy::cast_precision_loss, reason = "counts of one interval are far below 2^53")]
 fn sample_rate(count: u64) -> f64 {
     let mut rate = 1.0 / count as f64;
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_written_in_the_receivers_way() {
+    fn tags_are_written_in_the_receivers_dialect() {
         let line = Line::counter("a.b".to_owned(), 3, &tags(Dialect::Plain));
         assert_eq!(line.text, "a.b.__app=a_b,c_d.__zone=eu_1:3|c\n");
         let line = Line::gauge("a.b", 3, &tags(Dialect::Dog));
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn timings_are_in_milliseconds_and_keep_their_number() {
+    fn timings_are_in_milliseconds_and_keep_their_count() {
         let none = Tags::new(Dialect::Plain, &BTreeMap::new());
         let bucket = |count, nanos| Bucket { count, nanos };
         assert_eq!(Line::timing("t", 0, bucket(1, 1_500_000), &none).text, "t:1.500000|ms\n");
@@ -122,7 +121,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "as receivers do it")]
-    fn a_receiver_that_rounds_down_gets_the_same_number() {
+    fn a_receiver_that_rounds_down_gets_the_same_count() {
         for count in (1..100_000).chain([1_000_003, 123_456_789]) {
             let text = sample_rate(count).to_string();
             assert_eq!((1.0 / text.parse::<f64>().unwrap()) as u64, count);

@@ -7,7 +7,7 @@
 
 use crate::{
     limit::{Descriptor, Entry, Request, RuntimeLimit},
-    server::conversion::{WireError, unit},
+    server::conversion::{ConversionError, unit},
 };
 
 /// How deep groups may be nested in a field that nobody knows; as deep as other readers of protobuf follow.
@@ -31,7 +31,7 @@ pub(super) enum DecodeError {
     },
     /// They are one that cannot be asked.
     #[error(transparent)]
-    Wire(#[from] WireError),
+    Conversion(#[from] ConversionError),
 }
 
 /// What a field is made of.

@@ -1,4 +1,4 @@
-//! The services besides the one that matters: health and reflection, which are tonic's. Here they meet HTTP/2.
+//! Health and reflection: tonic's services, connected to this server's HTTP/2 streams.
 
 use std::{convert::Infallible, future::poll_fn};
 
@@ -10,28 +10,28 @@ use http_body_util::{BodyExt as _, StreamBody};
 use tonic::{body::Body, service::Routes};
 use tower::Service as _;
 
-/// Answers `call`.
-pub(super) async fn answer(mut routes: Routes, call: Request<RecvStream>, respond: SendResponse<Bytes>) {
+/// Handles `call`.
+pub(super) async fn handle(mut routes: Routes, call: Request<RecvStream>, respond: SendResponse<Bytes>) {
     let call = call.map(|body| Body::new(StreamBody::new(stream::unfold(body, receive))));
     let response: Result<_, Infallible> = routes.call(call).await;
     let Ok(response) = response;
     if let Err(error) = send(response, respond).await {
-        tracing::debug!(%error, "a call broke off");
+        tracing::debug!(%error, "call aborted");
     }
 }
 
-/// The next part of what the caller sends.
+/// Returns the next part of the request's body.
 async fn receive(mut body: RecvStream) -> Option<(Result<http_body::Frame<Bytes>, h2::Error>, RecvStream)> {
     let part = body.data().await?;
     let part = part.and_then(|part| {
-        // it is read, so as much more may come
+        // the part is read, so the caller may send as much again
         body.flow_control().release_capacity(part.len())?;
         Ok(http_body::Frame::data(part))
     });
     Some((part, body))
 }
 
-/// Sends `response`, part after part, as fast as the caller takes them.
+/// Sends `response` part by part, as the caller's flow control window allows.
 async fn send(response: Response<Body>, mut respond: SendResponse<Bytes>) -> Result<(), h2::Error> {
     let (head, mut body) = response.into_parts();
     let over = http_body::Body::is_end_stream(&body);
@@ -42,14 +42,14 @@ async fn send(response: Response<Body>, mut respond: SendResponse<Bytes>) -> Res
     loop {
         let frame = tokio::select! {
             frame = body.frame() => frame,
-            // a stream of news may have none for hours
+            // a watch may have no message for hours
             _ = poll_fn(|context| stream.poll_reset(context)) => return Ok(()),
         };
         match frame.map(|frame| frame.map(http_body::Frame::into_data)) {
             Some(Ok(Ok(data))) => send_data(&mut stream, data).await?,
             Some(Ok(Err(frame))) => return stream.send_trailers(frame.into_trailers().unwrap_or_default()),
             Some(Err(status)) => {
-                tracing::debug!(%status, "a call failed half-way");
+                tracing::debug!(%status, "call failed while streaming");
                 stream.send_reset(h2::Reason::INTERNAL_ERROR);
                 return Ok(());
             }
@@ -58,12 +58,12 @@ async fn send(response: Response<Body>, mut respond: SendResponse<Bytes>) -> Res
     }
 }
 
-/// Sends `data` as the caller makes room for it.
+/// Sends `data` as the caller's flow control window allows.
 async fn send_data(stream: &mut SendStream<Bytes>, mut data: Bytes) -> Result<(), h2::Error> {
     while !data.is_empty() {
         stream.reserve_capacity(data.len());
         let room = poll_fn(|context| stream.poll_capacity(context)).await;
-        // none: the stream has ended, and sending says so
+        // no capacity means that the stream has ended, which sending reports
         let room = room.transpose()?.map_or(data.len(), |room| room.min(data.len()));
         stream.send_data(data.split_to(room), false)?;
     }

@@ -1,4 +1,4 @@
-//! gRPC's messages: how they lie in the stream of a call, and how they are compressed.
+//! gRPC's message framing and compression.
 //! (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>)
 
 use std::{borrow::Cow, io::Read as _};
@@ -9,16 +9,16 @@ use h2::RecvStream;
 use http::HeaderMap;
 use tonic::Status;
 
-/// Bytes of the largest message, as it was sent and as it is when uncompressed: Go's default, which the reference has.
+/// The largest message in bytes, compressed and uncompressed: grpc-go's default, which envoyproxy/ratelimit uses.
 const MAX_MESSAGE: usize = 4 * 1024 * 1024;
 
-/// Before each message: whether it is compressed, and its length in four bytes.
+/// The bytes before each message: a flag for compression, and the length in four bytes.
 pub(super) const PREFIX: usize = 5;
 
-/// Everything that the caller sends in a call of one message.
+/// Reads the whole body of a call of one message.
 pub(super) async fn read(body: &mut RecvStream) -> Result<Bytes, Status> {
     let Some(first) = body.data().await.transpose().map_err(broken)? else { return Ok(Bytes::new()) };
-    // nearly always; what was received needs no release then, for it goes with the stream
+    // the usual case; the flow control window needs no release, since the stream has ended
     if body.is_end_stream() {
         return Ok(first);
     }
@@ -35,23 +35,23 @@ pub(super) async fn read(body: &mut RecvStream) -> Result<Bytes, Status> {
     Ok(whole.freeze())
 }
 
-/// The one message that `sent` holds, uncompressed; `headers` are those of its call.
+/// Returns the one message in `sent`, uncompressed. `headers` are those of its call.
 pub(super) fn unpack<'a>(sent: &'a [u8], headers: &HeaderMap) -> Result<Cow<'a, [u8]>, Status> {
     let Some((&[compressed, a, b, c, d], rest)) = sent.split_first_chunk::<PREFIX>() else {
-        return Err(Status::internal("the call ended before a message came"));
+        return Err(Status::internal("the call ended before a complete message arrived"));
     };
     let length = u32::from_be_bytes([a, b, c, d]) as usize;
     if length > MAX_MESSAGE {
         return Err(too_large());
     }
     if rest.len() != length {
-        let what = format!("the message is {length} bytes long by its prefix, but {} bytes came", rest.len());
+        let what = format!("the message has {} bytes, but its prefix says {length}", rest.len());
         return Err(Status::internal(what));
     }
     match compressed {
         0 => Ok(Cow::Borrowed(rest)),
         1 => uncompressed(rest, headers).map(Cow::Owned),
-        _ => Err(Status::internal("the first byte of a message is 0, or 1 if it is compressed")),
+        _ => Err(Status::internal("invalid compression flag; it must be 0 or 1")),
     }
 }
 
@@ -62,32 +62,32 @@ fn uncompressed(message: &[u8], headers: &HeaderMap) -> Result<Vec<u8>, Status> 
         Some("gzip") => {}
         Some(other) => {
             let mut status =
-                Status::unimplemented(format!("messages may be compressed by gzip, but not by {other}"));
-            // what gRPC wants to be told besides
+                Status::unimplemented(format!("unsupported compression '{other}'; use gzip or identity"));
+            // gRPC requires the supported encodings in this header
             let known = tonic::metadata::MetadataValue::from_static("identity,gzip");
             status.metadata_mut().insert("grpc-accept-encoding", known);
             return Err(status);
         }
-        None => return Err(Status::internal("a message is compressed, but no grpc-encoding says how")),
+        None => return Err(Status::internal("the message is compressed, but grpc-encoding is missing")),
     }
     let mut whole = Vec::new();
-    // one byte more than may be tells that there is more
+    // one byte past the bound shows that the message exceeds it
     let most = MAX_MESSAGE as u64 + 1;
     let read = GzDecoder::new(message).take(most).read_to_end(&mut whole);
     match read {
         Ok(_) if whole.len() > MAX_MESSAGE => Err(too_large()),
         Ok(_) => Ok(whole),
-        Err(error) => Err(Status::internal(format!("the message is not gzip: {error}"))),
+        Err(error) => Err(Status::internal(format!("invalid gzip data: {error}"))),
     }
 }
 
 fn too_large() -> Status {
-    Status::out_of_range(format!("a message may have {MAX_MESSAGE} bytes, compressed or not"))
+    Status::out_of_range(format!("the message exceeds {MAX_MESSAGE} bytes, compressed or uncompressed"))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it goes into map_err")]
 fn broken(error: h2::Error) -> Status {
-    Status::cancelled(format!("the call broke off: {error}"))
+    Status::cancelled(format!("call aborted: {error}"))
 }
 
 #[cfg(test)]
@@ -110,18 +110,18 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_what_its_prefix_says() {
+    fn a_message_has_the_length_in_its_prefix() {
         let none = HeaderMap::new();
         assert_eq!(unpack(&framed(0, b"abc"), &none).expect("a message").as_ref(), b"abc");
         assert_eq!(unpack(&framed(0, b""), &none).expect("an empty message").as_ref(), b"");
         let two = [framed(0, b"a"), framed(0, b"b")].concat();
         for sent in [&b""[..], b"\0\0\0\0", b"\0\0\0\0\x02a", b"\x02\0\0\0\0", &two] {
-            assert_eq!(unpack(sent, &none).expect_err("no message").code(), Code::Internal, "{sent:?}");
+            assert_eq!(unpack(sent, &none).expect_err("malformed").code(), Code::Internal, "{sent:?}");
         }
     }
 
     #[test]
-    fn a_compressed_message_is_not_larger_than_another() {
+    fn the_size_bound_applies_to_the_uncompressed_message() {
         let packed = |bytes: &[u8]| {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
             encoder.write_all(bytes).expect("to memory");
@@ -131,8 +131,8 @@ mod tests {
         assert!(unpack(&packed(&vec![0; MAX_MESSAGE]), &gzip()).is_ok());
         let large = unpack(&packed(&vec![0; MAX_MESSAGE + 1]), &gzip()).expect_err("too large");
         assert_eq!(large.code(), Code::OutOfRange);
-        assert_eq!(unpack(&framed(1, b"abc"), &gzip()).expect_err("no gzip").code(), Code::Internal);
-        let unsaid = unpack(&packed(b"abc"), &HeaderMap::new()).expect_err("compressed how?");
-        assert_eq!(unsaid.code(), Code::Internal);
+        assert_eq!(unpack(&framed(1, b"abc"), &gzip()).expect_err("invalid gzip").code(), Code::Internal);
+        let unnamed = unpack(&packed(b"abc"), &HeaderMap::new()).expect_err("no encoding");
+        assert_eq!(unnamed.code(), Code::Internal);
     }
 }

@@ -1,4 +1,4 @@
-//! The gRPC server: which services there are, how it accepts, and how it stops.
+//! The gRPC server: its services, how it accepts connections, and how it stops.
 
 use std::{future::Future, io, pin::pin, sync::Arc, time::Duration};
 
@@ -9,19 +9,17 @@ use tokio::{
 use tonic::service::Routes;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use super::{
-    connection::{ConnectionAge, Services},
-    health,
-    listener::Listener,
-    service::Service,
-    worker::Workers,
+use super::{connection::Services, health, service::Service, worker::Workers};
+use crate::{
+    net::{ConnectionAge, Listener},
+    proto,
+    store::Store,
 };
-use crate::{proto, store::Store};
 
-/// How long to wait when the system has no more connections to give, which asking again at once would not change.
+/// How long to wait after a failed accept. The usual cause, too many open files, outlasts an immediate retry.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The services, ready to be served.
+/// A server that is ready to accept connections.
 #[derive(Debug)]
 pub struct Server<S> {
     services: Arc<Services<S>>,
@@ -30,24 +28,29 @@ pub struct Server<S> {
     reporter: HealthReporter,
 }
 
-/// Why there is no server.
+/// Why the server cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The descriptors of the services do not make sense together: a fault of the build.
+    /// The descriptors of the services contradict each other: a fault of the build.
     #[error("the gRPC reflection service cannot be built")]
     Reflection(#[from] tonic_reflection::server::Error),
 }
 
 impl<S: Store> Server<S> {
-    /// A server of `service`, of gRPC health as `healthy` tells it, and of reflection, on so many `threads`, at least one.
+    /// Returns a server of `service`, of gRPC health, which reports `healthy`, and of reflection, on `threads` threads, at least
+    /// one.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerError`], if the reflection service cannot be built.
     pub async fn new(
         service: Service<S>,
         healthy: watch::Receiver<bool>,
-        life: ConnectionAge,
+        age: ConnectionAge,
         threads: usize,
     ) -> Result<Self, ServerError> {
         let reporter = HealthReporter::new();
-        // before the first connection, which must not find a service that is not known yet
+        // before the first connection: an unreported service is an error to its client
         let now = *healthy.borrow();
         health::report(&reporter, now).await;
         let health_service = HealthService::from_health_reporter(reporter.clone());
@@ -61,16 +64,16 @@ impl<S: Store> Server<S> {
                 .add_service(reflection().build_v1()?)
                 .add_service(reflection().build_v1alpha()?)
                 .prepare();
-        let services = Arc::new(Services { service, health_and_reflection, life });
+        let services = Arc::new(Services { service, health_and_reflection, age });
         Ok(Self { services, threads, healthy, reporter })
     }
 
-    /// Serves what comes to `listener` until `stop`; then takes no more connections, and ends when those that are open
-    /// have ended, or are cut after `drain`.
+    /// Serves the connections of `listener` until `stop`, then accepts no more and shuts the open ones down gracefully. Closes
+    /// those that are still open after `drain`.
     ///
     /// # Errors
     ///
-    /// The system's, if it gives no threads.
+    /// The system's, if it cannot start a thread.
     pub async fn serve(
         self,
         listener: Listener,
@@ -88,7 +91,7 @@ impl<S: Store> Server<S> {
                 accepted = listener.accept() => match accepted {
                     Ok(accepted) => workers.serve(accepted),
                     Err(error) => {
-                        tracing::warn!(%error, "a connection could not be accepted");
+                        tracing::warn!(%error, "cannot accept a connection");
                         sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -97,7 +100,7 @@ impl<S: Store> Server<S> {
         drop(listener);
         health::end(reporter.clone()).await;
         if timeout(drain, workers.stop()).await.is_err() {
-            tracing::warn!(connections = workers.open(), "connections were cut, for they did not end");
+            tracing::warn!(connections = workers.open(), "shutdown timed out; closing the open connections");
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! `ShouldRateLimit`: decode, decide, encode; on the caller's bytes, without a message in between.
+//! `ShouldRateLimit`: decode, decide, encode; directly on bytes, without generated message types.
 
 use std::{fmt, sync::Arc};
 
@@ -16,12 +16,12 @@ use crate::{
     Limiter,
     clock::Clock,
     limit::Timestamp,
-    observe::{Stats, stats::MethodStats},
+    observe::{MethodStats, Stats},
     server::headers::ResponseHeaders,
     store::Store,
 };
 
-/// Answers Envoy.
+/// The `RateLimitService`, on a limiter.
 pub struct Service<S> {
     limiter: Arc<Limiter<S>>,
     clock: Arc<dyn Clock>,
@@ -30,10 +30,10 @@ pub struct Service<S> {
 }
 
 impl<S: Store> Service<S> {
-    /// Where its method is called.
+    /// The path of its method.
     pub(super) const PATH: &'static str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-    /// Answers with what `limiter` decides at the time that `clock` shows, and with these `headers`.
+    /// Returns a service on `limiter` that reads the time from `clock` and adds `headers` to responses.
     #[must_use]
     pub fn new(
         limiter: Arc<Limiter<S>>,
@@ -44,18 +44,18 @@ impl<S: Store> Service<S> {
         Self { limiter, clock, stats: stats.method("ShouldRateLimit"), headers }
     }
 
-    /// The time that decisions are made at.
+    /// Returns the time of decisions.
     pub(super) fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// What is counted of its calls.
+    /// Returns the stats of its method.
     pub(super) fn stats(&self) -> &MethodStats {
         &self.stats
     }
 
-    /// The answer to `call` as of `now`: a message, as gRPC frames it.
-    pub(super) async fn answer(
+    /// Handles `call` as of `now`, and returns the response with gRPC's message prefix.
+    pub(super) async fn handle(
         &self,
         mut call: Request<RecvStream>,
         now: Timestamp,
@@ -65,23 +65,23 @@ impl<S: Store> Service<S> {
         self.decide(&message, now).await
     }
 
-    /// The answer to `message`, a `RateLimitRequest` in bytes, as of `now`: a `RateLimitResponse` with gRPC's prefix in
-    /// front. All that a request costs besides HTTP/2.
+    /// Decides `message`, an encoded `RateLimitRequest`, as of `now`, and returns the `RateLimitResponse` with gRPC's message
+    /// prefix. Includes all the work of a request except HTTP/2.
     ///
     /// # Errors
     ///
-    /// The status that the caller is told: that the message is none, or why it was not decided.
+    /// The status for the caller: the message is malformed, or it could not be decided.
     pub async fn decide(&self, message: &[u8], now: Timestamp) -> Result<Bytes, Status> {
         let request = decode(message)?;
-        let answer = self.limiter.decide(&request, now, |verdict| {
+        let response = self.limiter.decide(&request, now, |verdict| {
             let mut out = Buffer::from_slice(&[0; PREFIX]);
             encode(verdict, &self.headers.render(verdict), &mut out);
-            // a message is at most as long as its request made it, which has a bound far below this
+            // the size of a response is proportional to its request's, whose bound is far below u32::MAX
             let length = u32::try_from(out.len() - PREFIX).unwrap_or(u32::MAX);
             out[1..PREFIX].copy_from_slice(&length.to_be_bytes());
             Bytes::copy_from_slice(&out)
         });
-        Ok(answer.await?)
+        Ok(response.await?)
     }
 }
 

@@ -1,25 +1,24 @@
-//! The one place that turns errors into gRPC statuses.
+//! The mapping of errors to gRPC statuses.
 
 use tonic::Status;
 
 use super::decode::DecodeError;
 use crate::LimitError;
 
-/// Unknown, with the error's text: the reference hands its errors to gRPC as they are, which calls them so, and what
-/// callers do about a code must not change.
+/// Maps every error to Unknown with the error's text, like envoyproxy/ratelimit: callers may depend on the code.
 impl From<LimitError> for Status {
     fn from(error: LimitError) -> Self {
         Self::unknown(error.to_string())
     }
 }
 
-/// The caller's own doing, and the same again if it tries again. What is no message at all is an internal error to every
-/// implementation of gRPC; what asks for what there is not has no code in the reference, which falls over.
+/// Maps errors of the caller, which a retry does not change. Every implementation of gRPC reports a malformed message as
+/// Internal. An invalid override has no code in the reference, which panics; it is `InvalidArgument` here.
 impl From<DecodeError> for Status {
     fn from(error: DecodeError) -> Self {
         match &error {
             DecodeError::Malformed { .. } => Self::internal(error.to_string()),
-            DecodeError::Wire(_) => Self::invalid_argument(error.to_string()),
+            DecodeError::Conversion(_) => Self::invalid_argument(error.to_string()),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Calls and answers on one connection.
+//! The calls of one connection.
 //!
-//! A decision is made where its call is read: no task, no channel and no timer for it. All calls that have come are read
-//! first and answered then, so that one write carries what one read has brought; and the clock is read once for all of
-//! them. Only a decision that has to wait (for a store, or for the rest of its message) is set aside.
+//! A call is handled where it is read, without a task, channel or timer of its own. The driver first reads all calls that
+//! have arrived, then handles them as one batch: one write carries the responses to what one read brought, and the clock is
+//! read once per batch. Only a call that has to wait, for a store or for the rest of its message, is set aside.
 
 use std::{
     future::{Future, poll_fn},
@@ -20,99 +20,99 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::{
     limit::Timestamp,
-    observe::stats::{Call, MethodStats},
+    observe::{MethodStats, method_stats::CallTimer},
 };
 
-/// Calls that are answered together at most: the first of them waits until the last one was read.
+/// The largest batch: the first call waits until the last one is read.
 const BATCH: usize = 256;
 
-/// One connection's calls.
-pub(super) struct StreamDriver<'a, I, A, F> {
+/// Reads and handles one connection's calls.
+pub(super) struct StreamDriver<'a, I, H, F> {
     connection: h2::server::Connection<I, Bytes>,
     stats: &'a MethodStats,
-    /// Tells the time of a batch.
+    /// Returns the time of a batch.
     now: &'a (dyn Fn() -> Timestamp + Sync),
-    /// Answers a call.
-    answer: A,
-    /// Calls that have been read and not been answered yet.
+    /// Handles a call.
+    handle: H,
+    /// Calls that were read and are not handled yet.
     batch: Vec<(Request<RecvStream>, SendResponse<Bytes>)>,
-    /// Where the next call is answered: the same place for all that need not wait, so that none of them allocates it.
-    place: Option<Pin<Box<F>>>,
+    /// The slot of the next call's future. Calls that need not wait reuse it, so that they allocate nothing.
+    slot: Option<Pin<Box<F>>>,
     waiting: FuturesUnordered<Waiting<'a, F>>,
-    /// Set when something has come.
-    heard: &'a AtomicBool,
+    /// Set when calls have arrived.
+    active: &'a AtomicBool,
 }
 
-/// What kind of call one is.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// It asks for a decision.
+pub(super) enum CallKind {
+    /// A rate limit decision.
     Decision,
-    /// It asks for something else, which is not counted.
+    /// Anything else, which has no stats.
     Other,
 }
 
-/// A call that could not be answered at once.
+/// A call that has to wait.
 struct Waiting<'a, F> {
-    answer: Pin<Box<F>>,
-    /// Counts it when it is answered, or given up.
-    _call: Option<Call<'a>>,
+    handled: Pin<Box<F>>,
+    /// Counts the call when it completes or is cancelled.
+    _timer: Option<CallTimer<'a>>,
 }
 
-impl<'a, I, A, F> StreamDriver<'a, I, A, F>
+impl<'a, I, H, F> StreamDriver<'a, I, H, F>
 where
     I: AsyncRead + AsyncWrite + Unpin,
-    A: Fn(Request<RecvStream>, SendResponse<Bytes>, Timestamp) -> (Kind, F),
+    H: Fn(Request<RecvStream>, SendResponse<Bytes>, Timestamp) -> (CallKind, F),
     F: Future<Output = ()>,
 {
-    /// The calls of `connection`, answered by `answer` as of the time that `now` tells, and counted in `stats`; `heard` is
-    /// set whenever one has come.
+    /// Returns a driver for the calls of `connection`: `handle` handles each as of the time that `now` returns, and `stats`
+    /// counts decisions. Sets `active` whenever calls arrive.
     pub(super) fn new(
         connection: h2::server::Connection<I, Bytes>,
         stats: &'a MethodStats,
-        heard: &'a AtomicBool,
+        active: &'a AtomicBool,
         now: &'a (dyn Fn() -> Timestamp + Sync),
-        answer: A,
+        handle: H,
     ) -> Self {
         Self {
             connection,
             stats,
             now,
-            answer,
+            handle,
             batch: Vec::new(),
-            place: None,
+            slot: None,
             waiting: FuturesUnordered::new(),
-            heard,
+            active,
         }
     }
 
-    /// Answers calls until the connection has ended. To give up waiting for that loses nothing.
+    /// Handles calls until the connection ends. Dropping the future loses no call.
     pub(super) async fn run(&mut self) -> Result<(), h2::Error> {
         poll_fn(|context| self.poll(context)).await
     }
 
-    /// LimitChecks the client to open another connection; this one ends with what is open on it.
+    /// Asks the client to open another connection; this one ends when its open calls have.
     pub(super) fn shut_down(&mut self) {
         self.connection.graceful_shutdown();
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         loop {
-            // before the connection, which takes their answers along; and those that have just begun to wait are woken only
-            // once they were polled as part of this
+            // before the connection, which then writes their responses; calls that began to wait in the last round must be
+            // polled here once to register their wakers
             while let Poll::Ready(Some(())) = self.waiting.poll_next_unpin(context) {}
             let more = self.read(context);
             if self.batch.is_empty() {
                 return more;
             }
-            self.answer_batch(context);
+            self.handle_batch(context);
             if more.is_ready() {
                 return more;
             }
         }
     }
 
-    /// Reads what has come, and writes what was answered. Ready when the connection has ended.
+    /// Reads the calls that have arrived, and writes pending responses. Ready when the connection has ended.
     fn read(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         while self.batch.len() < BATCH {
             match self.connection.poll_accept(context) {
@@ -125,29 +125,29 @@ where
         Poll::Pending
     }
 
-    fn answer_batch(&mut self, context: &mut Context<'_>) {
-        self.heard.store(true, Ordering::Relaxed);
+    fn handle_batch(&mut self, context: &mut Context<'_>) {
+        self.active.store(true, Ordering::Relaxed);
         let (begun, now) = (Instant::now(), (self.now)());
         let mut decided = 0;
         for (call, respond) in self.batch.drain(..) {
-            let (kind, answer) = (self.answer)(call, respond, now);
-            let place = match &mut self.place {
-                Some(place) => {
-                    place.set(answer);
-                    place
+            let (kind, handled) = (self.handle)(call, respond, now);
+            let slot = match &mut self.slot {
+                Some(slot) => {
+                    slot.set(handled);
+                    slot
                 }
-                none => none.insert(Box::pin(answer)),
+                none => none.insert(Box::pin(handled)),
             };
-            match (place.as_mut().poll(context), kind) {
-                (Poll::Ready(()), Kind::Decision) => decided += 1,
-                (Poll::Ready(()), Kind::Other) => {}
+            match (slot.as_mut().poll(context), kind) {
+                (Poll::Ready(()), CallKind::Decision) => decided += 1,
+                (Poll::Ready(()), CallKind::Other) => {}
                 (Poll::Pending, kind) => {
-                    let call = (kind == Kind::Decision).then(|| self.stats.begin_at(begun));
-                    self.waiting.extend(self.place.take().map(|answer| Waiting { answer, _call: call }));
+                    let timer = (kind == CallKind::Decision).then(|| self.stats.begin_at(begun));
+                    self.waiting.extend(self.slot.take().map(|handled| Waiting { handled, _timer: timer }));
                 }
             }
         }
-        // they leave together, so that each of them took as long as all of them
+        // the responses leave together, so each call took as long as the batch
         self.stats.record(decided, begun.elapsed());
     }
 }
@@ -156,6 +156,6 @@ impl<F: Future<Output = ()>> Future for Waiting<'_, F> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        self.answer.as_mut().poll(context)
+        self.handled.as_mut().poll(context)
     }
 }

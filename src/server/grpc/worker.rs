@@ -1,10 +1,8 @@
-//! The threads that serve connections: each has a runtime of its own, so that what one read has brought is answered by one
-//! write, no decision moves to another core, and none waits behind what goes on in the background.
+//! The threads that serve connections. Each has its own runtime, so that one write answers what one read brought, no decision
+//! moves to another core, and none waits for background work.
 
 use std::{
     io,
-    net::TcpStream as StdTcpStream,
-    os::unix::net::UnixStream as StdUnixStream,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -18,40 +16,38 @@ use tokio::{
 };
 
 use super::connection::{Services, serve};
-use crate::{runtime, store::Store};
+use crate::{net::Accepted, runtime, store::Store};
 
-/// A connection that no runtime has yet.
-pub(super) enum Accepted {
-    Tcp(StdTcpStream),
-    Unix(StdUnixStream),
-}
-
-/// All threads that serve.
+/// All worker threads.
 pub(super) struct Workers {
     threads: Vec<Worker>,
-    /// Tells them to end their connections in peace.
+    /// Starts the graceful shutdown of their connections.
     stopping: watch::Sender<bool>,
-    /// Ends them at once, when it is dropped.
+    /// Closes their connections at once when dropped.
     _cut: watch::Sender<()>,
 }
 
 /// One thread.
 struct Worker {
-    /// None when it is to end.
+    /// None once the worker should end.
     connections: Option<mpsc::UnboundedSender<Accepted>>,
-    /// How many of them are open.
+    /// The number of open connections.
     open: Arc<AtomicUsize>,
-    /// Answers when the last of them has ended, after there is no sender of more.
+    /// Completes when the last connection has ended, after `connections` was dropped.
     ended: oneshot::Receiver<()>,
 }
 
-/// A connection counts as open while this lives.
-struct Open(Arc<AtomicUsize>);
+/// Counts a connection as open until dropped.
+struct OpenGuard(Arc<AtomicUsize>);
 
 // === impl Workers ===
 
 impl Workers {
-    /// Starts so many threads that serve `services`.
+    /// Starts `threads` threads, at least one, that serve `services`.
+    ///
+    /// # Errors
+    ///
+    /// The system's, if it cannot start a thread.
     pub(super) fn start<S: Store>(threads: usize, services: &Arc<Services<S>>) -> io::Result<Self> {
         let (stopping, stopped) = watch::channel(false);
         let (cut, is_cut) = watch::channel(());
@@ -59,25 +55,24 @@ impl Workers {
         Ok(Self { threads: (0..threads.max(1)).map(start).collect::<Result<_, _>>()?, stopping, _cut: cut })
     }
 
-    /// Has `accepted` served by the thread that serves the fewest, so that the few connections of a proxy use all cores.
+    /// Serves `accepted` on the thread with the fewest connections, so that a proxy's few connections use all cores.
     pub(super) fn serve(&self, accepted: Accepted) {
         let idlest = self.threads.iter().min_by_key(|worker| worker.open.load(Ordering::Relaxed));
         if let Some(worker) = idlest
             && let Some(connections) = &worker.connections
         {
             worker.open.fetch_add(1, Ordering::Relaxed);
-            // it takes them for as long as there is a sender
+            // the worker receives for as long as the sender exists
             let _ = connections.send(accepted);
         }
     }
 
-    /// How many connections are open.
+    /// Returns the number of open connections.
     pub(super) fn open(&self) -> usize {
         self.threads.iter().map(|worker| worker.open.load(Ordering::Relaxed)).sum()
     }
 
-    /// Takes no more connections, asks the clients to leave, and waits until they have. Those that are left when this is
-    /// dropped are cut.
+    /// Shuts all connections down gracefully, and waits until they have ended. Dropping the workers closes those that have not.
     pub(super) async fn stop(&mut self) {
         self.stopping.send_replace(true);
         for worker in &mut self.threads {
@@ -104,14 +99,14 @@ impl Worker {
         let counted = Arc::clone(&open);
         runtime::spawn(format!("weir-grpc-{index}"), async move || {
             run(accepted, &services, &counted, stopping, cut).await;
-            // whoever does not wait for it has gone
+            // an error means that nothing waits for this worker
             let _ = end.send(());
         })?;
         Ok(Self { connections: Some(connections), open, ended })
     }
 }
 
-/// Serves what is `accepted` until there are no more, and what is open has ended or is `cut`.
+/// Serves the `accepted` connections until the channel is closed and all of them have ended, or until `cut`.
 async fn run<S: Store>(
     mut accepted: mpsc::UnboundedReceiver<Accepted>,
     services: &Arc<Services<S>>,
@@ -125,19 +120,19 @@ async fn run<S: Store>(
         tokio::select! {
             next = accepted.recv(), if more => match next {
                 Some(connection) => {
-                    let open = Open(Arc::clone(open));
+                    let guard = OpenGuard(Arc::clone(open));
                     let (services, stopping) = (Arc::clone(services), stopping.clone());
                     connections.spawn(async move {
                         if let Err(error) = serve_accepted(connection, &services, stopping).await {
-                            tracing::warn!(%error, "a connection could not be served");
+                            tracing::warn!(%error, "cannot serve a connection");
                         }
-                        drop(open);
+                        drop(guard);
                     });
                 }
                 None => more = false,
             },
             Some(_) = connections.join_next() => {}
-            // nothing is ever sent there: whoever could, has gone
+            // nothing is ever sent: this completes when the sender is dropped
             _ = cut.changed() => break,
         }
     }
@@ -155,9 +150,9 @@ async fn serve_accepted<S: Store>(
     Ok(())
 }
 
-// === impl Open ===
+// === impl OpenGuard ===
 
-impl Drop for Open {
+impl Drop for OpenGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

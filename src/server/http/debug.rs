@@ -15,7 +15,7 @@ use crate::{
     limiter::Limiter,
     observe::{
         Stats,
-        readings::{Reading, readings},
+        snapshot::{StatValue, snapshot},
     },
     store::Store,
 };
@@ -49,12 +49,12 @@ async fn stats(State(stats): State<Arc<Stats>>) -> Response {
 
 fn stats_page(stats: &Stats) -> String {
     let mut lines: Vec<String> = Vec::new();
-    for (name, reading) in readings(stats) {
-        match reading {
-            Reading::Counter(value) | Reading::Gauge(value) => lines.push(format!("{name}: {value}\n")),
-            Reading::Timing(held) => {
-                lines.push(format!("{name}.count: {}\n", held.count()));
-                lines.push(format!("{name}.sum_ms: {:.3}\n", held.sum().as_secs_f64() * 1e3));
+    for (name, value) in snapshot(stats) {
+        match value {
+            StatValue::Counter(value) | StatValue::Gauge(value) => lines.push(format!("{name}: {value}\n")),
+            StatValue::Timing(times) => {
+                lines.push(format!("{name}.count: {}\n", times.count()));
+                lines.push(format!("{name}.sum_ms: {:.3}\n", times.sum().as_secs_f64() * 1e3));
             }
         }
     }

@@ -15,12 +15,12 @@ use super::Context;
 use crate::{
     limit::Request,
     limiter::LimitError,
-    observe::stats::MethodStats,
+    observe::MethodStats,
     proto::{
         self,
         envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
     },
-    server::conversion::{WireError, response},
+    server::conversion::{ConversionError, response},
     store::Store,
 };
 
@@ -45,7 +45,7 @@ enum JsonError {
     #[error("the body is no {REQUEST}: {0}")]
     Message(#[from] prost::DecodeError),
     #[error(transparent)]
-    Wire(#[from] WireError),
+    Conversion(#[from] ConversionError),
     #[error(transparent)]
     Limit(#[from] LimitError),
 }

@@ -1,6 +1,6 @@
 //! The counters that coordination reports about itself.
 
-use crate::observe::{Metric, Source, counter::Counter};
+use crate::observe::{Counter, Metric, Source};
 
 /// What coordination has done since the start.
 #[derive(Debug, Default)]

@@ -55,7 +55,7 @@ fn agree(bytes: &[u8]) -> Result<(), TestCaseError> {
         Err(_) => prop_assert!(ours.is_err(), "{bytes:?}: {ours:?}"),
         Ok(message) => match Request::try_from(message) {
             Ok(request) => prop_assert_eq!(ours, Ok(request)),
-            Err(error) => prop_assert_eq!(ours, Err(DecodeError::Wire(error))),
+            Err(error) => prop_assert_eq!(ours, Err(DecodeError::Conversion(error))),
         },
     }
     Ok(())

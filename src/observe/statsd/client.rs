@@ -1,4 +1,4 @@
-//! The way to the statsd server.
+//! A client of a statsd server.
 
 use std::{
     fmt,
@@ -13,74 +13,74 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Protocol, line::Line};
+use super::{line::Line, settings::Protocol};
 
-/// As long as the reference waits for a connection.
+/// The connect timeout of envoyproxy/ratelimit.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
 
-/// As long as the reference waits for a server that does not read.
+/// The reference's timeout for a server that does not read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bytes of a datagram that fit a usual network's packets, with room for the headers.
 const DATAGRAM: usize = 1_432;
 
-/// Bytes that a datagram can have at all.
+/// The largest possible datagram, in bytes.
 const MAX_DATAGRAM: usize = 65_507;
 
-/// Bytes that are handed to a connection at a time.
+/// Bytes that are written to a connection at a time.
 const CHUNK: usize = 64 * 1_024;
 
-/// A way to a server that comes and goes.
+/// Sends lines to one server, and reconnects as needed.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct StatsdClient {
     host: String,
     port: u16,
     protocol: Protocol,
-    open: Option<Socket>,
+    socket: Option<StatsdSocket>,
 }
 
 #[derive(Debug)]
-enum Socket {
+enum StatsdSocket {
     Tcp(TcpStream),
     Udp(UdpSocket),
 }
 
-// === impl Link ===
+// === impl StatsdClient ===
 
-impl Link {
+impl StatsdClient {
     pub(super) const fn new(host: String, port: u16, protocol: Protocol) -> Self {
-        Self { host, port, protocol, open: None }
+        Self { host, port, protocol, socket: None }
     }
 
-    /// Sends `lines` in their order, connecting first if need be, and calls `sent` for each that is on its way. After an
-    /// error the next call starts with a new connection.
+    /// Sends `lines` in order, after connecting if needed, and calls `sent` for each line that the system has accepted. After an
+    /// error the next call opens a new connection.
     pub(super) async fn send(&mut self, lines: &[Line], sent: impl FnMut(&Line)) -> io::Result<()> {
-        // taken out, so that a send that is given up half-way does not leave half a line behind on the connection
-        let socket = match self.open.take() {
+        // taken, so that a cancelled send does not leave half a line on a connection that is used again
+        let socket = match self.socket.take() {
             Some(socket) if !socket.is_closed() => socket,
             _ => self.connect().await?,
         };
         match &socket {
-            Socket::Tcp(stream) => write_all(stream, lines, sent).await?,
-            Socket::Udp(socket) => send_all(socket, lines, sent).await?,
+            StatsdSocket::Tcp(stream) => write_all(stream, lines, sent).await?,
+            StatsdSocket::Udp(socket) => send_all(socket, lines, sent).await?,
         }
-        self.open = Some(socket);
+        self.socket = Some(socket);
         Ok(())
     }
 
-    async fn connect(&self) -> io::Result<Socket> {
+    async fn connect(&self) -> io::Result<StatsdSocket> {
         let address = (self.host.as_str(), self.port);
         let connect = async {
             match self.protocol {
-                Protocol::Tcp => TcpStream::connect(address).await.map(Socket::Tcp),
-                Protocol::Udp => connect_udp(address).await.map(Socket::Udp),
+                Protocol::Tcp => TcpStream::connect(address).await.map(StatsdSocket::Tcp),
+                Protocol::Udp => connect_udp(address).await.map(StatsdSocket::Udp),
             }
         };
-        within(CONNECT_TIMEOUT, connect).await
+        io_timeout(CONNECT_TIMEOUT, connect).await
     }
 }
 
-impl fmt::Display for Link {
+impl fmt::Display for StatsdClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match self.protocol {
             Protocol::Tcp => "tcp",
@@ -90,19 +90,19 @@ impl fmt::Display for Link {
     }
 }
 
-// === impl Socket ===
+// === impl StatsdSocket ===
 
-impl Socket {
-    /// Whether the server has closed the connection. What is written to one of those seems to be sent, and is lost.
+impl StatsdSocket {
+    /// Returns whether the server has closed the connection. Writing to a closed connection succeeds, but the data is lost.
     fn is_closed(&self) -> bool {
         let Self::Tcp(stream) = self else {
             return false;
         };
-        let mut answer = [0; 512];
+        let mut received = [0; 512];
         loop {
-            match stream.try_read(&mut answer) {
+            match stream.try_read(&mut received) {
                 Ok(0) => return true,
-                // statsd servers have nothing to say
+                // statsd servers do not reply; discard what comes
                 Ok(_) => {}
                 Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
             }
@@ -130,14 +130,14 @@ async fn write_all(stream: &TcpStream, lines: &[Line], mut sent: impl FnMut(&Lin
     let mut lines = lines;
     while !lines.is_empty() {
         let (chunk, count) = gather(lines, CHUNK);
-        let (mut written, mut told, mut told_bytes) = (0, 0, 0);
+        let (mut written, mut whole, mut whole_bytes) = (0, 0, 0);
         while written < chunk.len() {
-            written += within(WRITE_TIMEOUT, write_some(stream, &chunk[written..])).await?;
-            // line by line: if the connection breaks now, what is whole has arrived and what is not has not
-            while told < count && told_bytes + lines[told].text.len() <= written {
-                told_bytes += lines[told].text.len();
-                sent(&lines[told]);
-                told += 1;
+            written += io_timeout(WRITE_TIMEOUT, write_some(stream, &chunk[written..])).await?;
+            // line by line: if the connection breaks now, only the lines that were written whole count as sent
+            while whole < count && whole_bytes + lines[whole].text.len() <= written {
+                whole_bytes += lines[whole].text.len();
+                sent(&lines[whole]);
+                whole += 1;
             }
         }
         lines = &lines[count..];
@@ -160,9 +160,9 @@ async fn send_all(socket: &UdpSocket, lines: &[Line], mut sent: impl FnMut(&Line
     let mut lines = lines;
     while !lines.is_empty() {
         let (datagram, count) = gather(lines, DATAGRAM);
-        // one that no datagram can hold never arrives, and must not hold up the others
+        // a line that exceeds every datagram can never arrive, and must not block the others
         if datagram.len() <= MAX_DATAGRAM {
-            within(WRITE_TIMEOUT, socket.send(&datagram)).await?;
+            io_timeout(WRITE_TIMEOUT, socket.send(&datagram)).await?;
         }
         lines[..count].iter().for_each(&mut sent);
         lines = &lines[count..];
@@ -170,7 +170,7 @@ async fn send_all(socket: &UdpSocket, lines: &[Line], mut sent: impl FnMut(&Line
     Ok(())
 }
 
-/// The first lines, as many as fit into `size` bytes but at least one, and how many they are.
+/// Returns the first lines that fit into `size` bytes, but at least one, and their number.
 fn gather(lines: &[Line], size: usize) -> (Vec<u8>, usize) {
     let mut bytes = Vec::with_capacity(size);
     let mut count = 0;
@@ -184,6 +184,6 @@ fn gather(lines: &[Line], size: usize) -> (Vec<u8>, usize) {
     (bytes, count)
 }
 
-async fn within<T>(limit: Duration, act: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+async fn io_timeout<T>(limit: Duration, act: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     timeout(limit, act).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }

@@ -1,8 +1,8 @@
-//! Names of stats that are safe to send. They hold what users write into rules, and what callers send as values.
+//! Sanitizes the names of stats, which contain text from rules and values from callers.
 
-/// `name` without what would be read as something else: `:` and `|`, which end a name in statsd, and the dots of IPv4
-/// addresses, which would look like steps, become `_`, as they do in the reference. Control characters do too: a line
-/// break in a caller's value must not start another stat.
+/// Replaces characters that receivers would misread with `_`. Like envoyproxy/ratelimit: `:` and `|`, which end a name in
+/// statsd, and the dots of IPv4 addresses, which would look like steps. Also control characters: a line break in a caller's
+/// value must not start another stat.
 #[must_use]
 pub(crate) fn sanitize(name: &str) -> String {
     let mut clean = String::with_capacity(name.len());
@@ -20,12 +20,12 @@ pub(crate) fn sanitize(name: &str) -> String {
     clean
 }
 
-/// The length of the IPv4 address that `text` starts with, 0 if there is none: four times one to three digits. What
-/// stands around it does not matter, nor whether the numbers are too large: so the reference has it.
+/// Returns the length of the IPv4 address at the start of `text`, or 0: four groups of one to three digits. Like
+/// the reference, ignores the surrounding text and accepts groups above 255.
 fn ipv4(text: &[u8]) -> usize {
     let mut at = 0;
-    for number in 0..4 {
-        if number > 0 {
+    for group in 0..4 {
+        if group > 0 {
             if text.get(at) != Some(&b'.') {
                 return 0;
             }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn separators_and_addresses_are_taken_out() {
+    fn separators_and_addresses_are_replaced() {
         for (name, clean) in [
             ("plain.name_x", "plain.name_x"),
             ("a:b|c", "a_b_c"),
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_cannot_start_a_line_of_its_own() {
+    fn a_value_cannot_start_a_new_line() {
         assert_eq!(sanitize("a\nb:1|c\r\0"), "a_b_1_c__");
     }
 }

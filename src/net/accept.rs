@@ -1,0 +1,87 @@
+//! Accepting connections on a TCP port or a unix socket.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpStream},
+    os::unix::net::UnixStream,
+    path::Path,
+};
+
+use tokio::net::{TcpListener, UnixListener};
+
+use super::{
+    bind::{BindError, BoundAddress, bind_tcp},
+    unix::{self, SocketFile},
+};
+
+/// A listening TCP port or unix socket.
+#[derive(Debug)]
+pub struct Listener(ListenerKind);
+
+#[derive(Debug)]
+enum ListenerKind {
+    Tcp(TcpListener),
+    Unix { listener: UnixListener, file: SocketFile },
+}
+
+/// An accepted connection, not registered with any runtime yet: the thread that serves it does that.
+#[derive(Debug)]
+pub enum Accepted {
+    /// A TCP connection, without Nagle's algorithm.
+    Tcp(TcpStream),
+    /// A connection on a unix socket.
+    Unix(UnixStream),
+}
+
+// === impl Listener ===
+
+impl Listener {
+    /// Listens on a TCP port.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError`], with the system's error.
+    pub async fn tcp(address: SocketAddr) -> Result<Self, BindError> {
+        Ok(Self(ListenerKind::Tcp(bind_tcp(address).await?)))
+    }
+
+    /// Listens on a unix socket, and removes its file on drop. Replaces a socket that no process listens on.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError`], if another process listens there or the file is not a socket, or with the system's error.
+    pub async fn unix(path: &Path) -> Result<Self, BindError> {
+        let failed = |source| BindError { address: format!("unix:{}", path.display()), source };
+        let (listener, file) = unix::bind(path).await.map_err(failed)?;
+        Ok(Self(ListenerKind::Unix { listener, file }))
+    }
+
+    /// Returns the bound address, with the actual port if any free port was requested.
+    ///
+    /// # Errors
+    ///
+    /// The system's, if it does not know the address.
+    pub fn address(&self) -> io::Result<BoundAddress> {
+        match &self.0 {
+            ListenerKind::Tcp(listener) => listener.local_addr().map(BoundAddress::Tcp),
+            ListenerKind::Unix { file, .. } => Ok(BoundAddress::Unix(file.path().to_owned())),
+        }
+    }
+
+    /// Waits for the next connection. Dropping the future loses none.
+    ///
+    /// # Errors
+    ///
+    /// The system's, as when the process has too many open files.
+    pub async fn accept(&self) -> io::Result<Accepted> {
+        match &self.0 {
+            ListenerKind::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // a response is one small packet, which must not wait for more data
+                stream.set_nodelay(true)?;
+                stream.into_std().map(Accepted::Tcp)
+            }
+            ListenerKind::Unix { listener, .. } => listener.accept().await?.0.into_std().map(Accepted::Unix),
+        }
+    }
+}

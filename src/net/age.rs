@@ -1,0 +1,63 @@
+//! How long a connection may live.
+
+use std::{
+    future,
+    hash::{BuildHasher as _, RandomState},
+    time::Duration,
+};
+
+use tokio::time;
+
+/// The bounds on a connection's life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionAge {
+    /// The age, plus or minus a tenth, at which the client is asked to open another connection; none for no bound.
+    pub max: Option<Duration>,
+    /// How much later the connection is closed, even with open requests; none for no bound.
+    pub grace: Option<Duration>,
+}
+
+// === impl ConnectionAge ===
+
+impl ConnectionAge {
+    /// Waits until a connection that opens now has reached its maximum age.
+    pub async fn reached(self) {
+        sleep(self.max.map(jittered)).await;
+    }
+
+    /// Waits until the grace period that begins now is over.
+    pub async fn grace_over(self) {
+        sleep(self.grace).await;
+    }
+}
+
+/// Sleeps for `period`, or forever without one.
+async fn sleep(period: Option<Duration>) {
+    match period {
+        Some(period) => time::sleep(period).await,
+        None => future::pending().await,
+    }
+}
+
+/// Returns `age` plus or minus up to a tenth, uniformly distributed: connections that opened together, as after a restart,
+/// must not all reopen together.
+fn jittered(age: Duration) -> Duration {
+    const TENTH_MILLIONTHS: u64 = 100_000;
+    // the standard library seeds its hash maps from the system's random numbers; this needs no further crate
+    let random = RandomState::new().hash_one(0_u8) % (2 * TENTH_MILLIONTHS + 1);
+    let millionths = 1_000_000 - TENTH_MILLIONTHS + random;
+    let nanos = age.as_nanos() * u128::from(millionths) / 1_000_000;
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_differ_by_up_to_a_tenth() {
+        let ages: Vec<u128> = (0..200).map(|_| jittered(Duration::from_secs(1000)).as_millis()).collect();
+        assert!(ages.iter().all(|age| (900_000..=1_100_000).contains(age)));
+        assert!(ages.iter().any(|age| *age < 970_000) && ages.iter().any(|age| *age > 1_030_000));
+    }
+}

@@ -1,0 +1,83 @@
+//! A snapshot of the stats under dotted names, as envoyproxy/ratelimit sends them to statsd and prints them at `/stats`.
+
+use std::collections::{BTreeMap, btree_map::Entry};
+
+use super::{
+    histogram::Distribution,
+    metric::{Metric, MetricKind},
+    rule_stats::RuleCounts,
+    sanitize::sanitize,
+    stats::Stats,
+};
+
+/// The current value of one stat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StatValue {
+    /// Only grows.
+    Counter(u64),
+    /// Goes up and down.
+    Gauge(u64),
+    /// Durations, by their length.
+    Timing(Box<Distribution>),
+}
+
+/// Returns all stats by their dotted names.
+///
+/// Counters whose names sanitize to the same one are added up.
+#[must_use]
+pub fn snapshot(stats: &Stats) -> BTreeMap<String, StatValue> {
+    let mut values = BTreeMap::new();
+    let mut count = |name: String, value: u64| match values.entry(name) {
+        Entry::Vacant(vacant) => {
+            vacant.insert(StatValue::Counter(value));
+        }
+        Entry::Occupied(mut occupied) => {
+            if let StatValue::Counter(sum) = occupied.get_mut() {
+                *sum = sum.saturating_add(value);
+            }
+        }
+    };
+    for rule in stats.rules() {
+        let path = sanitize(&rule.name().join("."));
+        let counts = rule.get();
+        for (name, value) in RuleCounts::NAMES.into_iter().zip(counts.values()) {
+            count(format!("ratelimit.service.rate_limit.{path}.{name}"), value);
+        }
+    }
+    for (domain, descriptors) in stats.unknown_domains() {
+        let domain = sanitize(&domain);
+        count(format!("ratelimit.service.rate_limit.{domain}.domain_not_found"), descriptors);
+    }
+    for (name, counter) in [
+        ("config_load_success", &stats.config_load_success),
+        ("config_load_error", &stats.config_load_error),
+        ("global_shadow_mode", &stats.global_shadow_mode),
+        ("call.should_rate_limit.redis_error", &stats.redis_error),
+        ("call.should_rate_limit.service_error", &stats.service_error),
+    ] {
+        count(format!("ratelimit.service.{name}"), counter.get());
+    }
+    for (method, stats) in stats.methods() {
+        let timing = StatValue::Timing(Box::new(stats.response_time.get()));
+        values.insert(format!("ratelimit_server.{method}.response_time"), timing);
+        let total = StatValue::Counter(stats.total_requests.get());
+        values.insert(format!("ratelimit_server.{method}.total_requests"), total);
+    }
+    values.extend(stats.metrics().iter().map(own_metric));
+    values
+}
+
+fn own_metric(metric: &Metric) -> (String, StatValue) {
+    let mut name = metric.name.to_owned();
+    for (_, value) in &metric.labels {
+        name.push('.');
+        // a label is one step of the name, whatever its value
+        name.push_str(&sanitize(value).replace('.', "_"));
+    }
+    let value = match &metric.kind {
+        MetricKind::Counter => StatValue::Counter(metric.value),
+        MetricKind::Gauge => StatValue::Gauge(metric.value),
+        MetricKind::Timing(times) => StatValue::Timing(times.clone()),
+    };
+    (name, value)
+}

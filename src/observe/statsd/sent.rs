@@ -1,0 +1,105 @@
+//! The totals that were already sent, from which the next lines' deltas are computed.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::line::{Delta, Line, Tags};
+use crate::observe::{
+    histogram::{Bucket, Distribution},
+    snapshot::StatValue,
+};
+
+/// The totals of every counter and histogram that were sent since the start.
+#[derive(Debug, Default)]
+pub(super) struct SentTotals {
+    counters: HashMap<String, u64>,
+    timings: HashMap<String, Distribution>,
+}
+
+impl SentTotals {
+    /// Returns the lines that report the difference to `current`. Like envoyproxy/ratelimit, sends nothing for a counter that
+    /// did not grow.
+    pub(super) fn lines(&self, current: BTreeMap<String, StatValue>, tags: &Tags) -> Vec<Line> {
+        let mut lines = Vec::new();
+        for (name, value) in current {
+            match value {
+                StatValue::Gauge(value) => lines.push(Line::gauge(&name, value, tags)),
+                StatValue::Counter(value) => {
+                    let sent = self.counters.get(&name).copied().unwrap_or_default();
+                    if value > sent {
+                        lines.push(Line::counter(name, value - sent, tags));
+                    }
+                }
+                StatValue::Timing(times) => {
+                    let sent = self.timings.get(&name).cloned().unwrap_or_default();
+                    for (index, (now, sent)) in times.buckets.iter().zip(&sent.buckets).enumerate() {
+                        let by = Bucket {
+                            count: now.count.saturating_sub(sent.count),
+                            nanos: now.nanos.saturating_sub(sent.nanos),
+                        };
+                        if by.count > 0 {
+                            lines.push(Line::timing(&name, index, by, tags));
+                        }
+                    }
+                }
+            }
+        }
+        lines
+    }
+
+    /// Records that `line` was sent.
+    pub(super) fn mark_sent(&mut self, line: &Line) {
+        match &line.delta {
+            None => {}
+            Some(Delta::Counter { name, by }) => match self.counters.get_mut(name) {
+                Some(sent) => *sent += by,
+                None => {
+                    self.counters.insert(name.clone(), *by);
+                }
+            },
+            Some(Delta::Bucket { name, index, by }) => {
+                let sent = &mut self.timings.entry(name.clone()).or_default().buckets[*index];
+                sent.count += by.count;
+                sent.nanos += by.nanos;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::observe::{histogram::Histogram, statsd::settings::Dialect};
+
+    fn lines(sent: &SentTotals, counter: u64, timing: &Histogram) -> Vec<Line> {
+        let current = [
+            ("c".to_owned(), StatValue::Counter(counter)),
+            ("g".to_owned(), StatValue::Gauge(7)),
+            ("t".to_owned(), StatValue::Timing(Box::new(timing.get()))),
+        ];
+        sent.lines(current.into(), &Tags::new(Dialect::Plain, &BTreeMap::new()))
+    }
+
+    fn texts(lines: &[Line]) -> Vec<&str> {
+        lines.iter().map(|line| line.text.trim_end()).collect()
+    }
+
+    #[test]
+    fn unsent_deltas_are_kept_and_sent_ones_are_not_repeated() {
+        let mut totals = SentTotals::default();
+        let timing = Histogram::default();
+        timing.record(Duration::from_millis(2));
+        assert_eq!(texts(&lines(&totals, 3, &timing)), ["c:3|c", "g:7|g", "t:2.000000|ms"]);
+        // none of that was sent, and the stats grew
+        timing.record(Duration::from_millis(2));
+        let sent = lines(&totals, 5, &timing);
+        assert_eq!(texts(&sent), ["c:5|c", "g:7|g", "t:2.000000|ms|@0.5"]);
+        for line in &sent {
+            totals.mark_sent(line);
+        }
+        assert_eq!(texts(&lines(&totals, 5, &timing)), ["g:7|g"]);
+        timing.record(Duration::from_secs(1));
+        assert_eq!(texts(&lines(&totals, 6, &timing)), ["c:1|c", "g:7|g", "t:1000.000000|ms"]);
+    }
+}

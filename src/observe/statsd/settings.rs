@@ -1,0 +1,57 @@
+//! The settings of the statsd exporter.
+
+use std::{collections::BTreeMap, str::FromStr, time::Duration};
+
+/// Where and how stats are sent.
+#[derive(Clone, Debug)]
+pub struct StatsdSettings {
+    /// `STATSD_HOST`.
+    pub host: String,
+    /// `STATSD_PORT`.
+    pub port: u16,
+    /// `STATSD_PROTOCOL`. envoyproxy/ratelimit sends to `DogStatsD` over UDP only, whatever this is.
+    pub protocol: Protocol,
+    /// `STATS_FLUSH_INTERVAL`; at least a millisecond.
+    pub interval: Duration,
+    /// `USE_DOG_STATSD`.
+    pub dialect: Dialect,
+    /// `EXTRA_TAGS`, which every stat gets. Tags with an empty name or value are ignored.
+    pub tags: BTreeMap<String, String>,
+}
+
+/// The transport.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// A connection, reopened whenever it breaks.
+    #[default]
+    Tcp,
+    /// Datagrams of a size that networks do not fragment.
+    Udp,
+}
+
+/// How tags are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dialect {
+    /// In the name, like envoyproxy/ratelimit: `name.__tag=value`.
+    #[default]
+    Plain,
+    /// After the value, like `DogStatsD`: `|#tag:value`.
+    Dog,
+}
+
+/// The name of an unknown protocol.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown statsd protocol '{0}'; write tcp or udp")]
+pub struct UnknownProtocol(String);
+
+impl FromStr for Protocol {
+    type Err = UnknownProtocol;
+
+    fn from_str(name: &str) -> Result<Self, UnknownProtocol> {
+        match name {
+            "tcp" | "tcp4" | "tcp6" => Ok(Self::Tcp),
+            "udp" | "udp4" | "udp6" => Ok(Self::Udp),
+            _ => Err(UnknownProtocol(name.to_owned())),
+        }
+    }
+}
