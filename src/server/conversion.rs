@@ -60,7 +60,10 @@ fn descriptor(index: usize, message: &RateLimitDescriptor) -> Result<Descriptor<
     })
 }
 
-fn limit_override(descriptor: usize, message: RateLimitOverride) -> Result<Box<RuntimeLimit>, ConversionError> {
+fn limit_override(
+    descriptor: usize,
+    message: RateLimitOverride,
+) -> Result<Box<RuntimeLimit>, ConversionError> {
     Ok(Box::new(RuntimeLimit::per_unit(message.requests_per_unit, unit(descriptor, message.unit)?)))
 }
 
