@@ -21,13 +21,13 @@ struct Run {
 
 impl Run {
     /// Five instances under `load` times the limit, for `windows` periods.
-    async fn new(way: Coordination, tier: &Tier, load: u64, windows: u64) -> Self {
-        Self::spread(way, tier, load, windows, &SKEWED).await
+    async fn new(mode: Coordination, tier: &Tier, load: u64, windows: u64) -> Self {
+        Self::spread(mode, tier, load, windows, &SKEWED).await
     }
 
     /// The same, with the load spread over them by `weights`.
-    async fn spread(way: Coordination, tier: &Tier, load: u64, windows: u64, weights: &[u32]) -> Self {
-        let fleet = Fleet::new(5, way, std::slice::from_ref(tier), Network::default()).await;
+    async fn spread(mode: Coordination, tier: &Tier, load: u64, windows: u64, weights: &[u32]) -> Self {
+        let fleet = Fleet::new(5, mode, std::slice::from_ref(tier), Network::default()).await;
         let period = Duration::from(tier.period);
         let rate =
             u64::from(tier.requests) * load * 1_000 / u64::try_from(period.as_millis()).expect("it is short");
@@ -36,8 +36,8 @@ impl Run {
         Self { fleet, outcomes }
     }
 
-    fn sum(&self, figure: impl Fn(&CoordinationMetrics) -> &Counter) -> u64 {
-        self.fleet.instances.iter().map(|instance| figure(instance.store.coordination_metrics()).get()).sum()
+    fn sum(&self, metric: impl Fn(&CoordinationMetrics) -> &Counter) -> u64 {
+        self.fleet.instances.iter().map(|instance| metric(instance.store.coordination_metrics()).get()).sum()
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a share to compare")]
@@ -46,7 +46,7 @@ impl Run {
     }
 
     fn calls_a_decision(&self) -> f64 {
-        self.share(self.sum(|figures| &figures.calls))
+        self.share(self.sum(|metrics| &metrics.calls))
     }
 
     fn admitted(&self) -> usize {
@@ -59,9 +59,9 @@ impl Run {
         // those that get little of the load ask for little at a time
         let most = if weights == SKEWED { 0.12 } else { 0.09 };
         assert!(calls < most, "{calls} calls a decision, {load} times, {weights:?}");
-        let waited = self.share(self.sum(|figures| &figures.waited));
+        let waited = self.share(self.sum(|metrics| &metrics.waited));
         assert!(waited < 0.04, "{waited} of the decisions waited, {load} times");
-        assert_eq!(self.sum(|figures| &figures.fallback), 0);
+        assert_eq!(self.sum(|metrics| &metrics.fallback), 0);
     }
 }
 
@@ -85,9 +85,9 @@ async fn a_lease_never_exceeds_the_limit_and_uses_all_of_it_at_few_calls() {
             "{} calls a decision at {limit}, {load}",
             run.calls_a_decision()
         );
-        let waited = run.share(run.sum(|figures| &figures.waited));
+        let waited = run.share(run.sum(|metrics| &metrics.waited));
         assert!(waited < 0.04, "{waited} of the decisions waited");
-        assert_eq!(run.sum(|figures| &figures.fallback), 0);
+        assert_eq!(run.sum(|metrics| &metrics.fallback), 0);
     }
 }
 
@@ -150,7 +150,7 @@ async fn interval_slips_by_little_and_never_waits() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let slips = every_window(&run.outcomes, tier.period).into_iter();
         let slipped: u64 = slips.map(|admitted| admitted.saturating_sub(limit.into())).sum();
-        let told = run.sum(|figures| &figures.overshoot);
+        let told = run.sum(|metrics| &metrics.overshoot);
         assert!(told.abs_diff(slipped) <= 2 + slipped / 10, "{told} told, {slipped} slipped");
         assert!(run.calls_a_decision() < 0.1, "{} calls a decision", run.calls_a_decision());
     }
@@ -159,17 +159,17 @@ async fn interval_slips_by_little_and_never_waits() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_lost_is_told_of() {
     let lossy = Network { lost_replies: 1.0, ..Network::default() };
-    for way in [Coordination::Strict, Coordination::Lease] {
-        let fleet = Fleet::new(1, way, &[fixed(10, Period::from_secs(1_000))], Network::default()).await;
+    for mode in [Coordination::Strict, Coordination::Lease] {
+        let fleet = Fleet::new(1, mode, &[fixed(10, Period::from_secs(1_000))], Network::default()).await;
         let store = &fleet.instances[0].store;
         store.remote().set_network(lossy);
-        fleet.instances[0].ask().await;
+        fleet.instances[0].hit().await;
         // what was admitted without it is told, and that arrives
         store.remote().set_network(Network::default());
         tokio::time::sleep(Duration::from_secs(1)).await;
         let figures = store.coordination_metrics();
-        assert_eq!((figures.delivery_unknown.get(), figures.fallback.get()), (1, 1), "{way:?}");
-        assert!(figures.failures.get() >= 1, "{way:?}");
+        assert_eq!((figures.delivery_unknown.get(), figures.fallback.get()), (1, 1), "{mode:?}");
+        assert!(figures.failures.get() >= 1, "{mode:?}");
     }
 }
 
@@ -180,18 +180,18 @@ async fn local_gives_every_instance_the_whole_limit() {
     for admitted in by_window(&run.outcomes, tier.period) {
         assert_eq!(admitted, 500);
     }
-    assert_eq!(run.sum(|figures| &figures.calls), 0);
+    assert_eq!(run.sum(|metrics| &metrics.calls), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_sliding_window_over_instances_holds_in_every_interval() {
     let tier = Tier { algorithm: Algorithm::SlidingWindow, ..fixed(400, Period::from_secs(2)) };
-    for way in [Coordination::Lease, Coordination::Strict] {
-        let run = Run::new(way, &tier, 4, 6).await;
+    for mode in [Coordination::Lease, Coordination::Strict] {
+        let run = Run::new(mode, &tier, 4, 6).await;
         let most = most_in_any(&run.outcomes, tier.period);
-        assert!(most <= 400, "{way:?}: {most} in some interval");
+        assert!(most <= 400, "{mode:?}: {most} in some interval");
         let admitted = run.outcomes.iter().filter(|outcome| outcome.admitted).count();
-        assert!(admitted >= 6 * 400 * 85 / 100, "{way:?}: {admitted} of {}", 6 * 400);
+        assert!(admitted >= 6 * 400 * 85 / 100, "{mode:?}: {admitted} of {}", 6 * 400);
     }
 }
 
@@ -199,20 +199,20 @@ async fn a_sliding_window_over_instances_holds_in_every_interval() {
 async fn a_bucket_over_instances_holds_in_every_interval() {
     let bucket = Bucket { burst: 100, refill: Refill::Continuous, strict: false };
     let tier = Tier { algorithm: Algorithm::TokenBucket(bucket), ..fixed(200, Period::from_secs(1)) };
-    for way in [Coordination::Lease, Coordination::Strict, Coordination::Interval] {
-        let run = Run::new(way, &tier, 5, 6).await;
+    for mode in [Coordination::Lease, Coordination::Strict, Coordination::Interval] {
+        let run = Run::new(mode, &tier, 5, 6).await;
         for millis in [100, 500, 1_000, 3_000] {
             let most = most_in_any(&run.outcomes, Period::from_millis(millis));
             // a lease of a bucket may be used up to a twentieth of the period later, and what is not told yet not be known
-            let hold = match way {
+            let hold = match mode {
                 Coordination::Lease => 50,
                 Coordination::Interval => 100,
                 _ => 0,
             };
             let bound = 100 + 200 * (millis + hold) / 1_000;
-            assert!(most <= bound, "{way:?}: {most} in {millis} ms, where {bound} may be");
+            assert!(most <= bound, "{mode:?}: {most} in {millis} ms, where {bound} may be");
         }
         let admitted = run.outcomes.iter().filter(|outcome| outcome.admitted).count();
-        assert!(admitted >= 6 * 200 * 95 / 100, "{way:?}: {admitted}");
+        assert!(admitted >= 6 * 200 * 95 / 100, "{mode:?}: {admitted}");
     }
 }

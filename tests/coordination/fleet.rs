@@ -1,4 +1,4 @@
-//! Some instances of weir in front of one simulated store.
+//! Instances of weir that share one simulated store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,8 +7,9 @@ use tokio::task::JoinSet;
 use weir::{
     clock::Clock,
     limit::{
-        Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OverLimitPolicy,
-        Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+        Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, LimitCheck, Matched,
+        OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Timestamp,
+        Values,
     },
     store::{
         Store,
@@ -18,12 +19,24 @@ use weir::{
     },
 };
 
-/// Long ago, at the beginning of a window of any length that is used here.
-const EPOCH: Timestamp = Timestamp::from_secs(1_699_999_200);
+/// The start of a window of every length that is used here.
+pub(crate) const EPOCH: Timestamp = Timestamp::from_secs(1_699_999_200);
 
 /// A fixed window of a day.
 pub(crate) fn daily(requests: u32) -> Tier {
     Tier { requests, period: Period::from_secs(86_400), algorithm: Algorithm::FixedWindow }
+}
+
+/// A rule in coordination mode `mode`.
+pub(crate) fn rule(mode: Coordination, tiers: &[Tier], over_limit_policy: OverLimitPolicy) -> Rule {
+    let coordination = RuleCoordination { mode: Some(mode), ..RuleCoordination::default() };
+    let limit = Limit::Tiers { tiers: tiers.into(), over_limit_policy };
+    Rule { coordination, ..Rule::new(limit) }
+}
+
+fn rule_set(rule: Rule, hasher: KeyHasher) -> RuleSet {
+    let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
+    RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], hasher)
 }
 
 pub(crate) struct Fleet {
@@ -36,9 +49,10 @@ pub(crate) struct Instance {
     pub(crate) store: Coordinated<SimulatedRemote>,
     pub(crate) clock: SimulatedClock,
     rules: RuleSet,
+    hasher: KeyHasher,
 }
 
-/// What became of a request: when it was decided, on the right clock, and how long it waited.
+/// The outcome of a request: when it was decided, on an accurate clock, and how long it waited.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     pub(crate) at: Timestamp,
@@ -47,25 +61,35 @@ pub(crate) struct Outcome {
 }
 
 impl Fleet {
-    /// `instances` of them, which know of each other, under a rule of these tiers.
-    pub(crate) async fn new(instances: usize, way: Coordination, tiers: &[Tier], network: Network) -> Self {
+    /// Starts `instances` that know of each other, with one rule of these tiers.
+    pub(crate) async fn new(instances: usize, mode: Coordination, tiers: &[Tier], network: Network) -> Self {
         let clock = SimulatedClock::new(EPOCH);
         let store = SimulatedStore::new(clock.clone(), 7);
+        let rule = rule(mode, tiers, OverLimitPolicy::Ignore);
+        Self::start(instances, rule, network, clock, store).await
+    }
+
+    /// Starts `instances` that know of each other, with one rule, in front of `store`.
+    pub(crate) async fn start(
+        instances: usize,
+        rule: Rule,
+        network: Network,
+        clock: SimulatedClock,
+        store: SimulatedStore,
+    ) -> Self {
+        let hasher = KeyHasher::random();
         let instances = (0..instances).map(|i| {
-            let coordination = RuleCoordination { mode: Some(way), ..RuleCoordination::default() };
-            let limit = Limit::Tiers { tiers: tiers.into(), over_limit_policy: OverLimitPolicy::Ignore };
-            let rule = Rule { coordination, ..Rule::new(limit) };
-            let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
-            let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random());
+            let rules = rule_set(rule.clone(), hasher);
             let settings =
                 CoordinationSettings { instance: format!("i{i}"), ..CoordinationSettings::default() };
             let clock = clock.clone();
-            let own = Coordinated::new(store.connect(network), Arc::new(clock.clone()), settings);
-            Arc::new(Instance { store: own, clock, rules })
+            let remote = store.connect(network);
+            let store = Coordinated::new(remote, Arc::new(clock.clone()), settings);
+            Arc::new(Instance { store, clock, rules, hasher })
         });
         let instances = instances.collect();
         let fleet = Self { clock, shared: store, instances };
-        // two heartbeats, and all know of all
+        // two heartbeats, after which all instances know of each other
         tokio::time::sleep(Duration::from_millis(2_500)).await;
         for instance in &fleet.instances {
             assert_eq!(instance.store.instances(), fleet.instances.len());
@@ -73,20 +97,20 @@ impl Fleet {
         fleet
     }
 
-    /// Hits that the store counts under `tier`, which is the only one.
+    /// Returns the hits that the store counts for `tier`, the only one.
     pub(crate) fn counted(&self, tier: Tier) -> u64 {
-        let target = Target {
-            path: "d_k_v_".into(),
-            tiers: smallvec![tier],
-            over_limit_policy: OverLimitPolicy::Ignore,
-        };
+        self.counted_under(tier, OverLimitPolicy::Ignore)
+    }
+
+    pub(crate) fn counted_under(&self, tier: Tier, over_limit_policy: OverLimitPolicy) -> u64 {
+        let target = Target { path: "d_k_v_".into(), tiers: smallvec![tier], over_limit_policy };
         self.shared.used(&target, self.clock.right())
     }
 
-    /// Offers `rate` hits a second for `time`, spread over the instances by `weights`.
+    /// Sends `rate` hits a second for `time`, spread over the instances by `weights`.
     pub(crate) async fn offer(&self, rate: u64, time: Duration, weights: &[u32]) -> Vec<Outcome> {
         let total: u32 = weights.iter().sum();
-        let mut asked = JoinSet::new();
+        let mut requests = JoinSet::new();
         let begun = tokio::time::Instant::now();
         let mut sent = 0;
         let mut turn = 0_u32;
@@ -105,32 +129,59 @@ impl Fleet {
                 });
                 let instance = Arc::clone(&self.instances[chosen.unwrap_or(0)]);
                 let right = self.clock.clone();
-                asked.spawn(async move {
-                    let (asked_at, asked) = (right.right(), tokio::time::Instant::now());
-                    let admitted = instance.ask().await;
-                    let waited = asked.elapsed();
-                    // what the store decides it decides half-way through the round trip
+                requests.spawn(async move {
+                    let (sent_at, sent) = (right.right(), tokio::time::Instant::now());
+                    let admitted = instance.hit().await;
+                    let waited = sent.elapsed();
+                    // the store decides half-way through the round trip
                     let half = Period::from_nanos(u64::try_from(waited.as_nanos() / 2).unwrap_or_default());
-                    Outcome { at: asked_at.after(half), waited, admitted }
+                    Outcome { at: sent_at.after(half), waited, admitted }
                 });
             }
         }
-        asked.join_all().await
+        requests.join_all().await
     }
 }
 
 impl Instance {
-    pub(crate) async fn ask(&self) -> bool {
-        let entries = [Entry { key: "k", value: "v" }];
-        let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
-        let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
-        let matched = Matched::new(&self.rules, &request);
-        let taken = self.store.take(&matched.checks, Scope::Descriptor, self.clock.now()).await;
-        !taken.expect("a coordinated store always decides")[0].over
+    /// Compiles `rule` for the key that [`Instance::hit`] uses, with the same counter.
+    pub(crate) fn rules_with(&self, rule: Rule) -> RuleSet {
+        rule_set(rule, self.hasher)
+    }
+
+    /// Sends one hit. Returns whether it was admitted.
+    pub(crate) async fn hit(&self) -> bool {
+        self.hit_under(&self.rules, Scope::Descriptor).await
+    }
+
+    /// Sends one hit under other rules than its own.
+    pub(crate) async fn hit_under(&self, rules: &RuleSet, scope: Scope) -> bool {
+        let now = self.now();
+        with_check(rules, async |checks| {
+            let decisions = self.store.take(checks, scope, now).await;
+            !decisions.expect("a coordinated store always decides")[0].over
+        })
+        .await
+    }
+
+    /// Runs `act` on the check of a hit.
+    pub(crate) async fn with_check<T>(&self, act: impl AsyncFnOnce(&LimitCheck<'_>) -> T) -> T {
+        with_check(&self.rules, async |checks| act(&checks[0]).await).await
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 }
 
-/// The most that were admitted in any interval of `period`, wherever it begins.
+async fn with_check<T>(rules: &RuleSet, act: impl AsyncFnOnce(&[LimitCheck<'_>]) -> T) -> T {
+    let entries = [Entry { key: "k", value: "v" }];
+    let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
+    let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
+    act(&Matched::new(rules, &request).checks).await
+}
+
+/// Returns the most hits that were admitted in any interval of `period`.
 pub(crate) fn most_in_any(outcomes: &[Outcome], period: Period) -> u64 {
     let mut times: Vec<Timestamp> = outcomes.iter().filter(|o| o.admitted).map(|o| o.at).collect();
     times.sort_unstable();
@@ -144,14 +195,13 @@ pub(crate) fn most_in_any(outcomes: &[Outcome], period: Period) -> u64 {
     in_period.max().unwrap_or_default()
 }
 
-/// How many were admitted in each whole window of `period`.
+/// Returns the hits that were admitted in each whole window of `period`.
 pub(crate) fn by_window(outcomes: &[Outcome], period: Period) -> Vec<u64> {
     let counts = every_window(outcomes, period);
     counts[1..counts.len() - 1].to_vec()
 }
 
-/// How many were admitted in each window of `period`, the first and the last of which may not have been there from begin to
-/// end.
+/// Returns the hits that were admitted in each window of `period`. The first and the last window may be incomplete.
 pub(crate) fn every_window(outcomes: &[Outcome], period: Period) -> Vec<u64> {
     let mut windows = std::collections::BTreeMap::<Timestamp, u64>::new();
     for outcome in outcomes {

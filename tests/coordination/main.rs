@@ -1,9 +1,11 @@
-//! Many instances, one limit: the real coordination against a simulated store, in simulated time.
+//! Tests of coordination: many instances share a limit through a simulated store, in simulated time.
 
 mod bounds;
 mod far;
 mod fleet;
 mod metrics;
 mod outage;
+mod reservations;
 mod silence;
 mod strict;
+mod unsupported;

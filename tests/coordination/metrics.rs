@@ -28,8 +28,8 @@ fn scenario(instances: usize, limit: u32, seconds: u64, load: f64, skew: Skew) -
 }
 
 /// What came of it.
-fn figures(scenario: &Scenario, way: Coordination) -> SimulationMetrics {
-    let rules = scenario.rules(RuleCoordination { mode: Some(way), ..RuleCoordination::default() });
+fn figures(scenario: &Scenario, mode: Coordination) -> SimulationMetrics {
+    let rules = scenario.rules(RuleCoordination { mode: Some(mode), ..RuleCoordination::default() });
     let make = |Instance { number, remote, clock }| -> Coordinated<SimulatedRemote> {
         let settings =
             CoordinationSettings { instance: format!("i{number}"), ..CoordinationSettings::default() };

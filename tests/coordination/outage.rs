@@ -11,10 +11,10 @@ use weir::{
 use crate::fleet::{Fleet, Instance, daily};
 
 impl Instance {
-    async fn ask_times(&self, times: usize) -> u64 {
+    async fn hit_times(&self, times: usize) -> u64 {
         let mut admitted = 0;
         for _ in 0..times {
-            admitted += u64::from(self.ask().await);
+            admitted += u64::from(self.hit().await);
         }
         admitted
     }
@@ -39,21 +39,21 @@ async fn while_the_store_is_away_what_was_granted_is_used_first() {
     let fleet = Fleet::new(2, Coordination::Lease, &[daily(10_000)], Network::default()).await;
     let instance = &fleet.instances[0];
     for _ in 0..200 {
-        assert_eq!(instance.ask_times(5).await, 5);
+        assert_eq!(instance.hit_times(5).await, 5);
         sleep(Duration::from_millis(1)).await;
     }
     fleet.shared.set(Condition::Down);
     // much was asked for, so much is held; it would go back if nobody came
     while !instance.store.is_store_unavailable() {
-        assert_eq!(instance.ask_times(1).await, 1);
+        assert_eq!(instance.hit_times(1).await, 1);
         sleep(Duration::from_millis(5)).await;
     }
     let before = instance.decided();
-    assert_eq!(instance.ask_times(20).await, 20);
+    assert_eq!(instance.hit_times(20).await, 20);
     let after = instance.decided();
     assert_eq!((after.0 - before.0, after.1 - before.1), (20, 0));
     // then, each by itself
-    assert_eq!(instance.ask_times(2_000).await, 2_000);
+    assert_eq!(instance.hit_times(2_000).await, 2_000);
     assert!(instance.decided().1 > 0);
 }
 
@@ -65,13 +65,13 @@ async fn what_was_admitted_alone_is_told_before_more_is_granted() {
         let instance = &fleet.instances[0];
         fleet.shared.set(Condition::Down);
         instance.is_cut_off(true).await;
-        let mut admitted = instance.ask_times(spent).await;
+        let mut admitted = instance.hit_times(spent).await;
         assert_eq!((admitted, instance.decided().1), (spent as u64, spent as u64));
         fleet.shared.set(Condition::Up);
         instance.is_cut_off(false).await;
-        admitted += instance.ask_times(200).await;
+        admitted += instance.hit_times(200).await;
         sleep(Duration::from_millis(500)).await;
-        admitted += instance.ask_times(200).await;
+        admitted += instance.hit_times(200).await;
         assert_eq!(admitted, 100, "{spent} alone");
     }
 }

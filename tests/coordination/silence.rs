@@ -30,17 +30,17 @@ async fn fleet(network: Network) -> Fleet {
 }
 
 impl Fleet {
-    async fn ask_each(&self, times: u64) -> u64 {
+    async fn hit_each(&self, times: u64) -> u64 {
         for instance in &self.instances {
             for _ in 0..times {
-                assert!(instance.ask().await);
+                assert!(instance.hit().await);
             }
         }
         times * self.instances.len() as u64
     }
 
-    fn sum(&self, figure: impl Fn(&CoordinationMetrics) -> &Counter) -> u64 {
-        self.instances.iter().map(|instance| figure(instance.store.coordination_metrics()).get()).sum()
+    fn sum(&self, metric: impl Fn(&CoordinationMetrics) -> &Counter) -> u64 {
+        self.instances.iter().map(|instance| metric(instance.store.coordination_metrics()).get()).sum()
     }
 
     /// How many instances take the store not to answer.
@@ -52,13 +52,13 @@ impl Fleet {
 #[tokio::test(start_paused = true)]
 async fn a_frozen_store_is_noticed_by_the_next_word_and_its_late_answer_counts_once() {
     let fleet = fleet(patient()).await;
-    let mut asked = fleet.ask_each(10).await;
+    let mut asked = fleet.hit_each(10).await;
     sleep(Duration::from_millis(300)).await;
     assert_eq!(fleet.counted(tier()), asked);
 
     fleet.shared.set(Condition::Frozen);
     let frozen = Instant::now();
-    asked += fleet.ask_each(10).await;
+    asked += fleet.hit_each(10).await;
     while fleet.cut_off() < 3 {
         sleep(Duration::from_millis(1)).await;
     }
@@ -67,23 +67,23 @@ async fn a_frozen_store_is_noticed_by_the_next_word_and_its_late_answer_counts_o
     let noticed = frozen.elapsed();
     let longest = Duration::from_millis(1_000 + 500 + 10);
     assert!((Duration::from_millis(500)..longest).contains(&noticed), "{noticed:?}");
-    assert_eq!(fleet.sum(|figures| &figures.fallback), 0);
+    assert_eq!(fleet.sum(|metrics| &metrics.fallback), 0);
 
     // what was told is not told again, and what comes now is kept
-    let calls = fleet.sum(|figures| &figures.calls);
+    let calls = fleet.sum(|metrics| &metrics.calls);
     for _ in 0..30 {
-        asked += fleet.ask_each(1).await;
+        asked += fleet.hit_each(1).await;
         sleep(Duration::from_millis(100)).await;
         assert_eq!(fleet.cut_off(), 3);
     }
-    assert_eq!(fleet.sum(|figures| &figures.calls), calls);
-    assert_eq!(fleet.sum(|figures| &figures.fallback), 90);
+    assert_eq!(fleet.sum(|metrics| &metrics.calls), calls);
+    assert_eq!(fleet.sum(|metrics| &metrics.fallback), 90);
 
     fleet.shared.set(Condition::Up);
     sleep(Duration::from_millis(20)).await;
     assert_eq!(fleet.cut_off(), 0, "its answer is enough");
     sleep(Duration::from_millis(300)).await;
-    assert_eq!((fleet.counted(tier()), fleet.sum(|figures| &figures.delivery_unknown)), (asked, 0));
+    assert_eq!((fleet.counted(tier()), fleet.sum(|metrics| &metrics.delivery_unknown)), (asked, 0));
 }
 
 /// However idle, the heartbeat notices.
@@ -106,11 +106,11 @@ async fn a_store_that_is_slow_is_not_taken_for_dead() {
     for millis in [50, 300, 450] {
         let fleet = fleet(Network { round_trip: Duration::from_millis(millis), ..patient() }).await;
         for _ in 0..100 {
-            fleet.ask_each(1).await;
+            fleet.hit_each(1).await;
             sleep(Duration::from_millis(100)).await;
             assert_eq!(fleet.cut_off(), 0, "{millis} ms");
         }
-        assert_eq!(fleet.sum(|figures| &figures.fallback), 0);
+        assert_eq!(fleet.sum(|metrics| &metrics.fallback), 0);
     }
 }
 
@@ -126,7 +126,7 @@ async fn what_was_decided_alone_is_not_forgotten_when_the_store_is_back() {
     let instance = &fleet.instances[0];
     let mut admitted = 0;
     for _ in 0..20 {
-        admitted += u64::from(instance.ask().await);
+        admitted += u64::from(instance.hit().await);
     }
     assert_eq!(admitted, 10);
     fleet.shared.set(Condition::Up);
@@ -134,7 +134,7 @@ async fn what_was_decided_alone_is_not_forgotten_when_the_store_is_back() {
         sleep(Duration::from_millis(1)).await;
     }
     for _ in 0..200 {
-        assert!(!instance.ask().await, "it was all there is");
+        assert!(!instance.hit().await, "it was all there is");
         sleep(Duration::from_millis(1)).await;
     }
 }

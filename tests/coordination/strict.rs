@@ -18,10 +18,10 @@ async fn fleet(requests: u32) -> Fleet {
 
 impl Fleet {
     /// LimitChecks so many times at once.
-    fn ask_at_once(&self, times: usize) -> JoinSet<bool> {
+    fn hit_at_once(&self, times: usize) -> JoinSet<bool> {
         let ask = || {
             let instance = Arc::clone(&self.instances[0]);
-            async move { instance.ask().await }
+            async move { instance.hit().await }
         };
         (0..times).map(|_| ask()).collect()
     }
@@ -37,7 +37,7 @@ impl Fleet {
 async fn what_is_asked_at_once_shares_calls_and_is_decided_one_by_one() {
     let fleet = fleet(1_000).await;
     let before = fleet.asked();
-    let admitted = fleet.ask_at_once(1_500).join_all().await.into_iter().filter(|admitted| *admitted);
+    let admitted = fleet.hit_at_once(1_500).join_all().await.into_iter().filter(|admitted| *admitted);
     assert_eq!(admitted.count(), 1_000);
     let after = fleet.asked();
     assert_eq!(after.1 - before.1, 1_500);
@@ -45,7 +45,7 @@ async fn what_is_asked_at_once_shares_calls_and_is_decided_one_by_one() {
     assert_eq!(after.0 - before.0, 3);
 }
 
-/// As many calls as may be are under way, and are not answered: what waits behind them is called off by whoever gives up, and
+/// As many calls as may be are under mode, and are not answered: what waits behind them is called off by whoever gives up, and
 /// what has no room there is not asked at all.
 #[tokio::test(start_paused = true)]
 async fn what_nobody_waits_for_any_more_is_not_asked() {
@@ -56,10 +56,10 @@ async fn what_nobody_waits_for_any_more_is_not_asked() {
         let before = fleet.asked();
         let mut asked = Vec::new();
         for _ in 0..4 {
-            asked.push(fleet.ask_at_once(1));
+            asked.push(fleet.hit_at_once(1));
             sleep(Duration::from_millis(1)).await;
         }
-        asked.push(fleet.ask_at_once(waiting));
+        asked.push(fleet.hit_at_once(waiting));
         for asked in asked {
             // by what the instance knows itself
             assert!(asked.join_all().await.into_iter().all(|admitted| admitted));
@@ -70,7 +70,7 @@ async fn what_nobody_waits_for_any_more_is_not_asked() {
         assert_eq!(fleet.asked().1 - before.1, commands, "{waiting}");
         fleet.shared.set(Condition::Up);
         sleep(Duration::from_secs(3)).await;
-        // those on their way, and what was let through without being asked about
+        // those on their mode, and what was let through without being asked about
         assert_eq!(fleet.counted(daily(LIMIT)), all, "{waiting}");
     }
 }

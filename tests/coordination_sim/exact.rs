@@ -23,11 +23,11 @@ fn stories(failovers: bool) -> impl Strategy<Value = Story> {
     let tier = (1..80_u32, select(vec![1_u64, 2]), algorithm).prop_map(|(requests, seconds, algorithm)| {
         Tier { requests, period: Period::from_secs(seconds), algorithm }
     });
-    let way = select(vec![Coordination::Lease, Coordination::Strict]);
-    (1..6_usize, way, tier, 0.02..0.4, networks(), 0..700_u32, any::<u64>(), events(LENGTH, failovers))
-        .prop_map(|(instances, way, tier, rate, network, clock_skew, seed, events)| Story {
+    let mode = select(vec![Coordination::Lease, Coordination::Strict]);
+    (1..6_usize, mode, tier, 0.02..0.4, networks(), 0..700_u32, any::<u64>(), events(LENGTH, failovers))
+        .prop_map(|(instances, mode, tier, rate, network, clock_skew, seed, events)| Story {
             instances,
-            way,
+            mode,
             tier,
             failure: OnStoreFailure::Deny,
             rate,

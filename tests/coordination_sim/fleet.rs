@@ -34,7 +34,7 @@ pub(crate) const BUDGET: Period = Period::from_millis(16);
 #[derive(Clone, Debug)]
 pub(crate) struct Story {
     pub(crate) instances: usize,
-    pub(crate) way: Coordination,
+    pub(crate) mode: Coordination,
     pub(crate) tier: Tier,
     pub(crate) failure: OnStoreFailure,
     /// Requests a millisecond, on average.
@@ -42,7 +42,7 @@ pub(crate) struct Story {
     /// Requests come for so long, in milliseconds.
     pub(crate) length: u64,
     pub(crate) network: Network,
-    /// Of the instances' clocks, in milliseconds, either way.
+    /// Of the instances' clocks, in milliseconds, either mode.
     pub(crate) clock_skew: u32,
     pub(crate) seed: u64,
     /// In milliseconds after the begin.
@@ -161,7 +161,7 @@ impl Story {
 
         let begun = Instant::now();
         let rules =
-            self.scenario().rules(RuleCoordination { mode: Some(self.way), ..RuleCoordination::default() });
+            self.scenario().rules(RuleCoordination { mode: Some(self.mode), ..RuleCoordination::default() });
         let mut asked = JoinSet::new();
         let (mut lost, mut died) = (0, Vec::new());
         let (mut events, mut next) = (self.events.iter().peekable(), 0.0);

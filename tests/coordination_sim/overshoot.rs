@@ -34,7 +34,7 @@ fn stories(
             events.truncate(most_events);
             Story {
                 instances,
-                way: Coordination::Interval,
+                mode: Coordination::Interval,
                 tier,
                 failure,
                 rate,

@@ -14,11 +14,11 @@ fn stories() -> impl Strategy<Value = Story> {
         events.into_iter().filter(|(_, event)| !matches!(event, Event::Crash(_))).collect()
     });
     // what a lease is granted is counted before it is used, and for good if nobody hears of it
-    let way = select(&[Coordination::Interval, Coordination::Strict][..]);
-    (way, 1..5_usize, 0.02..0.4, networks(), 0..700_u32, any::<u64>(), events).prop_map(
-        |(way, instances, rate, network, clock_skew, seed, events)| Story {
+    let mode = select(&[Coordination::Interval, Coordination::Strict][..]);
+    (mode, 1..5_usize, 0.02..0.4, networks(), 0..700_u32, any::<u64>(), events).prop_map(
+        |(mode, instances, rate, network, clock_skew, seed, events)| Story {
             instances,
-            way,
+            mode,
             tier: Tier { requests: 100_000, period: DAY, algorithm: Algorithm::FixedWindow },
             failure: OnStoreFailure::Local,
             rate,

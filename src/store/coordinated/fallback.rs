@@ -80,18 +80,16 @@ impl<R: Remote> Fallback<R> {
             if !is_reported {
                 counter.add_pending(negative(hits.0), at);
             }
-            let decision = Decision { over: hits == Hits(0), ..counter.status(at) };
-            let reset = if decision.over { decision.reset.max(DENY_RETRY) } else { decision.reset };
-            let time = counter.reservation_time(request.hold, at);
-            // a span that has ended long ago gets nothing back
-            let from = if is_reported { at } else { Timestamp::default() };
-            let until = if is_reported { at.after(time) } else { from };
-            Reservation {
-                hits,
-                until: now.after(time),
-                decision: Decision { reset, ..decision },
-                counted: ReservedSpan { from, until },
+            let mut reservation = counter.local_reservation(hits, request, at, now);
+            if hits == Hits(0) {
+                reservation.decision.reset = reservation.decision.reset.max(DENY_RETRY);
             }
+            if !is_reported {
+                // a span that has ended long ago gets nothing back
+                reservation.counted =
+                    ReservedSpan { from: Timestamp::default(), until: Timestamp::default() };
+            }
+            reservation
         })
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{client::StoreClient, table::CounterTable};
 use crate::{
-    limit::{Decision, Direction, LimitCheck, OverLimitPolicy, Scope, Timestamp},
+    limit::{Coordination, Decision, Direction, LimitCheck, OverLimitPolicy, Scope, Timestamp},
     store::remote::Remote,
 };
 
@@ -21,11 +21,16 @@ impl<R: Remote> Interval<R> {
         Self { table, client }
     }
 
-    /// Decides `check` without waiting.
-    pub(super) fn decide(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
-        self.table.metrics.local.add(1);
+    /// Decides `check` without waiting. Returns the counter's mode if that is another.
+    pub(super) fn decide(
+        &self,
+        check: &LimitCheck<'_>,
+        scope: Scope,
+        now: Timestamp,
+    ) -> Result<Decision, Coordination> {
         let instances = self.client.instances();
-        self.table.with_counter(check, now, |counter| {
+        self.table.with_mode(check, Coordination::Interval, now, |counter| {
+            self.table.metrics.local.add(1);
             if check.direction == Direction::Take {
                 counter.demand.record(check.hits.0, now);
             }

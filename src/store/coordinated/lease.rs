@@ -12,7 +12,7 @@ use super::{
     table::CounterTable,
 };
 use crate::{
-    limit::{CounterKey, Decision, Direction, Hits, LimitCheck, Period, Timestamp},
+    limit::{Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Period, Timestamp},
     store::remote::{Command, Op, Remote, RemoteError, Replies},
 };
 
@@ -36,10 +36,14 @@ impl<R: Remote> Lease<R> {
     }
 
     /// Decides `check` from a lease, or from an earlier reply that denies it. Returns none if the store has to be called
-    /// first.
-    pub(super) fn decide_at_once(&self, check: &LimitCheck<'_>, time: StoreTime) -> Option<Decision> {
+    /// first, and the counter's mode if that is another.
+    pub(super) fn decide_at_once(
+        &self,
+        check: &LimitCheck<'_>,
+        time: StoreTime,
+    ) -> Result<Option<Decision>, Coordination> {
         let now = time.now;
-        let (decision, fetch_next) = self.table.with_counter(check, now, |counter| {
+        let (decision, fetch_next) = self.table.with_mode(check, Coordination::Lease, now, |counter| {
             self.table.record_dropped(counter.expire_leases(time));
             if check.direction == Direction::GiveBack {
                 counter.add_pending(negative(check.hits.0), now);
@@ -64,11 +68,11 @@ impl<R: Remote> Lease<R> {
                 return (Some(decision), counter.is_probe_due(now));
             }
             (None, false)
-        });
+        })?;
         if fetch_next {
             self.fetch(check.key);
         }
-        decision
+        Ok(decision)
     }
 
     /// Decides `check` from a lease while the store is unavailable. Returns none if the lease does not suffice.

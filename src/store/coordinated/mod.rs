@@ -47,7 +47,10 @@ use self::{
     strict::Strict,
     table::{CounterTable, flush},
 };
-use super::{Decisions, MemoryStore, Store, StoreError, remote::Remote};
+use super::{
+    Decisions, MemoryStore, Store, StoreError,
+    remote::{Remote, Target},
+};
 use crate::{
     clock::Clock,
     limit::{
@@ -68,8 +71,6 @@ pub struct Coordinated<R: Remote> {
     fallback: Fallback<R>,
     reservations: Reservations<R>,
     metrics: Arc<CoordinationMetrics>,
-    /// The mode of rules that do not say.
-    coordination: Coordination,
     /// The longest that a decision waits for the store.
     budget: Period,
     /// The background work, which ends with the store.
@@ -79,7 +80,7 @@ pub struct Coordinated<R: Remote> {
 /// A decision that needed no wait, or the mode that has to wait for the store.
 enum Step {
     Done(Decision),
-    Strict,
+    Strict(Arc<Target>),
     Lease,
 }
 
@@ -107,7 +108,6 @@ impl<R: Remote> Coordinated<R> {
             table,
             client,
             metrics,
-            coordination: settings.coordination,
             budget,
             _tasks: tasks,
         }
@@ -162,32 +162,52 @@ impl<R: Remote> Coordinated<R> {
         self.client.leave().await;
     }
 
-    fn mode(&self, check: &LimitCheck<'_>) -> Coordination {
-        check.rule.coordination().unwrap_or(self.coordination)
-    }
-
     /// Decides `check`, if that needs no wait.
     fn step(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Step {
-        let mode = self.mode(check);
-        if mode == Coordination::Local {
-            self.metrics.local.add(1);
-            let decisions = self.memory.decide(std::slice::from_ref(check), Scope::Descriptor, now);
-            return Step::Done(decisions[0]);
-        }
+        let mut mode = self.table.requested_mode(check);
         let time = self.client.time_at(now);
-        if self.client.is_unavailable()
-            && self.client.is_unavailable_for(&self.table.target(check, time.now), time.now)
-        {
-            let held =
-                if mode == Coordination::Lease { self.lease.decide_from_held(check, time) } else { None };
-            return Step::Done(
-                held.unwrap_or_else(|| self.fallback.decide(check, Delivery::NotApplied, time.now)),
-            );
+        if mode != Coordination::Local && self.client.is_unavailable() {
+            let (target, supported) = self.table.target_and_mode(check, time.now);
+            mode = supported;
+            if mode != Coordination::Local && self.client.is_unavailable_for(&target, time.now) {
+                let held =
+                    if mode == Coordination::Lease { self.lease.decide_from_held(check, time) } else { None };
+                let decision =
+                    held.unwrap_or_else(|| self.fallback.decide(check, Delivery::NotApplied, time.now));
+                return Step::Done(decision);
+            }
         }
-        match mode {
-            Coordination::Interval => Step::Done(self.interval.decide(check, scope, time.now)),
-            Coordination::Lease => self.lease.decide_at_once(check, time).map_or(Step::Lease, Step::Done),
-            _ => self.strict.decide_from_cache(check, time.now).map_or(Step::Strict, Step::Done),
+        loop {
+            let step = match mode {
+                Coordination::Local => Ok(Step::Done(self.decide_locally(check, now))),
+                Coordination::Interval => self.interval.decide(check, scope, time.now).map(Step::Done),
+                Coordination::Lease => self
+                    .lease
+                    .decide_at_once(check, time)
+                    .map(|decision| decision.map_or(Step::Lease, Step::Done)),
+                Coordination::Strict => self
+                    .strict
+                    .prepare(check, time.now)
+                    .map(|prepared| prepared.map_or_else(Step::Strict, Step::Done)),
+            };
+            match step {
+                Ok(step) => return step,
+                // the store does not support the requested mode
+                Err(supported) => mode = supported,
+            }
+        }
+    }
+
+    fn decide_locally(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
+        self.metrics.local.add(1);
+        self.memory.decide(std::slice::from_ref(check), Scope::Descriptor, now)[0]
+    }
+
+    /// Returns the coordination mode of `check`: the requested one, or the nearest that the store supports.
+    fn mode(&self, check: &LimitCheck<'_>, now: Timestamp) -> Coordination {
+        match self.table.requested_mode(check) {
+            Coordination::Local => Coordination::Local,
+            _ => self.table.target_and_mode(check, now).1,
         }
     }
 
@@ -195,7 +215,7 @@ impl<R: Remote> Coordinated<R> {
     async fn finish(&self, check: &LimitCheck<'_>, scope: Scope, step: Step, now: Timestamp) -> Decision {
         let decided = match step {
             Step::Done(decision) => return decision,
-            Step::Strict => self.strict.decide(check, scope).await,
+            Step::Strict(target) => self.strict.decide(check, target, scope).await,
             // a lease that arrives late is not lost, and no hit has been counted
             Step::Lease => match timeout(self.budget.into(), self.lease.decide(check)).await {
                 Ok(decided) => decided.ok_or(Undecided { delivery: Delivery::NotApplied, late: false }),
@@ -228,7 +248,7 @@ impl<R: Remote> Coordinated<R> {
             if decision.over || check.direction == Direction::GiveBack || check.hits == Hits(0) {
                 continue;
             }
-            match self.mode(check) {
+            match self.mode(check, time.now) {
                 Coordination::Local => self.memory.give_back(check, now),
                 Coordination::Interval => self.interval.undo(check, time.now),
                 Coordination::Lease => self.lease.undo(check, time.now),
@@ -248,7 +268,7 @@ impl<R: Remote> Store for Coordinated<R> {
         scope: Scope,
         now: Timestamp,
     ) -> Result<Decisions, StoreError> {
-        if checks.iter().all(|check| self.mode(check) == Coordination::Local) {
+        if checks.iter().all(|check| self.table.requested_mode(check) == Coordination::Local) {
             self.metrics.local.add(checks.len() as u64);
             return Ok(self.memory.decide(checks, scope, now));
         }
@@ -273,10 +293,10 @@ impl<R: Remote> Store for Coordinated<R> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
-        if self.mode(check) == Coordination::Local {
+        let at = self.client.time_at(now).now;
+        if self.mode(check, at) == Coordination::Local {
             return Ok(self.memory.reserve_now(check, request, now));
         }
-        let at = self.client.time_at(now).now;
         let target = self.table.target(check, at);
         let reserved = if self.client.is_unavailable_for(&target, at) {
             Err(Undecided { delivery: Delivery::NotApplied, late: false })
@@ -296,12 +316,13 @@ impl<R: Remote> Store for Coordinated<R> {
         unused: Hits,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        if self.mode(check) == Coordination::Local {
+        let at = self.client.time_at(now).now;
+        if self.mode(check, at) == Coordination::Local {
             self.memory.release_now(check, reservation, unused, now);
             return Ok(());
         }
         let hits = unused.min(reservation.hits);
-        self.reservations.release(check, reservation.counted, hits, self.client.time_at(now).now);
+        self.reservations.release(check, reservation.counted, hits, at);
         Ok(())
     }
 }
@@ -312,7 +333,7 @@ impl Step {
     fn done(self) -> Option<Decision> {
         match self {
             Self::Done(decision) => Some(decision),
-            Self::Strict | Self::Lease => None,
+            Self::Strict(_) | Self::Lease => None,
         }
     }
 }

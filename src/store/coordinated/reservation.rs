@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     limit::{
-        Algorithm, Hits, LimitCheck, OverLimitPolicy, Period, Reservation, ReservationRequest, ReservedSpan,
-        Timestamp, decision_from_store,
+        Algorithm, Coordination, Hits, LimitCheck, OverLimitPolicy, Period, Reservation, ReservationRequest,
+        ReservedSpan, Timestamp, decision_from_store,
     },
     store::remote::{Command, Op, Remote, Target},
 };
@@ -30,7 +30,8 @@ impl<R: Remote> Reservations<R> {
         Self { table, client, budget }
     }
 
-    /// Reserves hits of `target`, the one of `check`, within the budget. `now` is on this instance's clock.
+    /// Reserves hits of `target`, the one of `check`, within the budget. `now` is on this instance's clock. If the store
+    /// cannot grant hits, they are reserved from the local estimate, with the bound of `interval`.
     pub(super) async fn reserve(
         &self,
         check: &LimitCheck<'_>,
@@ -38,6 +39,13 @@ impl<R: Remote> Reservations<R> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Result<Reservation, Undecided> {
+        if !self.client.supports(&target, Coordination::Lease) {
+            let (instances, at) = (self.client.instances(), self.client.time_at(now).now);
+            return Ok(self.table.with_counter(check, at, |counter| {
+                let hits = counter.reserve(instances, request, at);
+                counter.local_reservation(hits, request, at, now)
+            }));
+        }
         let (least, want) = (request.fit(request.least.max(Hits(1))), request.fit(Hits(u64::MAX)));
         let op = Op::Grant { least: least.0, want: want.0, hold: request.hold };
         let command = Command { target, at: self.client.time_at(now).now, op };
@@ -76,6 +84,9 @@ impl<R: Remote> Reservations<R> {
     /// Gives `hits` back that were reserved for `span`. They reach the store with the next flush, after all hits that were
     /// counted here before; so a release does not wait, and an outage does not lose it.
     pub(super) fn release(&self, check: &LimitCheck<'_>, span: ReservedSpan, hits: Hits, now: Timestamp) {
-        self.table.with_counter(check, now, |counter| counter.release(span, hits, now));
+        self.table.with_counter(check, now, |counter| {
+            let can_grant = self.client.supports(&counter.target, Coordination::Lease);
+            counter.release(span, hits, can_grant, now);
+        });
     }
 }

@@ -10,9 +10,10 @@ use super::{
 };
 use crate::{
     limit::{
-        Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp, decision_from_store,
+        Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp,
+        decision_from_store,
     },
-    store::remote::{Command, Op, Remote},
+    store::remote::{Command, Op, Remote, Target},
 };
 
 /// Decides with one command for each check.
@@ -36,33 +37,55 @@ impl<R: Remote> Strict<R> {
         Self { table, client, budget, local_cache }
     }
 
-    /// Rejects `check` from the local cache, if that is on and the store has denied the counter until later than `now`.
-    pub(super) fn decide_from_cache(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Decision> {
-        if !self.local_cache || check.direction == Direction::GiveBack || check.hits == Hits(0) {
-            return None;
-        }
-        let decision = self.table.with_counter(check, now, |counter| {
-            if counter.is_denied(now) { counter.known_rejection(check.hits, now) } else { None }
-        })?;
-        self.table.metrics.denied.add(1);
-        Some(Decision { cached: true, ..decision })
+    /// Prepares the decision about `check`: rejects it if the local cache is on and the store has denied the counter until
+    /// later than `now`, or returns the target to send. Returns the counter's mode if that is another.
+    pub(super) fn prepare(
+        &self,
+        check: &LimitCheck<'_>,
+        now: Timestamp,
+    ) -> Result<Result<Decision, Arc<Target>>, Coordination> {
+        let is_cacheable = self.local_cache && check.direction == Direction::Take && check.hits > Hits(0);
+        self.table.with_mode(check, Coordination::Strict, now, |counter| {
+            let denied = if is_cacheable && counter.is_denied(now) {
+                counter.known_rejection(check.hits, now)
+            } else {
+                None
+            };
+            match denied {
+                Some(decision) => {
+                    self.table.metrics.denied.add(1);
+                    Ok(Decision { cached: true, ..decision })
+                }
+                None => Err(Arc::clone(&counter.target)),
+            }
+        })
     }
 
-    /// Sends `check` to the store and waits for the decision, within the budget.
-    pub(super) async fn decide(&self, check: &LimitCheck<'_>, scope: Scope) -> Result<Decision, Undecided> {
+    /// Sends `check`, whose target is `target`, to the store and waits for the decision, within the budget.
+    pub(super) async fn decide(
+        &self,
+        check: &LimitCheck<'_>,
+        target: Arc<Target>,
+        scope: Scope,
+    ) -> Result<Decision, Undecided> {
         let at = self.client.time().now;
-        let target = self.table.target(check, at);
         let policy = check.over_limit_policy_in(scope);
         let op = match (check.direction, target.over_limit_policy) {
             (Direction::GiveBack, _) => Op::Add { hits: negative(check.hits.0) },
             // `Take` would count rejected hits of such a target, but this request must not count them
             (Direction::Take, OverLimitPolicy::Count)
-                if policy == OverLimitPolicy::Ignore && check.hits > Hits(0) =>
+                if policy == OverLimitPolicy::Ignore
+                    && check.hits > Hits(0)
+                    && self.client.supports(&target, Coordination::Lease) =>
             {
                 Op::Grant { least: check.hits.0, want: check.hits.0, hold: Period::default() }
             }
             (Direction::Take, _) => Op::Take { hits: check.hits.0 },
         };
+        // without `Grant`, `Take` counts rejected hits, which are then given back
+        let counts_rejected = target.over_limit_policy == OverLimitPolicy::Count
+            && policy == OverLimitPolicy::Ignore
+            && matches!(op, Op::Take { .. });
         let (reply, now) = self.client.request(Command { target, at, op }, self.budget).await?;
         if reply.counters.len() != check.tiers().len() {
             return Err(Undecided { delivery: Delivery::Unknown, late: false });
@@ -80,6 +103,9 @@ impl<R: Remote> Strict<R> {
         };
         self.table.with_counter(check, now, |counter| {
             counter.apply_reply(&reply, now);
+            if over && counts_rejected {
+                counter.add_pending(negative(check.hits.0), now);
+            }
             if over && self.local_cache {
                 counter.deny_while_empty(now);
             }

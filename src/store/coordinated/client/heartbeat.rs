@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::caller::Caller;
 use crate::{
-    limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp},
+    limit::{Algorithm, Coordination, OverLimitPolicy, Period, Tier, Timestamp},
     store::remote::{Command, Op, Remote, StoreNode, Target},
 };
 
@@ -106,11 +106,14 @@ impl Membership {
             return;
         }
         let tier = Tier { requests: 1, period: Period::from_secs(1), algorithm: Algorithm::SlidingWindow };
-        let target = Target {
+        let mut target = Target {
             path: "weir:clock_".into(),
             tiers: smallvec![tier],
             over_limit_policy: OverLimitPolicy::Ignore,
         };
+        if !caller.remote.supports(&target, Coordination::Strict) {
+            target.tiers[0].algorithm = Algorithm::FixedWindow;
+        }
         let command = Command { target: Arc::new(target), at: sent, op: Op::Take { hits: 0 } };
         let call = timeout(self.period.into(), caller.remote.call(vec![command]));
         if let Ok(Ok(replies)) = call.await {

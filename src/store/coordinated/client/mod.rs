@@ -26,9 +26,13 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    limit::{Period, Timestamp},
+    limit::{Coordination, Period, Timestamp},
     store::remote::{Command, Remote, RemoteError, Replies, StoreNode, Target},
 };
+
+/// The modes in the order in which one stands in for another that the store does not support.
+const MODES: [Coordination; 4] =
+    [Coordination::Lease, Coordination::Strict, Coordination::Interval, Coordination::Local];
 
 /// This instance's access to the shared store.
 pub(super) struct StoreClient<R> {
@@ -119,6 +123,17 @@ impl<R: Remote> StoreClient<R> {
     /// Returns the node that counts `target` at the instant `at`.
     pub(super) fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
         self.caller.remote.node(target, at)
+    }
+
+    /// Returns whether the store supports `mode` for `target`.
+    pub(super) fn supports(&self, target: &Target, mode: Coordination) -> bool {
+        mode == Coordination::Local || self.caller.remote.supports(target, mode)
+    }
+
+    /// Returns `requested`, or the nearest mode after it in [`MODES`] that the store supports for `target`.
+    pub(super) fn nearest_mode(&self, target: &Target, requested: Coordination) -> Coordination {
+        let mut modes = MODES.into_iter().skip_while(|mode| *mode != requested);
+        modes.find(|mode| self.supports(target, *mode)).unwrap_or(Coordination::Local)
     }
 
     /// Records that a decision about `target` had no reply within its budget.

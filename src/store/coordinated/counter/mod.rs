@@ -28,7 +28,7 @@ pub(super) use self::{
     pending::{Dropped, negative, positive},
 };
 use crate::{
-    limit::{LimitCheck, Period, RuleId, Tier, Timestamp, algorithm::CounterState},
+    limit::{Coordination, LimitCheck, Period, RuleId, Tier, Timestamp, algorithm::CounterState},
     store::remote::Target,
 };
 
@@ -54,6 +54,10 @@ pub(super) struct LocalCounter {
     pub(super) is_queued: bool,
     /// It is to be flushed at once.
     pub(super) is_urgent: bool,
+    /// The coordination mode: the requested one, or the nearest that the store supports for the target.
+    pub(super) mode: Coordination,
+    /// The mode that the rule requests. None until `mode` has been chosen for the present target.
+    pub(super) requested_mode: Option<Coordination>,
     /// Sent to the store, which has not replied yet.
     in_flight: Vec<PendingDelta>,
     /// The instant of the store's last reply, on its clock.
@@ -87,6 +91,8 @@ impl LocalCounter {
             schedule: FlushSchedule::new(interval),
             is_queued: false,
             is_urgent: false,
+            mode: Coordination::Local,
+            requested_mode: None,
             in_flight: Vec::new(),
             last_reply_at: None,
             remaining_at_reply: capacity(&target.tiers),
@@ -100,16 +106,17 @@ impl LocalCounter {
         }
     }
 
-    /// Adopts the rule of `check`, which has the same key, if that has changed.
-    pub(super) fn update_rule(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
+    /// Adopts the rule of `check`, which has the same key, if that has changed. Returns whether it may have.
+    pub(super) fn update_rule(&mut self, check: &LimitCheck<'_>, now: Timestamp) -> bool {
         let rule = check.rule.id();
         if rule.is_some() && rule == self.rule {
-            return;
+            return false;
         }
         if !self.target.is_of(check) {
             self.change_target(Arc::new(Target::of(check)), now);
         }
         self.rule = rule;
+        true
     }
 
     /// Keeps the counts if only limits have changed. Starts anew with changed algorithms or periods, as every store does.
@@ -123,6 +130,7 @@ impl LocalCounter {
             // hits that were granted under another limit must not be spent under this one
             self.denied_until = Timestamp::default();
             self.return_leases();
+            self.requested_mode = None;
             self.target = target;
         } else {
             let fetch = std::mem::take(&mut self.fetch);

@@ -4,7 +4,10 @@ use super::{
     LocalCounter,
     pending::{PendingDelta, negative},
 };
-use crate::limit::{Algorithm, Direction, Hits, Period, ReservationRequest, ReservedSpan, Timestamp};
+use crate::limit::{
+    Algorithm, Direction, Hits, OverLimitPolicy, Period, Reservation, ReservationRequest, ReservedSpan,
+    Timestamp, decision_from_store,
+};
 
 impl LocalCounter {
     /// Returns the hits that `request` receives as if every one of `instances` made the same request; counts nothing.
@@ -21,20 +24,62 @@ impl LocalCounter {
     }
 
     /// Returns how long hits that are reserved at `now` may be used: for `hold`, or until the first fixed window ends.
-    pub(in super::super) fn reservation_time(&self, hold: Period, now: Timestamp) -> Period {
+    fn reservation_time(&self, hold: Period, now: Timestamp) -> Period {
         let windows = self.target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
         windows.map(|tier| now.window_end(tier.period).since(now)).fold(hold, Period::min)
     }
 
+    /// Reserves hits by the estimate, for a store that cannot grant any.
+    pub(in super::super) fn reserve(
+        &mut self,
+        instances: usize,
+        request: ReservationRequest,
+        now: Timestamp,
+    ) -> Hits {
+        let hits = request.fit(Hits(self.remaining(now)));
+        let decision = self.count(instances, Direction::Take, OverLimitPolicy::Ignore, hits, now);
+        if decision.over { Hits(0) } else { hits }
+    }
+
+    /// Describes a reservation of `hits` that was counted here.
+    pub(in super::super) fn local_reservation(
+        &self,
+        hits: Hits,
+        request: ReservationRequest,
+        at: Timestamp,
+        now: Timestamp,
+    ) -> Reservation {
+        let over = hits == Hits(0);
+        let policy = OverLimitPolicy::Ignore;
+        let decided = if over { request.least.max(Hits(1)) } else { hits };
+        let decision = decision_from_store(&self.target.tiers, &self.estimate, policy, over, decided, at);
+        let time = self.reservation_time(request.hold, at);
+        let counted = ReservedSpan { from: at, until: at.after(time) };
+        Reservation { hits, until: now.after(time), decision, counted }
+    }
+
     /// Gives reserved hits back. They are available again once the store has them, in the fallback states at once.
-    pub(in super::super) fn release(&mut self, span: ReservedSpan, hits: Hits, now: Timestamp) {
+    ///
+    /// `can_grant` says whether the store knows grants and their return.
+    pub(in super::super) fn release(
+        &mut self,
+        span: ReservedSpan,
+        hits: Hits,
+        can_grant: bool,
+        now: Timestamp,
+    ) {
         if let Some(states) = &mut self.fallback {
             let all = Hits(hits.0.saturating_mul(self.instances as u64));
             for (tier, state) in self.target.tiers.iter().zip(states.iter_mut()) {
                 state.give_back(tier, now, all);
             }
         }
-        let (hits, lease_end) = (negative(hits.0), Some(span.until));
+        let (hits, lease_end) = (negative(hits.0), can_grant.then_some(span.until));
+        if !can_grant {
+            for (tier, state) in self.target.tiers.iter().zip(&mut self.estimate) {
+                state.give_back(tier, span.from, Hits(hits.unsigned_abs()));
+            }
+        }
         self.push_pending(PendingDelta { at: span.from, hits, rejected: 0, lease_end });
     }
 

@@ -19,7 +19,7 @@ use super::{
     settings::CoordinationSettings,
 };
 use crate::{
-    limit::{CounterKey, LimitCheck, Period, Timestamp},
+    limit::{Coordination, CounterKey, LimitCheck, Period, Timestamp},
     store::remote::{Remote, RemoteError, Replies, Reply, Target},
 };
 
@@ -30,6 +30,8 @@ pub(super) struct CounterTable<R> {
     client: Arc<StoreClient<R>>,
     /// The sync interval of rules that have none of their own.
     sync_interval: Period,
+    /// The coordination mode of rules that have none of their own.
+    coordination: Coordination,
     /// The modes count their decisions in these, too.
     pub(super) metrics: Arc<CoordinationMetrics>,
 }
@@ -48,6 +50,7 @@ impl<R: Remote> CounterTable<R> {
             queue: FlushQueue::new(settings.sync_interval, settings.early_sync),
             client,
             sync_interval: settings.sync_interval,
+            coordination: settings.coordination,
             metrics,
         }
     }
@@ -70,7 +73,9 @@ impl<R: Remote> CounterTable<R> {
             Some(counter) => counter,
             None => self.insert(&mut shard, check, now),
         };
-        counter.update_rule(check, now);
+        if counter.update_rule(check, now) {
+            self.choose_mode(counter, check);
+        }
         counter.last_check_at = now;
         let result = act(counter);
         self.enqueue(check.key, counter, now);
@@ -104,6 +109,45 @@ impl<R: Remote> CounterTable<R> {
         shard
             .entry(check.key)
             .or_insert_with(|| Box::new(LocalCounter::new(Arc::new(Target::of(check)), interval, now)))
+    }
+
+    /// Runs `act` on the counter of `check` if its coordination mode is `mode`. Otherwise returns the counter's mode.
+    pub(super) fn with_mode<T>(
+        &self,
+        check: &LimitCheck<'_>,
+        mode: Coordination,
+        now: Timestamp,
+        act: impl FnOnce(&mut LocalCounter) -> T,
+    ) -> Result<T, Coordination> {
+        self.with_counter(
+            check,
+            now,
+            |counter| if counter.mode == mode { Ok(act(counter)) } else { Err(counter.mode) },
+        )
+    }
+
+    /// Chooses the coordination mode of `counter` when its rule or its target has changed.
+    fn choose_mode(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>) {
+        let requested = self.requested_mode(check);
+        // a request that brings its own limit gets here each time, although nothing has changed
+        if counter.requested_mode != Some(requested) {
+            counter.requested_mode = Some(requested);
+            counter.mode = self.client.nearest_mode(&counter.target, requested);
+        }
+    }
+
+    /// Returns the coordination mode that the rule of `check` requests.
+    pub(super) fn requested_mode(&self, check: &LimitCheck<'_>) -> Coordination {
+        check.rule.coordination().unwrap_or(self.coordination)
+    }
+
+    /// Returns the target of `check` and its coordination mode.
+    pub(super) fn target_and_mode(
+        &self,
+        check: &LimitCheck<'_>,
+        now: Timestamp,
+    ) -> (Arc<Target>, Coordination) {
+        self.with_counter(check, now, |counter| (Arc::clone(&counter.target), counter.mode))
     }
 
     /// Returns the target of `check`.

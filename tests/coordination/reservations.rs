@@ -1,0 +1,138 @@
+//! Reservations: hits that a caller takes in advance.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use weir::{
+    limit::{
+        Algorithm, Coordination, Hits, OnStoreFailure, OverLimitPolicy, Period, Reservation,
+        ReservationRequest, Rule, Tier,
+    },
+    store::{
+        Store as _,
+        simulated::{Condition, Network, SimulatedClock, SimulatedStore},
+    },
+};
+
+use crate::fleet::{EPOCH, Fleet, Instance, daily, rule};
+
+const COORDINATED: [Coordination; 3] = [Coordination::Interval, Coordination::Lease, Coordination::Strict];
+
+impl Instance {
+    async fn reserve(&self, least: u64, want: u64) -> Reservation {
+        let request =
+            ReservationRequest { least: Hits(least), want: Hits(want), hold: Period::from_secs(10) };
+        let now = self.now();
+        self.with_check(async |check| self.store.reserve(check, request, now).await.expect("it decides"))
+            .await
+    }
+
+    async fn release(&self, reservation: Reservation, unused: u64) {
+        let now = self.now();
+        self.with_check(async |check| {
+            self.store.release(check, reservation, Hits(unused), now).await.expect("it is released");
+        })
+        .await;
+    }
+}
+
+/// Two instances with a limit of 100 under `on_store_failure`.
+async fn failing(on_store_failure: OnStoreFailure) -> Fleet {
+    let clock = SimulatedClock::new(EPOCH);
+    let store = SimulatedStore::new(clock.clone(), 7);
+    let mut rule: Rule = rule(Coordination::Strict, &[daily(100)], OverLimitPolicy::Ignore);
+    rule.coordination.on_store_failure = Some(on_store_failure);
+    let network = Network { timeout: Duration::from_secs(10), ..Network::default() };
+    Fleet::start(2, rule, network, clock, store).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn instances_together_reserve_no_more_than_the_limit() {
+    let sliding = Tier { algorithm: Algorithm::SlidingWindow, ..daily(100) };
+    for mode in COORDINATED {
+        for tier in [daily(100), sliding.clone()] {
+            let fleet = Fleet::new(3, mode, &[tier], Network::default()).await;
+            let mut reserved = 0;
+            for turn in 0..9 {
+                reserved += fleet.instances[turn % 3].reserve(1, 15).await.hits.0;
+            }
+            assert_eq!(reserved, 100, "{mode:?}");
+            let rejected = fleet.instances[0].reserve(1, 15).await;
+            assert!(rejected.hits == Hits(0) && rejected.decision.over, "{mode:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn local_reservations_are_made_in_memory() {
+    let fleet = Fleet::new(2, Coordination::Local, &[daily(100)], Network::default()).await;
+    for instance in &fleet.instances {
+        let all = instance.reserve(1, 200).await;
+        assert_eq!(all.hits, Hits(100));
+        assert_eq!(instance.reserve(1, 200).await.hits, Hits(0));
+        instance.release(all, 30).await;
+        assert_eq!(instance.reserve(1, 200).await.hits, Hits(30));
+        assert_eq!(instance.store.coordination_metrics().calls.get(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn released_hits_are_available_to_every_instance() {
+    let sliding = Tier { algorithm: Algorithm::SlidingWindow, ..daily(100) };
+    for mode in COORDINATED {
+        for tier in [daily(100), sliding.clone()] {
+            let fleet = Fleet::new(2, mode, &[tier], Network::default()).await;
+            let all = fleet.instances[0].reserve(1, 100).await;
+            assert_eq!(fleet.instances[1].reserve(1, 100).await.hits, Hits(0));
+            fleet.instances[0].release(all, 40).await;
+            // the next flush carries the release
+            sleep(Duration::from_millis(1_100)).await;
+            assert_eq!(fleet.instances[1].reserve(1, 100).await.hits, Hits(40), "{mode:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reservation_waits_no_longer_than_the_budget() {
+    let fleet = failing(OnStoreFailure::Local).await;
+    fleet.shared.set(Condition::Frozen);
+    for _ in 0..20 {
+        let begun = Instant::now();
+        let _ = fleet.instances[0].reserve(1, 10).await;
+        assert!(begun.elapsed() <= Duration::from_millis(16), "{:?}", begun.elapsed());
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_store_is_down_on_store_failure_decides() {
+    let cases =
+        [(OnStoreFailure::Local, [50, 0]), (OnStoreFailure::Allow, [80, 80]), (OnStoreFailure::Deny, [0, 0])];
+    for (on_store_failure, expected) in cases {
+        let fleet = failing(on_store_failure).await;
+        fleet.shared.set(Condition::Down);
+        for instance in &fleet.instances {
+            for expected in expected {
+                let reservation = instance.reserve(1, 80).await;
+                assert_eq!(reservation.hits, Hits(expected), "{on_store_failure:?}");
+                assert_eq!(reservation.decision.over, expected == 0);
+            }
+        }
+    }
+}
+
+/// Hits reserved while the store is down are reported to it, and released from it, when it is back.
+#[tokio::test(start_paused = true)]
+async fn hits_reserved_during_an_outage_are_reported_once() {
+    let fleet = failing(OnStoreFailure::Local).await;
+    fleet.shared.set(Condition::Down);
+    let instance = &fleet.instances[0];
+    let first = instance.reserve(1, 50).await;
+    assert_eq!(first.hits, Hits(50));
+    instance.release(first, 20).await;
+    assert_eq!(instance.reserve(1, 50).await.hits, Hits(20), "the share is available again");
+    fleet.shared.set(Condition::Up);
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(fleet.counted(daily(100)), 50);
+    assert_eq!(fleet.instances[1].reserve(1, 100).await.hits, Hits(50));
+}
