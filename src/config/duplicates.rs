@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::error::Place;
+use super::error::DisplayOrigin;
 use crate::limit::{Origin, Pattern, RuleNode, Values};
 
 /// Reports every descriptor of `nodes`, or below, whose key and value an earlier descriptor of its level has. `path` is the
@@ -17,7 +17,7 @@ pub(super) fn report(path: &str, nodes: &[RuleNode], report: &mut impl FnMut(&Or
                     &node.origin,
                     format!(
                         "duplicate descriptor composite key '{path}.{step}'; the first is at {}",
-                        Place(first)
+                        DisplayOrigin(first)
                     ),
                 );
             }

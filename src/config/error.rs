@@ -58,7 +58,7 @@ pub(super) struct FileReport {
 /// `file:line:column: message`.
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", Place(&self.at), self.message)
+        write!(f, "{}: {}", DisplayOrigin(&self.at), self.message)
     }
 }
 
@@ -69,14 +69,14 @@ impl std::error::Error for ConfigError {}
 /// `file:line:column: message`.
 impl fmt::Display for ConfigWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", Place(&self.at), self.message)
+        write!(f, "{}: {}", DisplayOrigin(&self.at), self.message)
     }
 }
 
 /// Prints an origin; only the file if the line is 0.
-pub(crate) struct Place<'a>(pub(crate) &'a Origin);
+pub(crate) struct DisplayOrigin<'a>(pub(crate) &'a Origin);
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for DisplayOrigin<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Origin { file, line, .. } = self.0;
         if *line == 0 { f.write_str(file) } else { self.0.fmt(f) }

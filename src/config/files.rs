@@ -10,7 +10,7 @@ use std::{
 
 /// A file to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct RuleFile {
     /// The path below the listed directory, through links, as messages show it.
     pub(super) path: PathBuf,
     /// The path with links resolved.
@@ -21,7 +21,7 @@ pub(super) struct Found {
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     /// The files in the order of their paths; each real file once.
-    pub(super) files: Vec<Found>,
+    pub(super) files: Vec<RuleFile>,
     /// Every directory that was read, links resolved.
     pub(super) dirs: Vec<PathBuf>,
     /// The paths that could not be read.
@@ -30,7 +30,7 @@ pub(super) struct Listing {
 
 /// A path below the listed directory. Paths without a hidden part sort first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Visible {
+struct ListedPath {
     hidden: bool,
     path: PathBuf,
 }
@@ -42,9 +42,9 @@ struct Visible {
 /// circular links end.
 pub(super) fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
     let mut listing = Listing::default();
-    let mut names: BTreeMap<PathBuf, Visible> = BTreeMap::new();
+    let mut names: BTreeMap<PathBuf, ListedPath> = BTreeMap::new();
     let mut seen = HashSet::new();
-    let mut ahead = BTreeSet::from([Visible { hidden: false, path: root.to_owned() }]);
+    let mut ahead = BTreeSet::from([ListedPath { hidden: false, path: root.to_owned() }]);
     while let Some(dir) = ahead.pop_first() {
         let real = match fs::canonicalize(&dir.path) {
             Ok(real) => real,
@@ -66,7 +66,7 @@ pub(super) fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
                             if hidden && ignore_dotfiles {
                                 continue;
                             }
-                            let found = Visible { hidden: dir.hidden || hidden, path: entry.path() };
+                            let found = ListedPath { hidden: dir.hidden || hidden, path: entry.path() };
                             classify(found, &mut ahead, &mut names, &mut listing.failures);
                         }
                         Err(error) => listing.failures.push((dir.path.clone(), error)),
@@ -76,7 +76,8 @@ pub(super) fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
             Err(error) => listing.failures.push((dir.path, error)),
         }
     }
-    listing.files = names.into_iter().map(|(real, Visible { path, .. })| Found { path, real }).collect();
+    listing.files =
+        names.into_iter().map(|(real, ListedPath { path, .. })| RuleFile { path, real }).collect();
     listing.files.sort_by(|a, b| a.path.cmp(&b.path));
     listing.failures.sort_by(|(a, _), (b, _)| a.cmp(b));
     listing
@@ -84,9 +85,9 @@ pub(super) fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
 
 /// Adds `found` to the directories to read or to the files. Ignores other kinds, such as sockets.
 fn classify(
-    found: Visible,
-    ahead: &mut BTreeSet<Visible>,
-    names: &mut BTreeMap<PathBuf, Visible>,
+    found: ListedPath,
+    ahead: &mut BTreeSet<ListedPath>,
+    names: &mut BTreeMap<PathBuf, ListedPath>,
     failures: &mut Vec<(PathBuf, io::Error)>,
 ) {
     let target =

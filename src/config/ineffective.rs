@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::error::{Place, Report};
+use super::error::{DisplayOrigin, Report};
 use crate::limit::{Domain, Pattern, Rule, RuleNode, Values};
 
 /// The number of wildcards of one key and level that are compared with one another. The time grows with the square of the
@@ -46,7 +46,7 @@ fn unreachable(nodes: &[RuleNode], report: &mut Report) {
                 format!(
                     "this descriptor never matches: '{}' at {} is tried first and matches all of its values",
                     pattern.text(),
-                    Place(&earlier.origin)
+                    DisplayOrigin(&earlier.origin)
                 ),
             );
         }

@@ -11,8 +11,8 @@ use std::{
 use super::{
     compile::{Declared, compile},
     duplicates,
-    error::{ConfigErrors, ConfigWarning, FileReport, Place, Report},
-    files::{self, Found},
+    error::{ConfigErrors, ConfigWarning, DisplayOrigin, FileReport, Report},
+    files::{self, RuleFile},
     ineffective,
     yaml::{self, Position},
 };
@@ -99,7 +99,7 @@ impl Reading {
         Self { options, report: Report::default(), domains: Vec::new(), places: HashMap::new() }
     }
 
-    fn file(&mut self, file: &Found) {
+    fn file(&mut self, file: &RuleFile) {
         let mut report = FileReport::new(name(&file.path));
         match read(&file.real) {
             Err(error) => report.error(Position::default(), format!("{UNREADABLE}: {error}")),
@@ -137,7 +137,7 @@ impl Reading {
         if self.options.merge_domains {
             self.domains[*index].nodes.extend(domain.nodes);
         } else {
-            let (name, first) = (&domain.name, Place(first));
+            let (name, first) = (&domain.name, DisplayOrigin(first));
             report.error(
                 at,
                 format!(

@@ -35,7 +35,7 @@ mod yaml;
 #[cfg(feature = "server")]
 pub(crate) use duration::{RIGHT as PERIOD_RIGHT, parse as parse_period};
 #[cfg(feature = "server")]
-pub(crate) use error::Place;
+pub(crate) use error::DisplayOrigin;
 pub use error::{ConfigError, ConfigErrors, ConfigWarning};
 pub use load::{Loaded, Options, load, parse};
 #[cfg(feature = "server")]
