@@ -6,6 +6,8 @@
 mod any;
 #[cfg(feature = "coordinated")]
 pub mod coordinated;
+#[cfg(feature = "redis")]
+pub mod encoding;
 mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;

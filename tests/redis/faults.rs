@@ -213,7 +213,7 @@ async fn what_is_flushed_begins_anew() {
     assert_eq!(take(&remote, &sliding()).await.expect("it counts").counters[0].used().0, 52);
     server.ask::<()>(&["SCRIPT", "FLUSH"]);
     assert_eq!(remote.heartbeat("one", Period::from_secs(60)).await, Ok(1));
-    assert!(metric(&remote, "weir.redis.repeated", "main") >= 51);
+    assert!(metric(&remote, "weir.redis.retries", "main") >= 51);
 }
 
 #[tokio::test]
@@ -235,7 +235,7 @@ async fn what_redis_refuses_was_not_counted_and_is_told_in_its_words() {
         let reply = take(&remote, &target).await.expect("it counts again");
         assert_eq!(reply.counters[0].used().0, 1);
     }
-    assert_eq!(metric(&remote, "weir.redis.errors", "refused"), 4);
+    assert_eq!(metric(&remote, "weir.redis.errors", "rejected"), 4);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! A cluster: which server holds which slot, kept up to date in the background.
+//! A Redis cluster: a map from slots to servers, kept up to date in the background.
 
 use std::{
     collections::HashMap,
@@ -14,21 +14,22 @@ use tokio::{
 };
 
 use super::{
-    connect,
-    link::{Link, LinkState},
+    connection,
     metrics::RedisMetrics,
     random::RandomGenerator,
     resolver::Resolver,
+    server::ServerConnection,
+    server_state::ServerState,
     settings::{Address, Backoff, Endpoint},
     slot::{self, SLOTS},
 };
 use crate::store::remote::RemoteError;
 
-/// How often the slots are looked up while all is well.
-const LOOK: Duration = Duration::from_secs(5);
+/// The interval between two look-ups of the slots while every server is connected.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often they are while it is not, and never more often.
-const HURRY: Duration = Duration::from_millis(200);
+/// The interval while the map is unknown or a server is not connected, and the shortest interval in any case.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The servers of a cluster.
 pub(super) struct Cluster {
@@ -36,87 +37,87 @@ pub(super) struct Cluster {
     seeds: Vec<Address>,
     backoff: Backoff,
     metrics: Arc<RedisMetrics>,
-    draw: Arc<RandomGenerator>,
-    /// Also those that were only heard of in a redirect.
-    links: Mutex<HashMap<Address, Link>>,
-    /// None until the first look-up has come to an end.
-    map: watch::Sender<Option<Result<Arc<Map>, String>>>,
-    /// Told when the map seems to be wrong.
-    look: Notify,
+    random: Arc<RandomGenerator>,
+    /// The masters, and servers that are known from a redirect only.
+    servers: Mutex<HashMap<Address, ServerConnection>>,
+    /// None until the first look-up has ended.
+    map: watch::Sender<Option<Result<Arc<SlotMap>, String>>>,
+    /// Notified when the map seems to be out of date.
+    refresh: Notify,
 }
 
-/// Which server holds which slot.
-struct Map {
+/// The server of each slot.
+struct SlotMap {
     masters: Vec<Address>,
-    /// For each slot an index into the masters, or one past the last if nobody holds it.
+    /// For each slot an index into the masters, or `u16::MAX` if no server holds it.
     slots: Box<[u16]>,
 }
 
 // === impl Cluster ===
 
 impl Cluster {
-    /// The cluster that some of `seeds` belong to. It is looked up at once, in the background.
+    /// Opens the cluster that `seeds` belong to. Its slots are looked up in the background.
     pub(super) fn open(
         endpoint: Arc<Endpoint>,
         seeds: Vec<Address>,
         backoff: Backoff,
         metrics: Arc<RedisMetrics>,
-        draw: Arc<RandomGenerator>,
+        random: Arc<RandomGenerator>,
     ) -> Arc<Self> {
         let cluster = Arc::new(Self {
             endpoint,
             seeds,
             backoff,
             metrics,
-            draw,
-            links: Mutex::default(),
+            random,
+            servers: Mutex::default(),
             map: watch::Sender::new(None),
-            look: Notify::new(),
+            refresh: Notify::new(),
         });
-        tokio::spawn(follow(Arc::downgrade(&cluster)));
+        tokio::spawn(keep_up_to_date(Arc::downgrade(&cluster)));
         cluster
     }
 
-    /// Waits until the first look-up has come to an end.
+    /// Waits until the first look-up has ended.
     pub(super) async fn ready(&self) {
-        // the sender is this cluster's own
+        // does not fail: the sender lives as long as the cluster
         let _ = self.map.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// The way to the server that holds `key`.
-    pub(super) fn route(&self, key: &str) -> Result<Link, RemoteError> {
+    /// Returns the server that holds `key`.
+    pub(super) fn server_of_key(&self, key: &str) -> Result<ServerConnection, RemoteError> {
         let map = self.map.borrow().clone();
         let map = map
             .unwrap_or_else(|| Err("the slots of the cluster are not known yet".into()))
             .map_err(RemoteError::NotSent)?;
         let slot = slot::slot(key.as_bytes());
         match map.holder(slot) {
-            Some(address) => Ok(self.link(address)),
+            Some(address) => Ok(self.server(address)),
             None => Err(RemoteError::NotSent(format!("no server of the cluster holds slot {slot}"))),
         }
     }
 
-    /// The server that holds `key`, if that is known.
+    /// Returns the address of the server that holds `key`, if it is known.
     pub(super) fn holder(&self, key: &str) -> Option<Address> {
         self.map.borrow().as_ref()?.as_ref().ok()?.holder(slot::slot(key.as_bytes())).cloned()
     }
 
-    /// The way to the server at `address`.
-    pub(super) fn link(&self, address: &Address) -> Link {
+    /// Returns the server at `address`, and opens it if it is new.
+    pub(super) fn server(&self, address: &Address) -> ServerConnection {
         let open = || {
-            Link::open(
+            ServerConnection::open(
                 Arc::clone(&self.endpoint),
-                Resolver::At(address.clone()),
+                Resolver::Fixed(address.clone()),
                 self.backoff,
                 Arc::clone(&self.metrics),
-                Arc::clone(&self.draw),
+                Arc::clone(&self.random),
             )
         };
-        self.links.lock().entry(address.clone()).or_insert_with(open).clone()
+        self.servers.lock().entry(address.clone()).or_insert_with(open).clone()
     }
 
-    /// Notes that the slot of `key` is held by the server at `address`, as a redirect has told, or by some other than is
-    /// known.
+    /// Updates the map after a redirect: the slot of `key` is at `address`, or at an unknown server if none. Then the slots are
+    /// looked up again.
     pub(super) fn moved(&self, key: &str, address: Option<Address>) {
         if let Some(address) = address {
             self.map.send_if_modified(|map| {
@@ -125,82 +126,84 @@ impl Cluster {
                 true
             });
         }
-        self.look.notify_one();
+        self.refresh.notify_one();
     }
 
-    /// How the ways to its servers are.
-    pub(super) fn states(&self) -> Vec<LinkState> {
-        let mut states: Vec<LinkState> = self.links.lock().values().map(Link::state).collect();
+    /// Returns the states of the connections, by name.
+    pub(super) fn states(&self) -> Vec<ServerState> {
+        let mut states: Vec<ServerState> =
+            self.servers.lock().values().map(ServerConnection::state).collect();
         states.sort_by(|a, b| a.name.cmp(&b.name));
         states
     }
 
-    /// What went wrong when the slots were looked up last.
+    /// Returns the error of the last look-up, if no map is known.
     pub(super) fn error(&self) -> Option<String> {
         self.map.borrow().as_ref().and_then(|map| map.as_ref().err().cloned())
     }
 
-    async fn look(&self) {
+    /// Looks the slots up, and opens and closes servers accordingly.
+    async fn look_up(&self) {
         let found = self.find().await;
         if let Ok(map) = &found {
-            self.links.lock().retain(|address, link| {
-                let stays = map.masters.contains(address);
-                if !stays {
-                    link.leave();
+            self.servers.lock().retain(|address, server| {
+                let is_master = map.masters.contains(address);
+                if !is_master {
+                    server.close();
                 }
-                stays
+                is_master
             });
-            // those that are new connect before they are needed
+            // new masters connect before they are needed
             for master in &map.masters {
-                self.link(master);
+                self.server(master);
             }
         }
         self.map.send_modify(|map| match (found, &map) {
-            // an old map is better than none
+            // an old map is better than no map
             (Err(error), Some(Ok(_))) => tracing::debug!(%error, "cannot look up the slots of the cluster"),
             (found, _) => *map = Some(found.map(Arc::new)),
         });
     }
 
-    /// LimitChecks one server after the other: those that are known, then those that the settings name.
-    async fn find(&self) -> Result<Map, String> {
-        let known: Vec<(Address, Link)> = {
-            let links = self.links.lock();
-            links.iter().map(|(address, link)| (address.clone(), link.clone())).collect()
+    /// Queries one server after the other: the connected ones, then the seeds.
+    async fn find(&self) -> Result<SlotMap, String> {
+        let known: Vec<(Address, ServerConnection)> = {
+            let servers = self.servers.lock();
+            servers.iter().map(|(address, server)| (address.clone(), server.clone())).collect()
         };
         let mut errors = Vec::new();
-        for (address, link) in known.into_iter().filter(|(_, link)| link.state().connected) {
-            let asked = async {
-                let answer = link.send(vec![command()]).map_err(|error| error.to_string())?;
-                let answered = answer.await.map_err(|error| error.to_string())?;
-                let answered = answered.map_err(|error| error.to_string())?;
-                Map::read(answered.values.first().unwrap_or(&Value::Nil), &address)
+        for (address, server) in known.into_iter().filter(|(_, server)| server.state().connected) {
+            let query = async {
+                let pending = server.send(vec![command()]).map_err(|error| error.to_string())?;
+                let reply = pending.await.map_err(|error| error.to_string())?;
+                let reply = reply.map_err(|error| error.to_string())?;
+                SlotMap::parse(reply.values.first().unwrap_or(&Value::Nil), &address)
             };
-            // one that hangs must not keep the others from being asked
-            match time::timeout(Duration::from_secs(1), asked).await {
+            // a server that hangs must not delay the others for long
+            match time::timeout(Duration::from_secs(1), query).await {
                 Ok(Ok(map)) => return Ok(map),
                 Ok(Err(error)) => errors.push(format!("{address}: {error}")),
-                Err(_) => errors.push(format!("{address}: no answer")),
+                Err(_) => errors.push(format!("{address}: no reply")),
             }
         }
         for seed in &self.seeds {
-            let asked = async {
-                let mut connection = connect::connect(&self.endpoint, seed).await?;
-                let value: Value = connection.ask(&command()).await?;
-                Map::read(&value, seed)
+            let query = async {
+                let mut connection = connection::connect(&self.endpoint, seed).await?;
+                let value: Value = connection.query(&command()).await?;
+                SlotMap::parse(&value, seed)
             };
-            match time::timeout(self.endpoint.timeout, asked).await {
+            match time::timeout(self.endpoint.timeout, query).await {
                 Ok(Ok(map)) => return Ok(map),
                 Ok(Err(error)) => errors.push(format!("{seed}: {error}")),
-                Err(_) => errors.push(format!("{seed}: no answer")),
+                Err(_) => errors.push(format!("{seed}: no reply")),
             }
         }
         Err(errors.join("; "))
     }
 
-    fn is_well(&self) -> bool {
+    fn is_healthy(&self) -> bool {
         let known = matches!(&*self.map.borrow(), Some(Ok(_)));
-        known && self.links.lock().values().all(|link| link.state().connected)
+        known && self.servers.lock().values().all(|server| server.state().connected)
     }
 }
 
@@ -210,41 +213,41 @@ fn command() -> redis::Cmd {
     command
 }
 
-/// Looks the slots up, again and again, for as long as there is anybody who wants to know.
-async fn follow(cluster: Weak<Cluster>) {
+/// Looks the slots up repeatedly, until the cluster is dropped.
+async fn keep_up_to_date(cluster: Weak<Cluster>) {
     loop {
         let Some(cluster) = cluster.upgrade() else { return };
-        cluster.look().await;
-        let wait = if cluster.is_well() { LOOK } else { HURRY };
-        let begun = time::Instant::now();
-        // long waits would keep the cluster alive after everybody has left
-        while begun.elapsed() < wait {
-            let hurried = time::timeout(HURRY, cluster.look.notified()).await.is_ok();
-            if hurried || Arc::strong_count(&cluster) == 1 || !cluster.is_well() {
+        cluster.look_up().await;
+        let wait = if cluster.is_healthy() { REFRESH_INTERVAL } else { RETRY_INTERVAL };
+        let started = time::Instant::now();
+        // in short steps: this task holds a reference, and must notice when it is the last one
+        while started.elapsed() < wait {
+            let notified = time::timeout(RETRY_INTERVAL, cluster.refresh.notified()).await.is_ok();
+            if notified || Arc::strong_count(&cluster) == 1 || !cluster.is_healthy() {
                 break;
             }
         }
         drop(cluster);
-        // and a storm of redirects is one change
-        time::sleep(HURRY.saturating_sub(begun.elapsed())).await;
+        // many redirects in a short time cause one look-up
+        time::sleep(RETRY_INTERVAL.saturating_sub(started.elapsed())).await;
     }
 }
 
-// === impl Map ===
+// === impl SlotMap ===
 
-impl Map {
-    /// What `CLUSTER SLOTS` answered to `asked`.
-    fn read(value: &Value, asked: &Address) -> Result<Self, String> {
-        let read = |value: &Value| -> Option<Vec<(usize, usize, Address)>> {
+impl SlotMap {
+    /// Parses the reply of the server at `source` to `CLUSTER SLOTS`.
+    fn parse(value: &Value, source: &Address) -> Result<Self, String> {
+        let parse = |value: &Value| -> Option<Vec<(usize, usize, Address)>> {
             let Value::Array(ranges) = value else { return None };
-            ranges.iter().map(|range| read_range(range, asked)).collect()
+            ranges.iter().map(|range| parse_range(range, source)).collect()
         };
         if let Value::ServerError(error) = value {
             return Err(format!("{} {}", error.code(), error.details().unwrap_or_default()));
         }
-        let ranges = read(value).ok_or("it does not tell its slots in a way that is known")?;
+        let ranges = parse(value).ok_or("its reply to CLUSTER SLOTS is malformed")?;
         if ranges.is_empty() {
-            return Err("it is in a cluster that holds no slots".into());
+            return Err("its cluster holds no slots".into());
         }
         let mut map = Self { masters: Vec::new(), slots: vec![u16::MAX; SLOTS.into()].into() };
         for (first, last, address) in ranges {
@@ -254,19 +257,19 @@ impl Map {
         Ok(map)
     }
 
-    /// The master that holds `slot`.
+    /// Returns the master that holds `slot`.
     fn holder(&self, slot: u16) -> Option<&Address> {
         self.masters.get(usize::from(self.slots[usize::from(slot)]))
     }
 
-    /// This map with `slot` at `address`.
+    /// Returns this map with `slot` at `address`.
     fn with(&self, slot: u16, address: Address) -> Self {
         let mut map = Self { masters: self.masters.clone(), slots: self.slots.clone() };
         map.slots[usize::from(slot)] = map.master(address);
         map
     }
 
-    /// The index of the master at `address`, which may be new.
+    /// Returns the index of the master at `address`, and adds it if it is new.
     fn master(&mut self, address: Address) -> u16 {
         let index = self.masters.iter().position(|master| *master == address).unwrap_or_else(|| {
             self.masters.push(address);
@@ -277,16 +280,16 @@ impl Map {
     }
 }
 
-/// The first and the last slot of a range, and who holds it.
-fn read_range(range: &Value, asked: &Address) -> Option<(usize, usize, Address)> {
+/// Parses the first and the last slot of a range, and the server that holds it.
+fn parse_range(range: &Value, source: &Address) -> Option<(usize, usize, Address)> {
     let Value::Array(parts) = range else { return None };
     let [first, last, Value::Array(master), ..] = parts.as_slice() else { return None };
     let (first, last): (usize, usize) = (number(first)?, number(last)?);
     let host: Option<String> = redis::from_redis_value(master.first()?.clone()).ok()?;
     let port = u16::try_from(number(master.get(1)?)?).ok()?;
-    let host = match (host, asked) {
+    let host = match (host, source) {
         (Some(host), _) if !host.is_empty() && host != "?" => host,
-        // it does not know its own name: it is where it was asked
+        // a server that does not know its own host name is at the address that was queried
         (_, Address::Tcp(host, _)) => host.to_string(),
         (_, Address::Unix(_)) => return None,
     };
@@ -310,18 +313,18 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_read() {
-        let asked = Address::tcp("asked", 1);
+    fn slots_are_parsed() {
+        let source = Address::tcp("source", 1);
         let host = |name: &str| Value::BulkString(name.as_bytes().to_vec());
         let slots = Value::Array(vec![
             range(0, 99, host("a"), 7000),
             range(100, 16_000, host(""), 7001),
             range(16_001, 16_001, Value::Nil, 7002),
         ]);
-        let map = Map::read(&slots, &asked).expect("it is in order");
+        let map = SlotMap::parse(&slots, &source).expect("the reply is valid");
         let at = |slot: usize| map.masters.get(usize::from(map.slots[slot])).cloned();
         assert_eq!(at(99), Some(Address::tcp("a", 7000)));
-        assert_eq!(at(100), Some(Address::tcp("asked", 7001)));
+        assert_eq!(at(100), Some(Address::tcp("source", 7001)));
         assert_eq!(at(16_001), Some(Address::tcp("asked", 7002)));
         assert_eq!(at(16_002), None);
         let map = map.with(99, Address::tcp("b", 7003));
@@ -329,15 +332,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cluster_is_told() {
-        let asked = Address::tcp("asked", 1);
+    fn malformed_replies_are_errors() {
+        let source = Address::tcp("source", 1);
         for value in [
             Value::Nil,
             Value::Array(vec![]),
             Value::Array(vec![range(5, 4, Value::Nil, 1)]),
             Value::Array(vec![range(0, 16_384, Value::Nil, 1)]),
         ] {
-            assert!(Map::read(&value, &asked).is_err(), "{value:?}");
+            assert!(SlotMap::parse(&value, &source).is_err(), "{value:?}");
         }
     }
 }

@@ -1,27 +1,30 @@
 //! Redis as the store that instances share: one server, a master that sentinels watch over, or a cluster.
 //!
-//! A command becomes a `wire`: the reference's `INCRBY` and `EXPIRE` for its rules, one script for everything else. A
-//! `pool` sends it to the server that holds its key; the `link` to that server sends all that is waiting in one
-//! pipeline. Times are Redis' own; keys are described in `name`, the state of counters in `take.lua`.
+//! `command` encodes an operation: `INCRBY` and `EXPIRE`, the commands of envoyproxy/ratelimit, for its rules, and one script
+//! for everything else. A `pool` sends it to the `server` that holds its key, whose `worker` sends everything that waits in
+//! one pipeline. Times are on Redis' clock. The module `name` describes the keys, and
+//! [`encoding`](crate::store::encoding) the state of counters.
 
 mod cluster;
-mod connect;
-mod encode;
-mod link;
+mod command;
+mod connection;
 mod metrics;
 mod name;
 mod pool;
 mod random;
 mod resolver;
 mod script;
+mod server;
+mod server_state;
 mod settings;
 mod slot;
 mod tls;
+mod worker;
 
 use std::{fmt, sync::Arc};
 
 pub use self::{
-    link::LinkState,
+    server_state::ServerState,
     settings::{Address, Auth, Backoff, Endpoint, Place, RedisSettings, Tls},
     tls::TlsError,
 };
@@ -29,7 +32,7 @@ pub use self::{
 use redis::Value;
 
 use self::{
-    encode::{CommandPlan, EncodedCommand, Naming, Outcome},
+    command::{EncodedCommand, KeySettings, Outcome, PreparedCommand},
     pool::{NodeRequest, Pool},
     random::RandomGenerator,
 };
@@ -40,50 +43,49 @@ use crate::{
     observe::{Metric, Source},
 };
 
-/// Counts in Redis. Connections are made in the background, and made anew when they break; meanwhile calls fail at once.
+/// A store in Redis. Connections are made in the background and remade when they break; without one, calls fail at once.
 pub struct RedisRemote {
     main: Pool,
-    /// For targets all of whose tiers are of one second.
+    /// The Redis of targets that count by the second only.
     per_second: Option<Pool>,
-    naming: Arc<Naming>,
-    draw: Arc<RandomGenerator>,
-    /// None in production: the time is Redis' own.
+    keys: Arc<KeySettings>,
+    random: Arc<RandomGenerator>,
+    /// None in production, where the time is Redis' own.
     clock: Option<Arc<dyn Clock>>,
 }
 
-/// How the connections to Redis are.
+/// The states of the connections to Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
-    /// One for each server that is known; in a cluster none before its slots are.
-    pub servers: Vec<LinkState>,
-    /// Why the servers of a cluster are not known.
+pub struct ConnectionStates {
+    /// One for each known server; none in a cluster whose slots are not known yet.
+    pub servers: Vec<ServerState>,
+    /// The error because of which the servers of a cluster are not known.
     pub error: Option<String>,
 }
 
-/// A command on its way, with what it takes to turn it to another window.
-struct Sending<'a> {
-    plan: CommandPlan,
+/// The request of one command, which can be prepared again for another window.
+struct CommandRequest<'a> {
+    prepared: PreparedCommand,
     remote: &'a RedisRemote,
 }
 
-/// An instance that says that it lives.
-struct Beat(EncodedCommand);
+/// The request of a heartbeat.
+struct HeartbeatRequest(EncodedCommand);
 
 // === impl RedisRemote ===
 
 impl RedisRemote {
-    /// The Redis of `settings`. It begins to connect at once, in the background: call it where tokio runs.
+    /// Opens the Redis of `settings` and starts to connect in the background. Must be called within a tokio runtime.
     ///
     /// # Errors
     ///
-    /// If the files that TLS needs are not in order. That nobody listens is no error, for somebody may later.
+    /// If a file that TLS needs is missing or invalid. A server that cannot be reached is no error: it may start later.
     pub fn new(settings: RedisSettings) -> Result<Self, TlsError> {
         Self::open(settings, None)
     }
 
-    /// As [`RedisRemote::new`], but counters change as of the time that `clock` shows. Keys expire as of Redis' own all the
-    /// same, so they must be made to live long enough; and what is counted without a script, for the rules of the reference,
-    /// knows no time but that of its command.
+    /// As [`RedisRemote::new`], but counters follow `clock`. Keys still expire on Redis' own clock, so the jitter must be long
+    /// enough. Commands without a script, for rules of envoyproxy/ratelimit, use the time of the command only.
     pub fn with_clock(settings: RedisSettings, clock: Arc<dyn Clock>) -> Result<Self, TlsError> {
         Self::open(settings, Some(clock))
     }
@@ -94,20 +96,20 @@ impl RedisRemote {
         for tls in [&main].into_iter().chain(&per_second).filter_map(|endpoint| endpoint.tls.as_ref()) {
             tls.load()?;
         }
-        let draw = Arc::new(RandomGenerator::new());
+        let random = Arc::new(RandomGenerator::new());
         Ok(Self {
-            main: Pool::open("main", main, backoff, &draw),
-            per_second: per_second.map(|endpoint| Pool::open("per_second", endpoint, backoff, &draw)),
-            naming: Arc::new(Naming { prefix, jitter_seconds }),
-            draw,
+            main: Pool::open("main", main, backoff, &random),
+            per_second: per_second.map(|endpoint| Pool::open("per_second", endpoint, backoff, &random)),
+            keys: Arc::new(KeySettings { prefix, jitter_seconds }),
+            random,
             clock,
         })
     }
 
-    /// How its connections are.
+    /// Returns the states of its connections.
     #[must_use]
-    pub fn state(&self) -> State {
-        let mut state = State { servers: Vec::new(), error: None };
+    pub fn state(&self) -> ConnectionStates {
+        let mut state = ConnectionStates { servers: Vec::new(), error: None };
         for pool in [&self.main].into_iter().chain(&self.per_second) {
             let (servers, error) = pool.states();
             state.servers.extend(servers);
@@ -120,62 +122,62 @@ impl RedisRemote {
         self.clock.as_ref().map(|clock| clock.now())
     }
 
-    /// The Redis that counts `target`: an index into the pools.
+    /// Returns the index of the pool that counts `target`: 1 for the per-second Redis, else 0.
     fn pool_of(&self, target: &Target) -> usize {
         usize::from(self.per_second.is_some() && name::is_per_second(target))
     }
 
-    fn sending(&self, command: Command) -> Sending<'_> {
+    fn request(&self, command: Command) -> CommandRequest<'_> {
         let Command { target, at, op } = command;
-        let plan = CommandPlan::new(target, op, at, self.now(), &self.naming, self.draw.next());
-        Sending { plan, remote: self }
+        let prepared = PreparedCommand::new(target, op, at, self.now(), &self.keys, self.random.next());
+        CommandRequest { prepared, remote: self }
     }
 }
 
-/// The clocks of both, where there are two, are taken to agree: [`Replies::now`] is the later one.
+/// With a per-second Redis, the clocks of both are assumed to agree: [`Replies::now`] is the later one.
 impl Remote for RedisRemote {
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
         if commands.is_empty() {
-            return Err(RemoteError::NotSent("there is nothing to be done".into()));
+            return Err(RemoteError::NotSent("no commands".into()));
         }
-        let mut places = Vec::with_capacity(commands.len());
-        let mut sendings = [Vec::new(), Vec::new()];
+        let mut pools = Vec::with_capacity(commands.len());
+        let mut requests = [Vec::new(), Vec::new()];
         for command in commands {
             let pool = self.pool_of(&command.target);
-            places.push(pool);
-            sendings[pool].push(self.sending(command));
+            pools.push(pool);
+            requests[pool].push(self.request(command));
         }
-        let [main, per_second] = sendings;
+        let [main, per_second] = requests;
         let (main, per_second) =
             tokio::join!(run(Some(&self.main), main), run(self.per_second.as_ref(), per_second));
         let now = self.now().or(main.now.max(per_second.now));
         let mut replies = [main.replies, per_second.replies].map(Vec::into_iter);
         let replies: Vec<Result<Reply, RemoteError>> =
-            places.into_iter().filter_map(|pool| replies[pool].next()).collect();
+            pools.into_iter().filter_map(|pool| replies[pool].next()).collect();
         match (now, replies.iter().all(Result::is_err)) {
-            // nothing was carried out, and no clock was seen: that is a failure of the whole
+            // no command was carried out and no clock was reported, so the whole call has failed
             (None, true) => {
                 let error = replies.into_iter().find_map(Result::err);
-                Err(error.unwrap_or_else(encode::nonsense))
+                Err(error.unwrap_or_else(command::malformed_reply))
             }
             (Some(now), _) => Ok(Replies { now, replies }),
-            (None, _) => Err(encode::nonsense()),
+            (None, _) => Err(command::malformed_reply()),
         }
     }
 
     async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<usize, RemoteError> {
         let now = self.now().map(|now| script::micros(now).to_string()).unwrap_or_default();
-        let lives = ttl.as_nanos().div_ceil(1_000_000).to_string();
-        let arguments = [now, instance.to_owned(), lives].into_iter().map(String::into_bytes).collect();
-        let keys = std::iter::once(name::instances(&self.naming.prefix)).collect();
-        let wire = EncodedCommand::Run { script: &script::HEARTBEAT, keys, arguments };
-        let done = self.main.run(vec![Beat(wire)]).await;
-        done.replies.into_iter().next().unwrap_or_else(|| Err(encode::nonsense()))
+        let ttl = ttl.as_nanos().div_ceil(1_000_000).to_string();
+        let arguments = [now, instance.to_owned(), ttl].into_iter().map(String::into_bytes).collect();
+        let keys = std::iter::once(name::instances(&self.keys.prefix)).collect();
+        let encoded = EncodedCommand::Run { script: &script::HEARTBEAT, keys, arguments };
+        let done = self.main.run(vec![HeartbeatRequest(encoded)]).await;
+        done.replies.into_iter().next().unwrap_or_else(|| Err(command::malformed_reply()))
     }
 
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
-        // any of its keys: they are in one slot
-        let key = || name::keys(&self.naming.prefix, target, at).swap_remove(0);
+        // any of its keys, since all of them are in one slot
+        let key = || name::keys(&self.keys.prefix, target, at).swap_remove(0);
         match (&self.per_second, self.pool_of(target)) {
             (Some(per_second), 1) => per_second.node(key),
             _ => self.main.node(key),
@@ -183,14 +185,14 @@ impl Remote for RedisRemote {
     }
 
     fn members_node(&self) -> StoreNode {
-        self.main.node(|| name::instances(&self.naming.prefix))
+        self.main.node(|| name::instances(&self.keys.prefix))
     }
 }
 
-async fn run(pool: Option<&Pool>, sendings: Vec<Sending<'_>>) -> pool::Done<Reply> {
+async fn run(pool: Option<&Pool>, requests: Vec<CommandRequest<'_>>) -> pool::PoolReplies<Reply> {
     match pool {
-        Some(pool) if !sendings.is_empty() => pool.run(sendings).await,
-        _ => pool::Done { now: None, replies: Vec::new() },
+        Some(pool) if !requests.is_empty() => pool.run(requests).await,
+        _ => pool::PoolReplies { now: None, replies: Vec::new() },
     }
 }
 
@@ -206,49 +208,54 @@ impl fmt::Debug for RedisRemote {
     }
 }
 
-// === impl State ===
+// === impl ConnectionStates ===
 
-impl State {
-    /// Whether there is a connection to every server.
+impl ConnectionStates {
+    /// Returns whether every server is known and connected.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.error.is_none() && !self.servers.is_empty() && self.servers.iter().all(|server| server.connected)
     }
 }
 
-// === errands ===
+// === impl CommandRequest ===
 
-impl NodeRequest for Sending<'_> {
+impl NodeRequest for CommandRequest<'_> {
     type Reply = Reply;
 
-    fn wire(&self) -> &EncodedCommand {
-        &self.plan.wire
+    fn encoded(&self) -> &EncodedCommand {
+        &self.prepared.encoded
     }
 
     fn outcome(&self, value: &Value) -> Outcome<Reply> {
-        self.plan.outcome(value)
+        self.prepared.outcome(value)
     }
 
-    fn turn_to(&mut self, now: Timestamp) {
-        let CommandPlan { target, op, .. } = &self.plan;
-        self.plan = self.remote.sending(Command { target: Arc::clone(target), at: now, op: *op }).plan;
+    fn move_to_window(&mut self, now: Timestamp) {
+        let PreparedCommand { target, op, .. } = &self.prepared;
+        self.prepared =
+            self.remote.request(Command { target: Arc::clone(target), at: now, op: *op }).prepared;
     }
 }
 
-impl NodeRequest for Beat {
+// === impl HeartbeatRequest ===
+
+impl NodeRequest for HeartbeatRequest {
     type Reply = usize;
 
-    fn wire(&self) -> &EncodedCommand {
+    fn encoded(&self) -> &EncodedCommand {
         &self.0
     }
 
     fn outcome(&self, value: &Value) -> Outcome<usize> {
         match value {
-            Value::Int(count) => Outcome::Done(usize::try_from(*count).map_err(|_| encode::nonsense())),
-            Value::ServerError(error) => encode::refusal(error),
-            _ => Outcome::Done(Err(encode::nonsense())),
+            Value::Int(count) => {
+                Outcome::Done(usize::try_from(*count).map_err(|_| command::malformed_reply()))
+            }
+            Value::ServerError(error) => command::error_outcome(error),
+            _ => Outcome::Done(Err(command::malformed_reply())),
         }
     }
 
-    fn turn_to(&mut self, _now: Timestamp) {}
+    fn move_to_window(&mut self, _now: Timestamp) {}
 }

@@ -1,8 +1,8 @@
-//! What counters are called in Redis.
+//! The keys of counters in Redis.
 //!
-//! A rule in the reference's spelling has the reference's key, so that both services can share one Redis:
-//! `{prefix}{path}{window start in seconds}`. The keys of everything else begin with the same text in braces, which makes
-//! it the hash tag: a cluster keeps all tiers of a target in one slot, as one script that works on them needs it.
+//! A rule in the format of envoyproxy/ratelimit has that service's key, so that both can share one Redis:
+//! `{prefix}{path}{window start in seconds}`. All other keys hold the path in braces, which makes it the hash tag: a cluster
+//! then keeps all tiers of a target in one slot, as a script requires.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -16,13 +16,13 @@ use crate::{
 /// The keys of a target's tiers.
 pub(super) type Keys = SmallVec<[String; 2]>;
 
-/// The window of `tier` that `at` lies in: when it begins.
+/// Returns the start of the window of `tier` that contains `at`.
 pub(super) fn window_start(tier: &Tier, at: Timestamp) -> Timestamp {
     Timestamp::from_nanos(at.as_nanos() - at.as_nanos() % tier.period.as_nanos())
 }
 
-/// Whether the reference has such a rule: one fixed window of one of its units.
-pub(super) fn is_references(target: &Target) -> bool {
+/// Returns whether envoyproxy/ratelimit can have such a rule: one fixed window of one of its units.
+pub(super) fn is_compatible(target: &Target) -> bool {
     match target.tiers.as_slice() {
         [tier] => {
             target.over_limit_policy == OverLimitPolicy::Count
@@ -33,19 +33,19 @@ pub(super) fn is_references(target: &Target) -> bool {
     }
 }
 
-/// Whether it is one fixed window: a number that all who count may add to.
+/// Returns whether the target is one fixed window, a plain number in Redis.
 pub(super) fn is_one_window(target: &Target) -> bool {
     matches!(target.tiers.as_slice(), [tier] if tier.algorithm == Algorithm::FixedWindow)
 }
 
-/// Whether the reference would count it in its Redis for limits by the second.
+/// Returns whether the target belongs to the per-second Redis: every tier has a period of one second.
 pub(super) fn is_per_second(target: &Target) -> bool {
     target.tiers.iter().all(|tier| tier.unit() == Some(Unit::Second))
 }
 
-/// One key for each tier of `target`, as of `at`.
+/// Returns one key for each tier of `target`, in the windows of `at`.
 pub(super) fn keys(prefix: &str, target: &Target, at: Timestamp) -> Keys {
-    if is_references(target) {
+    if is_compatible(target) {
         let start = window_start(&target.tiers[0], at).as_nanos() / 1_000_000_000;
         return std::iter::once([prefix, &target.path, itoa::Buffer::new().format(start)].concat()).collect();
     }
@@ -53,12 +53,12 @@ pub(super) fn keys(prefix: &str, target: &Target, at: Timestamp) -> Keys {
     target.tiers.iter().map(|tier| key(prefix, &path, tier, at)).collect()
 }
 
-/// The set of instances.
+/// Returns the key of the set of instances.
 pub(super) fn instances(prefix: &str) -> String {
     format!("{prefix}weir:instances")
 }
 
-/// A tag that begins with a brace would be an empty one, which is none.
+/// Escapes a leading `}`: an empty hash tag is no hash tag.
 fn tag(path: &str) -> Cow<'_, str> {
     match path.strip_prefix('}') {
         Some(rest) => format!("%7D{rest}").into(),
@@ -66,8 +66,8 @@ fn tag(path: &str) -> Cow<'_, str> {
     }
 }
 
-/// The key of one tier, in as few steps as there may be: many thousands are made in a second. What stands behind the path
-/// tells tiers apart: those that count in another way, or over another period, start afresh.
+/// Returns the key of one tier, with one allocation: many thousands are built every second. The algorithm and the period are
+/// part of the key, so a tier that changes either starts with a new counter.
 fn key(prefix: &str, path: &str, tier: &Tier, at: Timestamp) -> String {
     let mut key = String::with_capacity(prefix.len() + path.len() + 40);
     key.extend([prefix, "{", path, "}"]);
@@ -77,7 +77,7 @@ fn key(prefix: &str, path: &str, tier: &Tier, at: Timestamp) -> String {
         Algorithm::TokenBucket(_) => 'b',
     };
     key.push(algorithm);
-    // writing to a text does not fail
+    // writing to a string does not fail
     let _ = write!(key, "{}", tier.period);
     if tier.algorithm == Algorithm::FixedWindow {
         let (start, unit) = match window_start(tier, at).as_nanos() {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_of_the_reference_has_its_key() {
+    fn a_rule_of_envoyproxy_ratelimit_has_its_key() {
         let target =
             target("shop_tenant_acme_", vec![tier(60, Algorithm::FixedWindow)], OverLimitPolicy::Count);
         let at = Timestamp::from_millis(1_234_567_890);
@@ -134,19 +134,19 @@ mod tests {
     }
 
     #[test]
-    fn a_period_that_the_reference_has_not_is_weirs_own() {
+    fn a_period_without_a_unit_has_a_key_of_weirs_own() {
         let target = target("d_k_v_", vec![tier(120, Algorithm::FixedWindow)], OverLimitPolicy::Count);
         assert_eq!(keys("", &target, Timestamp::from_secs(130)).as_slice(), ["{d_k_v_}f2m_120"]);
     }
 
     #[test]
-    fn no_name_leaves_its_slot() {
+    fn a_leading_brace_does_not_end_the_hash_tag() {
         let target = target("}a_", vec![tier(10, Algorithm::SlidingWindow)], OverLimitPolicy::Ignore);
         assert_eq!(keys("", &target, Timestamp::default()).as_slice(), ["{%7Da_}s10s"]);
     }
 
     #[test]
-    fn only_seconds_are_per_second() {
+    fn only_tiers_of_one_second_are_per_second() {
         let of = |seconds: &[u64]| {
             let tiers = seconds.iter().map(|seconds| tier(*seconds, Algorithm::SlidingWindow)).collect();
             is_per_second(&target("d_", tiers, OverLimitPolicy::Ignore))

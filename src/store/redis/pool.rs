@@ -1,5 +1,5 @@
-//! One Redis, however many servers it is made of: sends every command to the server that holds its key, and sends again,
-//! elsewhere or in another way, what was certainly not carried out.
+//! One Redis, of one server or of many: sends every command to the server that holds its key, and retries commands that were
+//! certainly not carried out.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher as _},
@@ -12,12 +12,14 @@ use tokio::time;
 
 use super::{
     cluster::Cluster,
-    encode::{EncodedCommand, Outcome, Retry, nonsense},
-    link::{self, Answer, Link, LinkState},
+    command::{EncodedCommand, Outcome, Retry, malformed_reply},
     metrics::RedisMetrics,
     random::RandomGenerator,
     resolver::Resolver,
+    server::{PendingReply, ServerConnection},
+    server_state::ServerState,
     settings::{Address, Backoff, Endpoint, Place},
+    worker,
 };
 use crate::{
     limit::Timestamp,
@@ -25,16 +27,17 @@ use crate::{
     store::remote::{RemoteError, StoreNode},
 };
 
-/// How often a command may be sent: redirects lead on, and a failover takes its time, but nothing goes on for ever.
+/// The most times that a command is sent. Redirects may follow each other and a failover takes a while, but retries are
+/// bounded.
 const ROUNDS: usize = 6;
 
-/// How long to wait for keys that are on their way, or for a replica to be replaced.
+/// The wait before a retry while keys are being moved, or while a replica is in the place of a master.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// One Redis.
 pub(super) struct Pool {
     name: &'static str,
-    /// What there is of it where it is no cluster.
+    /// The only node of a Redis that is no cluster.
     node: StoreNode,
     endpoint: Arc<Endpoint>,
     servers: Servers,
@@ -42,69 +45,70 @@ pub(super) struct Pool {
 }
 
 enum Servers {
-    One(Link),
+    One(ServerConnection),
     Cluster(Arc<Cluster>),
 }
 
-/// Something that can be sent, and sent again.
+/// A request to the node that holds its key, which may be sent more than once.
 pub(super) trait NodeRequest {
-    /// What its answer is.
+    /// The type of a reply.
     type Reply;
 
-    /// What goes over the wire.
-    fn wire(&self) -> &EncodedCommand;
+    /// Returns the commands.
+    fn encoded(&self) -> &EncodedCommand;
 
-    /// What came back, to the first of its commands if there are several.
+    /// Interprets the reply to the first of the commands.
     fn outcome(&self, value: &Value) -> Outcome<Self::Reply>;
 
-    /// Makes it about the window that is open at `now`.
-    fn turn_to(&mut self, now: Timestamp);
+    /// Changes the request to the window that is open at `now`.
+    fn move_to_window(&mut self, now: Timestamp);
 }
 
-/// What came of some errands.
-pub(super) struct Done<T> {
-    /// The clock of the server that was the last to answer.
+/// The replies to some requests.
+pub(super) struct PoolReplies<T> {
+    /// The clock of the last server that replied.
     pub(super) now: Option<Timestamp>,
-    /// One for each.
+    /// One for each request.
     pub(super) replies: Vec<Result<T, RemoteError>>,
 }
 
-/// How an errand that is not done yet is to be sent.
+/// How a request is sent next.
 #[derive(Clone, Default)]
-struct Way {
+struct Route {
     /// With the text of its script.
-    load: bool,
-    /// To this server, which must be asked for it.
-    ask: Option<Address>,
+    load_script: bool,
+    /// To this server, after `ASKING`.
+    asking: Option<Address>,
 }
 
-/// What goes to one server in one round.
-struct Trip {
-    link: Link,
+/// The requests that go to one server in one round.
+struct NodeBatch {
+    server: ServerConnection,
     commands: Vec<Cmd>,
-    sent: Vec<Sent>,
-    /// The text of the script is among the commands: it need not be there twice.
-    loads: bool,
+    entries: Vec<BatchEntry>,
+    /// The text of a script is among the commands: once is enough.
+    loads_script: bool,
 }
 
-/// One errand on a trip.
-struct Sent {
-    errand: usize,
-    /// How many commands it has there.
+/// One request of a batch.
+struct BatchEntry {
+    /// The index of the request.
+    request: usize,
+    /// The number of its commands.
     commands: usize,
-    /// Where the answer is that tells: behind one to what asks for it, if that had to be.
-    own: usize,
+    /// The index of the decisive reply among the replies to these commands: 1 after `ASKING`, else 0.
+    reply: usize,
 }
 
 // === impl Pool ===
 
 impl Pool {
-    /// The Redis of `endpoint`. Connections are made in the background.
+    /// Opens the Redis of `endpoint`. Connections are made in the background.
     pub(super) fn open(
         name: &'static str,
         endpoint: Endpoint,
         backoff: Backoff,
-        draw: &Arc<RandomGenerator>,
+        random: &Arc<RandomGenerator>,
     ) -> Self {
         let endpoint = Arc::new(endpoint);
         let metrics = Arc::new(RedisMetrics::default());
@@ -114,64 +118,69 @@ impl Pool {
                 seeds.clone(),
                 backoff,
                 Arc::clone(&metrics),
-                Arc::clone(draw),
+                Arc::clone(random),
             )),
-            (_, Some(resolver)) => Servers::One(Link::open(
+            (_, Some(resolver)) => Servers::One(ServerConnection::open(
                 Arc::clone(&endpoint),
                 resolver,
                 backoff,
                 Arc::clone(&metrics),
-                Arc::clone(draw),
+                Arc::clone(random),
             )),
-            (_, None) => unreachable!("only a cluster has no one server"),
+            (_, None) => unreachable!("every Redis that is no cluster has a resolver"),
         };
         Self { name, node: node(name, ()), endpoint, servers, metrics }
     }
 
-    /// Runs `errands`, those of one key in their order.
-    pub(super) async fn run<E: NodeRequest>(&self, mut errands: Vec<E>) -> Done<E::Reply> {
+    /// Runs `requests`, those for one key in their order.
+    pub(super) async fn run<R: NodeRequest>(&self, mut requests: Vec<R>) -> PoolReplies<R::Reply> {
         self.metrics.calls.add(1);
-        self.metrics.commands.add(errands.len() as u64);
+        self.metrics.commands.add(requests.len() as u64);
         let deadline = Instant::now() + self.endpoint.timeout;
-        let late = || RemoteError::TimedOut(link::period(self.endpoint.timeout));
+        let late = || RemoteError::TimedOut(worker::period(self.endpoint.timeout));
         if let Servers::Cluster(cluster) = &self.servers {
-            // without an end to it there is no route, and that is an answer too
+            // past the deadline no route is known, and routing reports that
             let _ = time::timeout_at(deadline.into(), cluster.ready()).await;
         }
-        let mut ways = vec![Way::default(); errands.len()];
-        let mut replies: Vec<Option<Result<E::Reply, RemoteError>>> = Vec::new();
-        replies.resize_with(errands.len(), || None);
+        let mut routes = vec![Route::default(); requests.len()];
+        let mut replies: Vec<Option<Result<R::Reply, RemoteError>>> = Vec::new();
+        replies.resize_with(requests.len(), || None);
         let mut now = None;
         for round in 1..=ROUNDS {
             let mut pause = false;
-            for (trip, answer) in self.send(&errands, &ways, &mut replies) {
-                let answered = match time::timeout_at(deadline.into(), answer).await {
-                    Ok(Ok(Ok(answered))) => answered,
+            for (batch, pending) in self.send(&requests, &routes, &mut replies) {
+                let received = match time::timeout_at(deadline.into(), pending).await {
+                    Ok(Ok(Ok(received))) => received,
                     failed => {
                         let error = match failed {
                             Ok(Ok(Err(error))) => error,
                             Ok(_) => RemoteError::Unreachable("the connection broke".into()),
                             Err(_) => late(),
                         };
-                        trip.sent.iter().for_each(|sent| replies[sent.errand] = Some(Err(error.clone())));
+                        batch
+                            .entries
+                            .iter()
+                            .for_each(|entry| replies[entry.request] = Some(Err(error.clone())));
                         continue;
                     }
                 };
-                now = now.max(answered.now);
-                let mut values = answered.values.as_slice();
-                for sent in &trip.sent {
-                    let (own, rest) = values.split_at(sent.commands.min(values.len()));
+                now = now.max(received.now);
+                let mut values = received.values.as_slice();
+                for entry in &batch.entries {
+                    let (own, rest) = values.split_at(entry.commands.min(values.len()));
                     values = rest;
-                    let errand = &mut errands[sent.errand];
-                    let told = own.get(sent.own);
-                    match told.map_or_else(|| Outcome::Done(Err(nonsense())), |told| errand.outcome(told)) {
-                        Outcome::Done(reply) => replies[sent.errand] = Some(reply),
-                        Outcome::Retry(again) => {
-                            pause |= matches!(again, Retry::ReadOnly(_) | Retry::Later(_));
-                            match self.again(again, errand, &trip.link) {
-                                Ok(way) if round < ROUNDS => ways[sent.errand] = way,
-                                Ok(_) => replies[sent.errand] = Some(Err(restless())),
-                                Err(error) => replies[sent.errand] = Some(Err(error)),
+                    let request = &mut requests[entry.request];
+                    let value = own.get(entry.reply);
+                    match value
+                        .map_or_else(|| Outcome::Done(Err(malformed_reply())), |value| request.outcome(value))
+                    {
+                        Outcome::Done(reply) => replies[entry.request] = Some(reply),
+                        Outcome::Retry(retry) => {
+                            pause |= matches!(retry, Retry::ReadOnly(_) | Retry::Later(_));
+                            match self.route_for_retry(retry, request, &batch.server) {
+                                Ok(route) if round < ROUNDS => routes[entry.request] = route,
+                                Ok(_) => replies[entry.request] = Some(Err(too_many_attempts())),
+                                Err(error) => replies[entry.request] = Some(Err(error)),
                             }
                         }
                     }
@@ -181,69 +190,77 @@ impl Pool {
             if left == 0 {
                 break;
             }
-            self.metrics.repeated.add(left as u64);
+            self.metrics.retries.add(left as u64);
             if pause {
                 time::sleep(PAUSE).await;
             }
         }
         let replies: Vec<_> =
-            replies.into_iter().map(|reply| reply.unwrap_or_else(|| Err(restless()))).collect();
+            replies.into_iter().map(|reply| reply.unwrap_or_else(|| Err(too_many_attempts()))).collect();
         replies.iter().filter_map(|reply| reply.as_ref().err()).for_each(|error| self.metrics.error(error));
-        Done { now, replies }
+        PoolReplies { now, replies }
     }
 
-    /// Sends all errands that have no reply yet, those for one server together.
-    fn send<E: NodeRequest>(
+    /// Sends every request that has no reply yet, those for one server together.
+    fn send<R: NodeRequest>(
         &self,
-        errands: &[E],
-        ways: &[Way],
-        replies: &mut [Option<Result<E::Reply, RemoteError>>],
-    ) -> Vec<(Trip, Answer)> {
-        let mut trips: Vec<Trip> = Vec::new();
+        requests: &[R],
+        routes: &[Route],
+        replies: &mut [Option<Result<R::Reply, RemoteError>>],
+    ) -> Vec<(NodeBatch, PendingReply)> {
+        let mut batches: Vec<NodeBatch> = Vec::new();
         for (i, reply) in replies.iter_mut().enumerate().filter(|(_, reply)| reply.is_none()) {
-            let (wire, way) = (errands[i].wire(), &ways[i]);
-            let link = match self.route(wire.key(), way) {
-                Ok(link) => link,
+            let (encoded, route) = (requests[i].encoded(), &routes[i]);
+            let server = match self.server(encoded.key(), route) {
+                Ok(server) => server,
                 Err(error) => {
                     *reply = Some(Err(error));
                     continue;
                 }
             };
-            let at = trips.iter().position(|trip| trip.link.is(&link)).unwrap_or_else(|| {
-                trips.push(Trip { link, commands: Vec::new(), sent: Vec::new(), loads: false });
-                trips.len() - 1
+            let at = batches.iter().position(|batch| batch.server.is(&server)).unwrap_or_else(|| {
+                batches.push(NodeBatch {
+                    server,
+                    commands: Vec::new(),
+                    entries: Vec::new(),
+                    loads_script: false,
+                });
+                batches.len() - 1
             });
-            let trip = &mut trips[at];
-            let before = trip.commands.len();
-            wire.write(way.load && !trip.loads, way.ask.is_some(), &mut trip.commands);
-            trip.loads |= way.load;
-            trip.sent.push(Sent {
-                errand: i,
-                commands: trip.commands.len() - before,
-                own: usize::from(way.ask.is_some()),
+            let batch = &mut batches[at];
+            let before = batch.commands.len();
+            let load = route.load_script && !batch.loads_script;
+            encoded.write(load, route.asking.is_some(), &mut batch.commands);
+            batch.loads_script |= route.load_script;
+            batch.entries.push(BatchEntry {
+                request: i,
+                commands: batch.commands.len() - before,
+                reply: usize::from(route.asking.is_some()),
             });
         }
-        let mut sent = Vec::with_capacity(trips.len());
-        for mut trip in trips {
-            match trip.link.send(std::mem::take(&mut trip.commands)) {
-                Ok(answer) => sent.push((trip, answer)),
+        let mut sent = Vec::with_capacity(batches.len());
+        for mut batch in batches {
+            match batch.server.send(std::mem::take(&mut batch.commands)) {
+                Ok(pending) => sent.push((batch, pending)),
                 Err(error) => {
-                    trip.sent.iter().for_each(|sent| replies[sent.errand] = Some(Err(error.clone())));
+                    batch.entries.iter().for_each(|entry| replies[entry.request] = Some(Err(error.clone())));
                 }
             }
         }
         sent
     }
 
-    fn route(&self, key: &str, way: &Way) -> Result<Link, RemoteError> {
-        match (&self.servers, &way.ask) {
-            (Servers::One(link), _) => Ok(link.clone()),
-            (Servers::Cluster(cluster), Some(address)) => Ok(cluster.link(address)),
-            (Servers::Cluster(cluster), None) => cluster.route(key),
+    /// Returns the server to send a request for `key` to.
+    fn server(&self, key: &str, route: &Route) -> Result<ServerConnection, RemoteError> {
+        match (&self.servers, &route.asking) {
+            (Servers::One(server), _) => Ok(server.clone()),
+            (Servers::Cluster(cluster), Some(address)) => Ok(cluster.server(address)),
+            (Servers::Cluster(cluster), None) => cluster.server_of_key(key),
         }
     }
 
-    /// What holds the key that `key` makes. A Redis that is no cluster is one node, whichever server is its master.
+    /// Returns the node that holds the key that `key` makes. A Redis that is no cluster is one node, whichever server is its
+    /// master.
     pub(super) fn node(&self, key: impl FnOnce() -> String) -> StoreNode {
         match &self.servers {
             Servers::One(_) => self.node,
@@ -251,57 +268,64 @@ impl Pool {
         }
     }
 
-    /// How to send `errand` once more, which came back from the server at the other end of `link`.
-    fn again<E: NodeRequest>(&self, again: Retry, errand: &mut E, link: &Link) -> Result<Way, RemoteError> {
-        let mut way = Way::default();
-        match (again, &self.servers) {
-            (Retry::Load, _) => way.load = true,
-            (Retry::Window(now), _) => errand.turn_to(now),
-            (Retry::Moved(address), Servers::Cluster(cluster)) => cluster.moved(errand.wire().key(), address),
-            (Retry::LimitCheck(address), Servers::Cluster(_)) => way.ask = Some(address),
+    /// Decides how to send `request` again after `server` has not carried it out.
+    fn route_for_retry<R: NodeRequest>(
+        &self,
+        retry: Retry,
+        request: &mut R,
+        server: &ServerConnection,
+    ) -> Result<Route, RemoteError> {
+        let mut route = Route::default();
+        match (retry, &self.servers) {
+            (Retry::LoadScript, _) => route.load_script = true,
+            (Retry::OtherWindow(now), _) => request.move_to_window(now),
+            (Retry::Moved(address), Servers::Cluster(cluster)) => {
+                cluster.moved(request.encoded().key(), address);
+            }
+            (Retry::Ask(address), Servers::Cluster(_)) => route.asking = Some(address),
             (Retry::Later(_), Servers::Cluster(_)) => {}
             (Retry::ReadOnly(_), Servers::Cluster(cluster)) => {
-                link.renew();
-                cluster.moved(errand.wire().key(), None);
+                server.renew();
+                cluster.moved(request.encoded().key(), None);
             }
-            (Retry::ReadOnly(said), Servers::One(_)) => {
-                // sentinels may know another master by now; one address may lead to another server some day
-                link.renew();
+            (Retry::ReadOnly(error), Servers::One(_)) => {
+                // sentinels may report a new master, and a host name may lead to a new server
+                server.renew();
                 if !matches!(self.endpoint.place, Place::Sentinel { .. }) {
-                    return Err(RemoteError::Rejected(said));
+                    return Err(RemoteError::Rejected(error));
                 }
             }
-            (Retry::Moved(_) | Retry::LimitCheck(_), Servers::One(_)) => {
+            (Retry::Moved(_) | Retry::Ask(_), Servers::One(_)) => {
                 const CLUSTER: &str = "it is part of a cluster; set REDIS_TYPE to CLUSTER";
                 return Err(RemoteError::Rejected(CLUSTER.into()));
             }
-            (Retry::Later(said), Servers::One(_)) => return Err(RemoteError::Rejected(said)),
+            (Retry::Later(error), Servers::One(_)) => return Err(RemoteError::Rejected(error)),
         }
-        Ok(way)
+        Ok(route)
     }
 
-    /// How the ways to its servers are, and what went wrong when they were looked for.
-    pub(super) fn states(&self) -> (Vec<LinkState>, Option<String>) {
+    /// Returns the states of its connections, and the last error of looking up the servers of a cluster.
+    pub(super) fn states(&self) -> (Vec<ServerState>, Option<String>) {
         match &self.servers {
-            Servers::One(link) => (vec![link.state()], None),
+            Servers::One(server) => (vec![server.state()], None),
             Servers::Cluster(cluster) => (cluster.states(), cluster.error()),
         }
     }
 
-    /// What is counted about it.
+    /// Returns its metrics.
     pub(super) fn metrics(&self) -> Vec<Metric> {
         self.metrics.metrics(self.name, &self.states().0)
     }
 }
 
-/// The part of the Redis called `name` that is told from its others by `part`.
+/// Returns the node that is `part` of the Redis called `name`.
 fn node(name: &str, part: impl Hash) -> StoreNode {
     let mut hasher = DefaultHasher::new();
     (name, part).hash(&mut hasher);
     StoreNode(hasher.finish())
 }
 
-/// What is sent from one server to the next, and never carried out.
-fn restless() -> RemoteError {
-    RemoteError::Rejected(format!("it was sent {ROUNDS} times, and not carried out"))
+/// Returns the error for a command that was redirected in every round.
+fn too_many_attempts() -> RemoteError {
+    RemoteError::Rejected(format!("not carried out after {ROUNDS} attempts"))
 }

@@ -1,21 +1,21 @@
-//! Random numbers for what only has to be spread, such as expiries: quick, and nobody's secret.
+//! Fast random numbers that are not secret: they spread expiries and reconnects.
 
 use std::{
     hash::{BuildHasher as _, RandomState},
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// A source of random numbers: SplitMix64 (Steele, Lea and Flood, 2014).
+/// A random number generator: `SplitMix64` (Steele, Lea and Flood, 2014).
 #[derive(Debug)]
 pub(super) struct RandomGenerator(AtomicU64);
 
 impl RandomGenerator {
-    /// A source like no other.
+    /// Returns a generator with a seed of its own.
     pub(super) fn new() -> Self {
         Self(AtomicU64::new(RandomState::new().hash_one(0)))
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub(super) fn next(&self) -> u64 {
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
         let mut x = self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);

@@ -1,4 +1,4 @@
-//! Where a server is to be found: where the settings say, or where sentinels do.
+//! Finding the address of a server: a fixed one, or the master that sentinels report.
 
 use std::{future, time::Duration};
 
@@ -6,21 +6,22 @@ use redis::Value;
 use tokio::time;
 
 use super::{
-    connect::{self, Connection},
+    connection::{self, Connection},
     settings::{Address, Auth, Endpoint, Place},
 };
 
-/// How often sentinels are asked while all seems well: a master that hangs does not say that another has taken over.
-const LOOK: Duration = Duration::from_secs(1);
+/// The interval at which sentinels are queried while the connection works: a master that hangs does not report that another
+/// server has taken over.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Finds a server.
+/// Finds the address of a server.
 #[derive(Clone, Debug)]
 pub(super) enum Resolver {
-    /// It is there.
-    At(Address),
-    /// Sentinels know.
+    /// A fixed address.
+    Fixed(Address),
+    /// The master that sentinels report.
     Sentinels {
-        /// What they call it.
+        /// The name that they have for it.
         master: String,
         /// At least one.
         sentinels: Vec<Address>,
@@ -29,40 +30,40 @@ pub(super) enum Resolver {
 }
 
 impl Resolver {
-    /// The one for `place`, unless that is a cluster, whose servers are known by their slots.
+    /// Returns the resolver for `place`; none for a cluster, whose servers are found by slot.
     pub(super) fn of(place: &Place) -> Option<Self> {
         match place.clone() {
-            Place::Single(address) => Some(Self::At(address)),
+            Place::Single(address) => Some(Self::Fixed(address)),
             Place::Sentinel { master, sentinels, auth } => Some(Self::Sentinels { master, sentinels, auth }),
             Place::Cluster(_) => None,
         }
     }
 
-    /// What people call the server.
+    /// Returns the server's name for people.
     pub(super) fn name(&self) -> String {
         match self {
-            Self::At(address) => address.to_string(),
+            Self::Fixed(address) => address.to_string(),
             Self::Sentinels { master, .. } => master.clone(),
         }
     }
 
-    /// What people call the server, now that it was found at `address`.
+    /// Returns the server's name for people, after it was found at `address`.
     pub(super) fn name_at(&self, address: &Address) -> String {
         match self {
-            Self::At(address) => address.to_string(),
+            Self::Fixed(address) => address.to_string(),
             Self::Sentinels { master, .. } => format!("{master} at {address}"),
         }
     }
 
-    /// Where it is.
+    /// Finds the server's address.
     pub(super) async fn find(&self, endpoint: &Endpoint) -> Result<Address, String> {
         let (master, sentinels, auth) = match self {
-            Self::At(address) => return Ok(address.clone()),
+            Self::Fixed(address) => return Ok(address.clone()),
             Self::Sentinels { master, sentinels, auth } => (master, sentinels, auth.as_ref()),
         };
         let mut errors = Vec::new();
         for sentinel in sentinels {
-            match ask(endpoint, sentinel, auth, master).await {
+            match query_sentinel(endpoint, sentinel, auth, master).await {
                 Ok(address) => return Ok(address),
                 Err(error) => errors.push(format!("{sentinel}: {error}")),
             }
@@ -70,27 +71,29 @@ impl Resolver {
         Err(format!("no sentinel knows {master}: {}", errors.join("; ")))
     }
 
-    /// Whether what was found at `address` is what it is said to be: for a while after a failover, sentinels may name a
-    /// server that has become a replica.
+    /// Checks that the server at `address` is a master if sentinels reported it: for a while after a failover they may report
+    /// a server that has become a replica.
     pub(super) async fn check(&self, address: &Address, connection: &mut Connection) -> Result<(), String> {
         if let Self::Sentinels { master, .. } = self {
-            let role: Vec<Value> = connection.ask(&redis::cmd("ROLE")).await?;
+            let role: Vec<Value> = connection.query(&redis::cmd("ROLE")).await?;
             let role: Option<String> =
                 role.into_iter().next().and_then(|role| redis::from_redis_value(role).ok());
             if role.as_deref() != Some("master") {
-                return Err(format!("{address} is not the master of {master} that sentinels say it is"));
+                return Err(format!(
+                    "sentinels report {address} as the master of {master}, but it is not a master"
+                ));
             }
         }
         Ok(())
     }
 
-    /// Waits until it is elsewhere than at `address`, and tells where.
+    /// Waits until the server is no longer at `address`, and returns its new address.
     pub(super) async fn moved(&self, endpoint: &Endpoint, address: &Address) -> Address {
-        if let Self::At(_) = self {
+        if let Self::Fixed(_) = self {
             return future::pending().await;
         }
         loop {
-            time::sleep(LOOK).await;
+            time::sleep(POLL_INTERVAL).await;
             if let Ok(found) = self.find(endpoint).await
                 && found != *address
             {
@@ -100,19 +103,19 @@ impl Resolver {
     }
 }
 
-/// Where the sentinel at `sentinel` says that `master` is.
-async fn ask(
+/// Returns the address of `master` that the sentinel at `sentinel` reports.
+async fn query_sentinel(
     endpoint: &Endpoint,
     sentinel: &Address,
     auth: Option<&Auth>,
     master: &str,
 ) -> Result<Address, String> {
-    let mut connection = connect::connect_sentinel(endpoint, sentinel, auth).await?;
+    let mut connection = connection::connect_sentinel(endpoint, sentinel, auth).await?;
     let mut command = redis::cmd("SENTINEL");
     command.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
-    let asked = time::timeout(endpoint.timeout, connection.ask::<Option<(String, u16)>>(&command)).await;
-    match asked.map_err(|_| format!("no answer within {:?}", endpoint.timeout))?? {
+    let reply = time::timeout(endpoint.timeout, connection.query::<Option<(String, u16)>>(&command)).await;
+    match reply.map_err(|_| format!("no reply within {:?}", endpoint.timeout))?? {
         Some((host, port)) => Ok(Address::tcp(&host, port)),
-        None => Err(format!("it watches no master of the name {master}")),
+        None => Err(format!("it watches no master with the name {master}")),
     }
 }

@@ -1,101 +1,101 @@
-//! What Redis there is, and how it is spoken to: resolved, and safe to print.
+//! The settings of Redis: resolved, and safe to print.
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
-/// A Redis that counts are shared through.
+/// The Redis that instances share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSettings {
-    /// Where counts are kept.
+    /// The Redis of all counters that are not in `per_second`.
     pub main: Endpoint,
-    /// `REDIS_PERSECOND`: where those of limits by the second are kept, if elsewhere.
+    /// `REDIS_PERSECOND`: the Redis of limits with a period of one second, if it is another one.
     pub per_second: Option<Endpoint>,
-    /// `CACHE_KEY_PREFIX`: what every key begins with.
+    /// `CACHE_KEY_PREFIX`: the prefix of every key.
     pub prefix: Box<str>,
-    /// `EXPIRATION_JITTER_MAX_SECONDS`: a key outlives its use by up to so many seconds, this number excluded, so that
-    /// not all keys of a window expire at once.
+    /// `EXPIRATION_JITTER_MAX_SECONDS`: the longest time that a key may outlive its use, in seconds; this number itself is
+    /// excluded. It spreads the expiry of the keys of one window.
     pub jitter_seconds: u64,
-    /// How long to wait before trying again to connect.
+    /// The wait before connecting again.
     pub backoff: Backoff,
-    /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`: without a connection the service is not healthy.
+    /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`: the service is unhealthy while it has no connection.
     pub health_needs_connection: bool,
 }
 
-/// One Redis, however many servers it is made of.
+/// One Redis, of one server or of many.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where it is.
+    /// Its servers.
     pub place: Place,
-    /// `REDIS_AUTH`, or of the URL.
+    /// `REDIS_AUTH`, or from the URL.
     pub auth: Option<Auth>,
-    /// `REDIS_TLS`, or of the URL.
+    /// `REDIS_TLS`, or from the URL.
     pub tls: Option<Tls>,
-    /// The number of the database, of the URL; always 0 in a cluster.
+    /// The database number from the URL; always 0 in a cluster.
     pub database: i64,
-    /// `REDIS_TIMEOUT`: within this every command is answered, and every connection made, or given up.
+    /// `REDIS_TIMEOUT`: the longest time for one command, and for making one connection.
     pub timeout: Duration,
 }
 
-/// Where a Redis is: `REDIS_TYPE` and `REDIS_URL`.
+/// The servers of a Redis: `REDIS_TYPE` and `REDIS_URL`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// One server.
     Single(Address),
-    /// Wherever the sentinels say that the master is.
+    /// The master that sentinels report.
     Sentinel {
-        /// What they call it.
+        /// The name that they have for the master.
         master: String,
         /// At least one.
         sentinels: Vec<Address>,
         /// `REDIS_SENTINEL_AUTH`.
         auth: Option<Auth>,
     },
-    /// A cluster, known by some of its nodes: at least one.
+    /// A cluster, by the addresses of some of its nodes: at least one.
     Cluster(Vec<Address>),
 }
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// On a port.
+    /// A host and a port.
     Tcp(Arc<str>, u16),
-    /// On a unix socket.
+    /// The path of a unix socket.
     Unix(PathBuf),
 }
 
-/// Who weir says that it is.
+/// The credentials of weir.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Auth {
-    /// None is Redis' default user.
+    /// None means Redis' default user.
     pub user: Option<String>,
     /// Never printed.
     pub password: String,
 }
 
-/// How a connection is encrypted. The files are read for every connection anew, so that they can be renewed.
+/// The encryption of a connection. The files are read again for every connection, so renewed ones take effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// `REDIS_TLS_CACERT`: who may have signed the server's certificate, beside those that the system trusts.
+    /// `REDIS_TLS_CACERT`: certificate authorities to trust beside those that the system trusts.
     pub ca: Option<PathBuf>,
-    /// `REDIS_TLS_CLIENT_CERT` and `REDIS_TLS_CLIENT_KEY`.
+    /// `REDIS_TLS_CLIENT_CERT` and `REDIS_TLS_CLIENT_KEY`: the client's certificate chain and its private key.
     pub client: Option<(PathBuf, PathBuf)>,
-    /// `REDIS_TLS_SKIP_HOSTNAME_VERIFICATION`: the certificate may be for another name.
+    /// `REDIS_TLS_SKIP_HOSTNAME_VERIFICATION`: accepts a certificate for another name.
     pub any_name: bool,
 }
 
-/// How long to wait before trying again: twice as long each time, and up to a quarter less, so that not all instances try
-/// at once.
+/// The wait before connecting again. It doubles with each failure and is shortened at random by up to a quarter, so that
+/// instances do not connect all at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// `REDIS_STARTUP_INITIAL_INTERVAL`: after the first failure.
+    /// `REDIS_STARTUP_INITIAL_INTERVAL`: the wait after the first failure.
     pub initial: Duration,
-    /// `REDIS_STARTUP_MAX_INTERVAL`: at most.
+    /// `REDIS_STARTUP_MAX_INTERVAL`: the longest wait.
     pub max: Duration,
 }
 
 // === impl RedisSettings ===
 
 impl RedisSettings {
-    /// One server at `address`, and everything else as it is without a word.
+    /// Returns the settings for one server at `address`, with defaults for everything else.
     #[must_use]
     pub fn single(address: Address) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl RedisSettings {
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// The Redis at `place`, without authentication and TLS.
+    /// Returns the Redis at `place`, without authentication and TLS.
     #[must_use]
     pub fn new(place: Place) -> Self {
         Self { place, auth: None, tls: None, database: 0, timeout: Duration::from_secs(10) }
@@ -122,7 +122,7 @@ impl Endpoint {
 // === impl Address ===
 
 impl Address {
-    /// The port of a host.
+    /// Returns the address of a host and a port.
     #[must_use]
     pub fn tcp(host: &str, port: u16) -> Self {
         Self::Tcp(host.into(), port)
@@ -150,17 +150,17 @@ impl fmt::Debug for Auth {
 // === impl Backoff ===
 
 impl Backoff {
-    /// How long to wait after so many failures in a row, at least one; `draw` is any random number.
-    pub(super) fn wait(self, failures: u32, draw: u64) -> Duration {
+    /// Returns the wait after `failures` failures in a row, at least one. `random` is a random number.
+    pub(super) fn wait(self, failures: u32, random: u64) -> Duration {
         let doubled = self.initial.saturating_mul(1 << failures.saturating_sub(1).min(20));
         let longest = doubled.min(self.max);
-        // 16 bits are plenty to tell instances apart
-        let share = u32::try_from(draw & 0xffff).unwrap_or_default();
+        // 16 bits spread instances well enough
+        let share = u32::try_from(random & 0xffff).unwrap_or_default();
         longest.saturating_sub(longest / 4 * share / 0x1_0000)
     }
 }
 
-/// Short, for every try is cheap and every failed decision is not.
+/// Short waits: an attempt to connect costs little, and every decision without Redis is less exact.
 impl Default for Backoff {
     fn default() -> Self {
         Self { initial: Duration::from_millis(50), max: Duration::from_secs(1) }
@@ -172,13 +172,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_the_longest() {
+    fn waits_double_up_to_the_maximum() {
         let backoff = Backoff::default();
         assert_eq!(backoff.wait(1, 0), Duration::from_millis(50));
         assert_eq!(backoff.wait(3, 0), Duration::from_millis(200));
         assert_eq!(backoff.wait(u32::MAX, 0), Duration::from_secs(1));
-        for draw in [1, 0xffff, u64::MAX] {
-            let wait = backoff.wait(9, draw);
+        for random in [1, 0xffff, u64::MAX] {
+            let wait = backoff.wait(9, random);
             assert!(wait > Duration::from_millis(749) && wait < Duration::from_secs(1), "{wait:?}");
         }
     }

@@ -1,15 +1,16 @@
-//! Which part of a cluster a key is in.
+//! The hash slot of a key.
 
-/// How many slots a cluster has.
+/// The number of slots of a cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// The slot of `key`: CRC-16/XMODEM of its hash tag, or of all of it if it has none (Redis cluster specification, "Key
+/// Returns the slot of `key`: CRC-16/XMODEM of its hash tag, or of all of it if it has none (Redis cluster specification, "Key
 /// distribution model").
 pub(super) fn slot(key: &[u8]) -> u16 {
     crc16(tag(key)) % SLOTS
 }
 
-/// What is between the first opening brace and the next closing one, if that is anything.
+/// Returns the hash tag: the text between the first opening brace and the next closing one if it is not empty, else the whole
+/// key.
 fn tag(key: &[u8]) -> &[u8] {
     let tagged = || {
         let open = key.iter().position(|byte| *byte == b'{')?;
@@ -20,7 +21,7 @@ fn tag(key: &[u8]) -> &[u8] {
     tagged().unwrap_or(key)
 }
 
-/// The polynomial 0x1021, the most significant bit first, from zero.
+/// Computes the CRC with the polynomial 0x1021, the most significant bit first, starting from zero.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
@@ -34,15 +35,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_redis() {
-        // the check value of CRC-16/XMODEM, and what `CLUSTER KEYSLOT` answers
+    fn slots_equal_those_of_redis() {
+        // the check value of CRC-16/XMODEM, and replies of `CLUSTER KEYSLOT`
         assert_eq!(crc16(b"123456789"), 0x31c3);
         assert_eq!(slot(b"somekey"), 11_058);
         assert_eq!(slot(b"foo{hash_tag}"), slot(b"hash_tag"));
     }
 
     #[test]
-    fn only_the_first_tag_counts_and_only_if_there_is_something_in_it() {
+    fn only_the_first_tag_counts_and_only_if_it_is_not_empty() {
         assert_eq!(tag(b"p:{a}{b}"), b"a");
         assert_eq!(tag(b"p:{{a}b"), b"{a");
         assert_eq!(tag(b"p:{}a"), b"p:{}a");

@@ -1,4 +1,4 @@
-//! TLS to Redis: rustls with ring, the certificates of files and of the system.
+//! TLS to Redis: rustls with ring, and certificates from files and from the system.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -11,39 +11,39 @@ use tokio_rustls::rustls::{
 use super::settings::Tls;
 use crate::tls::{Names, ServerVerifier, TrustAnchors};
 
-/// Why there is no TLS to be had.
+/// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("cannot read {variable}, {path}: {error}")]
     Read {
-        /// The setting that names it.
+        /// The setting that names the file.
         variable: &'static str,
-        /// The file.
+        /// The path.
         path: String,
-        /// What is wrong.
+        /// The error.
         error: std::io::Error,
     },
-    /// A file holds something else.
+    /// A file does not hold the expected content.
     #[error("{variable}, {path}, holds no {expected} in PEM format")]
     Content {
-        /// The setting that names it.
+        /// The setting that names the file.
         variable: &'static str,
-        /// The file.
+        /// The path.
         path: String,
-        /// What it should hold.
+        /// The expected content.
         expected: &'static str,
     },
-    /// Nobody would be trusted.
-    #[error("the system trusts no certificates; name those to trust with REDIS_TLS_CACERT")]
+    /// There is no certificate authority to trust.
+    #[error("the system trusts no certificates; set REDIS_TLS_CACERT")]
     NoRoots,
-    /// What the files hold does not fit together.
-    #[error("cannot set TLS up: {0}")]
+    /// The contents of the files do not fit together.
+    #[error("cannot set up TLS: {0}")]
     Setup(#[from] Error),
 }
 
 impl Tls {
-    /// What a connection needs.
+    /// Loads the files and returns the client configuration of one connection.
     pub(super) fn load(&self) -> Result<Arc<ClientConfig>, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let names = if self.any_name { Names::Any } else { Names::Verified };

@@ -1,4 +1,4 @@
-//! One connection: socket, TLS, and the first words.
+//! One connection: the socket, TLS, authentication and the scripts.
 
 use std::{future::Future, io};
 
@@ -19,28 +19,32 @@ use super::{
     settings::{Address, Auth, Endpoint},
 };
 
-/// A connection that has said who it is.
+/// Pipelines that may be in flight at once on one connection. More than one keeps the network busy while the server works;
+/// few let the calls that arrive meanwhile leave together.
+pub(super) const MAX_IN_FLIGHT: usize = 4;
+
+/// An authenticated connection.
 pub(super) struct Connection {
-    /// Sends, and waits for answers. Clones share the connection.
+    /// Sends commands and receives replies. Clones share the connection.
     pub(super) handle: MultiplexedConnection,
-    /// Ends when the connection does.
+    /// The task of the connection.
     pub(super) driver: Driver,
 }
 
-/// The task that moves bytes. It ends with this.
+/// The task that reads from and writes to the socket. Dropping it aborts the task.
 pub(super) struct Driver(JoinHandle<()>);
 
-/// A stream of whichever kind.
+/// A TCP, TLS or unix stream.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Connects to the server at `address`, which is to have the scripts at hand.
+/// Connects to the server at `address` and loads the scripts there.
 pub(super) async fn connect(endpoint: &Endpoint, address: &Address) -> Result<Connection, String> {
     let connecting = async {
         let mut connection = open(endpoint, address, endpoint.auth.as_ref(), endpoint.database).await?;
-        // where a script cannot be loaded, whoever needs it will say so
+        // if a script cannot be loaded, the first command that needs it reports the error
         for script in script::ALL {
-            let _ = connection.ask::<Value>(redis::cmd("SCRIPT").arg("LOAD").arg(script.text)).await;
+            let _ = connection.query::<Value>(redis::cmd("SCRIPT").arg("LOAD").arg(script.text)).await;
         }
         Ok(connection)
     };
@@ -66,31 +70,32 @@ async fn within<T>(
     }
 }
 
+/// Connects with RESP3, or with RESP2 if the server does not support that.
 async fn open(
     endpoint: &Endpoint,
     address: &Address,
     auth: Option<&Auth>,
     database: i64,
 ) -> Result<Connection, String> {
-    let stream = dial(endpoint, address).await?;
-    match greet(stream, auth, database, ProtocolVersion::RESP3).await {
-        Err(error) if knows_no_resp3(&error) => {
-            let stream = dial(endpoint, address).await?;
-            greet(stream, auth, database, ProtocolVersion::RESP2).await
+    let stream = connect_stream(endpoint, address).await?;
+    match handshake(stream, auth, database, ProtocolVersion::RESP3).await {
+        Err(error) if lacks_resp3(&error) => {
+            let stream = connect_stream(endpoint, address).await?;
+            handshake(stream, auth, database, ProtocolVersion::RESP2).await
         }
-        greeted => greeted,
+        connected => connected,
     }
     .map_err(|error| explain(&error))
 }
 
-async fn dial(endpoint: &Endpoint, address: &Address) -> Result<Box<dyn Stream>, String> {
-    let told = |error: io::Error| error.to_string();
+async fn connect_stream(endpoint: &Endpoint, address: &Address) -> Result<Box<dyn Stream>, String> {
+    let text = |error: io::Error| error.to_string();
     let (host, stream) = match address {
-        Address::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await.map_err(told)?)),
-        Address::Tcp(host, port) => (host, TcpStream::connect((&**host, *port)).await.map_err(told)?),
+        Address::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await.map_err(text)?)),
+        Address::Tcp(host, port) => (host, TcpStream::connect((&**host, *port)).await.map_err(text)?),
     };
-    // pipelines are written whole, and nothing is gained by waiting for more of them
-    stream.set_nodelay(true).map_err(told)?;
+    // a pipeline is written whole, so delaying it to fill a segment gains nothing
+    stream.set_nodelay(true).map_err(text)?;
     let Some(tls) = &endpoint.tls else {
         return Ok(Box::new(stream));
     };
@@ -99,37 +104,37 @@ async fn dial(endpoint: &Endpoint, address: &Address) -> Result<Box<dyn Stream>,
     Ok(Box::new(connector.connect(name, stream).await.map_err(|error| format!("TLS: {error}"))?))
 }
 
-async fn greet(
+async fn handshake(
     stream: Box<dyn Stream>,
     auth: Option<&Auth>,
     database: i64,
     protocol: ProtocolVersion,
 ) -> Result<Connection, RedisError> {
-    let mut who = RedisConnectionInfo::default()
+    let mut info = RedisConnectionInfo::default()
         .set_protocol(protocol)
         .set_db(database)
         .set_lib_name("weir", env!("CARGO_PKG_VERSION"));
     if let Some(auth) = auth {
-        who = who.set_password(&auth.password);
+        info = info.set_password(&auth.password);
         if let Some(user) = &auth.user {
-            who = who.set_username(user);
+            info = info.set_username(user);
         }
     }
     let config = AsyncConnectionConfig::new()
-        // a link bounds what is in flight, and how long it waits for it
+        // the worker bounds the time and the number of pipelines in flight
         .set_response_timeout(None)
-        .set_pipeline_buffer_size(super::link::IN_FLIGHT);
-    let (handle, driver) = MultiplexedConnection::new_with_config(&who, stream, config).await?;
+        .set_pipeline_buffer_size(MAX_IN_FLIGHT);
+    let (handle, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
     Ok(Connection { handle, driver: Driver(tokio::spawn(driver)) })
 }
 
-fn knows_no_resp3(error: &RedisError) -> bool {
+fn lacks_resp3(error: &RedisError) -> bool {
     error.kind() == ErrorKind::RESP3NotSupported
         || error.code() == Some("NOPROTO")
         || error.detail().is_some_and(|detail| detail.contains("unknown command"))
 }
 
-/// What went wrong, in Redis' own words where it has any.
+/// Returns the text of an error: Redis' own text if there is one.
 pub(super) fn explain(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
@@ -140,8 +145,8 @@ pub(super) fn explain(error: &RedisError) -> String {
 // === impl Connection ===
 
 impl Connection {
-    /// The answer to one command.
-    pub(super) async fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, String> {
+    /// Sends one command and returns its reply.
+    pub(super) async fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, String> {
         command.query_async(&mut self.handle).await.map_err(|error| explain(&error))
     }
 }
@@ -151,7 +156,7 @@ impl Connection {
 impl Driver {
     /// Waits until the connection has ended.
     pub(super) async fn ended(&mut self) {
-        // whether it was cut or closed makes no difference
+        // a broken and a closed connection are treated alike
         let _ = (&mut self.0).await;
     }
 }

@@ -1,0 +1,258 @@
+//! The encoding of a counter's state as text, as Redis and other stores outside this process keep it.
+//!
+//! | algorithm | text | fields |
+//! | --- | --- | --- |
+//! | fixed window | `17` | the hits of the window |
+//! | sliding window | `s 80000000 -20000000 2 1000000 1` | the instant at which the newest span began; then for each span, oldest first, the time from that instant to the span's last hit, and the span's hits |
+//! | token bucket | `b 90000000 1.5` | an instant, and the tokens that the bucket lacked then |
+//!
+//! Instants are whole microseconds since the Unix epoch, times are whole microseconds, and tokens are decimal fractions.
+//! The text of a fixed window is the value that envoyproxy/ratelimit keeps, so it does not hold the window's end: the
+//! counter's key names the window.
+//!
+//! The first letter is the version of the format. A new format takes another letter; a decoder rejects letters that it does
+//! not know.
+//!
+//! `take.lua` reads and writes the same texts inside Redis.
+
+use std::fmt::Write as _;
+
+use crate::limit::{
+    Algorithm, Hits, Tier, Timestamp,
+    algorithm::{CounterState, FixedWindow, SlidingWindow, Span, TokenBucket},
+};
+
+/// Letters of the formats.
+const SLIDING_WINDOW: &str = "s";
+const TOKEN_BUCKET: &str = "b";
+
+/// 2^-32 tokens, the unit of a bucket, in a token.
+const UNITS_PER_TOKEN: f64 = 4_294_967_296.0;
+
+/// The reason why a text is not the state of a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The text does not begin with the letter of the algorithm's format.
+    #[error("unknown format")]
+    UnknownFormat,
+    /// A field is missing, or is not a number in its range.
+    #[error("invalid field: {0}")]
+    InvalidField(&'static str),
+    /// There is more text after the last field.
+    #[error("unexpected text at the end")]
+    TrailingText,
+}
+
+/// Decodes the state of the counter of `tier`. `at` is an instant in the window that the counter's key names; it matters to
+/// fixed windows only.
+///
+/// # Errors
+///
+/// If `text` is not in the format of the tier's algorithm.
+pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<CounterState, DecodeError> {
+    let mut fields = text.split(' ');
+    let state = match tier.algorithm {
+        Algorithm::FixedWindow => {
+            return Ok(window(tier, at, number(Some(text), "hits")?));
+        }
+        Algorithm::SlidingWindow => {
+            expect_format(fields.next(), SLIDING_WINDOW)?;
+            let opened: u64 = number(fields.next(), "start of the newest span")?;
+            let mut spans = Vec::new();
+            while let Some(last) = fields.next() {
+                let last = opened.checked_add_signed(number(Some(last), "last hit of a span")?);
+                let last = last.ok_or(DecodeError::InvalidField("last hit of a span"))?;
+                spans.push(Span { last: timestamp(last), hits: number(fields.next(), "hits of a span")? });
+            }
+            CounterState::from_sliding_window(SlidingWindow::new(timestamp(opened), spans), tier)
+        }
+        Algorithm::TokenBucket(_) => {
+            expect_format(fields.next(), TOKEN_BUCKET)?;
+            let as_of = timestamp(number(fields.next(), "instant of the bucket")?);
+            let tokens: f64 = number(fields.next(), "tokens")?;
+            if !tokens.is_finite() || tokens < 0.0 {
+                return Err(DecodeError::InvalidField("tokens"));
+            }
+            CounterState::from_token_bucket(TokenBucket::new(as_of, units(tokens)), tier)
+        }
+    };
+    if fields.next().is_some() { Err(DecodeError::TrailingText) } else { Ok(state) }
+}
+
+/// Encodes the state of a counter. What the format cannot hold is rounded so that the counter admits less, not more: instants
+/// up to the next microsecond, tokens up to the next number with 53 significant bits.
+#[must_use]
+pub fn encode(state: &CounterState) -> String {
+    match state {
+        CounterState::FixedWindow(_) => state.used().0.to_string(),
+        CounterState::SlidingWindow(window, _) => {
+            let opened = micros_ceil(window.opened());
+            let mut text = format!("{SLIDING_WINDOW} {opened}");
+            for span in window.spans() {
+                let last = micros_ceil(span.last).cast_signed().wrapping_sub(opened.cast_signed());
+                // writing to a string does not fail
+                let _ = write!(text, " {last} {}", span.hits);
+            }
+            text
+        }
+        CounterState::TokenBucket(bucket, _) => {
+            format!("{TOKEN_BUCKET} {} {}", micros_ceil(bucket.as_of()), tokens(bucket.taken()))
+        }
+    }
+}
+
+/// The state of the fixed window that `at` lies in.
+pub(super) fn window(tier: &Tier, at: Timestamp, used: u64) -> CounterState {
+    CounterState::FixedWindow(FixedWindow::new(at.window_end(tier.period), Hits(used)))
+}
+
+/// The instant `micros` microseconds after the epoch.
+pub(super) const fn timestamp(micros: u64) -> Timestamp {
+    Timestamp::from_nanos(micros.saturating_mul(1_000))
+}
+
+const fn micros_ceil(instant: Timestamp) -> u64 {
+    instant.as_nanos().div_ceil(1_000)
+}
+
+fn expect_format(field: Option<&str>, format: &str) -> Result<(), DecodeError> {
+    if field == Some(format) { Ok(()) } else { Err(DecodeError::UnknownFormat) }
+}
+
+fn number<T: std::str::FromStr>(field: Option<&str>, name: &'static str) -> Result<T, DecodeError> {
+    field.and_then(|field| field.parse().ok()).ok_or(DecodeError::InvalidField(name))
+}
+
+/// `tokens` in units of 2^-32 tokens, rounded up; the tokens that `take.lua` writes are multiples of that already.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it is not negative, and saturates"
+)]
+fn units(tokens: f64) -> u64 {
+    (tokens * UNITS_PER_TOKEN).ceil() as u64
+}
+
+/// `units` of 2^-32 tokens in tokens, rounded up to a number that an `f64` holds.
+#[expect(clippy::cast_precision_loss, reason = "the loss is rounded up")]
+fn tokens(units: u64) -> f64 {
+    let nearest = units as f64;
+    let up = if u128::from(units) > exact(nearest) { nearest.next_up() } else { nearest };
+    up / UNITS_PER_TOKEN
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it is a whole number up to 2^64"
+)]
+const fn exact(whole: f64) -> u128 {
+    whole as u128
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+    use crate::limit::{Bucket, Period, Refill};
+
+    fn tier(algorithm: Algorithm) -> Tier {
+        Tier { requests: 5, period: Period::from_secs(60), algorithm }
+    }
+
+    fn bucket() -> Algorithm {
+        Algorithm::TokenBucket(Bucket { burst: 9, refill: Refill::Continuous, strict: false })
+    }
+
+    #[test]
+    fn states_have_the_documented_format() {
+        let at = Timestamp::from_secs(90);
+        let spans = vec![
+            Span { last: Timestamp::from_secs(60), hits: 2 },
+            Span { last: Timestamp::from_secs(81), hits: 1 },
+        ];
+        let (fixed, sliding, bucket) =
+            (tier(Algorithm::FixedWindow), tier(Algorithm::SlidingWindow), tier(bucket()));
+        let window = SlidingWindow::new(Timestamp::from_secs(80), spans);
+        for (tier, text, state) in [
+            (&fixed, "3", CounterState::FixedWindow(FixedWindow::new(Timestamp::from_secs(120), Hits(3)))),
+            (
+                &sliding,
+                "s 80000000 -20000000 2 1000000 1",
+                CounterState::from_sliding_window(window, &sliding),
+            ),
+            (
+                &bucket,
+                "b 90000000 1.5",
+                CounterState::from_token_bucket(TokenBucket::new(at, 3 << 31), &bucket),
+            ),
+        ] {
+            assert_eq!(encode(&state), text);
+            assert_eq!(decode(tier, at, text), Ok(state), "{text}");
+        }
+    }
+
+    #[test]
+    fn broken_texts_are_errors() {
+        let at = Timestamp::from_secs(90);
+        for (algorithm, texts) in [
+            (Algorithm::FixedWindow, &["", "x", "-1", "1 2", "s 1", "18446744073709551616"][..]),
+            (
+                Algorithm::SlidingWindow,
+                &["", "s", "b 1 2", "v 1", "s 1 2", "s 1 -2 3", "s 1 2 -3", "s x", "s 1 2 3 "],
+            ),
+            (
+                bucket(),
+                &["", "b", "b 1", "s 1 2 3", "b 1 2 3", "b -1 2", "b 1 -2", "b 1 inf", "b 1 NaN", "b 1 2 "],
+            ),
+        ] {
+            for text in texts {
+                assert!(decode(&tier(algorithm), at, text).is_err(), "{text}");
+            }
+        }
+        assert_eq!(decode(&tier(bucket()), at, "c 1 2"), Err(DecodeError::UnknownFormat));
+    }
+
+    proptest! {
+        #[test]
+        fn a_state_in_microseconds_survives_the_round_trip(
+            opened in 1_000_000_000..2_000_000_000_000_000_u64,
+            spans in vec((-60_000_000..60_000_000_i64, any::<u32>()), 0..15),
+            taken in 0..1_u64 << 53,
+            used in any::<u64>(),
+        ) {
+            let at = timestamp(opened);
+            let spans = spans.into_iter().map(|(last, hits)| Span {
+                last: timestamp(opened.saturating_add_signed(last)),
+                hits,
+            });
+            let (fixed, sliding, bucket) =
+                (tier(Algorithm::FixedWindow), tier(Algorithm::SlidingWindow), tier(bucket()));
+            for (tier, state) in [
+                (&fixed, window(&fixed, at, used)),
+                (&sliding, CounterState::from_sliding_window(SlidingWindow::new(at, spans.collect()), &sliding)),
+                (&bucket, CounterState::from_token_bucket(TokenBucket::new(at, taken), &bucket)),
+            ] {
+                prop_assert_eq!(decode(tier, at, &encode(&state)), Ok(state));
+            }
+        }
+
+        #[test]
+        fn rounding_never_admits_more(nanos in any::<u64>(), taken in any::<u64>()) {
+            let tier = tier(bucket());
+            let state = CounterState::from_token_bucket(TokenBucket::new(Timestamp::from_nanos(nanos), taken), &tier);
+            let Ok(CounterState::TokenBucket(decoded, _)) = decode(&tier, Timestamp::default(), &encode(&state)) else {
+                return Err(TestCaseError::fail("no bucket"));
+            };
+            prop_assert!(decoded.as_of() >= Timestamp::from_nanos(nanos) && decoded.taken() >= taken);
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in "[sb0-9 .e+-]{0,40}|.{0,20}") {
+            for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, bucket()] {
+                let _ = decode(&tier(algorithm), Timestamp::from_secs(90), &text);
+            }
+        }
+    }
+}

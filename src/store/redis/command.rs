@@ -1,0 +1,242 @@
+//! Encoding one operation as Redis commands, and interpreting the reply.
+
+use std::sync::Arc;
+
+use redis::{Cmd, ServerError, ServerErrorKind, Value};
+use smallvec::{SmallVec, smallvec};
+
+use super::{
+    name,
+    script::{self, Script, ScriptReply},
+    settings::Address,
+};
+use crate::{
+    limit::{Period, Timestamp},
+    store::{
+        encoding,
+        remote::{Op, RemoteError, Reply, Target},
+    },
+};
+
+/// An operation encoded as Redis commands.
+#[derive(Clone)]
+pub(super) enum EncodedCommand {
+    /// `INCRBY` and `EXPIRE`, the commands of envoyproxy/ratelimit: for rules in its format, and for all else that they can
+    /// express, since they cost half of what a script does.
+    Count {
+        /// The key of the counter.
+        key: String,
+        /// The increment.
+        hits: i64,
+        /// The time to live of the key, in seconds.
+        ttl: u64,
+    },
+    /// A script.
+    Run {
+        /// The script.
+        script: &'static Script,
+        /// The keys, all in one slot.
+        keys: name::Keys,
+        /// The arguments.
+        arguments: SmallVec<[Vec<u8>; 1]>,
+    },
+}
+
+/// Why a command that was not carried out may be sent again, to another server or in another form.
+#[derive(Debug)]
+pub(super) enum Retry {
+    /// The server does not know the script.
+    LoadScript,
+    /// `MOVED`: the key is at that server now.
+    Moved(Option<Address>),
+    /// `ASK`: the key may be at that server, which expects `ASKING` first.
+    Ask(Address),
+    /// The server has become a replica.
+    ReadOnly(String),
+    /// The keys are being moved from one server to another.
+    Later(String),
+    /// The command's window is not the one that is open at this instant.
+    OtherWindow(Timestamp),
+}
+
+/// The outcome of sending a command once.
+pub(super) enum Outcome<T> {
+    /// The command was carried out, or failed for good.
+    Done(Result<T, RemoteError>),
+    /// The command was not carried out and may be sent again.
+    Retry(Retry),
+}
+
+/// The settings of keys.
+#[derive(Clone, Debug)]
+pub(super) struct KeySettings {
+    /// The prefix of every key.
+    pub(super) prefix: Box<str>,
+    /// The longest time that a key may outlive its use, in seconds; this number itself is excluded.
+    pub(super) jitter_seconds: u64,
+}
+
+/// An operation with its encoding.
+pub(super) struct PreparedCommand {
+    pub(super) target: Arc<Target>,
+    pub(super) op: Op,
+    /// An instant in the window that the operation is about.
+    pub(super) at: Timestamp,
+    pub(super) encoded: EncodedCommand,
+}
+
+// === impl PreparedCommand ===
+
+impl PreparedCommand {
+    /// Encodes `op` on `target` in the window of `at`. `now` is none in production; `random` is a random number.
+    pub(super) fn new(
+        target: Arc<Target>,
+        op: Op,
+        at: Timestamp,
+        now: Option<Timestamp>,
+        settings: &KeySettings,
+        random: u64,
+    ) -> Self {
+        let jitter = random % settings.jitter_seconds.max(1);
+        let mut keys = name::keys(&settings.prefix, &target, at);
+        let hits = match op {
+            Op::Add { hits } => u64::try_from(hits).ok(),
+            Op::Take { hits } => Some(hits),
+            Op::Return { .. } | Op::Grant { .. } => None,
+        };
+        let adds = matches!(op, Op::Add { .. }) && name::is_one_window(&target);
+        let encoded = match hits.filter(|_| adds || name::is_compatible(&target)) {
+            Some(hits) => EncodedCommand::Count {
+                key: keys.swap_remove(0),
+                // bounded, so that no caller can make a counter overflow
+                hits: i64::try_from(hits.min(script::MAX_HITS)).unwrap_or_default(),
+                ttl: target.tiers[0].period.as_secs_ceil() + jitter,
+            },
+            None => EncodedCommand::Run {
+                script: &script::TAKE,
+                keys,
+                arguments: smallvec![script::argument(&target, op, at, now, Period::from_secs(jitter))],
+            },
+        };
+        Self { target, op, at, encoded }
+    }
+
+    /// Interprets `value`, the reply to the first of the commands.
+    pub(super) fn outcome(&self, value: &Value) -> Outcome<Reply> {
+        if let Value::ServerError(error) = value {
+            return error_outcome(error);
+        }
+        match &self.encoded {
+            EncodedCommand::Count { .. } => Outcome::Done(self.count_reply(value)),
+            EncodedCommand::Run { .. } => match script::reply(value, &self.target, self.at) {
+                Ok(ScriptReply::Applied(reply)) => Outcome::Done(Ok(reply)),
+                Ok(ScriptReply::OtherWindow(now)) => Outcome::Retry(Retry::OtherWindow(now)),
+                Err(error) => {
+                    Outcome::Done(Err(RemoteError::Unreachable(format!("its reply is malformed: {error}"))))
+                }
+            },
+        }
+    }
+
+    /// Interprets the reply to `INCRBY`.
+    fn count_reply(&self, value: &Value) -> Result<Reply, RemoteError> {
+        let Value::Int(total) = value else { return Err(malformed_reply()) };
+        let tier = &self.target.tiers[0];
+        let used = u64::try_from(*total).unwrap_or_default();
+        let granted = match self.op {
+            Op::Add { hits } => u64::try_from(hits).unwrap_or_default(),
+            Op::Take { hits } if used <= tier.requests.into() => hits,
+            _ => 0,
+        };
+        Ok(Reply { granted, counters: std::iter::once(encoding::window(tier, self.at, used)).collect() })
+    }
+}
+
+// === impl EncodedCommand ===
+
+impl EncodedCommand {
+    /// Returns a key, which determines the server to send the command to.
+    pub(super) fn key(&self) -> &str {
+        match self {
+            Self::Count { key, .. } => key,
+            Self::Run { keys, .. } => &keys[0],
+        }
+    }
+
+    /// Appends the Redis commands to `commands`: with the text of the script if `load`, and with `ASKING` before each if
+    /// `asking`.
+    pub(super) fn write(&self, load: bool, asking: bool, commands: &mut Vec<Cmd>) {
+        let mut push = |command: Cmd| {
+            if asking {
+                commands.push(redis::cmd("ASKING"));
+            }
+            commands.push(command);
+        };
+        match self {
+            Self::Count { key, hits, ttl } => {
+                push(command(key.len(), 3, |count| count.arg("INCRBY").arg(key).arg(*hits)));
+                push(command(key.len(), 3, |expire| expire.arg("EXPIRE").arg(key).arg(*ttl)));
+            }
+            Self::Run { script, keys, arguments } => {
+                let (verb, script) = if load { ("EVAL", script.text) } else { ("EVALSHA", script.sha()) };
+                let parts = 3 + keys.len() + arguments.len();
+                let texts = keys.iter().map(String::len).chain(arguments.iter().map(Vec::len));
+                push(command(script.len() + texts.sum::<usize>(), parts, |run| {
+                    run.arg(verb).arg(script).arg(keys.len()).arg(keys.as_slice());
+                    arguments.iter().fold(run, |run, argument| run.arg(argument.as_slice()))
+                }));
+            }
+        }
+    }
+}
+
+/// Builds a command with one allocation for its `parts` parts of `bytes` bytes in all: thousands are built every second.
+fn command(bytes: usize, parts: usize, build: impl FnOnce(&mut Cmd) -> &mut Cmd) -> Cmd {
+    let mut command = Cmd::with_capacity(parts, bytes + 32 + 8 * parts);
+    build(&mut command);
+    command
+}
+
+/// Returns the error for a malformed reply, which leaves open whether the command was carried out.
+pub(super) fn malformed_reply() -> RemoteError {
+    RemoteError::Unreachable("its reply is malformed".into())
+}
+
+/// Interprets an error reply. Redis sends one only for a command that it has not carried out.
+pub(super) fn error_outcome<T>(error: &ServerError) -> Outcome<T> {
+    let detail = error.details().unwrap_or_default();
+    let text = || format!("{} {detail}", error.code());
+    Outcome::Retry(match error.kind() {
+        Some(ServerErrorKind::NoScript) => Retry::LoadScript,
+        Some(ServerErrorKind::Moved) => Retry::Moved(redirect(detail)),
+        Some(ServerErrorKind::Ask) => match redirect(detail) {
+            Some(address) => Retry::Ask(address),
+            None => Retry::Moved(None),
+        },
+        Some(ServerErrorKind::ReadOnly) => Retry::ReadOnly(text()),
+        Some(ServerErrorKind::TryAgain) => Retry::Later(text()),
+        // an error inside a script has a code of its own, and holds the original error in its text
+        _ if detail.contains("READONLY You can't write") => Retry::ReadOnly(text()),
+        _ => return Outcome::Done(Err(RemoteError::Rejected(text()))),
+    })
+}
+
+/// Parses the server of a redirect such as `3999 127.0.0.1:6381`.
+fn redirect(detail: &str) -> Option<Address> {
+    let (host, port) = detail.split(' ').nth(1)?.rsplit_once(':')?;
+    if host.is_empty() { None } else { Some(Address::tcp(host, port.parse().ok()?)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_are_parsed() {
+        assert_eq!(redirect("3999 127.0.0.1:6381"), Some(Address::tcp("127.0.0.1", 6381)));
+        assert_eq!(redirect("3999 ::1:6381"), Some(Address::tcp("::1", 6381)));
+        for detail in ["", "3999", "3999 :6381", "3999 host:port"] {
+            assert_eq!(redirect(detail), None, "{detail}");
+        }
+    }
+}

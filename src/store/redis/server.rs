@@ -1,0 +1,105 @@
+//! The handle of one server: it queues calls for the worker that owns the connection.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use redis::Cmd;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use super::{
+    metrics::RedisMetrics,
+    random::RandomGenerator,
+    resolver::Resolver,
+    server_state::ServerState,
+    settings::{Backoff, Endpoint},
+    worker::{Job, PipelineReply, Shared, Worker},
+};
+use crate::store::remote::RemoteError;
+
+/// Calls that may wait to be sent.
+const QUEUE: usize = 4_096;
+
+/// The receiving end of the replies to one call.
+pub(super) type PendingReply = oneshot::Receiver<Result<PipelineReply, RemoteError>>;
+
+/// One server. Clones are the same server; when the last one is dropped, the worker ends.
+#[derive(Clone)]
+pub(super) struct ServerConnection {
+    queue: mpsc::Sender<Job>,
+    shared: Arc<Shared>,
+}
+
+// === impl ServerConnection ===
+
+impl ServerConnection {
+    /// Opens the server that `resolver` finds. The connection is made in the background.
+    pub(super) fn open(
+        endpoint: Arc<Endpoint>,
+        resolver: Resolver,
+        backoff: Backoff,
+        metrics: Arc<RedisMetrics>,
+        random: Arc<RandomGenerator>,
+    ) -> Self {
+        let (sender, queue) = mpsc::channel(QUEUE);
+        let shared = Arc::new(Shared::new(resolver.name()));
+        let worker =
+            Worker { endpoint, resolver, backoff, queue, shared: Arc::clone(&shared), metrics, random };
+        tokio::spawn(worker.run());
+        Self { queue: sender, shared }
+    }
+
+    /// Queues `commands`, which are sent together and in their order.
+    pub(super) fn send(&self, commands: Vec<Cmd>) -> Result<PendingReply, RemoteError> {
+        let (reply, pending) = oneshot::channel();
+        match self.queue.try_send(Job { commands, reply }) {
+            Ok(()) => Ok(pending),
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                Err(RemoteError::NotSent(format!("its queue is full: {QUEUE} calls are waiting")))
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => {
+                Err(RemoteError::NotSent("its connection was closed".into()))
+            }
+        }
+    }
+
+    /// Replaces the connection, unless it is younger than half a second: such a connection was made after the failure that
+    /// the caller has seen.
+    pub(super) fn renew(&self) {
+        const RECENT: Duration = Duration::from_millis(500);
+        let state = self.shared.state.lock();
+        if state.connected && state.since.elapsed() > RECENT {
+            self.shared.renew.notify_one();
+        }
+    }
+
+    /// Closes the connection to a server that is no longer a master. Replies that have not arrived within a second are
+    /// dropped, since they no longer count.
+    pub(super) fn close(&self) {
+        self.shared.close.notify_one();
+    }
+
+    /// Whether both are the same server.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// The state of its connection.
+    pub(super) fn state(&self) -> ServerState {
+        self.shared.state.lock().clone()
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn new(name: String) -> Self {
+        Self {
+            state: Mutex::new(ServerState { name, connected: false, since: Instant::now(), error: None }),
+            renew: Notify::new(),
+            close: Notify::new(),
+        }
+    }
+}
