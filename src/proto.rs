@@ -4,5 +4,5 @@
 
 include!(concat!(env!("OUT_DIR"), "/proto.rs"));
 
-/// The descriptors of all of them, encoded as a `google.protobuf.FileDescriptorSet`.
+/// The descriptors of all messages, encoded as a `google.protobuf.FileDescriptorSet`.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -1,29 +1,28 @@
-//! Threads that have a runtime of their own.
+//! Threads with their own runtime.
 
 use std::{future::Future, io, sync::mpsc, thread};
 
 use tokio::runtime::Builder;
 
-/// Runs what `make` makes on a new thread called `name`, until that has ended, on a runtime that this thread alone drives.
-/// The runtime is made there, and ends there: to drop one where async code runs is a panic.
+/// Runs the future that `make` returns to its end, on a new thread called `name` with a single-threaded runtime. The runtime is
+/// built and dropped on that thread: dropping one in async code panics.
 ///
 /// # Errors
 ///
-/// The system's, if it gives no thread, or nothing to wait for sockets with.
+/// The system's, if it cannot start a thread or set up I/O.
 pub(crate) fn spawn<F: Future<Output = ()>>(
     name: String,
     make: impl FnOnce() -> F + Send + 'static,
 ) -> io::Result<()> {
-    let (tell, told) = mpsc::sync_channel(1);
+    let (started, start) = mpsc::sync_channel(1);
     thread::Builder::new().name(name).spawn(move || {
-        // whoever started it waits for this
         match Builder::new_current_thread().enable_all().build() {
-            Err(error) => drop(tell.send(Err(error))),
+            Err(error) => drop(started.send(Err(error))),
             Ok(runtime) => {
-                drop(tell.send(Ok(())));
+                drop(started.send(Ok(())));
                 runtime.block_on(async { make().await });
             }
         }
     })?;
-    told.recv().unwrap_or_else(|_| Err(io::Error::other("the thread has ended")))
+    start.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended before it started its runtime")))
 }

@@ -1,4 +1,4 @@
-//! How a case is run, whatever it is about.
+//! Runs a case of the benchmark.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use super::{
     entrant::Entrant,
     machine::Machine,
     options::Options,
-    rounds::{CoordinationMetrics, Pace, Runner, measure},
+    rounds::{Pace, RunSummary, Runner, measure},
     table::{Row, Table},
 };
 
-/// Within this a weir finds its Redis, unless it never does.
+/// How long weir may take to connect to its Redis.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Bench<'a> {
@@ -28,12 +28,12 @@ pub(crate) struct Plan {
     pub(crate) load: Load,
     pub(crate) pace: Pace,
     pub(crate) instructions: bool,
-    /// How long each run goes on before it is measured.
+    /// The warm-up of each run.
     pub(crate) warm_up: Duration,
 }
 
 impl Bench<'_> {
-    /// Runs a case, if it is wanted: starts who takes part, has them run by turns, and counts their instructions.
+    /// Runs a case, if selected: starts the servers, loads them in turns, and counts their instructions.
     pub(crate) fn case(
         &mut self,
         name: &str,
@@ -45,11 +45,11 @@ impl Bench<'_> {
         }
         let entrants = entrants();
         let runners = self.runners(plan, &entrants)?;
-        let figures = self.run(name, plan, &entrants, runners);
-        figures.map(drop)
+        let runners = self.run(name, plan, &entrants, runners);
+        runners.map(drop)
     }
 
-    /// Starts them all, each with a client.
+    /// Starts all servers, each with a client.
     pub(crate) fn runners(&self, plan: Plan, entrants: &[Entrant]) -> Result<Vec<Runner>, Fault> {
         let start = |entrant: &Entrant| {
             let server = entrant.start(&self.machine, &[]);
@@ -57,17 +57,17 @@ impl Bench<'_> {
                 let begun = Instant::now();
                 while server.metric("weir_redis_connected{redis=\"main\"}") != Some(1) {
                     if begun.elapsed() > DEADLINE {
-                        return Err(Fault::Unexpected("that it does not reach its Redis".into()));
+                        return Err(Fault::Unexpected("a timeout of its connection to Redis".into()));
                     }
                     std::thread::sleep(Duration::from_millis(10));
                 }
             }
-            Runner::new(&*entrant.name, server, plan.load, entrant.asked)
+            Runner::new(&*entrant.name, server, plan.load, entrant.workload)
         };
         entrants.iter().map(start).collect()
     }
 
-    /// Runs those that were started, and adds what came of it to the table. They are handed back, still alive.
+    /// Loads the started servers, adds the results to the table, and returns the servers, still running.
     pub(crate) fn run(
         &mut self,
         name: &str,
@@ -75,9 +75,9 @@ impl Bench<'_> {
         entrants: &[Entrant],
         mut runners: Vec<Runner>,
     ) -> Result<Vec<Runner>, Fault> {
-        let figures = measure(&mut runners, plan.pace, plan.warm_up, self.options.effort())?;
-        for CoordinationMetrics { name, errors, .. } in figures.iter().filter(|figures| figures.errors > 0) {
-            self.table.note(&format!("{name} answered {errors} requests with an error."));
+        let summaries = measure(&mut runners, plan.pace, plan.warm_up, self.options.effort())?;
+        for RunSummary { name, errors, .. } in summaries.iter().filter(|summary| summary.errors > 0) {
+            self.table.note(&format!("{name} responded to {errors} requests with an error."));
         }
         let counts = if plan.instructions && self.options.wants_instructions() && callgrind::is_here() {
             self.instructions(entrants)?
@@ -85,17 +85,17 @@ impl Bench<'_> {
             vec![None; entrants.len()]
         };
         let rows =
-            figures.into_iter().zip(counts).map(|(figures, instructions)| Row { figures, instructions });
+            summaries.into_iter().zip(counts).map(|(summary, instructions)| Row { summary, instructions });
         self.table.add(name, &rows.collect::<Vec<_>>());
         Ok(runners)
     }
 
-    /// Instructions of each, and how many times those of the first.
+    /// Returns the instructions per request of each server, and their ratio to the first server's.
     fn instructions(&self, entrants: &[Entrant]) -> Result<Vec<Option<(u64, f64)>>, Fault> {
         let mut counts = Vec::new();
         for entrant in entrants {
             let start = |wrapper: &[&str]| entrant.start(&self.machine, wrapper);
-            counts.push(callgrind::instructions(entrant.asked, start)?);
+            counts.push(callgrind::instructions(entrant.workload, start)?);
         }
         #[expect(clippy::cast_precision_loss, reason = "a ratio to read")]
         let to_first = |count: u64| count as f64 / counts[0] as f64;
@@ -103,9 +103,9 @@ impl Bench<'_> {
     }
 }
 
-/// Has a server make a counter for each key that is asked about.
+/// Creates a counter on a server for each key of the workload.
 pub(crate) fn fill(runner: &Runner, entrant: &Entrant) -> Result<(), Fault> {
-    let (asked, requests) = entrant.asked.filling();
+    let (workload, requests) = entrant.workload.filling();
     let load = Load { connections: 1, in_flight: 16 };
-    Client::connect(&runner.server.target, load, asked)?.closed(Until::Requests(requests)).map(drop)
+    Client::connect(&runner.server.target, load, workload)?.closed(Until::Requests(requests)).map(drop)
 }

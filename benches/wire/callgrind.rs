@@ -1,5 +1,5 @@
-//! Instructions of a request, as valgrind counts them: those of the server's own code, not the kernel's, and hardly
-//! different from run to run.
+//! Instructions per request, counted by valgrind: the server's own code without the kernel's, nearly constant from run to
+//! run.
 
 use std::{
     fs,
@@ -9,11 +9,11 @@ use std::{
 use super::{
     client::{Client, Load, Until},
     connection::Fault,
-    message::Asked,
+    message::Workload,
     server::Server,
 };
 
-/// Requests of the run that is subtracted from the other, and of that.
+/// The requests of the short run, which is subtracted from the long one, and of the long one.
 const FEW: u64 = 2_000;
 const MANY: u64 = 12_000;
 
@@ -22,26 +22,26 @@ pub(crate) fn is_here() -> bool {
     version.is_ok_and(|status| status.success())
 }
 
-/// Instructions that a request costs the server that `start` starts behind the given wrapper: what a run with more
-/// requests costs more than one with few.
-pub(crate) fn instructions(asked: Asked, start: impl Fn(&[&str]) -> Server) -> Result<u64, Fault> {
-    let few = total(FEW, asked, &start)?;
-    let many = total(MANY, asked, &start)?;
+/// Returns the instructions per request of the server that `start` starts in the given wrapper: the difference between a
+/// long and a short run.
+pub(crate) fn instructions(workload: Workload, start: impl Fn(&[&str]) -> Server) -> Result<u64, Fault> {
+    let few = total(FEW, workload, &start)?;
+    let many = total(MANY, workload, &start)?;
     Ok(many.saturating_sub(few) / (MANY - FEW))
 }
 
-fn total(requests: u64, asked: Asked, start: impl Fn(&[&str]) -> Server) -> Result<u64, Fault> {
+fn total(requests: u64, workload: Workload, start: impl Fn(&[&str]) -> Server) -> Result<u64, Fault> {
     let dir = tempfile::tempdir()?;
     let log = dir.path().join("log");
     let (out, log_file) = (dir.path().join("out"), format!("--log-file={}", log.display()));
     let out_file = format!("--callgrind-out-file={}", out.display());
     let server = start(&["valgrind", "--tool=callgrind", &out_file, &log_file]);
     let load = Load { connections: 1, in_flight: 64 };
-    let mut client = Client::connect(&server.target, load, asked)?;
+    let mut client = Client::connect(&server.target, load, workload)?;
     client.closed(Until::Requests(requests))?;
     drop(client);
     server.stop();
     let log = fs::read_to_string(&log)?;
     let collected = log.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());
-    collected.ok_or_else(|| Fault::Unexpected(format!("valgrind did not say what it counted: {log}")))
+    collected.ok_or_else(|| Fault::Unexpected(format!("a log of valgrind without a count: {log}")))
 }

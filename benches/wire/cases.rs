@@ -1,4 +1,4 @@
-//! What is measured.
+//! The cases of the benchmark.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{
     connection::Fault,
     entrant::Entrant,
     machine::{Cores, Machine},
-    message::{Asked, Shape},
+    message::{Shape, Workload},
     options::Options,
     redis::Redis,
     rounds::Pace,
@@ -25,18 +25,18 @@ const CLOSED: Plan = Plan {
     warm_up: Duration::ZERO,
 };
 const COUNTED: Plan = Plan { instructions: true, ..CLOSED };
-const ALONE: Plan = Plan { load: Load { connections: 1, in_flight: 1 }, ..CLOSED };
-/// While the others have their turns, leases that nobody asks for go back; this is about counters that are in use.
+const SEQUENTIAL: Plan = Plan { load: Load { connections: 1, in_flight: 1 }, ..CLOSED };
+/// Idle leases are returned while other servers have their turn; the warm-up makes the counters active again.
 const IN_USE: Plan = Plan { warm_up: Duration::from_secs(1), ..CLOSED };
 const STEADY: Plan = Plan { pace: Pace::Open(5_000), ..CLOSED };
 
-const ONE: Asked = Asked { shape: Shape::One, rules: 1, met: 1, keys: 10_000, limitador: false };
-const TWO_BY_THREE: Asked = Asked { shape: Shape::TwoByThree, ..ONE };
+const ONE: Workload = Workload { shape: Shape::One, rules: 1, met: 1, keys: 10_000, limitador: false };
+const TWO_BY_THREE: Workload = Workload { shape: Shape::TwoByThree, ..ONE };
 
-/// Runs the cases that `options` want, or the load that they want in their place.
+/// Runs the cases that `options` select, or loads a given server instead.
 pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     if options.print_rules {
-        print!("{}", rules::text(options.asked(), ""));
+        print!("{}", rules::text(options.workload(), ""));
         return Ok(());
     }
     let machine = Machine::new();
@@ -49,7 +49,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     }
     let mut bench = Bench { options, machine, table: Table::default() };
     if options.wants_instructions() && !callgrind::is_here() {
-        bench.table.note("Instructions were not counted: that needs valgrind.");
+        bench.table.note("Instructions were not counted: valgrind is missing.");
     }
     bench.all()?;
     if options.write {
@@ -59,9 +59,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Loads a server that runs already.
+/// Loads a server that is already running.
 fn load(target: &Target, options: &Options) -> Result<(), Fault> {
-    let mut client = Client::connect(target, options.load(), options.asked())?;
+    let mut client = Client::connect(target, options.load(), options.workload())?;
     let Outcome { requests, elapsed, latencies } = match (options.pace(), options.requests) {
         (_, Some(requests)) => client.closed(Until::Requests(requests))?,
         (Pace::Closed, None) => client.closed(Until::Elapsed(options.time()))?,
@@ -80,7 +80,7 @@ impl Bench<'_> {
         self.grown()?;
         self.counters()?;
         self.case("cores", Plan { load: Load { connections: 8, in_flight: 64 }, ..CLOSED }, || {
-            let two = Entrant::weir("weir, two processors, one of them the client's", ONE, "");
+            let two = Entrant::weir("weir, two processors, one shared with the client", ONE, "");
             vec![Entrant::weir("weir, one processor", ONE, ""), two.on(Cores::Two)]
         })?;
         self.together()?;
@@ -89,7 +89,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// weir beside those that decide nothing.
+    /// weir and servers that make no decisions.
     fn compared(&mut self) -> Result<(), Fault> {
         let comparison = |kind| Entrant::comparison(kind, ONE);
         self.case("one descriptor", COUNTED, || {
@@ -103,7 +103,7 @@ impl Bench<'_> {
         self.case("two descriptors of three entries, two tiers", COUNTED, || {
             vec![Entrant::comparison(Kind::H2, TWO_BY_THREE), Entrant::weir("weir", TWO_BY_THREE, "")]
         })?;
-        self.case("one at a time", ALONE, || {
+        self.case("one at a time", SEQUENTIAL, || {
             vec![comparison(Kind::H2), comparison(Kind::Tonic), Entrant::weir("weir", ONE, "")]
         })?;
         self.case("5,000 a second", STEADY, || {
@@ -118,13 +118,13 @@ impl Bench<'_> {
             let weir = |(rules, met): (u32, u32)| {
                 let name = format!("weir, {}", thousands(rules.into()));
                 let name = if rules == met { name } else { format!("{name}, {met} of them met") };
-                Entrant::weir(name, Asked { rules, met, ..ONE }, "")
+                Entrant::weir(name, Workload { rules, met, ..ONE }, "")
             };
             [(1, 1), (100, 100), (10_000, 1), (10_000, 100), (10_000, 10_000)].map(weir).into()
         })
     }
 
-    /// weir with one counter and with many, and what those hold.
+    /// weir with one counter and with many, and the memory of a counter.
     fn counters(&mut self) -> Result<(), Fault> {
         const NAME: &str = "counters";
         const MANY: u32 = 1_000_000;
@@ -133,7 +133,7 @@ impl Bench<'_> {
         }
         let weir = |keys: u32| {
             let name = format!("weir, {}", thousands(keys.into()));
-            Entrant::weir(name, Asked { keys, ..ONE }, "").with("WEIR_MAX_COUNTERS", "2000000")
+            Entrant::weir(name, Workload { keys, ..ONE }, "").with("WEIR_MAX_COUNTERS", "2000000")
         };
         let entrants = [1, MANY].map(weir);
         let runners = self.runners(CLOSED, &entrants)?;
@@ -142,7 +142,7 @@ impl Bench<'_> {
         let held = runners[1].server.resident() - before;
         let live = runners[1].server.metric("weir_counters_live");
         if live != Some(MANY.into()) {
-            return Err(Fault::Unexpected(format!("that it holds {live:?} counters")));
+            return Err(Fault::Unexpected(format!("a gauge of {live:?} counters")));
         }
         self.run(NAME, CLOSED, &entrants, runners)?;
         let note = format!("{MANY} counters made the process grow by {} bytes each.", held / u64::from(MANY));
@@ -150,44 +150,44 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The ways of counting together.
+    /// The coordination modes.
     fn together(&mut self) -> Result<(), Fault> {
         const NAME: &str = "coordination";
         if !self.options.wants(NAME) {
             return Ok(());
         }
         let Some(redis) = Redis::start() else {
-            self.table.note("Counting together was not measured: that needs redis-server.");
+            self.table.note("Coordination was not measured: redis-server is missing.");
             return Ok(());
         };
         self.case(NAME, IN_USE, || {
-            let way = |(way, asked): (&str, Asked)| {
-                let name = format!("weir, {way}, {} keys", thousands(asked.keys.into()));
-                // each shares its counters with nobody
-                let weir = Entrant::weir(&*name, asked, &format!(", coordination: {way}"));
+            let weir = |(mode, workload): (&str, Workload)| {
+                let name = format!("weir, {mode}, {} keys", thousands(workload.keys.into()));
+                // the prefix gives each server its own counters
+                let weir = Entrant::weir(&*name, workload, &format!(", coordination: {mode}"));
                 let weir = weir.with("REDIS_URL", redis.url()).with("CACHE_KEY_PREFIX", name);
-                // what is measured is Redis, and not deciding without it
+                // measures Redis, not the fallback without it
                 weir.with("WEIR_DECISION_BUDGET", "1s")
             };
             let memory = Entrant::weir("weir, in memory", ONE, "");
-            let few = Asked { keys: 100, ..ONE };
+            let few = Workload { keys: 100, ..ONE };
             let all = [("interval", ONE), ("interval", few), ("lease", ONE), ("lease", few), ("strict", ONE)];
-            [memory].into_iter().chain(all.map(way)).collect()
+            [memory].into_iter().chain(all.map(weir)).collect()
         })
     }
 
-    /// weir beside the other service in Rust, each with what it has for the purpose.
+    /// weir and the other rate limit service in Rust, in comparable modes.
     fn beside_limitador(&mut self) -> Result<(), Fault> {
         let Some(program) = self.options.limitador.clone() else {
             if self.options.wants("limitador") {
-                self.table.note("limitador did not take part: that needs --limitador with its program.");
+                self.table.note("limitador was not measured: --limitador with its program is missing.");
             }
             return Ok(());
         };
         let Some(redis) = Redis::start() else { return Ok(()) };
         let url = format!("redis+unix://{}", redis.url());
-        let in_redis = |way: &str| {
-            let weir = Entrant::weir(format!("weir, {way}"), ONE, &format!(", coordination: {way}"));
+        let in_redis = |mode: &str| {
+            let weir = Entrant::weir(format!("weir, {mode}"), ONE, &format!(", coordination: {mode}"));
             weir.with("REDIS_URL", redis.url()).with("WEIR_DECISION_BUDGET", "1s")
         };
         let limitador = |storage: &[&str]| Entrant::limitador(&program, ONE, storage);
@@ -205,7 +205,7 @@ impl Bench<'_> {
     fn idle(&mut self) {
         if self.options.wants("idle") {
             let resident = Entrant::weir("weir", ONE, "").start(&self.machine, &[]).resident();
-            self.table.note(&format!("A weir that has just been started holds {} kB.", resident / 1024));
+            self.table.note(&format!("weir uses {} kB after its start.", resident / 1024));
         }
     }
 }

@@ -17,13 +17,13 @@ use mio::{
 use super::{
     connection::{Connection, Fault},
     histogram::Histogram,
-    message::{Asked, Requests},
+    message::{Requests, Workload},
 };
 
-/// Who does not answer for so long never will.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long to wait for a response before the server counts as hung.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Shorter waits than this are spent asking again, for the system's timers are no finer.
+/// The resolution of the system's timers: shorter waits poll.
 const TICK: Duration = Duration::from_millis(2);
 
 const BUFFER: usize = 64 * 1024;
@@ -42,14 +42,14 @@ pub(crate) struct Load {
     pub(crate) in_flight: usize,
 }
 
-/// How long to go on.
+/// When to stop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Until {
     Elapsed(Duration),
     Requests(u64),
 }
 
-/// What came of it.
+/// The result of a run.
 pub(crate) struct Outcome {
     pub(crate) requests: u64,
     pub(crate) elapsed: Duration,
@@ -60,27 +60,27 @@ trait Stream: Read + Write + Source {}
 impl Stream for TcpStream {}
 impl Stream for UnixStream {}
 
-struct Link {
+struct Socket {
     stream: Box<dyn Stream>,
     connection: Connection,
-    /// What has come and was not read yet, at the beginning: the rest of a frame is still to come.
+    /// Received bytes that are not processed yet, at the beginning: an incomplete frame.
     buffer: Box<[u8]>,
     filled: usize,
-    /// How much of what is to be sent was sent.
+    /// The bytes of the connection's output that were sent.
     sent: usize,
 }
 
 pub(crate) struct Client {
     poll: Poll,
     events: Events,
-    links: Vec<Link>,
+    sockets: Vec<Socket>,
     requests: Requests,
 }
 
 // === impl Target ===
 
 impl Target {
-    /// As it is written in what weir says: `127.0.0.1:8081`, or `unix:/run/weir.sock`.
+    /// Parses an address as weir prints it: `127.0.0.1:8081`, or `unix:/run/weir.sock`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         match text.strip_prefix("unix:") {
             Some(path) => Some(Self::Unix(path.into())),
@@ -89,7 +89,7 @@ impl Target {
     }
 
     fn connect(&self) -> io::Result<Box<dyn Stream>> {
-        // waits until it is connected, unlike mio's own way
+        // blocks until connected, unlike mio's own connect
         Ok(match self {
             Self::Tcp(address) => {
                 let stream = std::net::TcpStream::connect(address)?;
@@ -109,100 +109,100 @@ impl Target {
 // === impl Client ===
 
 impl Client {
-    pub(crate) fn connect(target: &Target, load: Load, asked: Asked) -> Result<Self, Fault> {
+    pub(crate) fn connect(target: &Target, load: Load, workload: Workload) -> Result<Self, Fault> {
         let poll = Poll::new()?;
-        let mut links = Vec::new();
+        let mut sockets = Vec::new();
         for token in 0..load.connections {
             let mut stream = target.connect()?;
             poll.registry().register(&mut stream, Token(token), Interest::READABLE | Interest::WRITABLE)?;
-            let connection = Connection::new(asked, load.in_flight);
-            links.push(Link { stream, connection, buffer: vec![0; BUFFER].into(), filled: 0, sent: 0 });
+            let connection = Connection::new(workload, load.in_flight);
+            sockets.push(Socket { stream, connection, buffer: vec![0; BUFFER].into(), filled: 0, sent: 0 });
         }
-        let requests = Requests::new(asked);
-        Ok(Self { poll, events: Events::with_capacity(load.connections), links, requests })
+        let requests = Requests::new(workload);
+        Ok(Self { poll, events: Events::with_capacity(load.connections), sockets, requests })
     }
 
-    /// Keeps as many requests in flight as there may be, then waits for the last answers.
+    /// Keeps as many requests in flight as the load allows, then waits for the last responses.
     pub(crate) fn closed(&mut self, until: Until) -> Result<Outcome, Fault> {
         let begun = Instant::now();
         let mut now = begun;
-        let (mut asked, mut latencies) = (0, Histogram::new());
-        let may_ask = |asked: u64, now: Instant| match until {
+        let (mut sent, mut latencies) = (0, Histogram::new());
+        let may_send = |sent: u64, now: Instant| match until {
             Until::Elapsed(time) => now - begun < time,
-            Until::Requests(requests) => asked < requests,
+            Until::Requests(requests) => sent < requests,
         };
-        for link in &mut self.links {
-            while may_ask(asked, now) && link.connection.ask(&mut self.requests, now) {
-                asked += 1;
+        for socket in &mut self.sockets {
+            while may_send(sent, now) && socket.connection.send(&mut self.requests, now) {
+                sent += 1;
             }
-            link.write()?;
+            socket.write()?;
         }
         while self.in_flight() > 0 {
-            if !self.wait(PATIENCE)? {
-                return Err(Fault::Silent(PATIENCE));
+            if !self.wait(RESPONSE_TIMEOUT)? {
+                return Err(Fault::Silent(RESPONSE_TIMEOUT));
             }
             for event in &self.events {
-                let link = &mut self.links[event.token().0];
+                let socket = &mut self.sockets[event.token().0];
                 if event.is_readable() {
-                    now = link.read(&mut latencies)?;
+                    now = socket.read(&mut latencies)?;
                 }
-                while may_ask(asked, now) && link.connection.ask(&mut self.requests, now) {
-                    asked += 1;
+                while may_send(sent, now) && socket.connection.send(&mut self.requests, now) {
+                    sent += 1;
                 }
-                link.write()?;
+                socket.write()?;
             }
         }
-        Ok(Outcome { requests: asked, elapsed: begun.elapsed(), latencies })
+        Ok(Outcome { requests: sent, elapsed: begun.elapsed(), latencies })
     }
 
-    /// LimitChecks `rate` times a second, whatever the server does. What waits for room waits from the moment at which it should
-    /// have been sent.
+    /// Sends `rate` requests a second, whatever the server does. The latency of a delayed request counts from the time at which
+    /// it was due.
     pub(crate) fn open(&mut self, rate: u32, time: Duration) -> Result<Outcome, Fault> {
         let begun = Instant::now();
-        let (mut asked, mut latencies) = (0_u32, Histogram::new());
+        let (mut sent, mut latencies) = (0_u32, Histogram::new());
         let due = |number: u32| begun + Duration::from_secs(1) * number / rate;
         let last = u32::try_from(time.as_millis() * u128::from(rate) / 1_000).unwrap_or(u32::MAX);
-        let (mut turn, mut heard) = (0, begun);
-        while asked < last || self.in_flight() > 0 {
+        let (mut turn, mut last_reply) = (0, begun);
+        while sent < last || self.in_flight() > 0 {
             let now = Instant::now();
-            // who has no room is passed over; if nobody has, everything waits
+            // skips full connections; if all are full, waits
             let mut full = 0;
-            while asked < last && due(asked) <= now && full < self.links.len() {
-                turn = (turn + 1) % self.links.len();
-                if self.links[turn].connection.ask(&mut self.requests, due(asked)) {
-                    (asked, full) = (asked + 1, 0);
+            while sent < last && due(sent) <= now && full < self.sockets.len() {
+                turn = (turn + 1) % self.sockets.len();
+                if self.sockets[turn].connection.send(&mut self.requests, due(sent)) {
+                    (sent, full) = (sent + 1, 0);
                 } else {
                     full += 1;
                 }
             }
-            for link in &mut self.links {
-                link.write()?;
+            for socket in &mut self.sockets {
+                socket.write()?;
             }
-            let idle = if asked == last { PATIENCE } else { due(asked).saturating_duration_since(now) };
+            let idle = if sent == last { RESPONSE_TIMEOUT } else { due(sent).saturating_duration_since(now) };
             self.wait(idle.saturating_sub(TICK))?;
             for event in self.events.iter().filter(|event| event.is_readable()) {
-                heard = self.links[event.token().0].read(&mut latencies)?;
+                last_reply = self.sockets[event.token().0].read(&mut latencies)?;
             }
-            if heard.elapsed() > PATIENCE {
-                return Err(Fault::Silent(PATIENCE));
+            if last_reply.elapsed() > RESPONSE_TIMEOUT {
+                return Err(Fault::Silent(RESPONSE_TIMEOUT));
             }
         }
-        Ok(Outcome { requests: asked.into(), elapsed: begun.elapsed(), latencies })
+        Ok(Outcome { requests: sent.into(), elapsed: begun.elapsed(), latencies })
     }
 
-    /// Answers that were errors, where those are let pass.
+    /// Returns the number of tolerated error responses.
     pub(crate) fn errors(&self) -> u64 {
-        self.links.iter().map(|link| link.connection.errors).sum()
+        self.sockets.iter().map(|socket| socket.connection.errors).sum()
     }
 
     fn in_flight(&self) -> usize {
-        self.links.iter().map(|link| link.connection.in_flight()).sum()
+        self.sockets.iter().map(|socket| socket.connection.in_flight()).sum()
     }
 
-    /// Waits until something can be read or written. Whether it can.
+    /// Waits until a socket is readable or writable, and returns whether one is.
     fn wait(&mut self, most: Duration) -> Result<bool, Fault> {
         match self.poll.poll(&mut self.events, Some(most)) {
-            // a debugger that looks at this process is no fault
+            // as when a debugger attaches
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
             Err(error) => Err(error.into()),
             Ok(()) => Ok(!self.events.is_empty()),
@@ -210,10 +210,10 @@ impl Client {
     }
 }
 
-// === impl Link ===
+// === impl Socket ===
 
-impl Link {
-    /// Reads what is there. When it came.
+impl Socket {
+    /// Reads everything available, and returns when it arrived.
     fn read(&mut self, latencies: &mut Histogram) -> Result<Instant, Fault> {
         loop {
             let space = &mut self.buffer[self.filled..];
@@ -229,14 +229,14 @@ impl Link {
             let done = self.connection.read(&self.buffer[..self.filled], now, latencies)?;
             self.buffer.copy_within(done..self.filled, 0);
             self.filled -= done;
-            // less than there was room for: there is no more, and the next bytes are an event of their own
+            // a short read: nothing is left, and further bytes raise an event
             if count < room {
                 return Ok(now);
             }
         }
     }
 
-    /// Sends what there is to send. What the system does not take waits for its next event.
+    /// Sends as much of the output as the system accepts; the rest waits for the next event.
     fn write(&mut self) -> Result<(), Fault> {
         while self.sent < self.connection.out.len() {
             match self.stream.write(&self.connection.out[self.sent..]) {

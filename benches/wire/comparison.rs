@@ -1,14 +1,14 @@
-//! What weir is compared with, as this benchmark and the program that serves it both know it.
+//! The servers that weir is compared with; shared by this benchmark and the program that runs them.
 
 use clap::ValueEnum;
 
-/// What serves.
+/// The kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// The crate h2, which all others stand on: the message is read, and an answer of always the same bytes is sent. A
-    /// connection's requests are answered on the task that reads them, all that have come in one go.
+    /// The crate h2, which all others use: reads the message and sends a constant response. Handles the requests of a connection
+    /// on the task that reads them, in batches.
     H2,
-    /// The same, but each request is answered on a task of its own.
+    /// The same with a task per request.
     H2Spawn,
     /// tonic with a service that does nothing, on tokio's default runtime with one worker.
     Tonic,
@@ -16,7 +16,7 @@ pub(crate) enum Kind {
     TonicCurrentThread,
 }
 
-/// The message with what gRPC puts before it.
+/// Returns the message with gRPC's prefix.
 pub(crate) fn grpc(message: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0];
     bytes.extend_from_slice(&u32::try_from(message.len()).expect("a short message").to_be_bytes());

@@ -1,79 +1,78 @@
-//! A client's end of one connection. It knows no socket: bytes come in, bytes go out.
+//! The client's end of one connection, independent of sockets: bytes in, bytes out.
 
 use std::time::Instant;
 
 use super::{
     frame::{self, Frame},
     histogram::Histogram,
-    hpack::Answers,
-    message::{self, Asked, Requests},
+    hpack::ResponseHeaders,
+    message::{self, Requests, Workload},
 };
 
-/// One of so many answers is decoded; of all others the headers are read, and that there is a message.
+/// One response in so many is decoded; of the others only the headers and the presence of a message are checked.
 const SAMPLE: u64 = 64;
 
-/// Places for requests that have not been answered, for each that may be in flight: an answer may be late while others
-/// overtake it.
-const PLACES: usize = 16;
+/// Slots per request in flight: a late response may be overtaken by others.
+const SLOTS: usize = 16;
 
-/// What is wrong with a server, or with what it said.
+/// A fault of a server, or of its responses.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("the connection failed")]
     Io(#[from] std::io::Error),
     #[error("the server closed the connection")]
     Closed,
-    #[error("the server said {0}, which this client does not expect")]
+    #[error("the server sent {0}, which this client does not expect")]
     Unexpected(String),
-    #[error("the server answered a request with an error, or with nothing like an answer: {0}")]
+    #[error("the server sent an error or an implausible response: {0}")]
     Answer(String),
     #[error("{0}")]
     Of(String, #[source] Box<Fault>),
     #[error("{0} cannot be built")]
     Build(&'static str),
-    #[error("nothing was answered for {0:?}")]
+    #[error("no response for {0:?}")]
     Silent(std::time::Duration),
 }
 
-/// A request that waits for its answer.
+/// A request without a response yet.
 #[derive(Clone, Copy)]
 struct Open {
     since: Instant,
-    /// Whether there was a message.
+    /// Whether a message arrived.
     data: bool,
 }
 
 /// One connection.
 pub(crate) struct Connection {
-    asked: Asked,
-    /// What waits to be sent.
+    workload: Workload,
+    /// Bytes to send.
     pub(crate) out: Vec<u8>,
-    answers: Answers,
-    /// By the number of their streams, which go round.
+    response_headers: ResponseHeaders,
+    /// Ring of open requests, by stream number.
     open: Box<[Option<Open>]>,
     next_stream: u32,
     in_flight: usize,
-    /// Answers that were errors, where those are let pass.
+    /// Tolerated error responses.
     pub(crate) errors: u64,
     most: usize,
-    /// Bytes of DATA that the server still lets in, over all streams.
+    /// The connection's flow control window for DATA that this client sends.
     credit: u64,
-    /// Bytes of DATA that came since the server was last given as many.
+    /// Bytes of DATA received since the last window update.
     taken: u32,
 }
 
 impl Connection {
-    /// A connection that asks at most `in_flight` at once.
-    pub(crate) fn new(asked: Asked, in_flight: usize) -> Self {
+    /// Returns a connection with at most `in_flight` open requests.
+    pub(crate) fn new(workload: Workload, in_flight: usize) -> Self {
         let mut out = frame::PREFACE.to_vec();
         let windows = [(frame::ENABLE_PUSH, 0), (frame::INITIAL_WINDOW_SIZE, frame::MAX_WINDOW)];
         frame::settings(&windows, &mut out);
         frame::window_update(frame::MAX_WINDOW - frame::DEFAULT_WINDOW, &mut out);
         Self {
-            asked,
+            workload,
             out,
-            answers: Answers::default(),
-            open: vec![None; (in_flight * PLACES).next_power_of_two()].into(),
+            response_headers: ResponseHeaders::default(),
+            open: vec![None; (in_flight * SLOTS).next_power_of_two()].into(),
             next_stream: 1,
             in_flight: 0,
             errors: 0,
@@ -87,22 +86,22 @@ impl Connection {
         self.in_flight
     }
 
-    /// LimitChecks for one more thing, as of `since`. Whether there was room for it.
-    pub(crate) fn ask(&mut self, requests: &mut Requests, since: Instant) -> bool {
+    /// Queues the next request, whose latency counts from `since`. Returns whether there was room for it.
+    pub(crate) fn send(&mut self, requests: &mut Requests, since: Instant) -> bool {
         let data = requests.data() as u64;
-        let place = self.place(self.next_stream);
-        if self.in_flight == self.most || self.credit < data || self.open[place].is_some() {
+        let slot = self.slot(self.next_stream);
+        if self.in_flight == self.most || self.credit < data || self.open[slot].is_some() {
             return false;
         }
         requests.write(self.next_stream, self.next_stream == 1, &mut self.out);
-        self.open[place] = Some(Open { since, data: false });
+        self.open[slot] = Some(Open { since, data: false });
         self.next_stream += 2;
         self.in_flight += 1;
         self.credit -= data;
         true
     }
 
-    /// Reads all whole frames at the beginning of `bytes`, which came at `now`. How many bytes that were.
+    /// Processes all complete frames at the start of `bytes`, which arrived at `now`, and returns their length.
     pub(crate) fn read(
         &mut self,
         bytes: &[u8],
@@ -148,7 +147,7 @@ impl Connection {
             let name = u16::from_be_bytes([setting[0], setting[1]]);
             let value = u32::from_be_bytes([setting[2], setting[3], setting[4], setting[5]]);
             match name {
-                // a request is sent whole, or not at all
+                // this client sends every request's data at once
                 frame::INITIAL_WINDOW_SIZE if value < 16_384 => {
                     return Err(Fault::Unexpected(format!("a window of {value}")));
                 }
@@ -168,7 +167,7 @@ impl Connection {
             return Ok(());
         }
         if u64::from(frame.stream / 2).is_multiple_of(SAMPLE)
-            && !message::is_plausible(frame.payload, self.asked)
+            && !message::is_plausible(frame.payload, self.workload)
         {
             return Err(Fault::Answer(format!("message {:?}", frame.payload)));
         }
@@ -176,7 +175,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Gives the server back what it has sent, long before it lacks it.
+    /// Updates the server's window, long before it is exhausted.
     fn replenish(&mut self, bytes: u32) {
         self.taken += bytes;
         if self.taken > frame::MAX_WINDOW / 2 {
@@ -189,32 +188,32 @@ impl Connection {
         if frame.has(frame::PADDED | frame::PRIORITY) || !frame.has(frame::END_HEADERS) {
             return Err(Fault::Unexpected("headers in parts, or with padding".into()));
         }
-        let zero = self.answers.read(frame.payload);
+        let zero = self.response_headers.read(frame.payload);
         let zero = zero.map_err(|_| Fault::Unexpected(format!("headers {:?}", frame.payload)))?;
         if !frame.has(frame::END_STREAM) {
             return Ok(());
         }
         let open = *self.opened(frame.stream)?;
-        if self.asked.limitador && zero == Some(false) {
+        if self.workload.limitador && zero == Some(false) {
             self.errors += 1;
         } else if !open.data || zero != Some(true) {
             let message = if open.data { "a message" } else { "no message" };
             return Err(Fault::Answer(format!("{message}, grpc-status is 0: {zero:?}")));
         }
         latencies.add(now.saturating_duration_since(open.since));
-        let place = self.place(frame.stream);
-        self.open[place] = None;
+        let slot = self.slot(frame.stream);
+        self.open[slot] = None;
         self.in_flight -= 1;
         Ok(())
     }
 
     fn opened(&mut self, stream: u32) -> Result<&mut Open, Fault> {
-        let place = self.place(stream);
-        let open = self.open[place].as_mut();
-        open.ok_or_else(|| Fault::Unexpected(format!("something about stream {stream}, which is not open")))
+        let slot = self.slot(stream);
+        let open = self.open[slot].as_mut();
+        open.ok_or_else(|| Fault::Unexpected(format!("a frame for stream {stream}, which is not open")))
     }
 
-    fn place(&self, stream: u32) -> usize {
+    fn slot(&self, stream: u32) -> usize {
         (stream / 2) as usize & (self.open.len() - 1)
     }
 }

@@ -1,4 +1,4 @@
-//! Who takes part in a case, and what is asked of it.
+//! A server in a case, and its workload.
 
 use std::path::{Path, PathBuf};
 
@@ -7,15 +7,15 @@ use tempfile::TempDir;
 use super::{
     comparison::Kind,
     machine::{Cores, Machine},
-    message::Asked,
+    message::Workload,
     rules,
     server::{Server, Weir},
 };
 
-/// A server that can be started as often as one likes.
+/// A server that can be started several times.
 pub(crate) struct Entrant {
     pub(crate) name: String,
-    pub(crate) asked: Asked,
+    pub(crate) workload: Workload,
     program: Program,
 }
 
@@ -26,39 +26,39 @@ enum Program {
 }
 
 impl Entrant {
-    /// What weir is compared with.
-    pub(crate) fn comparison(kind: Kind, asked: Asked) -> Self {
+    /// Returns a server that weir is compared with.
+    pub(crate) fn comparison(kind: Kind, workload: Workload) -> Self {
         let name = match kind {
             Kind::H2 => "bare h2",
             Kind::H2Spawn => "bare h2, a task a request",
             Kind::Tonic => "tonic, doing nothing",
             Kind::TonicCurrentThread => "tonic, current-thread",
         };
-        Self { name: name.into(), asked, program: Program::Comparison(kind) }
+        Self { name: name.into(), workload, program: Program::Comparison(kind) }
     }
 
-    /// weir on one processor, counting in memory; `more` is put into each `rate_limit`.
-    pub(crate) fn weir(name: impl Into<String>, asked: Asked, more: &str) -> Self {
-        let rules = rules::write(asked, more);
+    /// Returns weir on one processor with counters in memory; `more` is added to each `rate_limit`.
+    pub(crate) fn weir(name: impl Into<String>, workload: Workload, more: &str) -> Self {
+        let rules = rules::write(workload, more);
         Self {
             name: name.into(),
-            asked,
+            workload,
             program: Program::Weir { rules, variables: Vec::new(), cores: Cores::One },
         }
     }
 
-    /// The limitador-server at `program` on one processor, with the storage of these arguments and the same limits.
-    pub(crate) fn limitador(program: &Path, asked: Asked, storage: &[&str]) -> Self {
+    /// Returns the limitador-server at `program` on one processor, with the same limits and the given storage arguments.
+    pub(crate) fn limitador(program: &Path, workload: Workload, storage: &[&str]) -> Self {
         let program = Program::Limitador {
             program: program.to_owned(),
-            limits: rules::write_limitador(asked),
+            limits: rules::write_limitador(workload),
             storage: storage.iter().map(|argument| (*argument).into()).collect(),
         };
         let name = format!("limitador, {}", storage[0]);
-        Self { name, asked: Asked { limitador: true, ..asked }, program }
+        Self { name, workload: Workload { limitador: true, ..workload }, program }
     }
 
-    /// The same with a variable set.
+    /// Sets an environment variable.
     pub(crate) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
         if let Program::Weir { variables, .. } = &mut self.program {
             variables.push((name, value.into()));
@@ -66,7 +66,7 @@ impl Entrant {
         self
     }
 
-    /// The same on so many processors.
+    /// Sets the number of processors.
     pub(crate) fn on(mut self, count: Cores) -> Self {
         if let Program::Weir { cores, .. } = &mut self.program {
             *cores = count;
@@ -78,11 +78,11 @@ impl Entrant {
         matches!(&self.program, Program::Weir { variables, .. } if variables.iter().any(|(name, _)| *name == "REDIS_URL"))
     }
 
-    /// Starts it; `wrapper` is a program that runs it, with its arguments, or nothing.
+    /// Starts it, in `wrapper`, a program with its arguments, if not empty.
     pub(crate) fn start(&self, machine: &Machine, wrapper: &[&str]) -> Server {
         match &self.program {
             Program::Comparison(kind) => {
-                Server::comparison(machine, *kind, self.asked.shape.descriptors(), wrapper)
+                Server::comparison(machine, *kind, self.workload.shape.descriptors(), wrapper)
             }
             Program::Weir { rules, variables, cores } => {
                 let weir = Weir { rules: rules.path(), variables, cores: *cores };

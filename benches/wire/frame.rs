@@ -10,7 +10,7 @@ pub(crate) const WINDOW_UPDATE: u8 = 8;
 pub(crate) const CONTINUATION: u8 = 9;
 
 pub(crate) const END_STREAM: u8 = 0x1;
-/// Of SETTINGS and PING.
+/// For SETTINGS and PING.
 pub(crate) const ACK: u8 = 0x1;
 pub(crate) const END_HEADERS: u8 = 0x4;
 pub(crate) const PADDED: u8 = 0x8;
@@ -18,18 +18,18 @@ pub(crate) const PRIORITY: u8 = 0x20;
 
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The settings that are sent and read here.
+/// The settings that this client uses.
 pub(crate) const ENABLE_PUSH: u16 = 2;
 pub(crate) const INITIAL_WINDOW_SIZE: u16 = 4;
 
-/// Both windows, until somebody says otherwise.
+/// The initial size of both windows.
 pub(crate) const DEFAULT_WINDOW: u32 = 65_535;
 pub(crate) const MAX_WINDOW: u32 = 0x7fff_ffff;
 
 /// Bytes before each frame.
 pub(crate) const HEADER: usize = 9;
 
-/// A frame, as it stands in a buffer.
+/// A frame in a buffer.
 pub(crate) struct Frame<'a> {
     pub(crate) kind: u8,
     pub(crate) flags: u8,
@@ -38,7 +38,7 @@ pub(crate) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// The frame that `bytes` begin with, if all of it is there.
+    /// Returns the frame at the start of `bytes`, if it is complete.
     pub(crate) fn first(bytes: &'a [u8]) -> Option<Self> {
         let (header, rest) = bytes.split_at_checked(HEADER)?;
         let length = usize::from(header[0]) << 16 | usize::from(header[1]) << 8 | usize::from(header[2]);
@@ -51,13 +51,13 @@ impl<'a> Frame<'a> {
         self.flags & flag != 0
     }
 
-    /// Its first four bytes as a number.
+    /// Returns its first four bytes as a number.
     pub(crate) fn number(&self) -> Option<u32> {
         self.payload.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
     }
 }
 
-/// Writes what stands before a frame of `length` bytes.
+/// Writes the header of a frame with `length` bytes of payload.
 pub(crate) fn header(length: usize, kind: u8, flags: u8, stream: u32, out: &mut Vec<u8>) {
     let length = u32::try_from(length).expect("a short frame").to_be_bytes();
     out.extend_from_slice(&[length[1], length[2], length[3], kind, flags]);
@@ -72,7 +72,7 @@ pub(crate) fn settings(settings: &[(u16, u32)], out: &mut Vec<u8>) {
     }
 }
 
-/// Widens the connection's window by so many bytes.
+/// Writes an update of the connection's window by `bytes`.
 pub(crate) fn window_update(bytes: u32, out: &mut Vec<u8>) {
     header(4, WINDOW_UPDATE, 0, 0, out);
     out.extend_from_slice(&bytes.to_be_bytes());

@@ -1,13 +1,13 @@
-//! Latencies, counted in buckets that are 3 % wide at most, so that millions of them cost neither memory nor sorting.
+//! A histogram of latencies with buckets of at most 3 % width.
 
 use std::time::Duration;
 
-/// A power of two is cut into so many buckets, as a power of two itself.
-const FINENESS: u32 = 5;
+/// The binary logarithm of the number of buckets per power of two.
+const PRECISION_BITS: u32 = 5;
 
-const BUCKETS: usize = 64 << FINENESS;
+const BUCKETS: usize = 64 << PRECISION_BITS;
 
-/// How many answers took how long.
+/// Counts latencies by length.
 #[derive(Clone)]
 pub(crate) struct Histogram {
     counts: Box<[u64]>,
@@ -32,8 +32,8 @@ impl Histogram {
         self.total += other.total;
     }
 
-    /// The latency that `per_mille` of a thousand answers did not exceed, rounded up to the end of its bucket; zero when
-    /// there were no answers.
+    /// Returns the latency that `per_mille` of a thousand responses did not exceed, rounded up to the end of its bucket; zero
+    /// without responses.
     pub(crate) fn at(&self, per_mille: u64) -> Duration {
         let wanted = (self.total * per_mille).div_ceil(1_000).max(1);
         let mut seen = 0;
@@ -47,16 +47,16 @@ impl Histogram {
     }
 }
 
-/// The highest bits of the value, and how far they were shifted.
+/// Returns the bucket of a value: its highest bits, and their shift.
 fn bucket(nanos: u64) -> usize {
-    let shift = (u64::BITS - nanos.leading_zeros()).saturating_sub(FINENESS + 1);
+    let shift = (u64::BITS - nanos.leading_zeros()).saturating_sub(PRECISION_BITS + 1);
     let highest = usize::try_from(nanos >> shift).unwrap_or(usize::MAX);
-    (usize::try_from(shift).unwrap_or(usize::MAX) << FINENESS) + highest
+    (usize::try_from(shift).unwrap_or(usize::MAX) << PRECISION_BITS) + highest
 }
 
-/// The largest value of the bucket.
+/// Returns the largest value of a bucket.
 fn end(bucket: usize) -> u64 {
-    let shift = (bucket >> FINENESS).saturating_sub(1);
-    let highest = u64::try_from(bucket - (shift << FINENESS)).unwrap_or(u64::MAX);
+    let shift = (bucket >> PRECISION_BITS).saturating_sub(1);
+    let highest = u64::try_from(bucket - (shift << PRECISION_BITS)).unwrap_or(u64::MAX);
     ((highest + 1) << shift) - 1
 }

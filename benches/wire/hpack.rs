@@ -1,9 +1,9 @@
-//! As much of HPACK (RFC 7541) as a client needs that always sends the same headers, and wants to know of an answer
-//! whether its `grpc-status` is 0.
+//! The part of HPACK (RFC 7541) that this client needs: it always sends the same headers, and only reads whether a response's
+//! `grpc-status` is 0.
 
 /// The headers of a connection's first request, as an Envoy 1.40 sends them to a cluster `ratelimit`: it was recorded. `te`,
 /// `grpc-timeout`, `content-type`, `x-envoy-internal`, `x-forwarded-for` and `x-envoy-expected-rq-timeout-ms` go into the
-/// server's dynamic table with `:authority`. `:path` never does: it is spelled in every request, in Huffman's code.
+/// server's dynamic table with `:authority`. `:path` never does: every request spells it out, in Huffman code.
 const FIRST: &str = "\
     8304ab60b5773fa5d05b3b98855ec1a4b41a93257eecafb4692e735264ee2d9dcc42b1ba73db449b4692e735264f\
     4186b0692d06a4c98640027465864d833505b11f40899acac8b24d494f6a7f8210295f8b1d75d0620d263d4c4d6564\
@@ -32,7 +32,7 @@ pub(crate) fn request_blocks() -> [Vec<u8>; 2] {
     [FIRST, LATER].map(|text| text.as_bytes().as_chunks().0.iter().map(byte).collect())
 }
 
-/// What a header says, as far as anybody cares.
+/// The meaning of a header for this client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
     StatusZero,
@@ -40,21 +40,20 @@ enum Meaning {
     Other,
 }
 
-/// The headers of answers: follows the dynamic table, though not what is driven out of it, which are headers that were
-/// not used for long.
+/// Decodes the headers of responses. Follows the dynamic table but not its evictions, which affect only headers that were not
+/// used for long.
 #[derive(Default)]
-pub(crate) struct Answers {
+pub(crate) struct ResponseHeaders {
     /// The dynamic table, the newest last.
     table: Vec<Meaning>,
 }
 
-/// `grpc-status` as it may be spelled: plainly, and in Huffman's code.
+/// The encodings of `grpc-status`: plain, and in Huffman code.
 const STATUS: [&[u8]; 2] = [b"grpc-status", &[0x9a, 0xca, 0xc8, 0xb2, 0x12, 0x34, 0xda, 0x8f]];
 const ZERO: [&[u8]; 2] = [b"0", &[0x07]];
 
-impl Answers {
-    /// Reads a block of headers: whether it says that `grpc-status` is 0, or nothing if it does not mention it.
-    /// `Err` when it is no HPACK.
+impl ResponseHeaders {
+    /// Reads a block of headers, and returns whether `grpc-status` is 0, or none if it is absent.
     pub(crate) fn read(&mut self, mut block: &[u8]) -> Result<Option<bool>, Malformed> {
         let mut zero = None;
         while let Some(first) = block.first().copied() {
@@ -101,7 +100,7 @@ impl Answers {
     }
 }
 
-/// A block that is no HPACK, or refers to what was never sent.
+/// A block that is not HPACK, or refers to a missing entry.
 #[derive(Debug)]
 pub(crate) struct Malformed;
 
@@ -121,7 +120,7 @@ fn integer(block: &mut &[u8], prefix: u32) -> Result<usize, Malformed> {
     Err(Malformed)
 }
 
-/// The bytes of a string, in whichever code they are.
+/// Returns the encoded bytes of a string.
 fn string<'a>(block: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {
     let length = integer(block, 7)?;
     let (text, rest) = block.split_at_checked(length).ok_or(Malformed)?;

@@ -1,19 +1,19 @@
-//! Which processors are whose, so that client and server do not push each other about.
+//! Assigns processors to client and server, so that they do not compete.
 
 use std::{
     fs,
     process::{Command, Stdio},
 };
 
-/// The processors that this process may use, told apart by who gets them.
+/// The processors that this process may use.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     processors: Vec<u32>,
-    /// Whether `taskset` is here.
+    /// Whether `taskset` is installed.
     can_pin: bool,
 }
 
-/// How many processors a server has.
+/// The number of processors of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cores {
     One,
@@ -24,12 +24,12 @@ impl Machine {
     pub(crate) fn new() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-        let processors = list.map(|list| numbers(list.trim())).unwrap_or_default();
+        let processors = list.map(|list| parse_list(list.trim())).unwrap_or_default();
         let found = Command::new("taskset").arg("--version").stdout(Stdio::null()).status().is_ok();
         Self { can_pin: found && processors.len() > 1, processors }
     }
 
-    /// The command that runs `program` on the processors of a server.
+    /// Returns a command that runs `program` on a server's processors.
     pub(crate) fn command(&self, program: &str, cores: Cores) -> Command {
         if !self.can_pin {
             return Command::new(program);
@@ -44,8 +44,8 @@ impl Machine {
         command
     }
 
-    /// Moves this process, and what it starts without [`Self::command`], to the last processor. What came of it, to be
-    /// printed.
+    /// Moves this process, and the processes that it starts without [`Self::command`], to the last processor. Returns a
+    /// description of the outcome.
     pub(crate) fn take_last(&self) -> String {
         let pid = std::process::id().to_string();
         let last = self.processors.last().map(u32::to_string).unwrap_or_default();
@@ -54,19 +54,19 @@ impl Machine {
             let first = self.processors[0];
             format!("servers on processor {first}, the client on {last}")
         } else {
-            "nobody is bound to a processor: that needs taskset, and two of them".into()
+            "no process is bound to a processor: that needs taskset and two processors".into()
         }
     }
 }
 
-/// The numbers of a list such as `0-3,8`.
-fn numbers(list: &str) -> Vec<u32> {
-    let mut numbers = Vec::new();
+/// Parses a list of processors such as `0-3,8`.
+fn parse_list(list: &str) -> Vec<u32> {
+    let mut processors = Vec::new();
     for part in list.split(',') {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         if let (Ok(from), Ok(to)) = (from.parse::<u32>(), to.parse()) {
-            numbers.extend(from..=to);
+            processors.extend(from..=to);
         }
     }
-    numbers
+    processors
 }

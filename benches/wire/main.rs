@@ -1,7 +1,6 @@
-//! What a decision costs over the wire: weir as its users run it, beside servers that decide nothing, all under the same
-//! load.
+//! The cost of a decision over the network: weir as users run it, and servers that make no decisions, under the same load.
 //!
-//! `cargo bench --bench wire -- --help`; `docs/performance.md` has its figures and says how they are meant.
+//! `cargo bench --bench wire -- --help`; `docs/performance.md` has the results and explains them.
 
 mod bench;
 mod callgrind;

@@ -1,4 +1,4 @@
-//! What is asked, encoded once; only numbers are written over for each request.
+//! Requests, encoded once; each request only overwrites the numbers in them.
 
 use clap::ValueEnum;
 use prost::Message as _;
@@ -15,11 +15,11 @@ use super::{comparison::grpc, frame, hpack};
 /// The domain of all rules.
 pub(crate) const DOMAIN: &str = "bench";
 
-/// Digits that a key's number has, and a rule's.
+/// Placeholders for the numbers of keys and rules.
 const KEY: &[u8] = b"#######";
 const RULE: &[u8] = b"@@@@@";
 
-/// What a request looks like.
+/// The shape of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Shape {
     /// One descriptor of one entry.
@@ -27,27 +27,27 @@ pub(crate) enum Shape {
     /// Two descriptors of three entries each.
     #[value(name = "2x3")]
     TwoByThree,
-    /// A hundred descriptors of one entry, each about the key after the one before: the quickest way to make counters.
+    /// A hundred descriptors of one entry with consecutive keys: creates counters fastest.
     Hundred,
 }
 
-/// Which requests are made.
+/// The requests of a run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct Workload {
     pub(crate) shape: Shape,
-    /// Rules that there are; at most 100,000.
+    /// The number of rules; at most 100,000.
     pub(crate) rules: u32,
-    /// Rules that they meet, in turn with the keys; at most as many.
+    /// The number of rules that requests match, in turn with the keys; at most `rules`.
     pub(crate) met: u32,
-    /// Keys that are asked about, each as often as any other; at most 9,999,900.
+    /// The number of keys, used evenly; at most 9,999,900.
     pub(crate) keys: u32,
-    /// The server is limitador: it tells of the whole request only, and where it answers with an error, that is counted.
+    /// The server is limitador: it reports no statuses, and its error responses are counted instead of ending the run.
     pub(crate) limitador: bool,
 }
 
-/// Frames of requests, ready but for the numbers in them.
+/// The frames of requests, complete but for the numbers in them.
 pub(crate) struct Requests {
-    asked: Asked,
+    workload: Workload,
     first: Template,
     later: Template,
     random: u64,
@@ -57,7 +57,7 @@ pub(crate) struct Requests {
 /// The frames HEADERS and DATA of one request.
 struct Template {
     bytes: Vec<u8>,
-    /// Where the stream's number stands, twice.
+    /// The positions of the stream's number.
     streams: [usize; 2],
     keys: Vec<usize>,
     rules: Vec<usize>,
@@ -68,7 +68,7 @@ impl Shape {
         self.entries().len()
     }
 
-    /// Keys that a request is about.
+    /// Returns the number of keys of a request.
     fn keys(self) -> u32 {
         match self {
             Self::One | Self::TwoByThree => 1,
@@ -76,7 +76,7 @@ impl Shape {
         }
     }
 
-    /// Of each descriptor, with marks where numbers belong.
+    /// Returns the entries of each descriptor, with placeholders for the numbers.
     fn entries(self) -> Vec<Vec<(&'static str, &'static str)>> {
         let one = vec![("api-@@@@@", "user-#######")];
         let three = |path| vec![("tenant", "tenant-#######"), ("path", path), ("method", "GET")];
@@ -88,8 +88,8 @@ impl Shape {
     }
 }
 
-impl Asked {
-    /// The message, with marks where numbers belong.
+impl Workload {
+    /// Returns the message, with placeholders for the numbers.
     fn message(self) -> RateLimitRequest {
         let entry = |(key, value): (&str, &str)| Entry { key: key.into(), value: value.into() };
         let descriptor = |entries: Vec<_>| RateLimitDescriptor {
@@ -103,7 +103,7 @@ impl Asked {
         }
     }
 
-    /// What asks about each of the same keys, in turn, with the fewest requests; and how many those are.
+    /// Returns the workload that uses each of the same keys once with the fewest requests, and their number.
     pub(crate) fn filling(self) -> (Self, u64) {
         let shape = Shape::Hundred;
         (Self { shape, ..self }, self.keys.div_ceil(shape.keys()).into())
@@ -113,11 +113,11 @@ impl Asked {
 // === impl Requests ===
 
 impl Requests {
-    pub(crate) fn new(asked: Asked) -> Self {
+    pub(crate) fn new(workload: Workload) -> Self {
         let [first, later] = hpack::request_blocks();
-        let message = asked.message().encode_to_vec();
+        let message = workload.message().encode_to_vec();
         Self {
-            asked,
+            workload,
             first: Template::new(&first, &message),
             later: Template::new(&later, &message),
             random: 0x9e37_79b9_7f4a_7c15,
@@ -125,12 +125,12 @@ impl Requests {
         }
     }
 
-    /// Bytes of flow control that each takes.
+    /// Returns the bytes of flow control window that a request uses.
     pub(crate) fn data(&self) -> usize {
         self.later.bytes.len() - self.later.streams[1] - 4
     }
 
-    /// Writes the request on `stream` about the next keys; `first` is whether the connection has had none before.
+    /// Writes the request for the next keys on `stream`; `first` says whether it is the connection's first.
     pub(crate) fn write(&mut self, stream: u32, first: bool, out: &mut Vec<u8>) {
         let key = self.next_key();
         let template = if first { &self.first } else { &self.later };
@@ -140,28 +140,28 @@ impl Requests {
         for place in template.streams {
             bytes[place..place + 4].copy_from_slice(&stream.to_be_bytes());
         }
-        let step = u32::from(self.asked.shape.keys() > 1);
+        let step = u32::from(self.workload.shape.keys() > 1);
         let nth = |number: usize| key + step * u32::try_from(number).unwrap_or(0);
         for (number, place) in template.keys.iter().enumerate() {
             digits(nth(number), &mut bytes[*place..place + KEY.len()]);
         }
         for (number, place) in template.rules.iter().enumerate() {
-            digits(nth(number) % self.asked.met, &mut bytes[*place..place + RULE.len()]);
+            digits(nth(number) % self.workload.met, &mut bytes[*place..place + RULE.len()]);
         }
     }
 
-    /// The next in turn, where requests are about several; else any. The numbers are Marsaglia's xorshift, spread over the
-    /// keys by the upper half of a product.
+    /// Returns the next key: in order if requests have several keys, else at random, by Marsaglia's xorshift, reduced to
+    /// the number of keys by the upper half of a product.
     fn next_key(&mut self) -> u32 {
-        let several = self.asked.shape.keys();
+        let several = self.workload.shape.keys();
         if several > 1 {
-            self.next = (self.next + several) % self.asked.keys;
+            self.next = (self.next + several) % self.workload.keys;
             return self.next;
         }
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        let product = (self.random >> 32) * u64::from(self.asked.keys);
+        let product = (self.random >> 32) * u64::from(self.workload.keys);
         u32::try_from(product >> 32).unwrap_or(0)
     }
 }
@@ -192,23 +192,23 @@ fn digits(mut number: u32, out: &mut [u8]) {
     }
 }
 
-// === answers ===
+// === responses ===
 
-/// Whether `data` is an answer as it should be: let through, and each descriptor by a limit if it tells of them.
-pub(crate) fn is_plausible(data: &[u8], asked: Asked) -> bool {
+/// Returns whether `data` is a plausible response: admitted, and, unless from limitador, each descriptor by a limit.
+pub(crate) fn is_plausible(data: &[u8], workload: Workload) -> bool {
     let Some((prefix, message)) = data.split_at_checked(5) else { return false };
     let length = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]);
     if prefix[0] != 0 || usize::try_from(length) != Ok(message.len()) {
         return false;
     }
-    let Ok(answer) = RateLimitResponse::decode(message) else { return false };
-    let by_a_limit = |status: &DescriptorStatus| {
+    let Ok(response) = RateLimitResponse::decode(message) else { return false };
+    let admitted_by_limit = |status: &DescriptorStatus| {
         status.code() == Code::Ok && status.current_limit.is_some() && status.limit_remaining > 0
     };
-    if asked.limitador {
-        return answer.overall_code() == Code::Ok;
+    if workload.limitador {
+        return response.overall_code() == Code::Ok;
     }
-    answer.overall_code() == Code::Ok
-        && answer.statuses.len() == asked.shape.descriptors()
-        && answer.statuses.iter().all(by_a_limit)
+    response.overall_code() == Code::Ok
+        && response.statuses.len() == workload.shape.descriptors()
+        && response.statuses.iter().all(admitted_by_limit)
 }

@@ -6,83 +6,83 @@ use clap::Parser;
 
 use super::{
     client::{Load, Target},
-    message::{Asked, Shape},
+    message::{Shape, Workload},
     rounds::{Effort, Pace},
 };
 
-/// What a decision of weir costs over the wire, beside servers that decide nothing.
+/// Measures the cost of a decision of weir over the network, and of servers that make no decisions.
 #[derive(Debug, Parser)]
 #[expect(clippy::struct_excessive_bools, reason = "flags, each of its own")]
 pub(crate) struct Options {
     /// Runs the cases whose names contain this; all without it.
     filter: Option<String>,
 
-    /// Short runs, and no instructions: figures to see a direction by, not to quote.
+    /// Makes short runs and counts no instructions: for a trend, not for publication.
     #[arg(long)]
     pub(crate) quick: bool,
 
-    /// Leaves out what needs valgrind, and minutes.
+    /// Skips counting instructions, which needs valgrind and takes minutes.
     #[arg(long)]
     no_instructions: bool,
 
-    /// Takes the servers that weir is compared with as they were built last, and builds nothing.
+    /// Uses the last build of the servers that weir is compared with.
     #[arg(long)]
     pub(crate) as_built: bool,
 
-    /// Puts the figures into docs/performance.md as well; for all cases together only.
+    /// Writes the results of all cases to docs/performance.md, too.
     #[arg(long, conflicts_with_all = ["filter", "quick", "target"])]
     pub(crate) write: bool,
 
-    /// Loads a server that runs already (ADDRESS:PORT, or unix:PATH), in place of all cases. It must have the rules that
+    /// Loads a running server (ADDRESS:PORT, or unix:PATH) instead of running the cases. It must have the rules that
     /// --print-rules prints.
-    #[arg(long, value_parser = |text: &str| Target::parse(text).ok_or("neither ADDRESS:PORT nor unix:PATH"))]
+    #[arg(long, value_parser = |text: &str| Target::parse(text).ok_or("expected ADDRESS:PORT or unix:PATH"))]
     pub(crate) target: Option<Target>,
 
-    /// Prints the rules that --rules and --shape are about.
+    /// Prints the rules for --rules and --shape.
     #[arg(long)]
     pub(crate) print_rules: bool,
 
-    /// With --target: connections.
+    /// With --target: the number of connections.
     #[arg(long, default_value_t = 4)]
     connections: usize,
 
-    /// With --target: requests in flight on each connection.
+    /// With --target: the requests in flight on each connection.
     #[arg(long, default_value_t = 64)]
     in_flight: usize,
 
-    /// With --target: requests a second, whatever the server does; without it, as many as it answers.
+    /// With --target: a fixed rate in requests per second; default: as many as the server handles.
     #[arg(long)]
     rate: Option<u32>,
 
-    /// With --target: how long; with --requests, no matter.
+    /// With --target: the duration in seconds; ignored with --requests.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
 
-    /// With --target: so many requests in place of a time.
+    /// With --target: the number of requests, instead of a duration.
     #[arg(long, conflicts_with = "rate")]
     pub(crate) requests: Option<u64>,
 
-    /// With --target: keys that are asked about, evenly; 1 is one hot key.
+    /// With --target: the number of keys, used evenly; 1 is one hot key.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=9_999_900))]
     keys: u32,
 
-    /// With --target: rules that there are.
+    /// With --target: the number of rules.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rules: u32,
 
-    /// With --target: rules that the keys are spread over; all of them, if it is not said.
+    /// With --target: the number of rules that requests match; default: all.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     met: Option<u32>,
 
-    /// With --target: what a request looks like.
+    /// With --target: the shape of a request.
     #[arg(long, value_enum, default_value_t = Shape::One)]
     shape: Shape,
 
-    /// Has this limitador-server take part, the other rate limit service in Rust.
+    /// Measures this limitador-server, the other rate limit service in Rust, too.
     #[arg(long)]
     pub(crate) limitador: Option<PathBuf>,
 
-    /// What cargo gives every benchmark.
+    /// Passed by cargo to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -108,8 +108,8 @@ impl Options {
         Load { connections: self.connections, in_flight: self.in_flight }
     }
 
-    pub(crate) fn asked(&self) -> Asked {
-        Asked {
+    pub(crate) fn workload(&self) -> Workload {
+        Workload {
             shape: self.shape,
             rules: self.rules,
             met: self.met.unwrap_or(self.rules),

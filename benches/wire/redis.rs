@@ -1,4 +1,4 @@
-//! A Redis of the benchmark's own, on a socket of its own. It stays where the client is, off the server's processor.
+//! A Redis server for the benchmark, on its own socket and on the client's processor.
 
 use std::{
     os::unix::net::UnixStream,
@@ -9,14 +9,14 @@ use std::{
 
 use tempfile::TempDir;
 
-/// Killed when it is dropped.
+/// A running Redis server, killed on drop.
 pub(crate) struct Redis {
     child: Child,
     dir: TempDir,
 }
 
 impl Redis {
-    /// Starts one, if there is a `redis-server`.
+    /// Starts a server, if `redis-server` is installed.
     pub(crate) fn start() -> Option<Self> {
         let dir = tempfile::tempdir().ok()?;
         let mut command = Command::new("redis-server");
@@ -32,7 +32,7 @@ impl Redis {
         Some(redis)
     }
 
-    /// As `REDIS_URL` takes it.
+    /// Returns the value for `REDIS_URL`.
     pub(crate) fn url(&self) -> String {
         self.dir.path().join("redis.sock").display().to_string()
     }

@@ -1,5 +1,5 @@
-//! Servers by turns: each has a short run in every round, so that what the machine does besides meets all of them, and
-//! the ratios of a round hold even where its figures do not.
+//! Measures servers in turns: each has a short run in every round, so that disturbances of the machine affect all of them,
+//! and ratios within a round stay valid.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use super::{
     client::{Client, Load, Outcome, Until},
     connection::Fault,
     histogram::Histogram,
-    message::Asked,
+    message::Workload,
     server::Server,
 };
 
-/// How long, and how often.
+/// The length and number of runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
     pub(crate) rounds: usize,
@@ -23,11 +23,11 @@ pub(crate) struct Effort {
 pub(crate) enum Pace {
     /// As many at once as the load allows.
     Closed,
-    /// So many a second.
+    /// A fixed number per second.
     Open(u32),
 }
 
-/// A server that takes part, and a client of its own.
+/// A measured server and its client.
 pub(crate) struct Runner {
     pub(crate) name: String,
     pub(crate) server: Server,
@@ -39,21 +39,21 @@ pub(crate) struct Runner {
 /// One run.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    /// Requests a second.
+    /// Requests per second.
     rate: f64,
-    /// Microseconds of the server's processor time for each.
+    /// The server's processor time per request in microseconds.
     cpu: f64,
 }
 
-/// What a server's runs come to.
-pub(crate) struct CoordinationMetrics {
+/// The summary of a server's runs.
+pub(crate) struct RunSummary {
     pub(crate) name: String,
     pub(crate) rate: f64,
     pub(crate) cpu: f64,
-    /// Of its processor time to that of the first server, the median over the rounds.
+    /// The ratio of its processor time to the first server's, median over the rounds.
     pub(crate) cpu_ratio: f64,
     pub(crate) latencies: Histogram,
-    /// Answers that were errors.
+    /// Error responses.
     pub(crate) errors: u64,
 }
 
@@ -62,9 +62,9 @@ impl Runner {
         name: impl Into<String>,
         server: Server,
         load: Load,
-        asked: Asked,
+        workload: Workload,
     ) -> Result<Self, Fault> {
-        let client = Client::connect(&server.target, load, asked)?;
+        let client = Client::connect(&server.target, load, workload)?;
         Ok(Self { name: name.into(), server, client, runs: Vec::new(), latencies: Histogram::new() })
     }
 
@@ -76,7 +76,7 @@ impl Runner {
         };
         let outcome = outcome.map_err(|fault| Fault::Of(self.name.clone(), fault.into()))?;
         let cpu = self.server.cpu().saturating_sub(before);
-        #[expect(clippy::cast_precision_loss, reason = "figures to read")]
+        #[expect(clippy::cast_precision_loss, reason = "approximate output")]
         let requests = outcome.requests as f64;
         let run =
             Run { rate: requests / outcome.elapsed.as_secs_f64(), cpu: cpu.as_secs_f64() * 1e6 / requests };
@@ -84,19 +84,19 @@ impl Runner {
     }
 }
 
-/// Has all of them run by turns, each for the time of `warm_up` before it is measured, and then for as long at least. The
-/// figures are in the order of `runners`.
+/// Runs all servers in turns, each for `warm_up` before it is measured, and then for at least as long. Returns the summaries in
+/// the order of `runners`.
 pub(crate) fn measure(
     runners: &mut [Runner],
     pace: Pace,
     warm_up: Duration,
     effort: Effort,
-) -> Result<Vec<CoordinationMetrics>, Fault> {
+) -> Result<Vec<RunSummary>, Fault> {
     for runner in runners.iter_mut() {
-        // caches and tables get warm, and are not measured
+        // fills caches and tables; not measured
         runner.go(pace, effort.time / 2)?;
     }
-    // what is kept warm does some of its work once a second only
+    // some of the work happens only once a second
     let time = effort.time.max(warm_up);
     let rounds = if warm_up.is_zero() { effort.rounds } else { effort.rounds.div_ceil(2) };
     for _ in 0..rounds {
@@ -110,12 +110,12 @@ pub(crate) fn measure(
         }
     }
     let first: Vec<Run> = runners.first().map(|runner| runner.runs.clone()).unwrap_or_default();
-    Ok(runners.iter().map(|runner| runner.figures(&first)).collect())
+    Ok(runners.iter().map(|runner| runner.summary(&first)).collect())
 }
 
 impl Runner {
-    fn figures(&self, first: &[Run]) -> CoordinationMetrics {
-        CoordinationMetrics {
+    fn summary(&self, first: &[Run]) -> RunSummary {
+        RunSummary {
             name: self.name.clone(),
             rate: median(self.runs.iter().map(|run| run.rate)),
             cpu: median(self.runs.iter().map(|run| run.cpu)),

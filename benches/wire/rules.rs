@@ -1,28 +1,28 @@
-//! The rules that weir is given. Every limit is so high that nothing is refused, and every window so long that none ends.
+//! The rules of the benchmark. Every limit is so high that no request is rejected, and every window so long that none ends.
 
 use std::fmt::Write as _;
 
 use tempfile::TempDir;
 
-use super::message::{Asked, DOMAIN, Shape};
+use super::message::{DOMAIN, Shape, Workload};
 
-/// The file of limitador's limits.
+/// The name of limitador's file of limits.
 pub(crate) const LIMITADOR: &str = "limits.yaml";
 
-/// A directory with the rules that `asked` is about; `more` is put into each `rate_limit`.
-pub(crate) fn write(asked: Asked, more: &str) -> TempDir {
+/// Returns a directory with the rules of `workload`; `more` is added to each `rate_limit`.
+pub(crate) fn write(workload: Workload, more: &str) -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
-    std::fs::write(dir.path().join("rules.yaml"), text(asked, more)).expect("a file in it");
+    std::fs::write(dir.path().join("rules.yaml"), text(workload, more)).expect("a file in it");
     dir
 }
 
-/// A directory with the limits of limitador's that count what weir's rules count.
-pub(crate) fn write_limitador(asked: Asked) -> TempDir {
+/// Returns a directory with the equivalent limits for limitador.
+pub(crate) fn write_limitador(workload: Workload) -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     let mut text = String::new();
-    for rule in 0..asked.rules {
+    for rule in 0..workload.rules {
         let (seconds, variable) = (365 * 86_400, format!("descriptors[0]['api-{rule:05}']"));
-        // to write to a text cannot fail
+        // writing to a String cannot fail
         let _ = writeln!(
             text,
             "- {{ namespace: {DOMAIN}, max_value: 4000000000, seconds: {seconds}, conditions: [], variables: [\"{variable}\"] }}"
@@ -32,14 +32,14 @@ pub(crate) fn write_limitador(asked: Asked) -> TempDir {
     dir
 }
 
-/// The rules themselves.
-pub(crate) fn text(asked: Asked, more: &str) -> String {
+/// Returns the rules.
+pub(crate) fn text(workload: Workload, more: &str) -> String {
     let mut text = format!("domain: {DOMAIN}\ndescriptors:\n");
-    match asked.shape {
+    match workload.shape {
         Shape::One | Shape::Hundred => {
-            for rule in 0..asked.rules {
+            for rule in 0..workload.rules {
                 let limit = format!("{{ requests: 4000000000, per: 365d{more} }}");
-                // to write to a text cannot fail
+                // writing to a String cannot fail
                 let _ = writeln!(text, "  - key: api-{rule:05}\n    rate_limit: {limit}");
             }
         }

@@ -1,4 +1,4 @@
-//! A server as a process of its own, and what the system says of it.
+//! A server process, and its use of processor time and memory.
 
 use std::{
     fs,
@@ -20,19 +20,19 @@ use super::{
     rules,
 };
 
-/// The program that serves what weir is compared with. cargo builds it as an example, as it builds no benchmark: the way
-/// weir is built.
+/// The program that runs the servers that weir is compared with. cargo builds it as an example, with weir's own profile; a
+/// benchmark has another.
 const COMPARISONS: &str = "wire-servers";
 
-/// A process that serves. Killed when it is dropped.
+/// A server process, killed on drop.
 pub(crate) struct Server {
     child: Child,
     pub(crate) target: Target,
-    /// weir's door with the metrics.
+    /// The address of weir's metrics.
     debug: Option<SocketAddr>,
 }
 
-/// How a weir is started.
+/// The configuration of a weir process.
 pub(crate) struct Weir<'a> {
     /// The directory of its rules.
     pub(crate) rules: &'a Path,
@@ -41,7 +41,7 @@ pub(crate) struct Weir<'a> {
 }
 
 impl Server {
-    /// Starts what weir is compared with; `wrapper` is a program that runs it, with its arguments.
+    /// Starts a server that weir is compared with, in `wrapper`, a program with its arguments.
     pub(crate) fn comparison(machine: &Machine, kind: Kind, descriptors: usize, wrapper: &[&str]) -> Self {
         let kind = kind.to_possible_value().expect("each has a name").get_name().to_owned();
         let mut command = wrapped(machine, &comparisons(), Cores::One, wrapper);
@@ -63,18 +63,18 @@ impl Server {
             Cores::One => "1",
             Cores::Two => "2",
         };
-        // weir shall see no variable but these, and what it is wrapped in be found
+        // weir gets only these variables; the wrapper needs PATH
         command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         command.env("WEIR_WORKERS", workers).env("WEIR_STOP_DELAY", "0");
         command.envs(weir.variables.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
         let mut child = spawn(command.stderr(Stdio::piped()));
         let said = listening(child.stderr.take().expect("it is piped"), "weir: listening ");
-        let door = |name: &str| {
-            let mut doors = said.split(' ').filter_map(|word| word.split_once('='));
-            doors.find(|(door, _)| *door == name).map(|(_, address)| address)
+        let address = |name: &str| {
+            let mut addresses = said.split(' ').filter_map(|part| part.split_once('='));
+            addresses.find(|(server, _)| *server == name).map(|(_, address)| address)
         };
-        let target = door("grpc").and_then(Target::parse).expect("the address of the gRPC door");
-        let debug = door("debug").and_then(|address| address.parse().ok());
+        let target = address("grpc").and_then(Target::parse).expect("the address of the gRPC server");
+        let debug = address("debug").and_then(|address| address.parse().ok());
         Self { child, target, debug }
     }
 
@@ -87,7 +87,7 @@ impl Server {
         wrapper: &[&str],
     ) -> Self {
         let mut command = wrapped(machine, program, Cores::One, wrapper);
-        // it does not tell which ports it was given; these were free a moment ago
+        // it does not print its ports; these were free a moment ago
         let free = || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let [address, http] = [free(), free()].map(|address| address.expect("there are free ports"));
         for (option, address) in [("--rls", address), ("--http", http)] {
@@ -107,7 +107,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Time on processors of all of its threads that are alive.
+    /// Returns the processor time of all its live threads.
     pub(crate) fn cpu(&self) -> Duration {
         let Ok(threads) = fs::read_dir(format!("/proc/{}/task", self.pid())) else { return Duration::ZERO };
         let nanos = threads.filter_map(|thread| {
@@ -117,14 +117,14 @@ impl Server {
         Duration::from_nanos(nanos.sum())
     }
 
-    /// Bytes of memory that it holds.
+    /// Returns its resident memory in bytes.
     pub(crate) fn resident(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
         let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.strip_suffix("kB"));
         kilobytes.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0) * 1024
     }
 
-    /// What weir's metric of this name shows.
+    /// Returns the value of weir's metric `name`.
     pub(crate) fn metric(&self, name: &str) -> Option<u64> {
         let mut stream = TcpStream::connect(self.debug?).ok()?;
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n").ok()?;
@@ -133,9 +133,9 @@ impl Server {
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
     }
 
-    /// Has it end by itself, and waits for that.
+    /// Shuts it down gracefully, and waits for its end.
     pub(crate) fn stop(mut self) {
-        // of ours, whose input ends when it is dropped; weir wants a signal
+        // the comparison servers stop when their input ends; weir needs a signal
         drop(self.child.stdin.take());
         if self.debug.is_some() {
             let sent = Command::new("kill").args(["-s", "TERM", &self.pid().to_string()]).status();
@@ -145,15 +145,15 @@ impl Server {
     }
 }
 
-/// Builds the program that serves what weir is compared with, if it is not built yet.
+/// Builds the program that runs the servers that weir is compared with, if needed.
 pub(crate) fn build_comparisons() -> Result<(), Fault> {
     eprintln!("building {COMPARISONS}, if it is not built yet");
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--release", "--locked", "--quiet", "--example", COMPARISONS]);
-    // what cargo told this program of itself would make some crates' build scripts think that much has changed
+    // cargo's variables for this program would make some crates' build scripts run again
     for (name, _) in std::env::vars_os() {
-        let told = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_EXE_", "OUT_DIR"];
-        if told.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+        let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_EXE_", "OUT_DIR"];
+        if prefixes.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
             cargo.env_remove(name);
         }
     }
@@ -163,7 +163,7 @@ pub(crate) fn build_comparisons() -> Result<(), Fault> {
     Err(Fault::Build(COMPARISONS))
 }
 
-/// Where cargo puts it: beside `deps`, where this program is.
+/// Returns the path of its build: beside `deps`, where this program is.
 fn comparisons() -> PathBuf {
     let this = std::env::current_exe().expect("this program knows where it is");
     this.ancestors().nth(2).expect("a directory above").join("examples").join(COMPARISONS)
@@ -185,7 +185,7 @@ fn spawn(command: &mut Command) -> Child {
     command.spawn().unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"))
 }
 
-/// Waits for the line that begins so, and returns the rest of it. What comes after it is read and dropped.
+/// Waits for a line that begins with `prefix`, and returns the rest of it. Discards all further output.
 fn listening(output: impl Read + Send + 'static, prefix: &str) -> String {
     let mut output = BufReader::new(output);
     let mut before = String::new();

@@ -1,22 +1,22 @@
-//! The figures, as a table of Markdown.
+//! The results as a Markdown table.
 
 use std::{fmt::Write as _, fs, io, path::Path, time::Duration};
 
-use super::rounds::CoordinationMetrics;
+use super::rounds::RunSummary;
 
 const HEAD: &str = "\
 | case | server | requests/s | CPU, µs | x | instructions | x | p50, µs | p99, µs | p99.9, µs |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 ";
 
-/// What stands around the figures in the file that they are written to.
+/// The marks around the results in the file.
 const BEGIN: &str = "<!-- wire: begin -->\n";
 const END: &str = "<!-- wire: end -->\n";
 
 /// One server in one case.
 pub(crate) struct Row {
-    pub(crate) figures: CoordinationMetrics,
-    /// Instructions of a request, and how many times those of the first server that is.
+    pub(crate) summary: RunSummary,
+    /// Instructions per request, and their ratio to the first server's.
     pub(crate) instructions: Option<(u64, f64)>,
 }
 
@@ -27,24 +27,24 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Adds what came of a case, and prints it for those who wait.
+    /// Adds the results of a case, and prints them.
     pub(crate) fn add(&mut self, case: &str, rows: &[Row]) {
         let mut text = String::new();
         for (number, row) in rows.iter().enumerate() {
-            let (figures, latency) = (&row.figures, |per_mille| micros(row.figures.latencies.at(per_mille)));
+            let (summary, latency) = (&row.summary, |per_mille| micros(row.summary.latencies.at(per_mille)));
             let (instructions, ratio) = row.instructions.map_or_else(
                 || (String::new(), String::new()),
                 |(count, ratio)| (thousands(count), format!("{ratio:.2}")),
             );
-            // to write to a text cannot fail
+            // writing to a String cannot fail
             let _ = writeln!(
                 text,
                 "| {} | {} | {:.0} | {:.2} | {:.2} | {instructions} | {ratio} | {} | {} | {} |",
                 if number == 0 { case } else { "" },
-                figures.name,
-                figures.rate,
-                figures.cpu,
-                figures.cpu_ratio,
+                summary.name,
+                summary.rate,
+                summary.cpu,
+                summary.cpu_ratio,
                 latency(500),
                 latency(990),
                 latency(999),
@@ -57,24 +57,24 @@ impl Table {
         self.text.push_str(&text);
     }
 
-    /// Adds a line that belongs to no case.
+    /// Adds a note below the table.
     pub(crate) fn note(&mut self, note: &str) {
         println!("- {note}");
         let _ = writeln!(self.notes, "- {note}");
     }
 
-    /// Puts all of it in the place of what stands between the marks in `file`.
+    /// Replaces the text between the marks in `file`.
     pub(crate) fn write(&self, file: &Path) -> io::Result<()> {
         let old = fs::read_to_string(file)?;
         let marks = old.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
         let (before, after) =
-            marks.ok_or_else(|| io::Error::other("the marks for the figures are missing"))?;
+            marks.ok_or_else(|| io::Error::other("the marks for the results are missing"))?;
         let Self { text, notes } = self;
         fs::write(file, format!("{before}{BEGIN}\n{HEAD}{text}\n{notes}\n{END}{after}"))
     }
 }
 
-/// Microseconds, with as many digits as mean something.
+/// Formats microseconds with three significant digits.
 fn micros(time: Duration) -> String {
     let micros = time.as_secs_f64() * 1e6;
     if micros < 100.0 { format!("{micros:.1}") } else { format!("{micros:.0}") }

@@ -1,8 +1,8 @@
 //! Loads the rules of a source into the limiter: at the start, and after every change.
 
-use tokio::{sync::Notify, task::spawn_blocking};
+use tokio::task::spawn_blocking;
 
-use super::{Context, Reload};
+use super::{context::Context, reload::Reload};
 use crate::{
     config::{ConfigErrors, Loaded, RuleSource},
     limit::{KeyHasher, NANOS_PER_SECOND, RuleSet},
@@ -60,7 +60,7 @@ impl<S: RuleSource> Rules<S> {
         loop {
             tokio::select! {
                 () = self.source.changed() => {}
-                () = self.reload.0.notified() => {}
+                () = self.reload.requested() => {}
             }
             if let Err(errors) = self.load().await {
                 log(&errors, "reload failed, keeping the previous rules");
@@ -116,13 +116,4 @@ fn log(errors: &ConfigErrors, outcome: &str) {
         tracing::error!("{error}");
     }
     tracing::error!(errors = errors.errors.len(), "{outcome}");
-}
-
-// === impl Reload ===
-
-impl Reload {
-    /// Requests a reload, which the service starts at once or after the one under way.
-    pub fn now(&self) {
-        Notify::notify_one(&self.0);
-    }
 }

@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, time::Duration};
 
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
-use super::{Addresses, AppError, Context, turned};
+use super::{addresses::Addresses, context::Context, error::AppError, shutdown::until_true};
 use crate::{
     net::{BindError, ConnectionAge, Listener, bind_tcp},
     server::{grpc, http},
@@ -66,7 +66,7 @@ impl Servers {
         context: &Context,
         closed: &watch::Receiver<bool>,
     ) -> Result<JoinSet<io::Result<()>>, AppError> {
-        let until = || turned(closed.clone());
+        let until = || until_true(closed.clone());
         let Context { limiter, clock, stats, headers, .. } = context;
         let service = grpc::Service::new(limiter.clone(), clock.clone(), stats, headers.clone());
         let server = grpc::Server::new(service, context.health.subscribe(), self.age, self.threads).await?;

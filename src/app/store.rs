@@ -1,10 +1,10 @@
-//! The store that the settings ask for.
+//! Opens the store that the settings select.
 
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::AppError;
+use super::error::AppError;
 use crate::{
     clock::Clock,
     runtime,
@@ -12,13 +12,13 @@ use crate::{
     store::{AnyStore, MemoryStore, coordinated::Coordinated, redis::RedisRemote},
 };
 
-/// The thread that speaks to a shared store. One by itself: what decisions ask for at the same time travels together then,
-/// nothing moves from core to core on the way, and neither doors nor rules hold it up. It ends when this is dropped.
+/// The thread that communicates with a shared store; ends when this is dropped. One dedicated thread batches commands of
+/// concurrent decisions, keeps them on one core, and is not delayed by servers or rule loading.
 pub(super) struct StoreThread {
     _stop: oneshot::Sender<()>,
 }
 
-/// Memory alone; or memory in front of Redis, which need not be there yet, and the thread that speaks to it.
+/// Opens the memory store, or, with Redis settings, the coordinated store and its thread. Redis need not be reachable yet.
 pub(super) async fn open(
     settings: &Settings,
     clock: &Arc<dyn Clock>,
@@ -27,13 +27,13 @@ pub(super) async fn open(
         return Ok((AnyStore::Memory(MemoryStore::new(settings.max_counters)), None));
     };
     let (clock, coordination) = (Arc::clone(clock), settings.coordination.clone());
-    let (hand_over, store) = oneshot::channel();
+    let (opened, store) = oneshot::channel();
     let (stop, stopped) = oneshot::channel();
-    // it is opened there, for whatever it does in the background goes on where it was opened
+    // opened on the thread, since its background tasks run where it was opened
     let serve = async move || {
         let remote = RedisRemote::new(redis);
-        let _ = hand_over.send(remote.map(|remote| Coordinated::new(remote, clock, coordination)));
-        // an error is that nobody is left who could tell it to
+        let _ = opened.send(remote.map(|remote| Coordinated::new(remote, clock, coordination)));
+        // an error also means that `StoreThread` was dropped
         let _ = stopped.await;
     };
     runtime::spawn("weir-store".into(), serve).map_err(AppError::Thread)?;

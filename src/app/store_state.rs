@@ -1,4 +1,4 @@
-//! Follows the connection to the shared store: in the log, and in health where that is asked for.
+//! Reports the connection to the shared store in the log, and in health if configured.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,33 +10,33 @@ use crate::{
     store::AnyStore,
 };
 
-/// How often it is looked at.
-const EVERY: Duration = Duration::from_millis(250);
+/// How often the state is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Follows for ever. Without a connection the service is unhealthy if `needed`: the reference's
-/// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`. It decides all the same.
+/// Reports every change of the state. Without a connection the service is unhealthy if `needed`
+/// (`REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`), but continues to decide. Never returns.
 pub(super) async fn follow(limiter: Arc<Limiter<AnyStore>>, health: Health, needed: bool) {
     let AnyStore::Coordinated(store) = limiter.store() else {
         return std::future::pending().await;
     };
-    let mut ticks = interval(EVERY);
+    let mut ticks = interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut was_there = None;
+    let mut was_available = None;
     loop {
         ticks.tick().await;
         let state = store.remote().state();
-        let is_there = state.is_connected() && !store.is_store_unavailable();
-        if was_there == Some(is_there) {
+        let is_available = state.is_connected() && !store.is_store_unavailable();
+        if was_available == Some(is_available) {
             continue;
         }
-        if is_there {
-            tracing::info!("connected to redis");
-        } else if was_there.is_some() || !state.is_connected() {
-            tracing::warn!(?state, "redis does not answer; decisions are made as on_store_failure says");
+        if is_available {
+            tracing::info!("redis connected");
+        } else if was_available.is_some() || !state.is_connected() {
+            tracing::warn!(?state, "redis connection lost; deciding by on_store_failure");
         }
         if needed {
-            if is_there { health.ok(Reason::Store) } else { health.fail(Reason::Store) }
+            if is_available { health.ok(Reason::Store) } else { health.fail(Reason::Store) }
         }
-        was_there = Some(is_there);
+        was_available = Some(is_available);
     }
 }

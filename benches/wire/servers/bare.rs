@@ -1,4 +1,4 @@
-//! The crate h2 and nothing else.
+//! A server on the crate h2 only.
 
 use std::{
     future::poll_fn,
@@ -17,7 +17,7 @@ use weir::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 
 use super::comparison::{Kind, grpc};
 
-/// Bytes of what always is answered.
+/// The constant response.
 #[derive(Clone)]
 struct Canned {
     message: Bytes,
@@ -27,11 +27,11 @@ struct Canned {
 
 type Incoming = (Request<RecvStream>, SendResponse<Bytes>);
 
-pub(crate) async fn serve(listener: TcpListener, kind: Kind, answer: RateLimitResponse) -> io::Result<()> {
+pub(crate) async fn serve(listener: TcpListener, kind: Kind, response: RateLimitResponse) -> io::Result<()> {
     let zero = HeaderValue::from_static("0");
     let content = HeaderValue::from_static("application/grpc");
     let canned = Canned {
-        message: grpc(&answer.encode_to_vec()).into(),
+        message: grpc(&response.encode_to_vec()).into(),
         headers: HeaderMap::from_iter([(CONTENT_TYPE, content)]),
         trailers: HeaderMap::from_iter([(HeaderName::from_static("grpc-status"), zero)]),
     };
@@ -40,7 +40,7 @@ pub(crate) async fn serve(listener: TcpListener, kind: Kind, answer: RateLimitRe
         stream.set_nodelay(true)?;
         let canned = canned.clone();
         tokio::spawn(async move {
-            // a client that leaves is none of its trouble
+            // a client that disconnects is not an error
             let _ = match kind {
                 Kind::H2Spawn => a_task_each(stream, canned).await,
                 _ => together(stream, canned).await,
@@ -49,13 +49,13 @@ pub(crate) async fn serve(listener: TcpListener, kind: Kind, answer: RateLimitRe
     }
 }
 
-/// Takes every request that has come before it answers any, so that one write carries all answers.
+/// Reads every request that has arrived before it responds to any, so that one write carries all responses.
 async fn together(stream: TcpStream, canned: Canned) -> Result<(), h2::Error> {
     let mut connection = server().handshake(stream).await?;
     let mut open: Vec<Incoming> = Vec::new();
     poll_fn(move |context| {
         loop {
-            // this sends, too, what was answered in the turn before
+            // this also sends the responses of the previous round
             while let Poll::Ready(incoming) = connection.poll_accept(context) {
                 match incoming {
                     Some(incoming) => open.push(incoming?),
@@ -63,8 +63,8 @@ async fn together(stream: TcpStream, canned: Canned) -> Result<(), h2::Error> {
                 }
             }
             let before = open.len();
-            // a stream that its client has given up is done as well
-            open.retain_mut(|incoming| answer(incoming, &canned, context).is_pending());
+            // a stream that its client has reset is done, too
+            open.retain_mut(|incoming| respond_to(incoming, &canned, context).is_pending());
             if open.len() == before {
                 return Poll::Pending;
             }
@@ -77,20 +77,20 @@ async fn a_task_each(stream: TcpStream, canned: Canned) -> Result<(), h2::Error>
     let mut connection = server().handshake(stream).await?;
     while let Some(incoming) = connection.accept().await {
         let (mut incoming, canned) = (incoming?, canned.clone());
-        tokio::spawn(poll_fn(move |context| answer(&mut incoming, &canned, context)));
+        tokio::spawn(poll_fn(move |context| respond_to(&mut incoming, &canned, context)));
     }
     Ok(())
 }
 
-/// With windows that are rarely to be replenished.
+/// Returns HTTP/2 settings with large windows, which rarely need updates.
 fn server() -> h2::server::Builder {
     let mut server = h2::server::Builder::new();
     server.initial_connection_window_size(1 << 24).max_concurrent_streams(4096);
     server
 }
 
-/// Reads the message, and answers it when it is complete.
-fn answer(
+/// Reads the message, and responds when it is complete.
+fn respond_to(
     (request, respond): &mut Incoming,
     canned: &Canned,
     context: &mut Context<'_>,
@@ -98,7 +98,7 @@ fn answer(
     let body = request.body_mut();
     while let Some(data) = ready!(body.poll_data(context)) {
         let received = data?.len();
-        // what came with the end goes with the stream
+        // the window needs no release once the stream has ended
         if !body.is_end_stream() {
             body.flow_control().release_capacity(received)?;
         }

@@ -1,7 +1,7 @@
-//! The servers that `benches/wire` compares weir with. They decide nothing.
+//! The servers that `benches/wire` compares weir with. They make no decisions.
 //!
-//! A program of its own, for cargo builds a benchmark to unwind when it panics, which would cost these servers a few
-//! instructions in a hundred more than weir is built to.
+//! A separate program, because cargo builds benchmarks with unwinding panics, which costs a few percent more instructions than
+//! weir's own profile.
 
 mod bare;
 #[path = "../comparison.rs"]
@@ -19,19 +19,19 @@ use weir::proto::envoy::service::ratelimit::v3::{
 
 use crate::comparison::Kind;
 
-/// Serves on a free port, and says on which, until standard input ends.
+/// Serves on a free port, which it prints, until standard input ends.
 #[derive(Debug, Parser)]
 struct Options {
     kind: Kind,
 
-    /// Descriptors that the answers are about.
+    /// The number of descriptors in a response.
     descriptors: usize,
 }
 
 fn main() -> io::Result<()> {
     let Options { kind, descriptors } = Options::parse();
     let (ended, end) = oneshot::channel();
-    // so that nobody is left over when whoever started this dies
+    // so that this process ends with its parent
     std::thread::spawn(move || {
         // an error is an end as well
         let _ = io::stdin().read_to_end(&mut Vec::new());
@@ -45,11 +45,11 @@ fn main() -> io::Result<()> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         println!("listening {}", listener.local_addr()?);
         io::stdout().flush()?;
-        let answer = canned(descriptors);
+        let response = canned(descriptors);
         let serving = async {
             match kind {
-                Kind::H2 | Kind::H2Spawn => bare::serve(listener, kind, answer).await,
-                Kind::Tonic | Kind::TonicCurrentThread => nothing::serve(listener, answer).await,
+                Kind::H2 | Kind::H2Spawn => bare::serve(listener, kind, response).await,
+                Kind::Tonic | Kind::TonicCurrentThread => nothing::serve(listener, response).await,
             }
         };
         tokio::select! {
@@ -59,7 +59,7 @@ fn main() -> io::Result<()> {
     })
 }
 
-/// What is always answered: as long as an answer of weir to a question of so many descriptors.
+/// Returns the constant response, as long as a response of weir with so many descriptors.
 fn canned(descriptors: usize) -> RateLimitResponse {
     let status = DescriptorStatus {
         code: Code::Ok.into(),

@@ -1,4 +1,4 @@
-//! tonic with this project's service, which does nothing.
+//! A tonic server of this project's service with a constant response.
 
 use std::io;
 
@@ -21,9 +21,9 @@ impl RateLimitService for Nothing {
     }
 }
 
-pub(crate) async fn serve(listener: TcpListener, answer: RateLimitResponse) -> io::Result<()> {
+pub(crate) async fn serve(listener: TcpListener, response: RateLimitResponse) -> io::Result<()> {
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let service = RateLimitServiceServer::new(Nothing(answer));
+    let service = RateLimitServiceServer::new(Nothing(response));
     let served = Server::builder().add_service(service).serve_with_incoming(incoming).await;
     served.map_err(io::Error::other)
 }

@@ -1,4 +1,4 @@
-//! The debug port: plain pages, for people and for scripts that `grep`.
+//! The debug port: plain text pages, for people and scripts.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -9,7 +9,7 @@ use axum::{
     routing::get,
 };
 
-use super::{Context, metrics::whole_page};
+use super::{context::Context, page};
 use crate::{
     limit::{Algorithm, Bucket, CompiledRule, Refill, Tier},
     limiter::Limiter,
@@ -20,14 +20,14 @@ use crate::{
     store::Store,
 };
 
-/// The pages with what they show, in order.
+/// The pages and their descriptions, in order.
 const PAGES: [(&str, &str); 3] = [
     ("/metrics", "print out stats for prometheus"),
     ("/rlconfig", "print out the currently loaded configuration for debugging"),
     ("/stats", "print out stats"),
 ];
 
-/// All pages but `/metrics`.
+/// Returns all pages but `/metrics`.
 pub(super) fn router<S: Store>(context: &Context<S>) -> Router {
     Router::new()
         .route("/", get(index))
@@ -37,14 +37,14 @@ pub(super) fn router<S: Store>(context: &Context<S>) -> Router {
 
 async fn index() -> String {
     PAGES.iter().fold(String::new(), |mut text, (path, help)| {
-        // a String takes whatever is written to it
+        // writing to a String cannot fail
         let _ = writeln!(text, "{path}: {help}");
         text
     })
 }
 
 async fn stats(State(stats): State<Arc<Stats>>) -> Response {
-    whole_page(move || stats_page(&stats)).await.into_response()
+    page::render(move || stats_page(&stats)).await.into_response()
 }
 
 fn stats_page(stats: &Stats) -> String {
@@ -63,18 +63,18 @@ fn stats_page(stats: &Stats) -> String {
 }
 
 async fn rlconfig<S: Store>(State(limiter): State<Arc<Limiter<S>>>) -> Response {
-    // nothing loaded, nothing to print: so the reference has it
-    let page = move || {
+    // without rules the page is empty, like envoyproxy/ratelimit's
+    let lines = move || {
         let lines = limiter.rules(|rules| rules.rules().iter().map(rule_line).collect::<String>());
         lines.unwrap_or_default()
     };
-    whole_page(page).await.into_response()
+    page::render(lines).await.into_response()
 }
 
-/// The reference's line for a rule. What it has no words for stands in the same place: `per=90s` behind a period that is
-/// no unit, and ` and ` between tiers.
-fn rule_line(placed: &CompiledRule) -> String {
-    let rule = &placed.rule;
+/// Returns the reference's line for a rule. Extends it for features that the reference does not have: `per=90s` after a period
+/// that is not a unit, and ` and ` between tiers.
+fn rule_line(compiled: &CompiledRule) -> String {
+    let rule = &compiled.rule;
     let tiers: Vec<String> = rule.tiers().iter().map(tier).collect();
     let limit = match &*tiers {
         [] => "unit=UNKNOWN requests_per_unit=0".to_owned(),
@@ -82,9 +82,9 @@ fn rule_line(placed: &CompiledRule) -> String {
     };
     let line = format!(
         "{}: {limit}, shadow_mode: {}, quota_mode: {}",
-        placed.path, rule.shadow_mode, rule.quota_mode
+        compiled.path, rule.shadow_mode, rule.quota_mode
     );
-    // a value with a line break in it is still one rule
+    // a value may contain a line break; the rule stays on one line
     line.replace(|c: char| c.is_control(), "_") + "\n"
 }
 

@@ -1,4 +1,4 @@
-//! `/healthcheck`: for load balancers, which read the status, and for people, who read the body.
+//! `/healthcheck`: the status is for load balancers, the body for people.
 
 use axum::{
     extract::State,
@@ -13,6 +13,6 @@ pub(super) async fn check(State(health): State<Health>) -> Response {
         return "OK".into_response();
     }
     let reasons: Vec<String> = health.reasons().iter().map(ToString::to_string).collect();
-    // the reference's status; 503 would say it better
+    // envoyproxy/ratelimit's status; 503 would be more precise
     (StatusCode::INTERNAL_SERVER_ERROR, reasons.join("\n")).into_response()
 }

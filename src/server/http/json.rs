@@ -1,4 +1,4 @@
-//! `/json`: the gRPC method for callers that speak no gRPC, in protobuf's JSON mapping.
+//! `/json`: the gRPC method for callers without gRPC, in protobuf's JSON mapping.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use axum::{
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 
-use super::Context;
+use super::context::Context;
 use crate::{
     limit::Request,
     limiter::LimitError,
@@ -27,22 +27,22 @@ use crate::{
 const REQUEST: &str = "envoy.service.ratelimit.v3.RateLimitRequest";
 const RESPONSE: &str = "envoy.service.ratelimit.v3.RateLimitResponse";
 
-/// What the door needs to answer.
-pub(super) struct Door<S> {
+/// Decides the requests at `/json`.
+pub(super) struct JsonApi<S> {
     context: Context<S>,
     calls: Arc<MethodStats>,
     request: MessageDescriptor,
     response: MessageDescriptor,
 }
 
-/// Why there is no answer. The caller is told; the status is the reference's for all of them, and its body there says no
-/// more than `Bad Request`.
+/// Why a request failed. The body of the response says why; all errors have the status of envoyproxy/ratelimit, whose body is
+/// only `Bad Request`.
 #[derive(Debug, thiserror::Error)]
 enum JsonError {
-    #[error("the body is no {REQUEST} in JSON: {0}")]
+    #[error("the body is not a {REQUEST} in JSON: {0}")]
     Syntax(#[from] serde_json::Error),
-    /// Not to be expected: the JSON was read by the message's own description.
-    #[error("the body is no {REQUEST}: {0}")]
+    /// Unexpected: the JSON was parsed by the message's own descriptor.
+    #[error("the body is not a {REQUEST}: {0}")]
     Message(#[from] prost::DecodeError),
     #[error(transparent)]
     Conversion(#[from] ConversionError),
@@ -50,20 +50,20 @@ enum JsonError {
     Limit(#[from] LimitError),
 }
 
-pub(super) async fn decide<S: Store>(State(door): State<Arc<Door<S>>>, body: Bytes) -> Response {
-    let _call = door.calls.begin();
-    match door.answer(&body).await {
-        Ok(response) => door.encode(&response),
+pub(super) async fn decide<S: Store>(State(api): State<Arc<JsonApi<S>>>, body: Bytes) -> Response {
+    let _call = api.calls.begin();
+    match api.handle(&body).await {
+        Ok(response) => api.encode(&response),
         Err(error) => {
-            tracing::warn!(%error, "a request at /json was refused");
+            tracing::warn!(%error, "request at /json failed");
             (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response()
         }
     }
 }
 
-// === impl Door ===
+// === impl JsonApi ===
 
-impl<S: Store> Door<S> {
+impl<S: Store> JsonApi<S> {
     /// # Panics
     ///
     /// If weir was built without the descriptors of its own messages.
@@ -74,19 +74,19 @@ impl<S: Store> Door<S> {
         Self { calls: context.stats.method("json"), context, request, response }
     }
 
-    async fn answer(&self, body: &[u8]) -> Result<RateLimitResponse, JsonError> {
+    async fn handle(&self, body: &[u8]) -> Result<RateLimitResponse, JsonError> {
         let now = self.context.clock.now();
         let message = self.decode(body)?;
         let request = Request::try_from(&message).inspect_err(|_| self.context.stats.service_error.add(1))?;
         let headers = &self.context.headers;
-        let answer =
+        let decided =
             self.context.limiter.decide(&request, now, |verdict| response(verdict, &headers.render(verdict)));
-        Ok(answer.await?)
+        Ok(decided.await?)
     }
 
     fn decode(&self, body: &[u8]) -> Result<RateLimitRequest, JsonError> {
         let mut json = serde_json::Deserializer::from_slice(body);
-        // fields that are not in the message are refused by default, as they are in the reference
+        // rejects unknown fields, like the reference
         let message = DynamicMessage::deserialize(self.request.clone(), &mut json)?;
         json.end()?;
         Ok(message.transcode_to()?)
@@ -104,7 +104,7 @@ impl<S: Store> Door<S> {
         match json {
             Ok(json) => (status, [(CONTENT_TYPE, "application/json")], json).into_response(),
             Err(error) => {
-                tracing::error!(error, "an answer at /json could not be written");
+                tracing::error!(error, "cannot encode a response at /json");
                 StatusCode::INTERNAL_SERVER_ERROR.into_response()
             }
         }

@@ -1,0 +1,6 @@
+//! What all servers and the rule loader share.
+
+use crate::{server::http, store::AnyStore};
+
+/// The handles that all servers and the rule loader share.
+pub(super) type Context = http::Context<AnyStore>;

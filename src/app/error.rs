@@ -1,0 +1,44 @@
+//! Errors that end the service.
+
+use std::{error::Error, io};
+
+use tokio::task::JoinError;
+
+use crate::{config::ConfigErrors, net::BindError, server::grpc, store::redis::TlsError};
+
+/// Why a service did not start, or ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// The initial rules are invalid.
+    #[error("cannot load the rules; FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without them\n{0}")]
+    Rules(ConfigErrors),
+    /// An address cannot be bound.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The system does not know a listener's address.
+    #[error("cannot determine a listener's address")]
+    Address(#[from] io::Error),
+    /// The system cannot start a thread.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+    /// The TLS settings of Redis are invalid.
+    #[error("cannot set up TLS to redis")]
+    Tls(#[from] TlsError),
+    /// The gRPC server cannot be built.
+    #[error(transparent)]
+    Grpc(#[from] grpc::ServerError),
+    /// A server or a background task ended before the shutdown.
+    #[error("a server or background task ended unexpectedly")]
+    Ended(#[source] Box<dyn Error + Send + Sync>),
+}
+
+impl AppError {
+    /// Returns the error for a task that ended before the shutdown.
+    pub(super) fn ended_early(ended: Option<Result<io::Result<()>, JoinError>>) -> Self {
+        Self::Ended(match ended {
+            Some(Ok(Err(error))) => error.into(),
+            Some(Err(error)) => error.into(),
+            Some(Ok(Ok(()))) | None => "it returned before the shutdown".into(),
+        })
+    }
+}

@@ -1,0 +1,171 @@
+//! The lifecycle of the service: what starts and stops, in which order.
+//!
+//! Start: rules, limiter, listeners, servers, so that the first request finds everything ready. Stop: health fails while the
+//! servers continue for [`StopSettings::delay`]; then they accept no more connections, and open requests end or are aborted;
+//! then the store flushes; the stats go last.
+
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use tokio::{sync::watch, task::JoinSet, time::sleep};
+
+use super::{
+    addresses::Addresses,
+    context::Context,
+    error::AppError,
+    reload::Reload,
+    rules::Rules,
+    servers::Servers,
+    shutdown::{drain, until_true},
+    store::{self, StoreThread},
+    store_state, sweep,
+};
+use crate::{
+    Limiter,
+    clock::{Clock, SystemClock},
+    config::{self, DirectorySource, RuleSource},
+    observe::{Health, Stats, health::Reason, statsd},
+    settings::{Settings, StopSettings},
+};
+
+/// How much longer than its own timeout a task may take to end, before it is aborted.
+const MARGIN: Duration = Duration::from_secs(3);
+
+/// A service whose listeners are bound and that does not accept connections yet.
+pub struct App {
+    context: Context,
+    reload: Reload,
+    /// Follows the source of the rules; polled once the service runs.
+    follow_rules: Pin<Box<dyn Future<Output = ()> + Send>>,
+    servers: Servers,
+    addresses: Addresses,
+    statsd: Option<statsd::StatsdSettings>,
+    health_needs_store: bool,
+    stop: StopSettings,
+    store_thread: Option<StoreThread>,
+}
+
+impl App {
+    /// Loads the rules and binds every listener.
+    ///
+    /// # Errors
+    ///
+    /// [`AppError`], if the rules are invalid, an address cannot be bound, or the store cannot be opened.
+    pub async fn bind(settings: Settings) -> Result<Self, AppError> {
+        Self::bind_with(settings, Arc::new(SystemClock)).await
+    }
+
+    /// Like [`App::bind`], with decisions as of the time of `clock`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`App::bind`].
+    pub async fn bind_with(settings: Settings, clock: Arc<dyn Clock>) -> Result<Self, AppError> {
+        let options = config::Options {
+            merge_domains: settings.rules.merge_domains,
+            ignore_dotfiles: settings.rules.ignore_dotfiles,
+        };
+        let source = DirectorySource::new(&settings.rules.dir, options);
+        Self::bind_with_source(settings, clock, source).await
+    }
+
+    /// Like [`App::bind_with`], with the rules of `source` instead of the settings' directory.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`App::bind`].
+    pub async fn bind_with_source(
+        settings: Settings,
+        clock: Arc<dyn Clock>,
+        source: impl RuleSource,
+    ) -> Result<Self, AppError> {
+        for warning in &settings.warnings {
+            tracing::warn!("{warning}");
+        }
+        let stats = Arc::new(Stats::default());
+        let (store, store_thread) = store::open(&settings, &clock).await?;
+        let limiter = Arc::new(Limiter::new(store, Arc::clone(&stats), settings.limiter.clone()));
+        stats.register(&limiter);
+        let time_unit = settings.time_unit;
+        let headers = settings.response_headers.clone();
+        let context = Context { limiter, stats, clock, health: Health::new(), headers, time_unit };
+        let mut rules = Rules::new(source, &settings, context.clone());
+        rules.load_first().await.map_err(AppError::Rules)?;
+        let (reload, follow_rules) = (rules.reload(), Box::pin(rules.follow()));
+
+        let servers = Servers::bind(&settings).await?;
+        let addresses = servers.addresses()?;
+        let Settings { statsd, stop, redis, .. } = settings;
+        let health_needs_store = redis.is_some_and(|redis| redis.health_needs_connection);
+        Ok(Self {
+            context,
+            reload,
+            follow_rules,
+            servers,
+            addresses,
+            statsd,
+            health_needs_store,
+            stop,
+            store_thread,
+        })
+    }
+
+    /// Returns the bound addresses.
+    #[must_use]
+    pub fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    /// Returns a handle that requests a reload of the rules.
+    #[must_use]
+    pub fn reload(&self) -> Reload {
+        self.reload.clone()
+    }
+
+    /// Serves until `shutdown`, then stops as the settings say.
+    ///
+    /// # Errors
+    ///
+    /// [`AppError`], if the system cannot start a thread, or a server or background task ends before `shutdown`.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), AppError> {
+        tracing::info!(addresses = %self.addresses, "listening");
+        let (close_servers, closed) = watch::channel(false);
+        let (end_reporters, reporters_end) = watch::channel(false);
+        let mut servers = self.servers.serve(&self.context, &closed).await?;
+        let Context { limiter, clock, stats, health, .. } = self.context;
+        // dropped last
+        let _store_thread = self.store_thread;
+        let mut background = JoinSet::new();
+        background.spawn(sweep::run(Arc::clone(&limiter), clock));
+        background.spawn(store_state::follow(Arc::clone(&limiter), health.clone(), self.health_needs_store));
+        background.spawn(self.follow_rules);
+        let mut reporters = JoinSet::new();
+        if let Some(settings) = self.statsd {
+            reporters.spawn(statsd::run(settings, stats, until_true(reporters_end)));
+        }
+
+        let outcome = tokio::select! {
+            () = shutdown => Ok(()),
+            ended = servers.join_next() => Err(AppError::ended_early(ended)),
+            ended = background.join_next() => Err(AppError::ended_early(ended.map(|ended| ended.map(Ok)))),
+        };
+        tracing::info!("stopping");
+        health.fail(Reason::Stopping);
+        if outcome.is_ok() {
+            sleep(self.stop.delay).await;
+        }
+        close_servers.send_replace(true);
+        drain(servers, self.stop.timeout + MARGIN).await;
+        // after the last decision: flushes counts and returns leases
+        limiter.store().close().await;
+        end_reporters.send_replace(true);
+        drain(reporters, MARGIN).await;
+        background.shutdown().await;
+        outcome
+    }
+}
+
+impl fmt::Debug for App {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("App").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,46 @@
+//! What the HTTP servers' pages share.
+
+use std::{fmt, sync::Arc};
+
+use crate::{
+    clock::Clock,
+    limiter::Limiter,
+    observe::{Health, Stats, prometheus::TimeUnit},
+    server::headers::ResponseHeaders,
+};
+
+/// What the HTTP servers' pages share.
+pub struct Context<S> {
+    /// Decides `/json`.
+    pub limiter: Arc<Limiter<S>>,
+    /// Shown by `/metrics` and `/stats`.
+    pub stats: Arc<Stats>,
+    /// The time of each request.
+    pub clock: Arc<dyn Clock>,
+    /// Shown by `/healthcheck`.
+    pub health: Health,
+    /// The headers of every response.
+    pub headers: ResponseHeaders,
+    /// The unit of response times in `/metrics`.
+    pub time_unit: TimeUnit,
+}
+
+/// Not derived: that would require a store that is `Clone`.
+impl<S> Clone for Context<S> {
+    fn clone(&self) -> Self {
+        Self {
+            limiter: Arc::clone(&self.limiter),
+            stats: Arc::clone(&self.stats),
+            clock: Arc::clone(&self.clock),
+            health: self.health.clone(),
+            headers: self.headers.clone(),
+            time_unit: self.time_unit,
+        }
+    }
+}
+
+impl<S> fmt::Debug for Context<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("health", &self.health).finish_non_exhaustive()
+    }
+}
