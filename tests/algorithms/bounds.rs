@@ -1,0 +1,111 @@
+//! No more is admitted than the algorithm's bound, and under overload not much less.
+
+use proptest::{collection::vec, prelude::*, sample::select};
+use weir::limit::{Algorithm, Bucket, Period, Refill, Tier};
+
+use crate::support::{Log, PERIODS, Rule, START, Try, algorithm, later, run, tier, tries};
+
+/// The bound of the specification, in every interval that begins and ends with something admitted.
+fn check_bound(tier: &Tier, admitted: &Log) -> Result<(), TestCaseError> {
+    let period = u128::from(tier.period.as_nanos());
+    for (first, (begin, _)) in admitted.iter().enumerate() {
+        let mut sum = 0_u128;
+        for (end, hits) in &admitted[first..] {
+            sum += u128::from(*hits);
+            let lasted = u128::from(end.since(*begin).as_nanos());
+            let (requests, capacity) = (u128::from(tier.requests), u128::from(tier.capacity()));
+            match tier.algorithm {
+                Algorithm::FixedWindow => {
+                    if begin.window_end(tier.period) == end.window_end(tier.period) {
+                        prop_assert!(sum <= requests, "{sum} in one window");
+                    }
+                }
+                Algorithm::SlidingWindow => {
+                    if lasted < period {
+                        prop_assert!(sum <= requests, "{sum} in {lasted} ns");
+                    }
+                }
+                Algorithm::TokenBucket(Bucket { refill: Refill::Continuous, .. }) => {
+                    prop_assert!(
+                        sum * period <= capacity * period + requests * lasted,
+                        "{sum} in {lasted} ns"
+                    );
+                }
+                Algorithm::TokenBucket(Bucket { refill: Refill::Step, .. }) => {
+                    prop_assert!(sum <= capacity + requests * (lasted / period + 1), "{sum} in {lasted} ns");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn the_bound_holds_in_every_interval(tier in tier(), tries in tries(150)) {
+        let admitted = run(&mut Rule::new(vec![tier.clone()], START), &tries);
+        check_bound(&tier, &admitted)?;
+    }
+
+    #[test]
+    fn tiers_are_all_or_nothing(tiers in vec(tier(), 2..4), tries in tries(80)) {
+        let mut rule = Rule::new(tiers.clone(), START);
+        // each tier by itself, told only of what all of them admitted
+        let mut alone: Vec<Rule> = tiers.iter().map(|tier| Rule::new(vec![tier.clone()], START)).collect();
+        let (mut now, mut admitted) = (START, Log::new());
+        for Try { later: share, hits } in tries {
+            now = later(now, &tiers[0], share);
+            let all_admit = alone.iter().all(|rule| rule.would_pass(hits, now));
+            let taken = rule.take(hits, now);
+            prop_assert_eq!(!taken.over, all_admit);
+            for rule in &mut alone {
+                // a tier that admits is not told of a refusal by another
+                if all_admit || !rule.would_pass(hits, now) {
+                    rule.take(hits, now);
+                }
+            }
+            if all_admit {
+                admitted.push((now, hits));
+            }
+        }
+        for tier in &tiers {
+            check_bound(tier, &admitted)?;
+        }
+    }
+
+    #[test]
+    fn under_steady_overload_the_limit_is_used(
+        requests in 1..50_u32,
+        period in select(&PERIODS[..6]),
+        algorithm in algorithm(),
+        overload in 2..10_u64,
+        offset in 0.0..1.0_f64,
+    ) {
+        let mut tier = Tier { requests, period: Period::from_nanos(period), algorithm };
+        if let Algorithm::TokenBucket(bucket) = &mut tier.algorithm {
+            // steps that do not fit into the bucket are lost, and who keeps trying a strict one gets nothing: both by
+            // definition
+            bucket.burst = bucket.burst.max(requests);
+            bucket.strict = false;
+        }
+        let periods = 30;
+        let start = later(START, &tier, offset);
+        let mut rule = Rule::new(vec![tier.clone()], start);
+        let every = period / (u64::from(requests) * overload) + 1;
+        let mut admitted = 0;
+        for i in 0.. {
+            let now = start.after(Period::from_nanos(every * i));
+            if now.since(start).as_nanos() >= periods * period {
+                break;
+            }
+            admitted += u64::from(!rule.take(1, now).over);
+        }
+        let all = periods * u64::from(requests);
+        let share = if tier.algorithm == Algorithm::SlidingWindow { 90 } else { 99 };
+        // the last window, step or token may still be under way
+        let due = (all - u64::from(requests)) * share / 100;
+        prop_assert!(admitted >= due, "{admitted} of {all}");
+    }
+}

@@ -1,0 +1,73 @@
+//! The algorithms against a slow model that remembers every admitted hit.
+
+use proptest::prelude::*;
+use weir::limit::{Algorithm, Period, Refill, Tier, Timestamp};
+
+use crate::support::{Log, Rule, START, Try, later, tier, tries};
+
+/// Whether a model that remembers everything that was admitted would admit `hits` too. `slack` makes it the most
+/// forgiving (true) or the strictest (false) that the algorithm's docs allow.
+fn model_admits(tier: &Tier, admitted: &Log, hits: u64, now: Timestamp, slack: bool) -> bool {
+    let period = tier.period.as_nanos();
+    match tier.algorithm {
+        Algorithm::FixedWindow => {
+            let window = now.window_end(tier.period);
+            let in_window = admitted.iter().filter(|(at, _)| at.window_end(tier.period) == window);
+            in_window.map(|(_, hits)| hits).sum::<u64>() + hits <= u64::from(tier.requests)
+        }
+        Algorithm::SlidingWindow => {
+            // a hit counts for one period at least, and for a twelfth (in whole nanoseconds) more at most
+            let counts_for = if slack { period } else { period + period.div_ceil(12) };
+            let counting = admitted.iter().filter(|(at, _)| now.since(*at).as_nanos() < counts_for);
+            counting.map(|(_, hits)| hits).sum::<u64>() + hits <= u64::from(tier.requests)
+        }
+        Algorithm::TokenBucket(bucket) => {
+            // the level, in tokens times nanoseconds of the period: exact
+            let unit = u128::from(period);
+            let full = u128::from(bucket.burst) * unit;
+            let mut level = full;
+            let mut as_of = START;
+            let mut refill = |level: &mut u128, at: Timestamp| {
+                let elapsed = at.since(as_of).as_nanos();
+                let lasted = match bucket.refill {
+                    Refill::Continuous => elapsed,
+                    Refill::Step => elapsed / period * period,
+                };
+                as_of = as_of.after(Period::from_nanos(lasted));
+                *level = full.min(*level + u128::from(lasted) * u128::from(tier.requests));
+            };
+            for (at, hits) in admitted {
+                refill(&mut level, *at);
+                level -= u128::from(*hits) * unit;
+            }
+            refill(&mut level, now);
+            // ours may lack a quarter of a billionth of a token for each hit that it admitted
+            let lacking = if slack { 0 } else { 1 + ((admitted.len() as u128 * unit) >> 32) };
+            level >= u128::from(hits) * unit + lacking
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn agrees_with_a_model_that_remembers_everything(mut tier in tier(), tries in tries(100)) {
+        // a strict bucket forgets time on purpose; it has properties of its own
+        if let Algorithm::TokenBucket(bucket) = &mut tier.algorithm {
+            bucket.strict = false;
+        }
+        let mut rule = Rule::new(vec![tier.clone()], START);
+        let (mut now, mut admitted) = (START, Log::new());
+        for Try { later: share, hits } in tries {
+            now = later(now, &tier, share);
+            let over = rule.take(hits, now).over;
+            if over {
+                prop_assert!(!model_admits(&tier, &admitted, hits, now, false), "denied {hits} at {now:?}");
+            } else {
+                prop_assert!(model_admits(&tier, &admitted, hits, now, true), "admitted {hits} at {now:?}");
+                admitted.push((now, hits));
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! A decision's remaining requests and waits are exact.
+
+use proptest::{collection::vec, prelude::*, sample::select};
+use weir::limit::{Algorithm, Bucket, Direction, Period, Refill, Tier};
+
+use crate::support::{Rule, START, Try, later, tier, tries};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn a_denied_request_passes_at_the_promised_instant_and_not_before(
+        tiers in vec(tier(), 1..4),
+        tries in tries(60),
+    ) {
+        let mut rule = Rule::new(tiers, START);
+        let mut now = START;
+        for Try { later: share, hits } in tries {
+            now = later(now, &rule.tiers[0].clone(), share);
+            let taken = rule.take(hits, now);
+            if taken.over && hits <= rule.capacity() {
+                let wait = taken.reset.as_nanos();
+                prop_assert!(wait > 0);
+                prop_assert!(rule.would_pass(hits, now.after(taken.reset)), "promised after {wait} ns");
+                let early = now.after(Period::from_nanos(wait - 1));
+                prop_assert!(!rule.would_pass(hits, early), "it could have passed before {wait} ns");
+            }
+        }
+    }
+
+    #[test]
+    fn what_remains_is_what_passes(tiers in vec(tier(), 1..3), tries in tries(60)) {
+        let mut rule = Rule::new(tiers, START);
+        let mut now = START;
+        for Try { later: share, hits } in tries {
+            now = later(now, &rule.tiers[0].clone(), share);
+            let taken = rule.take(hits, now);
+            if rule.tiers.len() == 1 {
+                let remaining = u64::from(taken.remaining);
+                prop_assert!(remaining == 0 || rule.would_pass(remaining, now));
+                prop_assert!(!rule.would_pass(remaining + 1, now));
+            }
+        }
+    }
+
+    #[test]
+    fn a_strict_bucket_starves_who_does_not_wait(
+        burst in 1..10_u32,
+        refill in select(&[Refill::Continuous, Refill::Step][..]),
+        shares in vec(0.01..0.99_f64, 20..60),
+    ) {
+        let bucket = Bucket { burst, refill, strict: true };
+        let tier = Tier { requests: 1, period: Period::from_secs(10), algorithm: Algorithm::TokenBucket(bucket) };
+        let mut rule = Rule::new(vec![tier.clone()], START);
+        prop_assert!(!rule.take(burst.into(), START).over);
+        let mut now = START;
+        for share in shares {
+            now = later(now, &tier, share);
+            prop_assert!(rule.take(1, now).over);
+        }
+        prop_assert!(!rule.take(1, now.after(tier.period)).over);
+    }
+}
+
+#[test]
+fn the_largest_limits_and_hits_are_exact() {
+    for algorithm in [
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::TokenBucket(Bucket { burst: u32::MAX, refill: Refill::Continuous, strict: false }),
+        Algorithm::TokenBucket(Bucket { burst: u32::MAX, refill: Refill::Step, strict: true }),
+    ] {
+        for period in [Period::from_millis(100), Period::from_secs(365 * 86_400)] {
+            let all = u64::from(u32::MAX);
+            let mut rule = Rule::new(vec![Tier { requests: u32::MAX, period, algorithm }], START);
+            assert_eq!(rule.take(all - 1, START).remaining, 1, "{algorithm:?}");
+            assert!(rule.take(2, START).over);
+            assert!(!rule.take(1, START).over);
+            assert!(rule.take(1, START).over);
+            assert!(rule.take(u64::MAX, START).over);
+            rule.decide(Direction::GiveBack, all, START);
+            assert_eq!(rule.take(0, START).remaining, u32::MAX);
+        }
+    }
+}
