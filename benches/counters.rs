@@ -16,7 +16,7 @@ const COUNTERS: usize = 1_000_000;
 fn rules() -> RuleSet {
     let mut nodes = Vec::new();
     for key in ["method", "path", "tenant"] {
-        let limit = Limit::reference(1_000, Period::from_secs(60));
+        let limit = Limit::fixed_window(1_000, Period::from_secs(60));
         let rule = (key == "method").then(|| Rule::new(limit));
         nodes = vec![RuleNode { rule, children: nodes, ..RuleNode::new(key, Values::Any) }];
     }

@@ -10,7 +10,7 @@ use weir::limit::{
 };
 
 fn node(key: &str, values: Values, rule: bool, children: Vec<RuleNode>) -> RuleNode {
-    let rule = rule.then(|| Rule::new(Limit::reference(1_000, Period::from_secs(60))));
+    let rule = rule.then(|| Rule::new(Limit::fixed_window(1_000, Period::from_secs(60))));
     RuleNode { rule, children, ..RuleNode::new(key, values) }
 }
 

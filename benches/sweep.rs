@@ -25,7 +25,7 @@ const THEN: Timestamp = Timestamp::from_secs(1_000_000);
 const NOW: Timestamp = Timestamp::from_secs(1_000_100);
 
 fn rules() -> RuleSet {
-    let rule = Some(Rule::new(Limit::reference(1_000, Period::from_secs(60))));
+    let rule = Some(Rule::new(Limit::fixed_window(1_000, Period::from_secs(60))));
     let node = RuleNode { rule, ..RuleNode::new("tenant", Values::Any) };
     RuleSet::new(&[Domain { name: "shop".into(), nodes: vec![node] }], KeyHasher::random())
 }

@@ -128,7 +128,7 @@ impl<S: Store> Limiter<S> {
         let loaded = self.loaded.load();
         let loaded = loaded.as_ref().ok_or(LimitError::NoRules)?;
 
-        let matched = Matched::meeting(&loaded.rules, request, |rule| loaded.stats[rule].prefetch());
+        let matched = Matched::with_prefetch(&loaded.rules, request, |rule| loaded.stats[rule].prefetch());
         let decisions = self.store.take(&matched.checks, self.settings.scope, now).await?;
         let verdict = Verdict::new(request, &matched, &decisions, &self.settings.modes);
         self.record(loaded, request, &matched, &decisions, &verdict);

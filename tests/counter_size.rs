@@ -37,7 +37,7 @@ impl Remote for Forgetful {
 }
 
 fn rules() -> RuleSet {
-    let limit = Limit::reference(1_000, Period::from_secs(3_600));
+    let limit = Limit::fixed_window(1_000, Period::from_secs(3_600));
     let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("tenant", Values::Any) };
     RuleSet::new(&[Domain { name: "shop".into(), nodes: vec![node] }], KeyHasher::random())
 }

@@ -20,7 +20,7 @@ fn values() -> impl Strategy<Value = Values> {
 }
 
 fn rule() -> impl Strategy<Value = Option<Rule>> {
-    option::of(Just(Rule::new(Limit::reference(1, Period::from_secs(1)))))
+    option::of(Just(Rule::new(Limit::fixed_window(1, Period::from_secs(1)))))
 }
 
 fn nodes() -> impl Strategy<Value = Vec<RuleNode>> {

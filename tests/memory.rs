@@ -14,7 +14,7 @@ use weir::{
 
 /// Rules under which every value of the key `k` has `limit` requests a minute.
 fn rules(limit: u32) -> RuleSet {
-    let rule = Rule::new(Limit::reference(limit, Period::from_secs(60)));
+    let rule = Rule::new(Limit::fixed_window(limit, Period::from_secs(60)));
     let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
     RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random())
 }

@@ -21,7 +21,7 @@ use weir::{
 /// Two rules, `a` and `b`, which both carry the generation in their name and as their limit.
 fn generation(n: u32, hasher: KeyHasher) -> RuleSet {
     let node = |key: &str| {
-        let limit = Limit::reference(1_000_000 + n, Period::from_secs(60));
+        let limit = Limit::fixed_window(1_000_000 + n, Period::from_secs(60));
         let rule = Rule { name: Some(n.to_string().into()), ..Rule::new(limit) };
         RuleNode { rule: Some(rule), ..RuleNode::new(key, Values::Any) }
     };

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use super::check::write_findings;
 use crate::{
     config::{ConfigErrors, DisplayOrigin, Loaded},
-    limit::{CompiledRule, Entry, KeyHasher, Limit, Outcome, OverLimitPolicy, RuleSet, Step, What},
+    limit::{Candidate, CompiledRule, Entry, KeyHasher, Limit, Outcome, OverLimitPolicy, RuleSet, Step},
 };
 
 /// Writes to `out` how a descriptor of these `entries` is matched against the rules of `domain`. Returns whether the rules
@@ -42,16 +42,18 @@ pub fn explain(
 fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Result<()> {
     let Entry { key, value } = step.entry;
     writeln!(out, "{number}. {}", step.entry)?;
-    for tried in &step.tried {
-        let what = match tried.what {
-            What::Literal => format!("key {key}, value {value}"),
-            What::Wildcard(pattern) => format!("key {key}, value {pattern}"),
-            What::KeyAlone => format!("key {key}, any value"),
+    for attempt in &step.attempts {
+        let candidate = match attempt.candidate {
+            Candidate::Literal => format!("key {key}, value {value}"),
+            Candidate::Wildcard(pattern) => format!("key {key}, value {pattern}"),
+            Candidate::KeyAlone => format!("key {key}, any value"),
         };
-        match tried.origin {
-            Some(origin) => writeln!(out, "   > {what}: matches, {}", DisplayOrigin(origin))?,
-            None if matches!(tried.what, What::Wildcard(_)) => writeln!(out, "     {what}: does not match")?,
-            None => writeln!(out, "     {what}: not declared")?,
+        match attempt.origin {
+            Some(origin) => writeln!(out, "   > {candidate}: matches, {}", DisplayOrigin(origin))?,
+            None if matches!(attempt.candidate, Candidate::Wildcard(_)) => {
+                writeln!(out, "     {candidate}: does not match")?
+            }
+            None => writeln!(out, "     {candidate}: not declared")?,
         }
     }
     Ok(())
@@ -75,17 +77,17 @@ fn write_outcome(
         Outcome::NoEntries => writeln!(out, "no rule: a descriptor without entries matches nothing"),
         Outcome::NoMatch => {
             writeln!(out, "no rule: nothing matches entry {}", steps.len())?;
-            let Some(Step { others, others_in_all, .. }) = steps.last() else {
+            let Some(Step { alternatives, alternatives_total, .. }) = steps.last() else {
                 return Ok(());
             };
-            if others.is_empty() {
+            if alternatives.is_empty() {
                 return Ok(());
             }
             writeln!(out, "declared there:")?;
-            for other in others {
-                writeln!(out, "  {other}")?;
+            for alternative in alternatives {
+                writeln!(out, "  {alternative}")?;
             }
-            match others_in_all - others.len() {
+            match alternatives_total - alternatives.len() {
                 0 => Ok(()),
                 more => writeln!(out, "  and {more} more"),
             }

@@ -1,50 +1,50 @@
-//! Why a descriptor matches the rule that it does, or none.
+//! Explains why a descriptor matches its rule, or none.
 
 use super::{
     compiled_rule::CompiledRule,
     descriptor::Entry,
-    matcher::{Because, Branch, RuleSet},
+    matcher::{Branch, MatchedBy, RuleSet},
     rule::Origin,
 };
 
-/// Other ways down that are told of at a level.
-const MOST_OTHERS: usize = 8;
+/// The most alternatives that a step lists.
+const MAX_ALTERNATIVES: usize = 8;
 
-/// The way of a descriptor through the rules.
+/// The path of a descriptor through the rules.
 #[derive(Debug)]
 pub struct Explanation<'a> {
-    /// One for each entry, as far as it went.
+    /// One per entry, up to the last one that was looked up.
     pub steps: Vec<Step<'a>>,
-    /// Where it ended.
+    /// The result of the look-up.
     pub outcome: Outcome<'a>,
 }
 
-/// What happened to one entry.
+/// The look-up of one entry.
 #[derive(Debug)]
 pub struct Step<'a> {
     /// The entry.
     pub entry: Entry<'a>,
-    /// What was looked for, in order. The last one was taken, if any was.
-    pub tried: Vec<Tried<'a>>,
-    /// If nothing was taken: other ways down from here, those with the entry's key first, `key_value` or key. At most
-    /// eight.
-    pub others: Vec<String>,
-    /// How many other ways down there are.
-    pub others_in_all: usize,
+    /// The candidates that were tried, in order. The last one matched, if any did.
+    pub attempts: Vec<Attempt<'a>>,
+    /// If nothing matched: the descriptors declared at this level, those with the entry's key first, as `key_value` or
+    /// key. At most eight.
+    pub alternatives: Vec<String>,
+    /// The number of descriptors declared at this level, listed or not.
+    pub alternatives_total: usize,
 }
 
-/// One thing that was looked for.
+/// One candidate that was tried for an entry.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Tried<'a> {
-    /// What it was.
-    pub what: What<'a>,
-    /// Where the descriptor is declared that was taken; none if this did not match.
+pub struct Attempt<'a> {
+    /// The candidate.
+    pub candidate: Candidate<'a>,
+    /// Where the matching descriptor is declared; none if this candidate did not match.
     pub origin: Option<&'a Origin>,
 }
 
-/// A way in which an entry can match.
+/// A kind of descriptor that can match an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What<'a> {
+pub enum Candidate<'a> {
     /// A descriptor with the entry's key and value.
     Literal,
     /// This pattern, for the entry's key.
@@ -53,12 +53,12 @@ pub enum What<'a> {
     KeyAlone,
 }
 
-/// Where a descriptor ended.
+/// The result of looking up a descriptor.
 #[derive(Debug)]
 pub enum Outcome<'a> {
-    /// At a rule.
+    /// It matches this rule.
     Rule(&'a CompiledRule),
-    /// There are no rules for the domain. These are the domains that there are, by name.
+    /// There are no rules for the domain. Holds the known domains, sorted by name.
     UnknownDomain(Vec<&'a str>),
     /// It has no entries, and matches nothing.
     NoEntries,
@@ -66,22 +66,22 @@ pub enum Outcome<'a> {
     NoMatch,
     /// The descriptor that matched last has nothing below it, but there are more entries.
     TooManyEntries {
-        /// The entries that matched.
+        /// The number of entries that matched.
         depth: usize,
-        /// There is a limit there, which is for descriptors that end there.
+        /// The last matching descriptor has a limit, which applies only to descriptors that end there.
         limited: bool,
     },
     /// The entries ended at a descriptor without a limit.
     NoLimit {
-        /// Where that is declared.
+        /// Where that descriptor is declared.
         origin: &'a Origin,
-        /// There are descriptors below it, which want more entries.
+        /// It has descriptors below it, which need more entries.
         below: bool,
     },
 }
 
 impl RuleSet {
-    /// What [`RuleSet::find`] does with a descriptor of these `entries`, and why.
+    /// Explains the result of [`RuleSet::find`] for a descriptor of these `entries`.
     #[must_use]
     pub fn explain<'a>(&'a self, domain: &str, entries: &[Entry<'a>]) -> Explanation<'a> {
         let mut steps = Vec::new();
@@ -104,10 +104,10 @@ impl RuleSet {
             if depth > 0 && branch.is_leaf() {
                 return Outcome::TooManyEntries { depth, limited: self.rule_at(node).is_some() };
             }
-            // the step is `find`'s own: an explanation of anything else would be a guess
-            let taken = branch.step(entry);
-            steps.push(branch.explain(entry, taken.map(|(next, because)| (&self.nodes[next], because))));
-            match taken {
+            // the same step as `find` takes, so that the explanation cannot differ from the match
+            let matched = branch.step(entry);
+            steps.push(branch.explain(entry, matched.map(|(next, by)| (&self.nodes[next], by))));
+            match matched {
                 Some((next, _)) => node = next,
                 None => return Outcome::NoMatch,
             }
@@ -125,39 +125,38 @@ impl Branch {
         self.literals.is_empty() && self.any.is_empty()
     }
 
-    fn explain<'a>(&'a self, entry: &Entry<'a>, taken: Option<(&'a Self, Because)>) -> Step<'a> {
-        let because = taken.map(|(_, because)| because);
-        let mut ways = vec![(What::Literal, Because::Literal)];
+    fn explain<'a>(&'a self, entry: &Entry<'a>, matched: Option<(&'a Self, MatchedBy)>) -> Step<'a> {
+        let mut candidates = vec![(Candidate::Literal, MatchedBy::Literal)];
         for (i, (key, pattern, _)) in self.wildcards.iter().enumerate() {
             if **key == *entry.key {
-                ways.push((What::Wildcard(pattern.text()), Because::Wildcard(i)));
+                candidates.push((Candidate::Wildcard(pattern.text()), MatchedBy::Wildcard(i)));
             }
         }
-        ways.push((What::KeyAlone, Because::KeyAlone));
-        let end = ways
-            .iter()
-            .position(|(_, coordination)| Some(*coordination) == because)
-            .map_or(ways.len(), |i| i + 1);
-        let tried = ways.into_iter().take(end).map(|(what, coordination)| {
-            let origin =
-                taken.filter(|(_, because)| *because == coordination).map(|(branch, _)| &branch.origin);
-            Tried { what, origin }
-        });
-        let mut others = if taken.is_none() { self.ways_down(entry.key) } else { Vec::new() };
-        let others_in_all = others.len();
-        others.truncate(MOST_OTHERS);
-        let others = others.into_iter().map(|(_, name)| name).collect();
-        Step { entry: *entry, tried: tried.collect(), others, others_in_all }
+        candidates.push((Candidate::KeyAlone, MatchedBy::KeyAlone));
+        let mut attempts = Vec::new();
+        for (candidate, by) in candidates {
+            let branch = matched.filter(|(_, matched_by)| *matched_by == by).map(|(branch, _)| branch);
+            attempts.push(Attempt { candidate, origin: branch.map(|branch| &branch.origin) });
+            if branch.is_some() {
+                break;
+            }
+        }
+        let mut alternatives = if matched.is_none() { self.children(entry.key) } else { Vec::new() };
+        let alternatives_total = alternatives.len();
+        alternatives.truncate(MAX_ALTERNATIVES);
+        let alternatives = alternatives.into_iter().map(|(_, name)| name).collect();
+        Step { entry: *entry, attempts, alternatives, alternatives_total }
     }
 
-    /// The names of all ways down; those with `key` first, then by name.
-    fn ways_down(&self, key: &str) -> Vec<(bool, String)> {
+    /// Returns the names of all descriptors at this level; those with `key` first, then by name.
+    fn children(&self, key: &str) -> Vec<(bool, String)> {
         let literals = self.literals.keys().map(|edge| (edge.key.as_str(), edge.value.as_str()));
         let keys = self.any.keys().map(|key| (key.as_str(), ""));
-        let name = |(key, value)| Entry { key, value }.step();
-        let mut ways: Vec<_> =
-            literals.chain(keys).map(|coordination| (coordination.0 != key, name(coordination))).collect();
-        ways.sort_unstable();
-        ways
+        let mut children: Vec<_> = literals
+            .chain(keys)
+            .map(|(child_key, value)| (child_key != key, Entry { key: child_key, value }.step()))
+            .collect();
+        children.sort_unstable();
+        children
     }
 }

@@ -80,13 +80,13 @@ impl<'a> Matched<'a> {
     /// Looks `request` up in `rules`, and takes out the rules that others replace.
     #[must_use]
     pub fn new(rules: &'a RuleSet, request: &'a Request<'_>) -> Self {
-        Self::meeting(rules, request, |_| {})
+        Self::with_prefetch(rules, request, |_| {})
     }
 
     /// The same; `met` is told of each rule's [`CompiledRule::index`] before the rule itself is looked at, so that whoever has
     /// something beside it can have that fetched from memory meanwhile.
     #[must_use]
-    pub fn meeting(rules: &'a RuleSet, request: &'a Request<'_>, met: impl Fn(usize)) -> Self {
+    pub fn with_prefetch(rules: &'a RuleSet, request: &'a Request<'_>, met: impl Fn(usize)) -> Self {
         let mut matched = Self {
             matches: SmallVec::new(),
             checks: SmallVec::new(),

@@ -18,10 +18,10 @@ use hashbrown::{Equivalent, HashMap};
 use super::{
     compiled_rule::{CompiledRule, Level, RuleId},
     descriptor::Entry,
+    inline_str::InlineStr,
     key::{CounterKey, KeyHasher},
     pattern::{Pattern, Values},
     rule::{Domain, Origin, RuleNode},
-    text::Text,
 };
 
 /// All rules of a moment, compiled. Immutable: a reload makes another.
@@ -50,15 +50,15 @@ pub(super) type NodeId = usize;
 pub(super) struct Branch {
     pub(super) literals: HashMap<Edge, NodeId, foldhash::fast::RandomState>,
     pub(super) wildcards: Vec<(Box<str>, Pattern, NodeId)>,
-    pub(super) any: HashMap<Text, NodeId, foldhash::fast::RandomState>,
+    pub(super) any: HashMap<InlineStr, NodeId, foldhash::fast::RandomState>,
     pub(super) origin: Origin,
 }
 
 /// A literal way down.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Edge {
-    pub(super) key: Text,
-    pub(super) value: Text,
+    pub(super) key: InlineStr,
+    pub(super) value: InlineStr,
 }
 
 /// What became of a look-up.
@@ -189,7 +189,7 @@ impl RuleSet {
 
 /// Why a step was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Because {
+pub(super) enum MatchedBy {
     Literal,
     /// The n-th of the level's wildcards.
     Wildcard(usize),
@@ -214,17 +214,17 @@ impl Branch {
     }
 
     /// The way down for `entry`, and why.
-    pub(super) fn step(&self, entry: &Entry<'_>) -> Option<(NodeId, Because)> {
+    pub(super) fn step(&self, entry: &Entry<'_>) -> Option<(NodeId, MatchedBy)> {
         if let Some(&node) = self.literals.get(entry) {
-            return Some((node, Because::Literal));
+            return Some((node, MatchedBy::Literal));
         }
         for (i, (key, pattern, node)) in self.wildcards.iter().enumerate() {
             if **key == *entry.key && pattern.matches(entry.value) {
-                return Some((*node, Because::Wildcard(i)));
+                return Some((*node, MatchedBy::Wildcard(i)));
             }
         }
         let node = self.any.get(entry.key)?;
-        Some((*node, Because::KeyAlone))
+        Some((*node, MatchedBy::KeyAlone))
     }
 }
 

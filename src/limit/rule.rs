@@ -158,7 +158,7 @@ impl Limit {
 
     /// A limit in the reference's spelling: a fixed window in which refused hits count.
     #[must_use]
-    pub fn reference(requests: u32, period: Period) -> Self {
+    pub fn fixed_window(requests: u32, period: Period) -> Self {
         Self::Tiers {
             tiers: smallvec![Tier { requests, period, algorithm: Algorithm::FixedWindow }],
             over_limit_policy: OverLimitPolicy::Count,

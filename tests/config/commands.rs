@@ -267,5 +267,5 @@ fn near_misses_are_cut_short() {
     let rules = RuleSet::new(&loaded.domains, KeyHasher::random());
     let explanation = rules.explain("d", &[Entry { key: "x", value: "" }]);
     assert!(matches!(explanation.outcome, Outcome::NoMatch));
-    assert_eq!((explanation.steps[0].others.len(), explanation.steps[0].others_in_all), (8, 50));
+    assert_eq!((explanation.steps[0].alternatives.len(), explanation.steps[0].alternatives_total), (8, 50));
 }

@@ -20,13 +20,13 @@ fn limit(rate_limit: &str) -> Limit {
 
 #[test]
 fn the_spelling_of_envoyproxy_ratelimit_counts_rejected_requests() {
-    assert_eq!(limit("unit: MiNuTe, requests_per_unit: 7"), Limit::reference(7, Unit::Minute.period()));
+    assert_eq!(limit("unit: MiNuTe, requests_per_unit: 7"), Limit::fixed_window(7, Unit::Minute.period()));
     assert_eq!(
         limit("unit: week, requests_per_unit: 4294967295"),
-        Limit::reference(u32::MAX, Unit::Week.period())
+        Limit::fixed_window(u32::MAX, Unit::Week.period())
     );
-    assert_eq!(limit("unit: day"), Limit::reference(0, Unit::Day.period()));
-    assert_eq!(limit("unit: hour, requests_per_unit: 1_000"), Limit::reference(1000, Unit::Hour.period()));
+    assert_eq!(limit("unit: day"), Limit::fixed_window(0, Unit::Day.period()));
+    assert_eq!(limit("unit: hour, requests_per_unit: 1_000"), Limit::fixed_window(1000, Unit::Hour.period()));
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_unit_may_be_multiplied() {
     let twelve_hours = Period::from_secs(12 * 3_600);
     assert_eq!(
         limit("unit: hour, requests_per_unit: 1, unit_multiplier: 12"),
-        Limit::reference(1, twelve_hours)
+        Limit::fixed_window(1, twelve_hours)
     );
 }
 
@@ -52,7 +52,7 @@ fn unlimited() {
     assert_eq!(limit("unlimited: yes"), Limit::Unlimited);
     assert_eq!(
         limit("unlimited: false, unit: day, requests_per_unit: 1"),
-        Limit::reference(1, Unit::Day.period())
+        Limit::fixed_window(1, Unit::Day.period())
     );
 }
 
@@ -144,8 +144,8 @@ fn anchors_aliases_and_merges_are_resolved() {
     <<: [{unit: hour}, *limit]",
     );
     let limits: Vec<_> = nodes.into_iter().filter_map(|node| Some(node.rule?.limit)).collect();
-    let day = |requests| Limit::reference(requests, Unit::Day.period());
-    assert_eq!(limits, [day(1), day(1), day(2), Limit::reference(1, Unit::Hour.period())]);
+    let day = |requests| Limit::fixed_window(requests, Unit::Day.period());
+    assert_eq!(limits, [day(1), day(1), day(2), Limit::fixed_window(1, Unit::Hour.period())]);
 }
 
 #[test]

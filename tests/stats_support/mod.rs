@@ -33,7 +33,7 @@ pub fn node(key: &str, value: &str) -> RuleNode {
 
 /// A node whose rule admits `requests` a minute.
 pub fn limited(key: &str, value: &str, requests: u32) -> RuleNode {
-    let rule = Rule::new(Limit::reference(requests, Unit::Minute.period()));
+    let rule = Rule::new(Limit::fixed_window(requests, Unit::Minute.period()));
     RuleNode { rule: Some(rule), ..node(key, value) }
 }
 
