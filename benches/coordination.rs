@@ -1,7 +1,7 @@
-//! What each way of counting together adds to a decision, and what it asks of Redis: all in one run, on one Redis that the
-//! benchmark starts for itself.
+//! The latency that each coordination mode adds to a decision, and the calls of Redis that it needs. All in one run, on a
+//! Redis that the benchmark starts.
 //!
-//! `cargo bench --bench ways`; it needs `redis-server`.
+//! `cargo bench --bench coordination`; it needs `redis-server`.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -22,13 +22,13 @@ use weir::{
     },
 };
 
-/// Decisions of each way.
+/// Decisions in each mode.
 const DECISIONS: usize = 20_000;
 
-/// Keys that they are about.
+/// Keys that the decisions are spread over.
 const KEYS: usize = 100;
 
-/// A Redis of our own, on a socket of our own.
+/// A Redis on a Unix socket, which stops with the benchmark.
 struct Redis {
     child: Child,
     dir: tempfile::TempDir,
@@ -43,7 +43,7 @@ impl Redis {
             .arg(&socket)
             .stdout(Stdio::null())
             .spawn()
-            .expect("redis-server is there: make test installs it");
+            .expect("redis-server is installed, as by `make test`");
         while std::os::unix::net::UnixStream::connect(&socket).is_err() {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -62,47 +62,47 @@ impl Drop for Redis {
     }
 }
 
-fn rules(way: Coordination) -> RuleSet {
+fn rules(mode: Coordination) -> RuleSet {
     let tier = Tier { requests: 1_000_000, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
     let limit = Limit::Tiers { tiers: [tier].into(), over_limit_policy: OverLimitPolicy::Ignore };
-    let coordination = RuleCoordination { mode: Some(way), ..RuleCoordination::default() };
+    let coordination = RuleCoordination { mode: Some(mode), ..RuleCoordination::default() };
     let rule = Rule { coordination, ..Rule::new(limit) };
     let node = RuleNode { rule: Some(rule), ..RuleNode::new("key", Values::Any) };
-    RuleSet::new(&[Domain { name: way.name().into(), nodes: vec![node] }], KeyHasher::random())
+    RuleSet::new(&[Domain { name: mode.name().into(), nodes: vec![node] }], KeyHasher::random())
 }
 
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "figures to read"
+    reason = "numbers to print"
 )]
-async fn run(redis: &Redis, way: Coordination) {
+async fn run(redis: &Redis, mode: Coordination) {
     let remote = RedisRemote::new(weir::store::redis::RedisSettings::single(redis.address()))
         .expect("no files are needed");
     let settings = CoordinationSettings {
         budget: Period::from_secs(1),
-        instance: way.name().into(),
+        instance: mode.name().into(),
         ..CoordinationSettings::default()
     };
     let store = Coordinated::new(remote, Arc::new(SystemClock), settings);
     while !store.remote().state().is_connected() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let rules = rules(way);
+    let rules = rules(mode);
     let mut took: Vec<Duration> = Vec::with_capacity(DECISIONS);
     for i in 0..DECISIONS {
         let value = (i % KEYS).to_string();
         let entries = [Entry { key: "key", value: &value }];
         let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
         let request =
-            Request { domain: way.name(), descriptors: [descriptor].into_iter().collect(), hits: 1 };
+            Request { domain: mode.name(), descriptors: [descriptor].into_iter().collect(), hits: 1 };
         let begun = Instant::now();
         let matched = Matched::new(&rules, &request);
-        let taken = store.take(&matched.checks, Scope::Descriptor, SystemClock.now()).await;
+        let decisions = store.take(&matched.checks, Scope::Descriptor, SystemClock.now()).await;
         took.push(begun.elapsed());
-        assert!(!taken.expect("a coordinated store always decides")[0].over);
-        // what goes on in the background has its turn
+        assert!(!decisions.expect("a coordinated store always decides")[0].over);
+        // lets the background work run
         if i % 64 == 0 {
             tokio::task::yield_now().await;
         }
@@ -113,7 +113,7 @@ async fn run(redis: &Redis, way: Coordination) {
         (store.coordination_metrics().calls.get() as f64, store.coordination_metrics().commands.get() as f64);
     println!(
         "{:<10} {:>10.2} {:>10.2} {:>10.2} {:>18.4} {:>18.4}",
-        way.name(),
+        mode.name(),
         micros(0.5),
         micros(0.99),
         micros(0.999),
@@ -127,10 +127,10 @@ fn main() {
     let redis = Redis::start();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     println!(
-        "{DECISIONS} decisions one after the other, {KEYS} keys; microseconds, and what Redis is asked a decision"
+        "{DECISIONS} decisions one after the other, {KEYS} keys; microseconds, and calls and commands a decision"
     );
-    println!("{:<10} {:>10} {:>10} {:>10} {:>18} {:>18}", "way", "p50", "p99", "p99.9", "calls", "commands");
-    for way in Coordination::ALL {
-        runtime.block_on(run(&redis, way));
+    println!("{:<10} {:>10} {:>10} {:>10} {:>18} {:>18}", "mode", "p50", "p99", "p99.9", "calls", "commands");
+    for mode in Coordination::ALL {
+        runtime.block_on(run(&redis, mode));
     }
 }

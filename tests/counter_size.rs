@@ -1,4 +1,4 @@
-//! What a coordinated counter costs in memory, of which there may be a million.
+//! The memory of a coordinated counter. There may be a million of them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,9 +16,9 @@ use weir::{
     },
 };
 
-const CELLS: u32 = 100_000;
+const COUNTERS: u32 = 100_000;
 
-/// A shared store that remembers nothing, so that all that is allocated is of the instance.
+/// A shared store that stores nothing, so that all allocations are the instance's.
 struct Forgetful(SimulatedClock);
 
 impl Remote for Forgetful {
@@ -42,23 +42,23 @@ fn rules() -> RuleSet {
     RuleSet::new(&[Domain { name: "shop".into(), nodes: vec![node] }], KeyHasher::random())
 }
 
-/// The store after one hit of each key, all of which it was told of.
+/// Returns the store after one hit of each key, all reported.
 async fn filled() -> Coordinated<Forgetful> {
     let clock = SimulatedClock::new(Timestamp::from_secs(1_000_000));
     let rules = rules();
     let store =
         Coordinated::new(Forgetful(clock.clone()), Arc::new(clock.clone()), CoordinationSettings::default());
-    for i in 0..CELLS {
+    for i in 0..COUNTERS {
         let tenant = format!("tenant-{i:06}");
         let entries = [Entry { key: "tenant", value: &tenant }];
         let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
         let request = Request { domain: "shop", descriptors: [descriptor].into_iter().collect(), hits: 1 };
         let matched = Matched::new(&rules, &request);
-        let taken = store.take(&matched.checks, Scope::Descriptor, clock.now()).await;
-        assert!(!taken.expect("it decides")[0].over);
+        let decisions = store.take(&matched.checks, Scope::Descriptor, clock.now()).await;
+        assert!(!decisions.expect("it decides")[0].over);
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(store.counters(), CELLS as usize);
+    assert_eq!(store.counters(), COUNTERS as usize);
     store
 }
 
@@ -68,10 +68,10 @@ fn a_coordinated_counter_is_small() {
     let runtime = runtime.expect("a runtime");
     let mut store = None;
     let measured = allocation_counter::measure(|| store = Some(runtime.block_on(filled())));
-    let each = measured.bytes_current / i64::from(CELLS);
-    println!("{CELLS} cells hold {} bytes: {each} bytes a cell", measured.bytes_current);
+    let each = measured.bytes_current / i64::from(COUNTERS);
+    println!("{COUNTERS} counters hold {} bytes: {each} bytes a counter", measured.bytes_current);
     assert!((100..MOST).contains(&each), "{each} bytes");
 }
 
-/// In bytes, the table's free places included.
+/// In bytes, the table's free slots included.
 const MOST: i64 = 600;

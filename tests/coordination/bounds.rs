@@ -1,4 +1,4 @@
-//! Each way's bound and price, while everything is in order.
+//! The bound and the price of each coordination mode without faults.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use weir::{
 
 use crate::fleet::{Fleet, Outcome, by_window, every_window, most_in_any};
 
-/// Most of the load comes to one instance, and some to each.
+/// Weights that send most of the load to one instance, and some to each.
 const SKEWED: [u32; 5] = [60, 20, 10, 6, 4];
 
-/// What came of some traffic.
+/// The outcome of some traffic.
 struct Run {
     fleet: Fleet,
     outcomes: Vec<Outcome>,
 }
 
 impl Run {
-    /// Five instances under `load` times the limit, for `windows` periods.
+    /// Sends `load` times the limit to five instances, for `windows` periods.
     async fn new(mode: Coordination, tier: &Tier, load: u64, windows: u64) -> Self {
         Self::spread(mode, tier, load, windows, &SKEWED).await
     }
 
-    /// The same, with the load spread over them by `weights`.
+    /// Does the same with the load spread by `weights`.
     async fn spread(mode: Coordination, tier: &Tier, load: u64, windows: u64, weights: &[u32]) -> Self {
         let fleet = Fleet::new(5, mode, std::slice::from_ref(tier), Network::default()).await;
         let period = Duration::from(tier.period);
@@ -53,10 +53,10 @@ impl Run {
         self.outcomes.iter().filter(|outcome| outcome.admitted).count()
     }
 
-    /// One call serves many decisions, and hardly any waits for one.
+    /// Asserts that one call serves many decisions and that few decisions wait.
     fn assert_cheap(&self, load: u64, weights: &[u32]) {
         let calls = self.calls_a_decision();
-        // those that get little of the load ask for little at a time
+        // instances with little load request small leases
         let most = if weights == SKEWED { 0.12 } else { 0.09 };
         assert!(calls < most, "{calls} calls a decision, {load} times, {weights:?}");
         let waited = self.share(self.sum(|metrics| &metrics.waited));
@@ -103,7 +103,7 @@ async fn a_lease_of_a_bucket_costs_few_calls_and_few_waits_in_steady_overload() 
         run.assert_cheap(load, &spread);
         for millis in [100, 500, 3_000, 9_000] {
             let most = most_in_any(&run.outcomes, Period::from_millis(millis));
-            // what is leased may be used up to a twentieth of the period later
+            // leased hits may be used up to a twentieth of the period later
             let bound = 500 + 500 * (millis + 150) / 3_000;
             assert!(most <= bound, "{most} in {millis} ms, where {bound} may be, {load} times");
         }
@@ -136,40 +136,44 @@ async fn strict_never_exceeds_the_limit_and_uses_all_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn interval_slips_by_little_and_never_waits() {
+async fn interval_overshoots_by_little_and_never_waits() {
     for (limit, seconds, load) in CASES {
         let tier = fixed(limit, Period::from_secs(seconds));
         let run = Run::new(Coordination::Interval, &tier, load, 4).await;
         for admitted in by_window(&run.outcomes, tier.period) {
-            let slip = admitted.saturating_sub(limit.into());
-            assert!(slip * 100 <= u64::from(limit) * 5, "{slip} over {limit}, {load} times");
+            let excess = admitted.saturating_sub(limit.into());
+            assert!(excess * 100 <= u64::from(limit) * 5, "{excess} over {limit}, {load} times");
             assert!(admitted >= u64::from(limit), "it never admits less: {admitted} of {limit}");
         }
         assert!(run.outcomes.iter().all(|outcome| outcome.waited.is_zero()), "no decision waits");
-        // what slipped is told once, by whoever admitted it; but for what is counted in the window after its own
+        // each excess hit is reported once, by the instance that admitted it; except for hits that are counted in the
+        // window after their own
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let slips = every_window(&run.outcomes, tier.period).into_iter();
-        let slipped: u64 = slips.map(|admitted| admitted.saturating_sub(limit.into())).sum();
-        let told = run.sum(|metrics| &metrics.overshoot);
-        assert!(told.abs_diff(slipped) <= 2 + slipped / 10, "{told} told, {slipped} slipped");
+        let windows = every_window(&run.outcomes, tier.period).into_iter();
+        let excess: u64 = windows.map(|admitted| admitted.saturating_sub(limit.into())).sum();
+        let reported = run.sum(|metrics| &metrics.overshoot);
+        assert!(
+            reported.abs_diff(excess) <= 2 + excess / 10,
+            "{reported} reported, {excess} above the limit"
+        );
         assert!(run.calls_a_decision() < 0.1, "{} calls a decision", run.calls_a_decision());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_lost_is_told_of() {
+async fn a_lost_reply_is_counted_in_the_metrics() {
     let lossy = Network { lost_replies: 1.0, ..Network::default() };
     for mode in [Coordination::Strict, Coordination::Lease] {
         let fleet = Fleet::new(1, mode, &[fixed(10, Period::from_secs(1_000))], Network::default()).await;
         let store = &fleet.instances[0].store;
         store.remote().set_network(lossy);
         fleet.instances[0].hit().await;
-        // what was admitted without it is told, and that arrives
+        // the hit that was admitted by the fallback is reported, and that call succeeds
         store.remote().set_network(Network::default());
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let figures = store.coordination_metrics();
-        assert_eq!((figures.delivery_unknown.get(), figures.fallback.get()), (1, 1), "{mode:?}");
-        assert!(figures.failures.get() >= 1, "{mode:?}");
+        let metrics = store.coordination_metrics();
+        assert_eq!((metrics.delivery_unknown.get(), metrics.fallback.get()), (1, 1), "{mode:?}");
+        assert!(metrics.failures.get() >= 1, "{mode:?}");
     }
 }
 
@@ -203,7 +207,7 @@ async fn a_bucket_over_instances_holds_in_every_interval() {
         let run = Run::new(mode, &tier, 5, 6).await;
         for millis in [100, 500, 1_000, 3_000] {
             let most = most_in_any(&run.outcomes, Period::from_millis(millis));
-            // a lease of a bucket may be used up to a twentieth of the period later, and what is not told yet not be known
+            // a lease of a bucket may be used up to a twentieth of the period later, and hits are known only when reported
             let hold = match mode {
                 Coordination::Lease => 50,
                 Coordination::Interval => 100,

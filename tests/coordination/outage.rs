@@ -1,4 +1,4 @@
-//! The store is away, and back.
+//! The store is unavailable, and comes back.
 
 use std::time::Duration;
 
@@ -19,23 +19,23 @@ impl Instance {
         admitted
     }
 
-    /// Decisions by what was granted, and without the store.
-    fn decided(&self) -> (u64, u64) {
-        let figures = self.store.coordination_metrics();
-        (figures.leased.get(), figures.fallback.get())
+    /// Returns the number of decisions from leases and by the fallback.
+    fn decisions(&self) -> (u64, u64) {
+        let metrics = self.store.coordination_metrics();
+        (metrics.leased.get(), metrics.fallback.get())
     }
 
-    /// Waits until the store is taken not to answer, or to answer.
-    async fn is_cut_off(&self, cut_off: bool) {
-        while self.store.is_store_unavailable() != cut_off {
+    /// Waits until the store is noticed to be unavailable, or to be back.
+    async fn until_unavailable(&self, unavailable: bool) {
+        while self.store.is_store_unavailable() != unavailable {
             sleep(Duration::from_millis(1)).await;
         }
     }
 }
 
-/// What was granted is good until it ends, whether or not there is anybody to ask for more.
+/// A lease is valid until it ends, whether or not the store is available.
 #[tokio::test(start_paused = true)]
-async fn while_the_store_is_away_what_was_granted_is_used_first() {
+async fn while_the_store_is_unavailable_leases_are_used_first() {
     let fleet = Fleet::new(2, Coordination::Lease, &[daily(10_000)], Network::default()).await;
     let instance = &fleet.instances[0];
     for _ in 0..200 {
@@ -43,35 +43,35 @@ async fn while_the_store_is_away_what_was_granted_is_used_first() {
         sleep(Duration::from_millis(1)).await;
     }
     fleet.shared.set(Condition::Down);
-    // much was asked for, so much is held; it would go back if nobody came
+    // demand keeps the large lease from being returned
     while !instance.store.is_store_unavailable() {
         assert_eq!(instance.hit_times(1).await, 1);
         sleep(Duration::from_millis(5)).await;
     }
-    let before = instance.decided();
+    let before = instance.decisions();
     assert_eq!(instance.hit_times(20).await, 20);
-    let after = instance.decided();
+    let after = instance.decisions();
     assert_eq!((after.0 - before.0, after.1 - before.1), (20, 0));
-    // then, each by itself
+    // then the fallback decides
     assert_eq!(instance.hit_times(2_000).await, 2_000);
-    assert!(instance.decided().1 > 0);
+    assert!(instance.decisions().1 > 0);
 }
 
-/// A grant must not be made of what was admitted meanwhile, however soon it is asked for.
+/// The store must not grant hits that the fallback has admitted, however early the next fetch.
 #[tokio::test(start_paused = true)]
-async fn what_was_admitted_alone_is_told_before_more_is_granted() {
+async fn hits_admitted_by_the_fallback_are_reported_before_the_next_grant() {
     for spent in [1, 30, 60] {
         let fleet = Fleet::new(1, Coordination::Lease, &[daily(100)], Network::default()).await;
         let instance = &fleet.instances[0];
         fleet.shared.set(Condition::Down);
-        instance.is_cut_off(true).await;
+        instance.until_unavailable(true).await;
         let mut admitted = instance.hit_times(spent).await;
-        assert_eq!((admitted, instance.decided().1), (spent as u64, spent as u64));
+        assert_eq!((admitted, instance.decisions().1), (spent as u64, spent as u64));
         fleet.shared.set(Condition::Up);
-        instance.is_cut_off(false).await;
+        instance.until_unavailable(false).await;
         admitted += instance.hit_times(200).await;
         sleep(Duration::from_millis(500)).await;
         admitted += instance.hit_times(200).await;
-        assert_eq!(admitted, 100, "{spent} alone");
+        assert_eq!(admitted, 100, "{spent} by the fallback");
     }
 }

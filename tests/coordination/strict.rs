@@ -1,4 +1,4 @@
-//! Decisions that are the store's, many at a time.
+//! Concurrent decisions in `strict` mode.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,67 +10,67 @@ use weir::{
 
 use crate::fleet::{Fleet, daily};
 
-/// One instance, and the store has all the time that it wants.
+/// One instance whose network drops no call.
 async fn fleet(requests: u32) -> Fleet {
     let network = Network { timeout: Duration::from_secs(10), ..Network::default() };
     Fleet::new(1, Coordination::Strict, &[daily(requests)], network).await
 }
 
 impl Fleet {
-    /// LimitChecks so many times at once.
+    /// Sends `times` hits at once.
     fn hit_at_once(&self, times: usize) -> JoinSet<bool> {
-        let ask = || {
+        let hit = || {
             let instance = Arc::clone(&self.instances[0]);
             async move { instance.hit().await }
         };
-        (0..times).map(|_| ask()).collect()
+        (0..times).map(|_| hit()).collect()
     }
 
-    /// Calls of the store, and commands in them.
-    fn asked(&self) -> (u64, u64) {
-        let figures = self.instances[0].store.coordination_metrics();
-        (figures.calls.get(), figures.commands.get())
+    /// Returns the number of calls and of the commands in them.
+    fn calls_and_commands(&self) -> (u64, u64) {
+        let metrics = self.instances[0].store.coordination_metrics();
+        (metrics.calls.get(), metrics.commands.get())
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_asked_at_once_shares_calls_and_is_decided_one_by_one() {
+async fn concurrent_decisions_share_calls() {
     let fleet = fleet(1_000).await;
-    let before = fleet.asked();
+    let before = fleet.calls_and_commands();
     let admitted = fleet.hit_at_once(1_500).join_all().await.into_iter().filter(|admitted| *admitted);
     assert_eq!(admitted.count(), 1_000);
-    let after = fleet.asked();
+    let after = fleet.calls_and_commands();
     assert_eq!(after.1 - before.1, 1_500);
     // a call carries 512 at most
     assert_eq!(after.0 - before.0, 3);
 }
 
-/// As many calls as may be are under mode, and are not answered: what waits behind them is called off by whoever gives up, and
-/// what has no room there is not asked at all.
+/// All calls are in flight without a reply. Commands that wait behind them are cancelled when their budget runs out; commands
+/// beyond the queue's bound are not queued.
 #[tokio::test(start_paused = true)]
-async fn what_nobody_waits_for_any_more_is_not_asked() {
+async fn cancelled_commands_are_not_sent() {
     const LIMIT: u32 = 10_000;
     for (waiting, commands) in [(50, 4), (4_200, 5)] {
         let fleet = fleet(LIMIT).await;
         fleet.shared.set(Condition::Frozen);
-        let before = fleet.asked();
-        let mut asked = Vec::new();
+        let before = fleet.calls_and_commands();
+        let mut hits = Vec::new();
         for _ in 0..4 {
-            asked.push(fleet.hit_at_once(1));
+            hits.push(fleet.hit_at_once(1));
             sleep(Duration::from_millis(1)).await;
         }
-        asked.push(fleet.hit_at_once(waiting));
-        for asked in asked {
-            // by what the instance knows itself
-            assert!(asked.join_all().await.into_iter().all(|admitted| admitted));
+        hits.push(fleet.hit_at_once(waiting));
+        for hits in hits {
+            // by the fallback
+            assert!(hits.join_all().await.into_iter().all(|admitted| admitted));
         }
         let all = 4 + waiting as u64;
         assert_eq!(fleet.instances[0].store.coordination_metrics().fallback.get(), all);
-        // those four, and a word of what had no room
-        assert_eq!(fleet.asked().1 - before.1, commands, "{waiting}");
+        // those four calls, and a flush of the hits that had no room in the queue
+        assert_eq!(fleet.calls_and_commands().1 - before.1, commands, "{waiting}");
         fleet.shared.set(Condition::Up);
         sleep(Duration::from_secs(3)).await;
-        // those on their mode, and what was let through without being asked about
+        // the hits in flight, and those that the fallback admitted
         assert_eq!(fleet.counted(daily(LIMIT)), all, "{waiting}");
     }
 }

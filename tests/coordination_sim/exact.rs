@@ -1,5 +1,5 @@
-//! `lease` and `strict` never admit more than the limit, whatever happens, as long as nobody decides without the store;
-//! but for what a failover made the store forget.
+//! `lease` and `strict` never admit more than the limit, with any faults, as long as `on_store_failure` denies; except for
+//! hits that the store lost in a failover.
 
 use proptest::{prelude::*, sample::select};
 use weir::{
@@ -7,12 +7,12 @@ use weir::{
     simulate::SimulationMetrics,
 };
 
-use crate::fleet::{BUDGET, Story, Told, events, networks};
+use crate::fleet::{BUDGET, Case, CaseResult, events, networks};
 
-/// Milliseconds that requests come for.
+/// How long requests arrive, in milliseconds.
 const LENGTH: u64 = 3_000;
 
-fn stories(failovers: bool) -> impl Strategy<Value = Story> {
+fn cases(failovers: bool) -> impl Strategy<Value = Case> {
     let algorithm = prop_oneof![
         2 => Just(Algorithm::FixedWindow),
         1 => Just(Algorithm::SlidingWindow),
@@ -25,7 +25,7 @@ fn stories(failovers: bool) -> impl Strategy<Value = Story> {
     });
     let mode = select(vec![Coordination::Lease, Coordination::Strict]);
     (1..6_usize, mode, tier, 0.02..0.4, networks(), 0..700_u32, any::<u64>(), events(LENGTH, failovers))
-        .prop_map(|(instances, mode, tier, rate, network, clock_skew, seed, events)| Story {
+        .prop_map(|(instances, mode, tier, rate, network, clock_skew, seed, events)| Case {
             instances,
             mode,
             tier,
@@ -39,18 +39,17 @@ fn stories(failovers: bool) -> impl Strategy<Value = Story> {
         })
 }
 
-/// How many hits above the limit were admitted where it was worst. A bucket's tokens may be used, or be given back, for a
-/// twentieth of the period after they were granted, and be on their way back for as long as the network takes: what flows
-/// in meanwhile comes on top.
-fn excess(story: &Story, told: &Told) -> f64 {
-    let overshoot = SimulationMetrics::of(&story.scenario(), &told.outcome).overshoot;
-    match story.tier.algorithm {
+/// Returns the largest number of hits above the limit. A bucket's tokens may be used or given back for a twentieth of the
+/// period after they were granted, plus the time of the network; the bucket's inflow of that time comes on top.
+fn excess(case: &Case, result: &CaseResult) -> f64 {
+    let overshoot = SimulationMetrics::of(&case.scenario(), &result.outcome).overshoot;
+    match case.tier.algorithm {
         Algorithm::TokenBucket(bucket) => {
-            let late = story.network.round_trip + story.network.jitter + story.network.spike;
-            let late = late.as_secs_f64() / (story.tier.period.as_nanos() as f64 / 1e9);
-            overshoot * f64::from(bucket.burst) - f64::from(story.tier.requests) * (0.05 + late)
+            let late = case.network.round_trip + case.network.jitter + case.network.spike;
+            let late = late.as_secs_f64() / (case.tier.period.as_nanos() as f64 / 1e9);
+            overshoot * f64::from(bucket.burst) - f64::from(case.tier.requests) * (0.05 + late)
         }
-        _ => overshoot * f64::from(story.tier.requests),
+        _ => overshoot * f64::from(case.tier.requests),
     }
 }
 
@@ -58,24 +57,24 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_limit_is_kept(story in stories(false)) {
-        let told = story.run();
-        let excess = excess(&story, &told);
+    fn the_limit_is_kept(case in cases(false)) {
+        let result = case.run();
+        let excess = excess(&case, &result);
         prop_assert!(excess < 1e-6, "{excess} hits too many");
     }
 
     #[test]
-    fn a_failover_lets_no_more_pass_than_it_lost(story in stories(true)) {
-        let told = story.run();
-        let excess = excess(&story, &told);
-        prop_assert!(excess < told.lost as f64 + 1e-6, "{excess} hits too many, {} lost", told.lost);
+    fn a_failover_admits_no_more_than_it_lost(case in cases(true)) {
+        let result = case.run();
+        let excess = excess(&case, &result);
+        prop_assert!(excess < result.lost as f64 + 1e-6, "{excess} hits too many, {} lost", result.lost);
     }
 
     #[test]
-    fn no_decision_is_later_than_its_budget(story in stories(true), local in any::<bool>()) {
+    fn no_decision_is_later_than_its_budget(case in cases(true), local in any::<bool>()) {
         let failure = if local { OnStoreFailure::Local } else { OnStoreFailure::Deny };
-        let told = Story { failure, ..story }.run();
-        for decision in &told.outcome.decisions {
+        let result = Case { failure, ..case }.run();
+        for decision in &result.outcome.decisions {
             prop_assert!(decision.decided.since(decision.came) <= BUDGET, "{decision:?}");
             prop_assert!(decision.passed.is_some());
         }

@@ -1,4 +1,4 @@
-//! Instances in front of one store, requests that come, and what goes wrong meanwhile.
+//! Instances in front of one store, their requests, and faults.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,69 +24,69 @@ use weir::{
     },
 };
 
-/// How long the instances run before that.
+/// How long the instances run before the first request.
 const WARM_UP: Duration = Duration::from_secs(5);
 
-/// No decision may take longer: the budget, and a tick of the clock.
+/// The longest time of a decision: the budget, and a tick of the clock.
 pub(crate) const BUDGET: Period = Period::from_millis(16);
 
-/// What happens.
+/// One case: instances, load and faults.
 #[derive(Clone, Debug)]
-pub(crate) struct Story {
+pub(crate) struct Case {
     pub(crate) instances: usize,
     pub(crate) mode: Coordination,
     pub(crate) tier: Tier,
     pub(crate) failure: OnStoreFailure,
     /// Requests a millisecond, on average.
     pub(crate) rate: f64,
-    /// Requests come for so long, in milliseconds.
+    /// How long requests arrive, in milliseconds.
     pub(crate) length: u64,
     pub(crate) network: Network,
-    /// Of the instances' clocks, in milliseconds, either mode.
+    /// The largest error of the instances' clocks, in milliseconds.
     pub(crate) clock_skew: u32,
     pub(crate) seed: u64,
-    /// In milliseconds after the begin.
+    /// Faults and their times, in milliseconds after the start.
     pub(crate) events: Vec<(u64, Event)>,
 }
 
-/// What goes wrong, and for how many milliseconds.
+/// A fault, with its length in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// An instance dies with all that it holds, and another takes its place at once.
+    /// An instance dies with its state, and another takes its place at once.
     Crash(usize),
     Frozen(u64),
     Down(u64),
-    Refusing(u64),
-    /// An instance is cut off.
+    Rejecting(u64),
+    /// An instance loses the connection to the store.
     Partition(usize, u64),
-    /// A replica takes over that lacks so much.
+    /// A replica takes over that lacks the writes of this time.
     FailOver(u64),
 }
 
-/// What came of it.
-pub(crate) struct Told {
+/// The result of a case.
+pub(crate) struct CaseResult {
     pub(crate) outcome: Outcome,
-    /// Hits that failovers made the store forget.
+    /// Hits that the store lost in failovers.
     pub(crate) lost: u64,
-    /// Hits of which no instance knows whether the store counted them, or that it was never told of.
+    /// Hits whose delivery is unknown, and hits that were never reported.
     pub(crate) unknown: u64,
-    /// Hits that the store counts at the end in the last window and the one before the first, all instances having said
-    /// their last words.
+    /// Hits that the store counts in the last window and in the one before the first, after the final flush of all
+    /// instances.
     pub(crate) counted: u64,
-    /// Which process decided each of the outcome's decisions.
+    /// The process that made each of the decisions.
     pub(crate) by: Vec<usize>,
-    /// Processes that died, and when, in milliseconds after the begin.
+    /// Processes that died, and when, in milliseconds after the start.
     pub(crate) died: Vec<(usize, u64)>,
 }
 
-type Own = Coordinated<SimulatedRemote>;
+type SimulatedInstance = Coordinated<SimulatedRemote>;
 
-/// The present instances, and what those that are gone left behind.
+/// The running instances, and those that have died.
 struct Fleet {
     store: SimulatedStore,
     clock: SimulatedClock,
-    instances: Vec<(Arc<Own>, SimulatedRemote, SimulatedClock)>,
-    gone: Vec<Arc<Own>>,
+    instances: Vec<(Arc<SimulatedInstance>, SimulatedRemote, SimulatedClock)>,
+    died: Vec<Arc<SimulatedInstance>>,
     random: Random,
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn events(length: u64, failovers: bool) -> impl Strategy<Value = Vec<
         3 => (0..8_usize).prop_map(Event::Crash),
         1 => (1..600_u64).prop_map(Event::Frozen),
         1 => (1..600_u64).prop_map(Event::Down),
-        1 => (1..300_u64).prop_map(Event::Refusing),
+        1 => (1..300_u64).prop_map(Event::Rejecting),
         2 => (0..8_usize, 1..600_u64).prop_map(|(i, millis)| Event::Partition(i, millis)),
         if failovers { 2 } else { 0 } => (1..500_u64).prop_map(Event::FailOver),
     ];
@@ -120,8 +120,8 @@ pub(crate) fn events(length: u64, failovers: bool) -> impl Strategy<Value = Vec<
     })
 }
 
-impl Story {
-    /// For the figures, which are told by it.
+impl Case {
+    /// Returns the scenario that the metrics are computed for.
     pub(crate) fn scenario(&self) -> Scenario {
         Scenario {
             instances: self.instances,
@@ -135,24 +135,24 @@ impl Story {
         }
     }
 
-    /// When requests begin to come: the start of the first window that is judged.
-    pub(crate) fn begin(&self) -> Timestamp {
+    /// Returns the start of the first window that counts, when requests begin.
+    pub(crate) fn start_at(&self) -> Timestamp {
         Timestamp::from_secs(1_700_000_000).window_end(self.tier.period)
     }
 
-    pub(crate) fn run(&self) -> Told {
+    pub(crate) fn run(&self) -> CaseResult {
         let runtime =
             Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
-        runtime.block_on(self.tell())
+        runtime.block_on(self.run_async())
     }
 
-    async fn tell(&self) -> Told {
+    async fn run_async(&self) -> CaseResult {
         let mut random = Random::new(self.seed);
         let warm_up = u64::try_from(WARM_UP.as_nanos()).expect("short");
-        let clock = SimulatedClock::new(Timestamp::from_nanos(self.begin().as_nanos() - warm_up));
+        let clock = SimulatedClock::new(Timestamp::from_nanos(self.start_at().as_nanos() - warm_up));
         let store = SimulatedStore::new(clock.clone(), random.draw());
         store.keep_writes(Period::from_secs(1));
-        let mut fleet = Fleet { store, clock, instances: Vec::new(), gone: Vec::new(), random };
+        let mut fleet = Fleet { store, clock, instances: Vec::new(), died: Vec::new(), random };
         for number in 0..self.instances {
             let instance = fleet.start(self, number);
             fleet.instances.push(instance);
@@ -162,71 +162,82 @@ impl Story {
         let begun = Instant::now();
         let rules =
             self.scenario().rules(RuleCoordination { mode: Some(self.mode), ..RuleCoordination::default() });
-        let mut asked = JoinSet::new();
+        let mut requests = JoinSet::new();
         let (mut lost, mut died) = (0, Vec::new());
         let (mut events, mut next) = (self.events.iter().peekable(), 0.0);
         for tick in 0..self.length {
             sleep_until(begun + Duration::from_millis(tick)).await;
             while let Some((_, event)) = events.next_if(|(at, _)| *at <= tick) {
-                let gone = fleet.gone.len();
-                lost += fleet.suffer(self, *event);
-                died.extend(fleet.gone[gone..].iter().map(|own| (name(own), tick)));
+                let before = fleet.died.len();
+                lost += fleet.apply(self, *event);
+                died.extend(fleet.died[before..].iter().map(|instance| (name(instance), tick)));
             }
             while next <= tick as f64 {
                 next += fleet.random.exponential(1.0 / self.rate);
-                let (own, _, clock) = fleet.choose();
-                let process = name(&own);
-                let asking = ask(own, clock, fleet.clock.clone(), Arc::clone(&rules));
-                asked.spawn(async move { (process, asking.await) });
+                let (instance, _, clock) = fleet.choose();
+                let process = name(&instance);
+                let request = send(instance, clock, fleet.clock.clone(), Arc::clone(&rules));
+                requests.spawn(async move { (process, request.await) });
             }
         }
-        let (by, decisions) = asked.join_all().await.into_iter().unzip();
-        // what is late arrives, and what is owed is told
+        let (by, decisions) = requests.join_all().await.into_iter().unzip();
+        // late calls arrive, and pending hits are reported
         sleep(Duration::from_secs(2)).await;
-        for (own, ..) in &fleet.instances {
-            own.close().await;
+        for (instance, ..) in &fleet.instances {
+            instance.close().await;
         }
-        let all = fleet.gone.iter().chain(fleet.instances.iter().map(|(own, ..)| own));
+        let all = fleet.died.iter().chain(fleet.instances.iter().map(|(instance, ..)| instance));
         let unknown = all
-            .map(|own| {
-                own.coordination_metrics().delivery_unknown.get()
-                    + own.coordination_metrics().unreported.get()
+            .map(|instance| {
+                instance.coordination_metrics().delivery_unknown.get()
+                    + instance.coordination_metrics().unreported.get()
             })
             .sum();
         let path = "simulated_key_value_".into();
         let target =
             Target { path, tiers: smallvec![self.tier.clone()], over_limit_policy: OverLimitPolicy::Ignore };
-        // an instance that has not heard of the store yet goes by its own clock, which may be in the window before
-        let before = Timestamp::from_nanos(self.begin().as_nanos() - 1);
+        // without a reply so far an instance uses its instance clock, which may be in the window before
+        let before = Timestamp::from_nanos(self.start_at().as_nanos() - 1);
         let counted = [before, fleet.clock.now()].map(|at| fleet.store.used(&target, at)).iter().sum();
-        Told { outcome: Outcome { decisions, calls: 0, fallbacks: 0 }, lost, unknown, counted, by, died }
+        CaseResult {
+            outcome: Outcome { decisions, calls: 0, fallbacks: 0 },
+            lost,
+            unknown,
+            counted,
+            by,
+            died,
+        }
     }
 }
 
 impl Fleet {
-    fn start(&mut self, story: &Story, number: usize) -> (Arc<Own>, SimulatedRemote, SimulatedClock) {
-        let remote = self.store.connect(story.network);
-        let skew = (self.random.unit() * 2.0 - 1.0) * f64::from(story.clock_skew) * 1e6;
+    fn start(
+        &mut self,
+        case: &Case,
+        number: usize,
+    ) -> (Arc<SimulatedInstance>, SimulatedRemote, SimulatedClock) {
+        let remote = self.store.connect(case.network);
+        let skew = (self.random.unit() * 2.0 - 1.0) * f64::from(case.clock_skew) * 1e6;
         let clock = self.clock.skewed(skew as i64);
         let settings = CoordinationSettings {
-            instance: format!("{number}-{}", self.gone.len()),
-            on_store_failure: story.failure,
+            instance: format!("{number}-{}", self.died.len()),
+            on_store_failure: case.failure,
             max_counters: 64,
             ..CoordinationSettings::default()
         };
-        let own = Coordinated::new(remote.clone(), Arc::new(clock.clone()), settings);
-        (Arc::new(own), remote, clock)
+        let instance = Coordinated::new(remote.clone(), Arc::new(clock.clone()), settings);
+        (Arc::new(instance), remote, clock)
     }
 
-    /// The instance that the next request goes to: half of them to the first one.
-    fn choose(&mut self) -> (Arc<Own>, SimulatedRemote, SimulatedClock) {
+    /// Chooses the instance of the next request: the first one for half of them.
+    fn choose(&mut self) -> (Arc<SimulatedInstance>, SimulatedRemote, SimulatedClock) {
         let n = self.instances.len();
         let i = if self.random.chance(0.5) { 0 } else { (self.random.unit() * n as f64) as usize };
         self.instances[i.min(n - 1)].clone()
     }
 
-    /// Lets something go wrong. How many hits the store then has forgotten.
-    fn suffer(&mut self, story: &Story, event: Event) -> u64 {
+    /// Applies `event`. Returns how many hits the store has lost.
+    fn apply(&mut self, case: &Case, event: Event) -> u64 {
         let for_a_while = |condition, millis| {
             let stopped = self.store.clone();
             stopped.set(condition);
@@ -238,15 +249,15 @@ impl Fleet {
         match event {
             Event::Crash(i) => {
                 let i = i % self.instances.len();
-                let fresh = self.start(story, i);
-                let (own, remote, _) = std::mem::replace(&mut self.instances[i], fresh);
-                // nothing that it says from now on is heard
+                let fresh = self.start(case, i);
+                let (instance, remote, _) = std::mem::replace(&mut self.instances[i], fresh);
+                // none of its calls arrive any more
                 remote.partition(true);
-                self.gone.push(own);
+                self.died.push(instance);
             }
             Event::Frozen(millis) => for_a_while(Condition::Frozen, millis),
             Event::Down(millis) => for_a_while(Condition::Down, millis),
-            Event::Refusing(millis) => for_a_while(Condition::Rejecting, millis),
+            Event::Rejecting(millis) => for_a_while(Condition::Rejecting, millis),
             Event::Partition(i, millis) => {
                 let remote = self.instances[i % self.instances.len()].1.clone();
                 remote.partition(true);
@@ -261,13 +272,13 @@ impl Fleet {
     }
 }
 
-/// What tells a process from all others, living and dead.
-fn name(own: &Arc<Own>) -> usize {
-    Arc::as_ptr(own).addr()
+/// Returns a number that identifies a process among all, dead ones included.
+fn name(instance: &Arc<SimulatedInstance>) -> usize {
+    Arc::as_ptr(instance).addr()
 }
 
-async fn ask(
-    own: Arc<Own>,
+async fn send(
+    instance: Arc<SimulatedInstance>,
     clock: SimulatedClock,
     right: SimulatedClock,
     rules: Arc<RuleSet>,
@@ -277,6 +288,10 @@ async fn ask(
     let descriptor = Descriptor { entries: [entry].into_iter().collect(), ..Descriptor::default() };
     let request = Request { domain: "simulated", descriptors: [descriptor].into_iter().collect(), hits: 1 };
     let matched = Matched::new(&rules, &request);
-    let taken = own.take(&matched.checks, Scope::Descriptor, clock.now()).await;
-    SimulatedDecision { came, decided: right.now(), passed: taken.ok().map(|taken| !taken[0].over) }
+    let decisions = instance.take(&matched.checks, Scope::Descriptor, clock.now()).await;
+    SimulatedDecision {
+        came,
+        decided: right.now(),
+        passed: decisions.ok().map(|decisions| !decisions[0].over),
+    }
 }

@@ -1,10 +1,10 @@
-//! The coordination under a network and a store of the worst kind: what each way promises holds whatever happens.
+//! Properties of the coordination modes that hold with any network and any faults of the store.
 
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
     clippy::cast_sign_loss,
-    reason = "small numbers, drawn by chance"
+    reason = "small numbers, chosen at random"
 )]
 
 mod exact;

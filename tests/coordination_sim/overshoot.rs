@@ -1,4 +1,4 @@
-//! How far `interval` slips, whatever happens: no further than the documentation says.
+//! The overshoot of `interval`, with any faults, is no larger than documented.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,23 +8,23 @@ use weir::{
     store::simulated::Network,
 };
 
-use crate::fleet::{Event, Story, Told, events, networks};
+use crate::fleet::{Case, CaseResult, Event, events, networks};
 
 /// Long enough that everything is in one window.
 const DAY: Period = Period::from_secs(86_400);
 
-/// Milliseconds between two words of an instance.
+/// Milliseconds between two flushes of an instance.
 const INTERVAL: u64 = 100;
 
-/// Milliseconds after a fault until all have heard of the store again: a heartbeat, and what it takes.
+/// Milliseconds after a fault until all instances have a reply of the store again: a heartbeat and its round trip.
 const RECOVERY: u64 = 1_300;
 
-fn stories(
+fn cases(
     length: u64,
     networks: impl Strategy<Value = Network>,
     most_events: usize,
     failovers: bool,
-) -> impl Strategy<Value = Story> {
+) -> impl Strategy<Value = Case> {
     let algorithm = select(vec![Algorithm::FixedWindow, Algorithm::SlidingWindow]);
     let failure = select(vec![OnStoreFailure::Local, OnStoreFailure::Deny]);
     let tier =
@@ -32,7 +32,7 @@ fn stories(
     (1..6_usize, tier, failure, 0.05..0.5, networks, any::<u64>(), events(length, failovers)).prop_map(
         move |(instances, tier, failure, rate, network, seed, mut events)| {
             events.truncate(most_events);
-            Story {
+            Case {
                 instances,
                 mode: Coordination::Interval,
                 tier,
@@ -48,22 +48,23 @@ fn stories(
     )
 }
 
-/// A hit that was let through.
+/// An admitted hit.
 #[derive(Clone, Copy, Debug)]
 struct Hit {
-    /// In milliseconds after the begin.
+    /// In milliseconds after the start.
     at: u64,
     by: usize,
 }
 
-/// Milliseconds by which an instance's idea of the store's clock may be wrong: before that, hits may be of the window before.
+/// The largest error of an instance's estimate of the store's clock, in milliseconds. Earlier hits may be of the window
+/// before.
 const CLOCK_ERROR: u64 = 60;
 
-/// All of the window, in order of time.
-fn hits(story: &Story, told: &Told) -> Vec<Hit> {
-    let passed = told.outcome.decisions.iter().zip(&told.by).filter(|(d, _)| d.passed == Some(true));
+/// Returns the hits of the window, in order of time.
+fn hits(case: &Case, result: &CaseResult) -> Vec<Hit> {
+    let passed = result.outcome.decisions.iter().zip(&result.by).filter(|(d, _)| d.passed == Some(true));
     let hit = |(decision, by): (&weir::simulate::SimulatedDecision, &usize)| Hit {
-        at: decision.decided.since(story.begin()).as_nanos() / 1_000_000,
+        at: decision.decided.since(case.start_at()).as_nanos() / 1_000_000,
         by: *by,
     };
     let mut hits: Vec<Hit> = passed.map(hit).collect();
@@ -72,35 +73,35 @@ fn hits(story: &Story, told: &Told) -> Vec<Hit> {
     hits
 }
 
-/// What a story's words and faults mean for what an instance can know.
+/// What an instance can know, given a case's flushes and faults.
 struct Knowledge<'a> {
     hits: &'a [Hit],
-    /// Within so many milliseconds a hit is told and carried out, and so is the answer back.
-    word: u64,
-    /// When words are lost, or late: begin and end of each fault, the last one first.
+    /// The longest time, in milliseconds, until a hit is reported and the reply is back.
+    flush: u64,
+    /// The start and the end of each fault, the last one first. Flushes of that time are lost or late.
     faults: Vec<(u64, u64)>,
 }
 
 impl Knowledge<'_> {
-    /// The instant before which everything was told by `at`, but for what is lost.
-    fn told(&self, at: u64) -> Option<u64> {
+    /// Returns the instant before which all hits had been reported by `at`, except for lost ones.
+    fn reported(&self, at: u64) -> Option<u64> {
         let mut until = at;
         loop {
-            let from = until.checked_sub(self.word)?;
-            // words of this time are lost, and those before it may have been on their way
-            match self.faults.iter().find(|(begin, end)| *begin <= until && from <= *end && *begin < until) {
-                Some((begin, _)) => until = *begin,
+            let from = until.checked_sub(self.flush)?;
+            // flushes of this time are lost, and earlier ones may have been in flight
+            match self.faults.iter().find(|(start, end)| *start <= until && from <= *end && *start < until) {
+                Some((start, _)) => until = *start,
                 None => return Some(from),
             }
         }
     }
 
-    /// The instant before which `by` knew at `at` of everything that was told: it hears when it tells. None if it had not
-    /// heard of anything.
+    /// Returns the instant before which `by` knew at `at` of all reported hits: it learns of them with its own flushes. None
+    /// if it had no reply yet.
     fn known(&self, by: usize, at: u64) -> Option<u64> {
-        let told = self.told(at)?;
-        let own = self.hits.iter().rev().find(|hit| hit.by == by && hit.at <= told)?;
-        self.told(own.at)
+        let reported = self.reported(at)?;
+        let own = self.hits.iter().rev().find(|hit| hit.by == by && hit.at <= reported)?;
+        self.reported(own.at)
     }
 }
 
@@ -108,13 +109,13 @@ fn length_of(event: Event) -> u64 {
     match event {
         Event::Frozen(millis)
         | Event::Down(millis)
-        | Event::Refusing(millis)
+        | Event::Rejecting(millis)
         | Event::Partition(_, millis) => millis,
         Event::Crash(_) | Event::FailOver(_) => 0,
     }
 }
 
-/// Loses nothing, and gives up nothing that may still come.
+/// A network that loses no call and waits for late replies.
 fn calm() -> impl Strategy<Value = Network> {
     (1..12_u64, 0..10_u64, 0.0..0.1, 0..80_u64, any::<bool>()).prop_map(
         |(round_trip, jitter, spikes, spike, reorders)| Network {
@@ -132,51 +133,50 @@ fn calm() -> impl Strategy<Value = Network> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Each process has its own count to stop it: it admits no more than the limit, and once more what the store has lost of
-    /// what it was told.
+    /// Each process stops at its own count: it admits no more than the limit, plus the reported hits that the store has lost.
     #[test]
-    fn no_process_admits_more_than_the_limit_and_what_was_lost(story in stories(3_000, networks(), 6, true)) {
-        let told = story.run();
+    fn no_process_admits_more_than_the_limit_and_what_was_lost(case in cases(3_000, networks(), 6, true)) {
+        let result = case.run();
         let mut by_process = BTreeMap::<usize, u64>::new();
-        for hit in hits(&story, &told) {
+        for hit in hits(&case, &result) {
             *by_process.entry(hit.by).or_default() += 1;
         }
-        let most = u64::from(story.tier.requests) + told.unknown + told.lost;
+        let most = u64::from(case.tier.requests) + result.unknown + result.lost;
         for admitted in by_process.into_values() {
             prop_assert!(admitted <= most, "{admitted} where {most} may be");
         }
     }
 
-    /// All together admit no more than the limit, and what the one who lets the last hit pass cannot know: what the others
-    /// let pass since what it has heard, and what was lost.
+    /// All together admit no more than the limit, plus the hits that the instance admitting the last one cannot know of: hits
+    /// that others have admitted since its last reply, and lost ones.
     #[test]
-    fn all_together_slip_by_what_nobody_could_know(story in stories(6_000, calm(), 2, false)) {
-        let told = story.run();
-        let hits = hits(&story, &told);
-        let network = story.network;
+    fn the_overshoot_is_bounded_by_the_hits_that_an_instance_cannot_know_of(case in cases(6_000, calm(), 2, false)) {
+        let result = case.run();
+        let hits = hits(&case, &result);
+        let network = case.network;
         let call = 2 * (network.round_trip + network.jitter + network.spike);
-        let mut faults: Vec<(u64, u64)> = story
+        let mut faults: Vec<(u64, u64)> = case
             .events
             .iter()
             .filter(|(_, event)| length_of(*event) > 0)
             .map(|(at, event)| (*at, at + length_of(*event) + RECOVERY))
             .collect();
-        faults.sort_unstable_by_key(|(begin, _)| std::cmp::Reverse(*begin));
-        let word = INTERVAL + 2 * u64::try_from(call.as_millis()).expect("short") + 5;
-        let knowledge = Knowledge { hits: &hits, word, faults };
-        // what died untold
-        let untold: usize = told
+        faults.sort_unstable_by_key(|(start, _)| std::cmp::Reverse(*start));
+        let flush = INTERVAL + 2 * u64::try_from(call.as_millis()).expect("short") + 5;
+        let knowledge = Knowledge { hits: &hits, flush, faults };
+        // hits that died unreported
+        let unreported: usize = result
             .died
             .iter()
             .map(|(process, at)| {
-                let since = knowledge.told(*at).unwrap_or(0);
+                let since = knowledge.reported(*at).unwrap_or(0);
                 hits.iter().filter(|hit| hit.by == *process && hit.at >= since).count()
             })
             .sum();
         for (before, hit) in hits.iter().enumerate() {
             let since = knowledge.known(hit.by, hit.at).unwrap_or(0);
             let others = hits[..before].iter().filter(|other| other.by != hit.by && other.at >= since).count();
-            let most = story.tier.requests as usize + others + untold + told.unknown as usize;
+            let most = case.tier.requests as usize + others + unreported + result.unknown as usize;
             prop_assert!(before < most, "{} at {hit:?}, where {most} may be: {others} of others", before + 1);
         }
     }
