@@ -6,7 +6,7 @@ use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
 use super::{
     descriptor::Entry,
-    tier::{Algorithm, Tier},
+    tier::{Algorithm, OverLimitPolicy, Tier},
 };
 
 /// The identity of what is counted: a domain and the entries of a descriptor, where a shared pattern stands in for
@@ -31,14 +31,16 @@ impl CounterKey {
     /// The key of one tier's counter. All tiers of a key agree in [`CounterKey::shard`].
     #[must_use]
     pub fn of_tier(self, tier: &Tier) -> Self {
-        // a tier that changes its algorithm or its period starts afresh: what was counted in another way says nothing
-        // in this one. 365 days of nanoseconds leave the top bits free for the algorithm.
-        let algorithm = match tier.algorithm {
-            Algorithm::FixedWindow => 0,
-            Algorithm::SlidingWindow => 1,
-            Algorithm::TokenBucket(_) => 2,
-        };
-        Self([self.0[0] ^ scramble(tier.period.as_nanos() ^ (algorithm << 62)), self.0[1]])
+        Self([self.0[0] ^ scramble(kind(tier)), self.0[1]])
+    }
+
+    /// The key of the counters of `tiers` together, for stores that keep them in one place. Limits of the same periods,
+    /// algorithms and over-limit policy share it.
+    #[must_use]
+    pub fn of_tiers(self, tiers: &[Tier], policy: OverLimitPolicy) -> Self {
+        // a counter that ignores rejected hits is another one in the shared store; this bit of a kind is always zero
+        let start = if policy == OverLimitPolicy::Count { 0 } else { 1 << 61 };
+        Self([self.0[0] ^ tiers.iter().fold(start, |mixed, tier| scramble(mixed ^ kind(tier))), self.0[1]])
     }
 
     /// 64 bits that are even over all keys, to find the counter by.
@@ -52,6 +54,17 @@ impl CounterKey {
     pub const fn shard(self) -> u64 {
         self.0[1]
     }
+}
+
+/// The period and the algorithm. A tier that changes one of them starts anew: the hits that were counted before say nothing
+/// about its windows. 365 days of nanoseconds leave the top bits free for the algorithm.
+const fn kind(tier: &Tier) -> u64 {
+    let algorithm = match tier.algorithm {
+        Algorithm::FixedWindow => 0,
+        Algorithm::SlidingWindow => 1,
+        Algorithm::TokenBucket(_) => 2,
+    };
+    tier.period.as_nanos() ^ (algorithm << 62)
 }
 
 /// A bijection of 64 bits that leaves none of them alone: the finalizer of `SplitMix64` (Steele, Lea and Flood, 2014).
@@ -150,6 +163,19 @@ mod tests {
         assert_ne!(key.of_tier(&tier(1)), key.of_tier(&tier(2)));
         let sliding = Tier { algorithm: Algorithm::SlidingWindow, ..tier(1) };
         assert_ne!(key.of_tier(&tier(1)), key.of_tier(&sliding));
+        let all = [
+            key.of_tiers(&[tier(1)], OverLimitPolicy::Count),
+            key.of_tiers(&[tier(1)], OverLimitPolicy::Ignore),
+            key.of_tiers(&[tier(2)], OverLimitPolicy::Count),
+            key.of_tiers(&[tier(1), tier(2)], OverLimitPolicy::Ignore),
+            key.of_tiers(&[tier(2), tier(1)], OverLimitPolicy::Ignore),
+            key.of_tiers(&[sliding.clone()], OverLimitPolicy::Ignore),
+        ];
+        for (i, a) in all.iter().enumerate() {
+            assert!(all[..i].iter().all(|b| a != b) && a.shard() == key.shard(), "{i}");
+        }
+        let raised = Tier { requests: 9, ..tier(1) };
+        assert_eq!(all[0], key.of_tiers(&[raised], OverLimitPolicy::Count));
         assert_eq!(key.of_tier(&tier(1)).shard(), key.of_tier(&tier(2)).shard());
     }
 }

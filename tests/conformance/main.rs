@@ -1,7 +1,7 @@
 //! Replays recorded requests of envoyproxy/ratelimit against weir and compares everything that a user can observe.
 //!
-//! `README.md` describes the recording. Each environment of the recording runs with the counters in Redis (`strict`)
-//! and with the counters in memory.
+//! `README.md` describes the recording. Each environment of the recording runs with the counters in Redis, decided there
+//! (`strict`) or locally (`interval`), and with the counters in memory.
 
 #[path = "../support/in_process.rs"]
 #[expect(dead_code, reason = "the rules do not change during a replay, and the clock stands still")]
@@ -29,6 +29,17 @@ async fn decisions_made_in_redis_equal_the_recorded_ones() {
     compare(&Backend::Redis("strict"), |differences, recording, observed| {
         differences.stats(recording, observed);
         differences.keys(recording, observed);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn decisions_made_locally_and_synced_equal_the_recorded_ones() {
+    compare(&Backend::Redis("interval"), |differences, recording, observed| {
+        // only `strict` has a local cache, whose rejections are not counted
+        if !recording.env.contains_key("LOCAL_CACHE_SIZE_IN_BYTES") {
+            differences.counted_keys(recording, observed);
+        }
     })
     .await;
 }

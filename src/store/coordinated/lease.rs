@@ -9,7 +9,7 @@ use super::{
     client::StoreClient,
     counter::{LeaseReply, LocalCounter, negative},
     store_time::StoreTime,
-    table::CounterTable,
+    table::{CounterTable, counter_key},
 };
 use crate::{
     limit::{Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Period, Timestamp},
@@ -70,7 +70,7 @@ impl<R: Remote> Lease<R> {
             (None, false)
         })?;
         if fetch_next {
-            self.fetch(check.key);
+            self.fetch(counter_key(check));
         }
         Ok(decision)
     }
@@ -105,7 +105,7 @@ impl<R: Remote> Lease<R> {
                 round.get_or_insert_with(|| counter.fetch.wait_for(check.hits, missing));
                 Arc::clone(counter.fetch.done.get_or_insert_default()).notified_owned()
             });
-            self.fetch(check.key);
+            self.fetch(counter_key(check));
             done.await;
 
             let time = self.client.time();

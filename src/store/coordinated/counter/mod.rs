@@ -28,7 +28,7 @@ pub(super) use self::{
     pending::{Dropped, negative, positive},
 };
 use crate::{
-    limit::{Coordination, LimitCheck, Period, RuleId, Tier, Timestamp, algorithm::CounterState},
+    limit::{Coordination, LimitCheck, Period, RuleId, Timestamp, algorithm::CounterState},
     store::remote::Target,
 };
 
@@ -106,37 +106,22 @@ impl LocalCounter {
         }
     }
 
-    /// Adopts the rule of `check`, which has the same key, if that has changed. Returns whether it may have.
-    pub(super) fn update_rule(&mut self, check: &LimitCheck<'_>, now: Timestamp) -> bool {
+    /// Adopts the rule of `check`, which has the same key, if that has changed. Returns whether it may have. Only the limits may
+    /// differ: the key includes everything else.
+    pub(super) fn update_rule(&mut self, check: &LimitCheck<'_>) -> bool {
         let rule = check.rule.id();
         if rule.is_some() && rule == self.rule {
             return false;
         }
         if !self.target.is_of(check) {
-            self.change_target(Arc::new(Target::of(check)), now);
-        }
-        self.rule = rule;
-        true
-    }
-
-    /// Keeps the counts if only limits have changed. Starts anew with changed algorithms or periods, as every store does.
-    fn change_target(&mut self, target: Arc<Target>, now: Timestamp) {
-        let same = |(old, new): (&Tier, &Tier)| {
-            old.period == new.period
-                && std::mem::discriminant(&old.algorithm) == std::mem::discriminant(&new.algorithm)
-        };
-        let tiers = (&self.target.tiers, &target.tiers);
-        if tiers.0.len() == tiers.1.len() && tiers.0.iter().zip(tiers.1).all(same) {
             // hits that were granted under another limit must not be spent under this one
             self.denied_until = Timestamp::default();
             self.return_leases();
             self.requested_mode = None;
-            self.target = target;
-        } else {
-            let fetch = std::mem::take(&mut self.fetch);
-            let interval = self.schedule.interval;
-            *self = Self { fetch, ..Self::new(target, interval, now) };
+            self.target = Arc::new(Target::of(check));
         }
+        self.rule = rule;
+        true
     }
 
     /// Returns whether there are hits that the store has not applied yet.

@@ -36,6 +36,12 @@ pub(super) struct CounterTable<R> {
     pub(super) metrics: Arc<CoordinationMetrics>,
 }
 
+/// Returns the key of the counter of `check`. Limits with the same keys in the shared store have the same counter, whether
+/// they belong to a rule or to a request.
+pub(super) fn counter_key(check: &LimitCheck<'_>) -> CounterKey {
+    check.key.of_tiers(check.tiers(), check.over_limit_policy())
+}
+
 // === impl CounterTable ===
 
 impl<R: Remote> CounterTable<R> {
@@ -68,17 +74,18 @@ impl<R: Remote> CounterTable<R> {
         now: Timestamp,
         act: impl FnOnce(&mut LocalCounter) -> T,
     ) -> T {
-        let mut shard = self.shards.lock(check.key);
-        let counter = match shard.get_mut(&check.key) {
+        let key = counter_key(check);
+        let mut shard = self.shards.lock(key);
+        let counter = match shard.get_mut(&key) {
             Some(counter) => counter,
-            None => self.insert(&mut shard, check, now),
+            None => self.insert(&mut shard, key, check, now),
         };
-        if counter.update_rule(check, now) {
+        if counter.update_rule(check) {
             self.choose_mode(counter, check);
         }
         counter.last_check_at = now;
         let result = act(counter);
-        self.enqueue(check.key, counter, now);
+        self.enqueue(key, counter, now);
         result
     }
 
@@ -94,6 +101,7 @@ impl<R: Remote> CounterTable<R> {
     fn insert<'a>(
         &self,
         shard: &'a mut Shard,
+        key: CounterKey,
         check: &LimitCheck<'_>,
         now: Timestamp,
     ) -> &'a mut LocalCounter {
@@ -107,7 +115,7 @@ impl<R: Remote> CounterTable<R> {
             .unwrap_or(self.sync_interval);
         self.queue.shorten_interval(interval);
         shard
-            .entry(check.key)
+            .entry(key)
             .or_insert_with(|| Box::new(LocalCounter::new(Arc::new(Target::of(check)), interval, now)))
     }
 
