@@ -1,4 +1,4 @@
-//! The HTTP doors, over real sockets.
+//! The HTTP servers, over real sockets.
 
 mod stats_support;
 
@@ -30,21 +30,21 @@ use weir::{
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-struct Door {
+struct TestServer {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
     running: JoinHandle<std::io::Result<()>>,
 }
 
 #[derive(Debug)]
-struct Answer {
+struct HttpResponse {
     status: u16,
     head: String,
     body: String,
 }
 
-impl Door {
-    async fn open(router: Router) -> Self {
+impl TestServer {
+    async fn start(router: Router) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
@@ -54,8 +54,8 @@ impl Door {
         Self { address, stop, running }
     }
 
-    /// A whole request on a connection of its own.
-    async fn send(&self, method: &str, path: &str, body: &[u8]) -> Answer {
+    /// Sends a request on its own connection.
+    async fn send(&self, method: &str, path: &str, body: &[u8]) -> HttpResponse {
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
             body.len()
@@ -64,25 +64,26 @@ impl Door {
         let exchange = move || {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.set_read_timeout(Some(DEADLINE)).unwrap();
-            // a server that refuses a body answers before it has read all of it
+            // a server that rejects a body responds before it has read all of it
             let _ = stream.write_all(&request);
-            let (mut answer, mut bytes) = (Vec::new(), [0; 4096]);
+            let (mut response, mut bytes) = (Vec::new(), [0; 4096]);
             while let Ok(read @ 1..) = stream.read(&mut bytes) {
-                answer.extend_from_slice(&bytes[..read]);
+                response.extend_from_slice(&bytes[..read]);
             }
-            String::from_utf8(answer).unwrap()
+            String::from_utf8(response).unwrap()
         };
-        let answer = tokio::task::spawn_blocking(exchange).await.unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
+        let response = tokio::task::spawn_blocking(exchange).await.unwrap();
+        let (head, body) =
+            response.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {response:?}"));
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        Answer { status, head: head.to_lowercase(), body: body.to_owned() }
+        HttpResponse { status, head: head.to_lowercase(), body: body.to_owned() }
     }
 
-    async fn get(&self, path: &str) -> Answer {
+    async fn get(&self, path: &str) -> HttpResponse {
         self.send("GET", path, b"").await
     }
 
-    async fn json(&self, body: &str) -> Answer {
+    async fn json(&self, body: &str) -> HttpResponse {
         self.send("POST", "/json", body.as_bytes()).await
     }
 }
@@ -98,36 +99,36 @@ fn context(service: &Service) -> Context<MemoryStore> {
     }
 }
 
-async fn door(service: &Service) -> Door {
-    Door::open(http::router(&context(service))).await
+async fn server(service: &Service) -> TestServer {
+    TestServer::start(http::router(&context(service))).await
 }
 
-async fn debug_door(service: &Service) -> Door {
-    Door::open(http::debug_router(&context(service))).await
+async fn debug_server(service: &Service) -> TestServer {
+    TestServer::start(http::debug_router(&context(service))).await
 }
 
 const ACME: &str =
     r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "tenant", "value": "acme"}]}]}"#;
 
 #[tokio::test]
-async fn json_is_decided_until_the_limit_and_again_in_the_next_window() {
+async fn json_requests_are_admitted_until_the_limit_and_again_in_the_next_window() {
     let service = Service::new(vec![limited("tenant", "acme", 2)]);
-    let door = door(&service).await;
+    let server = server(&service).await;
     let limit = json!({"requestsPerUnit": 2, "unit": "MINUTE"});
     for (status, code, remaining) in [(200, "OK", Some(1)), (200, "OK", None), (429, "OVER_LIMIT", None)] {
-        let answer = door.json(ACME).await;
-        assert_eq!(answer.status, status, "{answer:?}");
-        assert!(answer.head.contains("content-type: application/json"), "{answer:?}");
+        let response = server.json(ACME).await;
+        assert_eq!(response.status, status, "{response:?}");
+        assert!(response.head.contains("content-type: application/json"), "{response:?}");
         let mut expected = json!({"code": code, "currentLimit": limit, "durationUntilReset": "48s"});
-        // zeros are left out, as protobuf's mapping says
+        // protobuf's JSON mapping omits zeros
         if let Some(remaining) = remaining {
             expected["limitRemaining"] = remaining.into();
         }
-        let body: Value = serde_json::from_str(&answer.body).unwrap();
+        let body: Value = serde_json::from_str(&response.body).unwrap();
         assert_eq!(body, json!({"overallCode": code, "statuses": [expected]}));
     }
     service.clock.set(Timestamp::from_secs(12).after(Period::from_secs(48)));
-    assert_eq!(door.json(ACME).await.status, 200);
+    assert_eq!(server.json(ACME).await.status, 200);
 }
 
 #[tokio::test]
@@ -137,7 +138,7 @@ async fn every_field_of_a_request_is_understood() {
     let service = Service::with(vec![unlimited("tenant", "")], Stats::default(), settings);
     let styles = vec![HeaderStyle::LimitRemainingReset(HeaderNames::default())];
     let context = Context { headers: ResponseHeaders { styles }, ..context(&service) };
-    let door = Door::open(http::router(&context)).await;
+    let server = TestServer::start(http::router(&context)).await;
     let request = json!({
         "domain": "shop",
         "hits_addend": 7,
@@ -149,9 +150,9 @@ async fn every_field_of_a_request_is_understood() {
             {"entries": [{"key": "tenant"}]},
         ],
     });
-    let answer = door.json(&request.to_string()).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
-    let body: Value = serde_json::from_str(&answer.body).unwrap();
+    let response = server.json(&request.to_string()).await;
+    assert_eq!(response.status, 200, "{response:?}");
+    let body: Value = serde_json::from_str(&response.body).unwrap();
     let remaining: Vec<u64> =
         (0..4).map(|i| body["statuses"][i]["limitRemaining"].as_u64().unwrap_or_default()).collect();
     assert_eq!(remaining, [3, 1, 5, u64::from(u32::MAX)]);
@@ -160,9 +161,9 @@ async fn every_field_of_a_request_is_understood() {
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_refused_with_the_reason() {
+async fn invalid_requests_are_rejected_with_the_reason() {
     let service = Service::new(vec![limited("tenant", "acme", 2)]);
-    let door = door(&service).await;
+    let server = server(&service).await;
     let descriptor = r#"{"entries": [{"key": "tenant", "value": "acme"}]}"#;
     let nested = "[".repeat(100_000);
     let unit = r#"{"domain": "shop", "descriptors": [{"limit": {"unit": 99}}]}"#;
@@ -180,29 +181,29 @@ async fn what_is_no_request_is_refused_with_the_reason() {
         (&format!(r#"{{"descriptors": [{descriptor}]}}"#), "rate limit domain must not be empty"),
         (unit, "descriptor 0: the unit of its limit override is 99"),
     ] {
-        let answer = door.json(body).await;
-        assert_eq!(answer.status, 400, "{answer:?}");
-        assert!(answer.body.contains(reason), "{} should say {reason}", answer.body);
+        let response = server.json(body).await;
+        assert_eq!(response.status, 400, "{response:?}");
+        assert!(response.body.contains(reason), "{} should say {reason}", response.body);
     }
-    let answer = door.send("POST", "/json", b"{\"domain\": \"\xff\"}").await;
-    assert_eq!(answer.status, 400, "{answer:?}");
-    assert_eq!(door.json(ACME).await.status, 200, "the door is still open");
+    let response = server.send("POST", "/json", b"{\"domain\": \"\xff\"}").await;
+    assert_eq!(response.status, 400, "{response:?}");
+    assert_eq!(server.json(ACME).await.status, 200, "the server still serves");
 }
 
 #[tokio::test]
-async fn without_rules_requests_are_refused() {
+async fn without_rules_requests_are_rejected() {
     let service = Service::empty(Stats::default(), DecisionSettings::default());
-    let answer = door(&service).await.json(ACME).await;
-    assert_eq!((answer.status, answer.body.trim_end()), (400, "no rate limit configuration loaded"));
+    let response = server(&service).await.json(ACME).await;
+    assert_eq!((response.status, response.body.trim_end()), (400, "no rate limit configuration loaded"));
 }
 
 #[tokio::test]
-async fn large_bodies_other_methods_and_other_paths_are_refused() {
+async fn large_bodies_other_methods_and_other_paths_are_rejected() {
     let service = Service::new(vec![limited("tenant", "acme", 2)]);
-    let door = door(&service).await;
-    assert_eq!(door.send("POST", "/json", &vec![b' '; (4 << 20) + 1]).await.status, 413);
-    assert_eq!(door.get("/json").await.status, 405);
-    assert_eq!(door.get("/nothing").await.status, 404);
+    let server = server(&service).await;
+    assert_eq!(server.send("POST", "/json", &vec![b' '; (4 << 20) + 1]).await.status, 413);
+    assert_eq!(server.get("/json").await.status, 405);
+    assert_eq!(server.get("/nothing").await.status, 404);
 }
 
 #[tokio::test]
@@ -210,34 +211,34 @@ async fn the_healthcheck_follows_health() {
     let service = Service::new(Vec::new());
     let context = context(&service);
     let health = context.health.clone();
-    let door = Door::open(http::router(&context)).await;
-    let answer = door.get("/healthcheck").await;
-    assert_eq!((answer.status, answer.body.as_str()), (200, "OK"));
+    let server = TestServer::start(http::router(&context)).await;
+    let response = server.get("/healthcheck").await;
+    assert_eq!((response.status, response.body.as_str()), (200, "OK"));
     health.fail(Reason::Stopping);
-    let answer = door.get("/healthcheck").await;
-    assert_eq!((answer.status, answer.body.as_str()), (500, "stopping"));
+    let response = server.get("/healthcheck").await;
+    assert_eq!((response.status, response.body.as_str()), (500, "stopping"));
     health.ok(Reason::Stopping);
-    assert_eq!(door.get("/healthcheck").await.status, 200);
+    assert_eq!(server.get("/healthcheck").await.status, 200);
 }
 
 #[tokio::test]
 async fn metrics_are_on_every_port() {
     let service = Service::new(vec![limited("tenant", "acme", 2)]);
-    let main = door(&service).await;
+    let main = server(&service).await;
     main.json(ACME).await;
-    let debug = debug_door(&service).await;
+    let debug = debug_server(&service).await;
     let elsewhere = http::metrics_router(&service.stats, "/my/{metrics".to_owned(), TimeUnit::Milliseconds);
-    let elsewhere = Door::open(elsewhere).await;
-    for (door, path) in [(&main, "/metrics"), (&debug, "/metrics"), (&elsewhere, "/my/{metrics")] {
-        let answer = door.get(path).await;
-        assert_eq!(answer.status, 200);
-        assert!(answer.head.contains(&format!("content-type: {CONTENT_TYPE}")), "{}", answer.head);
+    let elsewhere = TestServer::start(elsewhere).await;
+    for (server, path) in [(&main, "/metrics"), (&debug, "/metrics"), (&elsewhere, "/my/{metrics")] {
+        let response = server.get(path).await;
+        assert_eq!(response.status, 200);
+        assert!(response.head.contains(&format!("content-type: {CONTENT_TYPE}")), "{}", response.head);
         for line in [
             r#"ratelimit_service_rate_limit_total_hits{domain="shop",key1="tenant_acme"} 1"#,
             r#"ratelimit_service_total_requests{grpc_method="json"} 1"#,
             r#"ratelimit_service_response_time_seconds_count{grpc_method="json"} 1"#,
         ] {
-            assert!(answer.body.lines().any(|has| has == line), "{line} is not in\n{}", answer.body);
+            assert!(response.body.lines().any(|has| has == line), "{line} is not in\n{}", response.body);
         }
     }
     assert_eq!(elsewhere.get("/metrics").await.status, 404);
@@ -246,25 +247,25 @@ async fn metrics_are_on_every_port() {
 #[tokio::test]
 async fn the_debug_port_lists_its_pages() {
     let service = Service::new(Vec::new());
-    let door = debug_door(&service).await;
-    let answer = door.get("/").await;
-    assert_eq!(answer.status, 200);
+    let server = debug_server(&service).await;
+    let response = server.get("/").await;
+    assert_eq!(response.status, 200);
     let mut pages = 0;
-    for line in answer.body.lines() {
+    for line in response.body.lines() {
         let (path, help) = line.split_once(": ").unwrap();
         assert!(!help.is_empty());
-        assert_eq!(door.get(path).await.status, 200, "{path}");
+        assert_eq!(server.get(path).await.status, 200, "{path}");
         pages += 1;
     }
-    assert_eq!(pages, 3, "{}", answer.body);
+    assert_eq!(pages, 3, "{}", response.body);
 }
 
 #[tokio::test]
 async fn stats_are_a_sorted_line_each() {
     let service = Service::new(vec![limited("tenant", "acme", 2)]);
-    service.ask(&[("tenant", "acme")], 3).await;
+    service.decide(&[("tenant", "acme")], 3).await;
     service.stats.method("ShouldRateLimit").record(1, Duration::from_micros(1_500));
-    let body = debug_door(&service).await.get("/stats").await.body;
+    let body = debug_server(&service).await.get("/stats").await.body;
     let lines: Vec<&str> = body.lines().collect();
     assert!(lines.is_sorted(), "{body}");
     for line in [
@@ -285,9 +286,9 @@ async fn the_rules_are_dumped_in_their_order_as_they_are_now() {
         rule.quota_mode = true;
     });
     let service = Service::empty(Stats::default(), DecisionSettings::default());
-    let door = debug_door(&service).await;
-    let answer = door.get("/rlconfig").await;
-    assert_eq!((answer.status, answer.body.as_str()), (200, ""));
+    let server = debug_server(&service).await;
+    let response = server.get("/rlconfig").await;
+    assert_eq!((response.status, response.body.as_str()), (200, ""));
     service.limiter.load(stats_support::rules(
         "shop",
         vec![
@@ -297,7 +298,7 @@ async fn the_rules_are_dumped_in_their_order_as_they_are_now() {
         ],
     ));
     assert_eq!(
-        door.get("/rlconfig").await.body,
+        server.get("/rlconfig").await.body,
         "shop.tenant_acme: unit=MINUTE requests_per_unit=3, shadow_mode: false, quota_mode: true\n\
          shop.path_/*.method_GET: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false\n\
          shop.ip_10.0.0.1: unit=MINUTE requests_per_unit=1, shadow_mode: false, quota_mode: false\n"
@@ -305,10 +306,10 @@ async fn the_rules_are_dumped_in_their_order_as_they_are_now() {
 }
 
 #[tokio::test]
-async fn a_stop_answers_what_was_begun() {
+async fn a_stop_completes_open_requests() {
     let service = Service::new(vec![limited("tenant", "acme", 2)]);
-    let door = door(&service).await;
-    let address = door.address;
+    let server = server(&service).await;
+    let address = server.address;
     let mut begun = tokio::task::spawn_blocking(move || {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -318,29 +319,29 @@ async fn a_stop_answers_what_was_begun() {
             "POST /json HTTP/1.1\r\nhost: weir\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n\r\n"
         )
         .unwrap();
-        // the server asks for the body once it has begun to answer
-        let mut asked = Vec::new();
-        while !asked.ends_with(b"\r\n\r\n") {
+        // the server requests the body once it handles the request
+        let mut received = Vec::new();
+        while !received.ends_with(b"\r\n\r\n") {
             let mut byte = [0];
             stream.read_exact(&mut byte).unwrap();
-            asked.push(byte[0]);
+            received.push(byte[0]);
         }
-        assert!(asked.starts_with(b"HTTP/1.1 100"));
+        assert!(received.starts_with(b"HTTP/1.1 100"));
         stream
     })
     .await
     .unwrap();
-    let Door { stop, running, .. } = door;
+    let TestServer { stop, running, .. } = server;
     stop.send(()).unwrap();
-    let answer = tokio::task::spawn_blocking(move || {
+    let response = tokio::task::spawn_blocking(move || {
         begun.write_all(ACME.as_bytes()).unwrap();
-        let mut answer = String::new();
-        begun.read_to_string(&mut answer).unwrap();
-        answer
+        let mut response = String::new();
+        begun.read_to_string(&mut response).unwrap();
+        response
     })
     .await
     .unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     timeout(DEADLINE, running).await.expect("it ends").unwrap().unwrap();
-    assert!(TcpStream::connect(address).is_err(), "the door is closed");
+    assert!(TcpStream::connect(address).is_err(), "the port is closed");
 }

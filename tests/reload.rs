@@ -1,4 +1,4 @@
-//! A reload under load: every answer comes from one tree, the old or the new, and counts go on.
+//! Reloads under load: every response uses one tree, old or new, and counts are kept.
 
 use std::{
     sync::{
@@ -18,7 +18,7 @@ use weir::{
     store::MemoryStore,
 };
 
-/// Two rules, `a` and `b`, which both carry the generation in their name and as their limit.
+/// Returns two rules, `a` and `b`, with the generation in their names and limits.
 fn generation(n: u32, hasher: KeyHasher) -> RuleSet {
     let node = |key: &str| {
         let limit = Limit::fixed_window(1_000_000 + n, Period::from_secs(60));
@@ -40,10 +40,10 @@ fn request() -> Request<'static> {
     }
 }
 
-/// What one request was told: the names and limits of both its rules, and what is left of the first.
-type Told = (Vec<(String, u32)>, u32);
+/// The outcome of a request: the names and limits of both rules, and the remaining hits of the first.
+type Outcome = (Vec<(String, u32)>, u32);
 
-fn ask(limiter: &Limiter<MemoryStore>) -> Told {
+fn decide(limiter: &Limiter<MemoryStore>) -> Outcome {
     let request = request();
     let decided = limiter.decide(&request, Timestamp::from_secs(1), |verdict| {
         let limits = verdict.statuses.iter().map(|status| {
@@ -57,7 +57,7 @@ fn ask(limiter: &Limiter<MemoryStore>) -> Told {
 }
 
 #[test]
-fn an_answer_under_load_is_of_one_generation_and_no_count_is_lost() {
+fn every_response_under_load_uses_one_generation_and_no_count_is_lost() {
     let hasher = KeyHasher::random();
     let limiter = Arc::new(Limiter::new(
         MemoryStore::new(100),
@@ -67,14 +67,14 @@ fn an_answer_under_load_is_of_one_generation_and_no_count_is_lost() {
     limiter.load(generation(0, hasher));
     let stop = Arc::new(AtomicBool::new(false));
     let switches = Arc::new(AtomicU32::new(0));
-    let askers: Vec<_> = (0..3)
+    let threads: Vec<_> = (0..3)
         .map(|_| {
             let (limiter, stop, switches) = (Arc::clone(&limiter), Arc::clone(&stop), Arc::clone(&switches));
             thread::spawn(move || {
-                let mut asked = 0;
+                let mut sent = 0;
                 let mut last = String::new();
                 while !stop.load(Ordering::Relaxed) {
-                    let (limits, _) = ask(&limiter);
+                    let (limits, _) = decide(&limiter);
                     let (name, requests) = &limits[0];
                     assert_eq!(limits[0], limits[1], "one tree for the whole request");
                     assert_eq!(*requests, 1_000_000 + name.parse::<u32>().expect("names are numbers"));
@@ -82,23 +82,24 @@ fn an_answer_under_load_is_of_one_generation_and_no_count_is_lost() {
                         switches.fetch_add(1, Ordering::Relaxed);
                         last.clone_from(name);
                     }
-                    asked += 1;
+                    sent += 1;
                 }
-                asked
+                sent
             })
         })
         .collect();
-    // as many reloads as it takes for the askers to have met many of them
+    // reloads until the threads have seen many of them
     let mut n = 0;
-    while switches.load(Ordering::Relaxed) < 500 && askers.iter().all(|asker| !asker.is_finished()) {
+    while switches.load(Ordering::Relaxed) < 500 && threads.iter().all(|thread| !thread.is_finished()) {
         n += 1;
         limiter.load(generation(n, hasher));
         thread::yield_now();
     }
     stop.store(true, Ordering::Relaxed);
-    let asked: u32 = askers.into_iter().map(|asker| asker.join().expect("every answer was whole")).sum();
+    let sent: u32 =
+        threads.into_iter().map(|thread| thread.join().expect("every response was consistent")).sum();
 
     limiter.load(generation(0, hasher));
-    let (_, remaining) = ask(&limiter);
-    assert_eq!(remaining, 1_000_000 - asked - 1, "every hit counts, whatever tree it met");
+    let (_, remaining) = decide(&limiter);
+    assert_eq!(remaining, 1_000_000 - sent - 1, "every hit counts, whatever tree it met");
 }

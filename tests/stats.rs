@@ -1,4 +1,4 @@
-//! What is counted for requests, under which names.
+//! The stats of requests, and their names.
 
 mod stats_support;
 
@@ -39,7 +39,7 @@ async fn hits_are_split_where_they_straddle_a_threshold() {
         (2, [16, 9, 2, 6, 0]),
         (0, [16, 9, 2, 6, 0]),
     ] {
-        service.ask(&acme, hits).await;
+        service.decide(&acme, hits).await;
         assert_eq!(rule_stats(&service, "shop.tenant_acme"), expected, "after {hits} more");
     }
     assert_eq!(
@@ -51,8 +51,8 @@ async fn hits_are_split_where_they_straddle_a_threshold() {
 #[tokio::test]
 async fn a_jump_over_both_thresholds_counts_on_both_sides() {
     let service = Service::new(vec![limited("tenant", "acme", 10)]);
-    service.ask(&[("tenant", "acme")], 5).await;
-    service.ask(&[("tenant", "acme")], 10).await;
+    service.decide(&[("tenant", "acme")], 5).await;
+    service.decide(&[("tenant", "acme")], 10).await;
     assert_eq!(rule_stats(&service, "shop.tenant_acme"), [15, 5, 2, 5, 0]);
 }
 
@@ -60,7 +60,7 @@ async fn a_jump_over_both_thresholds_counts_on_both_sides() {
 async fn the_near_limit_ratio_is_a_setting() {
     let settings = DecisionSettings { near_limit_ratio: 0.5, ..DecisionSettings::default() };
     let service = Service::with(vec![limited("tenant", "acme", 10)], Stats::default(), settings);
-    service.ask(&[("tenant", "acme")], 6).await;
+    service.decide(&[("tenant", "acme")], 6).await;
     assert_eq!(rule_stats(&service, "shop.tenant_acme"), [6, 6, 1, 0, 0]);
 }
 
@@ -68,9 +68,9 @@ async fn the_near_limit_ratio_is_a_setting() {
 async fn a_shadow_rule_counts_what_it_lets_through() {
     let shadow = changed(limited("tenant", "acme", 2), |rule| rule.shadow_mode = true);
     let service = Service::new(vec![shadow]);
-    service.ask(&[("tenant", "acme")], 2).await;
+    service.decide(&[("tenant", "acme")], 2).await;
     assert_eq!(rule_stats(&service, "shop.tenant_acme")[4], 0);
-    service.ask(&[("tenant", "acme")], 3).await;
+    service.decide(&[("tenant", "acme")], 3).await;
     assert_eq!(rule_stats(&service, "shop.tenant_acme"), [5, 2, 1, 3, 3]);
 }
 
@@ -80,7 +80,7 @@ async fn global_shadow_mode_counts_requests() {
         DecisionSettings { modes: Modes { shadow: true, ..Modes::default() }, ..DecisionSettings::default() };
     let service = Service::with(vec![limited("tenant", "acme", 0)], Stats::default(), settings);
     let acme = || descriptor(&[("tenant", "acme")], 1);
-    service.ask_all("shop", vec![acme(), acme()]).await;
+    service.decide_all("shop", vec![acme(), acme()]).await;
     assert_eq!(service.counter("ratelimit.service.global_shadow_mode"), Some(1));
     assert_eq!(rule_stats(&service, "shop.tenant_acme"), [2, 0, 0, 2, 0]);
 }
@@ -88,16 +88,16 @@ async fn global_shadow_mode_counts_requests() {
 #[tokio::test]
 async fn hits_that_are_given_back_are_not_counted_twice() {
     let service = Service::new(vec![limited("tenant", "acme", 10)]);
-    service.ask(&[("tenant", "acme")], 4).await;
+    service.decide(&[("tenant", "acme")], 4).await;
     let back = Descriptor { refund: true, ..descriptor(&[("tenant", "acme")], 3) };
-    service.ask_all("shop", vec![back]).await;
+    service.decide_all("shop", vec![back]).await;
     assert_eq!(rule_stats(&service, "shop.tenant_acme"), [4, 4, 0, 0, 0]);
 }
 
 #[tokio::test]
-async fn values_are_in_the_name_only_where_they_are_asked_for() {
+async fn values_are_in_the_name_only_where_configured() {
     let detailed = |node: RuleNode| changed(node, |rule| rule.detailed_metric = true);
-    let told = |node: RuleNode| RuleNode { value_to_metric: true, ..node };
+    let with_value = |node: RuleNode| RuleNode { value_to_metric: true, ..node };
     let shared = |node: RuleNode| RuleNode { share_threshold: true, ..node };
     let two = |above_it: RuleNode, leaf: RuleNode| above(above_it, vec![leaf]);
     for (rules, entries, name) in [
@@ -105,16 +105,16 @@ async fn values_are_in_the_name_only_where_they_are_asked_for() {
         (limited("tenant", "a*", 9), vec![("tenant", "acme")], "shop.tenant_a*"),
         (detailed(limited("tenant", "", 9)), vec![("tenant", "acme")], "shop.tenant_acme"),
         (detailed(limited("tenant", "a*", 9)), vec![("tenant", "acme")], "shop.tenant_acme"),
-        (told(limited("tenant", "", 9)), vec![("tenant", "acme")], "shop.tenant_acme"),
+        (with_value(limited("tenant", "", 9)), vec![("tenant", "acme")], "shop.tenant_acme"),
         (shared(detailed(limited("tenant", "a*", 9))), vec![("tenant", "acme")], "shop.tenant_a*"),
-        (shared(told(limited("tenant", "a*", 9))), vec![("tenant", "acme")], "shop.tenant_a*"),
+        (shared(with_value(limited("tenant", "a*", 9))), vec![("tenant", "acme")], "shop.tenant_a*"),
         (
             two(node("tenant", ""), detailed(limited("path", "/*", 9))),
             vec![("tenant", "acme"), ("path", "/x")],
             "shop.tenant_acme.path_/x",
         ),
         (
-            two(told(node("tenant", "")), limited("path", "", 9)),
+            two(with_value(node("tenant", "")), limited("path", "", 9)),
             vec![("tenant", "acme"), ("path", "/x")],
             "shop.tenant_acme.path",
         ),
@@ -125,7 +125,7 @@ async fn values_are_in_the_name_only_where_they_are_asked_for() {
         ),
     ] {
         let service = Service::new(vec![rules]);
-        service.ask(&entries, 3).await;
+        service.decide(&entries, 3).await;
         assert_eq!(service.hits(name), Some(3), "{name}: {:?}", service.snapshot().keys());
     }
 }
@@ -135,10 +135,10 @@ async fn names_are_sanitized() {
     let detailed = changed(limited("peer", "", 9), |rule| rule.detailed_metric = true);
     let values = Values::Of(vec![Pattern::new("GET"), Pattern::new("HEAD")]);
     let service = Service::new(vec![detailed, RuleNode { values, ..limited("method", "", 9) }]);
-    service.ask(&[("peer", "10.1.2.3:80|x")], 1).await;
-    service.ask(&[("peer", "a\nshop.b:9|c")], 1).await;
-    service.ask(&[("method", "HEAD")], 1).await;
-    service.ask_all("10.0.0.1:no", vec![descriptor(&[("a", "b")], 1)]).await;
+    service.decide(&[("peer", "10.1.2.3:80|x")], 1).await;
+    service.decide(&[("peer", "a\nshop.b:9|c")], 1).await;
+    service.decide(&[("method", "HEAD")], 1).await;
+    service.decide_all("10.0.0.1:no", vec![descriptor(&[("a", "b")], 1)]).await;
     assert_eq!(service.hits("shop.peer_10_1_2_3_80_x"), Some(1));
     assert_eq!(service.hits("shop.peer_a_shop.b_9_c"), Some(1));
     assert_eq!(service.hits("shop.method_GET_HEAD"), Some(1));
@@ -146,11 +146,11 @@ async fn names_are_sanitized() {
 }
 
 #[tokio::test]
-async fn a_limit_that_the_caller_brings_has_a_name_of_its_own() {
+async fn an_override_has_its_own_name() {
     let service = Service::new(vec![limited("tenant", "", 9)]);
     let limit = Some(Box::new(RuntimeLimit::per_unit(1, Unit::Hour)));
     let brought = Descriptor { limit, ..descriptor(&[("tenant", "acme"), ("plan", "")], 2) };
-    service.ask_all("shop", vec![brought]).await;
+    service.decide_all("shop", vec![brought]).await;
     assert_eq!(rule_stats(&service, "shop.tenant_acme.plan"), [2, 0, 1, 1, 0]);
 }
 
@@ -159,30 +159,30 @@ async fn past_the_bound_hits_count_under_the_rules_own_name() {
     let detailed = changed(limited("tenant", "", 9), |rule| rule.detailed_metric = true);
     let service = Service::with(vec![detailed], Stats::new(2), DecisionSettings::default());
     for tenant in ["a", "b", "c", "d", "a"] {
-        service.ask(&[("tenant", tenant)], 1).await;
+        service.decide(&[("tenant", tenant)], 1).await;
     }
     assert_eq!(service.hits("shop.tenant_a"), Some(2));
     assert_eq!(service.hits("shop.tenant_b"), Some(1));
     assert_eq!(service.hits("shop.tenant_c"), None);
     assert_eq!(service.hits("shop.tenant"), Some(2));
     let limit = Some(Box::new(RuntimeLimit::per_unit(1, Unit::Hour)));
-    service.ask_all("shop", vec![Descriptor { limit, ..descriptor(&[("e", "")], 1) }]).await;
+    service.decide_all("shop", vec![Descriptor { limit, ..descriptor(&[("e", "")], 1) }]).await;
     assert_eq!(service.hits("shop.e"), None);
     assert_eq!(service.counter("weir.stat_names_rejected"), Some(3));
 }
 
 #[tokio::test]
-async fn what_is_not_limited_is_not_counted() {
+async fn unlimited_requests_are_not_counted() {
     let service = Service::new(vec![unlimited("tenant", "acme"), node("free", "")]);
-    service.ask(&[("tenant", "acme")], 5).await;
-    service.ask(&[("free", "x")], 5).await;
-    service.ask(&[("other", "x")], 5).await;
+    service.decide(&[("tenant", "acme")], 5).await;
+    service.decide(&[("free", "x")], 5).await;
+    service.decide(&[("other", "x")], 5).await;
     assert_eq!(service.hits("shop.tenant_acme"), Some(0));
     assert_eq!(service.hits("shop.free"), None);
 }
 
 #[tokio::test]
-async fn refused_requests_are_counted_by_whose_fault_it_was() {
+async fn failed_requests_are_counted_by_the_side_at_fault() {
     struct Broken;
     impl Store for Broken {
         async fn take(&self, _: &[LimitCheck<'_>], _: Scope, _: Timestamp) -> Result<Decisions, StoreError> {
@@ -210,10 +210,10 @@ async fn refused_requests_are_counted_by_whose_fault_it_was() {
     }
 
     let service = Service::empty(Stats::default(), DecisionSettings::default());
-    service.ask(&[("a", "b")], 1).await;
+    service.decide(&[("a", "b")], 1).await;
     service.limiter.load(rules("shop", vec![limited("a", "", 1)]));
-    service.ask_all("", vec![descriptor(&[("a", "b")], 1)]).await;
-    service.ask_all("shop", vec![]).await;
+    service.decide_all("", vec![descriptor(&[("a", "b")], 1)]).await;
+    service.decide_all("shop", vec![]).await;
     assert_eq!(service.counter("ratelimit.service.call.should_rate_limit.service_error"), Some(3));
     assert_eq!(service.counter("ratelimit.service.call.should_rate_limit.redis_error"), Some(0));
 
@@ -246,9 +246,9 @@ async fn every_step_of_a_rule_is_a_label() {
     );
     let service = Service::new(vec![deep, limited("quote", "a\"b\\c", 4)]);
     let entries = [("tenant", "acme"), ("path", "/v1/a.b"), ("method", "GET"), ("user", "u")];
-    service.ask(&entries, 3).await;
-    service.ask(&[("quote", "a\"b\\c")], 4).await;
-    service.ask_all("nowhere", vec![descriptor(&[("a", "b")], 1), descriptor(&[("a", "b")], 1)]).await;
+    service.decide(&entries, 3).await;
+    service.decide(&[("quote", "a\"b\\c")], 4).await;
+    service.decide_all("nowhere", vec![descriptor(&[("a", "b")], 1), descriptor(&[("a", "b")], 1)]).await;
     let text = render(&service.stats, TimeUnit::Seconds);
     let deep = r#"{domain="shop",key1="tenant",key2="path_/v1/a.b",key3="method_GET",key4="user"}"#;
     for line in [
@@ -266,10 +266,10 @@ async fn every_step_of_a_rule_is_a_label() {
 }
 
 #[tokio::test]
-async fn the_memory_store_and_the_build_are_told_of() {
+async fn the_memory_store_and_the_build_are_reported() {
     let service = Service::new(vec![limited("tenant", "", 9)]);
-    service.ask(&[("tenant", "a")], 1).await;
-    service.ask(&[("tenant", "b")], 1).await;
+    service.decide(&[("tenant", "a")], 1).await;
+    service.decide(&[("tenant", "b")], 1).await;
     service.stats.config_loaded_at.set(1_700_000_000);
     let snapshot = service.snapshot();
     assert_eq!(snapshot["weir.counters.live"], StatValue::Gauge(2));
@@ -291,12 +291,12 @@ async fn the_memory_store_and_the_build_are_told_of() {
     assert_eq!(service.snapshot()["weir.counters.expired"], StatValue::Counter(2));
 }
 
-/// What a scraper insists on, over a page with everything in it.
+/// Checks a scraper's requirements on a page with all kinds of stats.
 #[tokio::test]
 async fn the_page_is_well_formed() {
     let service = Service::new(vec![limited("tenant", "", 9), limited("path", "/*", 9)]);
-    service.ask(&[("tenant", "a")], 1).await;
-    service.ask_all("nowhere", vec![descriptor(&[("a", "b")], 1)]).await;
+    service.decide(&[("tenant", "a")], 1).await;
+    service.decide_all("nowhere", vec![descriptor(&[("a", "b")], 1)]).await;
     drop(service.stats.method("ShouldRateLimit").begin());
     let text = render(&service.stats, TimeUnit::Seconds);
     assert!(text.ends_with('\n'));

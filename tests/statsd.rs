@@ -1,4 +1,4 @@
-//! Stats on their way to a statsd server, over real sockets.
+//! Sending stats to a statsd server, over real sockets.
 
 use std::{collections::BTreeMap, future::pending, sync::Arc, time::Duration};
 
@@ -33,16 +33,16 @@ fn start(settings: StatsdSettings) -> (Arc<Stats>, JoinHandle<()>) {
     (stats, running)
 }
 
-/// What a server has been told.
+/// The stats that a server has received.
 #[derive(Debug, Default)]
-struct Told {
+struct Received {
     rest: String,
     /// The sum of the counters, and the last value of the gauges.
     values: BTreeMap<String, u64>,
     lines: Vec<String>,
 }
 
-impl Told {
+impl Received {
     fn add(&mut self, bytes: &[u8]) {
         self.rest.push_str(std::str::from_utf8(bytes).expect("a stat is text"));
         while let Some((line, rest)) = self.rest.split_once('\n') {
@@ -65,7 +65,7 @@ impl Told {
         self.values.get(name).copied().unwrap_or_default()
     }
 
-    /// Reads until `enough`; false if the connection ended before.
+    /// Reads until `enough`; returns false if the connection ends before.
     async fn read_until(&mut self, stream: &TcpStream, enough: impl Fn(&Self) -> bool) -> bool {
         let read = async {
             while !enough(self) {
@@ -88,50 +88,52 @@ async fn accept(listener: &TcpListener) -> TcpStream {
 }
 
 #[tokio::test]
-async fn counters_are_sent_as_what_they_grew_by() {
+async fn counters_are_sent_as_deltas() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (stats, running) = start(settings(listener.local_addr().unwrap().port(), Protocol::Tcp));
     let stream = accept(&listener).await;
-    let mut told = Told::default();
+    let mut received = Received::default();
     stats.config_load_success.add(3);
-    assert!(told.read_until(&stream, |told| told.value(LOADED) >= 3).await);
+    assert!(received.read_until(&stream, |received| received.value(LOADED) >= 3).await);
     stats.config_load_success.add(4);
     stats.config_loaded_at.set(77);
     stats.method("ShouldRateLimit").record(1, Duration::from_micros(1_500));
     let gauge = "weir.config_loaded_timestamp_seconds";
     let timing = "ratelimit_server.ShouldRateLimit.response_time:1.500000|ms";
-    let has = |told: &Told, line: &str| told.lines.iter().any(|has| has == line);
-    let all = |told: &Told| told.value(LOADED) >= 7 && told.value(gauge) == 77 && has(told, timing);
-    assert!(told.read_until(&stream, all).await);
-    assert_eq!(told.value(LOADED), 7);
-    assert_eq!(told.value("ratelimit_server.ShouldRateLimit.total_requests"), 1);
-    assert!(!told.values.contains_key("ratelimit.service.config_load_error"), "{:?}", told.values);
+    let has = |received: &Received, line: &str| received.lines.iter().any(|has| has == line);
+    let all = |received: &Received| {
+        received.value(LOADED) >= 7 && received.value(gauge) == 77 && has(received, timing)
+    };
+    assert!(received.read_until(&stream, all).await);
+    assert_eq!(received.value(LOADED), 7);
+    assert_eq!(received.value("ratelimit_server.ShouldRateLimit.total_requests"), 1);
+    assert!(!received.values.contains_key("ratelimit.service.config_load_error"), "{:?}", received.values);
     running.abort();
 }
 
 #[tokio::test]
-async fn what_happens_while_the_server_is_away_is_sent_when_it_is_back() {
-    // an address where nobody listens yet, and nobody else can
-    let away = TcpSocket::new_v4().unwrap();
-    away.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let (stats, running) = start(settings(away.local_addr().unwrap().port(), Protocol::Tcp));
+async fn deltas_accumulate_while_the_server_is_unreachable() {
+    // a reserved address without a listener
+    let unreachable = TcpSocket::new_v4().unwrap();
+    unreachable.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let (stats, running) = start(settings(unreachable.local_addr().unwrap().port(), Protocol::Tcp));
     stats.config_load_success.add(5);
-    let listener = away.listen(8).unwrap();
-    let mut told = Told::default();
+    let listener = unreachable.listen(8).unwrap();
+    let mut received = Received::default();
     let first = accept(&listener).await;
-    assert!(told.read_until(&first, |told| told.value(LOADED) >= 5).await);
+    assert!(received.read_until(&first, |received| received.value(LOADED) >= 5).await);
 
     drop(first);
-    // each flush sends the gauges, so that a connection that is gone is noticed
+    // each flush sends the gauges, and so notices a lost connection
     let second = accept(&listener).await;
     stats.config_load_success.add(6);
-    assert!(told.read_until(&second, |told| told.value(LOADED) >= 11).await);
-    assert_eq!(told.value(LOADED), 11);
+    assert!(received.read_until(&second, |received| received.value(LOADED) >= 11).await);
+    assert_eq!(received.value(LOADED), 11);
     running.abort();
 }
 
 #[tokio::test]
-async fn a_stop_sends_what_is_left() {
+async fn a_stop_flushes_the_rest() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let rarely = StatsdSettings {
         interval: Duration::from_hours(1),
@@ -144,22 +146,22 @@ async fn a_stop_sends_what_is_left() {
     };
     let running = tokio::spawn(statsd::run(rarely, Arc::clone(&stats), stopped));
     let stream = accept(&listener).await;
-    let mut told = Told::default();
+    let mut received = Received::default();
     let gauge = "weir.config_loaded_timestamp_seconds";
-    assert!(told.read_until(&stream, |told| told.values.contains_key(gauge)).await);
+    assert!(received.read_until(&stream, |received| received.values.contains_key(gauge)).await);
     stats.config_load_success.add(9);
     stop.send(()).unwrap();
-    assert!(told.read_until(&stream, |told| told.value(LOADED) == 9).await);
+    assert!(received.read_until(&stream, |received| received.value(LOADED) == 9).await);
     timeout(DEADLINE, running).await.expect("it ends").unwrap();
-    assert!(!told.read_until(&stream, |_| false).await, "nothing comes after the end");
-    assert_eq!(told.value(LOADED), 9);
+    assert!(!received.read_until(&stream, |_| false).await, "nothing comes after the end");
+    assert_eq!(received.value(LOADED), 9);
 }
 
 #[tokio::test]
-async fn a_stop_does_not_wait_for_a_server_that_is_away() {
-    let away = TcpSocket::new_v4().unwrap();
-    away.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let settings = settings(away.local_addr().unwrap().port(), Protocol::Tcp);
+async fn a_stop_does_not_wait_for_an_unreachable_server() {
+    let unreachable = TcpSocket::new_v4().unwrap();
+    unreachable.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let settings = settings(unreachable.local_addr().unwrap().port(), Protocol::Tcp);
     let running = statsd::run(settings, Arc::default(), async {});
     timeout(DEADLINE, running).await.expect("it ends");
 }
@@ -171,15 +173,15 @@ async fn datagrams_are_small_and_hold_whole_lines() {
     for i in 0..200 {
         stats.unknown_domain(&format!("nowhere-{i}"), 2);
     }
-    let mut told = Told::default();
+    let mut received = Received::default();
     let mut datagram = vec![0; 1 << 16];
-    while told.values.iter().filter(|(name, _)| name.ends_with(".domain_not_found")).count() < 200 {
+    while received.values.iter().filter(|(name, _)| name.ends_with(".domain_not_found")).count() < 200 {
         let length = timeout(DEADLINE, server.recv(&mut datagram)).await.expect("a datagram comes").unwrap();
         assert!(length <= 1_432, "{length}");
-        told.add(&datagram[..length]);
-        assert_eq!(told.rest, "", "a line is cut in two");
+        received.add(&datagram[..length]);
+        assert_eq!(received.rest, "", "a line is cut in two");
     }
-    assert_eq!(told.value("ratelimit.service.rate_limit.nowhere-7.domain_not_found"), 2);
+    assert_eq!(received.value("ratelimit.service.rate_limit.nowhere-7.domain_not_found"), 2);
     running.abort();
 }
 
@@ -198,11 +200,11 @@ async fn tags_are_sent_in_both_dialects() {
         };
         let (stats, running) = start(tagged);
         stats.config_load_success.add(2);
-        let mut told = Told::default();
+        let mut received = Received::default();
         let mut datagram = vec![0; 1 << 16];
-        while !told.lines.contains(&line) {
+        while !received.lines.contains(&line) {
             let length = timeout(DEADLINE, server.recv(&mut datagram)).await.expect("it comes").unwrap();
-            told.add(&datagram[..length]);
+            received.add(&datagram[..length]);
         }
         running.abort();
     }

@@ -1,4 +1,4 @@
-//! What is counted, and when there is too much of it.
+//! Counting, and rejecting past the limit.
 
 use weir::{
     limit::Period,
@@ -31,45 +31,46 @@ descriptors:
 ";
 
 #[tokio::test]
-async fn a_request_is_over_when_the_count_after_it_is_past_the_limit() {
+async fn a_request_is_rejected_when_its_count_exceeds_the_limit() {
     let mut weir = Weir::start(RULES).await;
     let hello = || request("shop", [descriptor([("hello", "world")])]);
     for remaining in [2, 1, 0] {
-        assert_eq!(gist(&weir.answer(hello()).await), (Ok, vec![(Ok, remaining)]));
+        assert_eq!(gist(&weir.decide(hello()).await), (Ok, vec![(Ok, remaining)]));
     }
-    let over = weir.answer(hello()).await;
+    let over = weir.decide(hello()).await;
     assert_eq!(gist(&over), (OverLimit, vec![(OverLimit, 0)]));
     let limit = over.statuses[0].current_limit.clone().expect("a limit is reported");
     assert_eq!((limit.requests_per_unit, limit.unit()), (3, Unit::Minute));
-    let other = weir.answer(request("shop", [descriptor([("hello", "you")])])).await;
+    let other = weir.decide(request("shop", [descriptor([("hello", "you")])])).await;
     assert_eq!(gist(&other), (Ok, vec![(Ok, 2)]), "another value has a counter of its own");
 }
 
 #[tokio::test]
-async fn windows_are_aligned_to_the_epoch_and_say_when_they_end() {
+async fn windows_are_aligned_to_the_epoch_and_report_their_end() {
     let mut weir = Weir::start(RULES).await;
     let both =
         || request("shop", [descriptor([("hello", "a")]), descriptor([("tenant", "t"), ("path", "/")])]);
-    let resets = |answer: &weir::proto::envoy::service::ratelimit::v3::RateLimitResponse| -> Vec<(i64, i32)> {
-        let statuses = answer.statuses.iter();
-        statuses.map(|s| s.duration_until_reset.map_or((-1, 0), |d| (d.seconds, d.nanos))).collect()
-    };
-    assert_eq!(resets(&weir.answer(both()).await), [(30, 0), (1710, 0)]);
+    let resets =
+        |response: &weir::proto::envoy::service::ratelimit::v3::RateLimitResponse| -> Vec<(i64, i32)> {
+            let statuses = response.statuses.iter();
+            statuses.map(|s| s.duration_until_reset.map_or((-1, 0), |d| (d.seconds, d.nanos))).collect()
+        };
+    assert_eq!(resets(&weir.decide(both()).await), [(30, 0), (1710, 0)]);
     weir.advance(29);
-    let last = weir.answer(both()).await;
+    let last = weir.decide(both()).await;
     assert_eq!((resets(&last), gist(&last).1), (vec![(1, 0), (1681, 0)], vec![(Ok, 1), (Ok, 0)]));
     weir.advance(1);
-    let next = weir.answer(both()).await;
+    let next = weir.decide(both()).await;
     assert_eq!(resets(&next), [(60, 0), (1680, 0)]);
     assert_eq!(gist(&next), (OverLimit, vec![(Ok, 2), (OverLimit, 0)]), "the minute is new, the hour is not");
 }
 
 #[tokio::test]
-async fn a_begun_second_counts_whole_for_the_client_must_not_be_early() {
+async fn the_reset_is_rounded_up_so_that_a_client_is_not_early() {
     let mut weir = Weir::start(RULES).await;
     weir.clock.advance(Period::from_millis(250));
     let hello = request("shop", [descriptor([("hello", "x")])]);
-    let reset = weir.answer(hello).await.statuses[0].duration_until_reset.expect("there is a limit");
+    let reset = weir.decide(hello).await.statuses[0].duration_until_reset.expect("there is a limit");
     assert_eq!((reset.seconds, reset.nanos), (30, 0), "29.75 s are left of the minute");
 }
 
@@ -82,8 +83,8 @@ async fn every_unit_has_its_length() {
     let lengths = [1, 60, 3_600, 86_400, 7 * 86_400, 30 * 86_400, 365 * 86_400];
     let codes = [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
     for ((unit, length), code) in units.into_iter().zip(lengths).zip(codes) {
-        let answer = weir.answer(request("d", [descriptor([(unit, "")])])).await;
-        let status = &answer.statuses[0];
+        let response = weir.decide(request("d", [descriptor([(unit, "")])])).await;
+        let status = &response.statuses[0];
         let reset = status.duration_until_reset.expect("there is a limit");
         assert_eq!(reset.seconds, i64::try_from(length - NOW % length).expect("it is short"), "{unit}");
         assert_eq!(status.current_limit.as_ref().map(RateLimit::unit), Some(code));
@@ -91,18 +92,18 @@ async fn every_unit_has_its_length() {
 }
 
 #[tokio::test]
-async fn a_descriptors_hits_win_and_no_hits_of_a_request_mean_one() {
+async fn hits_of_a_descriptor_win_and_the_default_is_one() {
     let mut weir = Weir::start(RULES).await;
     let hello = || descriptor([("hello", "x")]);
     let mut two = request("shop", [hello()]);
     two.hits_addend = 2;
-    assert_eq!(gist(&weir.answer(two.clone()).await).1, [(Ok, 1)]);
+    assert_eq!(gist(&weir.decide(two.clone()).await).1, [(Ok, 1)]);
     two.descriptors = vec![hits(1, hello())];
-    assert_eq!(gist(&weir.answer(two.clone()).await).1, [(Ok, 0)], "the descriptor's own");
+    assert_eq!(gist(&weir.decide(two.clone()).await).1, [(Ok, 0)], "the descriptor's own");
     two.descriptors = vec![hits(0, hello())];
-    assert_eq!(gist(&weir.answer(two).await).1, [(Ok, 0)], "to check takes nothing, and passes at the limit");
-    assert_eq!(gist(&weir.answer(request("shop", [hello()])).await).1, [(OverLimit, 0)]);
-    let check = weir.answer(request("shop", [hits(0, hello())])).await;
+    assert_eq!(gist(&weir.decide(two).await).1, [(Ok, 0)], "a check takes nothing, and passes at the limit");
+    assert_eq!(gist(&weir.decide(request("shop", [hello()])).await).1, [(OverLimit, 0)]);
+    let check = weir.decide(request("shop", [hits(0, hello())])).await;
     assert_eq!(gist(&check), (OverLimit, vec![(OverLimit, 0)]), "past the limit a check fails, too");
 }
 
@@ -110,49 +111,50 @@ async fn a_descriptors_hits_win_and_no_hits_of_a_request_mean_one() {
 async fn rejected_hits_count_all_the_same() {
     let mut weir = Weir::start(RULES).await;
     let hello = |n| request("shop", [hits(n, descriptor([("hello", "x")]))]);
-    assert_eq!(gist(&weir.answer(hello(9)).await).1, [(OverLimit, 0)]);
-    assert_eq!(gist(&weir.answer(hello(1)).await).1, [(OverLimit, 0)]);
+    assert_eq!(gist(&weir.decide(hello(9)).await).1, [(OverLimit, 0)]);
+    assert_eq!(gist(&weir.decide(hello(1)).await).1, [(OverLimit, 0)]);
 }
 
 #[tokio::test]
-async fn hits_are_given_back_but_never_past_none() {
+async fn hits_are_refunded_but_never_below_zero() {
     let mut weir = Weir::start(RULES).await;
     let hello = || descriptor([("hello", "x")]);
-    weir.answer(request("shop", [hits(3, hello())])).await;
-    let back = weir.answer(request("shop", [refund(2, hello())])).await;
+    weir.decide(request("shop", [hits(3, hello())])).await;
+    let back = weir.decide(request("shop", [refund(2, hello())])).await;
     assert_eq!(gist(&back), (Ok, vec![(Ok, 2)]));
-    let all = weir.answer(request("shop", [refund(99, hello())])).await;
+    let all = weir.decide(request("shop", [refund(99, hello())])).await;
     assert_eq!(gist(&all), (Ok, vec![(Ok, 3)]));
-    assert_eq!(gist(&weir.answer(request("shop", [hits(3, hello())])).await).1, [(Ok, 0)]);
-    assert_eq!(gist(&weir.answer(request("shop", [hello()])).await).1, [(OverLimit, 0)]);
+    assert_eq!(gist(&weir.decide(request("shop", [hits(3, hello())])).await).1, [(Ok, 0)]);
+    assert_eq!(gist(&weir.decide(request("shop", [hello()])).await).1, [(OverLimit, 0)]);
 }
 
 #[tokio::test]
-async fn what_no_limit_is_for_passes() {
+async fn requests_without_a_limit_pass() {
     let mut weir = Weir::start(RULES).await;
     for (domain, entries) in [
-        ("shop", ("nobody", "x")),
+        ("shop", ("unknown", "x")),
         ("shop", ("open", "x")),
         ("shop", ("tenant", "t")),
         ("elsewhere", ("hello", "x")),
     ] {
-        let answer = weir.answer(request(domain, [descriptor([entries])])).await;
-        assert_eq!(gist(&answer), (Ok, vec![(Ok, 0)]), "{domain} {entries:?}");
+        let response = weir.decide(request(domain, [descriptor([entries])])).await;
+        assert_eq!(gist(&response), (Ok, vec![(Ok, 0)]), "{domain} {entries:?}");
         assert!(
-            answer.statuses[0].current_limit.is_none() && answer.statuses[0].duration_until_reset.is_none()
+            response.statuses[0].current_limit.is_none()
+                && response.statuses[0].duration_until_reset.is_none()
         );
     }
-    let free = weir.answer(request("shop", [descriptor([("free", "x")])])).await;
+    let free = weir.decide(request("shop", [descriptor([("free", "x")])])).await;
     assert_eq!(gist(&free), (Ok, vec![(Ok, u32::MAX)]));
     assert!(free.statuses[0].current_limit.is_none());
-    let closed = weir.answer(request("shop", [descriptor([("closed", "x")])])).await;
+    let closed = weir.decide(request("shop", [descriptor([("closed", "x")])])).await;
     assert_eq!(gist(&closed), (OverLimit, vec![(OverLimit, 0)]));
-    let none = weir.answer(request("shop", [descriptor([])])).await;
+    let none = weir.decide(request("shop", [descriptor([])])).await;
     assert_eq!(gist(&none), (Ok, vec![(Ok, 0)]), "no entries match nothing");
 }
 
 #[tokio::test]
-async fn a_limit_that_is_brought_along_takes_the_place_of_the_rules() {
+async fn an_override_replaces_the_rules() {
     let rules = "
 domain: shop
 descriptors:
@@ -162,33 +164,37 @@ descriptors:
 ";
     let mut weir = Weir::start(rules).await;
     let own = || request("shop", [limited(2, Unit::Hour.into(), descriptor([("hello", "x")]))]);
-    let first = weir.answer(own()).await;
+    let first = weir.decide(own()).await;
     assert_eq!(gist(&first), (Ok, vec![(Ok, 1)]));
     let limit = first.statuses[0].current_limit.clone().expect("it has a limit");
     assert_eq!((limit.requests_per_unit, limit.unit(), limit.name.as_str()), (2, Unit::Hour, ""));
-    weir.answer(own()).await;
-    assert_eq!(gist(&weir.answer(own()).await), (OverLimit, vec![(OverLimit, 0)]), "no shadow over it");
+    weir.decide(own()).await;
+    assert_eq!(
+        gist(&weir.decide(own()).await),
+        (OverLimit, vec![(OverLimit, 0)]),
+        "shadow mode does not apply"
+    );
     let nowhere = request("elsewhere", [limited(0, Unit::Hour.into(), descriptor([("hello", "x")]))]);
-    assert_eq!(gist(&weir.answer(nowhere).await), (Ok, vec![(Ok, 0)]), "the domain must be known");
+    assert_eq!(gist(&weir.decide(nowhere).await), (Ok, vec![(Ok, 0)]), "the domain must be known");
     let unmatched = request("shop", [limited(0, Unit::Hour.into(), descriptor([("any", "x")]))]);
     assert_eq!(
-        gist(&weir.answer(unmatched).await),
+        gist(&weir.decide(unmatched).await),
         (OverLimit, vec![(OverLimit, 0)]),
         "a rule need not match"
     );
 }
 
 #[tokio::test]
-async fn where_a_refusal_stops_the_counting_nothing_of_the_request_counts() {
+async fn with_stop_increment_a_rejected_request_counts_nothing() {
     let two = || request("shop", [descriptor([("hello", "x")]), descriptor([("closed", "x")])]);
     let hello = || request("shop", [descriptor([("hello", "x")])]);
     let mut plain = Weir::start(RULES).await;
-    plain.answer(two()).await;
-    assert_eq!(gist(&plain.answer(hello()).await).1, [(Ok, 1)]);
+    plain.decide(two()).await;
+    assert_eq!(gist(&plain.decide(hello()).await).1, [(Ok, 1)]);
 
     let mut weir = Weir::start_with(RULES, &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")]).await;
     for _ in 0..5 {
-        assert_eq!(gist(&weir.answer(two()).await), (OverLimit, vec![(Ok, 3), (OverLimit, 0)]));
+        assert_eq!(gist(&weir.decide(two()).await), (OverLimit, vec![(Ok, 3), (OverLimit, 0)]));
     }
-    assert_eq!(gist(&weir.answer(hello()).await).1, [(Ok, 2)]);
+    assert_eq!(gist(&weir.decide(hello()).await).1, [(Ok, 2)]);
 }

@@ -1,4 +1,4 @@
-//! Messages that no honest client sends: each gets a clear status, and the next request works.
+//! Hostile and malformed messages: each gets a clear status, and the next request works.
 
 use axum::body::Body;
 use prost::Message as _;
@@ -31,18 +31,18 @@ descriptors:
     rate_limit: { unit: hour, requests_per_unit: 1000000 }
 ";
 
-/// What HTTP/2's frame that ends a connection is called by.
+/// The type of HTTP/2's GOAWAY frame.
 const GOAWAY: u8 = 7;
 
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// LimitChecks for nothing in particular, as everybody does after somebody was hostile.
-async fn lives_on(weir: &mut Weir) {
-    let answer = weir.answer(request("d", [descriptor([("k", "honest")])])).await;
-    assert_eq!(gist(&answer).0, Passes);
+/// Sends an ordinary request, which must succeed after a hostile one.
+async fn still_serves(weir: &mut Weir) {
+    let response = weir.decide(request("d", [descriptor([("k", "honest")])])).await;
+    assert_eq!(gist(&response).0, Passes);
 }
 
-/// Posts `body`, as it is, and hands out the status that comes back.
+/// Posts the raw `body`, and returns the status of the response.
 async fn post(weir: &Weir, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Status {
     let endpoint = Endpoint::from_shared(uri(&weir.addresses)).expect("an address");
     let mut channel: Channel = endpoint.connect().await.expect("it listens");
@@ -53,11 +53,11 @@ async fn post(weir: &Weir, path: &str, headers: &[(&str, &str)], body: Vec<u8>) 
     let request = request.body(tonic::body::Body::new(Body::from(body))).expect("a request");
     std::future::poll_fn(|context| channel.poll_ready(context)).await.expect("it is connected");
     let response = timeout(DEADLINE, channel.call(request)).await.expect("in time").expect("a response");
-    assert_eq!(response.status(), http::StatusCode::OK, "gRPC's own errors are behind a 200");
+    assert_eq!(response.status(), http::StatusCode::OK, "gRPC reports errors with HTTP status 200");
     Status::from_header_map(response.headers()).expect("a gRPC status")
 }
 
-/// A message as gRPC frames it.
+/// Returns the message with gRPC's prefix.
 fn framed(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).expect("it is short");
     [&[0], &length.to_be_bytes()[..], message].concat()
@@ -68,56 +68,57 @@ async fn a_value_of_a_megabyte_is_counted_like_any_other() {
     let mut weir = Weir::start(RULES).await;
     let long = "x".repeat(1024 * 1024);
     for remaining in [999_999, 999_998] {
-        let answer = weir.answer(request("d", [descriptor([("k", long.as_str())])])).await;
-        assert_eq!(answer.statuses[0].limit_remaining, remaining);
+        let response = weir.decide(request("d", [descriptor([("k", long.as_str())])])).await;
+        assert_eq!(response.statuses[0].limit_remaining, remaining);
     }
-    lives_on(&mut weir).await;
+    still_serves(&mut weir).await;
 }
 
 #[tokio::test]
 async fn ten_thousand_descriptors_get_as_many_statuses() {
     let mut weir = Weir::start(RULES).await;
     let descriptors = (0..10_000).map(|i| descriptor([("k", i.to_string().as_str())])).collect();
-    let answer = weir.answer(RateLimitRequest { domain: "d".into(), descriptors, hits_addend: 0 }).await;
-    assert_eq!(answer.statuses.len(), 10_000);
-    assert!(answer.statuses.iter().all(|status| status.limit_remaining == 999_999));
-    lives_on(&mut weir).await;
+    let response = weir.decide(RateLimitRequest { domain: "d".into(), descriptors, hits_addend: 0 }).await;
+    assert_eq!(response.statuses.len(), 10_000);
+    assert!(response.statuses.iter().all(|status| status.limit_remaining == 999_999));
+    still_serves(&mut weir).await;
 }
 
 #[tokio::test]
-async fn a_message_past_four_megabytes_is_refused_compressed_or_not() {
+async fn a_message_above_four_megabytes_is_rejected_compressed_or_not() {
     let mut weir = Weir::start(RULES).await;
     let bomb = "\0".repeat(16 * 1024 * 1024);
-    let plain = weir.ask(request("d", [descriptor([("k", bomb.as_str())])])).await.expect_err("too large");
+    let plain =
+        weir.try_decide(request("d", [descriptor([("k", bomb.as_str())])])).await.expect_err("too large");
     assert!(matches!(plain.code(), Code::OutOfRange | Code::ResourceExhausted), "{plain:?}");
     let mut client = weir.client.clone().send_compressed(CompressionEncoding::Gzip);
-    let asked = client.should_rate_limit(request("d", [descriptor([("k", bomb.as_str())])])).await;
-    let packed = asked.expect_err("too large when it is unpacked");
+    let sent = client.should_rate_limit(request("d", [descriptor([("k", bomb.as_str())])])).await;
+    let packed = sent.expect_err("too large when uncompressed");
     assert!(matches!(packed.code(), Code::OutOfRange | Code::ResourceExhausted), "{packed:?}");
-    lives_on(&mut weir).await;
+    still_serves(&mut weir).await;
 }
 
 #[tokio::test]
 async fn gzip_is_accepted() {
     let weir = Weir::start(RULES).await;
     let mut client = weir.client.clone().send_compressed(CompressionEncoding::Gzip);
-    let answer = client.should_rate_limit(request("d", [descriptor([("k", "v")])])).await;
-    assert_eq!(gist(answer.expect("an answer").get_ref()).0, Passes);
+    let response = client.should_rate_limit(request("d", [descriptor([("k", "v")])])).await;
+    assert_eq!(gist(response.expect("a response").get_ref()).0, Passes);
 }
 
 #[tokio::test]
-async fn a_compression_that_nobody_knows_is_unimplemented() {
+async fn an_unknown_compression_is_unimplemented() {
     let mut weir = Weir::start(RULES).await;
     let mut body = framed(b"whatever");
     body[0] = 1;
     let status = post(&weir, METHOD, &[("grpc-encoding", "snappy")], body).await;
     assert_eq!(status.code(), Code::Unimplemented);
     assert!(status.message().contains("snappy"), "{status:?}");
-    lives_on(&mut weir).await;
+    still_serves(&mut weir).await;
 }
 
 #[tokio::test]
-async fn what_is_no_message_has_a_status_of_its_own() {
+async fn malformed_messages_get_a_status() {
     let mut weir = Weir::start(RULES).await;
     let invalid_utf8 = framed(&[0x0a, 2, 0xff, 0xfe]);
     let cut_in_a_field = framed(&[0x0a, 200, b'd']);
@@ -130,20 +131,20 @@ async fn what_is_no_message_has_a_status_of_its_own() {
         let expected = [Code::Internal, Code::InvalidArgument, Code::OutOfRange, Code::ResourceExhausted];
         assert!(expected.contains(&status.code()), "{body:?}: {status:?}");
         assert!(!status.message().is_empty(), "{body:?}: {status:?}");
-        lives_on(&mut weir).await;
+        still_serves(&mut weir).await;
     }
 }
 
 #[tokio::test]
-async fn what_there_is_not_is_unimplemented() {
+async fn unknown_methods_are_unimplemented() {
     let mut weir = Weir::start(RULES).await;
     for path in ["/envoy.service.ratelimit.v3.RateLimitService/Nothing", "/no.such.Service/ShouldRateLimit"] {
         assert_eq!(post(&weir, path, &[], framed(&[])).await.code(), Code::Unimplemented, "{path}");
     }
-    lives_on(&mut weir).await;
+    still_serves(&mut weir).await;
 }
 
-/// HTTP/2's frames of one request: its headers, which end with it, and its data, which ends the stream.
+/// Returns the HTTP/2 frames of one request: a complete header block, and data that ends the stream.
 fn raw_request(stream: u32, headers: &[u8], body: &[u8]) -> Vec<u8> {
     let frame = |kind: u8, flags: u8, payload: &[u8]| {
         let length = u32::try_from(payload.len()).expect("it is short").to_be_bytes();
@@ -153,24 +154,24 @@ fn raw_request(stream: u32, headers: &[u8], body: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn thousands_of_requests_at_once_are_no_attack() {
+async fn thousands_of_requests_at_once_are_not_taken_for_an_attack() {
     const REQUESTS: u32 = 4_000;
     let mut weir = Weir::start(RULES).await;
     let BoundAddress::Tcp(address) = weir.addresses.grpc else { panic!("it listens on a port") };
     let mut stream = TcpStream::connect(address).await.expect("it listens");
-    // POST and http from HPACK's table, and the path as it is
+    // POST and http from HPACK's static table, and a literal path
     let path = u8::try_from(METHOD.len()).expect("it is short");
     let headers = [&[0x83, 0x86, 0x04, path][..], METHOD.as_bytes(), &[0x41, 1, b'w']].concat();
     let body = framed(&request("d", [descriptor([("k", "burst")])]).encode_to_vec());
     let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
-    // room for all the answers
+    // a window for all the responses
     sent.extend(b"\0\0\x04\x08\0\0\0\0\0\0\xff\0\0");
     (0..REQUESTS).for_each(|i| sent.extend(raw_request(2 * i + 1, &headers, &body)));
     let (mut reader, mut writer) = stream.split();
-    let answers = async {
+    let responses = async {
         let (mut ended, mut header) = (0, [0; 9]);
         while ended < REQUESTS {
-            reader.read_exact(&mut header).await.expect("it goes on");
+            reader.read_exact(&mut header).await.expect("another frame");
             let mut payload = vec![0; u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize];
             reader.read_exact(&mut payload).await.expect("a whole frame");
             assert_ne!(header[3], GOAWAY, "{:?}", String::from_utf8_lossy(&payload));
@@ -178,26 +179,28 @@ async fn thousands_of_requests_at_once_are_no_attack() {
             ended += u32::from(header[3] == 1 && header[4] & 1 == 1);
         }
     };
-    let both = async { tokio::join!(answers, async { writer.write_all(&sent).await.expect("it takes it") }) };
+    let both = async {
+        tokio::join!(responses, async { writer.write_all(&sent).await.expect("it accepts the bytes") })
+    };
     timeout(DEADLINE, both).await.expect("in time");
-    let answer = weir.answer(request("d", [descriptor([("k", "burst")])])).await;
-    assert_eq!(answer.statuses[0].limit_remaining, 1_000_000 - REQUESTS - 1);
+    let response = weir.decide(request("d", [descriptor([("k", "burst")])])).await;
+    assert_eq!(response.statuses[0].limit_remaining, 1_000_000 - REQUESTS - 1);
 }
 
 #[tokio::test]
-async fn who_speaks_no_http2_is_shown_out() {
+async fn a_client_without_http2_is_disconnected() {
     let mut weir = Weir::start(RULES).await;
     let BoundAddress::Tcp(address) = weir.addresses.grpc else { panic!("it listens on a port") };
     for greeting in
         [&b"GET / HTTP/1.1\r\nhost: weir\r\n\r\n"[..], &[0xff; 100], b"\x16\x03\x01\x02\x00\x01\x00\x01"]
     {
         let mut stream = TcpStream::connect(address).await.expect("it listens");
-        stream.write_all(greeting).await.expect("it takes it");
-        // that no more is to come is all that somebody has to say who began a preface and thought better of it
+        stream.write_all(greeting).await.expect("it accepts the bytes");
+        // a client that began a preface and stopped only signals the end of its data
         stream.shutdown().await.expect("a half-closed connection");
         let mut rest = Vec::new();
         // closed or reset, but not left open
         let _ = timeout(DEADLINE, stream.read_to_end(&mut rest)).await.expect("in time");
-        lives_on(&mut weir).await;
+        still_serves(&mut weir).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Health, reflection, sockets, the age of connections, and the stop.
+//! Health, reflection, sockets, connection age, and shutdown.
 
 use std::{fs, io, os::unix::net::UnixListener as StdUnixListener, time::Duration};
 
@@ -57,12 +57,12 @@ async fn health_fails_before_anything_else_stops() {
     let mut client = weir.client.clone();
     weir.stop();
     assert_eq!(next().await.status(), ServingStatus::NotServing);
-    let asked = client.should_rate_limit(request("d", [descriptor([("k", "v")])])).await;
-    assert!(asked.is_ok(), "whoever has not heard of it yet is still served");
+    let decided = client.should_rate_limit(request("d", [descriptor([("k", "v")])])).await;
+    assert!(decided.is_ok(), "clients that have not noticed yet are still served");
 }
 
 #[tokio::test]
-async fn a_service_that_has_stopped_takes_no_connections() {
+async fn a_stopped_service_accepts_no_connections() {
     let weir = Weir::start(RULES).await;
     let BoundAddress::Tcp(address) = weir.addresses.grpc else { panic!("it listens on a port") };
     let http = weir.addresses.http;
@@ -73,51 +73,52 @@ async fn a_service_that_has_stopped_takes_no_connections() {
 }
 
 #[tokio::test]
-async fn reflection_tells_of_every_service() {
+async fn reflection_lists_every_service() {
     let weir = Weir::start(RULES).await;
     let mut client = ServerReflectionClient::new(channel(&weir).await);
-    let ask = |message| ServerReflectionRequest { host: String::new(), message_request: Some(message) };
-    let asked = [
-        ask(MessageRequest::ListServices(String::new())),
-        ask(MessageRequest::FileContainingSymbol("envoy.service.ratelimit.v3.RateLimitService".into())),
+    let query = |message| ServerReflectionRequest { host: String::new(), message_request: Some(message) };
+    let queries = [
+        query(MessageRequest::ListServices(String::new())),
+        query(MessageRequest::FileContainingSymbol("envoy.service.ratelimit.v3.RateLimitService".into())),
     ];
-    let answers =
-        client.server_reflection_info(tokio_stream::iter(asked)).await.expect("a stream").into_inner();
-    let answers: Vec<_> = answers.map(|answer| answer.expect("an answer").message_response).collect().await;
-    let Some(MessageResponse::ListServicesResponse(list)) = &answers[0] else { panic!("{answers:?}") };
+    let responses =
+        client.server_reflection_info(tokio_stream::iter(queries)).await.expect("a stream").into_inner();
+    let responses: Vec<_> =
+        responses.map(|response| response.expect("a response").message_response).collect().await;
+    let Some(MessageResponse::ListServicesResponse(list)) = &responses[0] else { panic!("{responses:?}") };
     let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
     for name in ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"] {
         assert!(names.contains(&name), "{names:?}");
     }
-    assert!(matches!(&answers[1], Some(MessageResponse::FileDescriptorResponse(file))
+    assert!(matches!(&responses[1], Some(MessageResponse::FileDescriptorResponse(file))
         if !file.file_descriptor_proto.is_empty()));
 }
 
 #[tokio::test]
-async fn a_unix_socket_serves_and_goes_with_the_service() {
+async fn a_unix_socket_serves_and_is_removed_with_the_service() {
     let mut weir = Weir::start_with(RULES, &[("GRPC_UDS", "{dir}/weir.sock")]).await;
-    weir.answer(request("d", [descriptor([("k", "v")])])).await;
+    weir.decide(request("d", [descriptor([("k", "v")])])).await;
     let BoundAddress::Unix(path) = weir.addresses.grpc.clone() else { panic!("it listens on a socket") };
     assert!(path.exists());
     let second = Weir::try_start(RULES, &[("GRPC_UDS", path.to_str().expect("a plain path"))]).await;
     let Err(AppError::Bind(error)) = second else { panic!("two services on one socket") };
     assert_eq!(error.source.kind(), io::ErrorKind::AddrInUse);
-    weir.answer(request("d", [descriptor([("k", "v")])])).await;
+    weir.decide(request("d", [descriptor([("k", "v")])])).await;
 
     timeout(DEADLINE, weir.stop()).await.expect("in time").expect("no panic").expect("no error");
     assert!(!path.exists());
 }
 
 #[tokio::test]
-async fn a_socket_that_somebody_left_behind_is_no_obstacle_but_a_file_is() {
+async fn a_stale_socket_is_replaced_but_a_file_is_kept() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("weir.sock");
-    // dropped, it leaves its file there
+    // on drop, the listener leaves its file behind
     drop(StdUnixListener::bind(&path).expect("a socket"));
     assert!(path.exists());
     let variables = [("GRPC_UDS", path.to_str().expect("a plain path"))];
     let mut weir = Weir::start_with(RULES, &variables).await;
-    weir.answer(request("d", [descriptor([("k", "v")])])).await;
+    weir.decide(request("d", [descriptor([("k", "v")])])).await;
     timeout(DEADLINE, weir.stop()).await.expect("in time").expect("no panic").expect("no error");
 
     fs::write(&path, "precious").expect("a file");
@@ -125,47 +126,47 @@ async fn a_socket_that_somebody_left_behind_is_no_obstacle_but_a_file_is() {
     assert_eq!(fs::read_to_string(&path).expect("it is still there"), "precious");
 }
 
-/// What HTTP/2 frames are called by.
+/// The type of HTTP/2's GOAWAY frame.
 const GOAWAY: u8 = 7;
 
 #[tokio::test]
-async fn a_client_that_ignores_its_connections_age_is_cut() {
+async fn a_client_that_ignores_the_connection_age_is_disconnected() {
     let ages = [("GRPC_MAX_CONNECTION_AGE", "200ms"), ("GRPC_MAX_CONNECTION_AGE_GRACE", "300ms")];
     let weir = Weir::start_with(RULES, &ages).await;
     let BoundAddress::Tcp(address) = weir.addresses.grpc else { panic!("it listens on a port") };
     let begun = Instant::now();
     let mut stream = TcpStream::connect(address).await.expect("it listens");
-    // the preface and empty settings; after that, this client says nothing more, not even that it has heard
+    // the preface and empty settings; after that, this client sends nothing more, not even acknowledgements
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("it takes it");
-    let (mut told, mut header) = (None, [0; 9]);
+    let (mut goaway, mut header) = (None, [0; 9]);
     while timeout(DEADLINE, stream.read_exact(&mut header)).await.expect("in time").is_ok() {
         if header[3] == GOAWAY {
-            told.get_or_insert_with(|| begun.elapsed());
+            goaway.get_or_insert_with(|| begun.elapsed());
         }
         let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);
         let mut payload = vec![0; length as usize];
         stream.read_exact(&mut payload).await.expect("a whole frame");
     }
-    let told = told.expect("it was told before it was cut");
-    assert!(told >= Duration::from_millis(180), "{told:?}");
-    assert!(begun.elapsed() >= told + Duration::from_millis(200), "it had its grace");
+    let goaway = goaway.expect("a GOAWAY before the connection is closed");
+    assert!(goaway >= Duration::from_millis(180), "{goaway:?}");
+    assert!(begun.elapsed() >= goaway + Duration::from_millis(200), "the grace period passed");
 }
 
 #[tokio::test]
-async fn a_client_carries_on_when_its_connection_has_grown_old() {
+async fn a_client_continues_when_its_connection_reaches_its_age() {
     let mut weir = Weir::start_with(RULES, &[("GRPC_MAX_CONNECTION_AGE", "50ms")]).await;
     let begun = Instant::now();
     let mut last = 1_000_000;
     while begun.elapsed() < Duration::from_secs(1) {
-        match weir.ask(request("d", [descriptor([("k", "v")])])).await {
-            Ok(answer) => {
+        match weir.try_decide(request("d", [descriptor([("k", "v")])])).await {
+            Ok(response) => {
                 last -= 1;
                 assert_eq!(
-                    answer.statuses[0].limit_remaining, last,
+                    response.statuses[0].limit_remaining, last,
                     "nothing is lost and nothing counted twice"
                 );
             }
-            // this client, other than Envoy, does not itself send again what it had not sent when the connection went
+            // unlike Envoy, this client does not retry requests that it could not send
             Err(status) => assert_eq!(status.code(), Code::Cancelled, "{status:?}"),
         }
     }
@@ -173,7 +174,7 @@ async fn a_client_carries_on_when_its_connection_has_grown_old() {
 }
 
 #[tokio::test]
-async fn the_stop_waits_for_nobody_who_only_watches() {
+async fn shutdown_does_not_wait_for_health_watches() {
     let weir = Weir::start_with(RULES, &[("WEIR_STOP_TIMEOUT", "1h")]).await;
     let mut health = HealthClient::new(channel(&weir).await);
     let mut watched = health.watch(service("")).await.expect("a stream").into_inner();
@@ -182,14 +183,16 @@ async fn the_stop_waits_for_nobody_who_only_watches() {
 }
 
 #[tokio::test]
-async fn the_stop_is_bounded_whatever_a_client_does() {
+async fn shutdown_is_bounded_whatever_a_client_does() {
     let weir = Weir::start_with(RULES, &[("WEIR_STOP_TIMEOUT", "300ms")]).await;
     let mut client = ServerReflectionClient::new(channel(&weir).await);
-    // asks, and never comes to an end
+    // a stream of requests that never ends
     let endless = tokio_stream::pending::<ServerReflectionRequest>();
-    let mut answers = client.server_reflection_info(endless).await.expect("a stream").into_inner();
+    let mut responses = client.server_reflection_info(endless).await.expect("a stream").into_inner();
     let begun = Instant::now();
     timeout(DEADLINE, weir.stop()).await.expect("in time").expect("no panic").expect("no error");
-    assert!(begun.elapsed() >= Duration::from_millis(300), "it had its time");
-    assert!(timeout(DEADLINE, answers.next()).await.expect("in time").is_none_or(|answer| answer.is_err()));
+    assert!(begun.elapsed() >= Duration::from_millis(300), "the timeout passed");
+    assert!(
+        timeout(DEADLINE, responses.next()).await.expect("in time").is_none_or(|response| response.is_err())
+    );
 }

@@ -1,14 +1,14 @@
-//! The gRPC door, end to end: a whole weir, real sockets, a clock that the tests set.
+//! The gRPC server, end to end: a whole weir, real sockets, a clock that the tests set.
 
 #[path = "../support/in_process.rs"]
 mod in_process;
 #[path = "../support/wire.rs"]
 mod wire;
 
-mod answers;
 mod counting;
 mod hostile;
 mod life;
 mod limits;
 mod modes;
 mod reload;
+mod responses;

@@ -1,4 +1,4 @@
-//! Rules that change while they are asked about.
+//! Reloads of rules under requests.
 
 use std::{
     fmt::Write as _,
@@ -45,11 +45,11 @@ async fn stat(weir: &Weir, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("no {name} in {page}")).parse().expect("a number")
 }
 
-/// The limits that a request is told of.
+/// Returns the reported limits of a request.
 async fn limits(client: &mut crate::in_process::Client) -> Vec<u32> {
-    let asked = request("d", [descriptor([("a", "x")]), descriptor([("b", "x")])]);
-    let answer = client.should_rate_limit(asked).await.expect("an answer").into_inner();
-    answer
+    let both = request("d", [descriptor([("a", "x")]), descriptor([("b", "x")])]);
+    let response = client.should_rate_limit(both).await.expect("a response").into_inner();
+    response
         .statuses
         .iter()
         .map(|s| s.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit))
@@ -57,7 +57,7 @@ async fn limits(client: &mut crate::in_process::Client) -> Vec<u32> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_answer_comes_from_a_tree_that_is_half_loaded() {
+async fn no_response_uses_a_partially_loaded_tree() {
     let weir = Weir::start(&rules(1000)).await;
     let done = Arc::new(AtomicBool::new(false));
     let mut readers = Vec::new();
@@ -77,26 +77,26 @@ async fn no_answer_comes_from_a_tree_that_is_half_loaded() {
     }
     done.store(true, Ordering::Release);
     for reader in readers {
-        reader.await.expect("no answer was wrong");
+        reader.await.expect("every response was consistent");
     }
 }
 
 #[tokio::test]
-async fn counters_survive_and_a_changed_limit_holds_for_them() {
+async fn counters_survive_a_reload_and_a_changed_limit_applies_to_them() {
     let mut weir = Weir::start(&rules(2)).await;
-    let ask = || request("d", [descriptor([("a", "x")])]);
+    let one_hit = || request("d", [descriptor([("a", "x")])]);
     for _ in 0..3 {
-        weir.answer(ask()).await;
+        weir.decide(one_hit()).await;
     }
     replace(&weir.file(), &rules(10));
     let mut client = weir.client.clone();
     until("the new limit", async || limits(&mut client).await[0] == 10).await;
-    let remaining = gist(&weir.answer(ask()).await).1[0].1;
+    let remaining = gist(&weir.decide(one_hit()).await).1[0].1;
     assert!(remaining <= 10 - 5, "what was counted before is counted still: {remaining}");
 }
 
 #[tokio::test]
-async fn bad_rules_leave_the_old_ones() {
+async fn invalid_rules_keep_the_previous_ones() {
     let mut weir = Weir::start(&rules(5)).await;
     replace(&weir.file(), "domain: d\ndescriptors:\n  - key: a\n    rate_limit: { unit: fortnight }\n");
     until("the error", async || stat(&weir, "ratelimit.service.config_load_error").await > 0).await;
@@ -104,10 +104,10 @@ async fn bad_rules_leave_the_old_ones() {
     assert_eq!(stat(&weir, "ratelimit.service.config_load_success").await, 1);
     replace(&weir.file(), &rules(6));
     let mut client = weir.client.clone();
-    until("the rules that are right again", async || limits(&mut client).await == [6, 6]).await;
+    until("the corrected rules", async || limits(&mut client).await == [6, 6]).await;
 }
 
-/// Aliases of aliases, which come to 10^20 values.
+/// Returns nested YAML aliases, which expand to 10^20 values.
 fn bomb() -> String {
     let mut text = "domain: d\na0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for i in 1..20 {
@@ -118,7 +118,7 @@ fn bomb() -> String {
 }
 
 #[tokio::test]
-async fn rules_that_are_made_to_hurt_leave_the_old_ones_and_hold_up_nobody() {
+async fn hostile_rules_keep_the_previous_ones_and_delay_no_request() {
     let mut weir = Weir::start(&rules(5)).await;
     let deep = format!("domain: d\ndescriptors: {}{}", "[".repeat(3_000), "]".repeat(3_000));
     let beside = weir.file().with_file_name("more.yaml");
@@ -126,25 +126,25 @@ async fn rules_that_are_made_to_hurt_leave_the_old_ones_and_hold_up_nobody() {
     for text in [bomb(), deep, "x".repeat(20_000_000), "domain: d\n\0".into()] {
         let before = errors().await;
         replace(&beside, &text);
-        until("it is refused", async || {
+        until("the rejection", async || {
             assert_eq!(limits(&mut weir.client.clone()).await, [5, 5]);
             errors().await > before
         })
         .await;
     }
     let before = errors().await;
-    // a file with a hole: it has 100 MB without needing them
+    // a sparse file of 100 MB
     fs::File::create(&beside).and_then(|file| file.set_len(100_000_000)).expect("a file");
-    until("it is refused", async || errors().await > before).await;
+    until("the rejection", async || errors().await > before).await;
     fs::remove_file(&beside).expect("it is there");
     replace(&weir.file(), &rules(6));
     let mut client = weir.client.clone();
-    until("the rules that are right again", async || limits(&mut client).await == [6, 6]).await;
+    until("the corrected rules", async || limits(&mut client).await == [6, 6]).await;
     assert_eq!(limits(&mut weir.client).await, [6, 6]);
 }
 
 #[tokio::test]
-async fn a_directory_that_is_gone_leaves_the_rules_and_is_read_when_it_is_back() {
+async fn a_missing_directory_keeps_the_rules_and_is_read_when_it_returns() {
     let mut weir = Weir::start(&rules(5)).await;
     let config = weir.file().parent().expect("its directory").to_owned();
     fs::remove_dir_all(&config).expect("it is there");
@@ -157,7 +157,7 @@ async fn a_directory_that_is_gone_leaves_the_rules_and_is_read_when_it_is_back()
 }
 
 #[tokio::test]
-async fn rules_are_read_again_when_somebody_asks_for_it() {
+async fn a_requested_reload_reads_the_rules_again() {
     let weir = Weir::start(&rules(5)).await;
     assert_eq!(stat(&weir, "ratelimit.service.config_load_success").await, 1);
     weir.reload.now();
@@ -165,7 +165,7 @@ async fn rules_are_read_again_when_somebody_asks_for_it() {
 }
 
 #[tokio::test]
-async fn bad_first_rules_stop_the_start() {
+async fn invalid_initial_rules_prevent_the_start() {
     let bad = "domain: d\ndescriptors:\n  - key: a\n    rate_limit:\n      unit: fortnight\n";
     let Err(AppError::Rules(errors)) = Weir::try_start(bad, &[]).await else { panic!("it must not start") };
     let text = errors.to_string();
@@ -175,17 +175,17 @@ async fn bad_first_rules_stop_the_start() {
 #[tokio::test]
 async fn a_forced_start_waits_for_rules() {
     let mut weir = Weir::start_with("domain: [", &[("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")]).await;
-    let ask = || request("d", [descriptor([("a", "x")])]);
-    let status = weir.ask(ask()).await.expect_err("there are no rules");
+    let one_hit = || request("d", [descriptor([("a", "x")])]);
+    let status = weir.try_decide(one_hit()).await.expect_err("there are no rules");
     assert_eq!((status.code(), status.message()), (Code::Unknown, "no rate limit configuration loaded"));
     replace(&weir.file(), &rules(5));
     let mut client = weir.client.clone();
-    until("the rules", async || client.should_rate_limit(ask()).await.is_ok()).await;
+    until("the rules", async || client.should_rate_limit(one_hit()).await.is_ok()).await;
     assert_eq!(limits(&mut client).await, [5, 5]);
 }
 
 #[tokio::test]
-async fn without_a_domain_the_service_is_not_healthy_where_it_is_told_so() {
+async fn without_a_domain_the_service_is_unhealthy_if_so_configured() {
     let variables =
         [("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"), ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")];
     let weir = Weir::start_with("domain: [", &variables).await;

@@ -1,4 +1,4 @@
-//! Rules written in place, and a limiter over the embedded store with a clock that stands still.
+//! Rules built in code, and a limiter on the memory store with a manual clock.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 
@@ -56,7 +56,7 @@ pub fn rules(domain: &str, nodes: Vec<RuleNode>) -> RuleSet {
     RuleSet::new(&[Domain { name: domain.to_owned(), nodes }], KeyHasher::random())
 }
 
-/// All that a request meets, but no door.
+/// A limiter with its stats and clock, without a server.
 pub struct Service {
     pub limiter: Arc<Limiter<MemoryStore>>,
     pub stats: Arc<Stats>,
@@ -64,7 +64,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Under the domain `shop`.
+    /// Returns a service with rules in the domain `shop`.
     pub fn new(nodes: Vec<RuleNode>) -> Self {
         Self::with(nodes, Stats::default(), DecisionSettings::default())
     }
@@ -75,7 +75,7 @@ impl Service {
         service
     }
 
-    /// Without rules.
+    /// Returns a service without rules.
     pub fn empty(stats: Stats, settings: DecisionSettings) -> Self {
         let stats = Arc::new(stats);
         let limiter = Arc::new(Limiter::new(MemoryStore::new(1_000), Arc::clone(&stats), settings));
@@ -83,14 +83,14 @@ impl Service {
         Self { limiter, stats, clock: Arc::new(ManualClock::at(Timestamp::from_secs(12))) }
     }
 
-    /// LimitChecks for one descriptor of `shop`.
-    pub async fn ask(&self, entries: &[(&str, &str)], hits: u64) {
-        self.ask_all("shop", vec![descriptor(entries, hits)]).await;
+    /// Decides a request with one descriptor in `shop`.
+    pub async fn decide(&self, entries: &[(&str, &str)], hits: u64) {
+        self.decide_all("shop", vec![descriptor(entries, hits)]).await;
     }
 
-    pub async fn ask_all<'a>(&self, domain: &'a str, descriptors: Vec<Descriptor<'a>>) {
+    pub async fn decide_all<'a>(&self, domain: &'a str, descriptors: Vec<Descriptor<'a>>) {
         let request = Request { domain, descriptors: descriptors.into(), hits: 0 };
-        // whether it was decided or refused, the stats tell
+        // the stats show the outcome
         let _ = self.limiter.decide(&request, self.clock.now(), |_| ()).await;
     }
 
@@ -98,7 +98,7 @@ impl Service {
         snapshot(&self.stats)
     }
 
-    /// The counter of that name; none if there is none.
+    /// Returns the counter of that name, if it exists.
     pub fn counter(&self, name: &str) -> Option<u64> {
         match self.snapshot().get(name)? {
             StatValue::Counter(value) => Some(*value),
@@ -106,7 +106,7 @@ impl Service {
         }
     }
 
-    /// The hits of the rule of that path; none if there is no such name.
+    /// Returns the hits of the rule of that path, if it exists.
     pub fn hits(&self, path: &str) -> Option<u64> {
         self.counter(&format!("ratelimit.service.rate_limit.{path}.total_hits"))
     }

@@ -1,4 +1,4 @@
-//! weir as its users start it: a process of its own, on free ports.
+//! weir as users start it: a separate process on free ports.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _},
@@ -8,26 +8,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Within this everything that a test waits for happens, unless it never does.
+/// How long a test waits for an event before it fails.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A weir that serves. Killed when it is dropped.
+/// A running weir, killed on drop.
 pub(crate) struct Serving {
     child: Child,
-    /// `grpc=… http=… debug=…`, as it says itself.
+    /// The addresses that it prints: `grpc=… http=… debug=…`.
     listening: String,
-    /// All that it says, when it has ended.
+    /// Its whole output, once it has ended.
     rest: mpsc::Receiver<String>,
 }
 
-/// The command, in an environment that no variable of the test's own gets into.
+/// Returns the command, with `variables` as its whole environment.
 pub(crate) fn weir(arguments: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(arguments).env_clear().envs(variables.iter().copied()).stdin(Stdio::null());
     command
 }
 
-/// Runs it to its end.
+/// Runs weir to its end.
 pub(crate) fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut child = weir(arguments, variables)
         .stdout(Stdio::piped())
@@ -68,7 +68,7 @@ impl Serving {
         Self::new(weir(&[&["serve", "--config", dir][..], &here, &any].concat(), variables))
     }
 
-    /// Serves as `variables` say.
+    /// Serves with the settings of `variables`.
     pub(crate) fn start_by_environment(variables: &[(&str, &str)]) -> Self {
         let mut command = weir(&[], &[("HOST", "127.0.0.1"), ("DEBUG_HOST", "127.0.0.1")]);
         command.envs([("PORT", "0"), ("DEBUG_PORT", "0")]).envs(variables.iter().copied());
@@ -79,7 +79,7 @@ impl Serving {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it can be started");
         let mut stderr = BufReader::new(child.stderr.take().expect("it is piped"));
         let (mut before, mut listening) = (String::new(), None);
-        // what it logs while it starts comes first
+        // the log of the start comes first
         while listening.is_none() {
             let mut line = String::new();
             assert!(stderr.read_line(&mut line).expect("a line") > 0, "it does not listen: {before}");
@@ -87,34 +87,34 @@ impl Serving {
             before.push_str(&line);
         }
         let listening = listening.unwrap_or_default();
-        let (said, rest) = mpsc::channel();
+        let (output, rest) = mpsc::channel();
         thread::spawn(move || {
             let mut text = before;
             // a child that is killed may end in the middle of a character
             let _ = stderr.read_to_string(&mut text);
-            let _ = said.send(text);
+            let _ = output.send(text);
         });
         Self { child, listening, rest }
     }
 
-    /// The address of the door of that name.
-    pub(crate) fn address(&self, door: &str) -> &str {
-        let mut doors = self.listening.split(' ').filter_map(|word| word.split_once('='));
-        doors.find(|(name, _)| *name == door).expect("it has this door").1
+    /// Returns the address of the named server: `grpc`, `http` or `debug`.
+    pub(crate) fn address(&self, server: &str) -> &str {
+        let mut addresses = self.listening.split(' ').filter_map(|part| part.split_once('='));
+        addresses.find(|(name, _)| *name == server).expect("it has this server").1
     }
 
-    /// Sends it a signal, such as `TERM`.
+    /// Sends a signal, such as `TERM`.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("kill can be started");
         assert!(sent.success());
     }
 
-    /// Waits for its end. How it ended, and what it said.
+    /// Waits for its end, and returns its exit status and output.
     pub(crate) fn ended(mut self) -> (ExitStatus, String) {
         let status = wait(&mut self.child);
-        let said = self.rest.recv_timeout(DEADLINE).expect("its output ends with it");
-        (status, said)
+        let output = self.rest.recv_timeout(DEADLINE).expect("its output ends with it");
+        (status, output)
     }
 }
 

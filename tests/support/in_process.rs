@@ -1,4 +1,4 @@
-//! A whole weir in the test's own process: real sockets on free ports, a clock that the test sets.
+//! A whole weir in the test's process, with real sockets on free ports and a clock that the test sets.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ use weir::{
 /// 2009-02-13 23:31:30 UTC: the 30th second of a minute, and the 1,890th of an hour.
 pub(crate) const NOW: u64 = 1_234_567_890;
 
-/// Within this everything that a test waits for happens, unless it never does.
+/// How long a test waits for an event before it fails.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 pub(crate) type Client = RateLimitServiceClient<Channel>;
@@ -50,7 +50,7 @@ impl Weir {
         Self::try_start(rules, variables).await.expect("it starts")
     }
 
-    /// Serves `rules`, with `variables` set, if it starts.
+    /// Serves `rules`, with `variables` set, or returns why it does not start.
     pub(crate) async fn try_start(rules: &str, variables: &[(&str, &str)]) -> Result<Self, AppError> {
         Self::try_start_files(&[("rules.yaml", rules)], variables).await
     }
@@ -71,40 +71,43 @@ impl Weir {
         let (addresses, reload) = (app.addresses().clone(), app.reload());
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(app.run(async move {
-            // a test that fails drops its end, which stops it as well
+            // a failing test drops the sender, which stops it as well
             let _ = stopped.await;
         }));
         let client = connect(&addresses).await;
         Ok(Self { addresses, clock, client, reload, dir, stop, task })
     }
 
-    /// The file that the rules are in.
+    /// Returns the file of the rules.
     pub(crate) fn file(&self) -> PathBuf {
         self.dir.path().join("config/rules.yaml")
     }
 
-    pub(crate) async fn ask(&mut self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+    pub(crate) async fn try_decide(
+        &mut self,
+        request: RateLimitRequest,
+    ) -> Result<RateLimitResponse, Status> {
         self.client.should_rate_limit(request).await.map(tonic::Response::into_inner)
     }
 
-    /// The answer to a request that is in order.
-    pub(crate) async fn answer(&mut self, request: RateLimitRequest) -> RateLimitResponse {
-        self.ask(request).await.expect("an answer")
+    /// Returns the response to a valid request.
+    pub(crate) async fn decide(&mut self, request: RateLimitRequest) -> RateLimitResponse {
+        self.try_decide(request).await.expect("a response")
     }
 
-    /// Makes its clock show so many seconds more.
+    /// Advances its clock.
     pub(crate) fn advance(&self, seconds: u64) {
         self.clock.advance(Period::from_secs(seconds));
     }
 
-    /// Tells it to stop, and hands out what is left to wait for.
+    /// Stops it, and returns the task to wait for.
     pub(crate) fn stop(self) -> JoinHandle<Result<(), AppError>> {
         self.stop.send(()).expect("it has not stopped yet");
         self.task
     }
 }
 
-/// Another connection to it.
+/// Opens another connection.
 pub(crate) async fn connect(addresses: &Addresses) -> Client {
     Client::connect(uri(addresses)).await.expect("it listens")
 }
@@ -116,7 +119,7 @@ pub(crate) fn uri(addresses: &Addresses) -> String {
     }
 }
 
-/// Puts `text` in the place of the file, at once, as editors and deployments do.
+/// Replaces the file atomically with `text`, like editors and deployments.
 pub(crate) fn replace(file: &Path, text: &str) {
     let beside = file.parent().and_then(Path::parent).expect("a directory above").join("next");
     fs::write(&beside, text).expect("a file");
@@ -144,7 +147,7 @@ fn settings(dir: &TempDir, variables: &[(&str, &str)]) -> Settings {
     Settings::resolve(&Flags::default(), &environment).expect("the test's settings are right")
 }
 
-/// Waits until `done` says so; panics at the [`DEADLINE`].
+/// Waits until `done` returns true; panics at the [`DEADLINE`].
 pub(crate) async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !done().await {

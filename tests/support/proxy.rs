@@ -1,4 +1,4 @@
-//! A network that a test steers: a TCP proxy in front of a server, which delays, swallows, cuts and refuses.
+//! A TCP proxy with injected faults: it delays, drops, disconnects and rejects.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -14,53 +14,53 @@ use tokio::{
     time::sleep,
 };
 
-/// A proxy that listens, unless it was told to refuse. Connections last for as long as the test's runtime.
+/// A proxy in front of a server. Connections last as long as the test's runtime.
 pub(crate) struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
-    /// None while connections are refused.
+    /// None while connections are rejected.
     listening: Option<JoinHandle<()>>,
-    /// Bound to the same port and never listening: it stays this proxy's while nobody listens.
+    /// Bound to the same port and never listening: reserves the port while connections are rejected.
     _reserved: TcpSocket,
 }
 
-/// How bytes are carried.
+/// The faults to inject.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Manner {
-    /// Each chunk of either direction waits for so long.
+    /// The delay of each chunk, in both directions.
     pub(crate) delay: Duration,
-    /// What goes to the server vanishes.
+    /// Drops everything to the server.
     pub(crate) swallows_requests: bool,
-    /// What comes from the server vanishes.
+    /// Drops everything from the server.
     pub(crate) swallows_replies: bool,
 }
 
-/// What the connections share.
+/// State shared by all connections.
 struct Shared {
     server: SocketAddr,
     manner: Mutex<Manner>,
     trap: Mutex<Option<Trap>>,
-    /// How many traps were sprung.
+    /// The number of triggered traps.
     sprung: Mutex<u64>,
-    /// Raised to cut all connections that there are.
+    /// Incremented to close all open connections.
     cuts: watch::Sender<u64>,
 }
 
-/// Cuts the connection in the middle of a reply.
+/// Closes a connection in the middle of a reply.
 struct Trap {
-    /// It is the reply to what contains these bytes.
-    asked: Vec<u8>,
-    /// So many bytes of it still arrive.
+    /// The reply is to the command that contains these bytes.
+    command: Vec<u8>,
+    /// The bytes of the reply that still arrive.
     pass: usize,
 }
 
-/// What one connection's directions have to know of each other: the bytes that still arrive, where it is to be cut.
+/// Shared by a connection's directions: the bytes of the reply that still arrive before it is closed, if a trap triggered.
 type Fuse = Mutex<Option<usize>>;
 
 // === impl Proxy ===
 
 impl Proxy {
-    /// A proxy on a free port, in front of the server at `server`.
+    /// Starts a proxy on a free port, in front of the server at `server`.
     pub(crate) fn start(server: SocketAddr) -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let reserved = bind(any);
@@ -81,33 +81,33 @@ impl Proxy {
         self.address
     }
 
-    /// From now on carries bytes like this. A direction of a connection that has lost bytes loses all that follow, too: TCP
-    /// delivers nothing that comes after a gap.
+    /// Sets the faults from now on. A direction of a connection that has dropped bytes drops all that follow, too: TCP delivers
+    /// nothing after a gap.
     pub(crate) fn set(&self, manner: Manner) {
         *self.shared.manner.lock() = manner;
     }
 
-    /// Cuts every connection.
+    /// Closes every connection.
     pub(crate) fn cut(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Cuts the connection on which `asked` is sent next, when `pass` bytes of the reply have arrived.
-    pub(crate) fn cut_reply_to(&self, asked: &str, pass: usize) {
-        *self.shared.trap.lock() = Some(Trap { asked: asked.into(), pass });
+    /// Closes the connection on which `command` is sent next, after `pass` bytes of the reply.
+    pub(crate) fn cut_reply_to(&self, command: &str, pass: usize) {
+        *self.shared.trap.lock() = Some(Trap { command: command.into(), pass });
     }
 
-    /// Cuts no reply that is not being cut yet.
+    /// Removes a trap that has not triggered.
     pub(crate) fn forgive(&self) {
         *self.shared.trap.lock() = None;
     }
 
-    /// How many replies were cut so, with at least one byte missing.
+    /// Returns how many replies were cut off, with at least one byte missing.
     pub(crate) fn cut_replies(&self) -> u64 {
         *self.shared.sprung.lock()
     }
 
-    /// Refuses connections. Those that there are go on.
+    /// Rejects new connections, and keeps the open ones.
     pub(crate) async fn refuse(&mut self) {
         if let Some(listening) = self.listening.take() {
             listening.abort();
@@ -116,7 +116,7 @@ impl Proxy {
         }
     }
 
-    /// Takes connections, again.
+    /// Accepts connections again.
     pub(crate) fn accept(&mut self) {
         if self.listening.is_none() {
             let listener = bind(self.address).listen(128).expect("the port is this proxy's");
@@ -134,13 +134,13 @@ fn bind(address: SocketAddr) -> TcpSocket {
 
 async fn listen(listener: TcpListener, shared: Arc<Shared>) {
     while let Ok((client, _)) = listener.accept().await {
-        // what is cut from now on is cut for this one as well
+        // a later cut closes this connection, too
         let cut = shared.cuts.subscribe();
         tokio::spawn(carry(client, Arc::clone(&shared), cut));
     }
 }
 
-/// Carries one connection to its end, which both sides then see.
+/// Forwards one connection until either side or a fault ends it.
 async fn carry(client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiver<u64>) {
     let carried = async {
         let Ok(server) = TcpStream::connect(shared.server).await else { return };
@@ -168,7 +168,7 @@ async fn requests(shared: &Shared, fuse: &Fuse, mut from: OwnedReadHalf, mut to:
         if deaf {
             continue;
         }
-        if let Some(trap) = shared.trap.lock().take_if(|trap| contains(chunk, &trap.asked)) {
+        if let Some(trap) = shared.trap.lock().take_if(|trap| contains(chunk, &trap.command)) {
             *fuse.lock() = Some(trap.pass);
         }
         sleep(manner.delay).await;

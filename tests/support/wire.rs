@@ -1,4 +1,4 @@
-//! Requests, as short as tests want them.
+//! Short constructors of requests.
 
 use weir::proto::envoy::{
     extensions::common::ratelimit::v3::{
@@ -8,7 +8,7 @@ use weir::proto::envoy::{
     service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
 };
 
-/// A request about `descriptors`.
+/// Returns a request with `descriptors`.
 pub(crate) fn request<const N: usize>(
     domain: &str,
     descriptors: [RateLimitDescriptor; N],
@@ -16,7 +16,7 @@ pub(crate) fn request<const N: usize>(
     RateLimitRequest { domain: domain.to_owned(), descriptors: descriptors.into(), hits_addend: 0 }
 }
 
-/// A descriptor of `entries`.
+/// Returns a descriptor with `entries`.
 pub(crate) fn descriptor<const N: usize>(entries: [(&str, &str); N]) -> RateLimitDescriptor {
     let entry = |(key, value): (&str, &str)| Entry { key: key.to_owned(), value: value.to_owned() };
     RateLimitDescriptor {
@@ -25,17 +25,17 @@ pub(crate) fn descriptor<const N: usize>(entries: [(&str, &str); N]) -> RateLimi
     }
 }
 
-/// `descriptor`, with hits of its own.
+/// Returns `descriptor` with its own hits.
 pub(crate) fn hits(hits: u64, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
     RateLimitDescriptor { hits_addend: Some(hits), ..descriptor }
 }
 
-/// `descriptor`, with hits to give back.
+/// Returns `descriptor` with hits to refund.
 pub(crate) fn refund(hits: u64, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
     RateLimitDescriptor { hits_addend: Some(hits), is_negative_hits: true, ..descriptor }
 }
 
-/// `descriptor`, with a limit that it brings along.
+/// Returns `descriptor` with a limit override.
 pub(crate) fn limited(
     requests_per_unit: u32,
     unit: i32,
@@ -44,8 +44,8 @@ pub(crate) fn limited(
     RateLimitDescriptor { limit: Some(RateLimitOverride { requests_per_unit, unit }), ..descriptor }
 }
 
-/// What an answer comes to: its code, and code and remaining of each status.
-pub(crate) fn gist(answer: &RateLimitResponse) -> (Code, Vec<(Code, u32)>) {
-    let statuses = answer.statuses.iter().map(|status| (status.code(), status.limit_remaining));
-    (answer.overall_code(), statuses.collect())
+/// Returns the overall code, and the code and remaining requests of each status.
+pub(crate) fn gist(response: &RateLimitResponse) -> (Code, Vec<(Code, u32)>) {
+    let statuses = response.statuses.iter().map(|status| (status.code(), status.limit_remaining));
+    (response.overall_code(), statuses.collect())
 }

@@ -1,4 +1,4 @@
-//! What answers carry besides codes: errors, headers, metadata.
+//! The contents of responses besides codes: errors, headers, metadata.
 
 use tonic::Code;
 use weir::proto::envoy::service::ratelimit::v3::RateLimitResponse;
@@ -26,64 +26,64 @@ descriptors:
 ";
 
 #[tokio::test]
-async fn errors_have_the_references_words() {
+async fn errors_have_the_texts_of_envoyproxy_ratelimit() {
     let mut weir = Weir::start(RULES).await;
-    let empty = weir.ask(request("", [descriptor([("five", "x")])])).await.expect_err("no domain");
+    let empty = weir.try_decide(request("", [descriptor([("five", "x")])])).await.expect_err("no domain");
     assert_eq!((empty.code(), empty.message()), (Code::Unknown, "rate limit domain must not be empty"));
-    let none = weir.ask(request("d", [])).await.expect_err("no descriptors");
+    let none = weir.try_decide(request("d", [])).await.expect_err("no descriptors");
     assert_eq!(
         (none.code(), none.message()),
         (Code::Unknown, "rate limit descriptor list must not be empty")
     );
-    weir.answer(request("d", [descriptor([("five", "x")])])).await;
+    weir.decide(request("d", [descriptor([("five", "x")])])).await;
 }
 
 #[tokio::test]
-async fn an_override_of_no_unit_is_an_invalid_argument() {
+async fn an_override_with_an_invalid_unit_is_an_invalid_argument() {
     let mut weir = Weir::start(RULES).await;
     for unit in [0, 8, 99, -1] {
         let five = descriptor([("five", "x")]);
-        let refused = weir.ask(request("d", [five.clone(), limited(1, unit, five)])).await;
-        let status = refused.expect_err("there is no such unit");
+        let rejected = weir.try_decide(request("d", [five.clone(), limited(1, unit, five)])).await;
+        let status = rejected.expect_err("there is no such unit");
         assert_eq!(status.code(), Code::InvalidArgument);
         let message = status.message();
         assert!(message.contains("descriptor 1") && message.contains("SECOND (1)"), "{message}");
     }
-    let answer = weir.answer(request("d", [descriptor([("five", "x")])])).await;
-    assert_eq!(answer.statuses[0].limit_remaining, 4, "what is refused counts nothing");
+    let response = weir.decide(request("d", [descriptor([("five", "x")])])).await;
+    assert_eq!(response.statuses[0].limit_remaining, 4, "an invalid request counts nothing");
 }
 
-fn headers(answer: &RateLimitResponse) -> Vec<(&str, &str)> {
-    let headers = answer.response_headers_to_add.iter();
+fn headers(response: &RateLimitResponse) -> Vec<(&str, &str)> {
+    let headers = response.response_headers_to_add.iter();
     headers.map(|header| (header.key.as_str(), header.value.as_str())).collect()
 }
 
 #[tokio::test]
-async fn headers_tell_of_the_descriptor_that_is_nearest_to_its_limit() {
+async fn headers_report_the_descriptor_nearest_to_its_limit() {
     let mut weir = Weir::start_with(RULES, &[("LIMIT_RESPONSE_HEADERS_ENABLED", "true")]).await;
     let (five, one) = (|| descriptor([("five", "x")]), || descriptor([("one", "x")]));
     let quota = || descriptor([("quota", "x")]);
-    let free = || descriptor([("nobody", "x")]);
+    let free = || descriptor([("unlimited", "x")]);
 
-    let lowest = weir.answer(request("d", [free(), five(), one()])).await;
+    let lowest = weir.decide(request("d", [free(), five(), one()])).await;
     let of_one = [("RateLimit-Limit", "1"), ("RateLimit-Remaining", "0"), ("RateLimit-Reset", "1710")];
     assert_eq!(headers(&lowest), of_one, "on OK, too");
-    let first = weir.answer(request("d", [hits(4, five()), one()])).await;
+    let first = weir.decide(request("d", [hits(4, five()), one()])).await;
     assert_eq!(
         headers(&first),
         of_one,
-        "the last that is over wins, though the first one has as little left"
+        "the last descriptor over its limit wins, though the first one has as little left"
     );
-    let tied = weir.answer(request("d", [hits(0, five()), quota()])).await;
+    let tied = weir.decide(request("d", [hits(0, five()), quota()])).await;
     let of_five = [("RateLimit-Limit", "5"), ("RateLimit-Remaining", "0"), ("RateLimit-Reset", "30")];
-    assert_eq!(headers(&tied), of_five, "the first on ties, and no quota in its place");
-    let last = weir.answer(request("d", [one(), descriptor([("none", "x")]), five()])).await;
-    assert_eq!(headers(&last), of_five, "the last that is over");
-    assert!(headers(&weir.answer(request("d", [free()])).await).is_empty());
+    assert_eq!(headers(&tied), of_five, "the first on ties, and no quota instead of it");
+    let last = weir.decide(request("d", [one(), descriptor([("none", "x")]), five()])).await;
+    assert_eq!(headers(&last), of_five, "the last one over its limit");
+    assert!(headers(&weir.decide(request("d", [free()])).await).is_empty());
 }
 
 #[tokio::test]
-async fn headers_are_named_as_the_settings_say_and_sent_only_if_they_say_so() {
+async fn settings_enable_and_name_the_headers() {
     let variables = [
         ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
         ("LIMIT_LIMIT_HEADER", "x-limit"),
@@ -91,17 +91,17 @@ async fn headers_are_named_as_the_settings_say_and_sent_only_if_they_say_so() {
         ("LIMIT_RESET_HEADER", "x-reset"),
     ];
     let mut weir = Weir::start_with(RULES, &variables).await;
-    let answer = weir.answer(request("d", [descriptor([("five", "x")])])).await;
-    assert_eq!(headers(&answer), [("x-limit", "5"), ("x-left", "4"), ("x-reset", "30")]);
+    let response = weir.decide(request("d", [descriptor([("five", "x")])])).await;
+    assert_eq!(headers(&response), [("x-limit", "5"), ("x-left", "4"), ("x-reset", "30")]);
     let mut silent = Weir::start(RULES).await;
-    let answer = silent.answer(request("d", [descriptor([("five", "x")])])).await;
-    assert!(headers(&answer).is_empty() && answer.dynamic_metadata.is_none());
+    let response = silent.decide(request("d", [descriptor([("five", "x")])])).await;
+    assert!(headers(&response).is_empty() && response.dynamic_metadata.is_none());
 }
 
 #[tokio::test]
 async fn metadata_describes_the_request_and_the_rules_that_passed() {
     let mut weir = Weir::start_with(RULES, &[("RESPONSE_DYNAMIC_METADATA", "true")]).await;
-    let mut asked = request(
+    let mut message = request(
         "d",
         [
             descriptor([("five", "x")]),
@@ -110,9 +110,9 @@ async fn metadata_describes_the_request_and_the_rules_that_passed() {
             limited(7, 2, descriptor([("a", "b"), ("c", "")])),
         ],
     );
-    asked.hits_addend = 2;
-    let answer = weir.answer(asked).await;
-    let metadata = answer.dynamic_metadata.expect("it is enabled");
+    message.hits_addend = 2;
+    let response = weir.decide(message).await;
+    let metadata = response.dynamic_metadata.expect("it is enabled");
     let expected = serde_json::json!({
         "domain": "d",
         "hitsAddend": 2.0,
