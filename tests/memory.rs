@@ -291,7 +291,7 @@ fn a_window_that_has_ended_gets_nothing_back() {
     take(&store, &rules, &["v"], 5, Scope::Descriptor, Timestamp::from_secs(10));
     release(&store, &rules, reservation, 8, 10_000);
     assert_eq!(room(&store, &rules, 10_000), 5, "the five hits of the new window stay");
-    assert_eq!(room(&store, &rules, 20_000), 10, "the minute has got its eight back");
+    assert_eq!(room(&store, &rules, 20_000), 15, "the minute has got its eight back");
     assert_eq!(reserve(&store, &rules, (1, 20), 1_000, 20_000).hits, Hits(10));
     assert_eq!(reserve(&store, &rules, (1, 20), 1_000, 30_000).hits, Hits(5));
 }
@@ -338,10 +338,12 @@ proptest! {
     }
 
     /// Whatever is reserved, used and released: no interval of a sliding window and no fixed window sees more uses than
-    /// the limit, even if every hit is used at the last instant. And a release restores exactly the room that it frees.
+    /// the limit, even if every hit is used at the last instant. A release frees exactly the unused hits; in a sliding
+    /// window that is certain only if no later reservation ends earlier, and otherwise it frees no more than those.
     #[test]
     fn reservations_never_exceed_the_limit(
         fixed in any::<bool>(),
+        same_hold in any::<bool>(),
         limit in 1..20_u32,
         steps in vec((1..8_u64, 0..8_u64, 0..700_u64, 0..400_u64, 0..8_u64), 1..60),
     ) {
@@ -351,6 +353,7 @@ proptest! {
         let mut uses: Vec<(u64, u64)> = Vec::new();
         for (least, more, hold, advance, unused) in steps {
             now += advance;
+            let hold = if same_hold { 300 } else { hold };
             let before = u64::from(room(&store, &rules, now));
             let reservation = reserve(&store, &rules, (least, least + more), hold, now);
             let hits = reservation.hits.0;
@@ -361,7 +364,12 @@ proptest! {
             let unused = unused.min(hits);
             let until = reservation.until.as_nanos() / 1_000_000;
             release(&store, &rules, reservation, unused, now);
-            prop_assert_eq!(u64::from(room(&store, &rules, now)), before - hits + unused);
+            let after = u64::from(room(&store, &rules, now));
+            if fixed || same_hold {
+                prop_assert_eq!(after, before - hits + unused);
+            } else {
+                prop_assert!(after >= before - hits && after <= before - hits + unused);
+            }
             // the last instant before the end of the reservation
             uses.push((until.max(now + 1) - 1, hits - unused));
         }

@@ -79,7 +79,7 @@ async fn simulate<S: Store>(
 ) -> Outcome {
     let mut random = Random::new(scenario.seed);
     let clock = SimulatedClock::new(Timestamp::from_nanos(scenario.begin().as_nanos() - WARM_UP.as_nanos()));
-    let shared = SimulatedStore::new(clock.clone(), random.draw());
+    let shared = SimulatedStore::new(clock.clone(), random.next());
     let instances: Vec<Instance> = (0..scenario.instances)
         .map(|number| Instance {
             number,

@@ -1,4 +1,4 @@
-//! The store that the settings ask for.
+//! The store that the settings choose.
 
 use super::{Decisions, MemoryStore, Store, StoreError, coordinated::Coordinated, redis::RedisRemote};
 use crate::{
@@ -6,9 +6,9 @@ use crate::{
     observe::{Metric, Source},
 };
 
-/// One of the stores that there are: an `enum` and no trait object, so that a decision in memory allocates nothing.
+/// Any store: an `enum` instead of a trait object, so that a decision in memory allocates nothing.
 pub enum AnyStore {
-    /// Everything in this process's memory.
+    /// All counters in this process's memory.
     Memory(MemoryStore),
     /// Memory in front of a Redis that instances share.
     Coordinated(Coordinated<RedisRemote>),
@@ -17,7 +17,7 @@ pub enum AnyStore {
 // === impl AnyStore ===
 
 impl AnyStore {
-    /// The counters that are this process's alone.
+    /// Returns the counters that only this process uses.
     #[must_use]
     pub fn memory(&self) -> &MemoryStore {
         match self {
@@ -26,7 +26,7 @@ impl AnyStore {
         }
     }
 
-    /// Tells others what they have to know before this instance ends.
+    /// Flushes pending counts and leaves the shared store, before this instance stops.
     pub async fn close(&self) {
         if let Self::Coordinated(coordinated) = self {
             coordinated.close().await;

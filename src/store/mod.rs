@@ -1,6 +1,6 @@
-//! Where the counts live.
+//! Stores, which hold the counters.
 //!
-//! A store runs the pure algorithms of [`limit`](crate::limit) atomically. It knows no protocol, and no protocol knows it.
+//! A store runs the pure algorithms of [`limit`](crate::limit) atomically. A store does not depend on any protocol.
 
 #[cfg(feature = "server")]
 mod any;
@@ -62,7 +62,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Reservation, StoreError>> + Send;
 
     /// Gives `unused` hits of `reservation` back, or all of its hits if they are fewer. `check` is the one that they were
-    /// reserved for. A counter never falls below zero, and a fixed window that has ended gets nothing back.
+    /// reserved for. A counter never falls below zero, and a fixed window that has ended gets nothing back. A sliding window
+    /// gives back fewer hits if another reservation that ends later came before.
     ///
     /// # Errors
     ///

@@ -1,7 +1,6 @@
-//! What a store that is shared by many instances has to offer: few operations, each atomic over all tiers of a rule.
+//! The interface of a store that many instances share: a few operations, each atomic over all tiers of a rule.
 //!
-//! Redis is one such store; a simulated one stands in for it where time and failures are to be
-//! chosen. Everything that coordinates is written against this trait.
+//! Redis implements it, and a simulated store for tests that choose time and failures. Coordination uses this trait only.
 
 use std::{future::Future, sync::Arc};
 
@@ -9,19 +8,19 @@ use smallvec::SmallVec;
 
 use crate::limit::{Coordination, OverLimitPolicy, Period, Tiers, Timestamp, algorithm::CounterState};
 
-/// A store that is shared by many instances.
+/// A store that many instances share.
 pub trait Remote: Send + Sync + 'static {
-    /// Carries out `commands`, each atomically by itself, in their order where they are of one target. All of them travel
-    /// together. There is one reply for each, in their order.
+    /// Carries out `commands`, each of them atomically, those for one target in their order. All of them travel together.
+    /// Returns one reply for each, in their order.
     ///
     /// # Errors
     ///
-    /// If the store could not be asked, or did not answer in time. Unless the error [is undone](RemoteError::is_undone),
-    /// commands may have been carried out all the same, so none must be repeated that would count twice.
+    /// If the store cannot be reached, or does not reply in time. Unless the error [says otherwise](RemoteError::is_definitely_not_applied), the commands may
+    /// have been carried out, so a command that would count twice must not be repeated.
     fn call(&self, commands: Vec<Command>) -> impl Future<Output = Result<Replies, RemoteError>> + Send;
 
-    /// Says that the instance named `instance` lives for `ttl` from now, and tells how many do, this one included. With a
-    /// `ttl` of zero the instance leaves.
+    /// Registers the instance named `instance` for `ttl` from now, and returns the number of registered instances, including
+    /// this one. With a `ttl` of zero the instance leaves.
     fn heartbeat(
         &self,
         instance: &str,
@@ -36,122 +35,121 @@ pub trait Remote: Send + Sync + 'static {
         true
     }
 
-    /// Where `target` is counted at the instant `at`, as far as is known: that may change. A store is one node unless it
-    /// says otherwise. Commands for several nodes in one [`Remote::call`] wait for each other's answers.
+    /// Returns the node that counts `target` at the instant `at`, as far as is known; it may change. By default a store is one
+    /// node. Commands for several nodes in one [`Remote::call`] wait for each other's replies.
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
         let _ = (target, at);
         StoreNode::default()
     }
 
-    /// Where heartbeats are noted.
+    /// Returns the node that keeps the registered instances.
     fn members_node(&self) -> StoreNode {
         StoreNode::default()
     }
 }
 
-/// A part of a store that answers, or fails, by itself: a server of a cluster.
+/// A part of a store that replies or fails independently: a server of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreNode(pub u64);
 
-/// Something to be done to the counters of a target.
+/// An operation on the counters of a target.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// What is counted.
+    /// The counters.
     pub target: Arc<Target>,
-    /// The instant that it is about, on the store's clock as far as it is known: hits that were admitted in one window
-    /// must not be counted in the next.
+    /// The instant of the hits, on the store's clock as far as it is known: hits that were admitted in one window must not be
+    /// counted in the next.
     pub at: Timestamp,
-    /// What is to be done.
+    /// The operation.
     pub op: Op,
 }
 
-/// What is counted: the tiers of one rule for one list of entries.
+/// The tiers of one rule for one list of entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The domain, keys and values in the reference's format, with a shared pattern in the place of the value:
-    /// `shop_tenant_acme_`. The store adds its prefix in front, and behind it what tells tiers and windows apart.
+    /// The domain, keys and values in the format of envoyproxy/ratelimit, such as `shop_tenant_acme_`; where values share a
+    /// counter, their pattern stands in for the value. The store adds its prefix, and a suffix for the tier and the window.
     pub path: Box<str>,
     /// At least one.
     pub tiers: Tiers,
-    /// [`OverLimitPolicy::Count`] marks a rule in the reference's spelling: one fixed window, whose key and count are the
-    /// reference's to the letter, so that both can share a store.
+    /// [`OverLimitPolicy::Count`] marks a rule in the format of envoyproxy/ratelimit: one fixed window, with the same key and
+    /// count as there, so that both services can share a store.
     pub over_limit_policy: OverLimitPolicy,
 }
 
-/// What can be done to the counters of a target. All tiers together, or none.
+/// An operation on the counters of a target: on all tiers together, or on none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Counts `hits`, whether or not they fit: they were admitted already. Negative ones are given back, never past
-    /// unused. A fixed window counts them in the window of [`Command::at`], sliding windows and buckets now.
+    /// Counts `hits` that were admitted already, whether or not they fit. Negative hits are given back; a counter never falls
+    /// below zero. A fixed window counts them in the window of [`Command::at`], sliding windows and buckets now.
     Add {
-        /// How many.
+        /// The number of hits.
         hits: i64,
     },
-    /// Gives back what was granted and not used, never past unused. A fixed window takes it back in the window of
-    /// [`Command::at`], a sliding window from among the hits that it counts as of `until`, or as of before.
+    /// Gives back granted hits that were not used; a counter never falls below zero. A fixed window gives them back in the
+    /// window of [`Command::at`], a sliding window from the hits that it counts as of `until` or earlier.
     Return {
-        /// How many.
+        /// The number of hits.
         hits: u64,
-        /// Until when they might have been used.
+        /// The instant until which they could have been used.
         until: Timestamp,
     },
-    /// Takes `hits` if all tiers admit them; else nothing, but strict buckets restart their clocks. With
-    /// [`OverLimitPolicy::Count`] they are counted in any case.
+    /// Takes `hits` if all tiers admit them. Otherwise it takes none, and strict buckets restart their refill. With
+    /// [`OverLimitPolicy::Count`] rejected hits count too.
     Take {
-        /// How many.
+        /// The number of hits.
         hits: u64,
     },
-    /// Takes as many hits as all tiers admit, but not more than `want`, and none if they are fewer than `least`. They are
-    /// to be used within `hold`, or within the window: a sliding window counts them as of the end of `hold`, for they may
-    /// be used as late as that.
+    /// Takes as many hits as all tiers admit, at most `want`, and none if fewer than `least` fit. They must be used within
+    /// `hold`, and before the end of a fixed window. A sliding window counts them as of the end of `hold`, the latest use.
     Grant {
-        /// The fewest that are of use, at least 1.
+        /// The fewest hits that are of use, at least 1.
         least: u64,
-        /// The most that are wanted.
+        /// The most hits that are wanted.
         want: u64,
-        /// How long they may be used, where there is no window's end.
+        /// The time within which they must be used.
         hold: Period,
     },
 }
 
-/// What came of some commands.
+/// The replies to some commands.
 #[derive(Clone, Debug)]
 pub struct Replies {
-    /// The store's clock when it carried them out.
+    /// The store's clock when it carried out the commands.
     pub now: Timestamp,
     /// One for each command.
     pub replies: Vec<Result<Reply, RemoteError>>,
 }
 
-/// What came of a command.
+/// The reply to one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// Hits that were taken: for [`Op::Add`] all, for [`Op::Take`] all or none, for [`Op::Grant`] between none and as many
-    /// as were wanted.
+    /// The hits that were taken: for [`Op::Add`] all, for [`Op::Take`] all or none, for [`Op::Grant`] none or between `least`
+    /// and `want`.
     pub granted: u64,
-    /// The counters as they are now, one for each tier, on the store's clock.
+    /// The counters after the command, one for each tier, on the store's clock.
     pub counters: SmallVec<[CounterState; 2]>,
 }
 
-/// Why a store could not do what it was told.
+/// Why a store did not carry out a command, or did not report that it did.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteError {
-    /// It cannot be reached, or the connection broke: nobody knows whether a command was carried out.
+    /// The store cannot be reached, or the connection broke. The command may have been carried out.
     #[error("cannot reach the store: {0}")]
     Unreachable(String),
-    /// It did not answer in time: nobody knows whether a command was carried out.
-    #[error("the store did not answer within {0}")]
+    /// The store did not reply in time. The command may have been carried out.
+    #[error("the store did not reply within {0}")]
     TimedOut(Period),
-    /// It rejected the command: it was not carried out.
+    /// The store rejected the command, and did not carry it out.
     #[error("the store rejected the command: {0}")]
     Rejected(String),
-    /// It was never sent, since there is no connection or too much is waiting already: it was not carried out.
+    /// The command was not sent, because there is no connection or the queue is full. It was not carried out.
     #[error("the store is not connected: {0}")]
     NotSent(String),
 }
 
 impl RemoteError {
-    /// Whether the command was certainly not carried out, so that it may be tried again.
+    /// Returns whether the command was definitely not carried out, so that it may be sent again.
     #[must_use]
     pub const fn is_definitely_not_applied(&self) -> bool {
         matches!(self, Self::Rejected(_) | Self::NotSent(_))

@@ -150,7 +150,7 @@ impl Case {
         let mut random = Random::new(self.seed);
         let warm_up = u64::try_from(WARM_UP.as_nanos()).expect("short");
         let clock = SimulatedClock::new(Timestamp::from_nanos(self.start_at().as_nanos() - warm_up));
-        let store = SimulatedStore::new(clock.clone(), random.draw());
+        let store = SimulatedStore::new(clock.clone(), random.next());
         store.keep_writes(Period::from_secs(1));
         let mut fleet = Fleet { store, clock, instances: Vec::new(), died: Vec::new(), random };
         for number in 0..self.instances {

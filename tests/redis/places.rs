@@ -219,7 +219,7 @@ async fn what_sentinels_do_not_know_is_told() {
     let sentinel = Server::start_sentinel("sentinel resolve-hostnames no", None);
     let place = Place::Sentinel { master: "other".into(), sentinels: vec![sentinel.address()], auth: None };
     let failure = failure(at(place)).await;
-    assert!(failure.contains("watches no master of the name other"), "{failure}");
+    assert!(failure.contains("watches no master with the name other"), "{failure}");
 }
 
 fn tiered(path: &str) -> Arc<Target> {

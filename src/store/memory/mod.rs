@@ -1,7 +1,7 @@
-//! The embedded store: everything in this process's memory, bounded.
+//! The embedded store: a bounded number of counters in this process's memory.
 //!
-//! Counters are spread over shards, each a hash table behind a lock of its own. A lock is held for one ask, never
-//! across a wait; all tiers of an ask are in one shard, so that deciding them together needs no second lock.
+//! Counters are spread over shards, each a hash table behind its own lock. A lock is held for one check and never across an
+//! `await`. All tiers of a check are in one shard, so deciding them together takes one lock.
 
 mod metrics;
 mod shard;
@@ -24,44 +24,44 @@ use crate::{
     observe::histogram::{Distribution, Histogram},
 };
 
-/// Counters that one shard is meant for. Few enough that growing its table, which moves all of them under the lock,
-/// stays well below a millisecond.
+/// The number of counters per shard that the number of shards is chosen for. Small enough that growing a table, which moves
+/// all of its counters under the lock, takes well below a millisecond.
 const COUNTERS_PER_SHARD: usize = 4096;
 
-/// Buckets that are looked at while a lock is held.
+/// Buckets that a sweep visits while it holds a lock.
 const SWEEP_STRIDE: usize = 512;
 
-/// Counts in this process's memory.
+/// A store in this process's memory.
 #[derive(Debug)]
 pub struct MemoryStore {
-    /// A power of two of them.
+    /// The number of shards is a power of two.
     shards: Box<[Mutex<Shard>]>,
     max_counters: usize,
-    /// Counters in all shards: kept here, so that the bound holds over all of them without taking every lock.
+    /// The number of counters in all shards. Kept here so that the bound applies to all of them without taking every lock.
     live: AtomicUsize,
     evicted: AtomicU64,
     expired: AtomicU64,
-    /// For how long sweeping held a lock.
+    /// The times for which sweeps held a lock.
     holds: Box<Histogram>,
 }
 
-/// How full a [`MemoryStore`] is.
+/// The usage of a [`MemoryStore`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Counters that are held now, expired ones too until they are swept.
+    /// Counters held now, including expired ones that were not swept yet.
     pub live: usize,
-    /// Counters that may be held.
+    /// Counters that may be held at most.
     pub max: usize,
-    /// Counters that were dropped before they expired, because the store was full.
+    /// Counters evicted before they expired, because the store was full.
     pub evicted: u64,
-    /// Counters that were taken out after they had expired.
+    /// Counters removed after they had expired.
     pub expired: u64,
 }
 
 // === impl MemoryStore ===
 
 impl MemoryStore {
-    /// An empty store for up to `max_counters` counters, at least one.
+    /// Returns an empty store for up to `max_counters` counters, at least one.
     #[must_use]
     pub fn new(max_counters: usize) -> Self {
         let max_counters = max_counters.max(1);
@@ -76,13 +76,13 @@ impl MemoryStore {
         }
     }
 
-    /// For how long sweeping held a lock, each time that it did: as long may a decision have waited.
+    /// Returns the distribution of the times for which sweeps held a lock: the longest that a decision can have waited.
     #[must_use]
     pub fn sweep_holds(&self) -> Distribution {
         self.holds.get()
     }
 
-    /// How full it is.
+    /// Returns its usage.
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage {
@@ -93,31 +93,30 @@ impl MemoryStore {
         }
     }
 
-    /// How many steps of [`MemoryStore::sweep_step`] go once over the whole store.
+    /// Returns the number of calls of [`MemoryStore::sweep_step`] that visit the whole store once.
     #[must_use]
     pub fn sweep_steps(&self) -> usize {
         self.shards.len()
     }
 
-    /// Takes out what has expired at `now` from one part of the store, the `step`-th modulo
-    /// [`MemoryStore::sweep_steps`]. No lock is held for longer than a few hundred counters take, so decisions go on
-    /// meanwhile.
+    /// Removes the counters that have expired at `now` from one part of the store: part `step` modulo
+    /// [`MemoryStore::sweep_steps`]. A lock is held for a few hundred counters at a time, so decisions continue meanwhile.
     pub fn sweep_step(&self, step: usize, now: Timestamp) {
         let shard = &self.shards[step % self.shards.len()];
         let mut from = Some(0);
         while let Some(start) = from {
             let mut shard = shard.lock();
-            let begun = Instant::now();
+            let started = Instant::now();
             let (next, expired) = shard.sweep(start, SWEEP_STRIDE, now);
             drop(shard);
-            self.holds.record(begun.elapsed());
+            self.holds.record(started.elapsed());
             self.live.fetch_sub(expired, Ordering::Relaxed);
             self.expired.fetch_add(expired as u64, Ordering::Relaxed);
             from = next;
         }
     }
 
-    /// Decides the asks of one request: [`Store::take`] without the wait that others need.
+    /// Decides the checks of one request: [`Store::take`] without a future.
     #[must_use]
     pub fn decide(&self, checks: &[LimitCheck<'_>], scope: Scope, now: Timestamp) -> Decisions {
         let decisions = match scope {
@@ -168,15 +167,15 @@ impl MemoryStore {
         self.counting(&mut shard, |shard| shard.release(check, counted, unused.min(hits), now));
     }
 
-    /// Gives back what `ask` took before, for it is not to count after all.
+    /// Gives back the hits that `check` took, because its request was rejected.
     #[cfg(feature = "coordinated")]
     pub(super) fn give_back(&self, check: &LimitCheck<'_>, now: Timestamp) {
         let mut shard = self.shards[self.index(check.key)].lock();
         self.counting(&mut shard, |shard| shard.give_back(check, now));
     }
 
-    /// All or nothing over several asks: every lock that is needed, in the one order that all requests keep to; then
-    /// one ask after the other; and if one is over, all are undone.
+    /// Decides all checks or none: takes every lock in ascending order, so that requests cannot deadlock, decides one check
+    /// after the other, and undoes all of them if one is over its limit.
     fn decide_together(&self, checks: &[LimitCheck<'_>], now: Timestamp) -> Decisions {
         let mut indexes: SmallVec<[usize; 4]> = checks.iter().map(|check| self.index(check.key)).collect();
         indexes.sort_unstable();
@@ -209,7 +208,7 @@ impl MemoryStore {
         decisions
     }
 
-    /// Does something to a shard, and keeps the books on its counters.
+    /// Runs `act` on a shard and updates the number of counters.
     fn counting<T>(&self, shard: &mut Shard, act: impl FnOnce(&mut Shard) -> T) -> T {
         let before = shard.len();
         let done = act(shard);
@@ -222,8 +221,8 @@ impl MemoryStore {
         done
     }
 
-    /// Drops counters until there are no more than may be: where the new ones are, so that it costs a lock that was
-    /// just held; elsewhere if there is nothing else to drop.
+    /// Evicts counters until the bound holds: first in the shard of the new counters, so that a flood evicts its own entries
+    /// first, then in other shards.
     #[cold]
     fn make_room(&self, checks: &[LimitCheck<'_>], now: Timestamp) {
         let first = checks.first().map_or(0, |check| self.index(check.key));
@@ -232,7 +231,7 @@ impl MemoryStore {
             while self.live.load(Ordering::Relaxed) > self.max_counters {
                 let evicted = {
                     let mut shard = shard.lock();
-                    // the last one of a shard may be the one that was just made
+                    // the last counter of a shard may be the one that was just added
                     shard.len() > usize::from(turn == 0 && self.shards.len() > 1)
                         && self.counting(&mut shard, |shard| shard.evict_cheapest(now))
                 };
@@ -244,8 +243,8 @@ impl MemoryStore {
         }
     }
 
-    /// The shard of a key.
-    #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
+    /// Returns the index of the shard of `key`.
+    #[expect(clippy::cast_possible_truncation, reason = "any of its bits are suitable")]
     fn index(&self, key: CounterKey) -> usize {
         key.shard() as usize & (self.shards.len() - 1)
     }

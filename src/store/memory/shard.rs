@@ -8,30 +8,30 @@ use crate::limit::{
     ReservationRequest, ReservedSpan, Tier, Timestamp, algorithm::CounterState, decide,
 };
 
-/// Buckets among which the cheapest counter to forget is looked for. A sample: to find the very cheapest would need an
-/// order over all of them, and with it more memory for each counter and more work for each hit.
+/// The number of buckets that an eviction samples. To find the cheapest counter of all would need an order over them, and with
+/// it more memory for each counter and more work for each hit.
 const SAMPLE: usize = 32;
 
-/// Counters, found by their key.
+/// Counters by key.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     table: HashTable<Slot>,
-    /// The bucket where the next sample begins.
+    /// The bucket at which the next sample begins.
     hand: usize,
 }
 
-/// A counter at its place. 40 bytes.
+/// A counter with its key. 40 bytes.
 #[derive(Debug)]
 struct Slot {
     key: CounterKey,
     counter: CounterState,
 }
 
-/// What the counters of an ask were.
+/// The earlier states of the counters of a check.
 pub(super) type Undo = SmallVec<[(CounterKey, Option<CounterState>); 2]>;
 
 impl Shard {
-    /// How many counters there are.
+    /// Returns the number of counters.
     pub(super) fn len(&self) -> usize {
         self.table.len()
     }
@@ -93,7 +93,7 @@ impl Shard {
         done
     }
 
-    /// Gives back the hits of `ask`, whose direction is the other one.
+    /// Gives back the hits that `check` took.
     #[cfg(feature = "coordinated")]
     pub(super) fn give_back(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
         for tier in check.tiers() {
@@ -104,7 +104,7 @@ impl Shard {
         }
     }
 
-    /// How `ask` stands, counting nothing.
+    /// Returns the decision of `check` without its hits, counting nothing.
     pub(super) fn look(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
         let tiers = check.tiers();
         let mut counters: SmallVec<[CounterState; 2]> = tiers
@@ -118,7 +118,7 @@ impl Shard {
         decide(tiers, &mut counters, OverLimitPolicy::Ignore, Direction::Take, Hits(0), now)
     }
 
-    /// Notes that `ask` was refused and took nothing, in those of its counters that do refuse it.
+    /// Marks `check` as rejected in those of its counters that reject it. It takes no hits.
     pub(super) fn refuse(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
         for tier in check.tiers() {
             let place = self.place(check.key.of_tier(tier));
@@ -130,7 +130,7 @@ impl Shard {
         }
     }
 
-    /// What has to be [restored](Self::restore) to undo whatever happens to `ask`'s counters.
+    /// Returns the states of the counters of `check`, to [restore](Self::restore) them later.
     pub(super) fn undo(&self, check: &LimitCheck<'_>) -> Undo {
         let keys = check.tiers().iter().map(|tier| check.key.of_tier(tier));
         keys.map(|key| {
@@ -140,21 +140,21 @@ impl Shard {
         .collect()
     }
 
-    /// Makes counters what they were.
+    /// Restores earlier states.
     pub(super) fn restore(&mut self, undo: Undo) {
         for (key, counter) in undo {
             match (self.place(key), counter) {
                 (Some(place), Some(counter)) => self.put(place, counter),
                 (Some(place), None) => self.remove(place),
-                // nothing is dropped between a take and its undoing, for the lock is held
+                // does not happen: no counter is removed between the take and its undoing, since the lock is held
                 (None, Some(counter)) => self.insert(key, counter),
                 (None, None) => {}
             }
         }
     }
 
-    /// Takes out what has expired at `now` from `stride` buckets, beginning with `start`. Tells the next bucket, if any
-    /// are left, and how many counters were taken out.
+    /// Removes the counters that have expired at `now` from `stride` buckets, beginning with `start`. Returns the next bucket, if
+    /// any are left, and the number of removed counters.
     pub(super) fn sweep(&mut self, start: usize, stride: usize, now: Timestamp) -> (Option<usize>, usize) {
         let before = self.table.len();
         let end = (start + stride).min(self.table.num_buckets());
@@ -167,16 +167,15 @@ impl Shard {
         if end < self.table.num_buckets() {
             return (Some(end), swept);
         }
-        // memory that a flood of keys has needed goes back when they are gone
+        // return the memory of a flood of keys after they have expired
         if self.table.num_buckets() > 64 && self.table.len() * 8 < self.table.num_buckets() {
             self.table.shrink_to(self.table.len() * 2, |slot| slot.key.hash());
         }
         (None, swept)
     }
 
-    /// Drops the counter that is cheapest to forget, of a sample. Forgetting one admits the hits that it counts a
-    /// second time, until it would have expired: few hits and little time left make it cheap. Returns whether there was
-    /// one.
+    /// Evicts the cheapest counter of a sample, and returns whether there was one. Evicting a counter lets its hits be admitted
+    /// again until it would have expired, so the cost is its hits times its remaining time.
     pub(super) fn evict_cheapest(&mut self, now: Timestamp) -> bool {
         let buckets = self.table.num_buckets();
         let mut cheapest: Option<(u128, usize)> = None;
@@ -204,7 +203,7 @@ impl Shard {
         self.table.find_bucket_index(key.hash(), |slot| slot.key == key)
     }
 
-    /// Takes the counter out of its slot, to be put back; an unused one where there is none.
+    /// Takes the counter out of its slot until [`put`](Self::put); an unused counter if there is no slot.
     fn lift(&mut self, place: Option<usize>, tier: &Tier, now: Timestamp) -> CounterState {
         let slot = place.and_then(|place| self.table.get_bucket_mut(place));
         slot.map_or_else(|| CounterState::unused(tier, now), |slot| std::mem::take(&mut slot.counter))

@@ -325,7 +325,7 @@ mod tests {
         let at = |slot: usize| map.masters.get(usize::from(map.slots[slot])).cloned();
         assert_eq!(at(99), Some(Address::tcp("a", 7000)));
         assert_eq!(at(100), Some(Address::tcp("source", 7001)));
-        assert_eq!(at(16_001), Some(Address::tcp("asked", 7002)));
+        assert_eq!(at(16_001), Some(Address::tcp("source", 7002)));
         assert_eq!(at(16_002), None);
         let map = map.with(99, Address::tcp("b", 7003));
         assert_eq!(map.masters[usize::from(map.slots[99])], Address::tcp("b", 7003));

@@ -1,24 +1,24 @@
 -- Counts hits in the tiers of one target: in all of them, or in none.
 --
 -- Lua's numbers are doubles, so times are whole microseconds since the epoch and tokens are multiples of a power of two;
--- both are exact. What has to be rounded is rounded against the caller. Everything is read, and found to be in order,
--- before anything is written: a script that fails has changed nothing.
+-- both are exact. Rounding never admits more. Everything is read and validated before anything is written: a script that
+-- fails has changed nothing.
 --
 -- KEYS    one for each tier
--- ARGV    one, packed: to write seventeen texts took weir a good part of a call:
+-- ARGV    one, packed, since seventeen separate arguments took a large part of the time of a call:
 --         op, now, hits, want, hold, jitter, and then seven for each tier:
 --         kind, requests, period, start, end, burst, mode
---   op      'a', add: counts hits, which may be negative, whatever the tiers say
---           'r', return: gives hits back that were granted, to be used until hold, and were not
+--   op      'a', add: counts hits, which may be negative, whether or not they fit
+--           'r', return: gives back granted hits that were not used
 --           't', take: takes hits, if all tiers admit them
---           'g', grant: takes what all tiers admit, at least hits and at most want
---   now     the time; negative in production, where it is this server's own
---   hold    how long what is granted may be used; what is returned: until when it might have been
+--           'g', grant: takes as many hits as all tiers admit, at least hits and at most want
+--   now     the time; negative in production, where the server's clock is used
+--   hold    for a grant, the time within which the hits must be used; for a return, the end of that time
 --   jitter  milliseconds that a key outlives its use
 --   kind    'f': a fixed window from start to end; 's': a sliding window; 'b': a bucket of burst tokens, whose mode is the
 --           sum of 1 if it is refilled in steps and 2 if it is strict
--- Returns granted, now and the state of each tier, with a | between them; or 'moved' and now, if a fixed window is not the
--- one that is open now.
+-- Returns granted, now and the state of each tier, separated by |; or 'moved' and now, if a fixed window is not the one that
+-- is open now. src/store/encoding.rs documents the states.
 
 local MAX_SPAN_HITS = 4294967295
 local EXACT = 9007199254740992
@@ -33,7 +33,7 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
--- Milliseconds until `idle`, and the jitter: never none, which would delete the key.
+-- The milliseconds until `idle`, plus the jitter: at least 1, since 0 would delete the key.
 local function ttl(idle)
   return whole(math.max(1, math.ceil((idle - now) / 1000)) + jitter)
 end
@@ -66,9 +66,9 @@ function fixed.give_back(tier, n)
   fixed.take(tier, -math.min(n, tier.used))
 end
 
-function fixed.refuse() end
+function fixed.reject() end
 
--- The format of the reference, which counts in the same key.
+-- The format of envoyproxy/ratelimit, which may count in the same key.
 function fixed.save(tier)
   if tier.change ~= 0 then
     redis.call('INCRBY', tier.key, whole(tier.change))
@@ -80,17 +80,17 @@ function fixed.state(tier)
   return whole(tier.used)
 end
 
--- The state is 's', when the newest span began, and for each span, oldest first, when its last hit came, told from there,
+-- The state is 's', the start of the newest span, and for each span, oldest first, the time from that start to its last hit,
 -- and its hits.
 local sliding = {}
 
 function sliding.load(tier, text)
   tier.opened, tier.last, tier.hits = now, {}, {}
   if text then
-    local numbers = string.match(text, '^s( [%d -]+)$')
-    if not numbers then return false end
+    local fields = string.match(text, '^s( [%d -]+)$')
+    if not fields then return false end
     local read = {}
-    for number in string.gmatch(numbers, ' (%-?%d+)') do
+    for number in string.gmatch(fields, ' (%-?%d+)') do
       read[#read + 1] = tonumber(number)
     end
     if #read % 2 == 0 then return false end
@@ -103,8 +103,8 @@ function sliding.load(tier, text)
   return true
 end
 
--- How many of the oldest spans do not count any more.
-local function gone(tier)
+-- The number of spans that have expired; they are the oldest.
+local function expired(tier)
   local n = 0
   while tier.last[n + 1] and tier.last[n + 1] + tier.period <= now do
     n = n + 1
@@ -118,15 +118,15 @@ local function drop(tier)
   tier.changed = true
 end
 
-local function forget(tier)
-  for _ = 1, gone(tier) do
+local function drop_expired(tier)
+  for _ = 1, expired(tier) do
     drop(tier)
   end
 end
 
 function sliding.room(tier)
   local left = tier.requests
-  for i = gone(tier) + 1, #tier.hits do
+  for i = expired(tier) + 1, #tier.hits do
     left = left - tier.hits[i]
   end
   return left
@@ -136,13 +136,13 @@ function sliding.admits(tier, n)
   return n == 0 or n <= sliding.room(tier)
 end
 
--- Hits that may be used later count from then on.
+-- Hits that may be used later count as of the latest use.
 function sliding.take(tier, n, hold)
   if n == 0 then return end
-  forget(tier)
+  drop_expired(tier)
   local at, newest = now + (hold or 0), #tier.last
   if newest > 0 and at < tier.opened + math.ceil(tier.period / 12) then
-    -- a clock that steps back must not shorten what is remembered
+    -- a clock that steps back must not shorten a span
     tier.last[newest] = math.max(tier.last[newest], at)
     tier.hits[newest] = math.min(tier.hits[newest] + n, MAX_SPAN_HITS)
   else
@@ -152,9 +152,9 @@ function sliding.take(tier, n, hold)
   tier.changed = true
 end
 
--- The oldest hits go first: to leave the younger ones, which count for longer, is right whichever were meant.
+-- Gives back the oldest hits first. The younger ones count for longer, so the limit holds whichever hits were meant.
 function sliding.give_back(tier, n)
-  forget(tier)
+  drop_expired(tier)
   while n > 0 and tier.hits[1] do
     local back = math.min(n, tier.hits[1])
     tier.hits[1] = tier.hits[1] - back
@@ -166,9 +166,9 @@ function sliding.give_back(tier, n)
   end
 end
 
--- What is counted as of `until` or of before: what came later is not meant, and counts for longer.
+-- Gives back hits that count as of `until` or earlier: later hits are others, and count for longer.
 function sliding.release(tier, n, until_)
-  forget(tier)
+  drop_expired(tier)
   local i = 1
   while tier.last[i + 1] and tier.last[i] < until_ do
     i = i + 1
@@ -177,7 +177,7 @@ function sliding.release(tier, n, until_)
     local back = math.min(n, tier.hits[i])
     tier.hits[i] = tier.hits[i] - back
     n = n - back
-    -- the newest one stays even if it is empty: what comes next would make the one before last longer
+    -- the newest span stays even if it is empty: otherwise the next hit would extend the span before it
     if tier.hits[i] == 0 and i < #tier.last then
       table.remove(tier.last, i)
       table.remove(tier.hits, i)
@@ -187,7 +187,7 @@ function sliding.release(tier, n, until_)
   end
 end
 
-function sliding.refuse() end
+function sliding.reject() end
 
 function sliding.state(tier)
   local texts = { 's', whole(tier.opened) }
@@ -207,10 +207,10 @@ function sliding.save(tier)
   end
 end
 
--- The state is 'b', an instant, and the tokens that were lacking then.
+-- The state is 'b', an instant, and the tokens that the bucket lacked then.
 local bucket = {}
 
--- The tokens that have flowed in during `elapsed`, rounded down to the unit of the tier.
+-- The tokens that flow in during `elapsed`, rounded down to the unit of the tier.
 local function inflow(tier, elapsed)
   local product = elapsed * tier.requests
   if product >= EXACT then
@@ -221,7 +221,7 @@ local function inflow(tier, elapsed)
 end
 
 function bucket.load(tier, text)
-  -- so small a unit that rounding is beyond notice, and so large a one that all sums stay exact
+  -- small enough that rounding does not matter, large enough that all sums are exact
   tier.unit = tier.burst < 1048576 and 4294967296 or 1048576
   tier.kept_as_of, tier.kept, tier.exists = now, 0, text
   if text then
@@ -230,7 +230,7 @@ function bucket.load(tier, text)
     if not tier.kept_as_of or not tier.kept then return false end
   end
   tier.held = math.min(tier.kept, tier.burst)
-  -- a clock that steps back refills nothing, and takes nothing away
+  -- a clock that steps back changes nothing
   local elapsed = math.max(0, now - tier.kept_as_of)
   if tier.steps then
     local lasted = elapsed - math.fmod(elapsed, tier.period)
@@ -264,8 +264,8 @@ function bucket.give_back(tier, n)
   if tier.exists then keep(tier, tier.as_of, math.max(0, tier.taken - n)) end
 end
 
--- Whole tokens that have come back stay; the one that was on its way is lost.
-function bucket.refuse(tier)
+-- Restarts the refill of a strict bucket: whole refilled tokens stay, the fraction of the next one is lost.
+function bucket.reject(tier)
   if tier.strict and now > tier.kept_as_of then
     keep(tier, now, tier.held - math.floor(tier.held - tier.taken))
   end
@@ -281,7 +281,7 @@ function bucket.save(tier)
   if tier.requests > 0 then
     full = math.min(tier.kept, tier.burst) * tier.period / tier.requests
   else
-    -- nothing flows in: what is taken stays taken for as long as Redis can tell
+    -- nothing flows in, so the tokens stay taken for as long as Redis can keep the key
     full = 3e15
   end
   if tier.steps then
@@ -298,7 +298,7 @@ for i = 1, #KEYS do
   kind, tier.requests, tier.period, tier.starts, tier.ends, tier.burst, mode, place =
     struct.unpack('<c1dddddB', ARGV[1], place)
   tier.kind, tier.steps, tier.strict = kinds[kind], mode % 2 == 1, mode >= 2
-  -- hits that were admitted already belong to their window, whichever is open
+  -- admitted hits belong to their window, even if it has ended
   if tier.kind == fixed and op ~= 'a' and op ~= 'r' and (now < tier.starts or now >= tier.ends) then
     return 'moved|' .. whole(now)
   end
@@ -324,16 +324,16 @@ elseif op == 'r' then
     release(tier, hits, hold)
   end
 elseif op == 't' then
-  local admitted, refusing = true, {}
+  local admitted, rejects = true, {}
   for i, tier in ipairs(tiers) do
-    refusing[i] = not tier.kind.admits(tier, hits)
-    admitted = admitted and not refusing[i]
+    rejects[i] = not tier.kind.admits(tier, hits)
+    admitted = admitted and not rejects[i]
   end
   for i, tier in ipairs(tiers) do
     if admitted then
       tier.kind.take(tier, hits)
-    elseif refusing[i] then
-      tier.kind.refuse(tier)
+    elseif rejects[i] then
+      tier.kind.reject(tier)
     end
   end
   granted = admitted and hits or 0

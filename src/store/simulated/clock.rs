@@ -1,4 +1,4 @@
-//! Wall clocks that follow tokio's, each off by as much as is wanted.
+//! Wall clocks that follow tokio's clock, each with an offset of its own.
 
 use std::sync::{
     Arc,
@@ -9,41 +9,41 @@ use tokio::time::Instant;
 
 use crate::{clock::Clock, limit::Timestamp};
 
-/// A wall clock that goes with tokio's clock, so that it stands when that is paused. Copies show the same time.
+/// A wall clock that advances with tokio's clock, so it stops while that is paused. Copies show the same time.
 #[derive(Clone, Debug)]
 pub struct SimulatedClock {
-    /// When it was made.
-    begun: Instant,
-    /// What a right clock showed then.
+    /// The instant of its creation.
+    created: Instant,
+    /// The correct time then.
     epoch: Timestamp,
-    /// Nanoseconds that it is ahead of a right clock, or behind.
+    /// Nanoseconds that it is ahead of the correct time; negative if it is behind.
     offset: Arc<AtomicI64>,
 }
 
 // === impl SimulatedClock ===
 
 impl SimulatedClock {
-    /// A right clock, which shows `epoch` now.
+    /// Returns a correct clock that shows `epoch` now.
     #[must_use]
     pub fn new(epoch: Timestamp) -> Self {
-        Self { begun: Instant::now(), epoch, offset: Arc::default() }
+        Self { created: Instant::now(), epoch, offset: Arc::default() }
     }
 
-    /// A further clock that is `nanos` nanoseconds ahead of the right one, or behind.
+    /// Returns another clock that is `nanos` nanoseconds ahead of the correct time; behind if negative.
     #[must_use]
     pub fn skewed(&self, nanos: i64) -> Self {
         Self { offset: Arc::new(AtomicI64::new(nanos)), ..self.clone() }
     }
 
-    /// Makes it, and all copies of it, show `nanos` nanoseconds more than a right clock, or less.
+    /// Sets the offset of this clock and its copies to `nanos` nanoseconds.
     pub fn set_offset(&self, nanos: i64) {
         self.offset.store(nanos, Ordering::Relaxed);
     }
 
-    /// What a right clock shows.
+    /// Returns the correct time.
     #[must_use]
     pub fn right(&self) -> Timestamp {
-        let elapsed = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let elapsed = u64::try_from(self.created.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Timestamp::from_nanos(self.epoch.as_nanos().saturating_add(elapsed))
     }
 }

@@ -1,16 +1,18 @@
-//! A store that many instances share, in this process: where time, the network and every failure are chosen.
+//! A simulated shared store inside this process, with a chosen time, network and failures.
 //!
-//! It stands in for Redis wherever the question is what the coordination makes of delays, losses and failures. Time is
-//! tokio's: under a paused clock it is simulated, and a run with the same seed is the same run.
+//! It replaces Redis in tests of coordination under delays, losses and failures. Time is tokio's: under a paused clock it is
+//! simulated, and two runs with the same seed are the same.
 
+mod capabilities;
 mod clock;
-mod link;
+mod network;
 mod random;
 mod remote;
 mod server;
 
+pub use capabilities::Capabilities;
 pub use clock::SimulatedClock;
-pub use link::Network;
+pub use network::Network;
 pub use random::Random;
-pub use remote::{Capabilities, Condition, SimulatedRemote, SimulatedStore};
+pub use remote::{Condition, SimulatedRemote, SimulatedStore};
 pub use server::Server;

@@ -1,4 +1,4 @@
-//! Chance that repeats: every random choice of a simulation comes from one seed.
+//! Reproducible random numbers: every random choice of a simulation comes from one seed.
 
 /// Pseudo-random numbers: `SplitMix64` (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
 /// Good enough to choose delays by, and nothing else.
@@ -8,20 +8,20 @@ pub struct Random(u64);
 // === impl Random ===
 
 impl Random {
-    /// Numbers that are the same for the same `seed`.
+    /// Returns a generator; the same `seed` gives the same numbers.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Numbers of their own, for a part that must not disturb the others by how many it draws.
+    /// Returns an independent generator, for a part whose use of numbers must not affect other parts.
     #[must_use]
     pub const fn fork(&mut self) -> Self {
-        Self(self.draw())
+        Self(self.next())
     }
 
-    /// 64 bits.
-    pub const fn draw(&mut self) -> u64 {
+    /// Returns the next 64 bits.
+    pub const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -29,19 +29,19 @@ impl Random {
         x ^ (x >> 31)
     }
 
-    /// Evenly from 0 up to, but not including, 1.
-    #[expect(clippy::cast_precision_loss, reason = "53 bits are just what a double holds")]
+    /// Returns a number that is uniform in [0, 1).
+    #[expect(clippy::cast_precision_loss, reason = "53 bits are exact in a double")]
     pub fn unit(&mut self) -> f64 {
-        (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Whether something happens that does with a probability of `p`.
+    /// Returns true with probability `p`.
     pub fn chance(&mut self, p: f64) -> bool {
-        // draws none for what never happens, so that a network without faults draws as many as it needs and no more
+        // uses no number for a probability of zero, so that unused faults do not change a run
         p > 0.0 && self.unit() < p
     }
 
-    /// The time until something happens that does once in `mean` on average, whenever it happened last.
+    /// Returns an exponentially distributed time with the mean `mean`.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
@@ -52,17 +52,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_draws_the_same_numbers_and_another_others() {
-        let draw = |seed| {
+    fn the_same_seed_gives_the_same_numbers_and_another_seed_others() {
+        let numbers = |seed| {
             let mut random = Random::new(seed);
-            (0..8).map(|_| random.draw()).collect::<Vec<_>>()
+            (0..8).map(|_| random.next()).collect::<Vec<_>>()
         };
-        assert_eq!(draw(7), draw(7));
-        assert_ne!(draw(7), draw(8));
+        assert_eq!(numbers(7), numbers(7));
+        assert_ne!(numbers(7), numbers(8));
     }
 
     #[test]
-    fn numbers_are_spread_as_they_say() {
+    fn numbers_have_the_stated_distributions() {
         let mut random = Random::new(1);
         let n = 100_000;
         let mean = |sum: f64| sum / f64::from(n);

@@ -14,11 +14,11 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout_at},
 };
 
-use super::{Network, Random, Server, SimulatedClock, link::Fate};
+use super::{Capabilities, Network, Random, Server, SimulatedClock, network::Fate};
 use crate::{
     clock::Clock as _,
-    limit::{Algorithm, Coordination, Period, Timestamp},
-    store::remote::{Command, Op, Remote, RemoteError, Replies, Reply, Target},
+    limit::{Coordination, Period, Timestamp},
+    store::remote::{Command, Remote, RemoteError, Replies, Reply, Target},
 };
 
 /// A store that instances share. Copies are the same store.
@@ -31,66 +31,59 @@ struct Shared {
     server: Mutex<Server>,
     condition: watch::Sender<Condition>,
     capabilities: Capabilities,
-    /// Where the handles' networks get their chance from.
+    /// The source of the random numbers of each handle's network.
     random: Mutex<Random>,
 }
 
-/// How the store is.
+/// The condition of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// It answers.
+    /// It replies.
     Up,
-    /// There is nobody who listens: calls fail at once, and those on their way are lost.
+    /// It does not listen: new calls fail at once, and calls in flight are lost.
     Down,
-    /// It takes calls, but does nothing about them until it is up again; then it carries out all of them.
+    /// It accepts calls but carries them out only when it is up again.
     Frozen,
     /// It rejects every command, as a read-only replica does.
     Rejecting,
 }
 
-/// The operations that the store can carry out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Capabilities {
-    /// All of them, as Redis can.
-    #[default]
-    All,
-    /// Adding to a single fixed window and taking from it, as Memcached can. Every other command is rejected.
-    SingleFixedWindow,
-}
-
-/// One instance's way to the store. Copies share the connection.
+/// One instance's handle of the store. Copies share the connection.
 #[derive(Clone, Debug)]
 pub struct SimulatedRemote {
     store: SimulatedStore,
-    link: Arc<Link>,
+    connection: Arc<SimulatedConnection>,
 }
 
 #[derive(Debug)]
-struct Link {
+/// The connection of one instance.
+struct SimulatedConnection {
     network: Mutex<Network>,
     random: Mutex<Random>,
-    /// To the store, in the order of sending.
-    line: mpsc::UnboundedSender<Message>,
+    /// Calls to the store, in the order of sending.
+    calls_out: mpsc::UnboundedSender<Message>,
     partitioned: AtomicBool,
     calls: AtomicU64,
     commands: AtomicU64,
     heartbeats: AtomicU64,
 }
 
-/// A call on its way.
+/// A call in flight.
 struct Message {
-    asked: Asked,
+    call: Call,
     arrives: Instant,
     fate: Fate,
-    reply: oneshot::Sender<Result<Answer, RemoteError>>,
+    reply: oneshot::Sender<Result<CallReply, RemoteError>>,
 }
 
-enum Asked {
+/// A call of an instance.
+enum Call {
     Commands(Vec<Command>),
     Heartbeat(String, Period),
 }
 
-enum Answer {
+/// The reply to a call.
+enum CallReply {
     Replies(Replies),
     Members(usize),
 }
@@ -98,13 +91,13 @@ enum Answer {
 // === impl SimulatedStore ===
 
 impl SimulatedStore {
-    /// An empty store that goes by `clock`. All chance comes from `seed`.
+    /// Returns an empty store that follows `clock`. All random numbers come from `seed`.
     #[must_use]
     pub fn new(clock: SimulatedClock, seed: u64) -> Self {
         Self::with_capabilities(clock, seed, Capabilities::All)
     }
 
-    /// The same, for a store that can only do what `capabilities` say.
+    /// Returns an empty store that supports only what `capabilities` say.
     #[must_use]
     pub fn with_capabilities(clock: SimulatedClock, seed: u64, capabilities: Capabilities) -> Self {
         Self(Arc::new(Shared {
@@ -116,77 +109,81 @@ impl SimulatedStore {
         }))
     }
 
-    /// A way for one more instance. Only within a tokio runtime.
+    /// Returns a handle for another instance. Must be called within a tokio runtime.
     #[must_use]
     pub fn connect(&self, network: Network) -> SimulatedRemote {
         let (sender, messages) = mpsc::unbounded_channel();
-        let link = Arc::new(Link {
+        let connection = Arc::new(SimulatedConnection {
             network: Mutex::new(network),
             random: Mutex::new(self.0.random.lock().fork()),
-            line: sender,
+            calls_out: sender,
             partitioned: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             commands: AtomicU64::new(0),
             heartbeats: AtomicU64::new(0),
         });
-        tokio::spawn(self.clone().deliver(messages, Arc::downgrade(&link)));
-        SimulatedRemote { store: self.clone(), link }
+        tokio::spawn(self.clone().deliver(messages, Arc::downgrade(&connection)));
+        SimulatedRemote { store: self.clone(), connection }
     }
 
-    /// Changes how it is.
+    /// Sets its condition.
     pub fn set(&self, condition: Condition) {
         self.0.condition.send_replace(condition);
     }
 
-    /// How it is.
+    /// Returns its condition.
     #[must_use]
     pub fn condition(&self) -> Condition {
         *self.0.condition.borrow()
     }
 
-    /// Its clock. Its offset may be changed.
+    /// Returns its clock, whose offset may be changed.
     #[must_use]
     pub fn clock(&self) -> &SimulatedClock {
         &self.0.clock
     }
 
-    /// Forgets everything, as `FLUSHALL` does.
+    /// Removes everything, as `FLUSHALL` does.
     pub fn flush(&self) {
         self.0.server.lock().flush();
     }
 
-    /// From now on remembers the writes of the last `period`, so that a failover can lose them.
+    /// Records the writes of the last `period` from now on, so that a failover can lose them.
     pub fn keep_writes(&self, period: Period) {
         self.0.server.lock().keep_writes(period);
     }
 
-    /// A replica takes over that has not heard of what was written in the last `lost`, as far as that was
-    /// [kept](Self::keep_writes). How many hits were taken then.
+    /// Fails over to a replica that lacks the writes of the last `lost`, as far as they were [recorded](Self::keep_writes).
+    /// Returns the number of hits that were taken in them.
     #[must_use]
     pub fn fail_over(&self, lost: Period) -> u64 {
         let now = self.0.clock.now();
         self.0.server.lock().fail_over(lost, now)
     }
 
-    /// The hits that the first tier of `target` counts in the window of `at`.
+    /// Returns the hits that the first tier of `target` counts in the window of `at`.
     #[must_use]
     pub fn used(&self, target: &Target, at: Timestamp) -> u64 {
         self.0.server.lock().used(target, at)
     }
 
-    /// Carries out `command` now, as if it had just arrived.
+    /// Carries out `command` now, without the network.
     #[must_use]
     pub fn execute(&self, command: &Command) -> Reply {
         let now = self.0.clock.now();
         self.0.server.lock().execute(command, now)
     }
 
-    /// Takes what arrives over one connection, in its order unless its network says otherwise. Ends when what was sent
-    /// before the instance went is dealt with.
-    async fn deliver(self, mut messages: mpsc::UnboundedReceiver<Message>, link: Weak<Link>) {
+    /// Delivers the calls of one connection, in their order unless the network reorders them. Ends when the handle is dropped
+    /// and every call that it sent was delivered.
+    async fn deliver(
+        self,
+        mut messages: mpsc::UnboundedReceiver<Message>,
+        connection: Weak<SimulatedConnection>,
+    ) {
         while let Some(message) = messages.recv().await {
-            let arrival = self.clone().arrive(message, link.clone());
-            if link.upgrade().is_some_and(|link| link.network.lock().reorders) {
+            let arrival = self.clone().arrive(message, connection.clone());
+            if connection.upgrade().is_some_and(|connection| connection.network.lock().reorders) {
                 tokio::spawn(arrival);
             } else {
                 arrival.await;
@@ -194,9 +191,11 @@ impl SimulatedStore {
         }
     }
 
-    async fn arrive(self, message: Message, link: Weak<Link>) {
-        let partitioned = move || link.upgrade().is_some_and(|link| link.partitioned.load(Ordering::Relaxed));
-        let Message { asked, arrives, fate, reply } = message;
+    async fn arrive(self, message: Message, connection: Weak<SimulatedConnection>) {
+        let partitioned = move || {
+            connection.upgrade().is_some_and(|connection| connection.partitioned.load(Ordering::Relaxed))
+        };
+        let Message { call, arrives, fate, reply } = message;
         let lost = || RemoteError::Unreachable("the connection broke".into());
         sleep_until(arrives).await;
         if fate.request_lost || partitioned() {
@@ -206,15 +205,15 @@ impl SimulatedStore {
             return;
         }
         let mut condition = self.0.condition.subscribe();
-        // the store itself holds the other end
+        // does not fail: the store holds the sender
         let _ = condition.wait_for(|condition| *condition != Condition::Frozen).await;
         let answer = match self.condition() {
             Condition::Down => Err(lost()),
-            condition => Ok(self.answer(asked, condition)),
+            condition => Ok(self.execute_call(call, condition)),
         };
         tokio::spawn(async move {
-            sleep(fate.back).await;
-            // the caller may have given up; else it hears, or waits for what never comes
+            sleep(fate.reply_time).await;
+            // a caller that has given up has dropped its receiver
             if !fate.reply_lost && !partitioned() {
                 let _ = reply.send(answer);
             } else if fate.noticed {
@@ -223,12 +222,12 @@ impl SimulatedStore {
         });
     }
 
-    fn answer(&self, asked: Asked, condition: Condition) -> Answer {
+    fn execute_call(&self, call: Call, condition: Condition) -> CallReply {
         let now = self.0.clock.now();
         let mut server = self.0.server.lock();
-        match asked {
-            Asked::Heartbeat(instance, ttl) => Answer::Members(server.heartbeat(&instance, ttl, now)),
-            Asked::Commands(commands) => {
+        match call {
+            Call::Heartbeat(instance, ttl) => CallReply::Members(server.heartbeat(&instance, ttl, now)),
+            Call::Commands(commands) => {
                 let replies = commands.iter().map(|command| match condition {
                     Condition::Rejecting => Err(RemoteError::Rejected("it is read-only".into())),
                     _ if !self.0.capabilities.include(command) => {
@@ -237,83 +236,64 @@ impl SimulatedStore {
                     _ => Ok(server.execute(command, now)),
                 });
                 let replies = replies.collect();
-                Answer::Replies(Replies { now, replies })
+                CallReply::Replies(Replies { now, replies })
             }
         }
-    }
-}
-
-// === impl Capabilities ===
-
-impl Capabilities {
-    /// Whether `target` can be counted in coordination mode `mode`.
-    fn support(self, target: &Target, mode: Coordination) -> bool {
-        self.include_target(target) && (self == Self::All || mode != Coordination::Lease)
-    }
-
-    /// Whether `command` can be carried out.
-    fn include(self, command: &Command) -> bool {
-        let known_op = matches!(command.op, Op::Add { .. } | Op::Take { .. });
-        self.include_target(&command.target) && (self == Self::All || known_op)
-    }
-
-    fn include_target(self, target: &Target) -> bool {
-        self == Self::All
-            || matches!(target.tiers.as_slice(), [tier] if tier.algorithm == Algorithm::FixedWindow)
     }
 }
 
 // === impl SimulatedRemote ===
 
 impl SimulatedRemote {
-    /// Changes its network, for calls from now on.
+    /// Sets its network for later calls.
     pub fn set_network(&self, network: Network) {
-        *self.link.network.lock() = network;
+        *self.connection.network.lock() = network;
     }
 
-    /// Cuts it off from the store, or ends that. Nobody is told: calls time out.
+    /// Cuts it off from the store, or reconnects it. Calls are lost without notice and time out.
     pub fn partition(&self, partitioned: bool) {
-        self.link.partitioned.store(partitioned, Ordering::Relaxed);
+        self.connection.partitioned.store(partitioned, Ordering::Relaxed);
     }
 
-    /// The store that it leads to.
+    /// Returns its store.
     #[must_use]
     pub const fn store(&self) -> &SimulatedStore {
         &self.store
     }
 
-    /// Calls so far, without heartbeats.
+    /// Returns the number of calls so far, without heartbeats.
     #[must_use]
     pub fn calls(&self) -> u64 {
-        self.link.calls.load(Ordering::Relaxed)
+        self.connection.calls.load(Ordering::Relaxed)
     }
 
-    /// Commands so far.
+    /// Returns the number of commands so far.
     #[must_use]
     pub fn commands(&self) -> u64 {
-        self.link.commands.load(Ordering::Relaxed)
+        self.connection.commands.load(Ordering::Relaxed)
     }
 
-    /// Heartbeats so far.
+    /// Returns the number of heartbeats so far.
     #[must_use]
     pub fn heartbeats(&self) -> u64 {
-        self.link.heartbeats.load(Ordering::Relaxed)
+        self.connection.heartbeats.load(Ordering::Relaxed)
     }
 
-    async fn ask(&self, asked: Asked) -> Result<Answer, RemoteError> {
-        let network = *self.link.network.lock();
-        let fate = network.fate(&mut self.link.random.lock());
+    async fn call_store(&self, call: Call) -> Result<CallReply, RemoteError> {
+        let network = *self.connection.network.lock();
+        let fate = network.fate(&mut self.connection.random.lock());
         if self.store.condition() == Condition::Down {
-            return Err(RemoteError::NotSent("nobody listens".into()));
+            return Err(RemoteError::NotSent("connection refused".into()));
         }
         let now = Instant::now();
         let (reply, answer) = oneshot::channel();
-        // it is received as long as this handle lives
-        let _ = self.link.line.send(Message { asked, arrives: now + fate.there, fate, reply });
+        // does not fail: the receiver lives as long as this handle
+        let _ =
+            self.connection.calls_out.send(Message { call, arrives: now + fate.request_time, fate, reply });
         let deadline = now + network.timeout;
         match timeout_at(deadline, answer).await {
             Ok(Ok(answer)) => answer,
-            // nothing is ever going to come
+            // the reply was lost
             Ok(Err(_)) => {
                 sleep_until(deadline).await;
                 Err(timed_out(network.timeout))
@@ -333,19 +313,19 @@ impl Remote for SimulatedRemote {
     }
 
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
-        self.link.calls.fetch_add(1, Ordering::Relaxed);
-        self.link.commands.fetch_add(commands.len() as u64, Ordering::Relaxed);
-        match self.ask(Asked::Commands(commands)).await? {
-            Answer::Replies(replies) => Ok(replies),
-            Answer::Members(_) => Err(RemoteError::Unreachable("the answers are mixed up".into())),
+        self.connection.calls.fetch_add(1, Ordering::Relaxed);
+        self.connection.commands.fetch_add(commands.len() as u64, Ordering::Relaxed);
+        match self.call_store(Call::Commands(commands)).await? {
+            CallReply::Replies(replies) => Ok(replies),
+            CallReply::Members(_) => Err(RemoteError::Unreachable("its reply is of the wrong kind".into())),
         }
     }
 
     async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<usize, RemoteError> {
-        self.link.heartbeats.fetch_add(1, Ordering::Relaxed);
-        match self.ask(Asked::Heartbeat(instance.to_owned(), ttl)).await? {
-            Answer::Members(members) => Ok(members),
-            Answer::Replies(_) => Err(RemoteError::Unreachable("the answers are mixed up".into())),
+        self.connection.heartbeats.fetch_add(1, Ordering::Relaxed);
+        match self.call_store(Call::Heartbeat(instance.to_owned(), ttl)).await? {
+            CallReply::Members(members) => Ok(members),
+            CallReply::Replies(_) => Err(RemoteError::Unreachable("its reply is of the wrong kind".into())),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the store does to its counters: [`Op`] to the letter, on the pure algorithms.
+//! The counters of the simulated store: every [`Op`] exactly as documented, on the pure algorithms.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,33 +15,33 @@ use crate::{
     store::remote::{Command, Op, Reply, Target},
 };
 
-/// How long after it could be forgotten a counter is kept, as stores add to their expiry: late hits still find it.
+/// The time that a counter is kept after its expiry, as stores add to it, so that late hits still find it.
 const LINGER: Period = Period::from_secs(60);
 
-/// Commands between two looks for what can be forgotten.
-const SWEEP: u32 = 65_536;
+/// The number of commands between two sweeps.
+const SWEEP_EVERY: u32 = 65_536;
 
-/// The counters of a store, and what failures do to them. It is told the time.
+/// The counters of a store. The caller passes the time.
 #[derive(Debug, Default)]
 pub struct Server {
     counters: HashMap<Key, CounterState>,
-    /// Until when each instance said that it lives.
+    /// The instances, and the end of each registration.
     members: HashMap<String, Timestamp>,
-    /// The latest writes, for a failover to lose. Empty unless they are to be kept.
+    /// The latest writes, which a failover can lose. Empty unless writes are recorded.
     journal: VecDeque<Written>,
     keeps: Period,
     since_sweep: u32,
 }
 
-/// Names a counter, as the store's own names do.
+/// The key of a counter, as in a real store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     path: Arc<str>,
     algorithm: u8,
     period: Period,
-    /// Of the reference's spelling, which has names of its own.
-    reference: bool,
-    /// The end of a fixed window, each of which is a counter by itself.
+    /// Whether the rule is in the format of envoyproxy/ratelimit, which has separate keys.
+    compatible: bool,
+    /// The end of the fixed window: each window is a separate counter.
     window: Timestamp,
 }
 
@@ -50,14 +50,14 @@ struct Key {
 struct Written {
     at: Timestamp,
     before: SmallVec<[(Key, Option<CounterState>); 2]>,
-    /// Hits that were taken, or given back.
+    /// Hits that were taken; negative if they were given back.
     hits: i64,
 }
 
 // === impl Server ===
 
 impl Server {
-    /// From now on remembers the writes of the last `period`, so that a failover can lose them.
+    /// Records the writes of the last `period` from now on, so that a failover can lose them.
     pub const fn keep_writes(&mut self, period: Period) {
         self.keeps = period;
     }
@@ -92,22 +92,22 @@ impl Server {
         Reply { granted: u64::try_from(hits).unwrap_or(0), counters }
     }
 
-    /// Notes that `instance` lives for `ttl` from `now`, or leaves. How many instances live.
+    /// Registers `instance` for `ttl` from `now`, or removes it if `ttl` is zero. Returns the number of instances.
     pub fn heartbeat(&mut self, instance: &str, ttl: Period, now: Timestamp) -> usize {
         self.members.insert(instance.to_owned(), now.after(ttl));
         self.members.retain(|_, until| *until > now);
         self.members.len()
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub fn flush(&mut self) {
         self.counters.clear();
         self.members.clear();
         self.journal.clear();
     }
 
-    /// A replica takes over that has not heard of what was written in the last `lost` before `now`, as far as that was
-    /// [kept](Self::keep_writes). How many hits were taken then: as many may be taken again.
+    /// Fails over to a replica that lacks the writes of the last `lost` before `now`, as far as they were
+    /// [recorded](Self::keep_writes). Returns the number of hits that were taken in them and may be taken again.
     pub fn fail_over(&mut self, lost: Period, now: Timestamp) -> u64 {
         let mut taken = 0;
         while let Some(written) = self.journal.pop_back_if(|written| now.since(written.at) <= lost) {
@@ -122,7 +122,7 @@ impl Server {
         taken
     }
 
-    /// The hits that the first tier of `target` counts in the window of `now`.
+    /// Returns the hits that the first tier of `target` counts in the window of `now`.
     #[must_use]
     pub fn used(&self, target: &Target, now: Timestamp) -> u64 {
         let counter = keys(target, now).next().and_then(|key| self.counters.get(&key));
@@ -131,14 +131,14 @@ impl Server {
 
     fn sweep(&mut self, now: Timestamp) {
         self.since_sweep += 1;
-        if self.since_sweep >= SWEEP {
+        if self.since_sweep >= SWEEP_EVERY {
             self.since_sweep = 0;
             self.counters.retain(|_, counter| counter.idle_at().after(LINGER) > now);
         }
     }
 }
 
-/// The names of the counters of `target` for hits at `at`, one for each tier.
+/// Returns the keys of the counters of `target` for hits at `at`, one for each tier.
 fn keys(target: &Target, at: Timestamp) -> impl Iterator<Item = Key> {
     let path: Arc<str> = Arc::from(&*target.path);
     target.tiers.iter().map(move |tier| {
@@ -151,7 +151,7 @@ fn keys(target: &Target, at: Timestamp) -> impl Iterator<Item = Key> {
             path: Arc::clone(&path),
             algorithm,
             period: tier.period,
-            reference: target.over_limit_policy == OverLimitPolicy::Count,
+            compatible: target.over_limit_policy == OverLimitPolicy::Count,
             window,
         }
     })
@@ -164,7 +164,7 @@ fn unused(tier: &Tier, key: &Key, now: Timestamp) -> CounterState {
     }
 }
 
-/// Does what `op` says to the counters of a target. The hits that were taken; fewer than none if they were given back.
+/// Applies `op` to the counters of a target. Returns the hits that were taken; negative if they were given back.
 fn apply(
     target: &Target,
     counters: &mut [CounterState],
