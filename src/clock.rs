@@ -1,4 +1,4 @@
-//! Where the time comes from. Everything else is told the time.
+//! The clocks. All other code receives the time as a parameter.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -7,17 +7,17 @@ use std::{
 
 use crate::limit::{Period, Timestamp};
 
-/// Tells the time.
+/// A source of wall-clock time.
 pub trait Clock: Send + Sync + 'static {
-    /// The time now. May step back between calls.
+    /// Returns the current time. It may step back between calls.
     fn now(&self) -> Timestamp;
 }
 
-/// The system's wall clock: windows are aligned to the epoch on every instance, so it must be wall time.
+/// The system's wall clock. All instances align windows to the epoch, so monotonic time does not do.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
-/// A clock that stands still until it is told otherwise, for tests and simulations.
+/// A clock that stands still until it is set, for tests and simulations.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     nanos: AtomicU64,
@@ -32,18 +32,18 @@ impl Clock for SystemClock {
 }
 
 impl ManualClock {
-    /// A clock that shows `now`.
+    /// Creates a clock that shows `now`.
     #[must_use]
     pub const fn at(now: Timestamp) -> Self {
         Self { nanos: AtomicU64::new(now.as_nanos()) }
     }
 
-    /// Makes it show `now`, be that later or earlier.
+    /// Sets the time to `now`, later or earlier.
     pub fn set(&self, now: Timestamp) {
         self.nanos.store(now.as_nanos(), Ordering::Release);
     }
 
-    /// Makes it show `period` more.
+    /// Advances the time by `period`.
     pub fn advance(&self, period: Period) {
         self.set(self.now().after(period));
     }

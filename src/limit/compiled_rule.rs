@@ -10,9 +10,9 @@ use super::{
     rule::{Limit, Rule, RuleNode},
 };
 
-/// A rule and its place in the tree. What every request has to know of it lies here, in one line of memory, and whatever most
-/// rules have not is a flag that says so: among thousands of rules most are in no cache, and each further line is waited for.
-/// All else about it is behind a pointer.
+/// A rule at its place in the tree. The fields that every request reads fit in one cache line, and optional data is behind a
+/// flag: among thousands of rules most are in no cache, and each further line is a cache miss. Everything else is behind a
+/// pointer.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct CompiledRule {
@@ -24,15 +24,15 @@ pub struct CompiledRule {
     pub(super) coordination: Option<Coordination>,
     has_name: bool,
     replaces: bool,
-    /// It has one counter.
-    is_sole: bool,
-    /// Some level has a text that stands in for its value.
+    /// No value is part of its counter key.
+    has_static_key: bool,
+    /// Some level replaces its value in the counter's name.
     shares: bool,
     /// Some value is part of the stat's name.
     has_dynamic_stats: bool,
 }
 
-/// Tells a rule from all others that there ever were in this process.
+/// Identifies a rule among all rules that were ever loaded in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleId {
     /// The number of its [`RuleSet`](super::RuleSet).
@@ -41,26 +41,26 @@ pub struct RuleId {
     pub(super) index: u32,
 }
 
-/// What there is to tell of a rule.
+/// The parts of a rule that few requests read.
 #[derive(Debug)]
 pub struct Details {
-    /// What was declared.
+    /// The rule as declared.
     pub rule: Rule,
     /// The key of its one counter, if no value is part of it.
     static_key: Option<CounterKey>,
-    /// The domain that it is in; one text for all of its rules.
+    /// Its domain; one allocation shared by all rules of the domain.
     pub domain: Arc<str>,
-    /// The way to it, from the domain down. Never empty.
+    /// The levels from the domain down to the rule. Never empty.
     pub levels: Vec<Level>,
-    /// The domain, keys and values as declared. Names the rule where people look.
+    /// The domain, keys and values as declared. Names the rule in stats and on pages.
     pub path: RulePath,
 }
 
-/// A domain and the steps below it, as people are told of them: `shop.tenant_acme.method`. Never empty.
+/// A domain and the steps below it, such as `shop.tenant_acme.method`. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RulePath(Box<[Box<str>]>);
 
-/// A step of the way to a rule.
+/// One level above a rule.
 #[derive(Clone, Debug)]
 pub struct Level {
     /// The key of the entry.
@@ -69,7 +69,7 @@ pub struct Level {
     pub values: Values,
     /// The request's value is part of the stat's name.
     pub value_to_metric: bool,
-    /// The text that stands in for the value in counters' keys.
+    /// The text that replaces the value in counter keys.
     pub shared: Option<Box<str>>,
 }
 
@@ -80,11 +80,11 @@ impl CompiledRule {
         rule: Rule,
         id: RuleId,
         domain: &Arc<str>,
-        coordination: &[Level],
+        levels: &[Level],
         hasher: &KeyHasher,
     ) -> Self {
-        let path = RulePath::new(domain, coordination.iter().map(|level| level.name().into()));
-        let static_key = static_key(domain, coordination, hasher);
+        let path = RulePath::new(domain, levels.iter().map(|level| level.name().into()));
+        let static_key = static_key(domain, levels, hasher);
         Self {
             limit: rule.limit.clone(),
             id,
@@ -93,14 +93,14 @@ impl CompiledRule {
             coordination: rule.coordination.mode,
             has_name: rule.name.is_some(),
             replaces: !rule.replaces.is_empty(),
-            is_sole: static_key.is_some(),
-            shares: coordination.iter().any(|level| level.shared.is_some()),
-            has_dynamic_stats: coordination.iter().any(|level| level.has_dynamic_stats(rule.detailed_metric)),
+            has_static_key: static_key.is_some(),
+            shares: levels.iter().any(|level| level.shared.is_some()),
+            has_dynamic_stats: levels.iter().any(|level| level.has_dynamic_stats(rule.detailed_metric)),
             details: Box::new(Details {
                 rule,
                 static_key,
                 domain: Arc::clone(domain),
-                levels: coordination.to_vec(),
+                levels: levels.to_vec(),
                 path,
             }),
         }
@@ -124,20 +124,20 @@ impl CompiledRule {
         if self.replaces { &self.rule.replaces } else { &[] }
     }
 
-    /// The text that stands in for the value of entry `i` in the counter's name.
+    /// Returns the text that replaces the value of entry `i` in the counter's name.
     pub(super) fn shared(&self, i: usize) -> Option<&str> {
         if self.shares { self.levels[i].shared.as_deref() } else { None }
     }
 
-    /// The key of its one counter, if no value is part of it.
+    /// Returns the key of its only counter, if no value is part of it.
     pub(super) fn static_key(&self) -> Option<CounterKey> {
-        if self.is_sole { self.static_key } else { None }
+        if self.has_static_key { self.static_key } else { None }
     }
 
-    /// The name that this rule's stats have for a descriptor of `entries`, if it is not its [`Details::path`].
+    /// Returns the path of this rule's stats for a descriptor of `entries`, if it differs from [`Details::path`].
     ///
-    /// A value is part of it where the rule is a `detailed_metric` or the level says `value_to_metric`; a shared
-    /// pattern stands in for the value all the same.
+    /// A value is part of it if the rule sets `detailed_metric` or the level `value_to_metric`, unless a shared pattern
+    /// replaces the value.
     #[must_use]
     pub fn stat_path(&self, entries: &[Entry<'_>]) -> Option<RulePath> {
         if !self.has_dynamic_stats {
@@ -168,7 +168,7 @@ impl Deref for CompiledRule {
 // === impl RulePath ===
 
 impl RulePath {
-    /// The path of a limit that the caller brought along for `entries`: every value is in it. Without entries it has one
+    /// Returns the path of a limit that came with a request: every value is part of it. Without entries it has one
     /// empty step, as in envoyproxy/ratelimit.
     #[must_use]
     pub fn of_override(domain: &str, entries: &[Entry<'_>]) -> Self {
@@ -208,9 +208,9 @@ impl fmt::Display for RulePath {
     }
 }
 
-/// The key of the one counter of a rule at the end of `way`, if every level's text is known beforehand.
-fn static_key(domain: &str, coordination: &[Level], hasher: &KeyHasher) -> Option<CounterKey> {
-    let entries: Option<Vec<_>> = coordination
+/// Returns the key of the only counter of a rule below `levels`, if no request's value is part of it.
+fn static_key(domain: &str, levels: &[Level], hasher: &KeyHasher) -> Option<CounterKey> {
+    let entries: Option<Vec<_>> = levels
         .iter()
         .map(|level| {
             let value = match (&level.shared, &level.values) {
@@ -238,7 +238,7 @@ impl Level {
         }
     }
 
-    /// Whether the value is part of the stat's name, where the rule's metric is `detailed` or not.
+    /// Returns whether the value is part of the stat's name, for a rule with or without `detailed_metric`.
     fn has_dynamic_stats(&self, detailed: bool) -> bool {
         self.shared.is_none()
             && (detailed || self.value_to_metric)
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_every_request_has_to_know_is_one_line_of_memory() {
+    fn a_compiled_rule_fits_one_cache_line() {
         assert_eq!((size_of::<CompiledRule>(), align_of::<CompiledRule>()), (64, 64));
     }
 }

@@ -1,51 +1,50 @@
-//! How the counts of many instances are kept together. What it means is in [`store::coordinated`](crate::store); here are
-//! the words.
+//! The coordination modes. [`store`](crate::store) implements them.
 
 use super::units::Period;
 
-/// How a rule's counts are kept together over instances.
+/// How the instances coordinate a rule's counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Coordination {
-    /// Not at all: every instance has the whole limit to itself.
+    /// They do not: every instance admits the whole limit.
     Local,
-    /// Each counts by itself, and at an interval they tell each other. No decision waits.
+    /// Each counts locally, and reports its counts to the store at an interval. No decision waits.
     Interval,
-    /// Each takes some of the limit in advance and spends it by itself. Never more than the limit.
+    /// Each reserves part of the limit in advance and spends it locally. The limit is never exceeded.
     Lease,
-    /// Every decision is the shared store's. Never more than the limit.
+    /// The shared store makes every decision. The limit is never exceeded.
     Strict,
 }
 
-/// What is decided when the shared store cannot be asked in time.
+/// The decision when the shared store does not reply in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreFailure {
-    /// Count in this instance's memory against its part of the limit.
+    /// Count in this instance's memory against its share of the limit.
     #[default]
     Local,
-    /// Let everything pass.
+    /// Admit everything.
     Allow,
-    /// Let nothing pass.
+    /// Reject everything.
     Deny,
 }
 
-/// What a rule says of its coordination; what it leaves out is as the settings have it.
+/// A rule's coordination settings; those it omits default to the service's settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCoordination {
-    /// How.
+    /// The coordination mode.
     pub mode: Option<Coordination>,
-    /// How long an instance counts by itself, under [`Coordination::Interval`]. Longer than zero.
+    /// The time between two syncs under [`Coordination::Interval`]. Longer than zero.
     pub sync_interval: Option<Period>,
-    /// What then.
+    /// The decision when the shared store does not reply in time.
     pub on_store_failure: Option<OnStoreFailure>,
 }
 
 // === impl Coordination ===
 
 impl Coordination {
-    /// Every way.
+    /// Every coordination mode.
     pub const ALL: [Self; 4] = [Self::Local, Self::Interval, Self::Lease, Self::Strict];
 
-    /// Its name in the rule language and in settings.
+    /// Returns its name in the rule language and in settings.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,7 +55,7 @@ impl Coordination {
         }
     }
 
-    /// The way of that name.
+    /// Returns the mode of that name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|coordination| coordination.name() == name)
@@ -66,10 +65,10 @@ impl Coordination {
 // === impl OnStoreFailure ===
 
 impl OnStoreFailure {
-    /// Every one.
+    /// Every policy.
     pub const ALL: [Self; 3] = [Self::Local, Self::Allow, Self::Deny];
 
-    /// Its name in the rule language and in settings.
+    /// Returns its name in the rule language and in settings.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -79,7 +78,7 @@ impl OnStoreFailure {
         }
     }
 
-    /// The one of that name.
+    /// Returns the policy of that name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|failure| failure.name() == name)

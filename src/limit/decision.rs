@@ -1,4 +1,4 @@
-//! One counter's decision: all tiers of a rule together, or none.
+//! The decision on one rule: all of its tiers admit the hits, or none takes any.
 
 use smallvec::SmallVec;
 
@@ -8,38 +8,38 @@ use super::{
     units::{Hits, Period, Timestamp},
 };
 
-/// What came of asking one rule's counters.
+/// The decision of one rule's counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The tier that is reported, an index into the rule's. If over, the violated one with the longest wait; if not,
     /// the one with the lowest share left. The first on ties.
     pub tier: usize,
-    /// Whether the hits were refused.
+    /// Whether the hits were rejected.
     pub over: bool,
-    /// What the reported tier had counted before this request.
+    /// The hits that the reported tier had counted before this request.
     pub before: Hits,
     /// Whole requests that the reported tier would still admit.
     pub remaining: u32,
-    /// If over, the wait until this very request could pass if nobody else takes any; else the time until the window
+    /// If over, the wait until this request could pass if no other request takes any hits; else the time until the window
     /// ends or the bucket is full.
     pub reset: Period,
-    /// It was refused by what was known before, without asking the store: the reference's local cache.
+    /// The rejection was known beforehand, and the store was not called: the local cache of envoyproxy/ratelimit.
     pub cached: bool,
 }
 
 /// Whether hits are taken or given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// They are taken, if they fit.
+    /// The hits are taken, if they fit.
     Take,
-    /// They are given back, whether or not as many were taken.
+    /// The hits are given back, whether or not as many were taken.
     GiveBack,
 }
 
-/// Decides about `hits` and counts them in `counters`, one for each of `tiers`.
+/// Decides on `hits` and counts them in `counters`, one for each of `tiers`.
 ///
-/// Under [`OverLimitPolicy::Ignore`] a request that does not fit everywhere takes nothing anywhere. To give hits back always
-/// succeeds; the answer then says how things stand after it.
+/// Under [`OverLimitPolicy::Ignore`] a request that does not fit every tier takes nothing from any. Giving hits back always
+/// succeeds; the decision then reports the counters after it.
 ///
 /// # Panics
 ///
@@ -47,7 +47,7 @@ pub enum Direction {
 pub fn decide(
     tiers: &[Tier],
     counters: &mut [CounterState],
-    refused: OverLimitPolicy,
+    policy: OverLimitPolicy,
     direction: Direction,
     hits: Hits,
     now: Timestamp,
@@ -66,7 +66,7 @@ pub fn decide(
         tiers.iter().zip(&*counters).map(|(tier, counter)| counter.probe(tier, now, hits)).collect();
     let over = probes.iter().any(|probe| !probe.fits);
     for ((tier, counter), probe) in tiers.iter().zip(&mut *counters).zip(&probes) {
-        if !over || refused == OverLimitPolicy::Count {
+        if !over || policy == OverLimitPolicy::Count {
             counter.take(tier, now, hits);
         } else if !probe.fits {
             counter.reject(tier, now);
@@ -79,7 +79,7 @@ pub fn decide(
     }
 }
 
-/// The answer about `hits` that a shared store has decided, from the counters as it left them.
+/// Returns the decision on `hits` that a shared store has made, from the counters as it left them.
 ///
 /// # Panics
 ///
@@ -88,13 +88,13 @@ pub fn decide(
 pub fn decision_from_store(
     tiers: &[Tier],
     counters: &[CounterState],
-    refused: OverLimitPolicy,
+    policy: OverLimitPolicy,
     over: bool,
     hits: Hits,
     now: Timestamp,
 ) -> Decision {
     assert!(!tiers.is_empty() && tiers.len() == counters.len());
-    let counted = if over && refused == OverLimitPolicy::Ignore { Hits(0) } else { hits };
+    let counted = if over && policy == OverLimitPolicy::Ignore { Hits(0) } else { hits };
     let probes: SmallVec<[Probe; 2]> = tiers
         .iter()
         .zip(counters)
@@ -110,7 +110,7 @@ pub fn decision_from_store(
     }
 }
 
-/// The answer to a request that is over, from the tiers that refused it.
+/// Returns the decision on a rejected request, from the tiers that rejected it.
 fn longest_wait(
     tiers: &[Tier],
     counters: &[CounterState],
@@ -139,7 +139,7 @@ fn longest_wait(
     }
 }
 
-/// The answer to a request that passed, from the tier that is nearest to its limit.
+/// Returns the decision on an admitted request, from the tier nearest to its limit.
 fn lowest_share(tiers: &[Tier], counters: &[CounterState], probes: &[Probe], now: Timestamp) -> Decision {
     let share =
         |available: &Availability, tier: &Tier| (u64::from(available.remaining), u64::from(tier.capacity()));
@@ -172,68 +172,68 @@ mod tests {
         Tier { requests, period: Period::from_secs(seconds), algorithm: Algorithm::FixedWindow }
     }
 
-    /// Counters that nobody has used, and a way to ask them.
-    struct Asked {
+    /// Unused counters under one policy.
+    struct Counters {
         tiers: Vec<Tier>,
         counters: Vec<CounterState>,
-        refused: OverLimitPolicy,
+        policy: OverLimitPolicy,
     }
 
-    impl Asked {
-        fn new(tiers: Vec<Tier>, refused: OverLimitPolicy) -> Self {
+    impl Counters {
+        fn new(tiers: Vec<Tier>, policy: OverLimitPolicy) -> Self {
             let counters = vec![CounterState::default(); tiers.len()];
-            Self { tiers, counters, refused }
+            Self { tiers, counters, policy }
         }
 
-        fn go(&mut self, direction: Direction, hits: u64, seconds: u64) -> Decision {
+        fn decide(&mut self, direction: Direction, hits: u64, seconds: u64) -> Decision {
             let now = Timestamp::from_secs(seconds);
-            decide(&self.tiers, &mut self.counters, self.refused, direction, Hits(hits), now)
+            decide(&self.tiers, &mut self.counters, self.policy, direction, Hits(hits), now)
         }
     }
 
     #[test]
-    fn refused_hits_count_in_the_references_spelling() {
-        let mut asked = Asked::new(vec![tier(3, 60)], OverLimitPolicy::Count);
-        assert_eq!(asked.go(Direction::Take, 2, 0).remaining, 1);
-        let over = asked.go(Direction::Take, 5, 0);
+    fn rejected_hits_count_under_the_count_policy() {
+        let mut rule = Counters::new(vec![tier(3, 60)], OverLimitPolicy::Count);
+        assert_eq!(rule.decide(Direction::Take, 2, 0).remaining, 1);
+        let over = rule.decide(Direction::Take, 5, 0);
         assert!(over.over && over.remaining == 0 && over.before == Hits(2));
-        assert_eq!(asked.go(Direction::Take, 1, 0).before, Hits(7));
+        assert_eq!(rule.decide(Direction::Take, 1, 0).before, Hits(7));
     }
 
     #[test]
-    fn a_request_that_one_tier_refuses_takes_nothing_from_the_others() {
-        let mut asked = Asked::new(vec![tier(2, 10), tier(100, 3600)], OverLimitPolicy::Ignore);
+    fn a_request_that_one_tier_rejects_takes_nothing_from_the_others() {
+        let mut rule = Counters::new(vec![tier(2, 10), tier(100, 3600)], OverLimitPolicy::Ignore);
         for _ in 0..2 {
-            assert!(!asked.go(Direction::Take, 1, 0).over);
+            assert!(!rule.decide(Direction::Take, 1, 0).over);
         }
         for _ in 0..50 {
-            assert!(asked.go(Direction::Take, 1, 0).over);
+            assert!(rule.decide(Direction::Take, 1, 0).over);
         }
-        assert_eq!(asked.counters[1].used(), Hits(2));
+        assert_eq!(rule.counters[1].used(), Hits(2));
     }
 
     #[test]
     fn the_violated_tier_with_the_longest_wait_is_reported() {
-        let mut asked = Asked::new(vec![tier(1, 10), tier(1, 60), tier(9, 3600)], OverLimitPolicy::Ignore);
-        asked.go(Direction::Take, 1, 0);
-        let over = asked.go(Direction::Take, 1, 1);
+        let mut rule = Counters::new(vec![tier(1, 10), tier(1, 60), tier(9, 3600)], OverLimitPolicy::Ignore);
+        rule.decide(Direction::Take, 1, 0);
+        let over = rule.decide(Direction::Take, 1, 1);
         assert_eq!((over.tier, over.reset), (1, Period::from_secs(59)));
     }
 
     #[test]
     fn the_tier_with_the_lowest_share_left_is_reported() {
-        let mut asked = Asked::new(vec![tier(100, 10), tier(4, 60)], OverLimitPolicy::Ignore);
-        let decision = asked.go(Direction::Take, 1, 0);
+        let mut rule = Counters::new(vec![tier(100, 10), tier(4, 60)], OverLimitPolicy::Ignore);
+        let decision = rule.decide(Direction::Take, 1, 0);
         assert_eq!((decision.tier, decision.remaining), (1, 3));
     }
 
     #[test]
     fn hits_are_given_back_to_every_tier() {
-        let mut asked = Asked::new(vec![tier(5, 10), tier(5, 60)], OverLimitPolicy::Ignore);
-        asked.go(Direction::Take, 4, 0);
-        let decision = asked.go(Direction::GiveBack, 3, 0);
+        let mut rule = Counters::new(vec![tier(5, 10), tier(5, 60)], OverLimitPolicy::Ignore);
+        rule.decide(Direction::Take, 4, 0);
+        let decision = rule.decide(Direction::GiveBack, 3, 0);
         assert!(!decision.over);
         assert_eq!(decision.remaining, 4);
-        assert_eq!(asked.counters[1].used(), Hits(1));
+        assert_eq!(rule.counters[1].used(), Hits(1));
     }
 }

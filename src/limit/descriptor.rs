@@ -1,4 +1,4 @@
-//! What a caller asks, whichever door it came through.
+//! A request, independent of the protocol that it arrived in.
 
 use std::fmt;
 
@@ -6,27 +6,27 @@ use smallvec::SmallVec;
 
 use super::{runtime_limit::RuntimeLimit, units::Hits};
 
-/// One question: may these descriptors pass, and count their hits.
+/// A request to count the hits of some descriptors if their limits admit them.
 ///
-/// It borrows from the message that it was decoded from; nothing is copied on the way to a decision.
+/// It borrows from the message that it was decoded from, so a decision copies nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// Selects the tree of rules. Never empty past the door.
+    /// Selects the tree of rules. Not empty in a valid request.
     pub domain: &'a str,
-    /// At least one past the door. Each is matched and counted by itself.
+    /// At least one in a valid request. Each is matched and counted on its own.
     pub descriptors: SmallVec<[Descriptor<'a>; 2]>,
-    /// Hits of every descriptor that does not bring its own; 0 stands for 1, as Envoy sends it when nothing is set.
+    /// Hits of every descriptor that sets none; 0 means 1, since Envoy sends 0 if nothing is set.
     pub hits: u32,
 }
 
 /// A path of entries, from the least to the most specific, that names what is limited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor<'a> {
-    /// Must be as many as the rule is deep; an empty list matches nothing.
+    /// As many as the rule is deep; an empty list matches nothing.
     pub entries: SmallVec<[Entry<'a>; 4]>,
     /// A limit that the caller sends, in place of a configured one. Boxed, since few descriptors have one.
     pub limit: Option<Box<RuntimeLimit>>,
-    /// Hits of this descriptor, before the request's; 0 checks without counting.
+    /// Hits of this descriptor, which override the request's; 0 checks without counting.
     pub hits: Option<u64>,
     /// The hits are given back instead of taken.
     pub refund: bool,
@@ -35,16 +35,16 @@ pub struct Descriptor<'a> {
 /// One step of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry<'a> {
-    /// What kind of thing it is, such as `tenant`.
+    /// The kind of thing, such as `tenant`.
     pub key: &'a str,
-    /// Which one, such as `acme`; may be empty.
+    /// The thing, such as `acme`; may be empty.
     pub value: &'a str,
 }
 
 // === impl Request ===
 
 impl Request<'_> {
-    /// The hits that `descriptor` takes: its own, else the request's, else one.
+    /// Returns the hits of `descriptor`: its own, else the request's, else one.
     #[must_use]
     pub fn hits_of(&self, descriptor: &Descriptor<'_>) -> Hits {
         Hits(descriptor.hits.unwrap_or_else(|| u64::from(self.hits.max(1))))
@@ -54,7 +54,7 @@ impl Request<'_> {
 // === impl Entry ===
 
 impl Entry<'_> {
-    /// `key_value`, or the key alone if there is no value: how paths name it.
+    /// Returns `key_value`, or only the key if there is no value, as in paths.
     #[must_use]
     pub fn step(&self) -> String {
         if self.value.is_empty() { self.key.to_owned() } else { self.metric_step() }

@@ -1,4 +1,4 @@
-//! A request with the rules that it meets: what is to be counted, and what is not.
+//! A request with the rules that it matches.
 
 use smallvec::SmallVec;
 
@@ -15,12 +15,12 @@ use super::{
     units::Hits,
 };
 
-/// The rules that the descriptors of one request meet.
+/// The rules that the descriptors of one request match.
 #[derive(Debug)]
 pub struct Matched<'a> {
     /// One for each descriptor, in the request's order.
     pub matches: SmallVec<[DescriptorMatch<'a>; 2]>,
-    /// What is to be counted, in the request's order.
+    /// The limits to check, in the request's order.
     pub checks: SmallVec<[LimitCheck<'a>; 2]>,
     /// There are no rules for the request's domain.
     pub unknown_domain: bool,
@@ -37,56 +37,56 @@ pub enum DescriptorMatch<'a> {
     Limited(usize),
 }
 
-/// A question to a store: may these hits pass?
+/// Hits that a store checks against one rule.
 #[derive(Debug)]
 pub struct LimitCheck<'a> {
-    /// The rule that is asked about.
+    /// The rule.
     pub rule: RuleRef<'a>,
-    /// Names the counter to stores that speak in names, together with `entries` and [`LimitCheck::shared`].
+    /// Names the counter in stores that use names, together with `entries` and [`LimitCheck::shared`].
     pub domain: &'a str,
     /// The entries of the descriptor.
     pub entries: &'a [Entry<'a>],
     /// Identifies the counter within this process.
     pub key: CounterKey,
-    /// How many hits.
+    /// The number of hits.
     pub hits: Hits,
-    /// Whether they are taken or given back.
+    /// Whether the hits are taken or given back.
     pub direction: Direction,
 }
 
-/// How far a refusal reaches.
+/// How far a rejection reaches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// To its own descriptor. The others of the request count all the same: the reference's default.
+    /// To its own descriptor. The request's other descriptors count: the default of envoyproxy/ratelimit.
     #[default]
     Descriptor,
-    /// To the whole request: if any of its descriptors is over, none of them counts. The reference's
-    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`, but exact: the offender does not count either.
+    /// To the whole request: if any of its descriptors is over, none of them counts, the rejected one included. In
+    /// envoyproxy/ratelimit, `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT` still counts the rejected one.
     Request,
 }
 
-/// A rule of the configuration, or one that the request brought along.
+/// A configured rule, or a limit that came with the request.
 #[derive(Debug)]
 pub enum RuleRef<'a> {
-    /// Of the configuration.
+    /// A configured rule.
     Compiled(&'a CompiledRule),
-    /// Of the request.
+    /// A limit that came with the request.
     Override(&'a RuntimeLimit),
 }
 
 // === impl Matched ===
 
 impl<'a> Matched<'a> {
-    /// Looks `request` up in `rules`, and takes out the rules that others replace.
+    /// Looks `request` up in `rules`, and drops the rules that others replace.
     #[must_use]
     pub fn new(rules: &'a RuleSet, request: &'a Request<'_>) -> Self {
         Self::with_prefetch(rules, request, |_| {})
     }
 
-    /// The same; `met` is told of each rule's [`CompiledRule::index`] before the rule itself is looked at, so that whoever has
-    /// something beside it can have that fetched from memory meanwhile.
+    /// Does the same, and calls `on_match` with the [`CompiledRule::index`] of each rule before it reads the rule, so that the
+    /// caller can prefetch data kept beside it.
     #[must_use]
-    pub fn with_prefetch(rules: &'a RuleSet, request: &'a Request<'_>, met: impl Fn(usize)) -> Self {
+    pub fn with_prefetch(rules: &'a RuleSet, request: &'a Request<'_>, on_match: impl Fn(usize)) -> Self {
         let mut matched = Self {
             matches: SmallVec::new(),
             checks: SmallVec::new(),
@@ -95,9 +95,9 @@ impl<'a> Matched<'a> {
         let mut found: SmallVec<[Option<RuleRef<'a>>; 2]> = request
             .descriptors
             .iter()
-            .map(|descriptor| find(rules, request.domain, descriptor, &met))
+            .map(|descriptor| find(rules, request.domain, descriptor, &on_match))
             .collect();
-        take_out_replaced(&mut found);
+        drop_replaced(&mut found);
         for (descriptor, rule) in request.descriptors.iter().zip(found) {
             let descriptor_match = matched.match_of(rules, request, descriptor, rule);
             matched.matches.push(descriptor_match);
@@ -135,24 +135,24 @@ impl<'a> Matched<'a> {
     }
 }
 
-/// The rule for one descriptor.
+/// Finds the limit for one descriptor.
 fn find<'a>(
     rules: &'a RuleSet,
     domain: &str,
     descriptor: &'a Descriptor<'_>,
-    met: impl Fn(usize),
+    on_match: impl Fn(usize),
 ) -> Option<RuleRef<'a>> {
     if let Some(limit) = &descriptor.limit {
         return rules.has_domain(domain).then_some(RuleRef::Override(limit));
     }
     let index = rules.find_index(domain, &descriptor.entries).ok()?;
-    met(index);
+    on_match(index);
     Some(RuleRef::Compiled(&rules.rules()[index]))
 }
 
-/// Takes out every rule that another of the request, wherever it stands, replaces. An unlimited rule replaces too,
-/// but is never replaced: it counts nothing that could be taken out.
-fn take_out_replaced(found: &mut [Option<RuleRef<'_>>]) {
+/// Drops every rule that another rule of the request replaces, in any order. An unlimited rule can replace others but is
+/// never replaced: it counts nothing.
+fn drop_replaced(found: &mut [Option<RuleRef<'_>>]) {
     if found.iter().flatten().all(|rule| rule.replaces().is_empty()) {
         return;
     }
@@ -171,7 +171,7 @@ fn take_out_replaced(found: &mut [Option<RuleRef<'_>>]) {
 // === impl LimitCheck ===
 
 impl LimitCheck<'_> {
-    /// The tiers that must let it pass; at least one.
+    /// Returns the tiers that must all admit it; at least one.
     #[must_use]
     pub fn tiers(&self) -> &[Tier] {
         self.rule.tiers()
@@ -192,7 +192,7 @@ impl LimitCheck<'_> {
         }
     }
 
-    /// The text that stands in for the value of entry `i` in the counter's name.
+    /// Returns the text that replaces the value of entry `i` in the counter's name.
     #[must_use]
     pub fn shared(&self, i: usize) -> Option<&str> {
         match &self.rule {

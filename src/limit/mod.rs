@@ -1,4 +1,4 @@
-//! The pure core: what is asked, what the rules say, and how much is admitted. No tokio, no I/O, no clock.
+//! The pure core: requests, rules, algorithms and verdicts. No tokio, no I/O, no clock.
 
 pub mod algorithm;
 mod compiled_rule;

@@ -1,29 +1,23 @@
-//! How a request's hits divide over the stats of its rule.
+//! How a request's hits divide over the stats of its rule, as in envoyproxy/ratelimit.
 
 use super::{decision::Decision, tier::OverLimitPolicy, units::Hits};
 
-/// Hits by how they fared, after the reference: hits that straddle a threshold are split in proportion.
+/// Hits by outcome: those of a request that straddles a threshold are split at it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Past the limit.
+    /// Hits past the limit.
     pub over_limit: u64,
-    /// Within the limit, but past the near-limit threshold.
+    /// Hits within the limit, but past the near-limit threshold.
     pub near_limit: u64,
-    /// Of requests that were admitted.
+    /// Hits of admitted requests.
     pub within_limit: u64,
 }
 
 impl Tally {
-    /// The tally of `hits`, which were counted as `taken` against a limit of `limit`, with the near-limit threshold at
+    /// Returns the tally of `hits`, on which `decision` was made against a limit of `limit`. The near-limit threshold is
     /// floor(`limit` * `near_ratio`).
     #[must_use]
-    pub fn of(
-        decision: &Decision,
-        limit: u32,
-        refused: OverLimitPolicy,
-        hits: Hits,
-        near_ratio: f32,
-    ) -> Self {
+    pub fn of(decision: &Decision, limit: u32, policy: OverLimitPolicy, hits: Hits, near_ratio: f32) -> Self {
         let (before, after) = (decision.before.0, decision.before.plus(hits).0);
         let near = near_threshold(limit, near_ratio);
         let limit = u64::from(limit);
@@ -32,7 +26,7 @@ impl Tally {
             let near_limit = after.saturating_sub(near.max(before));
             return Self { over_limit: 0, near_limit, within_limit: all };
         }
-        if refused == OverLimitPolicy::Ignore || decision.cached || before >= limit {
+        if policy == OverLimitPolicy::Ignore || decision.cached || before >= limit {
             return Self { over_limit: all, ..Self::default() };
         }
         Self {
@@ -43,12 +37,12 @@ impl Tally {
     }
 }
 
-/// In the reference's arithmetic: single precision, rounded down.
+/// Computes the near-limit threshold in the arithmetic of envoyproxy/ratelimit: single precision, rounded down.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
     clippy::cast_sign_loss,
-    reason = "it is the reference's arithmetic; the ratio is checked to be positive"
+    reason = "the arithmetic of envoyproxy/ratelimit; the ratio is checked to be positive"
 )]
 fn near_threshold(limit: u32, ratio: f32) -> u64 {
     (limit as f32 * ratio).floor() as u64
@@ -59,7 +53,7 @@ mod tests {
     use super::*;
     use crate::limit::units::Period;
 
-    fn tally(before: u64, hits: u64, over: bool, refused: OverLimitPolicy) -> Tally {
+    fn tally(before: u64, hits: u64, over: bool, policy: OverLimitPolicy) -> Tally {
         let decision = Decision {
             tier: 0,
             over,
@@ -68,7 +62,7 @@ mod tests {
             reset: Period::default(),
             cached: false,
         };
-        Tally::of(&decision, 10, refused, Hits(hits), 0.8)
+        Tally::of(&decision, 10, policy, Hits(hits), 0.8)
     }
 
     #[test]
@@ -84,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn where_refused_hits_vanish_all_of_them_were_over() {
+    fn rejected_hits_that_do_not_count_are_all_over() {
         assert_eq!(tally(9, 3, true, OverLimitPolicy::Ignore).over_limit, 3);
     }
 }
