@@ -1,18 +1,18 @@
-//! Texts that requests are compared with.
+//! The strings that requests are compared with.
 
 use std::hash::{Hash, Hasher};
 
 use hashbrown::Equivalent;
 use smallvec::SmallVec;
 
-/// A text that lies in the table that it is looked up in, if it is as short as most are: one that lies elsewhere is a further
-/// line of memory, which is in no cache where there are thousands.
+/// A string stored inline in its hash table up to 16 bytes, as most are: a separate allocation would cost a cache miss per
+/// look-up among thousands of rules.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct InlineStr(SmallVec<[u8; 16]>);
 
 impl InlineStr {
     pub(super) fn as_str(&self) -> &str {
-        // it was made of a text
+        // it was created from a `str`
         str::from_utf8(&self.0).unwrap_or_default()
     }
 }
@@ -23,7 +23,7 @@ impl From<&str> for InlineStr {
     }
 }
 
-/// As `str` hashes, which it is looked up with.
+/// Hashes as `str` does, since look-ups use a `str`.
 impl Hash for InlineStr {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.as_str().hash(state);
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_itself_however_long() {
+    fn strings_of_any_length_compare_as_str() {
         for text in ["", "tenant", "exactly 16 bytes", "/v1/organizations/products", "größer"] {
             assert_eq!(InlineStr::from(text).as_str(), text);
             assert!(text.equivalent(&InlineStr::from(text)) && !text.equivalent(&InlineStr::from("other")));

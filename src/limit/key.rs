@@ -1,4 +1,4 @@
-//! What tells one counter from another.
+//! The identity of counters.
 
 use std::hash::Hasher as _;
 
@@ -9,13 +9,13 @@ use super::{
     tier::{Algorithm, OverLimitPolicy, Tier},
 };
 
-/// The identity of what is counted: a domain and the entries of a descriptor, where a shared pattern stands in for
-/// the value. The same for every tier, rule and reload, so that counts outlive the rules that they were made under.
+/// The identity of a counter: a domain and the entries of a descriptor, where a shared pattern replaces the value. The
+/// same for every tier, rule and reload, so that counts outlive the rules that they were made under.
 ///
-/// It is a 128-bit keyed hash of the names, not the names: a counter costs the same whatever its names are long, and a
-/// look-up compares 16 bytes. SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012) under a
-/// secret of this process is a pseudo-random function, so nobody can choose names that collide; by chance, ten million
-/// counters have two alike with a probability below 1 in 10^24.
+/// It is a 128-bit keyed hash of the names: the size of a counter does not depend on the length of its names, and a look-up
+/// compares 16 bytes. SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012) under a
+/// secret of this process is a pseudo-random function, so a client cannot choose names that collide; by chance, two of ten
+/// million counters collide with a probability below 1 in 10^24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CounterKey([u64; 2]);
 
@@ -43,13 +43,13 @@ impl CounterKey {
         Self([self.0[0] ^ tiers.iter().fold(start, |mixed, tier| scramble(mixed ^ kind(tier))), self.0[1]])
     }
 
-    /// 64 bits that are even over all keys, to find the counter by.
+    /// Returns 64 uniformly distributed bits, for hash tables.
     #[must_use]
     pub const fn hash(self) -> u64 {
         self.0[0]
     }
 
-    /// 64 bits that are even over all keys, independent of [`CounterKey::hash`] and alike for all tiers.
+    /// Returns 64 uniformly distributed bits, independent of [`CounterKey::hash`] and equal for all tiers.
     #[must_use]
     pub const fn shard(self) -> u64 {
         self.0[1]
@@ -81,14 +81,14 @@ impl KeyHasher {
     #[must_use]
     pub fn random() -> Self {
         // std's hash maps are seeded from the same source, and this needs no further crate
-        let draw = || {
+        let random = || {
             use std::hash::{BuildHasher as _, RandomState};
             RandomState::new().hash_one(0)
         };
-        Self { secret: [draw(), draw()] }
+        Self { secret: [random(), random()] }
     }
 
-    /// The key of `entries` in `domain`, where `shared(i)` gives the text that stands in for the value of entry `i`.
+    /// The key of `entries` in `domain`, where `shared(i)` is the text that replaces the value of entry `i`.
     #[must_use]
     pub fn key<'a>(
         &self,
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn names_do_not_run_into_each_other() {
+    fn names_are_delimited() {
         let hasher = KeyHasher::random();
         let key = |domain: &str, entries: &[Entry<'static>]| hasher.key(domain, entries, |_| None);
         let all = [
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_text_stands_in_for_the_value() {
+    fn shared_text_replaces_the_value() {
         let hasher = KeyHasher::random();
         let shared = |_| Some("f*");
         assert_eq!(

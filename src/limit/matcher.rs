@@ -1,8 +1,8 @@
-//! The compiled rules: which one does a descriptor match?
+//! The compiled rules, and the look-up of the rule for a descriptor.
 //!
-//! A level is decided in the reference's order, without ever going back: the literal value; then the patterns with
-//! a `*`, in the order of declaration; then the key alone. A literal costs one hash look-up a level, whatever the number
-//! of rules; nothing on the way allocates.
+//! Each level is decided in the order of envoyproxy/ratelimit, without backtracking: the literal value; then the patterns
+//! with a `*`, in the order of declaration; then the key with any value. A literal costs one hash look-up per level,
+//! whatever the number of rules, and no step allocates.
 
 use std::{
     hash::{Hash, Hasher},
@@ -24,7 +24,7 @@ use super::{
     rule::{Domain, Origin, RuleNode},
 };
 
-/// All rules of a moment, compiled. Immutable: a reload makes another.
+/// All loaded rules, compiled. Immutable: a reload creates another set.
 #[derive(Debug)]
 pub struct RuleSet {
     pub(super) domains: HashMap<Box<str>, NodeId, foldhash::fast::RandomState>,
@@ -35,17 +35,17 @@ pub struct RuleSet {
     ends: Vec<Option<u32>>,
     rules: Vec<CompiledRule>,
     hasher: KeyHasher,
-    /// Which one it is of all sets that this process has had.
+    /// Identifies the set among all that this process has loaded.
     number: NonZeroU32,
 }
 
-/// How many there were in this process.
+/// The number of sets created in this process.
 static SETS: AtomicU32 = AtomicU32::new(0);
 
 /// An index into [`RuleSet::nodes`].
 pub(super) type NodeId = usize;
 
-/// A node of the compiled tree: the ways down from here.
+/// A node of the compiled tree: the edges to its children.
 #[derive(Debug, Default)]
 pub(super) struct Branch {
     pub(super) literals: HashMap<Edge, NodeId, foldhash::fast::RandomState>,
@@ -54,29 +54,29 @@ pub(super) struct Branch {
     pub(super) origin: Origin,
 }
 
-/// A literal way down.
+/// An edge for a literal value.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Edge {
     pub(super) key: InlineStr,
     pub(super) value: InlineStr,
 }
 
-/// What became of a look-up.
+/// The result of a look-up.
 #[derive(Clone, Copy, Debug)]
 pub enum Lookup<'a> {
     /// There are no rules for this domain.
     UnknownDomain,
     /// The domain is known, but no rule is for this descriptor.
     NoRule,
-    /// This one is.
+    /// This rule matches.
     Rule(&'a CompiledRule),
 }
 
 // === impl RuleSet ===
 
 impl RuleSet {
-    /// Compiles `domains`. Where two nodes of a level have the same key and value, the first one counts; the
-    /// configuration refuses such files before they get here.
+    /// Compiles `domains`. If two nodes of a level have the same key and value, the first one wins; the configuration
+    /// rejects such files.
     #[must_use]
     pub fn new(domains: &[Domain], hasher: KeyHasher) -> Self {
         let mut set = Self {
@@ -102,30 +102,24 @@ impl RuleSet {
         self.nodes.len() - 1
     }
 
-    fn add_nodes(
-        &mut self,
-        parent: NodeId,
-        nodes: &[RuleNode],
-        domain: &Arc<str>,
-        coordination: &mut Vec<Level>,
-    ) {
+    fn add_nodes(&mut self, parent: NodeId, nodes: &[RuleNode], domain: &Arc<str>, levels: &mut Vec<Level>) {
         for node in nodes {
-            coordination.push(Level::of(node));
+            levels.push(Level::of(node));
             let id = self.add_branch(Branch { origin: node.origin.clone(), ..Branch::default() });
-            self.nodes[parent].lead(node, id);
+            self.nodes[parent].add_edges(node, id);
             if let Some(rule) = &node.rule {
                 // files are bounded far below that many
                 let index = u32::try_from(self.rules.len()).unwrap_or(u32::MAX);
                 let rule_id = RuleId { set: self.number, index };
-                self.rules.push(CompiledRule::new(rule.clone(), rule_id, domain, coordination, &self.hasher));
+                self.rules.push(CompiledRule::new(rule.clone(), rule_id, domain, levels, &self.hasher));
                 self.ends[id] = Some(index);
             }
-            self.add_nodes(id, &node.children, domain, coordination);
-            coordination.pop();
+            self.add_nodes(id, &node.children, domain, levels);
+            levels.pop();
         }
     }
 
-    /// The rule for a descriptor of these `entries`: one that is exactly as deep as they are many.
+    /// Finds the rule for a descriptor of these `entries`: one at exactly that depth.
     #[must_use]
     pub fn find(&self, domain: &str, entries: &[Entry<'_>]) -> Lookup<'_> {
         match self.find_index(domain, entries) {
@@ -134,7 +128,7 @@ impl RuleSet {
         }
     }
 
-    /// The [`CompiledRule::index`] of that rule, which is not looked at; or why there is none.
+    /// Returns the [`CompiledRule::index`] of that rule without reading the rule, or why there is none.
     pub(super) fn find_index(&self, domain: &str, entries: &[Entry<'_>]) -> Result<usize, Lookup<'_>> {
         let Some(&root) = self.domains.get(domain) else {
             return Err(Lookup::UnknownDomain);
@@ -149,7 +143,7 @@ impl RuleSet {
         self.ends[node].map(|index| index as usize).ok_or(Lookup::NoRule)
     }
 
-    /// The rule of a descriptor that ends at `node`.
+    /// Returns the rule of a descriptor that ends at `node`.
     pub(super) fn rule_at(&self, node: NodeId) -> Option<&CompiledRule> {
         self.ends[node].map(|rule| &self.rules[rule as usize])
     }
@@ -172,13 +166,13 @@ impl RuleSet {
         &self.rules
     }
 
-    /// The key of a limit that the caller brought along for `entries`.
+    /// Returns the key of a limit that came with a request.
     #[must_use]
     pub fn override_key(&self, domain: &str, entries: &[Entry<'_>]) -> CounterKey {
         self.hasher.key(domain, entries, |_| None)
     }
 
-    /// The key under which `rule`, which is one of this set and of `domain`, counts a descriptor of `entries`.
+    /// Returns the key under which `rule`, of this set and `domain`, counts a descriptor of `entries`.
     #[must_use]
     pub fn counter_key(&self, rule: &CompiledRule, domain: &str, entries: &[Entry<'_>]) -> CounterKey {
         rule.static_key().unwrap_or_else(|| self.hasher.key(domain, entries, |i| rule.shared(i)))
@@ -187,7 +181,7 @@ impl RuleSet {
 
 // === impl Branch ===
 
-/// Why a step was taken.
+/// The kind of edge that matched an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MatchedBy {
     Literal,
@@ -197,14 +191,14 @@ pub(super) enum MatchedBy {
 }
 
 impl Branch {
-    /// Lets `node`'s values lead to `id`.
-    fn lead(&mut self, node: &RuleNode, id: NodeId) {
+    /// Adds edges for `node`'s values to `id`.
+    fn add_edges(&mut self, node: &RuleNode, id: NodeId) {
         let key = || node.key.as_str().into();
         if node.values == Values::Any {
             self.any.entry(key()).or_insert(id);
         }
         for pattern in node.values.patterns() {
-            // a value that is a pattern to the letter is a literal too: the reference looks there first
+            // a value that equals a pattern's text matches it as a literal: envoyproxy/ratelimit looks there first
             let edge = Edge { key: key(), value: pattern.text().into() };
             self.literals.entry(edge).or_insert(id);
             if pattern.is_wildcard() {
@@ -213,7 +207,7 @@ impl Branch {
         }
     }
 
-    /// The way down for `entry`, and why.
+    /// Returns the child for `entry`, and the kind of edge to it.
     pub(super) fn step(&self, entry: &Entry<'_>) -> Option<(NodeId, MatchedBy)> {
         if let Some(&node) = self.literals.get(entry) {
             return Some((node, MatchedBy::Literal));

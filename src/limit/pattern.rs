@@ -1,4 +1,4 @@
-//! Which values a level of a rule takes.
+//! The values that a level of a rule matches.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub enum Values {
     Of(Vec<Pattern>),
 }
 
-/// A value as a rule writes it: literal, or with `*` for zero or more characters, anywhere and several times.
+/// A value as written in a rule: literal, or with `*` for zero or more characters, anywhere and several times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: Box<str>,
@@ -46,7 +46,7 @@ impl Values {
     }
 }
 
-/// The text that stands for the values in counters' keys and in stat names: several are joined with `|`.
+/// The text of the values in counter keys and stat names: several are joined with `|`.
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, pattern) in self.patterns().enumerate() {
@@ -62,13 +62,13 @@ impl fmt::Display for Values {
 // === impl Pattern ===
 
 impl Pattern {
-    /// The pattern that `text` writes.
+    /// Parses `text`.
     #[must_use]
     pub fn new(text: &str) -> Self {
         Self { text: text.into(), parts: text.split('*').map(Into::into).collect() }
     }
 
-    /// As it was written.
+    /// Returns the text as written.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -80,8 +80,8 @@ impl Pattern {
         self.parts.len() > 1
     }
 
-    /// Whether `value` has the shape of this pattern. Linear in the value's length: the leftmost place for each part
-    /// is always a right one, so nothing is ever tried twice.
+    /// Returns whether `value` matches. Linear in the value's length: the leftmost match of each part is always a valid
+    /// one, so there is no backtracking.
     #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         let [first, middle @ .., last] = &*self.parts else {
@@ -89,7 +89,7 @@ impl Pattern {
         };
         let Some(mut rest) = value
             .strip_prefix(&**first)
-            // what the first part took, the last cannot have: `ab*bc` is no shape of `abc`
+            // the first and last parts must not overlap: `ab*bc` does not match `abc`
             .and_then(|rest| rest.strip_suffix(&**last))
         else {
             return false;

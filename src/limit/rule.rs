@@ -1,4 +1,4 @@
-//! What a user declares: a tree of nodes for each domain, with a rule at some of them.
+//! The declared rules: a tree of nodes per domain, some of which have a rule.
 
 use std::{fmt, sync::Arc};
 
@@ -12,7 +12,7 @@ use super::{
     units::Period,
 };
 
-/// Free-form data that a rule hands to whoever asked, under the rules of protobuf's `Struct`.
+/// Free-form data that a rule adds to responses, with the types of protobuf's `Struct`.
 pub type Metadata = Map<String, serde_json::Value>;
 
 /// A domain with its tree, as declared; [`RuleSet`](super::RuleSet) compiles it.
@@ -24,18 +24,18 @@ pub struct Domain {
     pub nodes: Vec<RuleNode>,
 }
 
-/// One level of the tree: a key, the values that it takes, and what lies below.
+/// A node of the tree: a key, its values, and its children.
 #[derive(Clone, Debug)]
 pub struct RuleNode {
     /// The key that an entry must have; not empty.
     pub key: String,
     /// The values that an entry may have.
     pub values: Values,
-    /// The values as written, not the request's value, are part of the counter's key. [`Values::Of`] always shares.
+    /// The counter's key contains the values as written, not the request's value. [`Values::Of`] always shares.
     pub share_threshold: bool,
     /// The request's value is part of the stat's name.
     pub value_to_metric: bool,
-    /// The limit for a descriptor that ends here. Without one, such a descriptor passes freely.
+    /// The limit for a descriptor that ends here. Without one, such a descriptor is admitted.
     pub rule: Option<Rule>,
     /// The next level.
     pub children: Vec<RuleNode>,
@@ -43,39 +43,39 @@ pub struct RuleNode {
     pub origin: Origin,
 }
 
-/// A limit and how it is answered.
+/// A limit, and how its decisions are reported.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// What is admitted.
+    /// The requests that it admits.
     pub limit: Limit,
-    /// How its counts are kept together over instances.
+    /// How the instances coordinate its counts.
     pub coordination: RuleCoordination,
-    /// What a user calls it; answers carry it, and `replaces` refers to it.
+    /// Its name: responses carry it, and `replaces` refers to it.
     pub name: Option<Box<str>>,
-    /// Names of rules that do not count where this one matches too.
+    /// Names of the rules that do not count if this one matches too.
     pub replaces: Vec<Box<str>>,
-    /// Counts and reports, but a descriptor that is over is answered OK.
+    /// Count and report, but admit every descriptor.
     pub shadow_mode: bool,
-    /// Being over closes the request only when every quota rule of the request is over.
+    /// Reject the request only if every quota rule of the request is over.
     pub quota_mode: bool,
     /// Every value is part of the stat's name.
     pub detailed_metric: bool,
-    /// Handed out when the descriptor passes.
+    /// Added to the response if the descriptor is admitted.
     pub metadata: Option<Arc<Metadata>>,
     /// Where it was declared.
     pub origin: Origin,
 }
 
-/// What a rule admits.
+/// The requests that a rule admits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// Everything, without counting.
+    /// All requests, without counting them.
     Unlimited,
-    /// What each of these admits; a request must pass all of them. Never empty.
+    /// Requests that all of these tiers admit.
     Tiers {
-        /// The limits, in the order of declaration.
+        /// The tiers, in the order of declaration. Never empty.
         tiers: Tiers,
-        /// What becomes of hits that are refused.
+        /// Whether rejected hits count.
         over_limit_policy: OverLimitPolicy,
     },
 }
@@ -83,7 +83,7 @@ pub enum Limit {
 /// A place in a user's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// The file's path as the user named it; empty for what came over the wire.
+    /// The file's path as the user named it; empty if there is no file.
     pub file: Arc<str>,
     /// Counted from 1; 0 if unknown.
     pub line: u32,
@@ -94,7 +94,7 @@ pub struct Origin {
 // === impl RuleNode ===
 
 impl RuleNode {
-    /// A node that is nothing but its key and values: without a rule, children or place.
+    /// Creates a node of a key and values, without rule, children or origin.
     #[must_use]
     pub fn new(key: &str, values: Values) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl RuleNode {
 // === impl Rule ===
 
 impl Rule {
-    /// A rule that is nothing but its limit: without name, modes, metadata or place.
+    /// Creates a rule of a limit, without name, modes, metadata or origin.
     #[must_use]
     pub fn new(limit: Limit) -> Self {
         Self {
@@ -156,7 +156,7 @@ impl Limit {
         }
     }
 
-    /// A limit in the reference's spelling: a fixed window in which refused hits count.
+    /// Creates a limit in the spelling of envoyproxy/ratelimit: a fixed window in which rejected hits count.
     #[must_use]
     pub fn fixed_window(requests: u32, period: Period) -> Self {
         Self::Tiers {

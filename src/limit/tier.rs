@@ -66,7 +66,7 @@ pub enum OverLimitPolicy {
 // === impl Tier ===
 
 impl Tier {
-    /// The bucket of a token bucket; for other algorithms, one of the size of the limit.
+    /// Returns the bucket of a token bucket; for other algorithms, one of the size of the limit.
     #[must_use]
     pub const fn bucket(&self) -> Bucket {
         match self.algorithm {
@@ -75,7 +75,7 @@ impl Tier {
         }
     }
 
-    /// The most hits that it ever admits at once: the burst of a bucket, the limit of a window.
+    /// Returns the most hits that it admits at once: the burst of a bucket, the limit of a window.
     #[must_use]
     pub const fn capacity(&self) -> u32 {
         self.bucket().burst
@@ -88,14 +88,14 @@ impl Tier {
         self.period == other.period && discriminant(&self.algorithm) == discriminant(&other.algorithm)
     }
 
-    /// The unit that answers name, if the period is exactly one.
+    /// Returns the unit to report, if the period is exactly one unit.
     #[must_use]
     pub fn unit(&self) -> Option<Unit> {
         Unit::of(self.period)
     }
 }
 
-/// As people say it: `1000 requests per 10s, sliding window`.
+/// Such as `1000 requests per 10s, sliding window`.
 impl fmt::Display for Tier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { requests, period, algorithm } = self;

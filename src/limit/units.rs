@@ -1,4 +1,4 @@
-//! The quantities that limits are made of, each a type of its own so that they cannot be mistaken for one another.
+//! The quantities that limits are made of, each its own type so that they cannot be confused.
 
 use std::{fmt, time::Duration};
 
@@ -15,13 +15,13 @@ pub struct Timestamp(u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Period(u64);
 
-/// A number of hits that a request takes, or gives back.
+/// A number of hits that a request takes or gives back.
 ///
-/// All arithmetic saturates, so a counter that is full to the brim stays there instead of starting over.
+/// All arithmetic saturates, so a full counter does not wrap around.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hits(pub u64);
 
-/// The units of time that the reference's YAML and Envoy's API name.
+/// The units of time in the YAML of envoyproxy/ratelimit and in Envoy's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// One second.
@@ -73,7 +73,7 @@ impl Timestamp {
         Self(self.0.saturating_add(period.0))
     }
 
-    /// The time from `earlier` to this instant; zero if `earlier` is later, for clocks do step back.
+    /// The time from `earlier` to this instant; zero if `earlier` is later, since clocks may step back.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Period {
         Period(self.0.saturating_sub(earlier.0))
@@ -84,7 +84,7 @@ impl Timestamp {
     ///
     /// # Panics
     ///
-    /// If `period` is zero, which no [`Tier`](crate::limit::Tier) has.
+    /// If `period` is zero, which no tier has.
     #[must_use]
     pub const fn window_end(self, period: Period) -> Self {
         Self((self.0 - self.0 % period.0).saturating_add(period.0))
@@ -121,7 +121,7 @@ impl Period {
         self.0
     }
 
-    /// Its whole seconds, rounded up: a wait that is told in seconds must not end early.
+    /// Its whole seconds, rounded up: a wait reported in seconds must not end early.
     #[must_use]
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(NANOS_PER_SECOND)
@@ -197,7 +197,7 @@ impl Unit {
         Self::ALL.into_iter().find(|unit| unit.period() == period)
     }
 
-    /// The unit of that name, in any case, as the reference reads its YAML.
+    /// The unit of that name, in any case, as in the YAML of envoyproxy/ratelimit.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))

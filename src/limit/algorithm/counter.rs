@@ -11,7 +11,7 @@ use crate::limit::{
     units::{Hits, NANOS_PER_SECOND, Period, Timestamp},
 };
 
-/// The state of any algorithm, as stores keep it. 24 bytes, and what a sliding window remembers.
+/// The state of any algorithm. 24 bytes, plus the heap memory of a sliding window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CounterState {
     /// Of [`Algorithm::FixedWindow`].
@@ -22,14 +22,14 @@ pub enum CounterState {
     TokenBucket(TokenBucket, IdleAt),
 }
 
-/// When a counter may be forgotten, as of the last time it was asked: kept where the state alone, without its tier, does
-/// not tell. Whole seconds since the epoch, rounded up; they end in 2106, and all that is later is then.
+/// The instant from which a counter is unused, as of its last change: kept because the state without its tier does not
+/// determine it. Whole seconds since the epoch, rounded up, capped in 2106.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdleAt(u32);
 
 // === impl CounterState ===
 
-/// Runs an expression on the state, whichever it is.
+/// Runs an expression on the state of any algorithm.
 macro_rules! on_state {
     ($counter:expr, $state:ident => $do:expr) => {
         match $counter {
@@ -41,7 +41,7 @@ macro_rules! on_state {
 }
 
 impl CounterState {
-    /// The state of a counter that nobody has used.
+    /// Returns the state of an unused counter.
     #[must_use]
     pub fn unused(tier: &Tier, now: Timestamp) -> Self {
         match tier.algorithm {
@@ -64,39 +64,39 @@ impl CounterState {
     /// As [`AlgorithmState::take`].
     pub fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         on_state!(self, state => state.take(tier, now, hits));
-        self.keep(tier);
+        self.update_idle_at(tier);
     }
 
-    /// Counts `hits` that are taken now and may be used as late as `until`. It matters to sliding windows, which count
-    /// them from then on; a bucket can only have filled up meanwhile, and a fixed window is the same or over.
+    /// Counts `hits` that are taken now and used at `until` at the latest. A sliding window counts them from `until` on; for
+    /// a bucket or a fixed window this equals [`CounterState::take`], since by then they can only have more room.
     pub fn reserve(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
         match self {
             Self::SlidingWindow(window, _) => window.reserve(tier, now, until, hits),
             Self::FixedWindow(_) | Self::TokenBucket(..) => return self.take(tier, now, hits),
         }
-        self.keep(tier);
+        self.update_idle_at(tier);
     }
 
     /// As [`AlgorithmState::reject`].
     pub fn reject(&mut self, tier: &Tier, now: Timestamp) {
         on_state!(self, state => state.reject(tier, now));
-        self.keep(tier);
+        self.update_idle_at(tier);
     }
 
     /// As [`AlgorithmState::give_back`].
     pub fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         on_state!(self, state => state.give_back(tier, now, hits));
-        self.keep(tier);
+        self.update_idle_at(tier);
     }
 
-    /// Gives back `hits` that were [reserved](Self::reserve) to be used until `until` and were not. It matters to sliding
-    /// windows, which know by it which of their hits are meant.
+    /// Gives back unused `hits` that were [reserved](Self::reserve) until `until`. A sliding window finds them by that
+    /// instant.
     pub fn release(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
         match self {
             Self::SlidingWindow(window, _) => window.release(tier, now, until, hits),
             Self::FixedWindow(_) | Self::TokenBucket(..) => return self.give_back(tier, now, hits),
         }
-        self.keep(tier);
+        self.update_idle_at(tier);
     }
 
     /// As [`AlgorithmState::availability`].
@@ -117,8 +117,8 @@ impl CounterState {
         on_state!(self, state => state.used())
     }
 
-    /// From when on it is as if unused. A bucket whose limit was lowered since it was last asked tells it by the limit
-    /// that it knew.
+    /// Returns the instant from which it equals an unused counter. For a bucket whose limit was lowered since its last
+    /// change, this is computed from the previous limit.
     #[must_use]
     pub fn idle_at(&self) -> Timestamp {
         match self {
@@ -129,24 +129,24 @@ impl CounterState {
         }
     }
 
-    /// A counter of this state, for a store that keeps states elsewhere.
+    /// Returns a counter of this state, for a store that keeps states in another format.
     #[must_use]
     pub fn from_sliding_window(window: SlidingWindow, tier: &Tier) -> Self {
         let mut counter = Self::SlidingWindow(Box::new(window), IdleAt::default());
-        counter.keep(tier);
+        counter.update_idle_at(tier);
         counter
     }
 
-    /// A counter of this state, for a store that keeps states elsewhere.
+    /// Returns a counter of this state, for a store that keeps states in another format.
     #[must_use]
     pub fn from_token_bucket(bucket: TokenBucket, tier: &Tier) -> Self {
         let mut counter = Self::TokenBucket(bucket, IdleAt::default());
-        counter.keep(tier);
+        counter.update_idle_at(tier);
         counter
     }
 
-    /// Keeps the time at which it will be idle, where it is kept.
-    fn keep(&mut self, tier: &Tier) {
+    /// Updates the stored idle instant, for algorithms that need it.
+    fn update_idle_at(&mut self, tier: &Tier) {
         let (idle, kept) = match self {
             Self::FixedWindow(_) => return,
             Self::SlidingWindow(window, kept) => (window.idle_at(tier), kept),
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_has_the_size_that_it_says() {
+    fn states_have_their_documented_sizes() {
         assert_eq!(size_of::<CounterState>(), 24);
         assert_eq!(size_of::<FixedWindow>(), 16);
         assert_eq!(size_of::<TokenBucket>(), 16);

@@ -1,4 +1,4 @@
-//! The fixed window: at most `requests` in each epoch-aligned window. The reference's algorithm.
+//! The fixed window: at most `requests` in each epoch-aligned window. The algorithm of envoyproxy/ratelimit.
 
 use super::state::{AlgorithmState, Availability, Probe};
 use crate::limit::{
@@ -8,8 +8,8 @@ use crate::limit::{
 
 /// The hits of one window. 16 bytes.
 ///
-/// A window that has ended counts nothing. Where the clock steps back over a window's start, the hits go to the
-/// window that is already open: to reopen the past one would admit its limit again.
+/// A window that has ended counts nothing. If the clock steps back over a window's start, hits still count in the window
+/// that is already open: reopening the past one would admit its limit again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedWindow {
     end: Timestamp,
@@ -17,19 +17,19 @@ pub struct FixedWindow {
 }
 
 impl FixedWindow {
-    /// A window that ends at `end` and counts `used` hits.
+    /// Creates a window that ends at `end` and counts `used` hits.
     #[must_use]
     pub const fn new(end: Timestamp, used: Hits) -> Self {
         Self { end, used }
     }
 
-    /// The end of the window that it counts.
+    /// Returns the end of its window.
     #[must_use]
     pub const fn end(&self) -> Timestamp {
         self.end
     }
 
-    /// The end of the window that is open at `now`, and what it counts.
+    /// Returns the end of the window that is open at `now`, and its hits.
     fn open(&self, tier: &Tier, now: Timestamp) -> (Timestamp, Hits) {
         if now < self.end { (self.end, self.used) } else { (now.window_end(tier.period), Hits(0)) }
     }

@@ -6,45 +6,45 @@ use crate::limit::{
     units::{Hits, Period, Timestamp},
 };
 
-/// Hits that are closer together than this part of a period share a span.
+/// Spans per period: hits closer together than a twelfth of it share a span.
 const SPANS: u64 = 12;
 
 /// The hits of the last period, in spans of up to a twelfth of it. 32 bytes, and 16 for each span, of which there are at
 /// most 14, in a list that grows by doubling.
 ///
-/// A span begins with a hit, and counts until one period after its last one. So no hit is ever forgotten before its
-/// period is over: no interval of one period sees more than the limit. Hits that are at least a twelfth of a period apart
+/// A span begins with a hit, and counts until one period after its last one. So every hit counts for at least one period,
+/// and no interval of one period admits more than the limit. Hits that are at least a twelfth of a period apart
 /// are each remembered exactly; others are remembered for up to a twelfth too long, so that under steady overload at least
 /// 12/13 of the limit (92.3 %) is used. Shorter spans would use more of it, and cost 16 bytes each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlidingWindow {
-    /// When the newest span began.
+    /// The start of the newest span.
     opened: Timestamp,
     /// Oldest first.
     spans: Vec<Span>,
 }
 
-/// Hits that were taken shortly after each other.
+/// Hits that were taken within a twelfth of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// When the last of them was taken.
+    /// The instant of the last hit.
     pub last: Timestamp,
-    /// How many there are.
+    /// The number of hits.
     pub hits: u32,
 }
 
-/// How long a span may last: rounded up, so that a shortest one is longer than none.
+/// Returns the longest duration of a span, rounded up so that it is never zero.
 const fn longest_span(tier: &Tier) -> Period {
     Period::from_nanos(tier.period.as_nanos().div_ceil(SPANS))
 }
 
 impl Span {
-    /// The instant from which on it does not count any more.
+    /// Returns the instant from which it no longer counts.
     const fn gone_at(self, tier: &Tier) -> Timestamp {
         self.last.after(tier.period)
     }
 
-    /// Gives back as many of `hits` as it has.
+    /// Gives back up to `hits`, and returns how many.
     fn give_back(&mut self, hits: u64) -> u64 {
         let given = u32::try_from(hits).map_or(self.hits, |hits| hits.min(self.hits));
         self.hits -= given;
@@ -53,35 +53,35 @@ impl Span {
 }
 
 impl SlidingWindow {
-    /// A window of `spans`, oldest first, the newest of which began at `opened`.
+    /// Creates a window of `spans`, oldest first, the newest of which began at `opened`.
     #[must_use]
     pub const fn new(opened: Timestamp, spans: Vec<Span>) -> Self {
         Self { opened, spans }
     }
 
-    /// When the newest span began.
+    /// Returns when the newest span began.
     #[must_use]
     pub const fn opened(&self) -> Timestamp {
         self.opened
     }
 
-    /// Oldest first.
+    /// Returns the spans, oldest first.
     #[must_use]
     pub fn spans(&self) -> &[Span] {
         &self.spans
     }
 
-    /// Counts `hits` that are taken now and may be used as late as `until`: they count until one period after that.
+    /// Counts `hits` that are taken now and used at `until` at the latest: they count until one period after it.
     pub fn reserve(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
         if hits == Hits(0) {
             return;
         }
         let hits = u32::try_from(hits.0).unwrap_or(u32::MAX);
-        // what is gone is told by now: until then the others go on counting
+        // spans expire by `now`, not by `until`: the others still count in between
         self.forget(tier, now);
         match self.spans.last_mut() {
             Some(newest) if until < self.opened.after(longest_span(tier)) => {
-                // a clock that steps back must not shorten what is remembered
+                // a clock that steps back must not shorten the span
                 newest.last = newest.last.max(until);
                 newest.hits = newest.hits.saturating_add(hits);
             }
@@ -92,27 +92,27 @@ impl SlidingWindow {
         }
     }
 
-    /// Gives back `hits` that are counted as of `until` or of before: what came later is not meant, and counts for longer.
+    /// Gives back `hits` that count as of `until` or earlier. Later hits stay: they are others, and count for longer.
     pub fn release(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
         self.forget(tier, now);
-        let theirs = self.spans.iter().take_while(|span| span.last < until).count();
+        let older = self.spans.iter().take_while(|span| span.last < until).count();
         let mut left = hits.0;
-        for span in self.spans.iter_mut().take(theirs + 1).rev() {
+        for span in self.spans.iter_mut().take(older + 1).rev() {
             left -= span.give_back(left);
         }
-        // the newest one stays even if it is empty: what comes next would make the one before last longer
+        // the newest span stays even if empty: without it, the next hit would extend the span before it
         let newest = self.spans.pop();
         self.spans.retain(|span| span.hits > 0);
         self.spans.extend(newest);
     }
 
-    /// The spans that count at `now`, oldest first.
+    /// Returns the spans that count at `now`, oldest first.
     fn counting(&self, tier: &Tier, now: Timestamp) -> &[Span] {
         let gone = self.spans.iter().take_while(|span| span.gone_at(tier) <= now).count();
         &self.spans[gone..]
     }
 
-    /// Drops the spans that do not count any more.
+    /// Drops expired spans.
     fn forget(&mut self, tier: &Tier, now: Timestamp) {
         let gone = self.spans.len() - self.counting(tier, now).len();
         self.spans.drain(..gone);
@@ -139,8 +139,8 @@ impl AlgorithmState for SlidingWindow {
 
     fn reject(&mut self, _tier: &Tier, _now: Timestamp) {}
 
-    /// The oldest hits go first. Which ones were meant nobody says; to leave the younger ones, which count for longer,
-    /// keeps the promise whichever they were.
+    /// Gives back the oldest hits first. The caller does not say which hits it means; leaving the younger ones, which count
+    /// for longer, keeps the bound in any case.
     fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         self.forget(tier, now);
         let mut left = hits.0;
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn hits_that_are_close_leave_together_with_the_last_of_them() {
+    fn close_hits_expire_together_with_the_last_of_them() {
         let tier = tier(10);
         let mut window = SlidingWindow::unused(&tier, at(0));
         window.take(&tier, at(0), Hits(2));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_reserved_is_given_back_where_it_is_counted() {
+    fn reserved_hits_are_given_back_to_their_span() {
         let tier = tier(10);
         let mut window = SlidingWindow::unused(&tier, at(100_000));
         window.take(&tier, at(100_000), Hits(2));
@@ -252,7 +252,7 @@ mod tests {
         // one of the reserved hits is left, all of the older ones and all of the younger ones
         let left: Vec<u32> = window.spans.iter().map(|span| span.hits).collect();
         assert_eq!(left, [2, 1, 4]);
-        // what others gave back already is taken from the older ones, not from the younger ones
+        // if fewer are left in the span, older hits are given back, not younger ones
         window.release(&tier, at(107_000), at(102_000), Hits(9));
         assert_eq!(window.spans.iter().map(|span| span.hits).collect::<Vec<_>>(), [4]);
         window.release(&tier, at(107_000), at(200_000), Hits(9));
@@ -260,7 +260,7 @@ mod tests {
             (window.used(), window.availability(&tier, at(107_000)).reset),
             (Hits(0), Period::default())
         );
-        // what comes next has a span that began when the last one did
+        // the next hit joins the span that is still open
         window.take(&tier, at(106_500), Hits(1));
         assert_eq!((window.opened, window.spans.len()), (at(106_000), 1));
     }

@@ -1,7 +1,7 @@
-//! The token bucket: `requests` tokens a period flow in, up to `burst` are kept, and each hit takes one.
+//! The token bucket: `requests` tokens flow in per period, up to `burst` are kept, and each hit takes one.
 //!
-//! Continuous refill is the generic cell rate algorithm (ITU-T I.371) told in tokens. Refill in steps, and strict
-//! buckets, follow the durable rate limiter of Smyte.
+//! Continuous refill is the generic cell rate algorithm (ITU-T I.371) in terms of tokens. Refill in steps and strict
+//! buckets follow the durable rate limiter of Smyte.
 
 use super::state::{AlgorithmState, Availability, Probe};
 use crate::limit::{
@@ -9,15 +9,15 @@ use crate::limit::{
     units::{Hits, Period, Timestamp},
 };
 
-/// The tokens that a bucket lacks, as of an instant. 16 bytes.
+/// The tokens that a bucket lacks at an instant. 16 bytes.
 ///
-/// It tells what is taken and not what is left, so that a changed `burst` applies at once: raised, the extra tokens are
-/// there; lowered below what is taken, the bucket is empty and no worse.
+/// The state holds the taken tokens, not those left, so that a changed `burst` applies immediately: raised, the extra
+/// tokens are available; lowered below the taken tokens, the bucket is just empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenBucket {
-    /// The instant that `taken` is of; with steps, the instant of the last one.
+    /// The instant of `taken`; with steps, the instant of the last step.
     as_of: Timestamp,
-    /// In 2^-32 tokens, rounded up: each hit may cost a quarter of a billionth of a token too much, never too little.
+    /// In 2^-32 tokens, rounded up: a hit may cost a quarter of a billionth of a token too much, never too little.
     taken: u64,
 }
 
@@ -25,33 +25,33 @@ pub struct TokenBucket {
 const TOKEN: u64 = 1 << 32;
 
 impl TokenBucket {
-    /// A bucket that lacked `taken` tokens, in 2^-32 of them, as of `as_of`.
+    /// Creates a bucket that lacked `taken` tokens, in 2^-32 of them, as of `as_of`.
     #[must_use]
     pub const fn new(as_of: Timestamp, taken: u64) -> Self {
         Self { as_of, taken }
     }
 
-    /// The instant that [`TokenBucket::taken`] is of; with steps, the instant of the last one.
+    /// Returns the instant of [`TokenBucket::taken`]; with steps, the instant of the last step.
     #[must_use]
     pub const fn as_of(self) -> Timestamp {
         self.as_of
     }
 
-    /// The tokens that it lacked, in 2^-32 of them.
+    /// Returns the tokens that it lacked, in 2^-32 tokens.
     #[must_use]
     pub const fn taken(self) -> u64 {
         self.taken
     }
 
-    /// What is taken, as far as a bucket of this size can tell.
-    fn held(self, bucket: Bucket) -> u64 {
+    /// Returns the taken tokens, capped at the bucket's size.
+    fn capped(self, bucket: Bucket) -> u64 {
         self.taken.min(u64::from(bucket.burst) * TOKEN)
     }
 
-    /// The bucket as it is at `now`, refilled.
+    /// Returns the bucket refilled up to `now`.
     fn at(self, tier: &Tier, now: Timestamp) -> Self {
         let bucket = tier.bucket();
-        // a clock that steps back refills nothing, and takes nothing away
+        // a clock that steps back neither adds nor removes tokens
         let elapsed = now.since(self.as_of);
         let (lasted, inflow) = match bucket.refill {
             Refill::Continuous => (elapsed, inflow(tier, elapsed)),
@@ -61,14 +61,14 @@ impl TokenBucket {
                 (Period::from_nanos(steps * tier.period.as_nanos()), tokens.saturating_mul(TOKEN))
             }
         };
-        Self { as_of: self.as_of.after(lasted), taken: self.held(bucket).saturating_sub(inflow) }
+        Self { as_of: self.as_of.after(lasted), taken: self.capped(bucket).saturating_sub(inflow) }
     }
 
-    /// The instant from which on no more than `room` is taken, if nobody takes any. Told from the state as it is kept
-    /// and not as refilled up to now, so that no rounding comes between a promise and its keeping.
+    /// Returns the instant from which at most `room` is taken if no other request takes any. Computed from the stored state,
+    /// not from the refilled one, so that no rounding separates the reported wait from the actual one.
     fn ready_at(self, tier: &Tier, room: u64) -> Timestamp {
         let bucket = tier.bucket();
-        let needed = u128::from(self.held(bucket).saturating_sub(room));
+        let needed = u128::from(self.capped(bucket).saturating_sub(room));
         if needed == 0 {
             return Timestamp::default();
         }
@@ -83,13 +83,13 @@ impl TokenBucket {
     }
 }
 
-/// What may be taken at most for `hits` to fit; none if they never do.
+/// Returns the most that may be taken for `hits` to fit; none if they never fit.
 fn room_for(bucket: Bucket, hits: Hits) -> Option<u64> {
     let room = u64::from(bucket.burst).checked_sub(hits.0)?;
     Some(room * TOKEN)
 }
 
-/// What flows in during `elapsed`, in 2^-32 tokens, rounded down.
+/// Returns the inflow during `elapsed`, in 2^-32 tokens, rounded down.
 fn inflow(tier: &Tier, elapsed: Period) -> u64 {
     // 64 bits of time, 32 of requests and 32 of fraction: just what fits
     let tokens = u128::from(elapsed.as_nanos()) * u128::from(tier.requests) * u128::from(TOKEN);
@@ -120,9 +120,9 @@ impl AlgorithmState for TokenBucket {
     fn reject(&mut self, tier: &Tier, now: Timestamp) {
         let bucket = tier.bucket();
         if bucket.strict && now > self.as_of {
-            // whole tokens that have come back stay; the one that was on its way is lost
-            let back = self.held(bucket) - self.at(tier, now).taken;
-            *self = Self { as_of: now, taken: self.held(bucket) - back / TOKEN * TOKEN };
+            // whole refilled tokens stay; the fraction of the next one is lost
+            let back = self.capped(bucket) - self.at(tier, now).taken;
+            *self = Self { as_of: now, taken: self.capped(bucket) - back / TOKEN * TOKEN };
         }
     }
 
@@ -148,7 +148,7 @@ impl AlgorithmState for TokenBucket {
         self.ready_at(tier, room).since(now)
     }
 
-    /// With steps, one period after it is full: until then it remembers when the next step is due.
+    /// With steps, one period after it is full: until then the state determines when the next step is due.
     fn idle_at(&self, tier: &Tier) -> Timestamp {
         let full = self.ready_at(tier, 0);
         match tier.bucket().refill {
@@ -179,8 +179,8 @@ mod tests {
         Timestamp::from_millis(millis)
     }
 
-    /// LimitChecks for `hits`, and takes them if they fit.
-    fn ask(state: &mut TokenBucket, tier: &Tier, now: Timestamp, hits: u64) -> bool {
+    /// Takes `hits` if they fit; returns whether they did.
+    fn take(state: &mut TokenBucket, tier: &Tier, now: Timestamp, hits: u64) -> bool {
         let admits = state.probe(tier, now, Hits(hits)).fits;
         if admits {
             state.take(tier, now, Hits(hits));
@@ -194,9 +194,9 @@ mod tests {
     fn a_burst_passes_and_then_one_hit_every_interval() {
         let tier = tier(2, 1, bucket(5, Refill::Continuous, false));
         let mut state = TokenBucket::unused(&tier, at(0));
-        assert!((0..5).all(|_| ask(&mut state, &tier, at(0), 1)));
-        assert!(!ask(&mut state, &tier, at(499), 1));
-        assert!(ask(&mut state, &tier, at(500), 1));
+        assert!((0..5).all(|_| take(&mut state, &tier, at(0), 1)));
+        assert!(!take(&mut state, &tier, at(499), 1));
+        assert!(take(&mut state, &tier, at(500), 1));
         assert_eq!(state.wait(&tier, at(500), Hits(3)), Period::from_millis(1_500));
     }
 
@@ -204,62 +204,62 @@ mod tests {
     fn steps_come_whole_and_at_their_time() {
         let tier = tier(3, 10, bucket(5, Refill::Step, false));
         let mut state = TokenBucket::unused(&tier, at(1_000));
-        assert!(ask(&mut state, &tier, at(1_000), 5));
-        assert!(!ask(&mut state, &tier, at(10_999), 1));
+        assert!(take(&mut state, &tier, at(1_000), 5));
+        assert!(!take(&mut state, &tier, at(10_999), 1));
         assert_eq!(state.wait(&tier, at(10_999), Hits(1)), Period::from_millis(1));
         assert_eq!(state.wait(&tier, at(10_999), Hits(4)), Period::from_millis(10_001));
-        assert!(ask(&mut state, &tier, at(11_500), 3));
+        assert!(take(&mut state, &tier, at(11_500), 3));
         // the next step is due ten seconds after the last one, not after the last hit
-        assert!(!ask(&mut state, &tier, at(20_999), 1));
-        assert!(ask(&mut state, &tier, at(21_000), 1));
+        assert!(!take(&mut state, &tier, at(20_999), 1));
+        assert!(take(&mut state, &tier, at(21_000), 1));
     }
 
     #[test]
-    fn a_strict_bucket_keeps_denying_who_keeps_trying() {
+    fn a_strict_bucket_keeps_rejecting_a_caller_that_keeps_trying() {
         for refill in [Refill::Continuous, Refill::Step] {
             let tier = tier(1, 10, bucket(1, refill, true));
             let mut state = TokenBucket::unused(&tier, at(0));
-            assert!(ask(&mut state, &tier, at(0), 1));
+            assert!(take(&mut state, &tier, at(0), 1));
             for seconds in (5..100).step_by(5) {
-                assert!(!ask(&mut state, &tier, at(seconds * 1_000), 1), "{refill:?} at {seconds}");
+                assert!(!take(&mut state, &tier, at(seconds * 1_000), 1), "{refill:?} at {seconds}");
             }
             assert_eq!(state.wait(&tier, at(95_000), Hits(1)), Period::from_secs(10));
-            assert!(ask(&mut state, &tier, at(105_000), 1), "{refill:?}");
+            assert!(take(&mut state, &tier, at(105_000), 1), "{refill:?}");
         }
     }
 
     #[test]
-    fn a_strict_denial_keeps_the_whole_tokens_that_have_come_back() {
+    fn a_strict_rejection_keeps_whole_refilled_tokens() {
         let tier = tier(1, 1, bucket(10, Refill::Continuous, true));
         let mut state = TokenBucket::unused(&tier, at(0));
-        assert!(ask(&mut state, &tier, at(0), 10));
-        assert!(!ask(&mut state, &tier, at(3_900), 5));
+        assert!(take(&mut state, &tier, at(0), 10));
+        assert!(!take(&mut state, &tier, at(3_900), 5));
         assert_eq!(state.availability(&tier, at(3_900)).remaining, 3);
-        assert!(!ask(&mut state, &tier, at(4_800), 4));
-        assert!(ask(&mut state, &tier, at(5_800), 4));
+        assert!(!take(&mut state, &tier, at(4_800), 4));
+        assert!(take(&mut state, &tier, at(5_800), 4));
     }
 
     #[test]
-    fn a_denied_try_takes_none() {
+    fn a_rejected_request_takes_no_tokens() {
         let tier = tier(1, 1, bucket(10, Refill::Continuous, false));
         let mut state = TokenBucket::unused(&tier, at(0));
-        assert!(ask(&mut state, &tier, at(0), 8));
-        assert!(!ask(&mut state, &tier, at(0), 3));
-        assert!(ask(&mut state, &tier, at(0), 2));
+        assert!(take(&mut state, &tier, at(0), 8));
+        assert!(!take(&mut state, &tier, at(0), 3));
+        assert!(take(&mut state, &tier, at(0), 2));
     }
 
     #[test]
     fn time_that_steps_back_counts_as_none() {
         let tier = tier(1, 1, bucket(1, Refill::Continuous, false));
         let mut state = TokenBucket::unused(&tier, at(10_000));
-        assert!(ask(&mut state, &tier, at(10_000), 1));
-        assert!(!ask(&mut state, &tier, at(2_000), 1));
+        assert!(take(&mut state, &tier, at(10_000), 1));
+        assert!(!take(&mut state, &tier, at(2_000), 1));
         assert_eq!(state.wait(&tier, at(9_000), Hits(1)), Period::from_secs(2));
-        assert!(ask(&mut state, &tier, at(11_000), 1));
+        assert!(take(&mut state, &tier, at(11_000), 1));
     }
 
     #[test]
-    fn a_changed_burst_applies_at_once() {
+    fn a_changed_burst_applies_immediately() {
         let of = |burst| tier(10, 1, bucket(burst, Refill::Continuous, false));
         let mut state = TokenBucket::unused(&of(10), at(0));
         state.take(&of(10), at(0), Hits(8));
@@ -280,8 +280,8 @@ mod tests {
             };
             let last = Timestamp::from_nanos(u64::MAX);
             let mut state = TokenBucket::unused(&tier, at(0));
-            assert!(ask(&mut state, &tier, at(0), u64::from(u32::MAX)));
-            assert!(!ask(&mut state, &tier, at(0), u64::MAX));
+            assert!(take(&mut state, &tier, at(0), u64::from(u32::MAX)));
+            assert!(!take(&mut state, &tier, at(0), u64::MAX));
             state.availability(&tier, last);
             state.give_back(&tier, last, Hits(u64::MAX));
             assert_eq!(state.availability(&tier, last).remaining, u32::MAX);
