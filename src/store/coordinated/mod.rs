@@ -44,7 +44,7 @@ use self::{
     interval::Interval,
     lease::Lease,
     reservation::Reservations,
-    strict::Strict,
+    strict::{Prepared, Strict},
     table::{CounterTable, flush},
 };
 use super::{
@@ -89,6 +89,7 @@ enum Step {
 impl<R: Remote> Coordinated<R> {
     /// Creates a store in front of `remote`, which need not be reachable yet. Must be called within a tokio runtime, which
     /// then runs the background work.
+    #[expect(clippy::needless_pass_by_value, reason = "callers make the settings for one store")]
     pub fn new(remote: R, clock: Arc<dyn Clock>, settings: CoordinationSettings) -> Self {
         let metrics = Arc::<CoordinationMetrics>::default();
         let client = Arc::new(StoreClient::new(remote, clock, &settings, Arc::clone(&metrics)));
@@ -185,10 +186,10 @@ impl<R: Remote> Coordinated<R> {
                     .lease
                     .decide_at_once(check, time)
                     .map(|decision| decision.map_or(Step::Lease, Step::Done)),
-                Coordination::Strict => self
-                    .strict
-                    .prepare(check, time.now)
-                    .map(|prepared| prepared.map_or_else(Step::Strict, Step::Done)),
+                Coordination::Strict => self.strict.prepare(check, time.now).map(|prepared| match prepared {
+                    Prepared::Rejected(decision) => Step::Done(decision),
+                    Prepared::Send(target) => Step::Strict(target),
+                }),
             };
             match step {
                 Ok(step) => return step,

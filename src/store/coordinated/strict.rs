@@ -26,6 +26,14 @@ pub(super) struct Strict<R> {
     local_cache: bool,
 }
 
+/// A decision that is ready to be sent, or needs no call.
+pub(super) enum Prepared {
+    /// The local cache rejects the check.
+    Rejected(Decision),
+    /// The store has to decide about this target.
+    Send(Arc<Target>),
+}
+
 // === impl Strict ===
 
 impl<R: Remote> Strict<R> {
@@ -38,12 +46,8 @@ impl<R: Remote> Strict<R> {
     }
 
     /// Prepares the decision about `check`: rejects it if the local cache is on and the store has denied the counter until
-    /// later than `now`, or returns the target to send. Returns the counter's mode if that is another.
-    pub(super) fn prepare(
-        &self,
-        check: &LimitCheck<'_>,
-        now: Timestamp,
-    ) -> Result<Result<Decision, Arc<Target>>, Coordination> {
+    /// later than `now`. Returns the counter's mode if that is another.
+    pub(super) fn prepare(&self, check: &LimitCheck<'_>, now: Timestamp) -> Result<Prepared, Coordination> {
         let is_cacheable = self.local_cache && check.direction == Direction::Take && check.hits > Hits(0);
         self.table.with_mode(check, Coordination::Strict, now, |counter| {
             let denied = if is_cacheable && counter.is_denied(now) {
@@ -54,9 +58,9 @@ impl<R: Remote> Strict<R> {
             match denied {
                 Some(decision) => {
                     self.table.metrics.denied.add(1);
-                    Ok(Decision { cached: true, ..decision })
+                    Prepared::Rejected(Decision { cached: true, ..decision })
                 }
-                None => Err(Arc::clone(&counter.target)),
+                None => Prepared::Send(Arc::clone(&counter.target)),
             }
         })
     }

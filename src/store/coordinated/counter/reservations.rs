@@ -3,6 +3,7 @@
 use super::{
     LocalCounter,
     pending::{PendingDelta, negative},
+    tiers::has_ended,
 };
 use crate::limit::{
     Algorithm, Direction, Hits, OverLimitPolicy, Period, Reservation, ReservationRequest, ReservedSpan,
@@ -76,7 +77,8 @@ impl LocalCounter {
         }
         let (hits, lease_end) = (negative(hits.0), can_grant.then_some(span.until));
         if !can_grant {
-            for (tier, state) in self.target.tiers.iter().zip(&mut self.estimate) {
+            let states = self.target.tiers.iter().zip(&mut self.estimate);
+            for (tier, state) in states.filter(|(tier, _)| !has_ended(tier, span.from, now)) {
                 state.give_back(tier, span.from, Hits(hits.unsigned_abs()));
             }
         }

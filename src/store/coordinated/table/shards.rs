@@ -23,7 +23,7 @@ pub(super) type Shard = HashMap<CounterKey, Box<LocalCounter>, foldhash::fast::R
 #[derive(Debug)]
 pub(super) struct Shards {
     /// A power of two of them. A lock is held for one decision, never across a wait.
-    shards: Box<[Mutex<Shard>]>,
+    all: Box<[Mutex<Shard>]>,
     max_per_shard: usize,
     /// The shard at which the next sweep begins.
     next_swept: AtomicUsize,
@@ -36,7 +36,7 @@ impl Shards {
     pub(super) fn new(max: usize) -> Self {
         let shards = max.div_ceil(COUNTERS_PER_SHARD).next_power_of_two();
         Self {
-            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            all: (0..shards).map(|_| Mutex::default()).collect(),
             max_per_shard: max.div_ceil(shards).max(1),
             next_swept: AtomicUsize::new(0),
         }
@@ -45,7 +45,7 @@ impl Shards {
     /// Locks the shard of `key`.
     #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
     pub(super) fn lock(&self, key: CounterKey) -> MutexGuard<'_, Shard> {
-        self.shards[key.shard() as usize & (self.shards.len() - 1)].lock()
+        self.all[key.shard() as usize & (self.all.len() - 1)].lock()
     }
 
     /// Makes room for one more counter in `shard`, if it is full. Out of a small sample it prefers a settled counter, whose
@@ -70,13 +70,13 @@ impl Shards {
     ) {
         let first = self.next_swept.load(Ordering::Relaxed);
         let mut visited = 0;
-        for turn in 0..self.shards.len() {
-            let next = (first + turn) % self.shards.len();
+        for turn in 0..self.all.len() {
+            let next = (first + turn) % self.all.len();
             if visited >= max {
                 self.next_swept.store(next, Ordering::Relaxed);
                 return;
             }
-            let mut shard = self.shards[next].lock();
+            let mut shard = self.all[next].lock();
             visited += shard.len();
             shard.retain(|_, counter| !counter.is_idle(now));
             for (key, counter) in shard.iter_mut() {
@@ -87,6 +87,6 @@ impl Shards {
 
     /// Returns the number of counters.
     pub(super) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
+        self.all.iter().map(|shard| shard.lock().len()).sum()
     }
 }
