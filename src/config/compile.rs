@@ -141,6 +141,13 @@ impl Walk<'_> {
         let quota_mode = fields.flag("quota_mode", self.report);
         let detailed_metric = fields.flag("detailed_metric", self.report);
         let metadata = fields.get("metadata").and_then(|field| metadata::read(field.value, self.report));
+        if let Some(at) = fields.bare("rate_limit") {
+            self.report.warn(
+                at,
+                "nothing is written under 'rate_limit', so this descriptor has no limit; write 'rate_limit: null' \
+                 if that is intended",
+            );
+        }
         let field = fields.get("rate_limit")?;
         let read = rate_limit::read(field.value, field.key_at, self.report)?;
         Some(Rule {

@@ -160,8 +160,13 @@ impl FileReport {
     }
 
     pub(super) fn warn(&mut self, at: Position, message: impl Into<String>) {
+        self.warn_with(at, || message.into());
+    }
+
+    /// Adds a warning whose message is built only if it is reported.
+    pub(super) fn warn_with(&mut self, at: Position, message: impl FnOnce() -> String) {
         if self.report.warnings.len() < MAX_FINDINGS {
-            self.report.warn(self.origin(at), message.into());
+            self.report.warn(self.origin(at), message());
         }
     }
 

@@ -6,6 +6,7 @@ use super::{
     error::FileReport,
     go_format::as_go_prints,
     keys::Level,
+    misplaced,
     scalar::{Meaning, Scalar},
     yaml::{Position, Value, YamlNode},
 };
@@ -40,16 +41,12 @@ impl<'n> Fields<'n> {
             );
             return None;
         };
-        for (key, _) in entries {
-            match key.scalar() {
-                Some(scalar) if scalar.meaning() == Meaning::Text => {
-                    if !level.keys().contains(&scalar.text()) {
-                        report.error_with(key.at, || level.unknown(scalar.text()));
-                    }
-                }
-                _ => report.error_with(key.at, || {
-                    format!("config error, key is not of type string: {}", as_go_prints(key))
-                }),
+        for (key, value) in entries {
+            match key.scalar().filter(|scalar| scalar.meaning() == Meaning::Text).map(Scalar::text) {
+                None => report.error_with(key.at, || not_text(key)),
+                Some(name) if level.keys().contains(&name) => {}
+                Some(name) if level.ignores(name) => misplaced::check(level, key, name, value, report),
+                Some(name) => report.error_with(key.at, || level.unknown(name)),
             }
         }
         Some(Self { entries, at: node.at })
@@ -57,11 +54,21 @@ impl<'n> Fields<'n> {
 
     /// Returns the value of `key`, or none if it is missing or null.
     pub(super) fn get(&self, key: &str) -> Option<Field<&'n YamlNode>> {
+        self.entry(key).filter(|field| !field.value.is_null())
+    }
+
+    /// Returns the place of `key` if nothing is written after it, not even a null.
+    pub(super) fn bare(&self, key: &str) -> Option<Position> {
+        let is_bare = |node: &YamlNode| node.scalar().is_some_and(|s| s.is_null() && s.written().is_empty());
+        self.entry(key).filter(|field| is_bare(field.value)).map(|field| field.key_at)
+    }
+
+    fn entry(&self, key: &str) -> Option<Field<&'n YamlNode>> {
         let is_key = |node: &YamlNode| {
             node.scalar().is_some_and(|scalar| scalar.meaning() == Meaning::Text && scalar.text() == key)
         };
         let (key, value) = self.entries.iter().find(|(node, _)| is_key(node))?;
-        (!value.is_null()).then_some(Field { key_at: key.at, at: value.at, value })
+        Some(Field { key_at: key.at, at: value.at, value })
     }
 
     /// Returns the text of `key`, or none if it is empty. A number or boolean is text as spelled.
@@ -135,10 +142,7 @@ impl<'n> Fields<'n> {
     ) -> impl Iterator<Item = &'n YamlNode> + use<'n> {
         let items = self.list(key, report);
         for item in items.iter().filter(|item| !matches!(item.value, Value::Map(_))) {
-            report.error_with(item.at, || {
-                let printed = as_go_prints(item);
-                format!("config error, yaml file contains list of type other than map: {printed}")
-            });
+            report.error_with(item.at, || not_a_map(item));
         }
         items.iter().map(|item| &**item).filter(|item| matches!(item.value, Value::Map(_)))
     }
@@ -150,6 +154,16 @@ impl<T> Field<T> {
     fn with<U>(&self, value: U) -> Field<U> {
         Field { key_at: self.key_at, at: self.at, value }
     }
+}
+
+/// Returns the message about a key that is not text.
+pub(super) fn not_text(key: &YamlNode) -> String {
+    format!("config error, key is not of type string: {}", as_go_prints(key))
+}
+
+/// Returns the message about an element of a list of mappings that is not one.
+pub(super) fn not_a_map(item: &YamlNode) -> String {
+    format!("config error, yaml file contains list of type other than map: {}", as_go_prints(item))
 }
 
 fn wrong(key: &str, right: &str, found: &YamlNode) -> String {

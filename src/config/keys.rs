@@ -2,6 +2,26 @@
 
 use super::scalar::brief;
 
+/// The keys of envoyproxy/ratelimit, at any level.
+const REFERENCE: [&str; 16] = [
+    "domain",
+    "key",
+    "value",
+    "descriptors",
+    "rate_limit",
+    "unit",
+    "requests_per_unit",
+    "unlimited",
+    "shadow_mode",
+    "quota_mode",
+    "name",
+    "replaces",
+    "detailed_metric",
+    "value_to_metric",
+    "share_threshold",
+    "metadata",
+];
+
 /// A kind of mapping in a rule file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
@@ -79,6 +99,20 @@ impl Level {
         }
     }
 
+    /// Returns whether `key`, which is not a key of this level, is ignored. envoyproxy/ratelimit ignores its keys where they
+    /// have no effect. It has no tiers, so none of its files has a key there.
+    pub(super) fn ignores(self, key: &str) -> bool {
+        self != Self::Tier && is_reference(key)
+    }
+
+    /// Returns the message about a `key` that has no effect at this level.
+    pub(super) fn misplaced(self, key: &str) -> String {
+        let levels =
+            Self::ALL.into_iter().filter(|level| *level != Self::Tier && level.keys().contains(&key));
+        let right = levels.map(Self::place).collect::<Vec<_>>().join(" or ");
+        format!("'{key}' has no effect {} and is ignored; it has one {right}", self.place())
+    }
+
     /// Returns the message about an unknown `key`, which begins with envoyproxy/ratelimit's words.
     pub(super) fn unknown(self, key: &str) -> String {
         let right = self.keys().join(", ");
@@ -103,6 +137,17 @@ impl Level {
             .min()
             .map(|(_, right)| right)
     }
+}
+
+/// Returns whether `key` is one of envoyproxy/ratelimit's.
+pub(super) fn is_reference(key: &str) -> bool {
+    REFERENCE.contains(&key)
+}
+
+/// Returns the message about an unknown `key` below a key that has no effect.
+pub(super) fn unknown_without_effect(key: &str) -> String {
+    let right = REFERENCE.join(", ");
+    format!("config error, unknown key '{}': valid keys below a key without effect are {right}", brief(key))
 }
 
 /// Returns the least number of characters to insert, delete or replace to turn `a` into `b` (Levenshtein distance).
@@ -140,9 +185,9 @@ mod tests {
 
     #[test]
     fn a_key_at_a_wrong_level_is_reported_with_its_level() {
-        let message = Level::Descriptor.unknown("unit");
+        let message = Level::Descriptor.unknown("per");
         assert!(
-            message.starts_with("config error, unknown key 'unit': it belongs under 'rate_limit'"),
+            message.starts_with("config error, unknown key 'per': it belongs under 'rate_limit'"),
             "{message}"
         );
     }

@@ -6,7 +6,7 @@
 //! | `files`, `watch` | which files are read and under which names; when they may have changed |
 //! | `load` | all files of a directory to [`limit::Domain`](crate::limit::Domain)s, or all errors |
 //! | `yaml`, `scalar` | a document as a tree that knows its positions; the only file that uses the YAML crate |
-//! | `keys`, `fields` | the keys of each level, and typed access to their values |
+//! | `keys`, `fields`, `misplaced` | the keys of each level, typed access to their values, and keys at another level |
 //! | `compile`, `rate_limit`, `tier`, `metadata`, `duration` | the tree to rules, level by level |
 //! | `duplicates`, `redundant_tiers`, `ineffective` | checks that need more than one descriptor or tier |
 //! | `error`, `go_format` | errors and warnings with their places, worded as envoyproxy/ratelimit's |
@@ -22,6 +22,7 @@ mod ineffective;
 mod keys;
 mod load;
 mod metadata;
+mod misplaced;
 mod rate_limit;
 mod redundant_tiers;
 mod scalar;

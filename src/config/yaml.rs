@@ -194,7 +194,9 @@ impl Builder {
                 self.root = None;
             }
             Event::Scalar(text, style, anchor, tag) => {
-                let scalar = Scalar::new(&text, is_plain(style, tag.as_deref(), at)?);
+                // the parser gives '~' for what is not written at all
+                let written = if span.is_empty() && style == ScalarStyle::Plain { "" } else { &*text };
+                let scalar = Scalar::new(written, is_plain(style, tag.as_deref(), at)?);
                 self.node(Rc::new(YamlNode::leaf(scalar, at)), anchor)?;
             }
             Event::SequenceStart(_, anchor, _) => self.open(at, anchor, Parts::List(Vec::new()))?,

@@ -7,6 +7,7 @@ mod hostile;
 mod keys;
 mod matching;
 mod messages;
+mod misplaced;
 mod source;
 mod tiers;
 mod watching;
