@@ -1,4 +1,4 @@
-//! Envoy's messages to and from the domain's types, for the doors that speak them (gRPC, and its JSON).
+//! Conversions between Envoy's protobuf messages and the types of [`limit`](crate::limit), shared by gRPC and `/json`.
 
 use serde_json::Value;
 
@@ -19,18 +19,18 @@ use crate::{
     },
 };
 
-/// Why a message is no proper request.
+/// Why a message is not a valid request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConversionError {
-    /// A limit that the caller brought along has no unit, or one that there is not.
+    /// The unit of a limit override is missing or unknown.
     #[error(
         "descriptor {descriptor}: the unit of its limit override is {unit}; write SECOND (1), MINUTE (2), HOUR (3), \
          DAY (4), MONTH (5), YEAR (6) or WEEK (7)"
     )]
     OverrideUnit {
-        /// Which descriptor, from 0.
+        /// The index of the descriptor, from 0.
         descriptor: usize,
-        /// The enum's number as it came.
+        /// The enum's number in the message.
         unit: i32,
     },
 }
@@ -67,7 +67,7 @@ fn limit_override(
     Ok(Box::new(RuntimeLimit::per_unit(message.requests_per_unit, unit(descriptor, message.unit)?)))
 }
 
-/// The unit that `number` stands for in the limit that descriptor number `descriptor` brings along.
+/// Returns the unit with the enum's `number`, in the limit override of the descriptor with index `descriptor`.
 pub(super) fn unit(descriptor: usize, number: i32) -> Result<Unit, ConversionError> {
     match RateLimitUnit::try_from(number) {
         Ok(RateLimitUnit::Second) => Ok(Unit::Second),
@@ -130,10 +130,10 @@ impl From<&CurrentLimit<'_>> for RateLimit {
     }
 }
 
-/// What a tier's period is called on the wire.
+/// Returns the enum of a tier's period.
 pub(super) fn unit_of(tier: &Tier) -> rate_limit::Unit {
     match tier.unit() {
-        // Envoy prints a limit of unknown unit without a window, which is better than a wrong one
+        // Envoy prints a limit with an unknown unit without a window, which is better than a wrong window
         None => rate_limit::Unit::Unknown,
         Some(Unit::Second) => rate_limit::Unit::Second,
         Some(Unit::Minute) => rate_limit::Unit::Minute,
@@ -145,9 +145,9 @@ pub(super) fn unit_of(tier: &Tier) -> rate_limit::Unit {
     }
 }
 
-/// Seconds and nanoseconds. In whole seconds, rounded up, for a window of whole seconds: the reference counts time in
-/// seconds, and Envoy passes on the whole seconds only, which must not lead a client back early. Exact for everything
-/// that the reference has not.
+/// Returns `period` as seconds and nanoseconds. Rounds up to whole seconds for fixed windows of whole seconds:
+/// envoyproxy/ratelimit counts time in seconds, and Envoy forwards only whole seconds, which must not make a client retry early.
+/// Exact for all other tiers.
 pub(super) fn duration(period: Period, tier: &Tier) -> (i64, i32) {
     let whole =
         tier.algorithm == Algorithm::FixedWindow && tier.period.as_nanos().is_multiple_of(NANOS_PER_SECOND);
@@ -166,7 +166,7 @@ fn protobuf_value(value: &Value) -> prost_types::Value {
     let kind = match value {
         Value::Null => Kind::NullValue(0),
         Value::Bool(bool) => Kind::BoolValue(*bool),
-        // protobuf's numbers are doubles, whatever they were
+        // protobuf's numbers are doubles
         Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or(f64::NAN)),
         Value::String(text) => Kind::StringValue(text.clone()),
         Value::Array(values) => {

@@ -1,5 +1,5 @@
-//! The doors: each speaks one protocol, makes a [`Request`](crate::limit::Request) of what comes in and an answer of the
-//! [`Verdict`](crate::limit::Verdict). Nothing else.
+//! The servers. Each decodes its protocol into a [`Request`](crate::limit::Request), and encodes the
+//! [`Verdict`](crate::limit::Verdict) into a response.
 
 pub mod conversion;
 pub mod grpc;

@@ -1,4 +1,4 @@
-//! What weir wants to be added to a response is added by Envoy.
+//! Envoy adds the headers of weir's response.
 
 use serde_json::json;
 
@@ -24,14 +24,14 @@ fn weirs_own_headers_reach_the_client() {
 
     for (status, remaining) in [(200, "1"), (200, "0"), (429, "0")] {
         let before = wait::secs_left_of(HOUR);
-        let answer = stack.get_with("x-user", "alice");
+        let response = stack.get_with("x-user", "alice");
         let after = wait::secs_left_of(HOUR);
 
-        assert_eq!(answer.status, status);
-        assert_eq!(answer.header("ratelimit-limit"), Some("2"));
-        assert_eq!(answer.header("ratelimit-remaining"), Some(remaining));
-        assert_eq!(answer.header("ratelimit-reset"), None, "it goes by another name");
-        let reset: u64 = answer.header("x-back-in").expect("a reset").parse().expect("a number");
+        assert_eq!(response.status, status);
+        assert_eq!(response.header("ratelimit-limit"), Some("2"));
+        assert_eq!(response.header("ratelimit-remaining"), Some(remaining));
+        assert_eq!(response.header("ratelimit-reset"), None, "it goes by another name");
+        let reset: u64 = response.header("x-back-in").expect("a reset").parse().expect("a number");
         assert!((after..=before).contains(&reset), "{reset} is not between {after} and {before}");
     }
 }
@@ -40,7 +40,7 @@ fn weirs_own_headers_reach_the_client() {
 fn without_the_setting_there_are_none() {
     let stack = Stack::start(RULES, &by_user());
 
-    let answer = stack.get_with("x-user", "alice");
-    assert_eq!(answer.header("x-ratelimit-limit"), Some("2, 2;w=3600"));
-    assert_eq!(answer.header("ratelimit-limit"), None);
+    let response = stack.get_with("x-user", "alice");
+    assert_eq!(response.header("x-ratelimit-limit"), Some("2, 2;w=3600"));
+    assert_eq!(response.header("ratelimit-limit"), None);
 }

@@ -1,11 +1,11 @@
-//! A limit is kept, and Envoy tells the client how it stands.
+//! Envoy enforces a limit and reports it to the client.
 
 use serde_json::json;
 
 use crate::support::{
     Stack,
     bootstrap::{Bootstrap, from_header},
-    http::{Answer, LimitCheck},
+    http::{HttpRequest, HttpResponse},
     wait::{self, HOUR},
 };
 
@@ -13,13 +13,13 @@ fn by_header(key: &str) -> Bootstrap {
     Bootstrap::limiting(json!([from_header(key, &format!("x-{key}"))]))
 }
 
-/// What Envoy says of the limit: `x-ratelimit-limit` and `-remaining`.
-fn told(answer: &Answer) -> (u16, Option<&str>, Option<&str>) {
-    (answer.status, answer.header("x-ratelimit-limit"), answer.header("x-ratelimit-remaining"))
+/// Returns the status, `x-ratelimit-limit` and `x-ratelimit-remaining`.
+fn limit_headers(response: &HttpResponse) -> (u16, Option<&str>, Option<&str>) {
+    (response.status, response.header("x-ratelimit-limit"), response.header("x-ratelimit-remaining"))
 }
 
 #[test]
-fn passes_until_the_limit_and_says_how_it_stands() {
+fn passes_until_the_limit_and_reports_it() {
     let stack = Stack::start(
         "  - key: user
     rate_limit: { unit: hour, requests_per_unit: 3 }
@@ -31,20 +31,28 @@ fn passes_until_the_limit_and_says_how_it_stands() {
 
     for (status, remaining) in [(200, "2"), (200, "1"), (200, "0"), (429, "0"), (429, "0")] {
         let before = wait::secs_left_of(HOUR);
-        let answer = stack.get_with("x-user", "alice");
+        let response = stack.get_with("x-user", "alice");
         let after = wait::secs_left_of(HOUR);
 
-        assert_eq!(told(&answer), (status, policy, Some(remaining)));
-        let reset: u64 = answer.header("x-ratelimit-reset").expect("a reset").parse().expect("a number");
+        assert_eq!(limit_headers(&response), (status, policy, Some(remaining)));
+        let reset: u64 = response.header("x-ratelimit-reset").expect("a reset").parse().expect("a number");
         assert!((after..=before).contains(&reset), "{reset} is not between {after} and {before}");
-        assert_eq!(answer.header("x-envoy-ratelimited"), (status == 429).then_some("true"));
+        assert_eq!(response.header("x-envoy-ratelimited"), (status == 429).then_some("true"));
     }
-    assert_eq!(told(&stack.get_with("x-user", "bob")), (200, policy, Some("2")), "each value by itself");
-    assert_eq!(told(&stack.get()), (200, None, None), "without the header there is nothing to count");
+    assert_eq!(
+        limit_headers(&stack.get_with("x-user", "bob")),
+        (200, policy, Some("2")),
+        "each value by itself"
+    );
+    assert_eq!(
+        limit_headers(&stack.get()),
+        (200, None, None),
+        "without the header there is nothing to count"
+    );
 }
 
 #[test]
-fn a_period_that_is_no_unit_is_told_without_a_window() {
+fn a_period_that_is_not_a_unit_is_reported_without_a_window() {
     let stack = Stack::start(
         "  - key: user
     rate_limit: { requests: 2, per: 90m }
@@ -56,11 +64,11 @@ fn a_period_that_is_no_unit_is_told_without_a_window() {
 
     for (status, remaining) in [(200, "1"), (200, "0"), (429, "0")] {
         let before = wait::secs_left_of(period);
-        let answer = stack.get_with("x-user", "alice");
+        let response = stack.get_with("x-user", "alice");
         let after = wait::secs_left_of(period);
 
-        assert_eq!(told(&answer), (status, Some("2"), Some(remaining)));
-        let reset: u64 = answer.header("x-ratelimit-reset").expect("a reset").parse().expect("a number");
+        assert_eq!(limit_headers(&response), (status, Some("2"), Some(remaining)));
+        let reset: u64 = response.header("x-ratelimit-reset").expect("a reset").parse().expect("a number");
         assert!((after..=before).contains(&reset), "{reset} is not between {after} and {before}");
     }
 }
@@ -85,12 +93,16 @@ fn envoy_understands_every_unit() {
 
     for (unit, seconds) in units {
         let policy = format!("9, 9;w={seconds}");
-        assert_eq!(told(&stack.get_with("x-unit", unit)), (200, Some(&*policy), Some("8")), "{unit}");
+        assert_eq!(
+            limit_headers(&stack.get_with("x-unit", unit)),
+            (200, Some(&*policy), Some("8")),
+            "{unit}"
+        );
     }
 }
 
 #[test]
-fn of_two_limits_the_nearer_is_told_and_named() {
+fn of_two_limits_the_nearer_is_reported_with_its_name() {
     let both = json!([from_header("user", "x-user"), from_header("team", "x-team")]);
     let stack = Stack::start(
         "  - key: user
@@ -101,19 +113,19 @@ fn of_two_limits_the_nearer_is_told_and_named() {
         &Bootstrap::limiting(both),
     );
     wait::away_from_the_end_of(HOUR);
-    let ask = LimitCheck::get("/").with("x-user", "alice").with("x-team", "red");
+    let request = HttpRequest::get("/").with("x-user", "alice").with("x-team", "red");
     let policies = r#", 5;w=3600;name="per-user", 2;w=86400;name="per-team""#;
 
     for (status, remaining) in [(200, "1"), (200, "0"), (429, "0")] {
-        let answer = stack.ask(&ask);
-        assert_eq!(told(&answer), (status, Some(&*format!("2{policies}")), Some(remaining)));
+        let response = stack.send(&request);
+        assert_eq!(limit_headers(&response), (status, Some(&*format!("2{policies}")), Some(remaining)));
     }
-    // the reference counts what it refuses, so the user has paid for the third as well
-    assert_eq!(told(&stack.get_with("x-user", "alice")).2, Some("1"));
+    // like envoyproxy/ratelimit, rejected requests count, so the third one counted for the user
+    assert_eq!(limit_headers(&stack.get_with("x-user", "alice")).2, Some("1"));
 }
 
 #[test]
-fn an_unlimited_rule_and_a_rule_without_a_limit_say_nothing() {
+fn an_unlimited_rule_and_a_rule_without_a_limit_report_nothing() {
     let stack = Stack::start(
         "  - key: user
     rate_limit: { unit: hour, requests_per_unit: 0 }
@@ -126,13 +138,13 @@ fn an_unlimited_rule_and_a_rule_without_a_limit_say_nothing() {
         &by_header("user"),
     );
 
-    assert_eq!(told(&stack.get_with("x-user", "alice")).0, 429);
-    assert_eq!(told(&stack.get_with("x-user", "root")), (200, None, None));
-    assert_eq!(told(&stack.get_with("x-user", "friend")), (200, None, None));
+    assert_eq!(limit_headers(&stack.get_with("x-user", "alice")).0, 429);
+    assert_eq!(limit_headers(&stack.get_with("x-user", "root")), (200, None, None));
+    assert_eq!(limit_headers(&stack.get_with("x-user", "friend")), (200, None, None));
 }
 
 #[test]
-fn a_changed_rule_is_live_and_keeps_what_was_counted() {
+fn a_changed_rule_applies_and_keeps_its_counts() {
     let rule =
         |limit: u32| format!("  - key: user\n    rate_limit: {{ unit: hour, requests_per_unit: {limit} }}\n");
     let stack = Stack::start(&rule(2), &by_header("user"));
@@ -143,10 +155,10 @@ fn a_changed_rule_is_live_and_keeps_what_was_counted() {
 
     stack.rewrite(&rule(10));
     stack.await_budget("user", "alice", Some(7));
-    assert_eq!(told(&stack.get_with("x-user", "alice")), (200, Some("10, 10;w=3600"), Some("6")));
+    assert_eq!(limit_headers(&stack.get_with("x-user", "alice")), (200, Some("10, 10;w=3600"), Some("6")));
 
-    // nonsense changes nothing
+    // an invalid rule changes nothing
     stack.rewrite("  - key: user\n    rate_limit: { unit: fortnight, requests_per_unit: 1 }\n");
     stack.await_log("fortnight");
-    assert_eq!(told(&stack.get_with("x-user", "alice")), (200, Some("10, 10;w=3600"), Some("5")));
+    assert_eq!(limit_headers(&stack.get_with("x-user", "alice")), (200, Some("10, 10;w=3600"), Some("5")));
 }

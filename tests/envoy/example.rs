@@ -2,7 +2,7 @@
 
 use crate::support::{
     Stack,
-    http::{Answer, LimitCheck},
+    http::{HttpRequest, HttpResponse},
 };
 
 /// The example as it is, but for its ports.
@@ -20,8 +20,8 @@ fn start() -> Stack {
     })
 }
 
-fn told(answer: &Answer) -> (u16, Option<&str>) {
-    (answer.status, answer.header("x-ratelimit-limit"))
+fn limit_headers(response: &HttpResponse) -> (u16, Option<&str>) {
+    (response.status, response.header("x-ratelimit-limit"))
 }
 
 #[test]
@@ -29,40 +29,48 @@ fn a_greeting_passes_three_times_a_minute() {
     let stack = start();
 
     let first = stack.get_with("x-hello", "world");
-    assert_eq!((told(&first), &*first.body), ((200, Some("3, 3;w=60")), "passed\n"));
-    // wherever in a minute we are: seven do not fit into two of them
-    let refused = (0..6).any(|_| stack.get_with("x-hello", "world").status == 429);
-    assert!(refused, "the limit is kept");
-    assert_eq!(told(&stack.get()), (200, None), "nothing is asked of who says nothing");
+    assert_eq!((limit_headers(&first), &*first.body), ((200, Some("3, 3;w=60")), "passed\n"));
+    // at any time: seven requests exceed two minutes' limits
+    let rejected = (0..6).any(|_| stack.get_with("x-hello", "world").status == 429);
+    assert!(rejected, "the limit is kept");
+    assert_eq!(limit_headers(&stack.get()), (200, None), "a request without the header has no limit");
 }
 
 #[test]
 fn tenants_paths_and_methods_meet_their_rules() {
     let stack = start();
-    let ask = |tenant: &str, path: &str| stack.ask(&LimitCheck::get(path).with("x-tenant", tenant));
+    let get = |tenant: &str, path: &str| stack.send(&HttpRequest::get(path).with("x-tenant", tenant));
 
     // of the two tiers the nearer, whose ten seconds are no unit that Envoy knows
-    assert_eq!(told(&ask("acme", "/v1/organizations/7/products/9")), (200, Some("100")));
-    assert_eq!(told(&ask("acme", "/v1/checkout")), (200, Some("5, 5;w=60")));
-    assert_eq!(told(&ask("acme", "/v1/checkout?basket=7")), (200, Some("5, 5;w=60")), "without its query");
-    assert_eq!(told(&ask("acme", "//v1/./checkout")), (200, Some("5, 5;w=60")), "however it is written");
-    assert_eq!(told(&ask("acme", "/about")), (200, Some("60, 60;w=60")));
-    assert_eq!(told(&ask("monitoring", "/about")), (200, None), "has no limit");
+    assert_eq!(limit_headers(&get("acme", "/v1/organizations/7/products/9")), (200, Some("100")));
+    assert_eq!(limit_headers(&get("acme", "/v1/checkout")), (200, Some("5, 5;w=60")));
+    assert_eq!(
+        limit_headers(&get("acme", "/v1/checkout?basket=7")),
+        (200, Some("5, 5;w=60")),
+        "without its query"
+    );
+    assert_eq!(
+        limit_headers(&get("acme", "//v1/./checkout")),
+        (200, Some("5, 5;w=60")),
+        "however it is written"
+    );
+    assert_eq!(limit_headers(&get("acme", "/about")), (200, Some("60, 60;w=60")));
+    assert_eq!(limit_headers(&get("monitoring", "/about")), (200, None), "has no limit");
 }
 
 #[test]
 fn a_burst_of_writes_passes_and_guessing_does_not() {
     let stack = start();
-    let post = |path: &str| stack.ask(&LimitCheck::post(path, String::new()).with("x-tenant", "acme"));
+    let post = |path: &str| stack.send(&HttpRequest::post(path, String::new()).with("x-tenant", "acme"));
 
     for least in [29, 28, 27] {
-        let answer = post("/v1/organizations/7/products/9");
-        assert_eq!(told(&answer), (200, Some("10, 10;w=60;name=\"write-product\"")));
-        let left = answer.header("x-ratelimit-remaining").and_then(|left| left.parse().ok());
+        let response = post("/v1/organizations/7/products/9");
+        assert_eq!(limit_headers(&response), (200, Some("10, 10;w=60;name=\"write-product\"")));
+        let left = response.header("x-ratelimit-remaining").and_then(|left| left.parse().ok());
         // a token comes back every six seconds
         assert!(
             (least..30).contains(&left.expect("a number")),
-            "{answer:?}: more than flow in within a minute"
+            "{response:?}: more than flow in within a minute"
         );
     }
     for status in [200, 200, 200, 200, 200, 429, 429] {

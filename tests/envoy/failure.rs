@@ -1,4 +1,4 @@
-//! What becomes of requests when weir is gone is up to Envoy's configuration.
+//! Envoy's configuration decides requests when weir is unreachable.
 
 use serde_json::json;
 
@@ -23,12 +23,12 @@ fn without_weir_requests_pass() {
     assert_eq!(stack.get_with("x-user", "alice").status, 429);
 
     stack.weir.kill();
-    let answer = stack.get_with("x-user", "alice");
-    assert_eq!((answer.status, answer.header("x-ratelimit-limit")), (200, None));
+    let response = stack.get_with("x-user", "alice");
+    assert_eq!((response.status, response.header("x-ratelimit-limit")), (200, None));
 }
 
 #[test]
-fn or_are_refused_if_that_is_asked_for() {
+fn or_are_rejected_if_so_configured() {
     let mut stack = start(true);
     assert_eq!(stack.get_with("x-user", "alice").status, 429);
 

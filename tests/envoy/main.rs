@@ -1,4 +1,4 @@
-//! weir as its users run it: the real program behind a real Envoy, asked by a plain HTTP client.
+//! weir as users run it: the real program behind a real Envoy, with a plain HTTP client.
 //!
 //! Each test starts its own weir and its own Envoy, on ports of the system's choice. Limits count in hours or years, so
 //! that no window ends in the middle of a test.

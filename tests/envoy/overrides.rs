@@ -1,4 +1,4 @@
-//! Envoy can bring a limit along, which goes before the rules.
+//! Envoy can send a limit override, which takes precedence over the rules.
 
 use serde_json::json;
 
@@ -29,9 +29,9 @@ fn a_limit_from_envoy_goes_before_the_rule() {
     wait::away_from_the_end_of(HOUR);
 
     for (status, remaining) in [(200, "2"), (200, "1"), (200, "0"), (429, "0")] {
-        let answer = stack.get_with("x-user", "alice");
-        assert_eq!(answer.status, status);
-        assert_eq!(answer.header("x-ratelimit-limit"), Some("3, 3;w=3600"));
-        assert_eq!(answer.header("x-ratelimit-remaining"), Some(remaining));
+        let response = stack.get_with("x-user", "alice");
+        assert_eq!(response.status, status);
+        assert_eq!(response.header("x-ratelimit-limit"), Some("3, 3;w=3600"));
+        assert_eq!(response.header("x-ratelimit-remaining"), Some(remaining));
     }
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::{
     Stack,
     bootstrap::{Bootstrap, fixed, from_header},
-    http::LimitCheck,
+    http::HttpRequest,
     wait::{self, HOUR},
 };
 
@@ -41,13 +41,13 @@ fn over_only_when_all_quotas_are() {
 }
 
 #[test]
-fn a_limit_that_is_no_quota_refuses_by_itself() {
+fn a_limit_that_is_not_a_quota_rejects_by_itself() {
     let stack = Stack::start(RULES, &bootstrap());
     wait::away_from_the_end_of(HOUR);
-    let alice = LimitCheck::get("/").with("x-user", "alice");
+    let alice = HttpRequest::get("/").with("x-user", "alice");
 
-    assert_eq!([stack.ask(&alice).status, stack.ask(&alice).status], [200; 2]);
-    assert_eq!(stack.ask(&alice).status, 429, "though big has one left");
+    assert_eq!([stack.send(&alice).status, stack.send(&alice).status], [200; 2]);
+    assert_eq!(stack.send(&alice).status, 429, "though big has one left");
     assert_eq!(stack.get_with("x-user", "bob").status, 429, "now both quotas are over");
 }
 
@@ -55,9 +55,9 @@ fn a_limit_that_is_no_quota_refuses_by_itself() {
 fn a_whole_service_in_quota_mode_takes_every_limit_for_a_quota() {
     let stack = Stack::with_settings(RULES, &[("QUOTA_MODE", "true")], &bootstrap());
     wait::away_from_the_end_of(HOUR);
-    let alice = LimitCheck::get("/").with("x-user", "alice");
+    let alice = HttpRequest::get("/").with("x-user", "alice");
 
     for status in [200, 200, 200, 429] {
-        assert_eq!(stack.ask(&alice).status, status, "the user's limit is one quota of three");
+        assert_eq!(stack.send(&alice).status, status, "the user's limit is one quota of three");
     }
 }

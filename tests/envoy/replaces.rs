@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::{
     Stack,
     bootstrap::{Bootstrap, from_header},
-    http::LimitCheck,
+    http::HttpRequest,
     wait::{self, HOUR},
 };
 
@@ -26,7 +26,7 @@ const RULES: &str = "  - key: user
 ";
 
 #[test]
-fn a_replaced_limit_neither_refuses_nor_counts() {
+fn a_replaced_limit_neither_rejects_nor_counts() {
     // the replaced rule comes first in one order and last in the other: it makes no difference
     let user = from_header("user", "x-user");
     let plan = from_header("plan", "x-plan");
@@ -34,7 +34,7 @@ fn a_replaced_limit_neither_refuses_nor_counts() {
         let stack = Stack::start(RULES, &Bootstrap::limiting(order));
         wait::away_from_the_end_of(HOUR);
         let status = |user: &str, plan: &str| {
-            stack.ask(&LimitCheck::get("/").with("x-user", user).with("x-plan", plan)).status
+            stack.send(&HttpRequest::get("/").with("x-user", user).with("x-plan", plan)).status
         };
 
         // gold is counted, and has three left

@@ -82,8 +82,8 @@ fn a_request_goes_where_quota_is_left() {
     let flow =
         [("first", Some(0)), ("first", None), ("second", Some(1)), ("second", Some(0)), ("second", None)];
     for (service, left) in flow {
-        let answer = stack.get();
-        assert_eq!((answer.status, answer.header(backend::BACKEND)), (200, Some(service)));
+        let response = stack.get();
+        assert_eq!((response.status, response.header(backend::BACKEND)), (200, Some(service)));
         stack.await_budget("service", service, left);
     }
     assert_eq!(stack.get().status, 429, "no quota is left anywhere");

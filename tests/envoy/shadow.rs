@@ -27,10 +27,10 @@ fn a_rule_in_shadow_mode_lets_everything_pass() {
     wait::away_from_the_end_of(HOUR);
 
     for _ in 0..4 {
-        let answer = stack.get_with("x-user", "alice");
-        assert_eq!(answer.status, 200);
-        assert_eq!(answer.header("x-ratelimit-limit"), Some("1, 1;w=3600"), "it is told all the same");
-        assert_eq!(answer.header("x-ratelimit-remaining"), Some("0"));
+        let response = stack.get_with("x-user", "alice");
+        assert_eq!(response.status, 200);
+        assert_eq!(response.header("x-ratelimit-limit"), Some("1, 1;w=3600"), "the limit is still reported");
+        assert_eq!(response.header("x-ratelimit-remaining"), Some("0"));
     }
     assert_eq!(stack.get_with("x-user", "mallory").status, 200);
     assert_eq!(stack.get_with("x-user", "mallory").status, 429, "the other rules are kept");
@@ -48,9 +48,9 @@ fn a_whole_service_in_shadow_mode_lets_everything_pass() {
     wait::away_from_the_end_of(HOUR);
 
     for remaining in ["1", "0", "0", "0"] {
-        let answer = stack.get_with("x-user", "alice");
-        assert_eq!(answer.status, 200);
-        assert_eq!(answer.header("x-ratelimit-remaining"), Some(remaining));
-        assert_eq!(answer.header("x-envoy-ratelimited"), None);
+        let response = stack.get_with("x-user", "alice");
+        assert_eq!(response.status, 200);
+        assert_eq!(response.header("x-ratelimit-remaining"), Some(remaining));
+        assert_eq!(response.header("x-envoy-ratelimited"), None);
     }
 }

@@ -1,5 +1,5 @@
-//! What a request costs is known when its response has ended: the budget is checked before, the cost counted after.
-//! So are the tokens of language models limited.
+//! The cost of a request is known when its response has ended: the budget is checked before, the cost counted after, as for the
+//! tokens of language models.
 
 use serde_json::{Value, json};
 
@@ -34,22 +34,22 @@ fn tokens_are_counted_when_the_response_has_ended() {
     let count = costing(&json!({ "format": format!("%RESP({TOKENS})%") }), true);
     let stack = start(RULES, json!([check, count]));
 
-    let answer = stack.get_with(COST, "7");
-    assert_eq!((answer.status, answer.header(TOKENS)), (200, Some("7")));
-    assert_eq!(answer.header("x-ratelimit-remaining"), Some("10"), "as it was before");
+    let response = stack.get_with(COST, "7");
+    assert_eq!((response.status, response.header(TOKENS)), (200, Some("7")));
+    assert_eq!(response.header("x-ratelimit-remaining"), Some("10"), "as it was before");
     stack.await_budget("model", "llm", Some(3));
 
-    let answer = stack.get_with(COST, "3");
-    assert_eq!((answer.status, answer.header("x-ratelimit-remaining")), (200, Some("3")));
+    let response = stack.get_with(COST, "3");
+    assert_eq!((response.status, response.header("x-ratelimit-remaining")), (200, Some("3")));
     stack.await_budget("model", "llm", Some(0));
 
     // used up, but not past it: a check passes, and what it lets through is counted
-    let answer = stack.get_with(COST, "1");
-    assert_eq!((answer.status, answer.header("x-ratelimit-remaining")), (200, Some("0")));
+    let response = stack.get_with(COST, "1");
+    assert_eq!((response.status, response.header("x-ratelimit-remaining")), (200, Some("0")));
     stack.await_budget("model", "llm", None);
 
-    let refused = stack.get_with(COST, "1");
-    assert_eq!((refused.status, refused.header(TOKENS)), (429, None), "the backend did not see it");
+    let rejected = stack.get_with(COST, "1");
+    assert_eq!((rejected.status, rejected.header(TOKENS)), (429, None), "the backend did not see it");
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn a_quota_of_tokens_is_one_hit_a_request() {
 }
 
 #[test]
-fn what_was_taken_ahead_is_given_back() {
+fn reserved_hits_are_refunded() {
     let reserve = costing(&json!({ "number": 4 }), false);
     let give_back =
         costing(&json!({ "format": format!("%RESP({TOKENS})%"), "is_negative_hits": true }), true);

@@ -1,40 +1,39 @@
-//! A `RateLimitRequest` read from its bytes, in one walk: what comes of it borrows from them, so that a request is
-//! decided before anything of it has been copied.
+//! Decodes a `RateLimitRequest` in one pass. The result borrows from the bytes, so that a decision copies nothing.
 //!
-//! The wire format is protobuf's (<https://protobuf.dev/programming-guides/encoding>): unknown fields are passed over, the
-//! last of several scalars counts, and several parts of one message add up. `decode/tests.rs` holds this reader
-//! against the generated one.
+//! The wire format is protobuf's (<https://protobuf.dev/programming-guides/encoding>): unknown fields are skipped, the last of
+//! repeated scalars wins, and repeated parts of a message are merged. `decode/tests.rs` compares this decoder with the generated
+//! one.
 
 use crate::{
     limit::{Descriptor, Entry, Request, RuntimeLimit},
     server::conversion::{ConversionError, unit},
 };
 
-/// How deep groups may be nested in a field that nobody knows; as deep as other readers of protobuf follow.
+/// The maximum nesting of groups in an unknown field, as in other protobuf decoders.
 const MAX_DEPTH: u32 = 100;
 
-/// The most that a varint's tenth byte may hold: the 64th bit.
-const LAST_OF_VARINT: u8 = 1;
+/// The maximum of a varint's tenth byte, which holds the 64th bit.
+const MAX_TENTH_BYTE: u8 = 1;
 
-/// Why bytes are no request.
+/// Why bytes cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum DecodeError {
-    /// They are no `RateLimitRequest`.
-    #[error("the message is no RateLimitRequest: {what} in {path}, at byte {at}")]
+    /// They are not a `RateLimitRequest`.
+    #[error("malformed RateLimitRequest: {what} in {path}, at byte {at}")]
     Malformed {
-        /// What is wrong.
+        /// The error.
         what: &'static str,
-        /// The message in which it is.
+        /// The message that contains it.
         path: &'static str,
-        /// Where in the message, from 0.
+        /// Its position in the request, from 0.
         at: usize,
     },
-    /// They are one that cannot be asked.
+    /// They are a `RateLimitRequest` with an invalid value.
     #[error(transparent)]
     Conversion(#[from] ConversionError),
 }
 
-/// What a field is made of.
+/// The wire type of a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WireType {
     Varint,
@@ -45,19 +44,19 @@ enum WireType {
     Fixed32,
 }
 
-/// What is left to read of one message.
+/// The unread rest of one message.
 struct Reader<'a> {
     rest: &'a [u8],
-    /// The bytes of the whole request that end where `rest` does, to tell where an error is.
+    /// The position in the request at which `rest` ends, for errors.
     end: usize,
     path: &'static str,
 }
 
-/// The request that `bytes` are.
+/// Decodes a request.
 ///
 /// # Errors
 ///
-/// [`DecodeError`], if they are none.
+/// [`DecodeError`], if `bytes` are not a valid request.
 pub(super) fn decode(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
     let mut request = Request::default();
     let mut reader = Reader { rest: bytes, end: bytes.len(), path: "the request" };
@@ -82,7 +81,7 @@ fn descriptor<'a>(
     index: usize,
     descriptor: &mut Descriptor<'a>,
 ) -> Result<(), DecodeError> {
-    // the numbers of a limit as they came: several parts of it add up before they mean anything
+    // the raw values of the override: its parts are merged before they are interpreted
     let mut limit: Option<(u32, i32)> = None;
     while let Some((field, kind)) = reader.field()? {
         match field {
@@ -131,7 +130,7 @@ fn limit_override(mut reader: Reader<'_>, limit: &mut (u32, i32)) -> Result<(), 
     Ok(())
 }
 
-/// A `google.protobuf.UInt64Value`.
+/// Reads a `google.protobuf.UInt64Value`.
 fn wrapped(mut reader: Reader<'_>, value: &mut u64) -> Result<(), DecodeError> {
     while let Some((field, kind)) = reader.field()? {
         match field {
@@ -145,13 +144,15 @@ fn wrapped(mut reader: Reader<'_>, value: &mut u64) -> Result<(), DecodeError> {
 // === impl Reader ===
 
 impl<'a> Reader<'a> {
-    /// The next field's number and type; none at the end of the message.
+    /// Reads the next field's number and type; none at the end of the message.
     fn field(&mut self) -> Result<Option<(u32, WireType)>, DecodeError> {
         if self.rest.is_empty() {
             return Ok(None);
         }
         let key = self.varint()?;
-        let Ok(key) = u32::try_from(key) else { return Err(self.malformed("a field of too large a number")) };
+        let Ok(key) = u32::try_from(key) else {
+            return Err(self.malformed("a field number that is too large"));
+        };
         let kind = match key & 7 {
             0 => WireType::Varint,
             1 => WireType::Fixed64,
@@ -159,16 +160,16 @@ impl<'a> Reader<'a> {
             3 => WireType::GroupBegin,
             4 => WireType::GroupEnd,
             5 => WireType::Fixed32,
-            _ => return Err(self.malformed("a field of a type that there is not")),
+            _ => return Err(self.malformed("an unknown wire type")),
         };
         match key >> 3 {
-            0 => Err(self.malformed("a field of number 0")),
+            0 => Err(self.malformed("field number 0")),
             field => Ok(Some((field, kind))),
         }
     }
 
     fn varint(&mut self) -> Result<u64, DecodeError> {
-        // lengths, keys and most numbers are one byte long
+        // lengths, keys and most values have one byte
         if let [first @ 0..=0x7f, rest @ ..] = self.rest {
             self.rest = rest;
             return Ok(u64::from(*first));
@@ -181,14 +182,14 @@ impl<'a> Reader<'a> {
         for (i, byte) in self.rest.iter().enumerate().take(10) {
             value |= u64::from(byte & 0x7f) << (7 * i);
             if byte & 0x80 == 0 {
-                if i == 9 && *byte > LAST_OF_VARINT {
+                if i == 9 && *byte > MAX_TENTH_BYTE {
                     break;
                 }
                 self.rest = &self.rest[i + 1..];
                 return Ok(value);
             }
         }
-        Err(self.malformed("a number that does not end, or is too large"))
+        Err(self.malformed("a varint that is truncated or too large"))
     }
 
     fn varint_of(&mut self, kind: WireType) -> Result<u64, DecodeError> {
@@ -196,13 +197,13 @@ impl<'a> Reader<'a> {
         self.varint()
     }
 
-    /// What does not fit is cut off, as protobuf wants it.
-    #[expect(clippy::cast_possible_truncation, reason = "as protobuf wants it")]
+    /// Truncates larger values, as protobuf specifies.
+    #[expect(clippy::cast_possible_truncation, reason = "as protobuf specifies")]
     fn uint32(&mut self, kind: WireType) -> Result<u32, DecodeError> {
         Ok(self.varint_of(kind)? as u32)
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "as protobuf wants it")]
+    #[expect(clippy::cast_possible_truncation, reason = "as protobuf specifies")]
     fn int32(&mut self, kind: WireType) -> Result<i32, DecodeError> {
         Ok(self.varint_of(kind)? as i32)
     }
@@ -215,53 +216,53 @@ impl<'a> Reader<'a> {
                 self.rest = rest;
                 Ok(bytes)
             }
-            None => Err(self.malformed("a field that is longer than the message")),
+            None => Err(self.malformed("a field that exceeds the message")),
         }
     }
 
     fn string(&mut self, kind: WireType) -> Result<&'a str, DecodeError> {
         let bytes = self.bytes(kind)?;
-        std::str::from_utf8(bytes).map_err(|_| self.malformed("a text that is not UTF-8"))
+        std::str::from_utf8(bytes).map_err(|_| self.malformed("a string that is not UTF-8"))
     }
 
-    /// The message that a field is.
+    /// Returns a reader of the message in a field.
     fn message(&mut self, kind: WireType, path: &'static str) -> Result<Self, DecodeError> {
         let rest = self.bytes(kind)?;
         Ok(Self { rest, end: self.end - self.rest.len(), path })
     }
 
-    /// Passes over what belongs to a field that nobody knows.
+    /// Skips the value of an unknown field.
     #[cold]
     fn skip(&mut self, field: u32, kind: WireType, depth: u32) -> Result<(), DecodeError> {
         match kind {
             WireType::Varint => self.varint().map(drop),
             WireType::Bytes => self.bytes(kind).map(drop),
-            WireType::Fixed64 => self.pass(8),
-            WireType::Fixed32 => self.pass(4),
-            WireType::GroupEnd => Err(self.malformed("the end of a group that has not begun")),
-            WireType::GroupBegin if depth == MAX_DEPTH => Err(self.malformed("groups nested too deep")),
+            WireType::Fixed64 => self.skip_bytes(8),
+            WireType::Fixed32 => self.skip_bytes(4),
+            WireType::GroupEnd => Err(self.malformed("the end of a group without a start")),
+            WireType::GroupBegin if depth == MAX_DEPTH => Err(self.malformed("too deeply nested groups")),
             WireType::GroupBegin => loop {
                 match self.field()? {
                     Some((inner, WireType::GroupEnd)) if inner == field => return Ok(()),
                     Some((inner, kind)) => self.skip(inner, kind, depth + 1)?,
-                    None => return Err(self.malformed("a group that does not end")),
+                    None => return Err(self.malformed("a group without an end")),
                 }
             },
         }
     }
 
-    fn pass(&mut self, bytes: usize) -> Result<(), DecodeError> {
+    fn skip_bytes(&mut self, bytes: usize) -> Result<(), DecodeError> {
         match self.rest.get(bytes..) {
             Some(rest) => {
                 self.rest = rest;
                 Ok(())
             }
-            None => Err(self.malformed("a field that is longer than the message")),
+            None => Err(self.malformed("a field that exceeds the message")),
         }
     }
 
     fn expect(&self, kind: WireType, expected: WireType) -> Result<(), DecodeError> {
-        if kind == expected { Ok(()) } else { Err(self.malformed("a field of the wrong type")) }
+        if kind == expected { Ok(()) } else { Err(self.malformed("a field with the wrong wire type")) }
     }
 
     #[cold]

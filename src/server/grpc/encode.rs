@@ -1,6 +1,6 @@
-//! A verdict written as the bytes of a `RateLimitResponse`, field after field, without the message in between.
+//! Encodes a verdict as a `RateLimitResponse`, without the generated message type.
 //!
-//! `encode/tests.rs` holds this writer against the generated one, byte for byte.
+//! `encode/tests.rs` compares this encoder with the generated one, byte for byte.
 
 use prost::Message as _;
 
@@ -12,23 +12,23 @@ use crate::{
     },
 };
 
-/// Room for the answer to most requests.
+/// A buffer with inline space for most responses.
 pub(super) type Buffer = smallvec::SmallVec<[u8; 256]>;
 
-/// The largest number that a varint of one byte can be.
+/// The largest value of a one-byte varint.
 const ONE_BYTE: usize = 0x7f;
 
 /// Appends the `RateLimitResponse` that reports `verdict` and carries `headers` to `out`.
 pub(super) fn encode(verdict: &Verdict<'_>, headers: &[Header<'_>], out: &mut Buffer) {
     number(out, 1, code(verdict.code) as u64);
-    for answer in &verdict.statuses {
-        message(out, 2, |out| status(answer, out));
+    for reported in &verdict.statuses {
+        message(out, 2, |out| status(reported, out));
     }
     for added in headers {
         message(out, 3, |out| header(added, out));
     }
     if let Some(metadata) = &verdict.metadata {
-        // a tree of any depth, for those few who ask for it: the generated writer knows how
+        // a tree of any depth, and rarely enabled: uses the generated encoder
         bytes(out, 6, &protobuf_struct(metadata).encode_to_vec());
     }
 }
@@ -61,7 +61,7 @@ fn header(header: &Header<'_>, out: &mut Buffer) {
 
 // === protobuf ===
 
-/// A field that is a number; left out, as protobuf has it, where it is 0.
+/// Writes a numeric field; omits 0, as protobuf specifies.
 fn number(out: &mut Buffer, field: u8, value: u64) {
     if value != 0 {
         out.push(field << 3);
@@ -69,7 +69,7 @@ fn number(out: &mut Buffer, field: u8, value: u64) {
     }
 }
 
-/// A field that is a text; left out where it is empty.
+/// Writes a string field; omits an empty one.
 fn text(out: &mut Buffer, field: u8, text: &str) {
     if !text.is_empty() {
         bytes(out, field, text.as_bytes());
@@ -82,11 +82,11 @@ fn bytes(out: &mut Buffer, field: u8, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// A field that is the message that `write` writes.
+/// Writes a message field, with the content that `write` writes.
 fn message(out: &mut Buffer, field: u8, write: impl FnOnce(&mut Buffer)) {
     out.push(field << 3 | 2);
-    // the length stands before what it is the length of, and nearly always is one byte: moving the few messages that are
-    // longer is cheaper than measuring all of them first
+    // the length precedes the content and nearly always has one byte: moving the few longer messages is cheaper than
+    // measuring all of them first
     let place = out.len();
     out.push(0);
     write(out);

@@ -6,28 +6,28 @@ use std::{
     thread,
 };
 
-/// What a request says that its answer shall have cost.
+/// The request header with the cost that the response reports.
 pub(crate) const COST: &str = "x-cost";
-/// What an answer says that it has cost.
+/// The response header with the cost.
 pub(crate) const TOKENS: &str = "x-tokens";
-/// Who has answered.
+/// The response header with the backend's name.
 pub(crate) const BACKEND: &str = "x-backend";
 
-/// Starts one of that name, which lives as long as the test program.
+/// Starts a backend of that name, which lives as long as the test program.
 pub(crate) fn start(name: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("its address");
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            // Envoy opens connections ahead of need: one that says nothing must not hold up the next
-            thread::spawn(move || answer(&stream, name));
+            // Envoy opens connections in advance: an idle one must not block the next
+            thread::spawn(move || handle(&stream, name));
         }
     });
     address
 }
 
-/// Answers every request of a connection. None has a body.
-fn answer(stream: &TcpStream, name: &str) -> io::Result<()> {
+/// Handles every request of a connection. None has a body.
+fn handle(stream: &TcpStream, name: &str) -> io::Result<()> {
     let mut cost = "0".to_owned();
     for line in BufReader::new(stream).lines() {
         let line = line?;

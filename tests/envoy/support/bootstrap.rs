@@ -9,18 +9,18 @@ use super::backend;
 /// The cluster that requests go to when they pass.
 pub(crate) const BACKEND: &str = "backend";
 
-/// What a test's Envoy is like: one listener, one rate limit filter, and what the test sets.
+/// A test's Envoy configuration: one listener, one rate limit filter, and the test's settings.
 pub(crate) struct Bootstrap {
-    /// Lists of entries that are made of every request: a route's `rate_limits`.
+    /// The route's `rate_limits`: lists of entries for every request.
     pub(crate) rate_limits: Value,
     /// Filters before the rate limit filter.
     pub(crate) before: Vec<Value>,
     /// Filters between the rate limit filter and the router.
     pub(crate) after: Vec<Value>,
-    /// Where requests go that pass: by default to a backend of that name. (It must be a real one. What Envoy answers by
-    /// itself, with a `direct_response`, it does not limit.)
+    /// The cluster of admitted requests: by default a backend of that name. It must be a real one: Envoy does not limit a
+    /// `direct_response`.
     pub(crate) cluster: Value,
-    /// Refuse requests that weir does not answer. A test wants to see that it was asked.
+    /// Rejects requests when weir does not reply, so that a test notices.
     pub(crate) deny_on_failure: bool,
 }
 
@@ -83,7 +83,7 @@ impl Bootstrap {
     fn rate_limit_filter(&self) -> Value {
         let config = json!({
             "domain": "test",
-            // a busy machine is no failure of weir
+            // a busy machine must not count as a failure of weir
             "timeout": "30s",
             "failure_mode_deny": self.deny_on_failure,
             "enable_x_ratelimit_headers": "DRAFT_VERSION_03",

@@ -10,7 +10,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    http::{self, LimitCheck},
+    http::{self, HttpRequest},
     process::Process,
     wait,
 };
@@ -52,11 +52,11 @@ impl Envoy {
 
 /// The first listener, once Envoy is ready to take requests.
 fn first_listener(admin: SocketAddr) -> Option<SocketAddr> {
-    let ready = http::try_ask(admin, &LimitCheck::get("/ready")).ok()?;
+    let ready = http::try_send(admin, &HttpRequest::get("/ready")).ok()?;
     if ready.status != 200 {
         return None;
     }
-    let listeners = http::try_ask(admin, &LimitCheck::get("/listeners?format=json")).ok()?;
+    let listeners = http::try_send(admin, &HttpRequest::get("/listeners?format=json")).ok()?;
     let listeners: Value = serde_json::from_str(&listeners.body).ok()?;
     let mut listeners = listeners.get("listener_statuses")?.as_array()?.iter();
     // an internal listener has no such address

@@ -1,4 +1,4 @@
-//! The least HTTP/1.1 client that the tests can do with: one request a connection.
+//! A minimal HTTP/1.1 client: one request per connection.
 
 use std::{
     fmt::Write as _,
@@ -11,24 +11,24 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A request.
 #[derive(Clone, Debug)]
-pub(crate) struct LimitCheck {
+pub(crate) struct HttpRequest {
     method: &'static str,
     path: String,
     headers: Vec<(String, String)>,
     body: String,
 }
 
-/// The response to it.
+/// A response.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     headers: Vec<(String, String)>,
     pub(crate) body: String,
 }
 
-// === impl LimitCheck ===
+// === impl HttpRequest ===
 
-impl LimitCheck {
+impl HttpRequest {
     pub(crate) fn get(path: &str) -> Self {
         Self { method: "GET", path: path.to_owned(), headers: Vec::new(), body: String::new() }
     }
@@ -55,10 +55,10 @@ impl LimitCheck {
     }
 }
 
-// === impl Answer ===
+// === impl HttpResponse ===
 
-impl Answer {
-    /// The value of the header of that lower-case name.
+impl HttpResponse {
+    /// Returns the value of the header with that lower-case name.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
     }
@@ -89,17 +89,18 @@ fn joined(mut chunks: &str) -> Option<String> {
     }
 }
 
-/// LimitChecks `address`, and fails the test unless it answers.
-pub(crate) fn ask(address: SocketAddr, ask: &LimitCheck) -> Answer {
-    try_ask(address, ask).unwrap_or_else(|error| panic!("{ask:?} to {address}: {error}"))
+/// Sends `request` to `address`, and fails the test without a response.
+pub(crate) fn send(address: SocketAddr, request: &HttpRequest) -> HttpResponse {
+    try_send(address, request).unwrap_or_else(|error| panic!("{request:?} to {address}: {error}"))
 }
 
-/// LimitChecks `address`.
-pub(crate) fn try_ask(address: SocketAddr, ask: &LimitCheck) -> io::Result<Answer> {
+/// Sends `request` to `address`.
+pub(crate) fn try_send(address: SocketAddr, request: &HttpRequest) -> io::Result<HttpResponse> {
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.write_all(ask.to_wire().as_bytes())?;
+    stream.write_all(request.to_wire().as_bytes())?;
     let mut wire = Vec::new();
     stream.read_to_end(&mut wire)?;
-    Answer::from_wire(&String::from_utf8_lossy(&wire)).ok_or_else(|| io::Error::other("no HTTP response"))
+    HttpResponse::from_wire(&String::from_utf8_lossy(&wire))
+        .ok_or_else(|| io::Error::other("no HTTP response"))
 }

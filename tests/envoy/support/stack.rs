@@ -8,14 +8,14 @@ use tempfile::TempDir;
 use super::{
     bootstrap::Bootstrap,
     envoy::Envoy,
-    http::{self, Answer, LimitCheck},
+    http::{self, HttpRequest, HttpResponse},
     wait,
     weir::Weir,
 };
 
 /// Both programs, and the folder with all their files.
 pub(crate) struct Stack {
-    // dropped in this order: a folder in use by nobody is removed at last
+    // dropped in this order: the folder last, when no process uses it
     envoy: Envoy,
     pub(crate) weir: Weir,
     folder: TempDir,
@@ -65,31 +65,31 @@ impl Stack {
     }
 
     /// Sends a request through Envoy.
-    pub(crate) fn ask(&self, ask: &LimitCheck) -> Answer {
-        http::ask(self.envoy.address, ask)
+    pub(crate) fn send(&self, request: &HttpRequest) -> HttpResponse {
+        http::send(self.envoy.address, request)
     }
 
     /// Sends `GET /` through Envoy with one header.
-    pub(crate) fn get_with(&self, header: &str, value: &str) -> Answer {
-        self.ask(&LimitCheck::get("/").with(header, value))
+    pub(crate) fn get_with(&self, header: &str, value: &str) -> HttpResponse {
+        self.send(&HttpRequest::get("/").with(header, value))
     }
 
     /// Sends `GET /` through Envoy.
-    pub(crate) fn get(&self) -> Answer {
-        self.ask(&LimitCheck::get("/"))
+    pub(crate) fn get(&self) -> HttpResponse {
+        self.send(&HttpRequest::get("/"))
     }
 
-    /// How it stands with the limit of one entry, asked of weir itself, without counting: what is left, or none if a
-    /// request would be refused.
+    /// Queries weir directly for the limit of one entry, without counting: returns the remaining requests, or none if a request
+    /// would be rejected.
     pub(crate) fn budget(&self, key: &str, value: &str) -> Option<u64> {
         let request = json!({
             "domain": "test",
             "descriptors": [{ "entries": [{ "key": key, "value": value }], "hitsAddend": "0" }],
         });
-        let answer = http::ask(self.weir.http, &LimitCheck::post("/json", request.to_string()));
-        let body: Value = serde_json::from_str(&answer.body).expect("JSON");
+        let response = http::send(self.weir.http, &HttpRequest::post("/json", request.to_string()));
+        let body: Value = serde_json::from_str(&response.body).expect("JSON");
         assert!(body.pointer("/statuses/0/currentLimit").is_some(), "no limit for {key}={value}: {body}");
-        match answer.status {
+        match response.status {
             // protobuf's JSON may leave out what is 0
             200 => Some(body.pointer("/statuses/0/limitRemaining").and_then(Value::as_u64).unwrap_or(0)),
             429 => None,

@@ -53,7 +53,7 @@ fn listening(output: &str) -> Option<(SocketAddr, SocketAddr)> {
     let lines = output.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     let line = lines.map(str::trim).find_map(|line| line.strip_prefix("weir: listening "))?;
     let address = |name: &str| {
-        line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
+        line.split(' ').find_map(|part| part.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
     };
     Some((address("grpc")?, address("http")?))
 }

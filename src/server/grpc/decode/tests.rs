@@ -1,4 +1,4 @@
-//! This reader against the generated one: on requests, on parts that add up, and on bytes that somebody has tampered with.
+//! Compares the decoder with the generated one: on requests, on merged parts, and on corrupted bytes.
 
 use proptest::{collection::vec, option, prelude::*};
 use prost::Message as _;
@@ -38,7 +38,7 @@ fn a_request() -> impl Strategy<Value = RateLimitRequest> {
         .prop_map(|(domain, descriptors, hits_addend)| RateLimitRequest { domain, descriptors, hits_addend })
 }
 
-/// A request of one descriptor, whose bytes are those of all `parts` one after the other.
+/// Returns a request with one descriptor, encoded as the concatenation of `parts`.
 fn of_parts(parts: &[RateLimitDescriptor]) -> Vec<u8> {
     let parts: Vec<u8> = parts.iter().flat_map(RateLimitDescriptor::encode_to_vec).collect();
     let mut bytes = vec![0x12];
@@ -47,7 +47,7 @@ fn of_parts(parts: &[RateLimitDescriptor]) -> Vec<u8> {
     bytes
 }
 
-/// Both read the same, or neither reads anything.
+/// Checks that both decoders return the same request, or both fail.
 fn agree(bytes: &[u8]) -> Result<(), TestCaseError> {
     let theirs = RateLimitRequest::decode(bytes);
     let ours = decode(bytes);
@@ -63,19 +63,19 @@ fn agree(bytes: &[u8]) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn a_request_is_read_as_it_was_written(request in a_request()) {
+    fn a_request_round_trips(request in a_request()) {
         agree(&request.encode_to_vec())?;
     }
 
     #[test]
-    fn parts_add_up(requests in vec(a_request(), 0..3), parts in vec(a_descriptor(), 0..4)) {
+    fn parts_are_merged(requests in vec(a_request(), 0..3), parts in vec(a_descriptor(), 0..4)) {
         let mut bytes = requests.iter().flat_map(RateLimitRequest::encode_to_vec).collect::<Vec<_>>();
         bytes.extend(of_parts(&parts));
         agree(&bytes)?;
     }
 
     #[test]
-    fn what_somebody_tampered_with_is_read_alike(
+    fn corrupted_requests_decode_alike(
         request in a_request(),
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         inserted in option::of((any::<prop::sample::Index>(), vec(any::<u8>(), 1..12))),
@@ -98,13 +98,13 @@ proptest! {
     }
 
     #[test]
-    fn bytes_at_random_are_read_alike(bytes in vec(prop_oneof![0..0x30_u8, any::<u8>()], 0..40)) {
+    fn random_bytes_decode_alike(bytes in vec(prop_oneof![0..0x30_u8, any::<u8>()], 0..40)) {
         agree(&bytes)?;
     }
 }
 
 #[test]
-fn fields_that_nobody_knows_are_passed_over() {
+fn unknown_fields_are_skipped() {
     let known = RateLimitRequest { domain: "d".into(), ..RateLimitRequest::default() }.encode_to_vec();
     let groups = |depth: usize| [vec![0x33; depth], vec![0x34; depth]].concat();
     let fine: [&[u8]; 6] = [
@@ -118,18 +118,18 @@ fn fields_that_nobody_knows_are_passed_over() {
     for unknown in fine {
         let bytes = [unknown, &known].concat();
         assert_eq!(decode(&bytes).expect("a request").domain, "d", "{unknown:?}");
-        agree(&bytes).expect("the generated reader says so, too");
+        agree(&bytes).expect("the generated decoder agrees");
     }
     let ends_elsewhere: &[u8] = &[0x33, 0x44];
     for unknown in [ends_elsewhere, &[0x33], &[0x34], &[0x36], &[0x21, 0], &groups(200), &[0xff; 11]] {
         assert!(decode(unknown).is_err(), "{unknown:?}");
-        agree(unknown).expect("the generated reader says so, too");
+        agree(unknown).expect("the generated decoder agrees");
     }
 }
 
 #[test]
-fn an_error_says_what_and_where() {
+fn an_error_has_its_kind_and_position() {
     let invalid = [&[0x0a, 1, b'd', 0x12, 6, 0x0a, 4, 0x0a, 2][..], &[0xff, 0xfe]].concat();
     let error = decode(&invalid).expect_err("not UTF-8").to_string();
-    assert_eq!(error, "the message is no RateLimitRequest: a text that is not UTF-8 in an entry, at byte 11");
+    assert_eq!(error, "malformed RateLimitRequest: a string that is not UTF-8 in an entry, at byte 11");
 }

@@ -1,4 +1,4 @@
-//! This writer against the generated one, byte for byte.
+//! Compares the encoder with the generated one, byte for byte.
 
 use proptest::{collection::vec, option, prelude::*};
 use serde_json::json;
@@ -12,7 +12,7 @@ use crate::{
     server::conversion::response,
 };
 
-/// What one descriptor's status is made of: over, its limit with the time left, requests left.
+/// The parts of a descriptor's status: over, its limit with name and reset, and the remaining requests.
 type Parts = (bool, Option<(Tier, Option<String>, u64)>, u32);
 
 fn a_tier() -> impl Strategy<Value = Tier> {
@@ -36,7 +36,7 @@ fn a_status() -> impl Strategy<Value = Parts> {
 
 proptest! {
     #[test]
-    fn a_verdict_is_written_as_the_generated_writer_would(
+    fn a_verdict_is_encoded_like_the_generated_encoder_does(
         over: bool,
         statuses in vec(a_status(), 0..4),
         headers in vec(prop_oneof!["[0-9]{0,10}", Just("v".repeat(1_000)), Just("w".repeat(20_000))], 0..4),
