@@ -1,5 +1,5 @@
-//! What a live counter costs in memory: one million of them under a tenant/path/method rule in which every value is
-//! part of the counter's name.
+//! Measures the memory of a live counter: one million counters under a tenant/path/method rule in which every value is
+//! part of the counter's key.
 //!
 //! `cargo bench --bench counters`
 
@@ -36,13 +36,13 @@ fn main() {
             let request =
                 Request { domain: "shop", descriptors: [descriptor].into_iter().collect(), hits: 1 };
             let matched = Matched::new(&rules, &request);
-            let taken = store.decide(&matched.checks, Scope::Descriptor, now);
-            assert!(!taken[0].over);
+            let decisions = store.decide(&matched.checks, Scope::Descriptor, now);
+            assert!(!decisions[0].over);
         }
     });
     let live = store.usage().live;
     let bytes = measured.bytes_current;
-    #[expect(clippy::cast_precision_loss, reason = "a figure to read")]
+    #[expect(clippy::cast_precision_loss, reason = "printed for people")]
     let each = bytes as f64 / live as f64;
     println!("{live} live counters hold {bytes} bytes: {each:.1} bytes a counter");
     assert_eq!(live, COUNTERS);

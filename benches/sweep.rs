@@ -1,5 +1,5 @@
-//! Whether anybody waits for the sweep of a large store: ten million counters that have all expired are taken out, as fast as
-//! that goes, while another thread decides.
+//! Measures how long decisions wait for the sweep of a large store: one thread removes ten million expired counters as fast as
+//! possible while another decides.
 //!
 //! `cargo bench --bench sweep`
 
@@ -20,7 +20,7 @@ use weir::{
 
 const COUNTERS: usize = 10_000_000;
 
-/// When the counters are made, and when all of them have expired.
+/// The time at which the counters are created, and a time at which all of them have expired.
 const THEN: Timestamp = Timestamp::from_secs(1_000_000);
 const NOW: Timestamp = Timestamp::from_secs(1_000_100);
 
@@ -30,17 +30,17 @@ fn rules() -> RuleSet {
     RuleSet::new(&[Domain { name: "shop".into(), nodes: vec![node] }], KeyHasher::random())
 }
 
-/// Decides about tenant number `i`, and tells how long that took.
+/// Decides a request of tenant `i`, and returns the time that it took.
 fn decide(store: &MemoryStore, rules: &RuleSet, i: usize, now: Timestamp) -> Duration {
     let tenant = i.to_string();
     let entries = [Entry { key: "tenant", value: &tenant }].into_iter().collect();
     let descriptor = Descriptor { entries, ..Descriptor::default() };
     let request = Request { domain: "shop", descriptors: [descriptor].into_iter().collect(), hits: 1 };
-    let begun = Instant::now();
+    let started = Instant::now();
     let matched = Matched::new(rules, &request);
-    let taken = store.decide(&matched.checks, Scope::Descriptor, now);
-    let took = begun.elapsed();
-    assert!(!taken[0].over);
+    let decisions = store.decide(&matched.checks, Scope::Descriptor, now);
+    let took = started.elapsed();
+    assert!(!decisions[0].over);
     took
 }
 
@@ -63,10 +63,10 @@ fn main() {
                 deciding.record(decide(&store, &rules, i, NOW));
             }
         });
-        let begun = Instant::now();
+        let started = Instant::now();
         (0..store.sweep_steps()).for_each(|step| store.sweep_step(step, NOW));
         sweeping.store(false, Ordering::Relaxed);
-        begun.elapsed()
+        started.elapsed()
     });
     println!("{} expired counters were removed in {took:?}", store.usage().expired);
     print("decisions meanwhile", &deciding.get());

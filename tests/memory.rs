@@ -1,4 +1,4 @@
-//! The memory store: counting, its bound, and all or nothing, under real threads.
+//! The memory store: counting, its bound, all or nothing, and reservations, under real threads.
 
 use std::{collections::HashMap, sync::Arc, thread};
 
@@ -39,14 +39,14 @@ fn take(
 }
 
 #[test]
-fn exactly_the_limit_is_admitted_however_many_threads_ask() {
+fn exactly_the_limit_is_admitted_across_threads() {
     let (store, rules) = (Arc::new(MemoryStore::new(1_000)), Arc::new(rules(1_000)));
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let (store, rules) = (Arc::clone(&store), Arc::clone(&rules));
             thread::spawn(move || {
-                let ask = || take(&store, &rules, &["v"], 1, Scope::Descriptor, Timestamp::from_secs(1));
-                (0..500).filter(|_| !ask()[0].over).count()
+                let attempt = || take(&store, &rules, &["v"], 1, Scope::Descriptor, Timestamp::from_secs(1));
+                (0..500).filter(|_| !attempt()[0].over).count()
             })
         })
         .collect();
@@ -55,7 +55,7 @@ fn exactly_the_limit_is_admitted_however_many_threads_ask() {
 }
 
 #[test]
-fn all_or_nothing_over_a_request_holds_while_threads_take_the_same_keys_in_other_orders() {
+fn a_request_takes_all_or_nothing_while_threads_take_the_same_keys_in_other_orders() {
     let (store, rules) = (Arc::new(MemoryStore::new(1_000_000)), Arc::new(rules(100)));
     let orders: [&[&str]; 3] = [&["a", "b", "c"], &["c", "a", "b"], &["b", "c", "a"]];
     let threads: Vec<_> = orders
@@ -63,32 +63,32 @@ fn all_or_nothing_over_a_request_holds_while_threads_take_the_same_keys_in_other
         .map(|order| {
             let (store, rules) = (Arc::clone(&store), Arc::clone(&rules));
             thread::spawn(move || {
-                let ask = || take(&store, &rules, order, 1, Scope::Request, Timestamp::from_secs(1));
-                (0..200).filter(|_| ask().iter().all(|taken| !taken.over)).count()
+                let attempt = || take(&store, &rules, order, 1, Scope::Request, Timestamp::from_secs(1));
+                (0..200).filter(|_| attempt().iter().all(|taken| !taken.over)).count()
             })
         })
         .collect();
     let admitted: usize = threads.into_iter().map(|thread| thread.join().expect("no thread panics")).sum();
     assert_eq!(admitted, 100);
     for value in ["a", "b", "c"] {
-        // nothing was taken by the requests that were refused
+        // rejected requests took nothing
         let taken = take(&store, &rules, &[value], 1, Scope::Descriptor, Timestamp::from_secs(1));
         assert_eq!(taken[0].before.0, 100, "{value}");
     }
 }
 
 #[test]
-fn a_descriptor_that_is_over_keeps_the_others_of_its_request_from_counting() {
+fn a_rejected_descriptor_keeps_the_others_of_its_request_from_counting() {
     let (store, rules) = (MemoryStore::new(1_000), rules(2));
     let now = Timestamp::from_secs(1);
     take(&store, &rules, &["full"], 2, Scope::Request, now);
     for _ in 0..5 {
         let taken = take(&store, &rules, &["free", "full"], 1, Scope::Request, now);
         assert!(!taken[0].over && taken[1].over);
-        assert_eq!(taken[0].remaining, 2, "what is not counted is not missing");
+        assert_eq!(taken[0].remaining, 2, "the rejected request took nothing");
     }
     let taken = take(&store, &rules, &["full"], 1, Scope::Request, now);
-    assert_eq!(taken[0].before.0, 2, "the offender did not count either");
+    assert_eq!(taken[0].before.0, 2, "the rejected descriptor did not count either");
 }
 
 #[test]
@@ -132,28 +132,28 @@ fn a_rule_and_an_override_of_the_same_unit_share_their_counter_and_of_another_do
     assert_eq!(with_override(Unit::Hour), 10);
 }
 
-/// A full store forgets, but it never refuses, never grows, and keeps the counters that are dear.
+/// A full store evicts counters, but it never rejects, never grows, and keeps the counters that cost most to lose.
 #[test]
-fn a_full_store_drops_the_cheap_counters_and_keeps_the_dear_ones() {
+fn a_full_store_evicts_cheap_counters_and_keeps_costly_ones() {
     for max in [1, 2, 100, 10_000] {
         let (store, rules) = (MemoryStore::new(max), rules(1_000));
         let now = Timestamp::from_secs(1);
-        take(&store, &rules, &["dear"], 1_000, Scope::Descriptor, now);
+        take(&store, &rules, &["costly"], 1_000, Scope::Descriptor, now);
         for i in 0..3 * max {
             let value = format!("flood {i}");
             assert!(!take(&store, &rules, &[&value], 1, Scope::Descriptor, now)[0].over);
             assert!(store.usage().live <= max, "{} of {max}", store.usage().live);
         }
         let evicted = store.usage().evicted;
-        assert_eq!(evicted, (1 + 3 * max - max) as u64, "every one that does not fit is counted");
+        assert_eq!(evicted, (1 + 3 * max - max) as u64, "every eviction is counted");
         if max > 1 {
-            assert!(take(&store, &rules, &["dear"], 1, Scope::Descriptor, now)[0].over, "of {max}");
+            assert!(take(&store, &rules, &["costly"], 1, Scope::Descriptor, now)[0].over, "of {max}");
         }
     }
 }
 
 #[test]
-fn the_sweep_takes_out_what_has_expired_and_nothing_else() {
+fn the_sweep_removes_expired_counters_and_no_others() {
     let (store, rules) = (MemoryStore::new(100_000), rules(1_000));
     for i in 0..20_000_u64 {
         let now = Timestamp::from_secs(if i % 2 == 0 { 1 } else { 61 });
@@ -170,7 +170,7 @@ fn the_sweep_takes_out_what_has_expired_and_nothing_else() {
     assert_eq!(store.usage().live, 0);
 }
 
-/// A limit that changes its algorithm starts afresh; a tier that stays keeps its count, whatever comes and goes beside it.
+/// A tier that changes its algorithm starts with a new counter; other tiers keep their counts.
 #[test]
 fn a_reload_keeps_the_counts_of_the_tiers_that_stay() {
     let (store, hasher) = (MemoryStore::new(1_000), KeyHasher::random());
@@ -189,11 +189,11 @@ fn a_reload_keeps_the_counts_of_the_tiers_that_stay() {
     };
     let (fixed, sliding) = (Algorithm::FixedWindow, Algorithm::SlidingWindow);
     assert_eq!(remaining(&[(10, 60, fixed)]), 9);
-    assert_eq!(remaining(&[(20, 60, fixed)]), 18, "raised, the extra is there");
-    assert_eq!(remaining(&[(5, 60, fixed)]), 2, "lowered, what was used stays used");
-    assert_eq!(remaining(&[(10, 60, sliding)]), 9, "another algorithm starts afresh");
-    assert_eq!(remaining(&[(100, 3_600, fixed), (5, 60, fixed)]), 1, "a tier beside it changes nothing");
-    assert_eq!(remaining(&[(100, 3_600, fixed)]), 98, "and it goes on counting by itself");
+    assert_eq!(remaining(&[(20, 60, fixed)]), 18, "a raised limit applies at once");
+    assert_eq!(remaining(&[(5, 60, fixed)]), 2, "a lowered limit keeps the count");
+    assert_eq!(remaining(&[(10, 60, sliding)]), 9, "another algorithm starts with a new counter");
+    assert_eq!(remaining(&[(100, 3_600, fixed), (5, 60, fixed)]), 1, "another tier changes nothing");
+    assert_eq!(remaining(&[(100, 3_600, fixed)]), 98, "and it keeps its own count");
     let bucket = Algorithm::TokenBucket(Bucket { burst: 8, refill: Refill::Continuous, strict: false });
     assert_eq!(remaining(&[(1, 60, bucket)]), 7);
 }
@@ -318,9 +318,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// The reference's arithmetic, said in one line each: add to the count of the window, compare.
+    /// The arithmetic of envoyproxy/ratelimit: add to the count of the window, then compare.
     #[test]
-    fn counts_as_the_reference_does(limit in 0..12_u32, steps in vec(step(), 1..80)) {
+    fn counts_as_envoyproxy_ratelimit_does(limit in 0..12_u32, steps in vec(step(), 1..80)) {
         let (store, rules) = (MemoryStore::new(1_000), rules(limit));
         let mut counts: HashMap<(u8, u64), u64> = HashMap::new();
         let mut seconds = 1_000;

@@ -1,4 +1,4 @@
-//! The script in Redis, held against the algorithms in Rust.
+//! The script in Redis, compared with the algorithms in Rust.
 
 use std::sync::{
     Arc,
@@ -27,7 +27,7 @@ use crate::support::{Server, ask, now, reference, remote, settings, target, tier
 
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);
 
-/// A tenth of a second to a year, in whole microseconds, of which a twelfth is whole too.
+/// Periods from 120 ms to a year, whole numbers of microseconds whose twelfths are whole too.
 const PERIODS: [u64; 5] =
     [120_000_000, 1_200_000_000, 12_000_000_000, 3_600_000_000_000, 31_536_000_000_000_000];
 
@@ -55,7 +55,7 @@ fn tiers(most: u32) -> impl Strategy<Value = Vec<Tier>> {
     })
 }
 
-/// So many thousandths of the first tier's period later, or earlier, something is done.
+/// Operations, each after a time in thousandths of the first tier's period; negative times go back.
 fn steps(most: i64) -> impl Strategy<Value = Vec<(i64, Op)>> {
     let later = prop_oneof![5 => 0..50_i64, 2 => 0..500_i64, 1 => 0..2_500_i64, 2 => Just(0), 1 => Just(1_000), 1 => -200..0_i64];
     let take = (0..=most).prop_map(|hits| Op::Take { hits: hits.unsigned_abs() });
@@ -64,13 +64,13 @@ fn steps(most: i64) -> impl Strategy<Value = Vec<(i64, Op)>> {
     vec((later, prop_oneof![4 => one, 4 => take, 2 => add]), 1..40)
 }
 
-/// Redis under a clock that the test sets, and the same counters in Rust.
+/// A Redis under a clock that the test sets.
 struct Both {
     clock: Arc<ManualClock>,
     redis: RedisRemote,
     runtime: tokio::runtime::Runtime,
     _server: Server,
-    /// Every case has counters of its own.
+    /// The number of the case, so that every case has its own counters.
     case: AtomicU64,
 }
 
@@ -99,7 +99,7 @@ impl Both {
             .unwrap_or_else(|error| panic!("{op:?} on {target:?}: {error}"))
     }
 
-    /// Moves the clock, but not back where windows are fixed: a key of the past cannot know what has been counted since.
+    /// Moves the clock; never back if a window is fixed, since the key of an earlier window does not hold later hits.
     fn advance(&self, tiers: &[Tier], thousandths: i64) {
         let fixed = tiers.iter().any(|tier| tier.algorithm == Algorithm::FixedWindow);
         let thousandths = if fixed { thousandths.max(0) } else { thousandths };
@@ -110,7 +110,7 @@ impl Both {
     }
 }
 
-/// What Rust makes of `op`: whether it is taken.
+/// Applies `op` in Rust, and returns whether it was admitted.
 fn model(tiers: &[Tier], counters: &mut [CounterState], op: Op, now: Timestamp) -> bool {
     match op {
         Op::Take { hits } => {
@@ -123,7 +123,7 @@ fn model(tiers: &[Tier], counters: &mut [CounterState], op: Op, now: Timestamp) 
             }
             true
         }
-        Op::Return { .. } | Op::Grant { .. } => unreachable!("there is no such thing in Rust"),
+        Op::Return { .. } | Op::Grant { .. } => unreachable!("the model takes and adds only"),
     }
 }
 
@@ -153,7 +153,7 @@ where
 }
 
 #[test]
-fn the_script_counts_as_rust_does() {
+fn the_script_counts_like_rust() {
     random(150, 20, |both, tiers, steps| {
         let target = both.target(&tiers);
         let mut counters: Vec<CounterState> =
@@ -163,7 +163,7 @@ fn the_script_counts_as_rust_does() {
             both.advance(&tiers, later);
             let now = both.clock.now();
             for (i, tier) in tiers.iter().enumerate().filter(|(i, _)| !kept[*i]) {
-                // Redis keeps nothing of a counter that was never used
+                // Redis keeps no key for an unused counter
                 counters[i] = CounterState::unused(tier, now);
             }
             let taken = model(&tiers, &mut counters, op, now);
@@ -182,9 +182,9 @@ fn the_script_counts_as_rust_does() {
     });
 }
 
-/// With the largest numbers, where doubles have to be rounded: never more is admitted than Rust would.
+/// With the largest numbers, where doubles are rounded, the script never admits more than Rust.
 #[test]
-fn the_script_never_admits_what_rust_would_not() {
+fn the_script_never_admits_more_than_rust() {
     random(100, u32::MAX, |both, tiers, steps| {
         let target = both.target(&tiers);
         let mut counters: Vec<CounterState> =
@@ -202,7 +202,7 @@ fn the_script_never_admits_what_rust_would_not() {
             for (i, tier) in tiers.iter().enumerate() {
                 let (rust, redis) =
                     (counters[i].availability(tier, now), reply.counters[i].availability(tier, now));
-                // what a refusal of one and not of the other makes of it is told above
+                // a rejection by only one of the two is covered by the test above
                 if taken == (reply.granted == hits_of(op)) {
                     prop_assert!(
                         redis.remaining <= rust.remaining && rust.remaining - redis.remaining <= 1,
@@ -222,7 +222,7 @@ fn the_script_never_admits_what_rust_would_not() {
 }
 
 #[test]
-fn a_grant_is_what_all_tiers_admit_and_counts_until_it_is_used() {
+fn a_grant_is_what_all_tiers_admit_and_counts_as_of_its_latest_use() {
     random(100, 20, |both, tiers, steps| {
         let target = both.target(&tiers);
         for (i, (later, op)) in steps.into_iter().enumerate() {
@@ -251,9 +251,9 @@ fn a_grant_is_what_all_tiers_admit_and_counts_until_it_is_used() {
 }
 
 #[test]
-fn what_was_granted_goes_back_where_it_is_counted() {
+fn returned_hits_are_taken_from_where_they_count() {
     random(100, 20, |both, tiers, steps| {
-        // the counter of a bucket rounds otherwise in Redis; that it gives back in the same way is told elsewhere
+        // a bucket rounds differently in Redis; other tests compare how it gives back
         if tiers.iter().any(|tier| matches!(tier.algorithm, Algorithm::TokenBucket(_))) {
             return Ok(());
         }
@@ -288,7 +288,7 @@ fn what_was_granted_goes_back_where_it_is_counted() {
 }
 
 #[test]
-fn what_is_granted_counts_until_the_last_moment_that_it_may_be_used() {
+fn granted_hits_count_from_their_latest_use() {
     let both = Both::new();
     let tiers = [tier(10, 12, Algorithm::SlidingWindow)];
     let target = both.target(&tiers);
@@ -296,12 +296,12 @@ fn what_is_granted_counts_until_the_last_moment_that_it_may_be_used() {
     assert_eq!(both.ask(&target, Op::Take { hits: 4 }).granted, 4);
     both.clock.advance(Period::from_secs(2));
     assert_eq!(both.ask(&target, Op::Grant { least: 1, want: 9, hold }).granted, 6);
-    // the four are gone after their period, but not before: what is granted must not hide them
+    // the four hits expire after their period and not before, whatever is granted
     both.clock.advance(Period::from_millis(9_999));
     assert_eq!(both.ask(&target, Op::Take { hits: 1 }).granted, 0);
     both.clock.advance(Period::from_millis(1));
     assert_eq!(both.ask(&target, Op::Take { hits: 4 }).granted, 4);
-    // of the six, the last may have been used three seconds after they were granted
+    // the last of the six hits may be used three seconds after the grant
     both.clock.advance(Period::from_millis(4_999));
     assert_eq!(both.ask(&target, Op::Take { hits: 1 }).granted, 0);
     both.clock.advance(Period::from_millis(1));
@@ -309,7 +309,7 @@ fn what_is_granted_counts_until_the_last_moment_that_it_may_be_used() {
 }
 
 #[test]
-fn a_window_is_the_one_that_is_open_on_redis_clock_but_for_what_was_admitted_before() {
+fn takes_use_the_window_open_on_redis_clock_and_adds_the_window_of_their_hits() {
     let both = Both::new();
     let tiers = [tier(5, 10, Algorithm::FixedWindow), tier(50, 60, Algorithm::FixedWindow)];
     let target = both.target(&tiers);
@@ -317,22 +317,22 @@ fn a_window_is_the_one_that_is_open_on_redis_clock_but_for_what_was_admitted_bef
         let at = Timestamp::from_secs(
             START.as_nanos().div_euclid(1_000_000_000).saturating_add_signed(seconds_off),
         );
-        both.runtime.block_on(ask(&both.redis, &target, at, op)).expect("it answers")
+        both.runtime.block_on(ask(&both.redis, &target, at, op)).expect("it replies")
     };
-    // callers whose clocks are far off take from the window that is open all the same
+    // callers with wrong clocks still take from the open window
     assert_eq!(ask(-70, Op::Take { hits: 3 }).granted, 3);
     assert_eq!(ask(3_600, Op::Take { hits: 3 }).granted, 0);
     let reply = ask(70, Op::Grant { least: 1, want: 9, hold: Period::default() });
     assert_eq!(reply.granted, 2);
     assert_eq!(reply.counters[0].idle_at(), START.window_end(tiers[0].period));
-    // what was admitted in a window counts in it, whichever is open
+    // admitted hits count in their own window, even if it has ended
     let late = ask(-10, Op::Add { hits: 4 });
     assert_eq!((late.counters[0].used(), late.counters[1].used()), (Hits(4), Hits(9)));
     assert_eq!(ask(0, Op::Take { hits: 0 }).counters[0].used(), Hits(5));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_interval_sees_more_than_the_limit_however_many_ask() {
+async fn no_interval_exceeds_the_limit_under_concurrent_calls() {
     let server = Server::start();
     let period = Period::from_millis(300);
     let bucket = Algorithm::TokenBucket(Bucket { burst: 20, refill: Refill::Continuous, strict: false });
@@ -346,7 +346,7 @@ async fn no_interval_sees_more_than_the_limit_however_many_ask() {
                 loop {
                     let command =
                         Command { target: Arc::clone(&target), at: begun, op: Op::Take { hits: 1 } };
-                    let replies = remote.call(vec![command]).await.expect("it answers");
+                    let replies = remote.call(vec![command]).await.expect("it replies");
                     if replies.now.since(begun) > Period::from_millis(1_500) {
                         return admitted;
                     }
@@ -362,7 +362,7 @@ async fn no_interval_sees_more_than_the_limit_however_many_ask() {
         }
         admitted.sort();
         for (i, first) in admitted.iter().enumerate() {
-            // the time is told just before it is decided
+            // the reply holds the time just before the decision
             let slack = Period::from_millis(5);
             let inside = admitted[i..]
                 .iter()
@@ -375,7 +375,7 @@ async fn no_interval_sees_more_than_the_limit_however_many_ask() {
 }
 
 #[tokio::test]
-async fn what_is_asked_together_is_answered_in_order() {
+async fn replies_are_in_the_order_of_the_commands() {
     let server = Server::start();
     let remote = remote(&server).await;
     let at = now(&remote).await;
@@ -387,7 +387,7 @@ async fn what_is_asked_together_is_answered_in_order() {
             Command { target: Arc::clone(target), at, op: Op::Take { hits: 1 } }
         })
         .collect();
-    let replies = remote.call(commands).await.expect("it answers");
+    let replies = remote.call(commands).await.expect("it replies");
     let granted: Vec<u64> =
         replies.replies.iter().map(|reply| reply.as_ref().expect("it is in order").granted).collect();
     assert_eq!(granted, [1, 1, 1, 1, 1, 1, 0, 0, 0, 0]);

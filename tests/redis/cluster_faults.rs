@@ -1,4 +1,4 @@
-//! Clusters that lose a node: its keys are decided without it, all others as ever.
+//! Clusters that lose a node: its keys are decided without it, all other keys as before.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use crate::support::{Cluster, Server, Weir, until};
 
-/// The ways that ask Redis, with what they do where it does not answer.
+/// The coordination modes that wait for Redis, each with its `on_store_failure`.
 const WAYS: [(&str, &str); 3] = [("interval", "local"), ("lease", "deny"), ("strict", "deny")];
 
 /// A cluster, and weirs that count in it.
@@ -30,14 +30,14 @@ enum Loss {
 // === impl Loss ===
 
 impl Loss {
-    fn befalls(self, node: &mut Server) {
+    fn begin(self, node: &mut Server) {
         match self {
             Self::Killed => node.kill(),
             Self::Frozen => node.signal("STOP"),
         }
     }
 
-    fn is_over(self, node: &mut Server) {
+    fn end(self, node: &mut Server) {
         match self {
             Self::Killed => node.restart(),
             Self::Frozen => node.signal("CONT"),
@@ -48,7 +48,7 @@ impl Loss {
 // === impl Clustered ===
 
 impl Clustered {
-    /// Two weirs, with a rule of `requests` for each way.
+    /// Starts two weirs, with a rule of `requests` for each coordination mode.
     async fn start(requests: u32) -> Self {
         let cluster = Cluster::start().await;
         let rule = |(way, failure): (&str, &str)| {
@@ -63,7 +63,7 @@ impl Clustered {
         let path = dir.path().to_str().expect("a plain path");
         let nodes: Vec<String> =
             cluster.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
-        // longer than any test waits: nothing gets well by it
+        // longer than any test, so that it has no effect
         let variables =
             [("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", &*nodes.join(",")), ("REDIS_TIMEOUT", "60s")];
         let mut weirs = Vec::new();
@@ -78,14 +78,14 @@ impl Clustered {
         clustered
     }
 
-    /// A key of `way` that the node of that index holds.
+    /// Returns a key of `mode` that the node with this index holds.
     fn key(&self, way: &str, node: usize) -> String {
         let on = |value: &char| self.cluster.holder(&format!("{{shop_{way}_{value}_}}")).1 == node;
         let value = ('a'..='z').find(on).expect("each node holds a third of all");
         format!("{way}={value}")
     }
 
-    /// Hits of `key` that the node of that index counts.
+    /// Returns the hits of `key` that the node with this index counts.
     fn counted(&self, key: &str, node: usize) -> u64 {
         let node = &self.cluster.nodes[node];
         let keys: Vec<String> = node.ask(&["KEYS", &format!("*shop_{}_*", key.replace('=', "_"))]);
@@ -93,12 +93,12 @@ impl Clustered {
     }
 }
 
-/// The keys of a node that is lost are decided as `on_store_failure` has it, within the budget; Redis goes on deciding about
-/// those of the others; and the node is found again.
-async fn a_loss_disturbs_nobody_else(loss: Loss, members: bool) {
+/// The keys of a lost node are decided by `on_store_failure`, within the budget; Redis decides the keys of the other nodes as
+/// before; and the node is used again when it is back.
+async fn a_loss_affects_no_other_node(loss: Loss, members: bool) {
     let mut clustered = Clustered::start(1_000_000).await;
     let holder = clustered.cluster.holder("weir:instances").1;
-    // the node that knows the instances, or another
+    // the node that keeps the registered instances, or another
     let gone = if members { holder } else { (holder + 1) % 3 };
     let others = [(gone + 1) % 3, (gone + 2) % 3];
     let on_lost = WAYS.map(|(way, _)| clustered.key(way, gone));
@@ -108,9 +108,10 @@ async fn a_loss_disturbs_nobody_else(loss: Loss, members: bool) {
         until("redis decides", async || weir.ask(key).await && second.ask(key).await).await;
     }
 
-    loss.befalls(&mut clustered.cluster.nodes[gone]);
+    loss.begin(&mut clustered.cluster.nodes[gone]);
     let [weir, second] = &clustered.weirs[..] else { unreachable!("there are two") };
-    until("it is missed", async || !weir.ask(&on_lost[2]).await && !second.ask(&on_lost[2]).await).await;
+    until("the failure is noticed", async || !weir.ask(&on_lost[2]).await && !second.ask(&on_lost[2]).await)
+        .await;
     let (mut kept, mut asked, mut refused) = (0, 0, 0);
     let begun = Instant::now();
     // several heartbeats fail meanwhile
@@ -127,15 +128,15 @@ async fn a_loss_disturbs_nobody_else(loss: Loss, members: bool) {
         }
         sleep(Duration::from_millis(10)).await;
     }
-    // but for answers that a busy machine has kept from coming in time
+    // except for replies that are late on a busy machine
     assert!(refused * 20 <= asked, "{loss:?}: {refused} of {asked} were not decided by redis");
     for (node, keys) in others.into_iter().zip(&on_others) {
         let before = clustered.counted(&keys[0], node);
         assert!(weir.ask(&keys[0]).await && second.ask(&keys[0]).await);
-        until("the others are told", async || clustered.counted(&keys[0], node) >= before + 2).await;
+        until("the others count", async || clustered.counted(&keys[0], node) >= before + 2).await;
     }
 
-    loss.is_over(&mut clustered.cluster.nodes[gone]);
+    loss.end(&mut clustered.cluster.nodes[gone]);
     let [weir, second] = &clustered.weirs[..] else { unreachable!("there are two") };
     for key in &on_lost {
         until("redis decides again", async || {
@@ -145,32 +146,32 @@ async fn a_loss_disturbs_nobody_else(loss: Loss, members: bool) {
         })
         .await;
     }
-    // but for words that were on their way when it was lost or found
+    // except for syncs that were in flight when it was lost or found
     until("it is told again", async || 2 * clustered.counted(&on_lost[0], gone) >= kept).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_killed_disturbs_no_other() {
-    a_loss_disturbs_nobody_else(Loss::Killed, false).await;
+async fn a_killed_node_affects_no_other() {
+    a_loss_affects_no_other_node(Loss::Killed, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_node_that_knows_the_instances_may_be_killed() {
-    a_loss_disturbs_nobody_else(Loss::Killed, true).await;
+async fn the_node_of_the_instances_may_be_killed() {
+    a_loss_affects_no_other_node(Loss::Killed, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_freezes_disturbs_no_other() {
-    a_loss_disturbs_nobody_else(Loss::Frozen, false).await;
+async fn a_frozen_node_affects_no_other() {
+    a_loss_affects_no_other_node(Loss::Frozen, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_node_that_knows_the_instances_may_freeze() {
-    a_loss_disturbs_nobody_else(Loss::Frozen, true).await;
+async fn the_node_of_the_instances_may_freeze() {
+    a_loss_affects_no_other_node(Loss::Frozen, true).await;
 }
 
-/// A replica takes over with what was replicated, and the limit holds.
-async fn a_replica_counts_on(loss: Loss) {
+/// A replica takes over with the replicated counts, and the limit holds.
+async fn a_replica_continues_counting(loss: Loss) {
     let mut clustered = Clustered::start(60).await;
     let replica = clustered.cluster.add_replica(0).await;
     let keys = WAYS.map(|(way, _)| clustered.key(way, 0));
@@ -185,7 +186,7 @@ async fn a_replica_counts_on(loss: Loss) {
     }
     let replicated: i64 = clustered.cluster.nodes[0].ask(&["WAIT", "1", "5000"]);
     assert_eq!(replicated, 1);
-    loss.befalls(&mut clustered.cluster.nodes[0]);
+    loss.begin(&mut clustered.cluster.nodes[0]);
     let _lost = std::mem::replace(&mut clustered.cluster.nodes[0], replica);
     until("the replica takes over", async || {
         for (i, key) in keys.iter().enumerate() {
@@ -208,17 +209,17 @@ async fn a_replica_counts_on(loss: Loss) {
         }
     }
     let [interval, lease, strict] = admitted;
-    // each weir of its own count, until the replica answers
+    // each weir by its own count, until the replica replies
     assert!((60..=120).contains(&interval), "{interval}");
     assert!(lease <= 60 && strict <= 60, "{lease} and {strict}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_of_a_killed_node_counts_on() {
-    a_replica_counts_on(Loss::Killed).await;
+async fn a_replica_of_a_killed_node_continues_counting() {
+    a_replica_continues_counting(Loss::Killed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_of_a_node_that_freezes_counts_on() {
-    a_replica_counts_on(Loss::Frozen).await;
+async fn a_replica_of_a_frozen_node_continues_counting() {
+    a_replica_continues_counting(Loss::Frozen).await;
 }

@@ -1,4 +1,4 @@
-//! Redis as it fails: stopped, killed, frozen, flushed, overtaxed.
+//! Failures of Redis: stopped, killed, frozen, flushed, overloaded.
 
 use std::{
     sync::{
@@ -31,7 +31,7 @@ async fn take(remote: &RedisRemote, target: &Arc<Target>) -> Result<Reply, Remot
     ask(remote, target, AT, Op::Take { hits: 1 }).await
 }
 
-/// The sum of the metrics of that name and label.
+/// Returns the sum of the metrics with this name and label.
 fn metric(remote: &RedisRemote, name: &str, label: &str) -> u64 {
     let labelled = |labels: &[(&str, String)]| labels.iter().any(|(_, value)| value == label);
     let metrics = remote.metrics().into_iter();
@@ -42,7 +42,7 @@ fn metric(remote: &RedisRemote, name: &str, label: &str) -> u64 {
 async fn it_starts_without_redis_and_connects_when_there_is_one() {
     let mut server = Server::start();
     server.kill();
-    let remote = RedisRemote::new(settings(server.address())).expect("nobody has to listen");
+    let remote = RedisRemote::new(settings(server.address())).expect("no server is needed yet");
     let failed = take(&remote, &sliding()).await;
     assert!(matches!(failed, Err(RemoteError::NotSent(_))), "{failed:?}");
     assert!(failed.expect_err("it is down").to_string().contains("refused"));
@@ -53,7 +53,7 @@ async fn it_starts_without_redis_and_connects_when_there_is_one() {
 }
 
 #[tokio::test]
-async fn without_redis_nobody_waits() {
+async fn without_redis_calls_fail_at_once() {
     let remote = RedisRemote::new(settings(Address::tcp("127.0.0.1", free_port()))).expect("no files");
     until("it is known to be down", async || take(&remote, &sliding()).await.is_err()).await;
     let begun = Instant::now();
@@ -65,20 +65,20 @@ async fn without_redis_nobody_waits() {
 }
 
 #[tokio::test]
-async fn a_server_that_was_killed_is_found_again() {
+async fn a_restarted_server_is_reconnected() {
     let mut server = Server::start();
     let remote = remote(&server).await;
     assert!(take(&remote, &sliding()).await.is_ok());
     server.kill();
-    until("it is missed", async || take(&remote, &sliding()).await.is_err()).await;
+    until("the failure is noticed", async || take(&remote, &sliding()).await.is_err()).await;
     server.restart();
     until("it counts", async || take(&remote, &sliding()).await.is_ok()).await;
-    // what it had counted is gone with it, and the script is there again
+    // its counts are lost, and the script is loaded again
     assert!(take(&remote, &sliding()).await.expect("it counts").counters[0].used().0 <= 3);
 }
 
 #[tokio::test]
-async fn what_was_on_its_way_is_never_sent_twice() {
+async fn commands_in_flight_are_never_sent_twice() {
     let server = Server::start();
     let remote = Arc::new(remote(&server).await);
     let (done, unknown) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -114,28 +114,31 @@ async fn what_was_on_its_way_is_never_sent_twice() {
     assert!((done..=done + unknown).contains(&counted), "{counted} of {done}, and {unknown} unknown");
 }
 
-/// A connection that breaks is made anew at once, and once.
+/// A broken connection is replaced at once, and only once.
 #[tokio::test]
-async fn what_an_old_connection_did_not_answer_says_nothing_about_the_next() {
+async fn a_missing_reply_on_an_old_connection_does_not_affect_the_next() {
     let server = Server::start();
     let proxy = Proxy::start(([127, 0, 0, 1], server.port()).into());
     let address = Address::tcp("127.0.0.1", proxy.address().port());
     let remote = crate::support::connected(settings(address)).await;
     for breaks in 1..=5 {
         assert!(take(&remote, &sliding()).await.is_ok(), "{breaks}: it did not connect at once");
-        // brief connections are another matter
+        // brief connections are retried with a delay
         sleep(Duration::from_millis(150)).await;
         proxy.cut_reply_to("d_", 40);
         let cut = take(&remote, &sliding()).await;
         assert!(matches!(cut, Err(RemoteError::Unreachable(_))), "{cut:?}");
-        until("it is missed", async || metric(&remote, "weir.redis.disconnected", "main") >= breaks).await;
+        until("the failure is noticed", async || {
+            metric(&remote, "weir.redis.disconnected", "main") >= breaks
+        })
+        .await;
     }
     assert!(take(&remote, &sliding()).await.is_ok());
     assert_eq!(metric(&remote, "weir.redis.disconnected", "main"), 5);
 }
 
 #[tokio::test]
-async fn a_server_that_freezes_is_waited_for_only_so_long() {
+async fn a_frozen_server_is_waited_for_until_the_timeout() {
     let server = Server::start();
     let mut settings = settings(server.address());
     settings.main.timeout = Duration::from_millis(300);
@@ -153,7 +156,7 @@ async fn a_server_that_freezes_is_waited_for_only_so_long() {
 }
 
 #[tokio::test]
-async fn what_waits_is_bounded_and_late_answers_are_not_lost() {
+async fn the_queue_is_bounded_and_late_replies_are_not_lost() {
     let server = Server::start();
     let remote = Arc::new(remote(&server).await);
     let target = reference("r_", 1_000_000, 86_400);
@@ -164,7 +167,7 @@ async fn what_waits_is_bounded_and_late_answers_are_not_lost() {
             tokio::spawn(async move { take(&remote, &target).await })
         })
         .collect();
-    until("some are turned away", async || metric(&remote, "weir.redis.errors", "not_sent") > 1_000).await;
+    until("some calls are not sent", async || metric(&remote, "weir.redis.errors", "not_sent") > 1_000).await;
     server.signal("CONT");
     let (mut done, mut turned_away) = (0, 0);
     for asked in asking {
@@ -177,12 +180,12 @@ async fn what_waits_is_bounded_and_late_answers_are_not_lost() {
     assert!(done >= 4_000 && done + turned_away == 6_000, "{done} and {turned_away}");
     let counted: u64 = server.ask(&["GET", "r_0"]);
     assert_eq!(counted, done);
-    // what came together left together
+    // calls that arrived together were sent together
     assert!(metric(&remote, "weir.redis.pipelines", "main") < 100);
 }
 
 #[tokio::test]
-async fn who_has_given_up_is_not_counted_later() {
+async fn a_call_whose_caller_has_given_up_is_not_counted_later() {
     let server = Server::start();
     let remote = Arc::new(remote(&server).await);
     let target = reference("r_", 1_000_000, 86_400);
@@ -193,12 +196,12 @@ async fn who_has_given_up_is_not_counted_later() {
     }
     server.signal("CONT");
     assert!(take(&remote, &target).await.is_ok());
-    // only those count that were on their way already
+    // only the calls that were in flight already are counted
     assert!(server.ask::<u64>(&["GET", "r_0"]) <= 6);
 }
 
 #[tokio::test]
-async fn what_is_flushed_begins_anew() {
+async fn counters_restart_after_a_flush() {
     let server = Server::start();
     let remote = remote(&server).await;
     for _ in 0..3 {
@@ -208,7 +211,7 @@ async fn what_is_flushed_begins_anew() {
     assert_eq!(take(&remote, &sliding()).await.expect("it counts").counters[0].used().0, 1);
     server.ask::<()>(&["SCRIPT", "FLUSH"]);
     let commands = (0..50).map(|_| Command { target: sliding(), at: AT, op: Op::Take { hits: 1 } }).collect();
-    let replies = remote.call(commands).await.expect("it answers").replies;
+    let replies = remote.call(commands).await.expect("it replies").replies;
     assert!(replies.iter().all(Result::is_ok), "{replies:?}");
     assert_eq!(take(&remote, &sliding()).await.expect("it counts").counters[0].used().0, 52);
     server.ask::<()>(&["SCRIPT", "FLUSH"]);
@@ -217,20 +220,20 @@ async fn what_is_flushed_begins_anew() {
 }
 
 #[tokio::test]
-async fn what_redis_refuses_was_not_counted_and_is_told_in_its_words() {
+async fn a_rejected_command_is_not_counted_and_reports_redis_error() {
     let server = Server::start();
     let remote = remote(&server).await;
     for target in [sliding(), reference("r_", 10, 86_400)] {
-        let refused = async |word: &str| {
-            let refused = take(&remote, &target).await;
-            let told = matches!(&refused, Err(RemoteError::Rejected(said)) if said.contains(word));
-            assert!(told, "{word}: {refused:?}");
+        let rejected = async |word: &str| {
+            let rejected = take(&remote, &target).await;
+            let told = matches!(&rejected, Err(RemoteError::Rejected(said)) if said.contains(word));
+            assert!(told, "{word}: {rejected:?}");
         };
         server.ask::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-        refused("NOREPLICAS").await;
+        rejected("NOREPLICAS").await;
         server.ask::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
         server.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
-        refused("OOM").await;
+        rejected("OOM").await;
         server.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
         let reply = take(&remote, &target).await.expect("it counts again");
         assert_eq!(reply.counters[0].used().0, 1);
@@ -239,11 +242,11 @@ async fn what_redis_refuses_was_not_counted_and_is_told_in_its_words() {
 }
 
 #[tokio::test]
-async fn disks_that_fail_are_told() {
+async fn disk_failures_are_reported() {
     let server = Server::start();
     let remote = remote(&server).await;
     server.ask::<()>(&["SET", "a", "b"]);
-    // a snapshot into a place that is none
+    // a snapshot into a directory where the file should be
     server.ask::<()>(&["CONFIG", "SET", "save", "3600 1000000"]);
     std::fs::create_dir(server.path("dump.rdb")).expect("a directory");
     server.ask::<redis::Value>(&["BGSAVE"]);
@@ -253,28 +256,28 @@ async fn disks_that_fail_are_told() {
     })
     .await;
     for target in [sliding(), reference("r_", 10, 86_400)] {
-        let refused = take(&remote, &target).await;
-        let told = matches!(&refused, Err(RemoteError::Rejected(said)) if said.contains("MISCONF"));
-        assert!(told, "{refused:?}");
+        let rejected = take(&remote, &target).await;
+        let told = matches!(&rejected, Err(RemoteError::Rejected(said)) if said.contains("MISCONF"));
+        assert!(told, "{rejected:?}");
     }
     server.ask::<()>(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
     assert!(take(&remote, &sliding()).await.is_ok());
 }
 
 #[tokio::test]
-async fn a_server_that_becomes_a_replica_refuses_until_it_is_a_master_again() {
+async fn a_server_that_becomes_a_replica_rejects_until_it_is_a_master_again() {
     let (server, other) = (Server::start(), Server::start());
     let remote = remote(&server).await;
     server.ask::<()>(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]);
     for target in [sliding(), reference("r_", 10, 86_400)] {
-        let refused = take(&remote, &target).await;
+        let rejected = take(&remote, &target).await;
         assert!(
-            matches!(&refused, Err(RemoteError::Rejected(said)) if said.contains("READONLY")),
-            "{refused:?}"
+            matches!(&rejected, Err(RemoteError::Rejected(said)) if said.contains("READONLY")),
+            "{rejected:?}"
         );
     }
-    // another connection may lead to another server: it is made, but not again and again
-    until("it looks for another", async || {
+    // a new connection may lead to another server, so one is made, but not repeatedly
+    until("it makes a new connection", async || {
         sleep(Duration::from_millis(20)).await;
         let _ = take(&remote, &sliding()).await;
         metric(&remote, "weir.redis.disconnected", "main") >= 1

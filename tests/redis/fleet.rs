@@ -1,4 +1,4 @@
-//! Several instances of weir on one Redis, in real time: what they let through together, and what they do without it.
+//! Several instances on one Redis, in real time: the hits that they admit together, and their behaviour without Redis.
 
 use std::{
     sync::Arc,
@@ -29,7 +29,7 @@ use crate::support::{Server, settings, tier, until};
 /// Most of the load comes to one instance, and some to each.
 const SKEWED: [usize; 10] = [0, 1, 0, 2, 0, 1, 0, 3, 0, 4];
 
-/// A clock that is off by some time, as those of other machines are.
+/// A clock with an offset, as on other machines.
 struct Skewed(i64);
 
 impl Clock for Skewed {
@@ -44,7 +44,7 @@ struct Instance {
     rules: RuleSet,
 }
 
-/// Begun and decided, and whether it was let through.
+/// The start and the end of a request, and whether it was admitted.
 type Outcome = (Timestamp, Timestamp, bool);
 
 impl Instance {
@@ -61,7 +61,7 @@ impl Instance {
         let rules = RuleSet::new(&[Domain { name: "fleet".into(), nodes: vec![node] }], KeyHasher::random());
         let remote = RedisRemote::new(settings(server.address())).expect("no files are needed");
         let clock: Arc<dyn Clock> = Arc::new(Skewed(skew));
-        // a generous budget: on a machine that is busy with other tests a round trip takes what it takes
+        // a generous budget, since other tests keep the machine busy
         let own = CoordinationSettings {
             instance: format!("i{number}"),
             budget: Period::from_secs(2),
@@ -91,7 +91,7 @@ async fn fleet(server: &Server, tier: &Tier, way: Coordination) -> Vec<Arc<Insta
     fleet
 }
 
-/// Offers `rate` hits a second from the beginning of a window on, for `periods` of them.
+/// Sends `rate` hits a second from the start of a window, for `periods` windows.
 async fn offer(fleet: &[Arc<Instance>], tier: &Tier, rate: u64, periods: u32) -> Vec<Outcome> {
     let now = SystemClock.now();
     let to_the_next = now.window_end(tier.period).since(now);
@@ -121,7 +121,7 @@ fn sum(fleet: &[Arc<Instance>], figure: impl Fn(&CoordinationMetrics) -> &Counte
     fleet.iter().map(|instance| figure(instance.store.coordination_metrics()).get()).sum()
 }
 
-/// Admitted in each window by requests that began and ended within it: those for certain were decided in it.
+/// Returns the hits that each window certainly admitted: those of requests that started and ended within it.
 fn certain_by_window(outcomes: &[Outcome], period: Period) -> Vec<u64> {
     let mut windows = std::collections::BTreeMap::<Timestamp, u64>::new();
     for (from, to, admitted) in outcomes {
@@ -136,7 +136,7 @@ fn admitted(outcomes: &[Outcome]) -> usize {
     outcomes.iter().filter(|(_, _, admitted)| *admitted).count()
 }
 
-/// `lease` and `strict`: never above the limit, and all of it used, with clocks that are apart.
+/// `lease` and `strict` never exceed the limit and use all of it, with clocks that differ.
 async fn is_exact(way: Coordination) {
     let server = Server::start();
     let tier = tier(500, 3, Algorithm::FixedWindow);
@@ -145,7 +145,7 @@ async fn is_exact(way: Coordination) {
     for admitted in certain_by_window(&outcomes, tier.period) {
         assert!(admitted <= 500, "{way:?}: {admitted} of 500 in a window");
     }
-    // as much more as three times the limit was offered, even if the machine was slow
+    // three times the limit is offered, even if the machine is slow
     if outcomes.len() >= 2 * 1_500 {
         assert!(admitted(&outcomes) >= 990, "{way:?}: {} of 1000", admitted(&outcomes));
     }
@@ -166,9 +166,9 @@ async fn strict_instances_are_exact() {
     is_exact(Coordination::Strict).await;
 }
 
-/// At most what came in one sync interval and the time that a sync took is too much.
+/// The overshoot is at most the hits of one sync interval and the time of one sync.
 #[tokio::test]
-async fn five_instances_that_sync_slip_by_no_more_than_came_between_two_syncs() {
+async fn five_instances_overshoot_by_no_more_than_the_hits_between_two_syncs() {
     let server = Server::start();
     let tier = tier(500, 3, Algorithm::FixedWindow);
     let fleet = fleet(&server, &tier, Coordination::Interval).await;
@@ -281,7 +281,7 @@ async fn a_frozen_redis_holds_nobody_up_for_longer_than_the_budget_and_is_found_
         ..RuleCoordination::default()
     };
     let instance = Instance::new(&server, 0, &tier, coordination, 0);
-    until("it answers", async || {
+    until("it replies", async || {
         !instance.store.is_store_unavailable() && instance.store.remote().state().is_connected()
     })
     .await;

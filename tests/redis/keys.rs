@@ -1,4 +1,4 @@
-//! What lies in Redis afterwards: names, formats and expiries.
+//! Keys, formats and expiries in Redis.
 
 use weir::{
     limit::{Algorithm, Bucket, OverLimitPolicy, Period, Refill, Timestamp},
@@ -11,7 +11,7 @@ use weir::{
 use crate::support::{Server, ask, connected, now, reference, remote, settings, target, tier, until};
 
 #[tokio::test]
-async fn a_rule_of_the_reference_counts_in_its_key_with_its_commands() {
+async fn a_rule_of_envoyproxy_ratelimit_uses_its_key_and_its_commands() {
     let server = Server::start();
     let mut settings = settings(server.address());
     settings.prefix = "eu:".into();
@@ -20,7 +20,7 @@ async fn a_rule_of_the_reference_counts_in_its_key_with_its_commands() {
     let target = reference("shop_tenant_acme_", 3, 60);
     let at = Timestamp::from_secs(1_234_567_890);
     server.ask::<()>(&["CONFIG", "RESETSTAT"]);
-    let granted = async |op| ask(&remote, &target, at, op).await.expect("it answers").granted;
+    let granted = async |op| ask(&remote, &target, at, op).await.expect("it replies").granted;
     assert_eq!(granted(Op::Take { hits: 2 }).await, 2);
     assert_eq!(granted(Op::Take { hits: 2 }).await, 0);
     assert_eq!(granted(Op::Add { hits: 5 }).await, 5);
@@ -38,7 +38,7 @@ async fn a_rule_of_the_reference_counts_in_its_key_with_its_commands() {
 }
 
 #[tokio::test]
-async fn a_count_of_the_reference_is_gone_on_with() {
+async fn a_count_of_envoyproxy_ratelimit_is_continued() {
     let server = Server::start();
     let remote = remote(&server).await;
     let at = now(&remote).await;
@@ -47,16 +47,16 @@ async fn a_count_of_the_reference_is_gone_on_with() {
     let target = reference("d_k_v_", 10, 3_600);
     let grant = Op::Grant { least: 1, want: 5, hold: Period::from_secs(1) };
     // the window may end between the two
-    let granted = ask(&remote, &target, at, grant).await.expect("it answers").granted;
+    let granted = ask(&remote, &target, at, grant).await.expect("it replies").granted;
     assert_eq!(granted, 3);
     assert_eq!(server.ask::<String>(&["GET", &format!("d_k_v_{start}")]), "10");
-    assert_eq!(ask(&remote, &target, at, grant).await.expect("it answers").granted, 0);
-    assert_eq!(ask(&remote, &target, at, Op::Add { hits: -20 }).await.expect("it answers").granted, 0);
+    assert_eq!(ask(&remote, &target, at, grant).await.expect("it replies").granted, 0);
+    assert_eq!(ask(&remote, &target, at, Op::Add { hits: -20 }).await.expect("it replies").granted, 0);
     assert_eq!(server.ask::<String>(&["GET", &format!("d_k_v_{start}")]), "0");
 }
 
 #[tokio::test]
-async fn keys_live_for_as_long_as_they_count_and_a_jitter() {
+async fn keys_live_as_long_as_they_count_plus_a_jitter() {
     let server = Server::start();
     let bucket = Algorithm::TokenBucket(Bucket { burst: 10, refill: Refill::Continuous, strict: false });
     for (jitter, slack) in [(0, 0), (100, 99)] {
@@ -71,7 +71,7 @@ async fn keys_live_for_as_long_as_they_count_and_a_jitter() {
         ];
         let target = target("d_", OverLimitPolicy::Ignore, tiers);
         let at = now(&remote).await;
-        ask(&remote, &target, at, Op::Take { hits: 2 }).await.expect("it answers");
+        ask(&remote, &target, at, Op::Take { hits: 2 }).await.expect("it replies");
         let ttl = |kind: &str| {
             let keys: Vec<String> = server.ask(&["KEYS", &format!("{jitter}:{{d_}}{kind}*")]);
             assert_eq!(keys.len(), 1, "{keys:?}");
@@ -91,7 +91,7 @@ async fn jitter_spreads_expiries() {
     let at = Timestamp::from_secs(120);
     for i in 0..50 {
         let target = reference(&format!("d_{i}_"), 1, 60);
-        ask(&remote, &target, at, Op::Take { hits: 1 }).await.expect("it answers");
+        ask(&remote, &target, at, Op::Take { hits: 1 }).await.expect("it replies");
     }
     let ttls: std::collections::BTreeSet<i64> =
         (0..50).map(|i| server.ask(&["TTL", &format!("d_{i}_120")])).collect();
@@ -100,7 +100,7 @@ async fn jitter_spreads_expiries() {
 }
 
 #[tokio::test]
-async fn what_is_not_ours_is_refused_and_hurts_nobody_else() {
+async fn foreign_values_are_rejected_without_affecting_other_keys() {
     let server = Server::start();
     let remote = remote(&server).await;
     let at = now(&remote).await;
@@ -129,7 +129,7 @@ async fn what_is_not_ours_is_refused_and_hurts_nobody_else() {
         Op::Grant { least: 1, want: 1, hold: Period::default() },
     ] {
         let commands = targets.iter().map(|target| Command { target: target.clone(), at, op }).collect();
-        let replies = remote.call(commands).await.expect("it answers").replies;
+        let replies = remote.call(commands).await.expect("it replies").replies;
         for (target, reply) in targets.iter().zip(&replies) {
             match &*target.path {
                 "good_" => assert!(reply.is_ok(), "{op:?} {reply:?}"),
@@ -144,7 +144,7 @@ async fn what_is_not_ours_is_refused_and_hurts_nobody_else() {
 }
 
 #[tokio::test]
-async fn limits_by_the_second_have_a_redis_of_their_own() {
+async fn limits_by_the_second_use_the_per_second_redis() {
     let (main, seconds) = (Server::start(), Server::start());
     let mut settings = settings(main.address());
     settings.per_second = Some(self::settings(seconds.address()).main);
@@ -155,7 +155,7 @@ async fn limits_by_the_second_have_a_redis_of_their_own() {
         .iter()
         .map(|target| Command { target: target.clone(), at, op: Op::Add { hits: 3 } })
         .collect();
-    let replies = remote.call(commands).await.expect("both answer").replies;
+    let replies = remote.call(commands).await.expect("both reply").replies;
     assert!(replies.iter().all(|reply| reply.as_ref().is_ok_and(|reply| reply.granted == 3)), "{replies:?}");
     let keys = |server: &Server| -> Vec<String> { server.ask(&["KEYS", "?_[0-9]*"]) };
     assert!(keys(&seconds).iter().all(|key| key.starts_with("s_")) && keys(&seconds).len() == 1);
@@ -163,7 +163,7 @@ async fn limits_by_the_second_have_a_redis_of_their_own() {
 }
 
 #[tokio::test]
-async fn instances_know_each_other_and_are_forgotten_when_they_are_silent() {
+async fn instances_see_each_other_until_their_registration_ends() {
     let server = Server::start();
     let mut settings = settings(server.address());
     settings.prefix = "p:".into();
@@ -176,5 +176,5 @@ async fn instances_know_each_other_and_are_forgotten_when_they_are_silent() {
     assert!(server.ask::<i64>(&["PTTL", "p:weir:instances"]) > 50_000);
     assert_eq!(two.heartbeat("two", Period::default()).await, Ok(1));
     assert_eq!(two.heartbeat("two", Period::from_millis(20)).await, Ok(2));
-    until("the second is forgotten", async || one.heartbeat("one", long).await == Ok(1)).await;
+    until("the registration of the second ends", async || one.heartbeat("one", long).await == Ok(1)).await;
 }

@@ -1,4 +1,4 @@
-//! Weirs that are killed with what they hold and owe.
+//! Weirs that are killed while they hold leases and pending counts.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const LIMIT: u64 = 120;
 
 const PERIOD: Period = Period::from_secs(2);
 
-/// A rule whose leases are not given back while the test runs.
+/// Returns a rule whose leases are not given back during the test.
 fn leased(tier: &str) -> String {
     format!(
         "domain: shop\ndescriptors:\n  - key: k\n    rate_limit: {{ requests: {LIMIT}, {tier}, \
@@ -23,7 +23,7 @@ fn leased(tier: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_killed_weir_holds_is_lost_to_the_window_and_nothing_else() {
+async fn leases_of_a_killed_weir_are_lost_for_the_window_and_nothing_else() {
     let mut weirs = Weirs::start(3, &leased("per: 365d")).await;
     let (mut admitted, mut held) = (0, 0);
     until("it holds something", async || {
@@ -34,16 +34,16 @@ async fn what_a_killed_weir_holds_is_lost_to_the_window_and_nothing_else() {
     .await;
     weirs.all.remove(0).kill();
     admitted += weirs.exhaust("k", LIMIT).await;
-    // at least what was held then; at most half of its part of the limit, and the next lease
+    // at least the lease held then; at most half of its part of the limit, and the next lease
     let lost = LIMIT - admitted;
     assert!((held..=2 * LIMIT / (2 * 3)).contains(&lost), "{lost} lost, {held} held");
-    until("it is missed", async || weirs.sum("weir_instances") == 2 * 2).await;
+    until("the failure is noticed", async || weirs.sum("weir_instances") == 2 * 2).await;
 }
 
-/// Begun and ended, of requests that passed.
+/// The start and the end of a request that was admitted.
 type Passed = (Timestamp, Timestamp);
 
-/// LimitChecks all weirs for some hits, at once.
+/// Sends `count` requests to all weirs at once.
 async fn ask(weirs: &Weirs, count: usize) -> Vec<Passed> {
     let mut asked = JoinSet::new();
     for weir in &weirs.all {
@@ -58,16 +58,16 @@ async fn ask(weirs: &Weirs, count: usize) -> Vec<Passed> {
     asked.join_all().await.into_iter().flatten().collect()
 }
 
-/// In the next window all of the limit is there again, and there never is more of it.
+/// The next window has the whole limit again, and never more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_killed_weir_held_is_there_again_in_the_next_window() {
+async fn leases_of_a_killed_weir_are_available_in_the_next_window() {
     let mut weirs = Weirs::start(3, &leased("per: 2s")).await;
     let mut passed = ask(&weirs, 5).await;
     weirs.all.remove(0).kill();
     let killed_in = SystemClock.now().window_end(PERIOD);
     until("all of a limit is used", async || {
         passed.extend(ask(&weirs, 5).await);
-        // those that began in one window and ended in another may belong to either
+        // a request that started in one window and ended in another may belong to either
         let mut touched = BTreeMap::<Timestamp, u64>::new();
         for (begun, ended) in &passed {
             let (first, last) = (begun.window_end(PERIOD), ended.window_end(PERIOD));
@@ -87,14 +87,14 @@ async fn what_a_killed_weir_held_is_there_again_in_the_next_window() {
     assert!(certain.values().all(|hits| *hits <= LIMIT), "{certain:?}");
 }
 
-/// Where windows slide, no interval has more than the limit.
+/// With a sliding window, no interval exceeds the limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_killed_weir_held_makes_no_interval_exceed_the_limit() {
+async fn leases_of_a_killed_weir_make_no_interval_exceed_the_limit() {
     let mut weirs = Weirs::start(3, &leased("per: 2s, algorithm: sliding_window")).await;
     let mut passed = ask(&weirs, 5).await;
     weirs.all.remove(0).kill();
     let killed = SystemClock.now();
-    // long enough for all that was counted then to have slid out
+    // long enough for all earlier hits to expire
     until("two limits are used", async || {
         passed.extend(ask(&weirs, 5).await);
         passed.iter().filter(|(begun, _)| *begun > killed).count() as u64 >= 2 * LIMIT
@@ -107,9 +107,9 @@ async fn what_a_killed_weir_held_makes_no_interval_exceed_the_limit() {
     }
 }
 
-/// `interval`: what it had not told is not counted, and may pass once more; nothing else.
+/// `interval`: only hits that it had not reported are lost, and may be admitted again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_killed_weir_did_not_tell_is_all_that_slips() {
+async fn the_overshoot_of_a_killed_weir_is_what_it_had_not_reported() {
     let rules =
         format!("domain: shop\ndescriptors:\n  - key: k\n    rate_limit: {{ requests: {LIMIT}, per: 365d }}");
     let mut weirs = Weirs::start(3, &rules).await;
@@ -120,7 +120,7 @@ async fn what_a_killed_weir_did_not_tell_is_all_that_slips() {
         admitted += u64::from(weirs.all[0].ask("k").await);
     }
     weirs.all.remove(0).kill();
-    // the others hear of what it has told
+    // the others learn of the hits that it reported
     let untold = admitted - weirs.counted("k");
     assert!(untold <= 20, "{untold} of the last hits");
     loop {
@@ -131,7 +131,7 @@ async fn what_a_killed_weir_did_not_tell_is_all_that_slips() {
             break;
         }
     }
-    // each may have missed the last two words of the other
+    // each may have missed the last two syncs of the other
     assert!(admitted <= LIMIT + untold + 2 * 2, "{admitted} admitted, {untold} untold");
     assert_eq!(weirs.counted("k") + untold, admitted);
 }

@@ -1,4 +1,4 @@
-//! Weirs whose way to Redis is slow, deaf, cut or closed: what they decide, when, and what Redis counts in the end.
+//! Weirs with a slow, lossy, cut or closed connection to Redis: their decisions, their times, and the final counts.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::{
     support::{Server, Weir, Weirs, until},
 };
 
-/// The ways that ask Redis, with what they do where it does not answer, so that they keep what they promise.
+/// The coordination modes that wait for Redis, with the `on_store_failure` that keeps their bound.
 const WAYS: [(&str, &str); 3] = [("interval", "local"), ("lease", "deny"), ("strict", "deny")];
 
 const LIMIT: u64 = 100;
@@ -25,7 +25,7 @@ enum Fault {
 }
 
 fn rules(requests: u64, way: &str, failure: &str) -> String {
-    // one window, whenever the test runs
+    // one window during the whole test
     format!(
         "domain: shop\ndescriptors:\n  - key: k\n    rate_limit: {{ requests: {requests}, per: 365d, \
          coordination: {way}, on_store_failure: {failure} }}"
@@ -37,7 +37,7 @@ impl Fault {
         for weir in &mut weirs.all {
             let manner = Manner::default();
             match self {
-                // there and back it is more than the budget
+                // both ways together exceed the budget
                 Self::Slow => weir.proxy.set(Manner { delay: Duration::from_millis(150), ..manner }),
                 Self::RequestsVanish => weir.proxy.set(Manner { swallows_requests: true, ..manner }),
                 Self::RepliesVanish => weir.proxy.set(Manner { swallows_replies: true, ..manner }),
@@ -57,7 +57,7 @@ impl Fault {
     }
 }
 
-/// The limit holds through a fault, as far as each way promises, and all of it is there again when the fault is over.
+/// The bound of each coordination mode holds through a fault, and the whole limit is available again afterwards.
 async fn bound_holds(fault: Fault) {
     for (way, failure) in WAYS {
         let mut weirs = Weirs::start(3, &rules(LIMIT, way, failure)).await;
@@ -77,7 +77,7 @@ async fn bound_holds(fault: Fault) {
         let (counted, unknown) = (weirs.counted("k"), weirs.sum("weir_hits_delivery_unknown_total"));
         let told = format!("{way}, {fault:?}: {admitted} admitted, {counted} counted, {unknown} unknown");
         if way == "interval" {
-            // each by its own view, and once more what nobody knows to be counted
+            // each by its own estimate, and once more the hits with an unknown delivery
             assert!(admitted <= COUNT * LIMIT + unknown, "{told}");
             assert!(admitted >= LIMIT, "{told}");
             assert!(counted <= admitted && counted + unknown >= admitted, "{told}");
@@ -93,33 +93,33 @@ async fn a_slow_network_breaks_no_bound() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_that_vanish_break_no_bound() {
+async fn lost_requests_break_no_bound() {
     bound_holds(Fault::RequestsVanish).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replies_that_vanish_break_no_bound() {
+async fn lost_replies_break_no_bound() {
     bound_holds(Fault::RepliesVanish).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_are_refused_break_no_bound() {
+async fn refused_connections_break_no_bound() {
     bound_holds(Fault::Refused).await;
 }
 
-/// Where replies are cut: bytes that still arrive. The first 33 tell the time.
+/// The number of bytes after which replies are cut. The first 33 hold the time.
 const CUTS: [usize; 6] = [0, 1, 20, 33, 34, 36];
 
-/// More than is asked for, whatever goes wrong; and near enough for `interval` to go on telling of it all the time.
+/// A limit that is never reached, and is near enough that `interval` syncs all the time.
 const NO_LIMIT: u64 = 100_000;
 
-/// Nothing that was admitted is counted twice, and only what is told to be unknown is not counted at all.
+/// No admitted hit is counted twice, and only hits with an unknown delivery may not be counted at all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_counted_twice_whatever_is_cut() {
     for way in ["interval", "strict"] {
         let mut weirs = Weirs::start(3, &rules(NO_LIMIT, way, "allow")).await;
         let mut asked = 0;
-        // one reply for certain, while the connections are good; in what follows it depends on what is on its way
+        // certainly one reply while the connections work; later it depends on the calls in flight
         weirs.all[0].proxy.cut_reply_to("shop_k_", 20);
         let begun = Instant::now();
         while weirs.all[0].proxy.cut_replies() == 0 {
@@ -131,7 +131,7 @@ async fn nothing_is_counted_twice_whatever_is_cut() {
             for (i, weir) in weirs.all.iter().enumerate() {
                 match (round + i) % 4 {
                     0 => weir.proxy.cut(),
-                    // more or less of the reply than tells the time
+                    // before or after the time in the reply
                     1 => weir.proxy.cut_reply_to("shop_k_", 3 * round),
                     2 => weir.proxy.set(Manner { delay: Duration::from_millis(20), ..Manner::default() }),
                     _ => weir.proxy.set(Manner::default()),
@@ -156,7 +156,7 @@ async fn nothing_is_counted_twice_whatever_is_cut() {
     }
 }
 
-/// The reply to the script of a decision is cut: it was carried out, and is not sent again.
+/// The reply to a decision's script is cut: the script was carried out, and is not sent again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_strict_decision_whose_reply_is_cut_counts_once() {
     let weirs = Weirs::start(1, &rules(NO_LIMIT, "strict", "allow")).await;
@@ -178,7 +178,7 @@ async fn a_strict_decision_whose_reply_is_cut_counts_once() {
     counted_once(&weirs, asked);
 }
 
-/// All hits of `k` have been told, `asked` of them, and some of which nobody knows it were counted.
+/// Checks that all `asked` hits of `k` were reported, except for those with an unknown delivery.
 fn counted_once(weirs: &Weirs, asked: u64) {
     let (counted, unknown) = (weirs.counted("k"), weirs.sum("weir_hits_delivery_unknown_total"));
     let told = format!("{counted} counted of {asked}, {unknown} unknown");
@@ -186,14 +186,14 @@ fn counted_once(weirs: &Weirs, asked: u64) {
     assert!(counted + unknown > asked, "what was cut was carried out: {told}");
 }
 
-/// The reply to a grant is cut: what was granted is lost to the window, and nothing more.
+/// The reply to a grant is cut: the granted hits are lost for the window, and nothing more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_whose_reply_is_cut_is_lost_and_lets_nobody_pass() {
+async fn a_lease_whose_reply_is_cut_is_lost_and_admits_no_request() {
     let weirs = Weirs::start(2, &rules(LIMIT, "lease", "deny")).await;
     let (weir, mut admitted) = (&weirs.all[0], 0);
     for (cuts, pass) in (1..).zip([1, 34, 36]) {
         weir.proxy.cut_reply_to("shop_k_", pass);
-        // what is held is used first
+        // held leases are used first
         until("a grant is cut", async || {
             admitted += u64::from(weir.ask("k").await);
             weir.proxy.cut_replies() == cuts
@@ -208,7 +208,7 @@ async fn a_lease_whose_reply_is_cut_is_lost_and_lets_nobody_pass() {
     assert!((LIMIT - 3 * LIMIT / 4..=LIMIT).contains(&admitted), "{admitted} admitted");
 }
 
-/// The reply to what a sync told is cut: it was carried out, and is not told again.
+/// The reply to a sync is cut: the sync was carried out, and is not sent again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sync_whose_reply_is_cut_counts_once() {
     let weirs = Weirs::start(1, &rules(NO_LIMIT, "interval", "local")).await;
@@ -223,16 +223,16 @@ async fn a_sync_whose_reply_is_cut_counts_once() {
         let told = async || weirs.counted("k") + weir.metric("weir_hits_delivery_unknown_total");
         until("all is told", async || told().await >= asked).await;
     }
-    // whatever was told twice is on its way before this one
+    // a repeated sync would arrive before this one
     let before = weirs.counted("k");
     assert_eq!(weirs.ask_each("k", 1).await, 1);
     until("the last one is told", async || weirs.counted("k") > before).await;
     counted_once(&weirs, asked + 1);
 }
 
-/// A Redis that hangs is given up, and what it was told before it did, it was told once.
+/// A frozen Redis is given up, and the syncs that it received count once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_frozen_redis_was_told_counts_once() {
+async fn syncs_to_a_frozen_redis_count_once() {
     for way in ["interval", "strict"] {
         let weirs = Weirs::start(3, &rules(NO_LIMIT, way, "allow")).await;
         let mut asked = weirs.ask_each("k", 10).await;
@@ -242,7 +242,7 @@ async fn what_a_frozen_redis_was_told_counts_once() {
             weirs.sum("weir_store_unavailable") == 3
         })
         .await;
-        // nobody waits any more, and nothing more is on its way
+        // no request waits any more, and no call is in flight
         let calls = weirs.sum("weir_store_calls_total");
         asked += weirs.ask_each("k", 100).await;
         assert_eq!(weirs.sum("weir_store_calls_total"), calls, "{way}");
@@ -254,9 +254,9 @@ async fn what_a_frozen_redis_was_told_counts_once() {
     }
 }
 
-/// Where health is to tell of Redis, it says the same truth before there is one and after it was lost.
+/// With the health check for Redis enabled, the service is unhealthy before Redis starts and after it is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn health_tells_of_a_redis_that_does_not_answer() {
+async fn health_reports_a_redis_that_does_not_reply() {
     let mut server = Server::start();
     server.kill();
     let dir = tempfile::tempdir().expect("a directory");
@@ -267,7 +267,7 @@ async fn health_tells_of_a_redis_that_does_not_answer() {
     let ill = (500, "the store does not reply".to_owned());
     until("it has never answered", async || weir.page("/healthcheck") == ill).await;
     server.restart();
-    until("it answers", async || weir.page("/healthcheck").0 == 200).await;
+    until("it replies", async || weir.page("/healthcheck").0 == 200).await;
     server.signal("STOP");
     until("it hangs", async || weir.page("/healthcheck") == ill).await;
     server.signal("CONT");

@@ -1,4 +1,4 @@
-//! The ways to Redis: sockets, passwords, TLS, sentinels, clusters.
+//! Connecting to Redis: sockets, passwords, TLS, sentinels, clusters.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,13 +14,13 @@ use crate::support::{
     Certificates, Cluster, Server, Watched, ask, connected, now, reference, settings, target, tier, until,
 };
 
-/// Whether hits are counted.
+/// Returns whether hits are counted.
 async fn counts(remote: &RedisRemote) -> bool {
     let target = reference("d_k_", 5, 60);
     ask(remote, &target, Timestamp::from_secs(60), Op::Take { hits: 1 }).await.is_ok()
 }
 
-/// What is wrong, of settings that lead to no connection.
+/// Returns the error of settings that lead to no connection.
 async fn failure(settings: RedisSettings) -> String {
     let remote = RedisRemote::new(settings).expect("the files are in order");
     until("an error", async || remote.state().servers[0].error.is_some()).await;
@@ -33,14 +33,14 @@ fn secret(user: Option<&str>, password: &str) -> Auth {
 }
 
 #[tokio::test]
-async fn a_unix_socket_will_do() {
+async fn a_unix_socket_works() {
     let server = Server::start_with(&["--unixsocket", "{dir}/redis.sock"]);
     let remote = connected(settings(Address::Unix(server.path("redis.sock")))).await;
     assert!(counts(&remote).await);
 }
 
 #[tokio::test]
-async fn passwords_and_users_are_told() {
+async fn passwords_and_users_are_sent() {
     let server = Server::start_guarded("s3cret", &["--user", "weir", "on", ">hunter2", "~*", "+@all"]);
     for (auth, works) in [
         (Some(secret(None, "s3cret")), true),
@@ -61,7 +61,7 @@ async fn passwords_and_users_are_told() {
 }
 
 #[tokio::test]
-async fn a_url_may_name_a_database() {
+async fn a_url_may_hold_a_database() {
     let server = Server::start();
     let mut settings = settings(server.address());
     settings.main.database = 3;
@@ -72,7 +72,7 @@ async fn a_url_may_name_a_database() {
 }
 
 #[tokio::test]
-async fn the_connection_is_named_and_speaks_resp3() {
+async fn the_connection_has_a_name_and_uses_resp3() {
     let server = Server::start();
     let remote = connected(settings(server.address())).await;
     assert!(counts(&remote).await);
@@ -81,14 +81,14 @@ async fn the_connection_is_named_and_speaks_resp3() {
 }
 
 #[tokio::test]
-async fn a_server_without_resp3_is_spoken_to_all_the_same() {
+async fn a_server_without_resp3_works_too() {
     // as Redis 5 and many proxies do
     let server = Server::start_with(&["--rename-command", "HELLO", ""]);
     let remote = connected(settings(server.address())).await;
     assert!(counts(&remote).await);
 }
 
-/// A server that speaks TLS only, with a certificate for `host`, and wants one of its clients if `mutual`.
+/// Starts a server that accepts TLS only, with a certificate for `host`; it requires client certificates if `mutual`.
 fn tls_server(certificates: &Certificates, host: &str, mutual: bool) -> (Server, Address) {
     let (certificate, key) = certificates.sign("server", host);
     let path = |path: std::path::PathBuf| path.display().to_string();
@@ -113,7 +113,7 @@ fn tls_server(certificates: &Certificates, host: &str, mutual: bool) -> (Server,
 }
 
 #[tokio::test]
-async fn tls_trusts_who_was_signed_for_the_name_and_nobody_else() {
+async fn tls_trusts_only_certificates_signed_for_the_name() {
     let certificates = Certificates::new();
     let (_server, address) = tls_server(&certificates, "localhost", false);
     let with = |tls: Tls| {
@@ -125,11 +125,11 @@ async fn tls_trusts_who_was_signed_for_the_name_and_nobody_else() {
     assert!(counts(&connected(with(Tls { ca: ca.clone(), ..Tls::default() })).await).await);
     let stranger = Certificates::new();
     let strange = Tls { ca: Some(stranger.path("ca.pem")), ..Tls::default() };
-    let refused = failure(with(strange.clone())).await;
-    assert!(refused.contains("TLS") && refused.contains("certificate"), "{refused}");
-    // whose name it is may be let pass, not who signed it
-    let refused = failure(with(Tls { any_name: true, ..strange })).await;
-    assert!(refused.contains("certificate"), "{refused}");
+    let rejected = failure(with(strange.clone())).await;
+    assert!(rejected.contains("TLS") && rejected.contains("certificate"), "{rejected}");
+    // the name may be ignored, the signature never
+    let rejected = failure(with(Tls { any_name: true, ..strange })).await;
+    assert!(rejected.contains("certificate"), "{rejected}");
 
     let (_server, address) = tls_server(&certificates, "elsewhere", false);
     let with = |any_name| {
@@ -137,13 +137,13 @@ async fn tls_trusts_who_was_signed_for_the_name_and_nobody_else() {
         settings.main.tls = Some(Tls { ca: ca.clone(), any_name, ..Tls::default() });
         settings
     };
-    let refused = failure(with(false)).await;
-    assert!(refused.contains("name"), "{refused}");
+    let rejected = failure(with(false)).await;
+    assert!(rejected.contains("name"), "{rejected}");
     assert!(counts(&connected(with(true)).await).await);
 }
 
 #[tokio::test]
-async fn tls_shows_a_certificate_of_its_own() {
+async fn tls_sends_a_client_certificate() {
     let certificates = Certificates::new();
     let (_server, address) = tls_server(&certificates, "localhost", true);
     let with = |client| {
@@ -157,7 +157,7 @@ async fn tls_shows_a_certificate_of_its_own() {
 }
 
 #[tokio::test]
-async fn files_that_tls_needs_are_looked_at_before_anything_starts() {
+async fn tls_files_are_checked_at_start() {
     let certificates = Certificates::new();
     let (certificate, key) = certificates.sign("client", "weir");
     let ca = certificates.path("ca.pem");
@@ -201,7 +201,7 @@ async fn a_failover_is_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_hangs_is_left_when_another_takes_over() {
+async fn a_frozen_master_is_left_when_another_takes_over() {
     let watched = Watched::start(None).await;
     let remote = connected(at(watched.place())).await;
     watched.master.signal("STOP");
@@ -215,7 +215,7 @@ async fn a_master_that_hangs_is_left_when_another_takes_over() {
 }
 
 #[tokio::test]
-async fn what_sentinels_do_not_know_is_told() {
+async fn an_unknown_master_is_reported() {
     let sentinel = Server::start_sentinel("sentinel resolve-hostnames no", None);
     let place = Place::Sentinel { master: "other".into(), sentinels: vec![sentinel.address()], auth: None };
     let failure = failure(at(place)).await;
@@ -228,9 +228,9 @@ fn tiered(path: &str) -> Arc<Target> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_is_asked_where_the_keys_are() {
+async fn a_cluster_is_queried_for_its_slots() {
     let cluster = Cluster::start().await;
-    // one node is enough to find the others by
+    // one node is enough to find the others
     let Place::Cluster(nodes) = cluster.place() else { unreachable!() };
     let remote = connected(at(Place::Cluster(vec![nodes[1].clone()]))).await;
     let at = now(&remote).await;
@@ -262,7 +262,7 @@ async fn a_cluster_is_asked_where_the_keys_are() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slots_that_move_are_followed() {
+async fn moved_slots_are_followed() {
     let cluster = Cluster::start().await;
     let remote = connected(at(cluster.place())).await;
     let at = Timestamp::from_secs(3_600);
@@ -281,7 +281,7 @@ async fn slots_that_move_are_followed() {
     cluster.begin_move(slot, from, to);
     take(2).await;
     cluster.move_keys(slot, from, to);
-    // the slot is where it was, the keys are not
+    // the slot has not moved yet, its keys have
     take(3).await;
     cluster.end_move(slot, to);
     take(4).await;
@@ -291,12 +291,12 @@ async fn slots_that_move_are_followed() {
 }
 
 #[tokio::test]
-async fn a_node_of_a_cluster_that_is_taken_for_a_server_says_so() {
+async fn a_cluster_node_used_as_a_single_server_is_reported() {
     let cluster = Cluster::start().await;
     let remote = connected(settings(cluster.nodes[0].address())).await;
     let errors = (0..20).map(|i| reference(&format!("d_{i}_"), 5, 60));
     let command = |target| Command { target, at: Timestamp::default(), op: Op::Take { hits: 1 } };
-    let replies = remote.call(errors.map(command).collect()).await.expect("it answers").replies;
+    let replies = remote.call(errors.map(command).collect()).await.expect("it replies").replies;
     let told = replies.iter().filter_map(|reply| reply.as_ref().err()).map(ToString::to_string);
     let told: Vec<String> = told.collect();
     assert!(told.iter().any(|error| error.contains("set REDIS_TYPE to CLUSTER")), "{told:?}");

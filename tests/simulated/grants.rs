@@ -1,4 +1,4 @@
-//! Grants that are used at any moment of their hold never let a bound be exceeded.
+//! Hits of a grant that are used at any time within its hold never exceed the limit.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ use crate::support::{Counted, bucket, pass, tier};
 /// Milliseconds of the tiers' period.
 const PERIOD: u64 = 10_000;
 
-/// What an instance does.
+/// An action of an instance.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Nothing, for so many milliseconds.
+    /// Waits this many milliseconds.
     Pass(u64),
-    /// It takes so many at once.
+    /// Takes this many hits at once.
     Take(u64),
-    /// It is granted up to so many, to be used within the hold: at these parts of it.
+    /// Requests a grant of up to `want` hits, and uses them at these fractions of the hold.
     Grant { want: u64, hold: u64, used_at: [f64; 3] },
-    /// It gives this part of one of its latest grants back, unused.
+    /// Gives this fraction of one of its latest grants back.
     GiveBack { part: f64, latest: usize },
 }
 
@@ -55,7 +55,7 @@ fn part(whole: u64, part: f64) -> u64 {
     (whole as f64 * part) as u64
 }
 
-/// Runs the steps against a store. When how many hits were used.
+/// Runs the steps against a store. Returns the number of hits by the time of their use.
 fn uses(tier: &Tier, steps: &[Step]) -> BTreeMap<Timestamp, u64> {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
     runtime.block_on(async {
@@ -98,7 +98,7 @@ fn uses(tier: &Tier, steps: &[Step]) -> BTreeMap<Timestamp, u64> {
     })
 }
 
-/// The most that is used in any interval of `length` that begins with a use.
+/// The most hits in any interval of `length` that begins with a use.
 fn most_within(uses: &BTreeMap<Timestamp, u64>, length: Period) -> u64 {
     let within = |from: Timestamp| uses.range(from..from.after(length)).map(|(_, hits)| hits).sum();
     uses.keys().map(|from| within(*from)).max().unwrap_or(0)
@@ -106,7 +106,7 @@ fn most_within(uses: &BTreeMap<Timestamp, u64>, length: Period) -> u64 {
 
 proptest! {
     #[test]
-    fn of_a_fixed_window(steps in steps(), limit in 1..30_u32) {
+    fn grants_of_a_fixed_window_keep_the_limit(steps in steps(), limit in 1..30_u32) {
         let uses = uses(&tier(limit, PERIOD / 1_000, Algorithm::FixedWindow), &steps);
         let mut windows: BTreeMap<Timestamp, u64> = BTreeMap::new();
         for (at, hits) in uses {
@@ -116,14 +116,14 @@ proptest! {
     }
 
     #[test]
-    fn of_a_sliding_window(steps in steps(), limit in 1..30_u32) {
+    fn grants_of_a_sliding_window_keep_the_limit(steps in steps(), limit in 1..30_u32) {
         let uses = uses(&tier(limit, PERIOD / 1_000, Algorithm::SlidingWindow), &steps);
         prop_assert!(most_within(&uses, Period::from_millis(PERIOD)) <= u64::from(limit), "{uses:?}");
     }
 
-    /// A bucket gives away what it has: what is used up to `hold` later may meet what has flowed in meanwhile.
+    /// A bucket refills while granted hits are held, so both may be used together.
     #[test]
-    fn of_a_token_bucket(steps in steps(), requests in 1..30_u32, burst in 1..30_u32) {
+    fn grants_of_a_token_bucket_keep_the_limit(steps in steps(), requests in 1..30_u32, burst in 1..30_u32) {
         let hold = 3_000;
         let uses = uses(&tier(requests, PERIOD / 1_000, bucket(burst, false)), &steps);
         let times: Vec<Timestamp> = uses.keys().copied().collect();

@@ -1,4 +1,4 @@
-//! The simulated store: what its operations do, to the letter, and what its network and failures do to calls.
+//! The simulated store: the exact effects of its operations, and of its network and failures on calls.
 
 mod grants;
 mod network;

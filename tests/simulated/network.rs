@@ -1,4 +1,4 @@
-//! What the network and the store's failures do to calls.
+//! The effects of the network and of store failures on calls.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,9 +31,9 @@ fn used(store: &SimulatedStore, target: &Target) -> u64 {
 async fn a_call_takes_a_round_trip() {
     let (store, target) = (store(), counted());
     let remote = store.connect(Network { round_trip: Duration::from_millis(6), ..Network::default() });
-    let begun = Instant::now();
+    let started = Instant::now();
     let replies = take(&remote, &target).await.expect("it is up");
-    assert_eq!(begun.elapsed(), Duration::from_millis(6));
+    assert_eq!(started.elapsed(), Duration::from_millis(6));
     assert_eq!(store.clock().now().since(replies.now), Period::from_millis(3));
     assert_eq!((replies.replies.len(), remote.calls(), remote.commands()), (1, 1, 1));
 }
@@ -62,16 +62,16 @@ async fn a_lost_request_counts_nothing_and_a_lost_reply_does() {
         let remote = store.connect(Network { lost_requests, lost_replies, ..Network::default() });
         let (mut silent, mut noticed) = (0, 0);
         for _ in 0..20 {
-            let begun = Instant::now();
+            let started = Instant::now();
             match take(&remote, &target).await.expect_err("it is lost") {
                 RemoteError::TimedOut(after) => {
                     assert_eq!(after, Period::from_millis(500));
-                    assert_eq!(begun.elapsed(), Duration::from_millis(500));
+                    assert_eq!(started.elapsed(), Duration::from_millis(500));
                     silent += 1;
                 }
                 error => {
                     assert!(!error.is_definitely_not_applied(), "{error}");
-                    assert!(begun.elapsed() <= Duration::from_millis(2));
+                    assert!(started.elapsed() <= Duration::from_millis(2));
                     noticed += 1;
                 }
             }
@@ -82,7 +82,7 @@ async fn a_lost_request_counts_nothing_and_a_lost_reply_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_frozen_carries_out_later_what_reached_it() {
+async fn a_frozen_store_carries_out_later_the_calls_that_reached_it() {
     let (store, target) = (store(), counted());
     let remote = store.connect(Network::default());
     store.set(Condition::Frozen);
@@ -95,40 +95,40 @@ async fn a_store_that_is_frozen_carries_out_later_what_reached_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_gives_up_has_sent_its_call_all_the_same() {
+async fn a_call_is_carried_out_although_its_caller_has_given_up() {
     let (store, target) = (store(), counted());
     let remote = store.connect(Network { round_trip: Duration::from_millis(50), ..Network::default() });
     let given_up = tokio::time::timeout(Duration::from_millis(10), take(&remote, &target)).await;
     assert!(given_up.is_err());
     drop(remote);
-    // a sleep ends when all that is due before it is done, for the clock only goes on when nobody has work
+    // the paused clock advances only when every task waits, so the call has arrived when this sleep ends
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(used(&store, &target), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_down_refuses_new_calls_and_loses_those_on_their_way() {
+async fn a_store_that_is_down_rejects_new_calls_and_loses_calls_in_flight() {
     let (store, target) = (store(), counted());
     let remote = store.connect(Network { round_trip: Duration::from_millis(50), ..Network::default() });
-    let on_its_way = take(&remote, &target);
+    let in_flight = take(&remote, &target);
     let stop = async {
         tokio::time::sleep(Duration::from_millis(10)).await;
         store.set(Condition::Down);
-        let new = take(&remote, &target).await.expect_err("nobody listens");
+        let new = take(&remote, &target).await.expect_err("it does not listen");
         assert!(new.is_definitely_not_applied(), "{new}");
     };
-    let (lost, ()) = tokio::join!(on_its_way, stop);
+    let (lost, ()) = tokio::join!(in_flight, stop);
     assert!(matches!(lost, Err(RemoteError::Unreachable(_))), "{lost:?}");
     store.set(Condition::Rejecting);
-    let refused = take(&remote, &target).await.expect("it answers");
-    assert!(matches!(&refused.replies[0], Err(error) if error.is_definitely_not_applied()));
+    let rejected = take(&remote, &target).await.expect("it replies");
+    assert!(matches!(&rejected.replies[0], Err(error) if error.is_definitely_not_applied()));
     store.set(Condition::Up);
     take(&remote, &target).await.expect("it is up again");
     assert_eq!(used(&store, &target), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_partition_is_one_instances_own() {
+async fn a_partition_affects_one_instance_only() {
     let (store, target) = (store(), counted());
     let (cut, fine) = (store.connect(Network::default()), store.connect(Network::default()));
     cut.partition(true);
@@ -140,7 +140,7 @@ async fn a_partition_is_one_instances_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failover_loses_the_latest_writes_and_tells_how_many() {
+async fn a_failover_loses_the_latest_writes_and_reports_how_many() {
     let (store, target) = (store(), counted());
     store.keep_writes(Period::from_secs(10));
     let remote = store.connect(Network::default());
@@ -156,7 +156,7 @@ async fn a_failover_loses_the_latest_writes_and_tells_how_many() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn instances_are_known_while_they_say_that_they_live() {
+async fn instances_are_known_until_their_registration_ends() {
     let store = store();
     let (one, two) = (store.connect(Network::default()), store.connect(Network::default()));
     let ttl = Period::from_secs(2);
@@ -171,7 +171,7 @@ async fn instances_are_known_while_they_say_that_they_live() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_seed_is_the_same_run() {
+async fn the_same_seed_gives_the_same_run() {
     async fn run() -> Vec<Option<weir::limit::Timestamp>> {
         let (store, target) = (store(), counted());
         let network = Network {
@@ -183,11 +183,11 @@ async fn the_same_seed_is_the_same_run() {
             ..Network::default()
         };
         let remote = store.connect(network);
-        let mut told = Vec::new();
+        let mut replies_at = Vec::new();
         for _ in 0..50 {
-            told.push(take(&remote, &target).await.ok().map(|replies| replies.now));
+            replies_at.push(take(&remote, &target).await.ok().map(|replies| replies.now));
         }
-        told
+        replies_at
     }
     let first = run().await;
     assert!(first.iter().any(Option::is_some) && first.iter().any(Option::is_none));

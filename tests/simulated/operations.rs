@@ -1,4 +1,4 @@
-//! What each operation does to the counters.
+//! The effect of each operation on the counters.
 
 use weir::{
     limit::{Algorithm, Hits, OverLimitPolicy, Period},
@@ -11,7 +11,7 @@ const FIXED: Algorithm = Algorithm::FixedWindow;
 const SLIDING: Algorithm = Algorithm::SlidingWindow;
 
 #[tokio::test(start_paused = true)]
-async fn what_is_added_counts_whether_or_not_it_fits() {
+async fn added_hits_count_whether_or_not_they_fit() {
     let counted = Counted::new(vec![tier(3, 10, FIXED)], OverLimitPolicy::Ignore);
     assert_eq!(counted.add(5).granted, 5);
     assert_eq!(counted.used(0), 5);
@@ -34,7 +34,7 @@ async fn a_late_hit_counts_in_the_window_that_it_was_admitted_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn taking_goes_by_the_stores_own_clock() {
+async fn taking_follows_the_stores_clock() {
     let counted = Counted::new(vec![tier(1, 10, FIXED)], OverLimitPolicy::Ignore);
     let ahead = START.after(Period::from_secs(15));
     assert_eq!(counted.at(ahead, Op::Take { hits: 1 }).granted, 1);
@@ -45,9 +45,9 @@ async fn taking_goes_by_the_stores_own_clock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refused_hits_count_in_the_references_spelling_only() {
-    for (refused, used) in [(OverLimitPolicy::Count, 7), (OverLimitPolicy::Ignore, 2)] {
-        let counted = Counted::new(vec![tier(3, 10, FIXED)], refused);
+async fn rejected_hits_count_only_for_rules_of_envoyproxy_ratelimit() {
+    for (over_limit_policy, used) in [(OverLimitPolicy::Count, 7), (OverLimitPolicy::Ignore, 2)] {
+        let counted = Counted::new(vec![tier(3, 10, FIXED)], over_limit_policy);
         assert_eq!((counted.take(2), counted.take(5)), (2, 0));
         assert_eq!(counted.used(0), used);
     }
@@ -65,7 +65,7 @@ async fn tiers_take_together_or_not_at_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_is_as_much_as_fits_but_not_less_than_is_of_use() {
+async fn a_grant_is_as_much_as_fits_but_not_less_than_the_least() {
     for algorithm in [FIXED, SLIDING, bucket(10, false)] {
         let counted = Counted::new(vec![tier(10, 10, algorithm)], OverLimitPolicy::Ignore);
         assert_eq!(counted.grant(1, 4, 100), 4);
@@ -83,7 +83,7 @@ async fn a_sliding_window_counts_a_grant_from_the_end_of_its_hold() {
     let counted = Counted::new(vec![tier(10, 10, SLIDING)], OverLimitPolicy::Ignore);
     assert_eq!(counted.take(5), 5);
     pass(9_500).await;
-    // what counts at the time of the grant goes on counting until its own time is over
+    // hits that count at the time of the grant still expire at their own time
     assert_eq!(counted.grant(1, 1, 1_000), 1);
     assert_eq!(counted.used(0), 6);
     pass(500).await;
@@ -95,7 +95,7 @@ async fn a_sliding_window_counts_a_grant_from_the_end_of_its_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_strict_bucket_restarts_its_clock_on_a_refusal() {
+async fn a_strict_bucket_restarts_its_refill_on_a_rejection() {
     let counted = Counted::new(vec![tier(1, 10, bucket(1, true))], OverLimitPolicy::Ignore);
     assert_eq!(counted.take(1), 1);
     for _ in 0..5 {
@@ -107,10 +107,10 @@ async fn a_strict_bucket_restarts_its_clock_on_a_refusal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rules_in_both_spellings_count_apart() {
+async fn rules_in_both_formats_have_separate_counters() {
     let ours = Counted::new(vec![tier(3, 10, FIXED)], OverLimitPolicy::Ignore);
-    let reference = crate::support::target(vec![tier(3, 10, FIXED)], OverLimitPolicy::Count);
-    let theirs = Counted { store: ours.store.clone(), target: reference };
+    let compatible = crate::support::target(vec![tier(3, 10, FIXED)], OverLimitPolicy::Count);
+    let theirs = Counted { store: ours.store.clone(), target: compatible };
     assert_eq!((ours.take(3), theirs.take(2)), (3, 2));
     assert_eq!((ours.used(0), theirs.used(0)), (3, 2));
 }

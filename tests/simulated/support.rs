@@ -1,4 +1,4 @@
-//! A store under a clock that stands still until it is told to go on.
+//! A store under a paused clock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -62,7 +62,7 @@ impl Counted {
         self.now(Op::Grant { least, want, hold: Period::from_millis(hold_millis) }).granted
     }
 
-    /// What the counter of the tier has counted as of the store's clock.
+    /// The hits of the tier's counter as of the store's clock.
     pub(crate) fn used(&self, tier: usize) -> u64 {
         let now = self.store.clock().now();
         self.add(0).counters[tier].probe(&self.target.tiers[tier], now, weir::limit::Hits(0)).used.0

@@ -1,11 +1,11 @@
-//! Certificates of a test's own.
+//! Certificates for one test.
 
 use std::{fs, path::PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 
-/// An authority, and certificates that it has signed, in files.
+/// A certificate authority, and certificates that it has signed, in files.
 pub(crate) struct Certificates {
     dir: TempDir,
     authority: CertifiedIssuer<'static, KeyPair>,
@@ -14,7 +14,7 @@ pub(crate) struct Certificates {
 impl Certificates {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names are no wrong names");
-        // or its name would be that of everyone whom it signs, and OpenSSL take them for self-signed
+        // a name of its own: otherwise OpenSSL would treat the certificates that it signs as self-signed
         params.distinguished_name.push(DnType::CommonName, "authority of a test");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");

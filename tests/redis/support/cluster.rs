@@ -3,11 +3,11 @@
 use super::{Server, until};
 use weir::store::redis::{Address, Place};
 
-/// Takes part in a cluster, where a node is missed after a second, and those that are left go on.
+/// Arguments of a cluster node: a node is considered lost after a second, and the others continue.
 const NODE: [&str; 6] =
     ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no"];
 
-/// Three masters that hold a third of the slots each.
+/// Three masters, each with a third of the slots.
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Server>,
 }
@@ -27,12 +27,12 @@ impl Cluster {
         cluster
     }
 
-    /// Waits until all nodes agree that all is well.
+    /// Waits until all nodes agree on the state of the cluster.
     pub(crate) async fn settle(&self) {
         until("the cluster is up", async || {
             self.nodes.iter().all(|node| {
                 let info: String = node.ask(&["CLUSTER", "INFO"]);
-                // a state is in order here, too, where a node has not heard yet who has the others' slots
+                // a node may report `ok` before it knows the masters of all slots
                 let told = ["cluster_state:ok", "cluster_known_nodes:3", "cluster_slots_assigned:16384"];
                 told.iter().all(|line| info.contains(line))
             })
@@ -44,13 +44,13 @@ impl Cluster {
         Place::Cluster(self.nodes.iter().map(Server::address).collect::<Vec<Address>>())
     }
 
-    /// The slot of `key`, and the index of the node that holds it.
+    /// Returns the slot of `key`, and the index of the node that holds it.
     pub(crate) fn holder(&self, key: &str) -> (u16, usize) {
         let slot: u16 = self.nodes[0].ask(&["CLUSTER", "KEYSLOT", key]);
         (slot, usize::from(slot > 5_460) + usize::from(slot > 10_922))
     }
 
-    /// Gives a master a replica, which takes over when it dies.
+    /// Adds a replica to a master, which takes over when the master dies.
     pub(crate) async fn add_replica(&self, of: usize) -> Server {
         let prompt = ["--repl-diskless-sync-delay", "0", "--cluster-replica-validity-factor", "0"];
         let replica = Server::start_with(&[&NODE[..], &prompt].concat());
@@ -78,14 +78,14 @@ impl Cluster {
         self.nodes[node].ask(&["CLUSTER", "MYID"])
     }
 
-    /// Begins to move `slot`.
+    /// Starts to move `slot`.
     pub(crate) fn begin_move(&self, slot: u16, from: usize, to: usize) {
         let slot = slot.to_string();
         self.nodes[to].ask::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.id(from)]);
         self.nodes[from].ask::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &self.id(to)]);
     }
 
-    /// Moves the keys of `slot` that there are.
+    /// Moves the existing keys of `slot`.
     pub(crate) fn move_keys(&self, slot: u16, from: usize, to: usize) {
         let keys: Vec<String> = self.nodes[from].ask(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "100"]);
         for key in keys {
@@ -94,10 +94,10 @@ impl Cluster {
         }
     }
 
-    /// Ends the move of `slot`.
+    /// Finishes the move of `slot`.
     pub(crate) fn end_move(&self, slot: u16, to: usize) {
         let (slot, id) = (slot.to_string(), self.id(to));
-        // the new holder first: the others then never find the slot without one
+        // the new holder first, so that the slot always has one
         let order = [to].into_iter().chain((0..3).filter(|node| *node != to));
         for node in order {
             self.nodes[node].ask::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);

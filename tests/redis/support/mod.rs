@@ -1,4 +1,4 @@
-//! Real Redis servers on free ports, and what tests ask of them.
+//! Real Redis servers on free ports, and helpers of the tests.
 
 mod certificates;
 mod cluster;
@@ -25,29 +25,29 @@ pub(crate) use self::{
     weirs::{Weir, Weirs},
 };
 
-/// Within this everything that a test waits for happens, unless it never does.
+/// The longest time that a test waits for anything.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Settings for the server at `address`, that give up sooner than production does.
+/// Returns settings for the server at `address`, with shorter timeouts than in production.
 pub(crate) fn settings(address: Address) -> RedisSettings {
     let mut settings = RedisSettings::single(address);
     settings.main.timeout = Duration::from_secs(5);
     settings
 }
 
-/// A remote at `server`, with a connection.
+/// Returns a connected remote of `server`.
 pub(crate) async fn remote(server: &Server) -> RedisRemote {
     connected(settings(server.address())).await
 }
 
-/// A remote of `settings`, with a connection.
+/// Returns a connected remote of `settings`.
 pub(crate) async fn connected(settings: RedisSettings) -> RedisRemote {
     let remote = RedisRemote::new(settings).expect("no files are needed, or they are in order");
     until("a connection", async || remote.state().is_connected()).await;
     remote
 }
 
-/// Waits until `done` says so; panics at the [`DEADLINE`].
+/// Waits until `done` returns true; panics at the [`DEADLINE`].
 pub(crate) async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !done().await {
@@ -57,7 +57,7 @@ pub(crate) async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
     assert!(time::timeout(DEADLINE, waiting).await.is_ok(), "not in time: {what}");
 }
 
-/// One fixed window in the reference's spelling.
+/// Returns a target with one fixed window in the format of envoyproxy/ratelimit.
 pub(crate) fn reference(path: &str, requests: u32, seconds: u64) -> Arc<Target> {
     target(path, OverLimitPolicy::Count, vec![tier(requests, seconds, Algorithm::FixedWindow)])
 }
@@ -70,7 +70,7 @@ pub(crate) fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {
     Tier { requests, period: Period::from_secs(seconds), algorithm }
 }
 
-/// What comes of one command.
+/// Sends one command and returns its reply.
 pub(crate) async fn ask(
     remote: &RedisRemote,
     target: &Arc<Target>,
@@ -83,12 +83,12 @@ pub(crate) async fn ask(
     replies.remove(0)
 }
 
-/// The clock of the Redis behind `remote`.
+/// Returns the clock of the Redis of `remote`.
 pub(crate) async fn now(remote: &RedisRemote) -> Timestamp {
     let command = Command {
         target: target("clock_", OverLimitPolicy::Ignore, vec![tier(1, 1, Algorithm::SlidingWindow)]),
         at: Timestamp::default(),
         op: Op::Take { hits: 0 },
     };
-    remote.call(vec![command]).await.expect("it answers").now
+    remote.call(vec![command]).await.expect("it replies").now
 }

@@ -3,7 +3,7 @@
 use super::{Server, until};
 use weir::store::redis::{Address, Auth, Place};
 
-/// What sentinels of tests call the master.
+/// The name of the master.
 pub(crate) const MASTER: &str = "mymaster";
 
 /// A master, a replica and three sentinels.
@@ -15,7 +15,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Sentinels that take a master for dead after a moment, and want `password` if there is one.
+    /// Starts sentinels that consider a master lost after a short time, and require `password` if there is one.
     pub(crate) async fn start(password: Option<&str>) -> Self {
         let master = Server::start();
         let of = master.port().to_string();

@@ -1,4 +1,4 @@
-//! A redis-server of a test's own.
+//! A redis-server for one test.
 
 use std::{
     net::TcpListener,
@@ -14,23 +14,23 @@ use weir::store::redis::Address;
 
 use super::DEADLINE;
 
-/// A server that listens. Killed when it is dropped.
+/// A running server. Dropping it kills it.
 pub(crate) struct Server {
     child: Child,
     port: u16,
-    /// How it was started, so that it can be again.
+    /// Its arguments, to start it again.
     arguments: Vec<String>,
     password: Option<String>,
     dir: TempDir,
 }
 
 impl Server {
-    /// A server with the defaults, but that nothing is written to disk.
+    /// Starts a server with defaults, except that it writes nothing to disk.
     pub(crate) fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// A server with further arguments, where `{dir}` is a directory of its own and `{port}` its port.
+    /// Starts a server with further arguments; `{dir}` stands for a directory of its own and `{port}` for its port.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
         Self::launch(arguments, None, &[])
     }
