@@ -144,8 +144,12 @@ impl<S: Store> Services<S> {
                 }
                 // boxed, since all calls share a slot that is as large as the largest future
                 CallKind::Other => {
-                    Box::pin(health_and_reflection::handle(self.health_and_reflection.clone(), call, respond))
-                        .await
+                    Box::pin(health_and_reflection::handle(
+                        self.health_and_reflection.clone(),
+                        call,
+                        respond,
+                    ))
+                    .await;
                 }
             }
         };
