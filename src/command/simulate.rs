@@ -1,4 +1,4 @@
-//! `weir simulate`: what each way of coordination makes of a limit, before it is put to use.
+//! `weir simulate`: compares the coordination modes for a limit before it is deployed.
 
 use std::{
     fs,
@@ -15,7 +15,8 @@ use crate::{
     limit::{Bucket, Coordination, Period, Refill, RuleCoordination, Tier},
     settings,
     simulate::{
-        Instance, Outcome, Scenario, ScenarioError, Series, SimulationMetrics, Skew, chart, run, table,
+        Instance, Scenario, ScenarioError, Series, SimulationMetrics, SimulationOutcome, Skew, chart, run,
+        table,
     },
     store::{
         coordinated::{self, Coordinated},
@@ -23,13 +24,13 @@ use crate::{
     },
 };
 
-/// Steps in which a chart is drawn: as many as it has pixels, or so.
+/// Steps of a chart: about one per pixel.
 const STEPS: u32 = 800;
 
 /// Characters of the progress bar.
 const BAR: usize = 30;
 
-/// What to simulate.
+/// The parameters of the simulation.
 #[derive(Args, Clone, Debug)]
 pub struct Simulate {
     /// Instances of weir that share the limit
@@ -44,42 +45,42 @@ pub struct Simulate {
     /// How the period is laid over time
     #[arg(long, value_name = "NAME", default_value = "fixed_window")]
     pub algorithm: Algorithm,
-    /// Of a token bucket: the tokens that it holds when full [default: the limit]
+    /// Tokens in a full token bucket [default: the limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub burst: Option<u32>,
-    /// Requests that come, as a multiple of the limit
+    /// Offered requests, as a multiple of the limit
     #[arg(long, value_name = "FACTOR", default_value_t = 2.0)]
     pub load: f64,
     /// How requests are spread over the instances
     #[arg(long, value_name = "HOW", default_value = "even")]
     pub skew: Spread,
-    /// The time from a call of the store to its reply
+    /// Time from a call to the store until its reply
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = parse_time)]
     pub round_trip: Duration,
-    /// Up to so much more, evenly, for each call
+    /// Random extra time of up to this much for each call, evenly distributed
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_time)]
     pub jitter: Duration,
-    /// The instances' clocks are wrong by up to so much, either way
+    /// Largest error of the instances' clocks, in either direction
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_time)]
     pub clock_skew: Duration,
-    /// How often instances tell each other their counts
+    /// Time between two syncs of an instance's counts
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_interval)]
     pub sync_interval: Duration,
-    /// Without `interval`'s early words about counters that are about to be used up, to see what they gain
+    /// Disable `interval`'s early syncs of counters near their limit, to compare
     #[arg(long)]
     pub no_early_sync: bool,
-    /// For how many periods requests come
+    /// Number of periods during which requests arrive
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub windows: u32,
-    /// Where chance comes from: the same seed is the same simulation
+    /// Seed of the random number generator: equal seeds give equal results
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Draw what was admitted over time into this file
+    /// Draw the admitted requests over time into this SVG file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
 
-/// Algorithms, as they are typed.
+/// The algorithms by their names on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Algorithm {
@@ -91,7 +92,7 @@ pub enum Algorithm {
     TokenBucket,
 }
 
-/// How requests are spread, as it is typed.
+/// How requests are spread, by its name on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Spread {
     /// As many to each.
@@ -100,27 +101,27 @@ pub enum Spread {
     Zipf,
 }
 
-/// Why there is no simulation.
+/// The reason why a simulation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulateError {
-    /// It makes no sense.
+    /// The scenario is invalid.
     #[error("cannot simulate this")]
     Scenario(#[from] ScenarioError),
     /// A burst, but no bucket.
     #[error("only a token bucket has a burst: add --algorithm token_bucket, or leave --burst out")]
     Burst,
-    /// The machine does not let it run.
+    /// The runtime cannot be created.
     #[error("cannot run the simulation")]
     Run(#[source] io::Error),
-    /// What came of it cannot be printed.
-    #[error("cannot print what came of it")]
+    /// The results cannot be printed.
+    #[error("cannot print the results")]
     Print(#[source] io::Error),
     /// The chart cannot be written.
     #[error("cannot write {}", .path.display())]
     Svg {
-        /// Where to.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -137,32 +138,32 @@ fn parse_interval(text: &str) -> Result<Duration, &'static str> {
     parse_time(text).and_then(|time| if time.is_zero() { Err("it must be longer than 0") } else { Ok(time) })
 }
 
-/// Simulates what `args` say, and prints what came of it to `out`. The progress is shown on standard error, if that is a
+/// Runs the simulation of `args` and prints the results to `out`. Shows the progress on standard error if that is a
 /// terminal.
 pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateError> {
     let scenario = args.scenario()?;
     scenario.check()?;
-    // who named a wrong place is to hear of it before the work, and not after it
+    // opened first, so that a wrong path fails before the simulation, not after it
     let svg = match &args.svg {
         Some(path) => Some((path, fs::File::create(path).map_err(svg_error(path))?)),
         None => None,
     };
-    let mut ways = Vec::new();
+    let mut modes = Vec::new();
     let part = 1.0 / f64::from(u8::try_from(Coordination::ALL.len()).unwrap_or(1));
     let mut before = 0.0;
-    for way in Coordination::ALL {
-        let mut progress = Progress::new(way.name());
+    for mode in Coordination::ALL {
+        let mut progress = Progress::new(mode.name());
         let outcome = args
-            .run(&scenario, way, |done| progress.show(before + part * done))
+            .run(&scenario, mode, |done| progress.show(before + part * done))
             .map_err(SimulateError::Run)?;
         progress.end();
         before += part;
         let series = Series::of(&scenario, &outcome, STEPS);
-        ways.push((way.name(), SimulationMetrics::of(&scenario, &outcome), series));
+        modes.push((mode.name(), SimulationMetrics::of(&scenario, &outcome), series));
     }
-    args.print(&scenario, &ways, out).map_err(SimulateError::Print)?;
+    args.print(&scenario, &modes, out).map_err(SimulateError::Print)?;
     if let Some((path, mut file)) = svg {
-        file.write_all(chart(&scenario, &ways).as_bytes()).map_err(svg_error(path))?;
+        file.write_all(chart(&scenario, &modes).as_bytes()).map_err(svg_error(path))?;
     }
     Ok(())
 }
@@ -197,9 +198,14 @@ impl Simulate {
         })
     }
 
-    /// One way, on the very code that serves.
-    fn run(&self, scenario: &Scenario, way: Coordination, progress: impl FnMut(f64)) -> io::Result<Outcome> {
-        let rules = scenario.rules(RuleCoordination { mode: Some(way), ..RuleCoordination::default() });
+    /// Simulates one mode, with the code that the service runs.
+    fn run(
+        &self,
+        scenario: &Scenario,
+        mode: Coordination,
+        progress: impl FnMut(f64),
+    ) -> io::Result<SimulationOutcome> {
+        let rules = scenario.rules(RuleCoordination { mode: Some(mode), ..RuleCoordination::default() });
         let sync_interval = period(self.sync_interval);
         let make = |Instance { number, remote, clock }| -> Coordinated<SimulatedRemote> {
             let instance = format!("simulated-{number}");
@@ -218,7 +224,7 @@ impl Simulate {
     fn print(
         &self,
         scenario: &Scenario,
-        ways: &[(&str, SimulationMetrics, Series)],
+        modes: &[(&str, SimulationMetrics, Series)],
         out: &mut impl Write,
     ) -> io::Result<()> {
         let plural = if scenario.instances == 1 { "" } else { "s" };
@@ -235,7 +241,7 @@ impl Simulate {
             scenario.instances, scenario.tier, scenario.load, scenario.seed,
         )?;
         let rows: Vec<(&str, SimulationMetrics)> =
-            ways.iter().map(|(name, figures, _)| (*name, figures.clone())).collect();
+            modes.iter().map(|(name, metrics, _)| (*name, metrics.clone())).collect();
         write!(out, "{}", table(&rows))
     }
 }
@@ -244,32 +250,32 @@ fn period(duration: Duration) -> Period {
     Period::from_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// How far it is, for who watches.
+/// A progress bar.
 struct Progress {
     what: &'static str,
-    watched: bool,
-    /// Percents that are shown; none at first.
+    is_terminal: bool,
+    /// The percents shown; none at first.
     shown: Option<u32>,
 }
 
 impl Progress {
     fn new(what: &'static str) -> Self {
-        Self { what, watched: io::stderr().is_terminal(), shown: None }
+        Self { what, is_terminal: io::stderr().is_terminal(), shown: None }
     }
 
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "percents")]
     fn show(&mut self, done: f64) {
         let percents = (done.clamp(0.0, 1.0) * 100.0) as u32;
-        if self.watched && self.shown != Some(percents) {
+        if self.is_terminal && self.shown != Some(percents) {
             self.shown = Some(percents);
             let full = BAR * percents as usize / 100;
             let bar = format!("{:-<BAR$}", "#".repeat(full));
-            // nothing is lost with it
+            // a failed write loses nothing
             let _ = write!(io::stderr(), "\r[{bar}] {percents:>3} % {:<9}", self.what);
         }
     }
 
-    /// Leaves nothing behind.
+    /// Clears the bar.
     fn end(&mut self) {
         if self.shown.take().is_some() {
             let _ = write!(io::stderr(), "\r{:1$}\r", "", BAR + 20);

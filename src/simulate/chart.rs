@@ -1,4 +1,4 @@
-//! What was admitted against the limit over time, as an SVG: a panel for each way, on the same axes.
+//! Draws the admitted requests against the limit over time, as an SVG: a panel per coordination mode, on equal axes.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,7 @@ const GAP: f64 = 38.0;
 /// Below the last one: the labels of the time.
 const FOOT: f64 = 52.0;
 
-/// Readable on paper and on a dark page alike. Written out twice, for not every viewer knows variables.
+/// Light and dark colors. Written out twice, since not every viewer supports variables.
 const STYLE: &str = "\
 svg { font: 12px system-ui, sans-serif } .title { font-size: 15px; font-weight: 600 } .name { font-weight: 600 }
 .page { fill: #ffffff } text { fill: #1f2328 } .faint { fill: #656d76 } .grid { stroke: #d0d7de }
@@ -30,22 +30,22 @@ svg { font: 12px system-ui, sans-serif } .title { font-size: 15px; font-weight: 
 .page { fill: #0d1117 } text { fill: #e6edf3 } .faint { fill: #8d96a0 } .grid { stroke: #3d444d }
 .limit { stroke: #e6edf3 } .admitted { fill: #4c8ed9 } .over { fill: #f85149 } }";
 
-/// Where values are on the page.
+/// Maps values to positions on the page.
 struct Axes {
     seconds: f64,
     most: u64,
 }
 
-/// What was admitted by some ways of coordination, by their names.
+/// Draws the admitted requests of `modes`, by name.
 #[must_use]
-pub fn chart(scenario: &Scenario, ways: &[(&str, SimulationMetrics, Series)]) -> String {
-    let bound = ways.first().map_or(0, |(_, _, series)| series.bound);
-    let admitted = ways.iter().flat_map(|(_, _, series)| &series.points).map(|(_, admitted)| *admitted);
+pub fn chart(scenario: &Scenario, modes: &[(&str, SimulationMetrics, Series)]) -> String {
+    let bound = modes.first().map_or(0, |(_, _, series)| series.bound);
+    let admitted = modes.iter().flat_map(|(_, _, series)| &series.points).map(|(_, admitted)| *admitted);
     let axes = Axes {
         seconds: scenario.tier.period.as_nanos() as f64 / 1e9 * f64::from(scenario.windows),
         most: round_up(admitted.max().unwrap_or(0).max(bound + bound / 4).max(1)),
     };
-    let panels = ways.len() as f64;
+    let panels = modes.len() as f64;
     let height = HEAD + panels * PANEL + (panels - 1.0).max(0.0) * GAP + FOOT;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
@@ -54,8 +54,8 @@ pub fn chart(scenario: &Scenario, ways: &[(&str, SimulationMetrics, Series)]) ->
         title = title(scenario),
     );
     head(&mut svg, scenario);
-    for (i, way) in ways.iter().enumerate() {
-        panel(&mut svg, &axes, i, way);
+    for (i, mode) in modes.iter().enumerate() {
+        panel(&mut svg, &axes, i, mode);
     }
     time(&mut svg, &axes, height - FOOT);
     let (middle, what) = (f64::midpoint(HEAD, height - FOOT), counted(scenario));
@@ -71,7 +71,7 @@ fn title(scenario: &Scenario) -> String {
     format!("{instances} instance{plural}, {tier}, {load} times the limit offered")
 }
 
-/// What the height stands for.
+/// Returns the label of the vertical axis.
 fn counted(scenario: &Scenario) -> &'static str {
     match scenario.tier.algorithm {
         Algorithm::FixedWindow => "requests admitted in the window so far",
@@ -96,22 +96,22 @@ fn panel(
     svg: &mut String,
     axes: &Axes,
     i: usize,
-    (name, figures, series): &(&str, SimulationMetrics, Series),
+    (name, metrics, series): &(&str, SimulationMetrics, Series),
 ) {
     let top = HEAD + i as f64 * (PANEL + GAP);
     let bottom = top + PANEL;
     text(svg, LEFT, top - 6.0, "name", name);
-    let told = format!(
+    let summary = format!(
         "worst overshoot {}, used {}, {} store calls a decision",
-        overshoot(figures.overshoot),
-        percent(figures.used),
-        calls(figures.calls),
+        overshoot(metrics.overshoot),
+        percent(metrics.used),
+        calls(metrics.calls),
     );
     let right = WIDTH - RIGHT;
     put(
         svg,
         format_args!(
-            "<text class=\"faint\" x=\"{right}\" y=\"{}\" text-anchor=\"end\">{told}</text>",
+            "<text class=\"faint\" x=\"{right}\" y=\"{}\" text-anchor=\"end\">{summary}</text>",
             top - 6.0
         ),
     );
@@ -159,7 +159,7 @@ fn area(
 ) {
     let mut path = format!("M{LEFT:.1} {floor:.1}");
     for (at, value) in points {
-        // to write to a text cannot fail
+        // writing to a string cannot fail
         let _ = write!(path, "H{:.1}V{:.1}", axes.x(at), axes.y(bottom, value));
     }
     put(svg, format_args!("<path class=\"{class}\" d=\"{path}H{:.1}V{floor:.1}Z\"/>", axes.x(axes.seconds)));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_are_told_apart() {
+    fn thousands_are_separated() {
         for (value, text) in
             [(0, "0"), (999, "999"), (1_000, "1\u{202f}000"), (12_345_678, "12\u{202f}345\u{202f}678")]
         {

@@ -1,15 +1,15 @@
-//! What came of a simulation, against what the limit promises.
+//! The outcome of a simulation, compared with the limit's bounds.
 
-use super::{Outcome, Scenario, SimulatedDecision};
+use super::{Scenario, SimulatedDecision, SimulationOutcome};
 use crate::limit::{
     Algorithm, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp, algorithm::CounterState, decide,
 };
 
-/// What came of a simulation.
+/// The outcome of a simulation, compared with the limit's bounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimulationMetrics {
-    /// How far the limit was exceeded where it was exceeded most, as a share of what it admits: 0.17 is 17 % too many.
-    /// Below zero if it was never reached. Of fixed windows it is told by the window, of the others by any interval.
+    /// The worst excess over the limit, as a share of it: 0.17 is 17 % too many. Below zero if the limit was never reached.
+    /// Measured per window for fixed windows, else over any interval.
     pub overshoot: f64,
     /// What was admitted as a share of what one counter for all would have admitted of the same requests, 1 at most: in
     /// fixed windows in the one where it is least, else over the whole time, for intervals that are not aligned to anything
@@ -19,46 +19,46 @@ pub struct SimulationMetrics {
     pub calls: f64,
     /// The share of decisions that waited for the store.
     pub waited: f64,
-    /// How long those waited: half of them at most so long.
+    /// The median wait of those.
     pub typical_wait: Period,
-    /// The longest of them.
+    /// The longest wait.
     pub longest_wait: Period,
-    /// The share of decisions that were made without the store, since it did not answer in time.
+    /// The share of decisions made without the store, since it did not reply in time.
     pub fallback: f64,
     /// The share of requests that were not decided.
     pub undecided: f64,
 }
 
-/// What was admitted over time.
+/// The admitted requests over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// Seconds since the begin, and what was admitted: in the present window, or in the last period where windows slide.
+    /// Seconds since the start, and the requests admitted: in the current fixed window, else in the last period.
     pub points: Vec<(f64, u64)>,
-    /// What may be admitted at most.
+    /// The most that the limit admits.
     pub bound: u64,
     /// The length of a period, in seconds.
     pub period: f64,
 }
 
-/// What was admitted, in order of time.
+/// The admitted requests, sorted.
 struct Admitted {
-    /// When each came.
-    came: Vec<Timestamp>,
-    /// When each was decided.
+    /// The arrivals.
+    arrived: Vec<Timestamp>,
+    /// The decisions.
     decided: Vec<Timestamp>,
 }
 
 // === impl SimulationMetrics ===
 
 impl SimulationMetrics {
-    /// The figures of `outcome`, which is what came of `scenario`.
+    /// Computes the metrics of `outcome`, the outcome of `scenario`.
     #[must_use]
-    pub fn of(scenario: &Scenario, outcome: &Outcome) -> Self {
+    pub fn of(scenario: &Scenario, outcome: &SimulationOutcome) -> Self {
         let decisions = &outcome.decisions;
         let share = |n: usize| n as f64 / decisions.len().max(1) as f64;
         let admitted = Admitted::of(decisions);
         let mut waits: Vec<Period> =
-            decisions.iter().map(|decision| decision.decided.since(decision.came)).collect();
+            decisions.iter().map(|decision| decision.decided.since(decision.arrived)).collect();
         waits.retain(|wait| *wait > Period::default());
         waits.sort_unstable();
         Self {
@@ -69,7 +69,7 @@ impl SimulationMetrics {
             typical_wait: waits.get(waits.len().saturating_sub(1) / 2).copied().unwrap_or_default(),
             longest_wait: waits.last().copied().unwrap_or_default(),
             fallback: outcome.fallbacks as f64 / decisions.len().max(1) as f64,
-            undecided: share(decisions.iter().filter(|decision| decision.passed.is_none()).count()),
+            undecided: share(decisions.iter().filter(|decision| decision.admitted.is_none()).count()),
         }
     }
 }
@@ -78,26 +78,26 @@ impl SimulationMetrics {
 
 impl Admitted {
     fn of(decisions: &[SimulatedDecision]) -> Self {
-        let admitted = || decisions.iter().filter(|decision| decision.passed == Some(true));
-        let mut came: Vec<Timestamp> = admitted().map(|decision| decision.came).collect();
+        let admitted = || decisions.iter().filter(|decision| decision.admitted == Some(true));
+        let mut arrived: Vec<Timestamp> = admitted().map(|decision| decision.arrived).collect();
         let mut decided: Vec<Timestamp> = admitted().map(|decision| decision.decided).collect();
-        came.sort_unstable();
+        arrived.sort_unstable();
         decided.sort_unstable();
-        Self { came, decided }
+        Self { arrived, decided }
     }
 
-    /// How many both came and were decided from `from` up to, but not including, `to`. Somewhere between the two the store
+    /// Counts the requests that both arrived and were decided from `from` up to, but not including, `to`. Somewhere between the two the store
     /// counted them: what only touches an interval may belong to the one beside it.
     fn within(&self, from: Timestamp, to: Timestamp) -> u64 {
-        let before = self.came.partition_point(|came| *came < from);
+        let before = self.arrived.partition_point(|arrived| *arrived < from);
         let by_then = self.decided.partition_point(|decided| *decided < to);
         by_then.saturating_sub(before) as u64
     }
 
-    /// How many came or were decided within.
+    /// Counts the requests that arrived or were decided within.
     fn touching(&self, from: Timestamp, to: Timestamp) -> u64 {
         let before = self.decided.partition_point(|decided| *decided < from);
-        let by_then = self.came.partition_point(|came| *came < to);
+        let by_then = self.arrived.partition_point(|arrived| *arrived < to);
         by_then.saturating_sub(before) as u64
     }
 
@@ -110,23 +110,23 @@ impl Admitted {
                 over(windows(scenario).map(|(from, to)| self.within(from, to)).max().unwrap_or(0))
             }
             Algorithm::SlidingWindow => {
-                let most = self.came.iter().map(|from| self.within(*from, from.after(tier.period))).max();
+                let most = self.arrived.iter().map(|from| self.within(*from, from.after(tier.period))).max();
                 over(most.unwrap_or(0))
             }
             Algorithm::TokenBucket(bucket) => self.most_above_inflow(tier) / f64::from(bucket.burst) - 1.0,
         }
     }
 
-    /// The most that was admitted in any interval above what flowed in meanwhile. A bucket promises its burst.
+    /// Returns the most that any interval admitted beyond its inflow. A bucket's bound is its burst.
     fn most_above_inflow(&self, tier: &Tier) -> f64 {
         let rate = f64::from(tier.requests) / tier.period.as_nanos() as f64;
-        let Some(begin) = self.came.first().copied() else { return 0.0 };
+        let Some(begin) = self.arrived.first().copied() else { return 0.0 };
         let inflow = |at: Timestamp| rate * at.since(begin).as_nanos() as f64;
-        // from `from`, the first that came then, to `to`, the last that was decided then: the best `from` so far for each
+        // from `from`, the first that arrived then, to `to`, the last that was decided then: the best `from` so far for each
         let (mut most, mut best_from, mut i) = (0.0_f64, 0.0_f64, 0);
         for (j, to) in self.decided.iter().enumerate() {
-            while i < self.came.len() && self.came[i] <= *to {
-                best_from = best_from.max(inflow(self.came[i]) - i as f64);
+            while i < self.arrived.len() && self.arrived[i] <= *to {
+                best_from = best_from.max(inflow(self.arrived[i]) - i as f64);
                 i += 1;
             }
             most = most.max((j + 1) as f64 - inflow(*to) + best_from);
@@ -135,14 +135,15 @@ impl Admitted {
     }
 
     fn used(&self, scenario: &Scenario, decisions: &[SimulatedDecision]) -> f64 {
-        let mut came: Vec<Timestamp> = decisions.iter().map(|decision| decision.came).collect();
-        came.sort_unstable();
+        let mut arrived: Vec<Timestamp> = decisions.iter().map(|decision| decision.arrived).collect();
+        arrived.sort_unstable();
         let share = |admitted: u64, possible: u64| (admitted as f64 / possible.max(1) as f64).min(1.0);
         if scenario.tier.algorithm != Algorithm::FixedWindow {
-            return share(self.came.len() as u64, by_one_counter(&scenario.tier, &came));
+            return share(self.arrived.len() as u64, by_one_counter(&scenario.tier, &arrived));
         }
         let used = windows(scenario).map(|(from, to)| {
-            let offered = came.partition_point(|came| *came < to) - came.partition_point(|came| *came < from);
+            let offered = arrived.partition_point(|arrived| *arrived < to)
+                - arrived.partition_point(|arrived| *arrived < from);
             let possible = (offered as u64).min(scenario.tier.requests.into());
             if possible == 0 { 1.0 } else { share(self.touching(from, to), possible) }
         });
@@ -150,9 +151,9 @@ impl Admitted {
     }
 }
 
-/// How many of the requests that `came` then one counter for all would have admitted.
-fn by_one_counter(tier: &Tier, came: &[Timestamp]) -> u64 {
-    let Some(begin) = came.first() else { return 0 };
+/// Counts the arrivals that one counter for all instances would have admitted.
+fn by_one_counter(tier: &Tier, arrived: &[Timestamp]) -> u64 {
+    let Some(begin) = arrived.first() else { return 0 };
     let mut counter = [CounterState::unused(tier, *begin)];
     let admits = |at: &&Timestamp| {
         !decide(
@@ -165,10 +166,10 @@ fn by_one_counter(tier: &Tier, came: &[Timestamp]) -> u64 {
         )
         .over
     };
-    came.iter().filter(admits).count() as u64
+    arrived.iter().filter(admits).count() as u64
 }
 
-/// The periods of a scenario, laid as fixed windows are.
+/// Returns the fixed windows of a scenario.
 fn windows(scenario: &Scenario) -> impl Iterator<Item = (Timestamp, Timestamp)> {
     let period = scenario.tier.period;
     (0..scenario.windows).scan(scenario.begin(), move |from, _| {
@@ -181,9 +182,9 @@ fn windows(scenario: &Scenario) -> impl Iterator<Item = (Timestamp, Timestamp)> 
 // === impl Series ===
 
 impl Series {
-    /// What was admitted over time, in up to `steps` steps.
+    /// Returns the admitted requests over time, in up to `steps` steps.
     #[must_use]
-    pub fn of(scenario: &Scenario, outcome: &Outcome, steps: u32) -> Self {
+    pub fn of(scenario: &Scenario, outcome: &SimulationOutcome, steps: u32) -> Self {
         let Scenario { tier, .. } = scenario;
         let admitted = Admitted::of(&outcome.decisions);
         let begin = scenario.begin();
@@ -236,26 +237,30 @@ mod tests {
         }
     }
 
-    /// What came at these milliseconds and was decided at those.
-    fn outcome(scenario: &Scenario, admitted: &[(u64, u64)]) -> Outcome {
+    /// Admitted requests by arrival and decision, in milliseconds.
+    fn outcome(scenario: &Scenario, admitted: &[(u64, u64)]) -> SimulationOutcome {
         let at = |millis| scenario.begin().after(Period::from_millis(millis));
-        let decision =
-            |&(came, decided)| SimulatedDecision { came: at(came), decided: at(decided), passed: Some(true) };
-        Outcome { decisions: admitted.iter().map(decision).collect(), calls: 3, fallbacks: 1 }
+        let decision = |&(arrived, decided)| SimulatedDecision {
+            arrived: at(arrived),
+            decided: at(decided),
+            admitted: Some(true),
+        };
+        SimulationOutcome { decisions: admitted.iter().map(decision).collect(), calls: 3, fallbacks: 1 }
     }
 
-    fn figures(algorithm: Algorithm, admitted: &[(u64, u64)]) -> SimulationMetrics {
+    fn metrics(algorithm: Algorithm, admitted: &[(u64, u64)]) -> SimulationMetrics {
         let scenario = scenario(algorithm);
         SimulationMetrics::of(&scenario, &outcome(&scenario, admitted))
     }
 
-    /// As [`figures`], where requests that came at the milliseconds `refused` were refused.
-    fn used(algorithm: Algorithm, admitted: &[(u64, u64)], refused: &[u64]) -> f64 {
+    /// As [`metrics`], with requests that arrived at the milliseconds `rejected` and were rejected.
+    fn used(algorithm: Algorithm, admitted: &[(u64, u64)], rejected: &[u64]) -> f64 {
         let scenario = scenario(algorithm);
-        let refused: Vec<(u64, u64)> = refused.iter().map(|&millis| (millis, millis)).collect();
+        let rejected: Vec<(u64, u64)> = rejected.iter().map(|&millis| (millis, millis)).collect();
         let mut all = outcome(&scenario, admitted);
-        let refused = outcome(&scenario, &refused).decisions.into_iter();
-        all.decisions.extend(refused.map(|decision| SimulatedDecision { passed: Some(false), ..decision }));
+        let rejected = outcome(&scenario, &rejected).decisions.into_iter();
+        all.decisions
+            .extend(rejected.map(|decision| SimulatedDecision { admitted: Some(false), ..decision }));
         SimulationMetrics::of(&scenario, &all).used
     }
 
@@ -265,14 +270,14 @@ mod tests {
 
     #[test]
     fn fixed_windows_are_judged_one_by_one() {
-        let figures =
-            figures(Algorithm::FixedWindow, &at_once([900, 950, 990, 1_000, 1_001, 1_002, 1_003, 1_999]));
-        assert_eq!((figures.overshoot, figures.used), (0.25, 1.0));
+        let metrics =
+            metrics(Algorithm::FixedWindow, &at_once([900, 950, 990, 1_000, 1_001, 1_002, 1_003, 1_999]));
+        assert_eq!((metrics.overshoot, metrics.used), (0.25, 1.0));
     }
 
     #[test]
-    fn what_is_used_is_told_by_what_one_counter_would_have_admitted() {
-        // of four that fit into the first window three were let pass, and all that came in the second one
+    fn used_is_relative_to_what_one_counter_would_have_admitted() {
+        // of four that fit into the first window three were let pass, and all that arrived in the second one
         let admitted = at_once([100, 200, 300, 1_500]);
         assert_eq!(used(Algorithm::FixedWindow, &admitted, &[400, 500]), 0.75);
         // one counter would have admitted four at the begin, and all three that come a second later
@@ -285,20 +290,20 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_over_a_windows_end_may_belong_to_either() {
+    fn a_request_that_waits_over_a_windows_end_counts_in_either() {
         let admitted = [(100, 100), (200, 200), (300, 300), (400, 400), (999, 1_001)];
-        let figures = figures(Algorithm::FixedWindow, &admitted);
-        assert_eq!((figures.overshoot, figures.used), (0.0, 1.0));
-        assert_eq!((figures.waited, figures.calls, figures.fallback), (0.2, 0.6, 0.2));
-        assert_eq!(figures.longest_wait, Period::from_millis(2));
+        let metrics = metrics(Algorithm::FixedWindow, &admitted);
+        assert_eq!((metrics.overshoot, metrics.used), (0.0, 1.0));
+        assert_eq!((metrics.waited, metrics.calls, metrics.fallback), (0.2, 0.6, 0.2));
+        assert_eq!(metrics.longest_wait, Period::from_millis(2));
     }
 
     #[test]
     fn sliding_windows_are_judged_wherever_they_begin() {
         let spread = at_once([500, 600, 700, 800, 1_500, 1_600, 1_700, 1_800]);
-        assert_eq!(figures(Algorithm::SlidingWindow, &spread).overshoot, 0.0);
+        assert_eq!(metrics(Algorithm::SlidingWindow, &spread).overshoot, 0.0);
         let close = at_once([500, 600, 700, 800, 1_499, 1_600, 1_700, 1_800]);
-        assert_eq!(figures(Algorithm::SlidingWindow, &close).overshoot, 0.25);
+        assert_eq!(metrics(Algorithm::SlidingWindow, &close).overshoot, 0.25);
     }
 
     #[test]
@@ -306,9 +311,9 @@ mod tests {
         let algorithm =
             Algorithm::TokenBucket(Bucket { burst: 2, refill: Refill::Continuous, strict: false });
         let right = at_once([500, 500, 750, 1_000, 1_250]);
-        assert_eq!(figures(algorithm, &right).overshoot, 0.0);
+        assert_eq!(metrics(algorithm, &right).overshoot, 0.0);
         let over = at_once([500, 500, 750, 1_000, 1_000]);
-        assert_eq!(figures(algorithm, &over).overshoot, 0.5);
+        assert_eq!(metrics(algorithm, &over).overshoot, 0.5);
     }
 
     #[test]
@@ -318,7 +323,7 @@ mod tests {
         let series = Series::of(&scenario, &outcome, 4);
         assert_eq!(series.points, [(0.0, 0), (0.5, 1), (1.0, 0), (1.5, 1)]);
         assert_eq!(series.bound, u64::from(LIMIT));
-        let nothing = Outcome { decisions: Vec::new(), calls: 0, fallbacks: 0 };
+        let nothing = SimulationOutcome { decisions: Vec::new(), calls: 0, fallbacks: 0 };
         assert_eq!(SimulationMetrics::of(&scenario, &nothing).overshoot, -1.0);
     }
 }

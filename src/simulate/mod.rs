@@ -1,18 +1,18 @@
-//! What would these limits do with so many instances? An answer from the real coordination under a simulated clock.
+//! Simulates a limit over several instances: the real coordination under a simulated clock, store and network.
 //!
 //! ```text
-//! scenario  what is asked: instances, limit, load, network
-//! run       the instances, each with its own clock and way to one simulated store, and the requests that come
-//! figures   what came of it, against what the limit promises
-//! table     the figures as text
-//! chart     what was admitted over time, as an SVG
+//! scenario  the parameters: instances, limit, load, network
+//! run       runs the instances, each with its own clock and connection to one simulated store, and the requests
+//! metrics   compares the outcome with the limit's bounds
+//! table     renders the metrics as text
+//! chart     draws the admitted requests over time, as an SVG
 //! ```
 
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
     clippy::cast_sign_loss,
-    reason = "figures for people: nothing is decided by them"
+    reason = "reported metrics: no decision depends on them"
 )]
 
 mod chart;
@@ -23,6 +23,6 @@ mod table;
 
 pub use chart::chart;
 pub use metrics::{Series, SimulationMetrics};
-pub use run::{Instance, Outcome, SimulatedDecision, run};
+pub use run::{Instance, SimulatedDecision, SimulationOutcome, run};
 pub use scenario::{Scenario, ScenarioError, Skew};
 pub use table::table;

@@ -1,4 +1,4 @@
-//! One way of coordination under one scenario: many instances in one process, and the requests that come to them.
+//! Runs one scenario: several instances in one process, and the requests that they receive.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::scenario::{Scenario, WARM_UP, choose};
+use super::scenario::{DOMAIN, Scenario, WARM_UP, choose};
 use crate::{
     clock::Clock as _,
     limit::{Descriptor, Entry, Matched, Period, Request, RuleSet, Scope, Timestamp},
@@ -18,54 +18,51 @@ use crate::{
     },
 };
 
-/// The domain of the one limit.
-pub(super) const DOMAIN: &str = "simulated";
-
-/// What an instance has of its own.
+/// An instance's own parts.
 #[derive(Clone, Debug)]
 pub struct Instance {
-    /// Which one, from 0.
+    /// Its index, from 0.
     pub number: usize,
-    /// Its way to the store.
+    /// Its connection to the store.
     pub remote: SimulatedRemote,
-    /// Its clock, which may be wrong.
+    /// Its clock, which may be skewed.
     pub clock: SimulatedClock,
 }
 
-/// What became of one request. Times are by a clock that is right.
+/// The decision on one request. Times are by the exact clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimulatedDecision {
-    /// When it came.
-    pub came: Timestamp,
+    /// When the request arrived.
+    pub arrived: Timestamp,
     /// When it was decided.
     pub decided: Timestamp,
-    /// Whether it passed; none if there was no decision.
-    pub passed: Option<bool>,
+    /// Whether it was admitted; none if there was no decision.
+    pub admitted: Option<bool>,
 }
 
-/// What became of all requests.
+/// The outcome for all requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct SimulationOutcome {
     /// In the order in which they were decided.
     pub decisions: Vec<SimulatedDecision>,
     /// Calls to the store, without heartbeats, from the first request on.
     pub calls: u64,
-    /// Decisions that were made without the store, since it did not answer in time.
+    /// Decisions made without the store, since it did not reply in time.
     pub fallbacks: u64,
 }
 
-/// Runs `scenario` on the stores that `make` makes, one for each instance, which all follow `rules`. LimitChecks
-/// `fallbacks` at the end how many decisions each made without the store, and tells `progress` meanwhile how much is done,
+/// Runs `scenario` on the stores that `make` creates, one per instance, which all use `rules`. `fallbacks` returns how many
+/// decisions a store made without the shared store; it is called at the end. `progress` is called with the completed share,
 /// 0 to 1.
 ///
-/// It makes a runtime of its own, whose clock stands but for the simulation; so it must not be called within one.
+/// It creates its own runtime, whose clock is paused, so it must not be called within a runtime.
 pub fn run<S: Store>(
     scenario: &Scenario,
     rules: &Arc<RuleSet>,
     make: impl Fn(Instance) -> S,
     fallbacks: impl Fn(&S) -> u64,
     progress: impl FnMut(f64),
-) -> std::io::Result<Outcome> {
+) -> std::io::Result<SimulationOutcome> {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
     Ok(runtime.block_on(simulate(scenario, rules, make, fallbacks, progress)))
 }
@@ -76,7 +73,7 @@ async fn simulate<S: Store>(
     make: impl Fn(Instance) -> S,
     fallbacks: impl Fn(&S) -> u64,
     mut progress: impl FnMut(f64),
-) -> Outcome {
+) -> SimulationOutcome {
     let mut random = Random::new(scenario.seed);
     let clock = SimulatedClock::new(Timestamp::from_nanos(scenario.begin().as_nanos() - WARM_UP.as_nanos()));
     let shared = SimulatedStore::new(clock.clone(), random.next());
@@ -98,10 +95,10 @@ async fn simulate<S: Store>(
     let spread = scenario.skew.spread(stores.len());
     let mut decisions = Vec::new();
     let mut waiting = JoinSet::new();
-    // seconds since the begin
+    // seconds since the start
     let mut next = random.exponential(1.0 / rate);
     while next < end {
-        // timers know whole milliseconds: what comes within one comes at its end
+        // timers have a resolution of 1 ms: requests within a millisecond arrive at its end
         let tick = (next * 1e3).ceil();
         sleep_until(begun + Duration::from_millis(tick as u64)).await;
         while next * 1e3 <= tick && next < end {
@@ -110,7 +107,7 @@ async fn simulate<S: Store>(
             waiting.spawn(decide(store, rules, clock.clone(), instances[i].clock.clone()));
             next += random.exponential(1.0 / rate);
         }
-        // by when all of them have begun
+        // lets all of them start
         tokio::task::yield_now().await;
         while let Some(decision) = waiting.try_join_next() {
             decisions.extend(decision);
@@ -121,28 +118,28 @@ async fn simulate<S: Store>(
         decisions.extend(decision);
     }
     let fallbacks = stores.iter().map(|store| fallbacks(store)).sum();
-    Outcome { decisions, calls: calls() - calls_before, fallbacks }
+    SimulationOutcome { decisions, calls: calls() - calls_before, fallbacks }
 }
 
-/// One request, from its coming to its decision.
+/// Sends one request and returns its decision.
 async fn decide<S: Store>(
     store: Arc<S>,
     rules: Arc<RuleSet>,
     right: SimulatedClock,
     own: SimulatedClock,
 ) -> SimulatedDecision {
-    let came = right.now();
+    let arrived = right.now();
     let entry = Entry { key: "key", value: "value" };
     let descriptor = Descriptor { entries: [entry].into_iter().collect(), ..Descriptor::default() };
     let request =
         Request { domain: DOMAIN, descriptors: [descriptor].into_iter().collect(), ..Request::default() };
     let matched = Matched::new(&rules, &request);
-    let taken = store.take(&matched.checks, Scope::Descriptor, own.now()).await;
-    let passed = taken.ok().and_then(|taken| taken.first().map(|taken| !taken.over));
-    SimulatedDecision { came, decided: right.now(), passed }
+    let decisions = store.take(&matched.checks, Scope::Descriptor, own.now()).await;
+    let admitted = decisions.ok().and_then(|decisions| decisions.first().map(|decision| !decision.over));
+    SimulatedDecision { arrived, decided: right.now(), admitted }
 }
 
-/// How wrong a clock is that is wrong by up to `most`, in nanoseconds.
+/// Returns a random clock error of up to `most`, in nanoseconds.
 fn error(most: Period, random: &mut Random) -> i64 {
     let most = i64::try_from(most.as_nanos()).unwrap_or(i64::MAX) as f64;
     (most * (2.0 * random.unit() - 1.0)) as i64

@@ -1,4 +1,4 @@
-//! What is asked of a simulation.
+//! The parameters of a simulation.
 
 use std::sync::Arc;
 
@@ -10,47 +10,50 @@ use crate::{
     store::simulated::{Network, Random},
 };
 
-/// The most requests of one simulation: what is told of each is kept until the end.
+/// The most requests of one simulation: every decision is kept until the end.
 const MOST_REQUESTS: f64 = 20e6;
+
+/// The domain of the simulated limit.
+pub(super) const DOMAIN: &str = "simulated";
 
 /// The most instances.
 const MOST_INSTANCES: usize = 1_000;
 
-/// How long the instances run before the first request, so that they know of each other.
+/// How long the instances run before the first request, so that they have discovered each other.
 pub(super) const WARM_UP: Period = Period::from_secs(10);
 
-/// What is asked of a simulation.
+/// The parameters of a simulation.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Instances of weir, 1 to 1,000.
     pub instances: usize,
     /// The limit that they share, on one key. Admits at least one request.
     pub tier: Tier,
-    /// Requests that come, as a multiple of what the limit admits on average. Above 0.
+    /// The offered load, as a multiple of what the limit admits on average. Above 0.
     pub load: f64,
     /// How requests are spread over the instances.
     pub skew: Skew,
-    /// The way from each instance to the store.
+    /// The network between each instance and the store.
     pub network: Network,
-    /// The instances' clocks are wrong by up to so much, either way.
+    /// The largest error of the instances' clocks, in either direction.
     pub clock_skew: Period,
-    /// For how many periods of the limit requests come, at least 1.
+    /// The number of periods of the limit during which requests arrive, at least 1.
     pub windows: u32,
-    /// Where all chance comes from: the same seed is the same simulation.
+    /// Seeds the random number generator: equal seeds give equal simulations.
     pub seed: u64,
 }
 
-/// How requests are spread over instances. Which instance a request goes to is chance, as with a load balancer.
+/// How requests are spread over instances. Each request goes to a random instance, as with a load balancer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Skew {
-    /// Each instance gets as many as the others.
+    /// Each instance gets an equal share.
     #[default]
     Even,
-    /// The second gets half of what the first one gets, the third a third, and so on.
+    /// The second gets half as many as the first, the third a third, and so on.
     Zipf,
 }
 
-/// Why there can be no such simulation.
+/// The reason why a scenario cannot be simulated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScenarioError {
     /// Too few or too many instances.
@@ -75,7 +78,7 @@ pub enum ScenarioError {
 // === impl Scenario ===
 
 impl Scenario {
-    /// Whether it can be simulated.
+    /// Checks that it can be simulated.
     pub fn check(&self) -> Result<(), ScenarioError> {
         let requests = self.rate() * self.tier.period.as_nanos() as f64 / 1e9 * f64::from(self.windows);
         if !(1..=MOST_INSTANCES).contains(&self.instances) {
@@ -93,30 +96,30 @@ impl Scenario {
         }
     }
 
-    /// Requests a second.
+    /// Returns the requests per second.
     pub(super) fn rate(&self) -> f64 {
         f64::from(self.tier.requests) * self.load * 1e9 / self.tier.period.as_nanos() as f64
     }
 
-    /// When the first request can come: the start of a window, late enough in history that clocks may be wrong.
+    /// Returns the earliest arrival: the start of a window, late enough after the epoch for skewed clocks.
     pub(super) const fn begin(&self) -> Timestamp {
         Timestamp::from_secs(1_700_000_000).window_end(self.tier.period)
     }
 
-    /// When no more come.
+    /// Returns the end of arrivals.
     pub(super) const fn end(&self) -> Timestamp {
         let all = self.tier.period.as_nanos().saturating_mul(self.windows as u64);
         self.begin().after(Period::from_nanos(all))
     }
 
-    /// Rules with the one limit, kept together as `coordination` says.
+    /// Returns rules with the limit, coordinated by `coordination`.
     #[must_use]
     pub fn rules(&self, coordination: RuleCoordination) -> Arc<RuleSet> {
         let limit =
             Limit::Tiers { tiers: [self.tier.clone()].into(), over_limit_policy: OverLimitPolicy::Ignore };
         let rule = Rule { coordination, ..Rule::new(limit) };
         let node = RuleNode { rule: Some(rule), ..RuleNode::new("key", Values::Any) };
-        let domain = Domain { name: super::run::DOMAIN.into(), nodes: vec![node] };
+        let domain = Domain { name: DOMAIN.into(), nodes: vec![node] };
         Arc::new(RuleSet::new(&[domain], KeyHasher::random()))
     }
 }
@@ -124,7 +127,7 @@ impl Scenario {
 // === impl Skew ===
 
 impl Skew {
-    /// How requests are spread over `instances`, for [`choose`].
+    /// Returns the cumulative weights of `instances`, for [`choose`].
     pub(super) fn spread(self, instances: usize) -> Vec<f64> {
         let weight = |i: usize| match self {
             Self::Even => 1.0,
@@ -138,7 +141,7 @@ impl Skew {
     }
 }
 
-/// The instance that the next request goes to, of those over which they are spread like this.
+/// Returns the instance for the next request, from cumulative weights.
 pub(super) fn choose(spread: &[f64], random: &mut Random) -> usize {
     let at = random.unit() * spread.last().copied().unwrap_or(0.0);
     spread.partition_point(|sum| *sum <= at).min(spread.len().saturating_sub(1))
@@ -163,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_simulated_is_refused() {
+    fn invalid_scenarios_are_rejected() {
         assert_eq!(scenario().check(), Ok(()));
         let instances = |instances| Scenario { instances, ..scenario() }.check();
         assert_eq!(instances(0), Err(ScenarioError::Instances(0)));

@@ -1,4 +1,4 @@
-//! The figures as text: a line for each way, in columns.
+//! Renders metrics as text: a line per coordination mode, in columns.
 
 use std::fmt::Write as _;
 
@@ -15,47 +15,47 @@ const HEAD: [&str; 7] = [
     "fallback",
 ];
 
-/// The figures of some ways, by their names.
+/// Renders the metrics of `modes`, by name.
 #[must_use]
-pub fn table(ways: &[(&str, SimulationMetrics)]) -> String {
+pub fn table(modes: &[(&str, SimulationMetrics)]) -> String {
     let mut rows: Vec<[String; HEAD.len()]> = vec![HEAD.map(str::to_owned)];
-    rows.extend(ways.iter().map(|(name, figures)| row(name, figures)));
+    rows.extend(modes.iter().map(|(name, metrics)| row(name, metrics)));
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
     let mut text = String::new();
     for row in &rows {
-        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            // names to the left, numbers to the right; to write to a text cannot fail
+        for (column, (field, width)) in row.iter().zip(&widths).enumerate() {
+            // names are left-aligned, numbers right-aligned; writing to a string cannot fail
             let _ = match column {
-                0 => write!(text, "{cell:<width$}"),
-                _ => write!(text, "  {cell:>width$}"),
+                0 => write!(text, "{field:<width$}"),
+                _ => write!(text, "  {field:>width$}"),
             };
         }
         text.push('\n');
     }
-    for (name, figures) in ways {
-        if figures.undecided > 0.0 {
-            let undecided = percent(figures.undecided);
+    for (name, metrics) in modes {
+        if metrics.undecided > 0.0 {
+            let undecided = percent(metrics.undecided);
             let _ = writeln!(text, "{name}: {undecided} of the requests were not decided");
         }
     }
     text
 }
 
-fn row(name: &str, figures: &SimulationMetrics) -> [String; HEAD.len()] {
-    let waits = if figures.waited > 0.0 {
-        format!("{}, {}", millis(figures.typical_wait), millis(figures.longest_wait))
+fn row(name: &str, metrics: &SimulationMetrics) -> [String; HEAD.len()] {
+    let waits = if metrics.waited > 0.0 {
+        format!("{}, {}", millis(metrics.typical_wait), millis(metrics.longest_wait))
     } else {
         "-".to_owned()
     };
     [
         name.to_owned(),
-        overshoot(figures.overshoot),
-        percent(figures.used),
-        calls(figures.calls),
-        percent(figures.waited),
+        overshoot(metrics.overshoot),
+        percent(metrics.used),
+        calls(metrics.calls),
+        percent(metrics.waited),
         waits,
-        percent(figures.fallback),
+        percent(metrics.fallback),
     ]
 }
 
@@ -64,7 +64,7 @@ pub(super) fn overshoot(share: f64) -> String {
     if share > 0.0 { format!("+{}", percent(share)) } else { "0".to_owned() }
 }
 
-/// A share as percents, with as many digits as say something, and never 0 or 100 for what is not quite.
+/// Formats a share in percent with significant digits; only exact 0 and 1 print as 0 and 100.
 pub(super) fn percent(share: f64) -> String {
     let percents = share * 100.0;
     if percents <= 0.0 {
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percents_say_what_matters() {
+    fn percents_have_significant_digits() {
         for (share, text) in [
             (0.0, "0 %"),
             (0.17, "17 %"),
@@ -120,8 +120,8 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_what_is_in_them() {
-        let figures = SimulationMetrics {
+    fn columns_fit_their_contents() {
+        let metrics = SimulationMetrics {
             overshoot: 0.097,
             used: 1.0,
             calls: 0.0113,
@@ -138,9 +138,9 @@ mod tests {
             longest_wait: Period::from_millis(14),
             fallback: 0.002,
             undecided: 0.5,
-            ..figures.clone()
+            ..metrics.clone()
         };
-        let text = table(&[("interval", figures), ("lease", waited)]);
+        let text = table(&[("interval", metrics), ("lease", waited)]);
         let expected = "\
 coordination  worst overshoot   used  store calls a decision  waited  median and longest wait  fallback
 interval               +9.7 %  100 %                  0.0113     0 %                        -       0 %

@@ -15,7 +15,7 @@ use weir::{
         Coordination, Descriptor, Entry, Matched, OnStoreFailure, OverLimitPolicy, Period, Request,
         RuleCoordination, RuleSet, Scope, Tier, Timestamp,
     },
-    simulate::{Outcome, Scenario, SimulatedDecision, Skew},
+    simulate::{Scenario, SimulatedDecision, SimulationOutcome, Skew},
     store::{
         Store as _,
         coordinated::{Coordinated, CoordinationSettings},
@@ -65,7 +65,7 @@ pub(crate) enum Event {
 
 /// The result of a case.
 pub(crate) struct CaseResult {
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: SimulationOutcome,
     /// Hits that the store lost in failovers.
     pub(crate) lost: u64,
     /// Hits whose delivery is unknown, and hits that were never reported.
@@ -200,7 +200,7 @@ impl Case {
         let before = Timestamp::from_nanos(self.start_at().as_nanos() - 1);
         let counted = [before, fleet.clock.now()].map(|at| fleet.store.used(&target, at)).iter().sum();
         CaseResult {
-            outcome: Outcome { decisions, calls: 0, fallbacks: 0 },
+            outcome: SimulationOutcome { decisions, calls: 0, fallbacks: 0 },
             lost,
             unknown,
             counted,
@@ -292,6 +292,6 @@ async fn send(
     SimulatedDecision {
         came,
         decided: right.now(),
-        passed: decisions.ok().map(|decisions| !decisions[0].over),
+        admitted: decisions.ok().map(|decisions| !decisions[0].over),
     }
 }
