@@ -75,8 +75,8 @@ proptest! {
         let failure = if local { OnStoreFailure::Local } else { OnStoreFailure::Deny };
         let result = Case { failure, ..case }.run();
         for decision in &result.outcome.decisions {
-            prop_assert!(decision.decided.since(decision.came) <= BUDGET, "{decision:?}");
-            prop_assert!(decision.passed.is_some());
+            prop_assert!(decision.decided.since(decision.arrived) <= BUDGET, "{decision:?}");
+            prop_assert!(decision.admitted.is_some());
         }
     }
 }

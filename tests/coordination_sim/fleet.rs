@@ -283,14 +283,14 @@ async fn send(
     right: SimulatedClock,
     rules: Arc<RuleSet>,
 ) -> SimulatedDecision {
-    let came = right.now();
+    let arrived = right.now();
     let entry = Entry { key: "key", value: "value" };
     let descriptor = Descriptor { entries: [entry].into_iter().collect(), ..Descriptor::default() };
     let request = Request { domain: "simulated", descriptors: [descriptor].into_iter().collect(), hits: 1 };
     let matched = Matched::new(&rules, &request);
     let decisions = instance.take(&matched.checks, Scope::Descriptor, clock.now()).await;
     SimulatedDecision {
-        came,
+        arrived,
         decided: right.now(),
         admitted: decisions.ok().map(|decisions| !decisions[0].over),
     }

@@ -62,7 +62,7 @@ const CLOCK_ERROR: u64 = 60;
 
 /// Returns the hits of the window, in order of time.
 fn hits(case: &Case, result: &CaseResult) -> Vec<Hit> {
-    let passed = result.outcome.decisions.iter().zip(&result.by).filter(|(d, _)| d.passed == Some(true));
+    let passed = result.outcome.decisions.iter().zip(&result.by).filter(|(d, _)| d.admitted == Some(true));
     let hit = |(decision, by): (&weir::simulate::SimulatedDecision, &usize)| Hit {
         at: decision.decided.since(case.start_at()).as_nanos() / 1_000_000,
         by: *by,

@@ -37,7 +37,7 @@ proptest! {
     #[test]
     fn hits_are_reported_once(case in cases()) {
         let result = case.run();
-        let admitted = result.outcome.decisions.iter().filter(|decision| decision.passed == Some(true)).count();
+        let admitted = result.outcome.decisions.iter().filter(|decision| decision.admitted == Some(true)).count();
         let admitted = u64::try_from(admitted).expect("few");
         prop_assert!(result.counted <= admitted, "{} counted, {admitted} admitted", result.counted);
         let missing = admitted - result.counted;
