@@ -23,7 +23,7 @@ use weir::{
     },
 };
 
-use crate::support::{Server, ask, now, reference, remote, settings, target, tier, until};
+use crate::support::{Server, now, reference, remote, send, settings, target, tier, until};
 
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);
 
@@ -93,9 +93,9 @@ impl Both {
         target(&format!("d_k_{case}_"), OverLimitPolicy::Ignore, tiers.to_vec())
     }
 
-    fn ask(&self, target: &Arc<Target>, op: Op) -> Reply {
+    fn send(&self, target: &Arc<Target>, op: Op) -> Reply {
         self.runtime
-            .block_on(ask(&self.redis, target, self.clock.now(), op))
+            .block_on(send(&self.redis, target, self.clock.now(), op))
             .unwrap_or_else(|error| panic!("{op:?} on {target:?}: {error}"))
     }
 
@@ -167,7 +167,7 @@ fn the_script_counts_like_rust() {
                 counters[i] = CounterState::unused(tier, now);
             }
             let taken = model(&tiers, &mut counters, op, now);
-            let reply = both.ask(&target, op);
+            let reply = both.send(&target, op);
             prop_assert_eq!(reply.granted, if taken { hits_of(op) } else { 0 }, "{:?} at {:?}", op, now);
             for (i, tier) in tiers.iter().enumerate() {
                 let (rust, redis) =
@@ -197,7 +197,7 @@ fn the_script_never_admits_more_than_rust() {
                 counters[i] = CounterState::unused(tier, now);
             }
             let taken = model(&tiers, &mut counters, op, now);
-            let reply = both.ask(&target, op);
+            let reply = both.send(&target, op);
             prop_assert!(taken || reply.granted == 0, "{:?} at {:?} with {:?}", op, now, counters);
             for (i, tier) in tiers.iter().enumerate() {
                 let (rust, redis) =
@@ -229,13 +229,13 @@ fn a_grant_is_what_all_tiers_admit_and_counts_as_of_its_latest_use() {
             both.advance(&tiers, later);
             let now = both.clock.now();
             let want = hits_of(op) + 1;
-            let mut counters = both.ask(&target, Op::Take { hits: 0 }).counters;
+            let mut counters = both.send(&target, Op::Take { hits: 0 }).counters;
             let room =
                 tiers.iter().zip(&counters).map(|(tier, counter)| counter.availability(tier, now).remaining);
             let room = u64::from(room.min().unwrap_or_default()).min(want);
             let least = want.div_ceil(2);
             let hold = Period::from_nanos(tiers[0].period.as_nanos() / 1_000 / 40 * 1_000 * (i as u64 % 4));
-            let reply = both.ask(&target, Op::Grant { least, want, hold });
+            let reply = both.send(&target, Op::Grant { least, want, hold });
             prop_assert_eq!(reply.granted, if room < least { 0 } else { room }, "{:?}", counters);
             for (i, tier) in tiers.iter().enumerate() {
                 counters[i].reserve(tier, now, now.after(hold), Hits(reply.granted));
@@ -265,14 +265,14 @@ fn returned_hits_are_taken_from_where_they_count() {
             let now = both.clock.now();
             if i % 3 > 0 {
                 let grant = Op::Grant { least: 1, want: hits_of(op) + 1, hold };
-                granted.push((now, both.ask(&target, grant).granted));
+                granted.push((now, both.send(&target, grant).granted));
                 continue;
             }
             let Some((at, hits)) = granted.get(i / 3).copied() else { continue };
             let until = at.after(hold);
-            let mut counters = both.ask(&target, Op::Take { hits: 0 }).counters;
+            let mut counters = both.send(&target, Op::Take { hits: 0 }).counters;
             let back = Op::Return { hits: hits.div_ceil(2), until };
-            let reply = both.ask(&target, back);
+            let reply = both.send(&target, back);
             prop_assert_eq!(reply.granted, 0);
             for (i, tier) in tiers.iter().enumerate() {
                 counters[i].release(tier, now, until, Hits(hits.div_ceil(2)));
@@ -293,19 +293,19 @@ fn granted_hits_count_from_their_latest_use() {
     let tiers = [tier(10, 12, Algorithm::SlidingWindow)];
     let target = both.target(&tiers);
     let hold = Period::from_secs(3);
-    assert_eq!(both.ask(&target, Op::Take { hits: 4 }).granted, 4);
+    assert_eq!(both.send(&target, Op::Take { hits: 4 }).granted, 4);
     both.clock.advance(Period::from_secs(2));
-    assert_eq!(both.ask(&target, Op::Grant { least: 1, want: 9, hold }).granted, 6);
+    assert_eq!(both.send(&target, Op::Grant { least: 1, want: 9, hold }).granted, 6);
     // the four hits expire after their period and not before, whatever is granted
     both.clock.advance(Period::from_millis(9_999));
-    assert_eq!(both.ask(&target, Op::Take { hits: 1 }).granted, 0);
+    assert_eq!(both.send(&target, Op::Take { hits: 1 }).granted, 0);
     both.clock.advance(Period::from_millis(1));
-    assert_eq!(both.ask(&target, Op::Take { hits: 4 }).granted, 4);
+    assert_eq!(both.send(&target, Op::Take { hits: 4 }).granted, 4);
     // the last of the six hits may be used three seconds after the grant
     both.clock.advance(Period::from_millis(4_999));
-    assert_eq!(both.ask(&target, Op::Take { hits: 1 }).granted, 0);
+    assert_eq!(both.send(&target, Op::Take { hits: 1 }).granted, 0);
     both.clock.advance(Period::from_millis(1));
-    assert_eq!(both.ask(&target, Op::Take { hits: 6 }).granted, 6);
+    assert_eq!(both.send(&target, Op::Take { hits: 6 }).granted, 6);
 }
 
 #[test]
@@ -313,22 +313,22 @@ fn takes_use_the_window_open_on_redis_clock_and_adds_the_window_of_their_hits() 
     let both = Both::new();
     let tiers = [tier(5, 10, Algorithm::FixedWindow), tier(50, 60, Algorithm::FixedWindow)];
     let target = both.target(&tiers);
-    let ask = |seconds_off: i64, op| {
+    let send = |seconds_off: i64, op| {
         let at = Timestamp::from_secs(
             START.as_nanos().div_euclid(1_000_000_000).saturating_add_signed(seconds_off),
         );
-        both.runtime.block_on(ask(&both.redis, &target, at, op)).expect("it replies")
+        both.runtime.block_on(send(&both.redis, &target, at, op)).expect("it replies")
     };
     // callers with wrong clocks still take from the open window
-    assert_eq!(ask(-70, Op::Take { hits: 3 }).granted, 3);
-    assert_eq!(ask(3_600, Op::Take { hits: 3 }).granted, 0);
-    let reply = ask(70, Op::Grant { least: 1, want: 9, hold: Period::default() });
+    assert_eq!(send(-70, Op::Take { hits: 3 }).granted, 3);
+    assert_eq!(send(3_600, Op::Take { hits: 3 }).granted, 0);
+    let reply = send(70, Op::Grant { least: 1, want: 9, hold: Period::default() });
     assert_eq!(reply.granted, 2);
     assert_eq!(reply.counters[0].idle_at(), START.window_end(tiers[0].period));
     // admitted hits count in their own window, even if it has ended
-    let late = ask(-10, Op::Add { hits: 4 });
+    let late = send(-10, Op::Add { hits: 4 });
     assert_eq!((late.counters[0].used(), late.counters[1].used()), (Hits(4), Hits(9)));
-    assert_eq!(ask(0, Op::Take { hits: 0 }).counters[0].used(), Hits(5));
+    assert_eq!(send(0, Op::Take { hits: 0 }).counters[0].used(), Hits(5));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

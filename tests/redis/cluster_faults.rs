@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use crate::support::{Cluster, Server, Weir, until};
 
 /// The coordination modes that wait for Redis, each with its `on_store_failure`.
-const WAYS: [(&str, &str); 3] = [("interval", "local"), ("lease", "deny"), ("strict", "deny")];
+const MODES: [(&str, &str); 3] = [("interval", "local"), ("lease", "deny"), ("strict", "deny")];
 
 /// A cluster, and weirs that count in it.
 struct Clustered {
@@ -51,13 +51,13 @@ impl Clustered {
     /// Starts two weirs, with a rule of `requests` for each coordination mode.
     async fn start(requests: u32) -> Self {
         let cluster = Cluster::start().await;
-        let rule = |(way, failure): (&str, &str)| {
+        let rule = |(mode, failure): (&str, &str)| {
             format!(
-                "  - key: {way}\n    rate_limit: {{ requests: {requests}, per: 365d, coordination: {way}, \
+                "  - key: {mode}\n    rate_limit: {{ requests: {requests}, per: 365d, coordination: {mode}, \
                  on_store_failure: {failure} }}\n"
             )
         };
-        let rules = format!("domain: shop\ndescriptors:\n{}", WAYS.map(rule).concat());
+        let rules = format!("domain: shop\ndescriptors:\n{}", MODES.map(rule).concat());
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("rules.yaml"), rules).expect("a file in it");
         let path = dir.path().to_str().expect("a plain path");
@@ -79,17 +79,17 @@ impl Clustered {
     }
 
     /// Returns a key of `mode` that the node with this index holds.
-    fn key(&self, way: &str, node: usize) -> String {
-        let on = |value: &char| self.cluster.holder(&format!("{{shop_{way}_{value}_}}")).1 == node;
+    fn key(&self, mode: &str, node: usize) -> String {
+        let on = |value: &char| self.cluster.holder(&format!("{{shop_{mode}_{value}_}}")).1 == node;
         let value = ('a'..='z').find(on).expect("each node holds a third of all");
-        format!("{way}={value}")
+        format!("{mode}={value}")
     }
 
     /// Returns the hits of `key` that the node with this index counts.
     fn counted(&self, key: &str, node: usize) -> u64 {
         let node = &self.cluster.nodes[node];
-        let keys: Vec<String> = node.ask(&["KEYS", &format!("*shop_{}_*", key.replace('=', "_"))]);
-        keys.iter().map(|key| node.ask::<u64>(&["GET", key])).sum()
+        let keys: Vec<String> = node.send(&["KEYS", &format!("*shop_{}_*", key.replace('=', "_"))]);
+        keys.iter().map(|key| node.send::<u64>(&["GET", key])).sum()
     }
 }
 
@@ -101,29 +101,31 @@ async fn a_loss_affects_no_other_node(loss: Loss, members: bool) {
     // the node that keeps the registered instances, or another
     let gone = if members { holder } else { (holder + 1) % 3 };
     let others = [(gone + 1) % 3, (gone + 2) % 3];
-    let on_lost = WAYS.map(|(way, _)| clustered.key(way, gone));
-    let on_others = others.map(|node| WAYS.map(|(way, _)| clustered.key(way, node)));
+    let on_lost = MODES.map(|(mode, _)| clustered.key(mode, gone));
+    let on_others = others.map(|node| MODES.map(|(mode, _)| clustered.key(mode, node)));
     let [weir, second] = &clustered.weirs[..] else { unreachable!("there are two") };
     for key in on_lost.iter().chain(on_others.iter().flatten()) {
-        until("redis decides", async || weir.ask(key).await && second.ask(key).await).await;
+        until("redis decides", async || weir.send(key).await && second.send(key).await).await;
     }
 
     loss.begin(&mut clustered.cluster.nodes[gone]);
     let [weir, second] = &clustered.weirs[..] else { unreachable!("there are two") };
-    until("the failure is noticed", async || !weir.ask(&on_lost[2]).await && !second.ask(&on_lost[2]).await)
-        .await;
+    until("the failure is noticed", async || {
+        !weir.send(&on_lost[2]).await && !second.send(&on_lost[2]).await
+    })
+    .await;
     let (mut kept, mut asked, mut refused) = (0, 0, 0);
     let begun = Instant::now();
     // several heartbeats fail meanwhile
     while begun.elapsed() < Duration::from_secs(5) {
         for weir in [weir, second] {
-            assert!(weir.ask(&on_lost[0]).await, "it counts by itself");
+            assert!(weir.send(&on_lost[0]).await, "it counts by itself");
             kept += 1;
-            assert!(!weir.ask(&on_lost[2]).await, "nobody can tell");
-            weir.ask(&on_lost[1]).await;
+            assert!(!weir.send(&on_lost[2]).await, "nobody can tell");
+            weir.send(&on_lost[1]).await;
             for key in on_others.iter().flatten() {
                 asked += 1;
-                refused += u64::from(!weir.ask(key).await);
+                refused += u64::from(!weir.send(key).await);
             }
         }
         sleep(Duration::from_millis(10)).await;
@@ -132,7 +134,7 @@ async fn a_loss_affects_no_other_node(loss: Loss, members: bool) {
     assert!(refused * 20 <= asked, "{loss:?}: {refused} of {asked} were not decided by redis");
     for (node, keys) in others.into_iter().zip(&on_others) {
         let before = clustered.counted(&keys[0], node);
-        assert!(weir.ask(&keys[0]).await && second.ask(&keys[0]).await);
+        assert!(weir.send(&keys[0]).await && second.send(&keys[0]).await);
         until("the others count", async || clustered.counted(&keys[0], node) >= before + 2).await;
     }
 
@@ -140,14 +142,14 @@ async fn a_loss_affects_no_other_node(loss: Loss, members: bool) {
     let [weir, second] = &clustered.weirs[..] else { unreachable!("there are two") };
     for key in &on_lost {
         until("redis decides again", async || {
-            weir.ask(key).await
-                && second.ask(key).await
+            weir.send(key).await
+                && second.send(key).await
                 && weir.metric("weir_store_unavailable") + second.metric("weir_store_unavailable") == 0
         })
         .await;
     }
     // except for syncs that were in flight when it was lost or found
-    until("it is told again", async || 2 * clustered.counted(&on_lost[0], gone) >= kept).await;
+    until("it counts again", async || 2 * clustered.counted(&on_lost[0], gone) >= kept).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -174,38 +176,38 @@ async fn the_node_of_the_instances_may_freeze() {
 async fn a_replica_continues_counting(loss: Loss) {
     let mut clustered = Clustered::start(60).await;
     let replica = clustered.cluster.add_replica(0).await;
-    let keys = WAYS.map(|(way, _)| clustered.key(way, 0));
+    let keys = MODES.map(|(mode, _)| clustered.key(mode, 0));
     let mut admitted = [0_u64; 3];
     for (key, admitted) in keys.iter().zip(&mut admitted) {
         for weir in &clustered.weirs {
             for _ in 0..5 {
-                *admitted += u64::from(weir.ask(key).await);
+                *admitted += u64::from(weir.send(key).await);
             }
         }
         until("it is counted", async || clustered.counted(key, 0) >= *admitted).await;
     }
-    let replicated: i64 = clustered.cluster.nodes[0].ask(&["WAIT", "1", "5000"]);
+    let replicated: i64 = clustered.cluster.nodes[0].send(&["WAIT", "1", "5000"]);
     assert_eq!(replicated, 1);
     loss.begin(&mut clustered.cluster.nodes[0]);
     let _lost = std::mem::replace(&mut clustered.cluster.nodes[0], replica);
     until("the replica takes over", async || {
         for (i, key) in keys.iter().enumerate() {
-            admitted[i] += u64::from(clustered.weirs[0].ask(key).await);
+            admitted[i] += u64::from(clustered.weirs[0].send(key).await);
         }
-        let info: String = clustered.cluster.nodes[0].ask(&["INFO", "replication"]);
+        let info: String = clustered.cluster.nodes[0].send(&["INFO", "replication"]);
         info.contains("role:master")
     })
     .await;
     for (i, key) in keys.iter().enumerate() {
         until("all of it is used", async || {
             for weir in &clustered.weirs {
-                admitted[i] += u64::from(weir.ask(key).await);
+                admitted[i] += u64::from(weir.send(key).await);
             }
             clustered.counted(key, 0) >= 60
         })
         .await;
         for weir in &clustered.weirs {
-            admitted[i] += u64::from(weir.ask(key).await);
+            admitted[i] += u64::from(weir.send(key).await);
         }
     }
     let [interval, lease, strict] = admitted;

@@ -19,7 +19,7 @@ use weir::{
 };
 
 use crate::proxy::Proxy;
-use crate::support::{Server, ask, free_port, now, reference, remote, settings, target, tier, until};
+use crate::support::{Server, free_port, now, reference, remote, send, settings, target, tier, until};
 
 const AT: Timestamp = Timestamp::from_secs(3_600);
 
@@ -28,7 +28,7 @@ fn sliding() -> Arc<Target> {
 }
 
 async fn take(remote: &RedisRemote, target: &Arc<Target>) -> Result<Reply, RemoteError> {
-    ask(remote, target, AT, Op::Take { hits: 1 }).await
+    send(remote, target, AT, Op::Take { hits: 1 }).await
 }
 
 /// Returns the sum of the metrics with this name and label.
@@ -100,8 +100,8 @@ async fn commands_in_flight_are_never_sent_twice() {
     let asking: Vec<_> = asking.collect();
     for cut in 1..=20 {
         let before = done.load(Ordering::Relaxed);
-        server.ask::<()>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-        until("it goes on", async || done.load(Ordering::Relaxed) > before + 20 * cut).await;
+        server.send::<()>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        until("it continues", async || done.load(Ordering::Relaxed) > before + 20 * cut).await;
     }
     stop.store(true, Ordering::Relaxed);
     for asked in asking {
@@ -178,7 +178,7 @@ async fn the_queue_is_bounded_and_late_replies_are_not_lost() {
         }
     }
     assert!(done >= 4_000 && done + turned_away == 6_000, "{done} and {turned_away}");
-    let counted: u64 = server.ask(&["GET", "r_0"]);
+    let counted: u64 = server.send(&["GET", "r_0"]);
     assert_eq!(counted, done);
     // calls that arrived together were sent together
     assert!(metric(&remote, "weir.redis.pipelines", "main") < 100);
@@ -197,7 +197,7 @@ async fn a_call_whose_caller_has_given_up_is_not_counted_later() {
     server.signal("CONT");
     assert!(take(&remote, &target).await.is_ok());
     // only the calls that were in flight already are counted
-    assert!(server.ask::<u64>(&["GET", "r_0"]) <= 6);
+    assert!(server.send::<u64>(&["GET", "r_0"]) <= 6);
 }
 
 #[tokio::test]
@@ -207,14 +207,14 @@ async fn counters_restart_after_a_flush() {
     for _ in 0..3 {
         take(&remote, &sliding()).await.expect("it counts");
     }
-    server.ask::<()>(&["FLUSHALL"]);
+    server.send::<()>(&["FLUSHALL"]);
     assert_eq!(take(&remote, &sliding()).await.expect("it counts").counters[0].used().0, 1);
-    server.ask::<()>(&["SCRIPT", "FLUSH"]);
+    server.send::<()>(&["SCRIPT", "FLUSH"]);
     let commands = (0..50).map(|_| Command { target: sliding(), at: AT, op: Op::Take { hits: 1 } }).collect();
     let replies = remote.call(commands).await.expect("it replies").replies;
     assert!(replies.iter().all(Result::is_ok), "{replies:?}");
     assert_eq!(take(&remote, &sliding()).await.expect("it counts").counters[0].used().0, 52);
-    server.ask::<()>(&["SCRIPT", "FLUSH"]);
+    server.send::<()>(&["SCRIPT", "FLUSH"]);
     assert_eq!(remote.heartbeat("one", Period::from_secs(60)).await, Ok(1));
     assert!(metric(&remote, "weir.redis.retries", "main") >= 51);
 }
@@ -229,12 +229,12 @@ async fn a_rejected_command_is_not_counted_and_reports_redis_error() {
             let told = matches!(&rejected, Err(RemoteError::Rejected(said)) if said.contains(word));
             assert!(told, "{word}: {rejected:?}");
         };
-        server.ask::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+        server.send::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
         rejected("NOREPLICAS").await;
-        server.ask::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-        server.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+        server.send::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+        server.send::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
         rejected("OOM").await;
-        server.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+        server.send::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
         let reply = take(&remote, &target).await.expect("it counts again");
         assert_eq!(reply.counters[0].used().0, 1);
     }
@@ -245,13 +245,13 @@ async fn a_rejected_command_is_not_counted_and_reports_redis_error() {
 async fn disk_failures_are_reported() {
     let server = Server::start();
     let remote = remote(&server).await;
-    server.ask::<()>(&["SET", "a", "b"]);
+    server.send::<()>(&["SET", "a", "b"]);
     // a snapshot into a directory where the file should be
-    server.ask::<()>(&["CONFIG", "SET", "save", "3600 1000000"]);
+    server.send::<()>(&["CONFIG", "SET", "save", "3600 1000000"]);
     std::fs::create_dir(server.path("dump.rdb")).expect("a directory");
-    server.ask::<redis::Value>(&["BGSAVE"]);
+    server.send::<redis::Value>(&["BGSAVE"]);
     until("the snapshot fails", async || {
-        let info: String = server.ask(&["INFO", "persistence"]);
+        let info: String = server.send(&["INFO", "persistence"]);
         info.contains("rdb_last_bgsave_status:err")
     })
     .await;
@@ -260,7 +260,7 @@ async fn disk_failures_are_reported() {
         let told = matches!(&rejected, Err(RemoteError::Rejected(said)) if said.contains("MISCONF"));
         assert!(told, "{rejected:?}");
     }
-    server.ask::<()>(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
+    server.send::<()>(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
     assert!(take(&remote, &sliding()).await.is_ok());
 }
 
@@ -268,7 +268,7 @@ async fn disk_failures_are_reported() {
 async fn a_server_that_becomes_a_replica_rejects_until_it_is_a_master_again() {
     let (server, other) = (Server::start(), Server::start());
     let remote = remote(&server).await;
-    server.ask::<()>(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]);
+    server.send::<()>(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]);
     for target in [sliding(), reference("r_", 10, 86_400)] {
         let rejected = take(&remote, &target).await;
         assert!(
@@ -283,7 +283,7 @@ async fn a_server_that_becomes_a_replica_rejects_until_it_is_a_master_again() {
         metric(&remote, "weir.redis.disconnected", "main") >= 1
     })
     .await;
-    server.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
+    server.send::<()>(&["REPLICAOF", "NO", "ONE"]);
     until("it counts", async || take(&remote, &sliding()).await.is_ok()).await;
     assert!(metric(&remote, "weir.redis.disconnected", "main") < 20);
 }

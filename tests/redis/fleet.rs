@@ -71,7 +71,7 @@ impl Instance {
         Arc::new(Self { store: Coordinated::new(remote, Arc::clone(&clock), own), clock, rules })
     }
 
-    async fn ask(&self) -> bool {
+    async fn send(&self) -> bool {
         let entries = [Entry { key: "k", value: "v" }];
         let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
         let request = Request { domain: "fleet", descriptors: [descriptor].into_iter().collect(), hits: 1 };
@@ -82,8 +82,8 @@ impl Instance {
 }
 
 /// Five instances that know of each other; their clocks are up to half a second apart.
-async fn fleet(server: &Server, tier: &Tier, way: Coordination) -> Vec<Arc<Instance>> {
-    let coordination = RuleCoordination { mode: Some(way), ..RuleCoordination::default() };
+async fn fleet(server: &Server, tier: &Tier, mode: Coordination) -> Vec<Arc<Instance>> {
+    let coordination = RuleCoordination { mode: Some(mode), ..RuleCoordination::default() };
     let skews = [0, 250_000_000, -250_000_000, 100_000_000, -30_000_000];
     let new = |(i, skew)| Instance::new(server, i, tier, coordination, skew);
     let fleet: Vec<_> = skews.into_iter().enumerate().map(new).collect();
@@ -109,7 +109,7 @@ async fn offer(fleet: &[Arc<Instance>], tier: &Tier, rate: u64, periods: u32) ->
             sent += 1;
             asked.spawn(async move {
                 let from = SystemClock.now();
-                let admitted = instance.ask().await;
+                let admitted = instance.send().await;
                 (from, SystemClock.now(), admitted)
             });
         }
@@ -137,19 +137,19 @@ fn admitted(outcomes: &[Outcome]) -> usize {
 }
 
 /// `lease` and `strict` never exceed the limit and use all of it, with clocks that differ.
-async fn is_exact(way: Coordination) {
+async fn is_exact(mode: Coordination) {
     let server = Server::start();
     let tier = tier(500, 3, Algorithm::FixedWindow);
-    let fleet = fleet(&server, &tier, way).await;
+    let fleet = fleet(&server, &tier, mode).await;
     let outcomes = offer(&fleet, &tier, 1_000, 2).await;
     for admitted in certain_by_window(&outcomes, tier.period) {
-        assert!(admitted <= 500, "{way:?}: {admitted} of 500 in a window");
+        assert!(admitted <= 500, "{mode:?}: {admitted} of 500 in a window");
     }
     // three times the limit is offered, even if the machine is slow
     if outcomes.len() >= 2 * 1_500 {
-        assert!(admitted(&outcomes) >= 990, "{way:?}: {} of 1000", admitted(&outcomes));
+        assert!(admitted(&outcomes) >= 990, "{mode:?}: {} of 1000", admitted(&outcomes));
     }
-    if way == Coordination::Lease {
+    if mode == Coordination::Lease {
         let calls = sum(&fleet, |figures| &figures.calls);
         assert!(calls * 10 < outcomes.len() as u64, "{calls} calls for {} decisions", outcomes.len());
     }
@@ -187,10 +187,10 @@ async fn five_instances_overshoot_by_no_more_than_the_hits_between_two_syncs() {
 async fn a_sliding_window_and_a_bucket_hold_in_every_interval() {
     let bucket = Bucket { burst: 50, refill: Refill::Continuous, strict: false };
     for algorithm in [Algorithm::SlidingWindow, Algorithm::TokenBucket(bucket)] {
-        for way in [Coordination::Lease, Coordination::Strict] {
+        for mode in [Coordination::Lease, Coordination::Strict] {
             let server = Server::start();
             let tier = tier(200, 1, algorithm);
-            let fleet = fleet(&server, &tier, way).await;
+            let fleet = fleet(&server, &tier, mode).await;
             let outcomes = offer(&fleet, &tier, 800, 2).await;
             // from the end of one request to the beginning of another is for certain no longer than between their decisions
             let mut passed: Vec<_> = outcomes.iter().filter(|(_, _, admitted)| *admitted).collect();
@@ -201,11 +201,11 @@ async fn a_sliding_window_and_a_bucket_hold_in_every_interval() {
                 let bound = match algorithm {
                     Algorithm::SlidingWindow => 200,
                     // the burst, a period's flow, and for a lease what flows while it may be held
-                    _ => 50 + 200 + if way == Coordination::Lease { 10 } else { 0 },
+                    _ => 50 + 200 + if mode == Coordination::Lease { 10 } else { 0 },
                 };
                 assert!(
                     within <= bound,
-                    "{way:?} {algorithm:?}: {within} within a period, where {bound} may be"
+                    "{mode:?} {algorithm:?}: {within} within a period, where {bound} may be"
                 );
             }
         }
@@ -218,14 +218,14 @@ async fn an_instance_that_stops_gives_back_what_it_holds_and_is_no_longer_counte
     let tier = tier(1_000, 3_600, Algorithm::FixedWindow);
     let fleet = fleet(&server, &tier, Coordination::Lease).await;
     for _ in 0..20 {
-        assert!(fleet[0].ask().await);
+        assert!(fleet[0].send().await);
     }
     fleet[0].store.close().await;
     until("the others know", async || fleet[1..].iter().all(|instance| instance.store.instances() == 4))
         .await;
     // all that was not used is there for the others
     let mut admitted = 0;
-    while fleet[1].ask().await {
+    while fleet[1].send().await {
         admitted += 1;
     }
     assert_eq!(admitted, 980);
@@ -240,34 +240,34 @@ async fn an_instance_that_dies_is_noticed() {
     until("the others know", async || fleet.iter().all(|instance| instance.store.instances() == 4)).await;
 }
 
-/// Each way decides without Redis as it is told to, from the start on, and goes home when Redis comes.
+/// Each mode decides by `on_store_failure` from a start without Redis, and uses Redis when it starts.
 #[tokio::test]
 async fn without_redis_each_way_decides_and_what_was_counted_goes_home_once() {
-    for way in [Coordination::Interval, Coordination::Lease, Coordination::Strict] {
+    for mode in [Coordination::Interval, Coordination::Lease, Coordination::Strict] {
         let mut server = Server::start();
         server.kill();
         let tier = tier(100, 3_600, Algorithm::FixedWindow);
-        let coordination = RuleCoordination { mode: Some(way), ..RuleCoordination::default() };
+        let coordination = RuleCoordination { mode: Some(mode), ..RuleCoordination::default() };
         let instance = Instance::new(&server, 0, &tier, coordination, 0);
         for _ in 0..30 {
-            assert!(instance.ask().await, "{way:?}");
+            assert!(instance.send().await, "{mode:?}");
         }
         // to count by itself is what an instance that syncs does anyway
         let alone = sum(std::slice::from_ref(&instance), |figures| &figures.fallback);
-        assert!(alone > 0 || way == Coordination::Interval, "{way:?}");
+        assert!(alone > 0 || mode == Coordination::Interval, "{mode:?}");
         server.restart();
         until("it is back", async || !instance.store.is_store_unavailable()).await;
         until("it went home", async || {
-            let keys: Vec<String> = server.ask(&["KEYS", "*fleet*"]);
-            let counts: Vec<Option<i64>> = keys.iter().map(|key| server.ask(&["GET", key])).collect();
+            let keys: Vec<String> = server.send(&["KEYS", "*fleet*"]);
+            let counts: Vec<Option<i64>> = keys.iter().map(|key| server.send(&["GET", key])).collect();
             counts.iter().flatten().sum::<i64>() == 30
         })
         .await;
         let mut admitted = 0;
-        while instance.ask().await {
+        while instance.send().await {
             admitted += 1;
         }
-        assert_eq!(admitted, 70, "{way:?}: what was counted without redis counts");
+        assert_eq!(admitted, 70, "{mode:?}: what was counted without redis counts");
     }
 }
 
@@ -285,16 +285,16 @@ async fn a_frozen_redis_holds_nobody_up_for_longer_than_the_budget_and_is_found_
         !instance.store.is_store_unavailable() && instance.store.remote().state().is_connected()
     })
     .await;
-    assert!(instance.ask().await);
+    assert!(instance.send().await);
     server.signal("STOP");
     until("nobody waits any more", async || {
-        assert!(instance.ask().await, "it is let through");
+        assert!(instance.send().await, "it is let through");
         instance.store.is_store_unavailable()
     })
     .await;
     server.signal("CONT");
     until("it is found again", async || {
-        instance.ask().await;
+        instance.send().await;
         !instance.store.is_store_unavailable()
     })
     .await;

@@ -8,7 +8,7 @@ use weir::{
     },
 };
 
-use crate::support::{Server, ask, connected, now, reference, remote, settings, target, tier, until};
+use crate::support::{Server, connected, now, reference, remote, send, settings, target, tier, until};
 
 #[tokio::test]
 async fn a_rule_of_envoyproxy_ratelimit_uses_its_key_and_its_commands() {
@@ -19,16 +19,16 @@ async fn a_rule_of_envoyproxy_ratelimit_uses_its_key_and_its_commands() {
     let remote = connected(settings).await;
     let target = reference("shop_tenant_acme_", 3, 60);
     let at = Timestamp::from_secs(1_234_567_890);
-    server.ask::<()>(&["CONFIG", "RESETSTAT"]);
-    let granted = async |op| ask(&remote, &target, at, op).await.expect("it replies").granted;
+    server.send::<()>(&["CONFIG", "RESETSTAT"]);
+    let granted = async |op| send(&remote, &target, at, op).await.expect("it replies").granted;
     assert_eq!(granted(Op::Take { hits: 2 }).await, 2);
     assert_eq!(granted(Op::Take { hits: 2 }).await, 0);
     assert_eq!(granted(Op::Add { hits: 5 }).await, 5);
-    assert_eq!(server.ask::<String>(&["GET", "eu:shop_tenant_acme_1234567860"]), "9");
-    assert_eq!(server.ask::<Vec<String>>(&["KEYS", "*"]).len(), 1);
-    let ttl: i64 = server.ask(&["TTL", "eu:shop_tenant_acme_1234567860"]);
+    assert_eq!(server.send::<String>(&["GET", "eu:shop_tenant_acme_1234567860"]), "9");
+    assert_eq!(server.send::<Vec<String>>(&["KEYS", "*"]).len(), 1);
+    let ttl: i64 = server.send(&["TTL", "eu:shop_tenant_acme_1234567860"]);
     assert!((59..=60).contains(&ttl), "{ttl}");
-    let commands: String = server.ask(&["INFO", "commandstats"]);
+    let commands: String = server.send(&["INFO", "commandstats"]);
     let calls = |name: &str| {
         let line = format!("cmdstat_{name}:calls=3,");
         commands.contains(&line)
@@ -43,16 +43,16 @@ async fn a_count_of_envoyproxy_ratelimit_is_continued() {
     let remote = remote(&server).await;
     let at = now(&remote).await;
     let start = at.as_nanos() / 1_000_000_000 / 3_600 * 3_600;
-    server.ask::<()>(&["SET", &format!("d_k_v_{start}"), "7"]);
+    server.send::<()>(&["SET", &format!("d_k_v_{start}"), "7"]);
     let target = reference("d_k_v_", 10, 3_600);
     let grant = Op::Grant { least: 1, want: 5, hold: Period::from_secs(1) };
     // the window may end between the two
-    let granted = ask(&remote, &target, at, grant).await.expect("it replies").granted;
+    let granted = send(&remote, &target, at, grant).await.expect("it replies").granted;
     assert_eq!(granted, 3);
-    assert_eq!(server.ask::<String>(&["GET", &format!("d_k_v_{start}")]), "10");
-    assert_eq!(ask(&remote, &target, at, grant).await.expect("it replies").granted, 0);
-    assert_eq!(ask(&remote, &target, at, Op::Add { hits: -20 }).await.expect("it replies").granted, 0);
-    assert_eq!(server.ask::<String>(&["GET", &format!("d_k_v_{start}")]), "0");
+    assert_eq!(server.send::<String>(&["GET", &format!("d_k_v_{start}")]), "10");
+    assert_eq!(send(&remote, &target, at, grant).await.expect("it replies").granted, 0);
+    assert_eq!(send(&remote, &target, at, Op::Add { hits: -20 }).await.expect("it replies").granted, 0);
+    assert_eq!(server.send::<String>(&["GET", &format!("d_k_v_{start}")]), "0");
 }
 
 #[tokio::test]
@@ -71,11 +71,11 @@ async fn keys_live_as_long_as_they_count_plus_a_jitter() {
         ];
         let target = target("d_", OverLimitPolicy::Ignore, tiers);
         let at = now(&remote).await;
-        ask(&remote, &target, at, Op::Take { hits: 2 }).await.expect("it replies");
+        send(&remote, &target, at, Op::Take { hits: 2 }).await.expect("it replies");
         let ttl = |kind: &str| {
-            let keys: Vec<String> = server.ask(&["KEYS", &format!("{jitter}:{{d_}}{kind}*")]);
+            let keys: Vec<String> = server.send(&["KEYS", &format!("{jitter}:{{d_}}{kind}*")]);
             assert_eq!(keys.len(), 1, "{keys:?}");
-            server.ask::<i64>(&["PTTL", &keys[0]])
+            server.send::<i64>(&["PTTL", &keys[0]])
         };
         for (kind, least, most) in [("b50s", 8_000, 10_000), ("s50s", 48_000, 50_000), ("f50s", 0, 50_000)] {
             let ttl = ttl(kind);
@@ -91,10 +91,10 @@ async fn jitter_spreads_expiries() {
     let at = Timestamp::from_secs(120);
     for i in 0..50 {
         let target = reference(&format!("d_{i}_"), 1, 60);
-        ask(&remote, &target, at, Op::Take { hits: 1 }).await.expect("it replies");
+        send(&remote, &target, at, Op::Take { hits: 1 }).await.expect("it replies");
     }
     let ttls: std::collections::BTreeSet<i64> =
-        (0..50).map(|i| server.ask(&["TTL", &format!("d_{i}_120")])).collect();
+        (0..50).map(|i| server.send(&["TTL", &format!("d_{i}_120")])).collect();
     assert!(ttls.len() > 20, "{ttls:?}");
     assert!(ttls.iter().all(|ttl| (50..360).contains(ttl)), "{ttls:?}");
 }
@@ -107,12 +107,12 @@ async fn foreign_values_are_rejected_without_affecting_other_keys() {
     let bucket = Algorithm::TokenBucket(Bucket { burst: 5, refill: Refill::Continuous, strict: false });
     let sliding =
         |path: &str| target(path, OverLimitPolicy::Ignore, vec![tier(5, 60, Algorithm::SlidingWindow)]);
-    server.ask::<()>(&["SET", "{text_}s1m", "hello"]);
-    server.ask::<()>(&["LPUSH", "{list_}s1m", "hello"]);
-    server.ask::<()>(&["SET", "{bucket_}b1m", "b 12 nan"]);
+    server.send::<()>(&["SET", "{text_}s1m", "hello"]);
+    server.send::<()>(&["LPUSH", "{list_}s1m", "hello"]);
+    server.send::<()>(&["SET", "{bucket_}b1m", "b 12 nan"]);
     let hour = at.as_nanos() / 1_000_000_000 / 86_400 * 86_400;
-    server.ask::<()>(&["SET", &format!("word_{hour}"), "word"]);
-    server.ask::<()>(&["LPUSH", &format!("words_{hour}"), "word"]);
+    server.send::<()>(&["SET", &format!("word_{hour}"), "word"]);
+    server.send::<()>(&["LPUSH", &format!("words_{hour}"), "word"]);
     let targets = [
         sliding("text_"),
         sliding("list_"),
@@ -139,8 +139,8 @@ async fn foreign_values_are_rejected_without_affecting_other_keys() {
             }
         }
     }
-    assert_eq!(server.ask::<String>(&["GET", "{text_}s1m"]), "hello");
-    assert_eq!(server.ask::<i64>(&["LLEN", "{list_}s1m"]), 1);
+    assert_eq!(server.send::<String>(&["GET", "{text_}s1m"]), "hello");
+    assert_eq!(server.send::<i64>(&["LLEN", "{list_}s1m"]), 1);
 }
 
 #[tokio::test]
@@ -157,7 +157,7 @@ async fn limits_by_the_second_use_the_per_second_redis() {
         .collect();
     let replies = remote.call(commands).await.expect("both reply").replies;
     assert!(replies.iter().all(|reply| reply.as_ref().is_ok_and(|reply| reply.granted == 3)), "{replies:?}");
-    let keys = |server: &Server| -> Vec<String> { server.ask(&["KEYS", "?_[0-9]*"]) };
+    let keys = |server: &Server| -> Vec<String> { server.send(&["KEYS", "?_[0-9]*"]) };
     assert!(keys(&seconds).iter().all(|key| key.starts_with("s_")) && keys(&seconds).len() == 1);
     assert!(keys(&main).iter().all(|key| key.starts_with("m_")) && keys(&main).len() == 1);
 }
@@ -172,8 +172,8 @@ async fn instances_see_each_other_until_their_registration_ends() {
     assert_eq!(one.heartbeat("one", long).await, Ok(1));
     assert_eq!(two.heartbeat("two", long).await, Ok(2));
     assert_eq!(one.heartbeat("one", long).await, Ok(2));
-    assert_eq!(server.ask::<Vec<String>>(&["KEYS", "*"]), ["p:weir:instances"]);
-    assert!(server.ask::<i64>(&["PTTL", "p:weir:instances"]) > 50_000);
+    assert_eq!(server.send::<Vec<String>>(&["KEYS", "*"]), ["p:weir:instances"]);
+    assert!(server.send::<i64>(&["PTTL", "p:weir:instances"]) > 50_000);
     assert_eq!(two.heartbeat("two", Period::default()).await, Ok(1));
     assert_eq!(two.heartbeat("two", Period::from_millis(20)).await, Ok(2));
     until("the registration of the second ends", async || one.heartbeat("one", long).await == Ok(1)).await;

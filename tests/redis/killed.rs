@@ -27,7 +27,7 @@ async fn leases_of_a_killed_weir_are_lost_for_the_window_and_nothing_else() {
     let mut weirs = Weirs::start(3, &leased("per: 365d")).await;
     let (mut admitted, mut held) = (0, 0);
     until("it holds something", async || {
-        admitted += u64::from(weirs.all[0].ask("k").await);
+        admitted += u64::from(weirs.all[0].send("k").await);
         held = weirs.counted("k") - admitted;
         held > 5
     })
@@ -44,7 +44,7 @@ async fn leases_of_a_killed_weir_are_lost_for_the_window_and_nothing_else() {
 type Passed = (Timestamp, Timestamp);
 
 /// Sends `count` requests to all weirs at once.
-async fn ask(weirs: &Weirs, count: usize) -> Vec<Passed> {
+async fn send(weirs: &Weirs, count: usize) -> Vec<Passed> {
     let mut asked = JoinSet::new();
     for weir in &weirs.all {
         for _ in 0..count {
@@ -62,11 +62,11 @@ async fn ask(weirs: &Weirs, count: usize) -> Vec<Passed> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_of_a_killed_weir_are_available_in_the_next_window() {
     let mut weirs = Weirs::start(3, &leased("per: 2s")).await;
-    let mut passed = ask(&weirs, 5).await;
+    let mut passed = send(&weirs, 5).await;
     weirs.all.remove(0).kill();
     let killed_in = SystemClock.now().window_end(PERIOD);
     until("all of a limit is used", async || {
-        passed.extend(ask(&weirs, 5).await);
+        passed.extend(send(&weirs, 5).await);
         // a request that started in one window and ended in another may belong to either
         let mut touched = BTreeMap::<Timestamp, u64>::new();
         for (begun, ended) in &passed {
@@ -91,12 +91,12 @@ async fn leases_of_a_killed_weir_are_available_in_the_next_window() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_of_a_killed_weir_make_no_interval_exceed_the_limit() {
     let mut weirs = Weirs::start(3, &leased("per: 2s, algorithm: sliding_window")).await;
-    let mut passed = ask(&weirs, 5).await;
+    let mut passed = send(&weirs, 5).await;
     weirs.all.remove(0).kill();
     let killed = SystemClock.now();
     // long enough for all earlier hits to expire
     until("two limits are used", async || {
-        passed.extend(ask(&weirs, 5).await);
+        passed.extend(send(&weirs, 5).await);
         passed.iter().filter(|(begun, _)| *begun > killed).count() as u64 >= 2 * LIMIT
     })
     .await;
@@ -117,7 +117,7 @@ async fn the_overshoot_of_a_killed_weir_is_what_it_had_not_reported() {
     until("it is told", async || weirs.counted("k") == told).await;
     let mut admitted = told;
     for _ in 0..20 {
-        admitted += u64::from(weirs.all[0].ask("k").await);
+        admitted += u64::from(weirs.all[0].send("k").await);
     }
     weirs.all.remove(0).kill();
     // the others learn of the hits that it reported

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// The coordination modes that wait for Redis, with the `on_store_failure` that keeps their bound.
-const WAYS: [(&str, &str); 3] = [("interval", "local"), ("lease", "deny"), ("strict", "deny")];
+const MODES: [(&str, &str); 3] = [("interval", "local"), ("lease", "deny"), ("strict", "deny")];
 
 const LIMIT: u64 = 100;
 
@@ -24,11 +24,11 @@ enum Fault {
     Refused,
 }
 
-fn rules(requests: u64, way: &str, failure: &str) -> String {
+fn rules(requests: u64, mode: &str, failure: &str) -> String {
     // one window during the whole test
     format!(
         "domain: shop\ndescriptors:\n  - key: k\n    rate_limit: {{ requests: {requests}, per: 365d, \
-         coordination: {way}, on_store_failure: {failure} }}"
+         coordination: {mode}, on_store_failure: {failure} }}"
     )
 }
 
@@ -59,24 +59,24 @@ impl Fault {
 
 /// The bound of each coordination mode holds through a fault, and the whole limit is available again afterwards.
 async fn bound_holds(fault: Fault) {
-    for (way, failure) in WAYS {
-        let mut weirs = Weirs::start(3, &rules(LIMIT, way, failure)).await;
+    for (mode, failure) in MODES {
+        let mut weirs = Weirs::start(3, &rules(LIMIT, mode, failure)).await;
         let told = weirs.ask_each("k", 10).await;
-        assert_eq!(told, 30, "{way}: there is enough");
+        assert_eq!(told, 30, "{mode}: there is enough");
         until("it is told", async || weirs.counted("k") >= told).await;
         fault.begins(&mut weirs).await;
         let mut admitted = told + weirs.ask_each("k", 120).await;
         Fault::ends(&mut weirs);
         weirs.answer().await;
-        admitted += weirs.exhaust("k", if way == "interval" { 0 } else { LIMIT }).await;
-        if way == "interval" {
+        admitted += weirs.exhaust("k", if mode == "interval" { 0 } else { LIMIT }).await;
+        if mode == "interval" {
             let unknown = async || weirs.sum("weir_hits_delivery_unknown_total");
             until("it is told", async || weirs.counted("k") + unknown().await >= admitted).await;
         }
 
         let (counted, unknown) = (weirs.counted("k"), weirs.sum("weir_hits_delivery_unknown_total"));
-        let told = format!("{way}, {fault:?}: {admitted} admitted, {counted} counted, {unknown} unknown");
-        if way == "interval" {
+        let told = format!("{mode}, {fault:?}: {admitted} admitted, {counted} counted, {unknown} unknown");
+        if mode == "interval" {
             // each by its own estimate, and once more the hits with an unknown delivery
             assert!(admitted <= COUNT * LIMIT + unknown, "{told}");
             assert!(admitted >= LIMIT, "{told}");
@@ -116,15 +116,15 @@ const NO_LIMIT: u64 = 100_000;
 /// No admitted hit is counted twice, and only hits with an unknown delivery may not be counted at all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_counted_twice_whatever_is_cut() {
-    for way in ["interval", "strict"] {
-        let mut weirs = Weirs::start(3, &rules(NO_LIMIT, way, "allow")).await;
+    for mode in ["interval", "strict"] {
+        let mut weirs = Weirs::start(3, &rules(NO_LIMIT, mode, "allow")).await;
         let mut asked = 0;
         // certainly one reply while the connections work; later it depends on the calls in flight
         weirs.all[0].proxy.cut_reply_to("shop_k_", 20);
         let begun = Instant::now();
         while weirs.all[0].proxy.cut_replies() == 0 {
-            assert!(begun.elapsed() < DEADLINE, "{way}: no reply was cut");
-            assert_eq!(weirs.ask_each("k", 1).await, 3, "{way}: everything passes");
+            assert!(begun.elapsed() < DEADLINE, "{mode}: no reply was cut");
+            assert_eq!(weirs.ask_each("k", 1).await, 3, "{mode}: everything passes");
             asked += 3;
         }
         for round in 0..12 {
@@ -137,7 +137,7 @@ async fn nothing_is_counted_twice_whatever_is_cut() {
                     _ => weir.proxy.set(Manner::default()),
                 }
             }
-            assert_eq!(weirs.ask_each("k", 20).await, 60, "{way}: everything passes");
+            assert_eq!(weirs.ask_each("k", 20).await, 60, "{mode}: everything passes");
             asked += 60;
         }
         for weir in &mut weirs.all {
@@ -150,9 +150,9 @@ async fn nothing_is_counted_twice_whatever_is_cut() {
         })
         .await;
         let (counted, unknown) = (weirs.counted("k"), weirs.sum("weir_hits_delivery_unknown_total"));
-        assert!(counted <= asked, "{way}: {counted} counted of {asked}, {unknown} unknown");
+        assert!(counted <= asked, "{mode}: {counted} counted of {asked}, {unknown} unknown");
         weirs.all.into_iter().for_each(Weir::stop);
-        assert_eq!(weirs.server.ask::<i64>(&["ZCARD", "weir:instances"]), 0, "{way}: they said goodbye");
+        assert_eq!(weirs.server.send::<i64>(&["ZCARD", "weir:instances"]), 0, "{mode}: they said goodbye");
     }
 }
 
@@ -166,7 +166,7 @@ async fn a_strict_decision_whose_reply_is_cut_counts_once() {
         weir.proxy.cut_reply_to("shop_k_", pass);
         until("the reply is cut", async || {
             asked += 1;
-            weir.ask("k").await && weir.proxy.cut_replies() == cuts
+            weir.send("k").await && weir.proxy.cut_replies() == cuts
         })
         .await;
         weirs.answer().await;
@@ -195,12 +195,12 @@ async fn a_lease_whose_reply_is_cut_is_lost_and_admits_no_request() {
         weir.proxy.cut_reply_to("shop_k_", pass);
         // held leases are used first
         until("a grant is cut", async || {
-            admitted += u64::from(weir.ask("k").await);
+            admitted += u64::from(weir.send("k").await);
             weir.proxy.cut_replies() == cuts
         })
         .await;
         weirs.answer().await;
-        until("it is granted again", async || weir.ask("k").await).await;
+        until("it is granted again", async || weir.send("k").await).await;
         admitted += 1;
     }
     admitted += weirs.exhaust("k", LIMIT).await;
@@ -233,8 +233,8 @@ async fn a_sync_whose_reply_is_cut_counts_once() {
 /// A frozen Redis is given up, and the syncs that it received count once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn syncs_to_a_frozen_redis_count_once() {
-    for way in ["interval", "strict"] {
-        let weirs = Weirs::start(3, &rules(NO_LIMIT, way, "allow")).await;
+    for mode in ["interval", "strict"] {
+        let weirs = Weirs::start(3, &rules(NO_LIMIT, mode, "allow")).await;
         let mut asked = weirs.ask_each("k", 10).await;
         weirs.server.signal("STOP");
         until("it is given up", async || {
@@ -245,12 +245,12 @@ async fn syncs_to_a_frozen_redis_count_once() {
         // no request waits any more, and no call is in flight
         let calls = weirs.sum("weir_store_calls_total");
         asked += weirs.ask_each("k", 100).await;
-        assert_eq!(weirs.sum("weir_store_calls_total"), calls, "{way}");
+        assert_eq!(weirs.sum("weir_store_calls_total"), calls, "{mode}");
         weirs.server.signal("CONT");
         weirs.answer().await;
         let counted = async || weirs.counted("k") + weirs.sum("weir_hits_delivery_unknown_total");
         until("all is told", async || counted().await >= asked).await;
-        assert!(weirs.counted("k") <= asked, "{way}: {} counted of {asked}", weirs.counted("k"));
+        assert!(weirs.counted("k") <= asked, "{mode}: {} counted of {asked}", weirs.counted("k"));
     }
 }
 

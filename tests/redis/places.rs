@@ -11,13 +11,13 @@ use weir::{
 };
 
 use crate::support::{
-    Certificates, Cluster, Server, Watched, ask, connected, now, reference, settings, target, tier, until,
+    Certificates, Cluster, Server, Watched, connected, now, reference, send, settings, target, tier, until,
 };
 
 /// Returns whether hits are counted.
 async fn counts(remote: &RedisRemote) -> bool {
     let target = reference("d_k_", 5, 60);
-    ask(remote, &target, Timestamp::from_secs(60), Op::Take { hits: 1 }).await.is_ok()
+    send(remote, &target, Timestamp::from_secs(60), Op::Take { hits: 1 }).await.is_ok()
 }
 
 /// Returns the error of settings that lead to no connection.
@@ -67,7 +67,7 @@ async fn a_url_may_hold_a_database() {
     settings.main.database = 3;
     let remote = connected(settings).await;
     assert!(counts(&remote).await);
-    let info: String = server.ask(&["INFO", "keyspace"]);
+    let info: String = server.send(&["INFO", "keyspace"]);
     assert!(info.contains("db3:keys=1") && !info.contains("db0"), "{info}");
 }
 
@@ -76,7 +76,7 @@ async fn the_connection_has_a_name_and_uses_resp3() {
     let server = Server::start();
     let remote = connected(settings(server.address())).await;
     assert!(counts(&remote).await);
-    let clients: String = server.ask(&["CLIENT", "LIST"]);
+    let clients: String = server.send(&["CLIENT", "LIST"]);
     assert!(clients.lines().any(|client| client.contains("resp=3")), "{clients}");
 }
 
@@ -187,9 +187,9 @@ async fn a_failover_is_followed() {
     let remote = connected(at(watched.place())).await;
     let target =
         target("d_", OverLimitPolicy::Ignore, vec![tier(1_000_000, 3_600, Algorithm::SlidingWindow)]);
-    let take = async || ask(&remote, &target, Timestamp::default(), Op::Take { hits: 1 }).await;
+    let take = async || send(&remote, &target, Timestamp::default(), Op::Take { hits: 1 }).await;
     assert!(take().await.is_ok());
-    let sent: i64 = watched.master.ask(&["WAIT", "1", "5000"]);
+    let sent: i64 = watched.master.send(&["WAIT", "1", "5000"]);
     assert_eq!(sent, 1);
     let port = watched.replica.port().to_string();
     watched.master.kill();
@@ -207,7 +207,7 @@ async fn a_frozen_master_is_left_when_another_takes_over() {
     watched.master.signal("STOP");
     let target = reference("d_", 5, 60);
     let take = async || {
-        let asked = ask(&remote, &target, Timestamp::default(), Op::Take { hits: 1 });
+        let asked = send(&remote, &target, Timestamp::default(), Op::Take { hits: 1 });
         tokio::time::timeout(Duration::from_millis(50), asked).await
     };
     until("the replica counts", async || take().await.is_ok_and(|reply| reply.is_ok())).await;
@@ -254,7 +254,7 @@ async fn a_cluster_is_queried_for_its_slots() {
             assert_eq!((reply.granted, reply.counters[0].used().0), (2, round * 2));
         }
     }
-    let keys = cluster.nodes.iter().map(|node| node.ask::<usize>(&["DBSIZE"]));
+    let keys = cluster.nodes.iter().map(|node| node.send::<usize>(&["DBSIZE"]));
     let keys: Vec<usize> = keys.collect();
     assert!(keys.iter().all(|keys| *keys > 5) && keys.iter().sum::<usize>() == 90, "{keys:?}");
     assert_eq!(remote.state().servers.len(), 3);
@@ -269,7 +269,7 @@ async fn moved_slots_are_followed() {
     let (reference, tiered) = (reference("d_{k}_", 100, 3_600), tiered("k"));
     let take = async |expected: u64| {
         for target in [&reference, &tiered] {
-            let reply = ask(&remote, target, at, Op::Take { hits: 1 }).await;
+            let reply = send(&remote, target, at, Op::Take { hits: 1 }).await;
             let reply = reply.unwrap_or_else(|error| panic!("{error} at {expected} of {target:?}"));
             assert_eq!(reply.counters[0].used().0, expected);
         }
@@ -286,7 +286,7 @@ async fn moved_slots_are_followed() {
     cluster.end_move(slot, to);
     take(4).await;
     take(5).await;
-    let ttl: i64 = cluster.nodes[to].ask(&["TTL", "d_{k}_3600"]);
+    let ttl: i64 = cluster.nodes[to].send(&["TTL", "d_{k}_3600"]);
     assert!(ttl > 3_000, "{ttl}");
 }
 

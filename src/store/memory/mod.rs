@@ -199,7 +199,7 @@ impl MemoryStore {
             }
             for (check, decision) in checks.iter().zip(&mut decisions) {
                 if decision.over {
-                    shards[place(check)].refuse(check, now);
+                    shards[place(check)].reject(check, now);
                 } else {
                     *decision = shards[place(check)].look(check, now);
                 }

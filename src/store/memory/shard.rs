@@ -119,7 +119,7 @@ impl Shard {
     }
 
     /// Marks `check` as rejected in those of its counters that reject it. It takes no hits.
-    pub(super) fn refuse(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
+    pub(super) fn reject(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
         for tier in check.tiers() {
             let place = self.place(check.key.of_tier(tier));
             if let Some(slot) = place.and_then(|place| self.table.get_bucket_mut(place))

@@ -16,11 +16,11 @@ impl Cluster {
     pub(crate) async fn start() -> Self {
         let nodes: Vec<Server> = (0..3).map(|_| Server::start_with(&NODE)).collect();
         for (i, (first, last)) in [(0, 5_460), (5_461, 10_922), (10_923, 16_383)].into_iter().enumerate() {
-            nodes[i].ask::<()>(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
-            nodes[i].ask::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(i + 1).to_string()]);
+            nodes[i].send::<()>(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
+            nodes[i].send::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(i + 1).to_string()]);
         }
         for node in &nodes[1..] {
-            nodes[0].ask::<()>(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string()]);
+            nodes[0].send::<()>(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string()]);
         }
         let cluster = Self { nodes };
         cluster.settle().await;
@@ -31,7 +31,7 @@ impl Cluster {
     pub(crate) async fn settle(&self) {
         until("the cluster is up", async || {
             self.nodes.iter().all(|node| {
-                let info: String = node.ask(&["CLUSTER", "INFO"]);
+                let info: String = node.send(&["CLUSTER", "INFO"]);
                 // a node may report `ok` before it knows the masters of all slots
                 let told = ["cluster_state:ok", "cluster_known_nodes:3", "cluster_slots_assigned:16384"];
                 told.iter().all(|line| info.contains(line))
@@ -46,7 +46,7 @@ impl Cluster {
 
     /// Returns the slot of `key`, and the index of the node that holds it.
     pub(crate) fn holder(&self, key: &str) -> (u16, usize) {
-        let slot: u16 = self.nodes[0].ask(&["CLUSTER", "KEYSLOT", key]);
+        let slot: u16 = self.nodes[0].send(&["CLUSTER", "KEYSLOT", key]);
         (slot, usize::from(slot > 5_460) + usize::from(slot > 10_922))
     }
 
@@ -54,18 +54,18 @@ impl Cluster {
     pub(crate) async fn add_replica(&self, of: usize) -> Server {
         let prompt = ["--repl-diskless-sync-delay", "0", "--cluster-replica-validity-factor", "0"];
         let replica = Server::start_with(&[&NODE[..], &prompt].concat());
-        replica.ask::<()>(&["CLUSTER", "MEET", "127.0.0.1", &self.nodes[of].port().to_string()]);
+        replica.send::<()>(&["CLUSTER", "MEET", "127.0.0.1", &self.nodes[of].port().to_string()]);
         let of = self.id(of);
         until("it knows the others", async || {
-            let nodes: String = replica.ask(&["CLUSTER", "NODES"]);
+            let nodes: String = replica.send(&["CLUSTER", "NODES"]);
             nodes.lines().filter(|node| node.contains("master") && node.contains("connected")).count() == 4
         })
         .await;
-        replica.ask::<()>(&["CLUSTER", "REPLICATE", &of]);
+        replica.send::<()>(&["CLUSTER", "REPLICATE", &of]);
         until("the replica follows, and all know", async || {
-            let info: String = replica.ask(&["INFO", "replication"]);
+            let info: String = replica.send(&["INFO", "replication"]);
             let known = |node: &Server| {
-                let nodes: String = node.ask(&["CLUSTER", "NODES"]);
+                let nodes: String = node.send(&["CLUSTER", "NODES"]);
                 nodes.lines().any(|node| node.contains("slave") && node.contains(&of))
             };
             info.contains("master_link_status:up") && self.nodes.iter().all(known)
@@ -75,22 +75,23 @@ impl Cluster {
     }
 
     fn id(&self, node: usize) -> String {
-        self.nodes[node].ask(&["CLUSTER", "MYID"])
+        self.nodes[node].send(&["CLUSTER", "MYID"])
     }
 
     /// Starts to move `slot`.
     pub(crate) fn begin_move(&self, slot: u16, from: usize, to: usize) {
         let slot = slot.to_string();
-        self.nodes[to].ask::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.id(from)]);
-        self.nodes[from].ask::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &self.id(to)]);
+        self.nodes[to].send::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.id(from)]);
+        self.nodes[from].send::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &self.id(to)]);
     }
 
     /// Moves the existing keys of `slot`.
     pub(crate) fn move_keys(&self, slot: u16, from: usize, to: usize) {
-        let keys: Vec<String> = self.nodes[from].ask(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "100"]);
+        let keys: Vec<String> =
+            self.nodes[from].send(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "100"]);
         for key in keys {
             let port = self.nodes[to].port().to_string();
-            self.nodes[from].ask::<()>(&["MIGRATE", "127.0.0.1", &port, &key, "0", "1000"]);
+            self.nodes[from].send::<()>(&["MIGRATE", "127.0.0.1", &port, &key, "0", "1000"]);
         }
     }
 
@@ -100,7 +101,7 @@ impl Cluster {
         // the new holder first, so that the slot always has one
         let order = [to].into_iter().chain((0..3).filter(|node| *node != to));
         for node in order {
-            self.nodes[node].ask::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
+            self.nodes[node].send::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
         }
     }
 }

@@ -71,7 +71,7 @@ pub(crate) fn tier(requests: u32, seconds: u64, algorithm: Algorithm) -> Tier {
 }
 
 /// Sends one command and returns its reply.
-pub(crate) async fn ask(
+pub(crate) async fn send(
     remote: &RedisRemote,
     target: &Arc<Target>,
     at: Timestamp,

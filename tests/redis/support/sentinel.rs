@@ -22,7 +22,7 @@ impl Watched {
         let replica =
             Server::start_with(&["--replicaof", "127.0.0.1", &of, "--repl-diskless-sync-delay", "0"]);
         let linked = || {
-            let info: String = replica.ask(&["INFO", "replication"]);
+            let info: String = replica.send(&["INFO", "replication"]);
             info.contains("master_link_status:up")
         };
         until("the replica follows", async || linked()).await;
@@ -41,8 +41,8 @@ impl Watched {
         let watched = Self { master, replica, sentinels, password: password.map(str::to_owned) };
         until("the sentinels know each other and the replica", async || {
             watched.sentinels.iter().all(|sentinel| {
-                let others: Vec<redis::Value> = sentinel.ask(&["SENTINEL", "SENTINELS", MASTER]);
-                let replicas: Vec<redis::Value> = sentinel.ask(&["SENTINEL", "REPLICAS", MASTER]);
+                let others: Vec<redis::Value> = sentinel.send(&["SENTINEL", "SENTINELS", MASTER]);
+                let replicas: Vec<redis::Value> = sentinel.send(&["SENTINEL", "REPLICAS", MASTER]);
                 others.len() == 2 && replicas.len() == 1
             })
         })

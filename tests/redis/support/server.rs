@@ -124,7 +124,7 @@ impl Server {
     }
 
     /// Its answer to a command, such as `GET key`.
-    pub(crate) fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
+    pub(crate) fn send<T: FromRedisValue>(&self, words: &[&str]) -> T {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
         command.query(&mut self.connection()).expect("an answer")

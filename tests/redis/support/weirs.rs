@@ -1,4 +1,4 @@
-//! Several weirs, each a process of its own, each with a way of its own to one Redis.
+//! Several weir processes, each with its own proxy to one Redis.
 
 use std::{
     fs,
@@ -36,7 +36,7 @@ pub(crate) struct Weirs {
     _dir: TempDir,
 }
 
-/// A weir, and its way to Redis.
+/// A weir, and its proxy to Redis.
 pub(crate) struct Weir {
     pub(crate) proxy: Proxy,
     serving: Serving,
@@ -109,8 +109,8 @@ impl Weirs {
 
     /// Hits of `key` that Redis counts.
     pub(crate) fn counted(&self, key: &str) -> u64 {
-        let keys: Vec<String> = self.server.ask(&["KEYS", &format!("*shop_{key}_*")]);
-        let counts = keys.iter().map(|key| self.server.ask::<Option<u64>>(&["GET", key]));
+        let keys: Vec<String> = self.server.send(&["KEYS", &format!("*shop_{key}_*")]);
+        let counts = keys.iter().map(|key| self.server.send::<Option<u64>>(&["GET", key]));
         counts.flatten().sum()
     }
 }
@@ -118,12 +118,12 @@ impl Weirs {
 // === impl Weir ===
 
 impl Weir {
-    /// One with a way of its own to `server`, that serves the rules in `rules`.
+    /// Starts one with its own proxy to `server` and the rules in `rules`.
     async fn start(server: &Server, rules: &str) -> Self {
         Self::start_with(server, rules, &[]).await
     }
 
-    /// One that has a way of its own to `server`, unless further variables say otherwise.
+    /// Starts one with its own proxy to `server`, unless further variables say otherwise.
     pub(crate) async fn start_with(server: &Server, rules: &str, variables: &[(&str, &str)]) -> Self {
         let proxy = Proxy::start(([127, 0, 0, 1], server.port()).into());
         let (address, budget) = (proxy.address().to_string(), format!("{}ms", BUDGET.as_millis()));
@@ -141,11 +141,11 @@ impl Weir {
 
     /// LimitChecks for one hit of `key`, which may be followed by `=` and a value, and is decided within the budget. Whether it
     /// passes.
-    pub(crate) async fn ask(&self, key: &str) -> bool {
+    pub(crate) async fn send(&self, key: &str) -> bool {
         self.asking(key, 1).await
     }
 
-    /// As [`Weir::ask`], for `count` hits, apart from the weir: others may be asked meanwhile.
+    /// As [`Weir::send`], for `count` hits, apart from the weir: others may be asked meanwhile.
     pub(crate) fn asking(&self, key: &str, count: u64) -> impl Future<Output = bool> + use<> {
         let (mut client, key) = (self.client.clone(), key.to_owned());
         async move {
