@@ -155,6 +155,7 @@ impl MemoryStore {
     }
 
     /// Gives reserved hits back: [`Store::release`] without a future.
+    #[expect(clippy::needless_pass_by_value, reason = "consumed, so that no hit is given back twice")]
     pub fn release_now(
         &self,
         check: &LimitCheck<'_>,
