@@ -2,11 +2,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
-    ffi::OsStr,
     fs, io,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
 };
+
+use super::mount::{self, Broken};
 
 /// A file to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,10 +23,27 @@ pub(super) struct RuleFile {
 pub(super) struct Listing {
     /// The files in the order of their paths; each real file once.
     pub(super) files: Vec<RuleFile>,
-    /// Every directory that was read, links resolved.
-    pub(super) dirs: Vec<PathBuf>,
+    /// Every directory that was read, and every version of a ConfigMap that a file is in, links resolved.
+    pub(super) dirs: BTreeSet<PathBuf>,
     /// The paths that could not be read.
     pub(super) failures: Vec<(PathBuf, io::Error)>,
+    /// Whether a ConfigMap seems to be changing: a visible link leads nowhere.
+    pub(super) is_changing: bool,
+}
+
+// === impl Listing ===
+
+impl Listing {
+    /// Returns whether `other` has the same paths.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let failures = |listing: &Self| -> Vec<_> {
+            listing.failures.iter().map(|(path, error)| (path.clone(), error.kind())).collect()
+        };
+        self.files == other.files
+            && self.dirs == other.dirs
+            && self.is_changing == other.is_changing
+            && failures(self) == failures(other)
+    }
 }
 
 /// A path below the listed directory. Paths without a hidden part sort first.
@@ -37,9 +55,9 @@ struct ListedPath {
 
 /// Lists the files below `root`, recursively, and follows links.
 ///
-/// A Kubernetes ConfigMap is mounted as `rules.yaml -> ..data/rules.yaml` and `..data -> ..2026_11_21/`: three paths to
-/// one file. It is listed once, under the path without a hidden name. Each real directory is likewise read once, so that
-/// circular links end.
+/// A file with several paths is listed once, under a path without a hidden name if there is one. Each real directory is
+/// likewise read once, so that circular links end. The [versions](mount) of a ConfigMap are not read, whatever
+/// `ignore_dotfiles`: their files are listed through visible links.
 pub(super) fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
     let mut listing = Listing::default();
     let mut names: BTreeMap<PathBuf, ListedPath> = BTreeMap::new();
@@ -56,18 +74,19 @@ pub(super) fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
         if !seen.insert(real.clone()) {
             continue;
         }
-        listing.dirs.push(real);
+        listing.dirs.insert(real);
         match fs::read_dir(&dir.path) {
             Ok(entries) => {
                 for entry in entries {
                     match entry {
                         Ok(entry) => {
-                            let hidden = is_hidden(&entry.file_name());
-                            if hidden && ignore_dotfiles {
+                            let (name, path) = (entry.file_name(), entry.path());
+                            let hidden = name.as_bytes().starts_with(b".");
+                            if hidden && ignore_dotfiles || mount::is_internal(&name) && !path.is_file() {
                                 continue;
                             }
-                            let found = ListedPath { hidden: dir.hidden || hidden, path: entry.path() };
-                            classify(found, &mut ahead, &mut names, &mut listing.failures);
+                            let found = ListedPath { hidden: dir.hidden || hidden, path };
+                            classify(found, &mut ahead, &mut names, &mut listing);
                         }
                         Err(error) => listing.failures.push((dir.path.clone(), error)),
                     }
@@ -76,6 +95,9 @@ pub(super) fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
             Err(error) => listing.failures.push((dir.path, error)),
         }
     }
+    let versions = names.keys().filter_map(|real| real.parent());
+    let versions = versions.filter(|dir| dir.file_name().is_some_and(mount::is_internal));
+    listing.dirs.extend(versions.map(Path::to_owned));
     listing.files =
         names.into_iter().map(|(real, ListedPath { path, .. })| RuleFile { path, real }).collect();
     listing.files.sort_by(|a, b| a.path.cmp(&b.path));
@@ -88,7 +110,7 @@ fn classify(
     found: ListedPath,
     ahead: &mut BTreeSet<ListedPath>,
     names: &mut BTreeMap<PathBuf, ListedPath>,
-    failures: &mut Vec<(PathBuf, io::Error)>,
+    listing: &mut Listing,
 ) {
     let target =
         fs::metadata(&found.path).and_then(|metadata| Ok((metadata, fs::canonicalize(&found.path)?)));
@@ -103,10 +125,12 @@ fn classify(
             }
         }
         Ok(_) => {}
-        Err(error) => failures.push((found.path, error)),
+        Err(error) => {
+            let broken = mount::broken(&found.path);
+            listing.is_changing |= broken.is_some();
+            if broken != Some(Broken::NotInVersion) {
+                listing.failures.push((found.path, error));
+            }
+        }
     }
-}
-
-fn is_hidden(name: &OsStr) -> bool {
-    name.as_bytes().starts_with(b".")
 }

@@ -6,13 +6,15 @@ use std::{
     io::{self, Read as _},
     path::Path,
     sync::Arc,
+    thread,
+    time::{Duration, Instant},
 };
 
 use super::{
     compile::{Declared, compile},
     duplicates,
     error::{ConfigErrors, ConfigWarning, DisplayOrigin, FileReport, Report},
-    files::{self, RuleFile},
+    files::{self, Listing, RuleFile},
     ineffective,
     yaml::{self, Position},
 };
@@ -20,6 +22,15 @@ use crate::limit::{Domain, Origin};
 
 /// The maximum size of a file in bytes, about 150,000 rules: a wrong mount must not fill the memory.
 const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// The number of times that files are read if they change meanwhile. The watch then finds the last change.
+const MAX_READS: usize = 5;
+
+/// The time to wait for a ConfigMap that is being changed, which takes milliseconds.
+const MAX_CHANGE: Duration = Duration::from_secs(1);
+
+/// The interval of looking whether the change is complete.
+const CHANGE_POLL: Duration = Duration::from_millis(20);
 
 /// Begins every message about a file that cannot be read or parsed.
 const UNREADABLE: &str = "error loading config file";
@@ -46,28 +57,46 @@ pub struct Loaded {
 
 /// Reads every file below `dir`, in the order of paths. A directory without files gives no rules and a warning.
 ///
-/// Blocks on file access and on parsing, which takes seconds for large files.
+/// Blocks on file access and on parsing, which takes seconds for large files. Waits up to a second for a ConfigMap that is
+/// being changed, and reads again if files are added, replaced or removed meanwhile: such a change causes no error.
 ///
 /// # Errors
 ///
 /// All errors of all files.
 pub fn load(dir: &Path, options: &Options) -> Result<Loaded, ConfigErrors> {
+    let list = || files::list(dir, options.ignore_dotfiles);
+    let deadline = Instant::now() + MAX_CHANGE;
+    let mut listing = list();
+    for _ in 1..MAX_READS {
+        while listing.is_changing && Instant::now() < deadline {
+            thread::sleep(CHANGE_POLL);
+            listing = list();
+        }
+        let loaded = load_listed(dir, options, &listing);
+        let after = list();
+        if listing.is_same(&after) {
+            return loaded;
+        }
+        listing = after;
+    }
+    load_listed(dir, options, &listing)
+}
+
+fn load_listed(dir: &Path, options: &Options, listing: &Listing) -> Result<Loaded, ConfigErrors> {
     let mut reading = Reading::new(*options);
-    let listing = files::list(dir, options.ignore_dotfiles);
-    for (path, error) in listing.failures {
+    for (path, error) in &listing.failures {
         let what = if path == dir { "cannot read the rules directory" } else { "cannot read" };
-        reading.report.error(whole_file(&name(&path)), format!("{UNREADABLE}: {what}: {error}"));
+        reading.report.error(whole_file(&name(path)), format!("{UNREADABLE}: {what}: {error}"));
     }
     if listing.files.is_empty() && reading.report.errors.is_empty() {
         reading
             .report
             .warn(whole_file(&name(dir)), "the directory has no files, so there are no rules".into());
     }
-    let files = listing.files.len();
-    for file in listing.files {
-        reading.file(&file);
+    for file in &listing.files {
+        reading.file(file);
     }
-    reading.finish(files)
+    reading.finish(listing.files.len())
 }
 
 /// Reads one document, named `file` in messages.

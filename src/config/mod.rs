@@ -3,7 +3,7 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `source` | the trait through which the service loads rules, and the directory behind it |
-//! | `files`, `watch` | which files are read and under which names; when they may have changed |
+//! | `files`, `mount`, `watch` | which files are read and under which names, also in a ConfigMap; when they may have changed |
 //! | `load` | all files of a directory to [`limit::Domain`](crate::limit::Domain)s, or all errors |
 //! | `yaml`, `scalar` | a document as a tree that knows its positions; the only file that uses the YAML crate |
 //! | `keys`, `fields`, `misplaced` | the keys of each level, typed access to their values, and keys at another level |
@@ -23,6 +23,7 @@ mod keys;
 mod load;
 mod metadata;
 mod misplaced;
+mod mount;
 mod rate_limit;
 mod redundant_tiers;
 mod scalar;

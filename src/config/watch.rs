@@ -31,7 +31,7 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use super::files;
+use super::{files, mount};
 
 /// The time without events after which a change is reported: files are often written in several steps.
 const QUIET: Duration = Duration::from_millis(75);
@@ -219,9 +219,12 @@ impl Events {
 
     fn concerns_rules(&self, event: &Event) -> bool {
         let dirs = self.dirs.lock();
+        // versions of a ConfigMap come and go; the fingerprint changes once visible links lead to another one
+        let is_version = |path: &Path| path.file_name().is_some_and(mount::is_internal);
         event
             .paths
             .iter()
+            .filter(|path| !is_version(path))
             .any(|path| dirs.contains(path) || path.parent().is_some_and(|dir| dirs.contains(dir)))
     }
 }
@@ -232,13 +235,9 @@ impl Snapshot {
     /// Reads the state of `dir` and everything below.
     fn take(dir: &Path) -> Self {
         let mut hasher = DefaultHasher::new();
-        let mut dirs = BTreeSet::new();
         // includes hidden files: a few more of them cost less than knowing the settings here
         let listing = files::list(dir, false);
-        for real in listing.dirs {
-            real.hash(&mut hasher);
-            dirs.insert(real);
-        }
+        listing.dirs.hash(&mut hasher);
         for (path, error) in listing.failures {
             (path, error.to_string()).hash(&mut hasher);
         }
@@ -254,7 +253,7 @@ impl Snapshot {
                 Err(error) => error.to_string().hash(&mut hasher),
             }
         }
-        Self { fingerprint: hasher.finish(), dirs, link_dirs: link_dirs(dir) }
+        Self { fingerprint: hasher.finish(), dirs: listing.dirs, link_dirs: link_dirs(dir) }
     }
 }
 

@@ -75,7 +75,11 @@ where
 {
     // debugging rate limits must not log every HTTP/2 frame
     let others = level.min(LevelFilter::WARN);
-    let filter = Targets::new().with_default(others).with_target(env!("CARGO_CRATE_NAME"), level);
+    let filter = Targets::new()
+        .with_default(others)
+        // warns of each watch that has ended with its directory, as those of a ConfigMap's versions do
+        .with_target("notify", others.min(LevelFilter::ERROR))
+        .with_target(env!("CARGO_CRATE_NAME"), level);
     let layer = tracing_subscriber::fmt::layer().with_writer(writer);
     match format {
         LogFormat::Text => layer.with_ansi(io::stderr().is_terminal()).with_filter(filter).boxed(),

@@ -2,6 +2,7 @@
 
 #[path = "../support/child.rs"]
 mod child;
+mod config_map;
 mod simulate;
 
 use std::{

@@ -159,6 +159,40 @@ fn a_config_maps_files_are_read_once_under_their_visible_names() {
 }
 
 #[test]
+fn versions_of_a_config_map_that_no_visible_file_is_in_are_not_read() {
+    let dir = config_map(&[("a.yaml", "domain: a")]);
+    for (version, text) in [("..old", "domain: a"), ("..new", "domain: [")] {
+        fs::create_dir(dir.path().join(version)).expect("a directory");
+        fs::write(dir.path().join(version).join("a.yaml"), text).expect("a file");
+    }
+    symlink("..new", dir.path().join("..data_tmp")).expect("a link");
+    symlink("..gone", dir.path().join("..other_tmp")).expect("a link");
+    let loaded = load(dir.path());
+    assert_eq!((names(&loaded), loaded.files), (vec!["a"], 1));
+}
+
+#[test]
+fn a_visible_link_that_its_version_lacks_is_not_read() {
+    let dir = config_map(&[("a.yaml", "domain: a")]);
+    symlink("..data/b.yaml", dir.path().join("b.yaml")).expect("a link");
+    assert_eq!(names(&load(dir.path())), ["a"]);
+    // without any version the rules are lost
+    fs::remove_file(dir.path().join("..data")).expect("a removal");
+    let errors = errors(dir.path(), Options::default());
+    assert_eq!(errors.len(), 2, "{errors:?}");
+    assert!(errors[0].starts_with("a.yaml: error loading config file: cannot read: "), "{errors:?}");
+}
+
+#[test]
+fn a_directory_of_a_config_map_is_read_through_its_visible_link() {
+    let dir = config_map(&[("a.yaml", "domain: a")]);
+    fs::create_dir(dir.path().join("..data/below")).expect("a directory");
+    fs::write(dir.path().join("..data/below/b.yaml"), "domain: b").expect("a file");
+    symlink("..data/below", dir.path().join("below")).expect("a link");
+    assert_eq!(names(&load(dir.path())), ["a", "b"]);
+}
+
+#[test]
 fn circular_links_are_read_once() {
     let dir = dir(&[("a/x.yaml", "domain: x"), ("b/y.yaml", "domain: y")]);
     symlink("..", dir.path().join("a/up")).expect("a link");

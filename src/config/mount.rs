@@ -1,0 +1,41 @@
+//! How Kubernetes mounts a ConfigMap or Secret, and how it changes one.
+//!
+//! `rules.yaml -> ..data/rules.yaml` is visible, `..data -> ..2026_11_21/` is a link to the current version. A change writes a
+//! new version beside the old one, renames a new `..data` over the old one, adds and removes visible links, and removes the old
+//! version. Rules may be read between any two of these steps.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::ffi::OsStrExt as _,
+    path::{Component, Path},
+};
+
+/// Why a link into a version leads nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// The current version does not have the file: it was removed or is not added yet.
+    NotInVersion,
+    /// There is no current version.
+    NoVersion,
+}
+
+/// Returns whether `name` is that of a version or of the link to one, whose files are rules only through visible links.
+pub(super) fn is_internal(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b"..")
+}
+
+/// Returns why `path`, which leads nowhere, does so; none if it is not a link into a version.
+pub(super) fn broken(path: &Path) -> Option<Broken> {
+    let target = fs::read_link(path).ok()?;
+    let mut version = path.parent()?.to_owned();
+    for part in target.components() {
+        version.push(part);
+        // `..` itself is another kind of component
+        if matches!(part, Component::Normal(name) if is_internal(name)) {
+            let is_there = fs::metadata(&version).is_ok_and(|found| found.is_dir());
+            return Some(if is_there { Broken::NotInVersion } else { Broken::NoVersion });
+        }
+    }
+    None
+}
