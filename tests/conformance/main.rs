@@ -15,6 +15,7 @@ mod frozen_time;
 mod observe;
 mod recording;
 mod replay;
+mod stop_increment;
 
 use in_process::DEADLINE;
 

@@ -52,6 +52,18 @@ impl<R: Remote> Fallback<R> {
         decision
     }
 
+    /// Gives back the hits of a decision that admitted `check` at the instant `at`. Hits whose delivery is unknown are given
+    /// back here only: nothing was reported that could be taken back.
+    pub(super) fn undo(&self, check: &LimitCheck<'_>, delivery: Delivery, at: Timestamp) {
+        let instances = self.client.instances();
+        self.table.with_counter(check, at, |counter| {
+            counter.count_fallback(instances, Direction::GiveBack, check.hits, at);
+            if delivery != Delivery::NotApplied {
+                counter.add_pending(positive(check.hits.0), at);
+            }
+        });
+    }
+
     /// Reserves hits without the store. As with [`Fallback::decide`], hits whose delivery is unknown are not reported; nor are
     /// they given back when they are released.
     pub(super) fn reserve(

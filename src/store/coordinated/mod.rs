@@ -13,6 +13,7 @@
 //! The modes use the table of local counters (`table/`) and the store client (`client/`); the table flushes through the client. The state of
 //! one counter is in `counter/`, which is pure.
 
+mod all_or_none;
 mod client;
 mod counter;
 mod delivery;
@@ -38,6 +39,7 @@ pub use metrics::CoordinationMetrics;
 pub use settings::CoordinationSettings;
 
 use self::{
+    all_or_none::{Counted, Made},
     client::StoreClient,
     delivery::{Delivery, Undecided},
     fallback::Fallback,
@@ -54,8 +56,7 @@ use super::{
 use crate::{
     clock::Clock,
     limit::{
-        Coordination, Decision, Direction, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope,
-        Timestamp,
+        Coordination, Decision, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, Timestamp,
     },
 };
 
@@ -80,6 +81,8 @@ pub struct Coordinated<R: Remote> {
 /// A decision that needed no wait, or the mode that has to wait for the store.
 enum Step {
     Done(Decision),
+    /// Done without the store, which is unavailable.
+    Fallback(Decision),
     Strict(Arc<Target>),
     Lease,
 }
@@ -173,14 +176,15 @@ impl<R: Remote> Coordinated<R> {
             if mode != Coordination::Local && self.client.is_unavailable_for(&target, time.now) {
                 let held =
                     if mode == Coordination::Lease { self.lease.decide_from_held(check, time) } else { None };
-                let decision =
-                    held.unwrap_or_else(|| self.fallback.decide(check, Delivery::NotApplied, time.now));
-                return Step::Done(decision);
+                return held.map_or_else(
+                    || Step::Fallback(self.fallback.decide(check, Delivery::NotApplied, time.now)),
+                    Step::Done,
+                );
             }
         }
         loop {
             let step = match mode {
-                Coordination::Local => Ok(Step::Done(self.decide_locally(check, now))),
+                Coordination::Local => Ok(Step::Done(self.decide_locally(check, scope, now))),
                 Coordination::Interval => self.interval.decide(check, scope, time.now).map(Step::Done),
                 Coordination::Lease => self
                     .lease
@@ -199,9 +203,9 @@ impl<R: Remote> Coordinated<R> {
         }
     }
 
-    fn decide_locally(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
+    fn decide_locally(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
         self.metrics.local.add(1);
-        self.memory.decide(std::slice::from_ref(check), Scope::Descriptor, now)[0]
+        self.memory.decide(std::slice::from_ref(check), scope, now)[0]
     }
 
     /// Returns the coordination mode of `check`: the requested one, or the nearest that the store supports.
@@ -213,24 +217,31 @@ impl<R: Remote> Coordinated<R> {
     }
 
     /// Completes `step`, which waits no longer than the budget.
-    async fn finish(&self, check: &LimitCheck<'_>, scope: Scope, step: Step, now: Timestamp) -> Decision {
+    async fn finish(&self, check: &LimitCheck<'_>, scope: Scope, step: Step, now: Timestamp) -> Made {
+        let at = self.client.time_at(now).now;
         let decided = match step {
-            Step::Done(decision) => return decision,
+            Step::Done(decision) => return Made { decision, counted: Counted::ByMode, at },
+            Step::Fallback(decision) => {
+                return Made { decision, counted: Counted::ByFallback(Delivery::NotApplied), at };
+            }
             Step::Strict(target) => self.strict.decide(check, target, scope).await,
             // a lease that arrives late is not lost, and no hit has been counted
             Step::Lease => match timeout(self.budget.into(), self.lease.decide(check)).await {
-                Ok(decided) => decided.ok_or(Undecided { delivery: Delivery::NotApplied, late: false }),
+                Ok(Some(decision)) => Ok((decision, self.client.time().now)),
+                Ok(None) => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
                 Err(_) => Err(Undecided { delivery: Delivery::NotApplied, late: true }),
             },
         };
         match decided {
-            Ok(decision) => {
+            Ok((decision, at)) => {
                 self.metrics.waited.add(1);
-                decision
+                Made { decision, counted: Counted::ByMode, at }
             }
             Err(undecided) => {
                 self.record_late(check, undecided);
-                self.fallback.decide(check, undecided.delivery, self.client.time_since(now).now)
+                let (delivery, at) = (undecided.delivery, self.client.time_since(now).now);
+                let decision = self.fallback.decide(check, delivery, at);
+                Made { decision, counted: Counted::ByFallback(delivery), at }
             }
         }
     }
@@ -239,25 +250,6 @@ impl<R: Remote> Coordinated<R> {
         if undecided.late {
             let at = self.client.time().now;
             self.client.record_late_decision(&self.table.target(check, at), at);
-        }
-    }
-
-    /// Gives back the hits of the descriptors that were admitted, because another descriptor of the request was over.
-    fn undo(&self, checks: &[LimitCheck<'_>], decisions: &mut Decisions, now: Timestamp) {
-        let time = self.client.time_at(now);
-        for (check, decision) in checks.iter().zip(decisions) {
-            if decision.over || check.direction == Direction::GiveBack || check.hits == Hits(0) {
-                continue;
-            }
-            match self.mode(check, time.now) {
-                Coordination::Local => self.memory.give_back(check, now),
-                Coordination::Interval => self.interval.undo(check, time.now),
-                Coordination::Lease => self.lease.undo(check, time.now),
-                Coordination::Strict => self.strict.undo(check, time.now),
-            }
-            let left = u64::from(decision.remaining).saturating_add(check.hits.0);
-            let most = check.tiers()[decision.tier].capacity();
-            decision.remaining = u32::try_from(left).unwrap_or(u32::MAX).min(most);
         }
     }
 }
@@ -273,18 +265,19 @@ impl<R: Remote> Store for Coordinated<R> {
             self.metrics.local.add(checks.len() as u64);
             return Ok(self.memory.decide(checks, scope, now));
         }
+        if scope == Scope::Request {
+            // boxed to keep the future of all other requests small
+            return Ok(Box::pin(self.take_all_or_none(checks, now)).await);
+        }
         let steps: SmallVec<[Step; 2]> = checks.iter().map(|check| self.step(check, scope, now)).collect();
-        let waits = steps.iter().any(|step| !matches!(step, Step::Done(_)));
-        let mut decisions: Decisions = if waits {
+        let waits = steps.iter().any(|step| matches!(step, Step::Strict(_) | Step::Lease));
+        let decisions: Decisions = if waits {
             let decisions =
                 checks.iter().zip(steps).map(|(check, step)| self.finish(check, scope, step, now));
-            join_all(decisions).await.into_iter().collect()
+            join_all(decisions).await.into_iter().map(|made| made.decision).collect()
         } else {
             steps.into_iter().filter_map(Step::done).collect()
         };
-        if scope == Scope::Request && decisions.iter().any(|decision| decision.over) {
-            self.undo(checks, &mut decisions, now);
-        }
         Ok(decisions)
     }
 
@@ -333,7 +326,7 @@ impl<R: Remote> Store for Coordinated<R> {
 impl Step {
     fn done(self) -> Option<Decision> {
         match self {
-            Self::Done(decision) => Some(decision),
+            Self::Done(decision) | Self::Fallback(decision) => Some(decision),
             Self::Strict(_) | Self::Lease => None,
         }
     }

@@ -65,13 +65,14 @@ impl<R: Remote> Strict<R> {
         })
     }
 
-    /// Sends `check`, whose target is `target`, to the store and waits for the decision, within the budget.
+    /// Sends `check`, whose target is `target`, to the store and waits for the decision, within the budget. Returns it
+    /// with the instant at which the store made it.
     pub(super) async fn decide(
         &self,
         check: &LimitCheck<'_>,
         target: Arc<Target>,
         scope: Scope,
-    ) -> Result<Decision, Undecided> {
+    ) -> Result<(Decision, Timestamp), Undecided> {
         let at = self.client.time().now;
         let policy = check.over_limit_policy_in(scope);
         let op = match (check.direction, target.over_limit_policy) {
@@ -95,10 +96,11 @@ impl<R: Remote> Strict<R> {
             return Err(Undecided { delivery: Delivery::Unknown, late: false });
         }
         if check.direction == Direction::GiveBack {
-            return Ok(self.table.with_counter(check, now, |counter| {
+            let decision = self.table.with_counter(check, now, |counter| {
                 counter.apply_reply(&reply, now);
                 counter.status(now)
-            }));
+            });
+            return Ok((decision, now));
         }
         let over = if check.hits == Hits(0) {
             check.tiers().iter().zip(&reply.counters).any(|(tier, c)| !c.probe(tier, now, Hits(0)).fits)
@@ -114,11 +116,42 @@ impl<R: Remote> Strict<R> {
                 counter.deny_while_empty(now);
             }
         });
-        Ok(decision_from_store(check.tiers(), &reply.counters, policy, over, check.hits, now))
+        let decision = decision_from_store(check.tiers(), &reply.counters, policy, over, check.hits, now);
+        Ok((decision, now))
     }
 
-    /// Gives back the hits that were taken for `check`.
-    pub(super) fn undo(&self, check: &LimitCheck<'_>, now: Timestamp) {
-        self.table.with_counter(check, now, |counter| counter.add_pending(negative(check.hits.0), now));
+    /// Returns how the counter of `check`, whose target is `target`, stands in the store, without counting; over, if its hits
+    /// do not fit. Waits within the budget.
+    pub(super) async fn status(
+        &self,
+        check: &LimitCheck<'_>,
+        target: Arc<Target>,
+    ) -> Result<Decision, Undecided> {
+        let command = Command { target, at: self.client.time().now, op: Op::Take { hits: 0 } };
+        let (reply, now) = self.client.request(command, self.budget).await?;
+        if reply.counters.len() != check.tiers().len() {
+            return Err(Undecided { delivery: Delivery::Unknown, late: false });
+        }
+        self.table.with_counter(check, now, |counter| counter.apply_reply(&reply, now));
+        let over =
+            check.tiers().iter().zip(&reply.counters).any(|(tier, c)| !c.probe(tier, now, check.hits).fits);
+        let hits = if over { check.hits } else { Hits(0) };
+        Ok(decision_from_store(check.tiers(), &reply.counters, OverLimitPolicy::Ignore, over, hits, now))
+    }
+
+    /// Gives back the hits that were taken for `check` at the instant `at`. Waits for the store within `budget`; if it has not
+    /// received the command then, the hits are given back with the next flush.
+    pub(super) async fn undo(&self, check: &LimitCheck<'_>, at: Timestamp, budget: Period) {
+        let target = self.table.target(check, at);
+        let command = Command { target, at, op: Op::Add { hits: negative(check.hits.0) } };
+        match self.client.request(command, budget).await {
+            Ok((reply, now)) => {
+                self.table.with_counter(check, now, |counter| counter.apply_reply(&reply, now));
+            }
+            Err(Undecided { delivery: Delivery::NotApplied, .. }) => {
+                self.table.with_counter(check, at, |counter| counter.add_pending(negative(check.hits.0), at));
+            }
+            Err(_) => self.table.metrics.delivery_unknown.add(check.hits.0),
+        }
     }
 }

@@ -19,7 +19,8 @@ use self::shard::{Shard, Undo};
 use super::{Decisions, Store, StoreError};
 use crate::{
     limit::{
-        CounterKey, Hits, LimitCheck, OverLimitPolicy, Reservation, ReservationRequest, Scope, Timestamp,
+        CounterKey, Decision, Hits, LimitCheck, OverLimitPolicy, Reservation, ReservationRequest, Scope,
+        Timestamp,
     },
     observe::histogram::{Distribution, Histogram},
 };
@@ -166,6 +167,12 @@ impl MemoryStore {
         let Reservation { hits, counted, .. } = reservation;
         let mut shard = self.shards[self.index(check.key)].lock();
         self.counting(&mut shard, |shard| shard.release(check, counted, unused.min(hits), now));
+    }
+
+    /// Returns how the counters of `check` stand, without counting.
+    #[cfg(feature = "coordinated")]
+    pub(super) fn status(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
+        self.shards[self.index(check.key)].lock().look(check, now)
     }
 
     /// Gives back the hits that `check` took, because its request was rejected.
