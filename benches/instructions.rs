@@ -1,4 +1,4 @@
-//! A decision by each algorithm, and the whole way of a request from its bytes to those of its answer, in instructions: the
+//! A decision by each algorithm, and a request from its bytes to those of its response, in instructions: the
 //! same on every machine and on a noisy one.
 //!
 //! `make instructions`; it needs valgrind. Gungraun's runner must be of the version that `Cargo.lock` has: make installs
@@ -14,7 +14,7 @@ mod checks;
 use std::hint::black_box;
 
 use bytes::Bytes;
-use checks::Asked;
+use checks::Check;
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use support::Case;
 use weir::limit::Decision;
@@ -39,10 +39,10 @@ fn decide(mut case: Case) -> (Decision, Case) {
 }
 
 #[library_benchmark]
-#[benches::request(args = ["one_descriptor", "two_by_three"], setup = Asked::new)]
-fn request(asked: Asked) -> (Bytes, Asked) {
-    let answer = black_box(&asked).answer();
-    (answer, asked)
+#[benches::request(args = ["one_descriptor", "two_by_three"], setup = Check::new)]
+fn request(check: Check) -> (Bytes, Check) {
+    let answer = black_box(&check).answer();
+    (answer, check)
 }
 
 library_benchmark_group!(name = decisions, benchmarks = [decide]);

@@ -32,9 +32,9 @@ fn line(name: &str, yaml: &str) -> String {
     let mut drawn = String::new();
     for tick in 0..TICKS {
         let now = start.after(Period::from_millis(100 * tick));
-        let mut ask =
+        let mut admits =
             || !decide(&tiers, &mut counters, over_limit_policy, Direction::Take, Hits(1), now).over;
-        drawn += &mark((0..offered(tick)).filter(|_| ask()).count() as u64);
+        drawn += &mark((0..offered(tick)).filter(|_| admits()).count() as u64);
     }
     format!("{name:<16} {drawn}\n")
 }

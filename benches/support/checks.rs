@@ -24,13 +24,13 @@ use weir::{
 
 const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 
-/// A request, and who answers it.
-pub(crate) struct Asked {
+/// A request, and the service that answers it.
+pub(crate) struct Check {
     service: Service<MemoryStore>,
     message: Vec<u8>,
 }
 
-/// A way down of `keys`, with one rule at its end that has so many tiers.
+/// Nested `keys`, with one rule of that many tiers at the end.
 fn rules(keys: &[&str], tiers: usize) -> RuleSet {
     let tier = |seconds| Tier {
         requests: 2_000_000_000,
@@ -53,7 +53,7 @@ fn descriptor(keys: &[&str], tenant: &str) -> RateLimitDescriptor {
     RateLimitDescriptor { entries: entries.collect(), ..RateLimitDescriptor::default() }
 }
 
-impl Asked {
+impl Check {
     /// The request of that name, whose counters are there already.
     pub(crate) fn new(name: &str) -> Self {
         let (keys, tenants, tiers): (&[&str], &[&str], usize) = match name {
@@ -73,9 +73,9 @@ impl Asked {
             &stats,
             settings.response_headers,
         );
-        let asked = Self { service, message: message.encode_to_vec() };
-        asked.answer();
-        asked
+        let check = Self { service, message: message.encode_to_vec() };
+        check.answer();
+        check
     }
 
     /// Its answer.

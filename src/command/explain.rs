@@ -51,7 +51,7 @@ fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Resul
         match attempt.origin {
             Some(origin) => writeln!(out, "   > {candidate}: matches, {}", DisplayOrigin(origin))?,
             None if matches!(attempt.candidate, Candidate::Wildcard(_)) => {
-                writeln!(out, "     {candidate}: does not match")?
+                writeln!(out, "     {candidate}: does not match")?;
             }
             None => writeln!(out, "     {candidate}: not declared")?,
         }

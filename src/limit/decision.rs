@@ -173,13 +173,13 @@ mod tests {
     }
 
     /// Unused counters under one policy.
-    struct Counters {
+    struct Fixture {
         tiers: Vec<Tier>,
         counters: Vec<CounterState>,
         policy: OverLimitPolicy,
     }
 
-    impl Counters {
+    impl Fixture {
         fn new(tiers: Vec<Tier>, policy: OverLimitPolicy) -> Self {
             let counters = vec![CounterState::default(); tiers.len()];
             Self { tiers, counters, policy }
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn rejected_hits_count_under_the_count_policy() {
-        let mut rule = Counters::new(vec![tier(3, 60)], OverLimitPolicy::Count);
+        let mut rule = Fixture::new(vec![tier(3, 60)], OverLimitPolicy::Count);
         assert_eq!(rule.decide(Direction::Take, 2, 0).remaining, 1);
         let over = rule.decide(Direction::Take, 5, 0);
         assert!(over.over && over.remaining == 0 && over.before == Hits(2));
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_request_that_one_tier_rejects_takes_nothing_from_the_others() {
-        let mut rule = Counters::new(vec![tier(2, 10), tier(100, 3600)], OverLimitPolicy::Ignore);
+        let mut rule = Fixture::new(vec![tier(2, 10), tier(100, 3600)], OverLimitPolicy::Ignore);
         for _ in 0..2 {
             assert!(!rule.decide(Direction::Take, 1, 0).over);
         }
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn the_violated_tier_with_the_longest_wait_is_reported() {
-        let mut rule = Counters::new(vec![tier(1, 10), tier(1, 60), tier(9, 3600)], OverLimitPolicy::Ignore);
+        let mut rule = Fixture::new(vec![tier(1, 10), tier(1, 60), tier(9, 3600)], OverLimitPolicy::Ignore);
         rule.decide(Direction::Take, 1, 0);
         let over = rule.decide(Direction::Take, 1, 1);
         assert_eq!((over.tier, over.reset), (1, Period::from_secs(59)));
@@ -222,14 +222,14 @@ mod tests {
 
     #[test]
     fn the_tier_with_the_lowest_share_left_is_reported() {
-        let mut rule = Counters::new(vec![tier(100, 10), tier(4, 60)], OverLimitPolicy::Ignore);
+        let mut rule = Fixture::new(vec![tier(100, 10), tier(4, 60)], OverLimitPolicy::Ignore);
         let decision = rule.decide(Direction::Take, 1, 0);
         assert_eq!((decision.tier, decision.remaining), (1, 3));
     }
 
     #[test]
     fn hits_are_given_back_to_every_tier() {
-        let mut rule = Counters::new(vec![tier(5, 10), tier(5, 60)], OverLimitPolicy::Ignore);
+        let mut rule = Fixture::new(vec![tier(5, 10), tier(5, 60)], OverLimitPolicy::Ignore);
         rule.decide(Direction::Take, 4, 0);
         let decision = rule.decide(Direction::GiveBack, 3, 0);
         assert!(!decision.over);

@@ -77,7 +77,7 @@ const fn scramble(mut x: u64) -> u64 {
 // === impl KeyHasher ===
 
 impl KeyHasher {
-    /// A hasher with a secret from the operating system's random numbers.
+    /// Creates a hasher with a secret from the operating system's random numbers.
     #[must_use]
     pub fn random() -> Self {
         // std's hash maps are seeded from the same source, and this needs no further crate
@@ -169,7 +169,7 @@ mod tests {
             key.of_tiers(&[tier(2)], OverLimitPolicy::Count),
             key.of_tiers(&[tier(1), tier(2)], OverLimitPolicy::Ignore),
             key.of_tiers(&[tier(2), tier(1)], OverLimitPolicy::Ignore),
-            key.of_tiers(&[sliding.clone()], OverLimitPolicy::Ignore),
+            key.of_tiers(std::slice::from_ref(&sliding), OverLimitPolicy::Ignore),
         ];
         for (i, a) in all.iter().enumerate() {
             assert!(all[..i].iter().all(|b| a != b) && a.shard() == key.shard(), "{i}");

@@ -85,7 +85,7 @@ impl RuleSet {
             ends: Vec::new(),
             rules: Vec::new(),
             hasher,
-            // after four billion reloads the first numbers are long forgotten
+            // after four billion reloads the first numbers are no longer in use
             number: NonZeroU32::MIN.saturating_add(SETS.fetch_add(1, Ordering::Relaxed)),
         };
         for domain in domains {

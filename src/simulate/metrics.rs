@@ -13,7 +13,7 @@ pub struct SimulationMetrics {
     pub overshoot: f64,
     /// What was admitted as a share of what one counter for all would have admitted of the same requests, 1 at most: in
     /// fixed windows in the one where it is least, else over the whole time, for intervals that are not aligned to anything
-    /// cannot be told apart.
+    /// have no offered load to compare with.
     pub used: f64,
     /// Calls to the store for each decision.
     pub calls: f64,

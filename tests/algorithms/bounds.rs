@@ -52,16 +52,16 @@ proptest! {
     #[test]
     fn tiers_are_all_or_nothing(tiers in vec(tier(), 2..4), tries in tries(80)) {
         let mut rule = Rule::new(tiers.clone(), START);
-        // each tier by itself, told only of what all of them admitted
-        let mut alone: Vec<Rule> = tiers.iter().map(|tier| Rule::new(vec![tier.clone()], START)).collect();
+        // each tier on its own, which only counts what all of them admitted
+        let mut separate: Vec<Rule> = tiers.iter().map(|tier| Rule::new(vec![tier.clone()], START)).collect();
         let (mut now, mut admitted) = (START, Log::new());
         for Try { later: share, hits } in tries {
             now = later(now, &tiers[0], share);
-            let all_admit = alone.iter().all(|rule| rule.would_pass(hits, now));
+            let all_admit = separate.iter().all(|rule| rule.would_pass(hits, now));
             let taken = rule.take(hits, now);
             prop_assert_eq!(!taken.over, all_admit);
-            for rule in &mut alone {
-                // a tier that admits is not told of a refusal by another
+            for rule in &mut separate {
+                // a tier that admits does not learn that another one rejected
                 if all_admit || !rule.would_pass(hits, now) {
                     rule.take(hits, now);
                 }

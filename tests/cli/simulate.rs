@@ -8,7 +8,7 @@ use crate::child::{run, stderr, stdout};
 const SMALL: [&str; 7] = ["simulate", "--limit", "100", "--windows", "3", "--instances", "2"];
 
 #[test]
-fn simulate_prints_a_line_for_each_way_and_draws_them() {
+fn simulate_prints_a_line_for_each_mode_and_draws_them() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("admitted.svg");
     let output = run(&[&SMALL[..], &["--svg", file.to_str().expect("a plain path")]].concat(), &[]);
@@ -19,21 +19,21 @@ fn simulate_prints_a_line_for_each_way_and_draws_them() {
         text.starts_with("2 instances, 100 requests per 1s, 2 times the limit offered, spread evenly\n"),
         "{text}"
     );
-    let line = |way: &str| -> Vec<String> {
-        let line = text.lines().find(|line| line.starts_with(way)).expect("it has a line");
-        line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect()
+    let line = |mode: &str| -> Vec<String> {
+        let line = text.lines().find(|line| line.starts_with(mode)).expect("it has a line");
+        line.split("  ").map(str::trim).filter(|field| !field.is_empty()).map(str::to_owned).collect()
     };
-    // it looks at the store's clock now and then, whatever the way
+    // it looks at the store's clock now and then, in every mode
     let calls: f64 = line("local")[3].parse().expect("a number");
     assert!(line("local")[1].starts_with('+') && calls < 0.01, "{text}");
     assert_eq!((&*line("lease")[1], &*line("strict")[1]), ("0", "0"), "{text}");
-    // some are asked at the same time
+    // some checks share a call
     assert_eq!((&*line("strict")[3], &*line("strict")[4]), ("0.94", "100 %"), "{text}");
     assert_eq!(line("interval")[4], "0 %", "{text}");
     let svg = fs::read_to_string(file).expect("it is written");
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
-    for way in ["local", "interval", "lease", "strict"] {
-        assert!(svg.contains(&format!(">{way}<")), "{way}");
+    for mode in ["local", "interval", "lease", "strict"] {
+        assert!(svg.contains(&format!(">{mode}<")), "{mode}");
     }
     assert_eq!(stdout(&run(&SMALL, &[])), text, "the same seed is the same simulation");
 }
