@@ -2,7 +2,7 @@
 
 use super::{
     LocalCounter,
-    pending::{PendingDelta, negative, positive},
+    records::{PendingDelta, negative, positive},
     tiers::capacity,
 };
 use crate::limit::{

@@ -2,7 +2,7 @@
 
 use super::{
     LocalCounter,
-    pending::{Dropped, PendingDelta, negative},
+    records::{Dropped, HeldLease, PendingDelta, negative},
     tiers::{has_ended, has_flowed_back},
 };
 use crate::{
@@ -15,16 +15,6 @@ const ABANDONED_AFTER: u64 = 5;
 
 /// The longest time until a counter is abandoned. At so low a demand, a call for each hit costs little.
 const LONGEST_ABANDONMENT: Period = Period::from_secs(10);
-
-/// Hits that may be admitted without a call.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct HeldLease {
-    /// Hits that are left.
-    pub(super) left: u64,
-    pub(super) granted_at: Timestamp,
-    /// The end of the lease.
-    pub(super) until: Timestamp,
-}
 
 impl LocalCounter {
     /// Returns the hits that may be admitted without a call.

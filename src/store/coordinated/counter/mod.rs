@@ -10,6 +10,7 @@ mod fetch;
 mod leases;
 mod pace;
 mod pending;
+mod records;
 mod reservations;
 mod schedule;
 mod tiers;
@@ -20,12 +21,16 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use self::{
-    demand::Demand, fetch::LeaseFetch, leases::HeldLease, pending::PendingDelta, schedule::FlushSchedule,
-    tiers::capacity, usage::UsageRate,
+    demand::Demand,
+    fetch::LeaseFetch,
+    records::{HeldLease, PendingDelta},
+    schedule::FlushSchedule,
+    tiers::capacity,
+    usage::UsageRate,
 };
 pub(super) use self::{
     fetch::LeaseReply,
-    pending::{Dropped, negative, positive},
+    records::{Dropped, negative, positive},
 };
 use crate::{
     limit::{Coordination, LimitCheck, Period, RuleId, Timestamp, algorithm::CounterState},

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{
     LocalCounter,
     fetch::LeaseReply,
-    leases::HeldLease,
+    records::HeldLease,
     tiers::{capacity, flows, hold},
 };
 use crate::{

@@ -4,56 +4,16 @@ use std::sync::Arc;
 
 use super::{
     LocalCounter,
+    records::{DeliveryOutcome, Dropped, PendingDelta},
     tiers::{has_ended, has_flowed_back, same_windows},
 };
 use crate::{
     limit::{Hits, OverLimitPolicy, Period, Timestamp, decision_from_store},
     store::{
         coordinated::delivery::Delivery,
-        remote::{Command, Op, Reply},
+        remote::{Command, Reply},
     },
 };
-
-/// Hits that were counted here and that the store does not know of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PendingDelta {
-    /// When they were counted.
-    pub(super) at: Timestamp,
-    /// Negative if they are given back.
-    pub(super) hits: i64,
-    /// How many of them were counted although they were rejected.
-    pub(super) rejected: u64,
-    /// Set for unused hits of a lease: when the lease ends. They are available again only once the store has them back.
-    pub(super) lease_end: Option<Timestamp>,
-}
-
-/// The outcome of sending pending hits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in super::super) struct DeliveryOutcome {
-    /// Hits of the last command that the store applied and that were admitted here.
-    pub(in super::super) admitted: u64,
-    /// Hits that the store may or may not have applied.
-    pub(in super::super) unknown: u64,
-}
-
-/// Hits that were dropped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in super::super) struct Dropped {
-    /// Hits that were never reported, because their windows had ended.
-    pub(in super::super) unreported: u64,
-    /// Leased hits that were not used before their lease ended.
-    pub(in super::super) stranded: u64,
-}
-
-/// Converts hits that are taken to the store's signed count.
-pub(in super::super) fn positive(hits: u64) -> i64 {
-    i64::try_from(hits).unwrap_or(i64::MAX)
-}
-
-/// Converts hits that are given back to the store's signed count.
-pub(in super::super) fn negative(hits: u64) -> i64 {
-    -positive(hits)
-}
 
 impl LocalCounter {
     /// Returns whether there are hits to send.
@@ -211,16 +171,5 @@ impl LocalCounter {
             || self.schedule.is_outrun(own, part)
             || self.schedule.early.is_some_and(|early| now >= early)
             || now.since(last_reply_at).as_nanos() > 2 * self.schedule.pause.as_nanos()
-    }
-}
-
-// === impl PendingDelta ===
-
-impl PendingDelta {
-    const fn op(&self) -> Op {
-        match self.lease_end {
-            Some(until) => Op::Return { hits: self.hits.unsigned_abs(), until },
-            None => Op::Add { hits: self.hits },
-        }
     }
 }

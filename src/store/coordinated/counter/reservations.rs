@@ -2,7 +2,7 @@
 
 use super::{
     LocalCounter,
-    pending::{PendingDelta, negative},
+    records::{PendingDelta, negative},
     tiers::has_ended,
 };
 use crate::limit::{
