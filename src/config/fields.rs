@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::{
     error::FileReport,
-    go_format::as_go_prints,
+    go_format::{not_a_map, not_text},
     keys::Level,
     misplaced,
     scalar::{Meaning, Scalar},
@@ -154,16 +154,6 @@ impl<T> Field<T> {
     fn with<U>(&self, value: U) -> Field<U> {
         Field { key_at: self.key_at, at: self.at, value }
     }
-}
-
-/// Returns the message about a key that is not text.
-pub(super) fn not_text(key: &YamlNode) -> String {
-    format!("config error, key is not of type string: {}", as_go_prints(key))
-}
-
-/// Returns the message about an element of a list of mappings that is not one.
-pub(super) fn not_a_map(item: &YamlNode) -> String {
-    format!("config error, yaml file contains list of type other than map: {}", as_go_prints(item))
 }
 
 fn wrong(key: &str, right: &str, found: &YamlNode) -> String {

@@ -1,4 +1,4 @@
-//! Values as Go's `%v` prints them, for the messages of envoyproxy/ratelimit.
+//! Messages of envoyproxy/ratelimit that show a value as Go's `%v` prints it.
 
 use super::{
     scalar::{Meaning, brief},
@@ -8,6 +8,16 @@ use super::{
 /// Formats `node` for a message, cut short.
 pub(super) fn as_go_prints(node: &YamlNode) -> String {
     brief(&printed(node, 0)).into_owned()
+}
+
+/// Returns the message about a key that is not text.
+pub(super) fn not_text(key: &YamlNode) -> String {
+    format!("config error, key is not of type string: {}", as_go_prints(key))
+}
+
+/// Returns the message about an element of a list of mappings that is not one.
+pub(super) fn not_a_map(item: &YamlNode) -> String {
+    format!("config error, yaml file contains list of type other than map: {}", as_go_prints(item))
 }
 
 /// Formats `node`, which is `depth` levels below the formatted value. Parts that would be cut off are omitted, since an

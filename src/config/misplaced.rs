@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::{
     error::FileReport,
-    fields::{not_a_map, not_text},
+    go_format::{not_a_map, not_text},
     keys::{self, Level},
     scalar::{Meaning, Scalar},
     yaml::{Value, YamlNode},
