@@ -32,9 +32,9 @@ pub struct Limiter<S> {
 pub struct DecisionSettings {
     /// How verdicts are reported.
     pub modes: Modes,
-    /// How far a rejection reaches.
+    /// Whether a rejected request still counts on its other limits.
     pub scope: Scope,
-    /// `NEAR_LIMIT_RATIO`: the share of a limit past which hits count as near it; above 0.
+    /// `NEAR_LIMIT_RATIO`: the fraction of a limit above which hits count as near it; above 0.
     pub near_limit_ratio: f32,
 }
 
@@ -80,7 +80,7 @@ impl<S: Store> Limiter<S> {
         Self { loaded: ArcSwapOption::empty(), store, stats, settings }
     }
 
-    /// Replaces the rules. Counts are kept: they belong to names, not to rules.
+    /// Replaces the rules. Counts are kept: counters are found by domain and entries, not by rule.
     pub fn load(&self, rules: RuleSet) {
         let stats = rules.rules().iter().map(|rule| self.stats.rule(rule.path.parts())).collect();
         self.loaded.store(Some(Arc::new(Loaded { rules, stats })));

@@ -1,4 +1,4 @@
-//! Reloads under load: every response uses one tree, old or new, and counts are kept.
+//! Reloads under load: every response uses one set of rules, old or new, and counts are kept.
 
 use std::{
     sync::{
@@ -76,7 +76,7 @@ fn every_response_under_load_uses_one_generation_and_no_count_is_lost() {
                 while !stop.load(Ordering::Relaxed) {
                     let (limits, _) = decide(&limiter);
                     let (name, requests) = &limits[0];
-                    assert_eq!(limits[0], limits[1], "one tree for the whole request");
+                    assert_eq!(limits[0], limits[1], "one set of rules for the whole request");
                     assert_eq!(*requests, 1_000_000 + name.parse::<u32>().expect("names are numbers"));
                     if *name != last {
                         switches.fetch_add(1, Ordering::Relaxed);
@@ -101,5 +101,5 @@ fn every_response_under_load_uses_one_generation_and_no_count_is_lost() {
 
     limiter.load(generation(0, hasher));
     let (_, remaining) = decide(&limiter);
-    assert_eq!(remaining, 1_000_000 - sent - 1, "every hit counts, whatever tree it met");
+    assert_eq!(remaining, 1_000_000 - sent - 1, "every hit counts, whichever rules decided it");
 }

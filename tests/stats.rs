@@ -65,7 +65,7 @@ async fn the_near_limit_ratio_is_a_setting() {
 }
 
 #[tokio::test]
-async fn a_shadow_rule_counts_what_it_lets_through() {
+async fn a_shadow_rule_counts_the_excess_that_it_admits() {
     let shadow = changed(limited("tenant", "acme", 2), |rule| rule.shadow_mode = true);
     let service = Service::new(vec![shadow]);
     service.decide(&[("tenant", "acme")], 2).await;
@@ -149,8 +149,8 @@ async fn names_are_sanitized() {
 async fn an_override_has_its_own_name() {
     let service = Service::new(vec![limited("tenant", "", 9)]);
     let limit = Some(Box::new(RuntimeLimit::per_unit(1, Unit::Hour)));
-    let brought = Descriptor { limit, ..descriptor(&[("tenant", "acme"), ("plan", "")], 2) };
-    service.decide_all("shop", vec![brought]).await;
+    let overridden = Descriptor { limit, ..descriptor(&[("tenant", "acme"), ("plan", "")], 2) };
+    service.decide_all("shop", vec![overridden]).await;
     assert_eq!(rule_stats(&service, "shop.tenant_acme.plan"), [2, 0, 1, 1, 0]);
 }
 

@@ -79,7 +79,7 @@ impl Bench<'_> {
         for RunSummary { name, errors, .. } in summaries.iter().filter(|summary| summary.errors > 0) {
             self.table.note(&format!("{name} responded to {errors} requests with an error."));
         }
-        let counts = if plan.instructions && self.options.wants_instructions() && callgrind::is_here() {
+        let counts = if plan.instructions && self.options.wants_instructions() && callgrind::is_installed() {
             self.instructions(entrants)?
         } else {
             vec![None; entrants.len()]

@@ -17,7 +17,7 @@ use super::{
 const FEW: u64 = 2_000;
 const MANY: u64 = 12_000;
 
-pub(crate) fn is_here() -> bool {
+pub(crate) fn is_installed() -> bool {
     let version = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
     version.is_ok_and(|status| status.success())
 }

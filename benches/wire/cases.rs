@@ -30,7 +30,7 @@ const SEQUENTIAL: Plan = Plan { load: Load { connections: 1, in_flight: 1 }, ..C
 const IN_USE: Plan = Plan { warm_up: Duration::from_secs(1), ..CLOSED };
 const STEADY: Plan = Plan { pace: Pace::Open(5_000), ..CLOSED };
 
-const ONE: Workload = Workload { shape: Shape::One, rules: 1, met: 1, keys: 10_000, limitador: false };
+const ONE: Workload = Workload { shape: Shape::One, rules: 1, matched: 1, keys: 10_000, limitador: false };
 const TWO_BY_THREE: Workload = Workload { shape: Shape::TwoByThree, ..ONE };
 
 /// Runs the cases that `options` select, or loads a given server instead.
@@ -48,7 +48,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Fault> {
         server::build_comparisons()?;
     }
     let mut bench = Bench { options, machine, table: Table::default() };
-    if options.wants_instructions() && !callgrind::is_here() {
+    if options.wants_instructions() && !callgrind::is_installed() {
         bench.table.note("Instructions were not counted: valgrind is missing.");
     }
     bench.all()?;
@@ -76,21 +76,21 @@ fn load(target: &Target, options: &Options) -> Result<(), Fault> {
 
 impl Bench<'_> {
     fn all(&mut self) -> Result<(), Fault> {
-        self.compared()?;
-        self.grown()?;
+        self.comparisons()?;
+        self.rule_counts()?;
         self.counters()?;
         self.case("cores", Plan { load: Load { connections: 8, in_flight: 64 }, ..CLOSED }, || {
             let two = Entrant::weir("weir, two processors, one shared with the client", ONE, "");
             vec![Entrant::weir("weir, one processor", ONE, ""), two.on(Cores::Two)]
         })?;
-        self.together()?;
-        self.beside_limitador()?;
+        self.coordination()?;
+        self.limitador()?;
         self.idle();
         Ok(())
     }
 
     /// weir and servers that make no decisions.
-    fn compared(&mut self) -> Result<(), Fault> {
+    fn comparisons(&mut self) -> Result<(), Fault> {
         let comparison = |kind| Entrant::comparison(kind, ONE);
         self.case("one descriptor", COUNTED, || {
             vec![
@@ -113,12 +113,12 @@ impl Bench<'_> {
     }
 
     /// weir with few rules and with many.
-    fn grown(&mut self) -> Result<(), Fault> {
+    fn rule_counts(&mut self) -> Result<(), Fault> {
         self.case("rules", CLOSED, || {
-            let weir = |(rules, met): (u32, u32)| {
+            let weir = |(rules, matched): (u32, u32)| {
                 let name = format!("weir, {}", thousands(rules.into()));
-                let name = if rules == met { name } else { format!("{name}, {met} of them met") };
-                Entrant::weir(name, Workload { rules, met, ..ONE }, "")
+                let name = if rules == matched { name } else { format!("{name}, {matched} of them matched") };
+                Entrant::weir(name, Workload { rules, matched, ..ONE }, "")
             };
             [(1, 1), (100, 100), (10_000, 1), (10_000, 100), (10_000, 10_000)].map(weir).into()
         })
@@ -151,7 +151,7 @@ impl Bench<'_> {
     }
 
     /// The coordination modes.
-    fn together(&mut self) -> Result<(), Fault> {
+    fn coordination(&mut self) -> Result<(), Fault> {
         const NAME: &str = "coordination";
         if !self.options.wants(NAME) {
             return Ok(());
@@ -166,7 +166,7 @@ impl Bench<'_> {
                 // the prefix gives each server its own counters
                 let weir = Entrant::weir(&*name, workload, &format!(", coordination: {mode}"));
                 let weir = weir.with("REDIS_URL", redis.url()).with("CACHE_KEY_PREFIX", name);
-                // measures Redis, not the fallback without it
+                // long enough that no decision falls back to local counts
                 weir.with("WEIR_DECISION_BUDGET", "1s")
             };
             let memory = Entrant::weir("weir, in memory", ONE, "");
@@ -177,7 +177,7 @@ impl Bench<'_> {
     }
 
     /// weir and the other rate limit service in Rust, in comparable modes.
-    fn beside_limitador(&mut self) -> Result<(), Fault> {
+    fn limitador(&mut self) -> Result<(), Fault> {
         let Some(program) = self.options.limitador.clone() else {
             if self.options.wants("limitador") {
                 self.table.note("limitador was not measured: --limitador with its program is missing.");
@@ -197,7 +197,7 @@ impl Bench<'_> {
         self.case("limitador, each decision in Redis", IN_USE, || {
             vec![in_redis("strict"), limitador(&["redis", &url])]
         })?;
-        self.case("limitador, in Redis now and then", IN_USE, || {
+        self.case("limitador, periodic sync with Redis", IN_USE, || {
             vec![in_redis("interval"), limitador(&["redis_cached", &url])]
         })
     }

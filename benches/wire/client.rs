@@ -139,7 +139,7 @@ impl Client {
         }
         while self.in_flight() > 0 {
             if !self.wait(RESPONSE_TIMEOUT)? {
-                return Err(Fault::Silent(RESPONSE_TIMEOUT));
+                return Err(Fault::Timeout(RESPONSE_TIMEOUT));
             }
             for event in &self.events {
                 let socket = &mut self.sockets[event.token().0];
@@ -184,7 +184,7 @@ impl Client {
                 last_reply = self.sockets[event.token().0].read(&mut latencies)?;
             }
             if last_reply.elapsed() > RESPONSE_TIMEOUT {
-                return Err(Fault::Silent(RESPONSE_TIMEOUT));
+                return Err(Fault::Timeout(RESPONSE_TIMEOUT));
             }
         }
         Ok(Outcome { requests: sent.into(), elapsed: begun.elapsed(), latencies })

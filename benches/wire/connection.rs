@@ -25,13 +25,13 @@ pub(crate) enum Fault {
     #[error("the server sent {0}, which this client does not expect")]
     Unexpected(String),
     #[error("the server sent an error or an implausible response: {0}")]
-    Answer(String),
+    Response(String),
     #[error("{0}")]
-    Of(String, #[source] Box<Fault>),
+    Server(String, #[source] Box<Fault>),
     #[error("{0} cannot be built")]
     Build(&'static str),
     #[error("no response for {0:?}")]
-    Silent(std::time::Duration),
+    Timeout(std::time::Duration),
 }
 
 /// A request without a response yet.
@@ -134,8 +134,8 @@ impl Connection {
                 Ok(())
             }
             frame::GOAWAY | frame::RST_STREAM | frame::CONTINUATION => {
-                let said = format!("a frame of type {} with {:?}", frame.kind, frame.payload);
-                Err(Fault::Unexpected(said))
+                let text = format!("a frame of type {} with {:?}", frame.kind, frame.payload);
+                Err(Fault::Unexpected(text))
             }
             _ => Ok(()),
         }
@@ -169,7 +169,7 @@ impl Connection {
         if u64::from(frame.stream / 2).is_multiple_of(SAMPLE)
             && !message::is_plausible(frame.payload, self.workload)
         {
-            return Err(Fault::Answer(format!("message {:?}", frame.payload)));
+            return Err(Fault::Response(format!("message {:?}", frame.payload)));
         }
         self.opened(frame.stream)?.data = true;
         Ok(())
@@ -198,7 +198,7 @@ impl Connection {
             self.errors += 1;
         } else if !open.data || zero != Some(true) {
             let message = if open.data { "a message" } else { "no message" };
-            return Err(Fault::Answer(format!("{message}, grpc-status is 0: {zero:?}")));
+            return Err(Fault::Response(format!("{message}, grpc-status is 0: {zero:?}")));
         }
         latencies.add(now.saturating_duration_since(open.since));
         let slot = self.slot(frame.stream);

@@ -1,7 +1,7 @@
 //! The part of HPACK (RFC 7541) that this client needs: it always sends the same headers, and only reads whether a response's
 //! `grpc-status` is 0.
 
-/// The headers of a connection's first request, as an Envoy 1.40 sends them to a cluster `ratelimit`: it was recorded. `te`,
+/// The headers of a connection's first request, recorded from an Envoy 1.40 with a cluster `ratelimit`. `te`,
 /// `grpc-timeout`, `content-type`, `x-envoy-internal`, `x-forwarded-for` and `x-envoy-expected-rq-timeout-ms` go into the
 /// server's dynamic table with `:authority`. `:path` never does: every request spells it out, in Huffman code.
 const FIRST: &str = "\
@@ -10,7 +10,7 @@ const FIRST: &str = "\
     408cf2b16aee7f4b1aa496ca8747834d9697408bf2b4a7b3c0ec90b22d29ec870be25c0b89717f\
     4096f2b16aee7f4b17cd65224b22d6765926a4a7b52b528f023230";
 
-/// Of every later one.
+/// The headers of every later request.
 const LATER: &str = "\
     8304ab60b5773fa5d05b3b98855ec1a4b41a93257eecafb4692e735264ee2d9dcc42b1ba73db449b4692e735264f\
     c486c3c2c1c0bfbe";

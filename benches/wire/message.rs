@@ -38,7 +38,7 @@ pub(crate) struct Workload {
     /// The number of rules; at most 100,000.
     pub(crate) rules: u32,
     /// The number of rules that requests match, in turn with the keys; at most `rules`.
-    pub(crate) met: u32,
+    pub(crate) matched: u32,
     /// The number of keys, used evenly; at most 9,999,900.
     pub(crate) keys: u32,
     /// The server is limitador: it reports no statuses, and its error responses are counted instead of ending the run.
@@ -146,7 +146,7 @@ impl Requests {
             digits(nth(number), &mut bytes[*place..place + KEY.len()]);
         }
         for (number, place) in template.rules.iter().enumerate() {
-            digits(nth(number) % self.workload.met, &mut bytes[*place..place + RULE.len()]);
+            digits(nth(number) % self.workload.matched, &mut bytes[*place..place + RULE.len()]);
         }
     }
 

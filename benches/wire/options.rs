@@ -72,7 +72,7 @@ pub(crate) struct Options {
 
     /// With --target: the number of rules that requests match; default: all.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    met: Option<u32>,
+    matched: Option<u32>,
 
     /// With --target: the shape of a request.
     #[arg(long, value_enum, default_value_t = Shape::One)]
@@ -112,7 +112,7 @@ impl Options {
         Workload {
             shape: self.shape,
             rules: self.rules,
-            met: self.met.unwrap_or(self.rules),
+            matched: self.matched.unwrap_or(self.rules),
             keys: self.keys,
             limitador: false,
         }

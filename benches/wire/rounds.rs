@@ -68,13 +68,13 @@ impl Runner {
         Ok(Self { name: name.into(), server, client, runs: Vec::new(), latencies: Histogram::new() })
     }
 
-    fn go(&mut self, pace: Pace, time: Duration) -> Result<(Outcome, Run), Fault> {
+    fn run(&mut self, pace: Pace, time: Duration) -> Result<(Outcome, Run), Fault> {
         let before = self.server.cpu();
         let outcome = match pace {
             Pace::Closed => self.client.closed(Until::Elapsed(time)),
             Pace::Open(rate) => self.client.open(rate, time),
         };
-        let outcome = outcome.map_err(|fault| Fault::Of(self.name.clone(), fault.into()))?;
+        let outcome = outcome.map_err(|fault| Fault::Server(self.name.clone(), fault.into()))?;
         let cpu = self.server.cpu().saturating_sub(before);
         #[expect(clippy::cast_precision_loss, reason = "approximate output")]
         let requests = outcome.requests as f64;
@@ -94,17 +94,17 @@ pub(crate) fn measure(
 ) -> Result<Vec<RunSummary>, Fault> {
     for runner in runners.iter_mut() {
         // fills caches and tables; not measured
-        runner.go(pace, effort.time / 2)?;
+        runner.run(pace, effort.time / 2)?;
     }
-    // some of the work happens only once a second
+    // some of the server's work happens only once a second
     let time = effort.time.max(warm_up);
     let rounds = if warm_up.is_zero() { effort.rounds } else { effort.rounds.div_ceil(2) };
     for _ in 0..rounds {
         for runner in runners.iter_mut() {
             if !warm_up.is_zero() {
-                runner.go(pace, warm_up)?;
+                runner.run(pace, warm_up)?;
             }
-            let (outcome, run) = runner.go(pace, time)?;
+            let (outcome, run) = runner.run(pace, time)?;
             runner.runs.push(run);
             runner.latencies.merge(&outcome.latencies);
         }

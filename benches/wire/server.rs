@@ -47,8 +47,8 @@ impl Server {
         let mut command = wrapped(machine, &comparisons(), Cores::One, wrapper);
         command.args([kind, descriptors.to_string()]);
         let mut child = spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
-        let said = listening(child.stdout.take().expect("it is piped"), "listening ");
-        let target = Target::parse(&said).expect("an address");
+        let line = listening(child.stdout.take().expect("it is piped"), "listening ");
+        let target = Target::parse(&line).expect("an address");
         Self { child, target, debug: None }
     }
 
@@ -68,9 +68,9 @@ impl Server {
         command.env("WEIR_WORKERS", workers).env("WEIR_STOP_DELAY", "0");
         command.envs(weir.variables.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
         let mut child = spawn(command.stderr(Stdio::piped()));
-        let said = listening(child.stderr.take().expect("it is piped"), "weir: listening ");
+        let line = listening(child.stderr.take().expect("it is piped"), "weir: listening ");
         let address = |name: &str| {
-            let mut addresses = said.split(' ').filter_map(|part| part.split_once('='));
+            let mut addresses = line.split(' ').filter_map(|part| part.split_once('='));
             addresses.find(|(server, _)| *server == name).map(|(_, address)| address)
         };
         let target = address("grpc").and_then(Target::parse).expect("the address of the gRPC server");

@@ -1,4 +1,4 @@
-//! What all servers and the rule loader share.
+//! The state that all servers and the rule loader share.
 
 use crate::{server::http, store::AnyStore};
 

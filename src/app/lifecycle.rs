@@ -1,4 +1,4 @@
-//! The lifecycle of the service: what starts and stops, in which order.
+//! The lifecycle of the service: the order in which its parts start and stop.
 //!
 //! Start: rules, limiter, listeners, servers, so that the first request finds everything ready. Stop: health fails while the
 //! servers continue for [`StopSettings::delay`]; then they accept no more connections, and open requests end or are aborted;

@@ -16,7 +16,7 @@ pub(super) struct Rules<S> {
     force_start: bool,
     healthy_with_rules_only: bool,
     context: Context,
-    /// The same for every load: counters are found by the keys that it makes, and outlive the rules.
+    /// Kept across loads: counters outlive the rules, and are found by the keys that this hasher makes.
     hasher: KeyHasher,
     reload: Reload,
 }

@@ -13,7 +13,7 @@ use tokio::time;
 pub struct ConnectionAge {
     /// The age, plus or minus a tenth, at which the client is asked to open another connection; none for no bound.
     pub max: Option<Duration>,
-    /// How much later the connection is closed, even with open requests; none for no bound.
+    /// The time after that at which the connection is closed, even with open requests; none for no bound.
     pub grace: Option<Duration>,
 }
 

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-/// The inclusive upper bounds of the buckets; one more bucket holds what exceeds the last bound.
+/// The inclusive upper bounds of the buckets; one more bucket holds longer durations.
 ///
 /// These are the bounds of `statsd_exporter`, which envoyproxy/ratelimit uses, read both as seconds (5 ms to 10 s) and as
 /// milliseconds (5 us to 10 ms): the reference can report either, and a decision within the process takes microseconds.

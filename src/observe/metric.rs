@@ -12,7 +12,7 @@ pub struct Metric {
     pub help: &'static str,
     /// The kind of value.
     pub kind: MetricKind,
-    /// Distinguish it from other metrics of the same name. In dotted names, which have no labels, the values are appended.
+    /// The labels, which distinguish metrics of the same name. Dotted names have no labels: the values are appended.
     pub labels: Vec<(&'static str, String)>,
     /// The value; for timings, their count.
     pub value: u64,
@@ -21,9 +21,9 @@ pub struct Metric {
 /// The kind of value that a [`Metric`] has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// Only grows.
+    /// A value that only grows.
     Counter,
-    /// Goes up and down.
+    /// A value that goes up and down.
     Gauge,
     /// Durations, by their length.
     Timing(Box<Distribution>),

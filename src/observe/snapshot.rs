@@ -13,9 +13,9 @@ use super::{
 /// The current value of one stat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StatValue {
-    /// Only grows.
+    /// A value that only grows.
     Counter(u64),
-    /// Goes up and down.
+    /// A value that goes up and down.
     Gauge(u64),
     /// Durations, by their length.
     Timing(Box<Distribution>),

@@ -28,7 +28,7 @@ const MAX_DYNAMIC_NAME: usize = 1_024;
 pub struct Stats {
     rules: RwLock<Rules>,
     unknown_domains: RwLock<HashMap<String, Arc<Counter>, foldhash::fast::RandomState>>,
-    /// Few, and sorted when they are printed.
+    /// Sorted by name, for printing.
     methods: RwLock<BTreeMap<&'static str, Arc<MethodStats>>>,
     /// Weak: a source usually holds the stats, too.
     sources: RwLock<Vec<Weak<dyn Source>>>,

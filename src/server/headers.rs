@@ -149,7 +149,7 @@ fn policy_name(rule: &str, tier: &Tier, several: bool) -> String {
     if several { format!("{rule}-{}", tier.period) } else { rule.to_owned() }
 }
 
-/// Renders the parameters of a tier's policy. The draft counts windows in whole seconds and allows to omit the window,
+/// Renders the parameters of a tier's policy. The draft counts windows in whole seconds and allows omitting the window,
 /// so other periods are left out. `burst` is an extension: the draft has no parameter for it, and readers ignore
 /// parameters that they do not know.
 fn policy_parameters(tier: &Tier) -> String {

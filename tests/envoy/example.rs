@@ -1,11 +1,11 @@
-//! The example works as it is, with the rules that weir serves by default.
+//! The Envoy example of the documentation, with the rules that weir serves by default.
 
 use crate::support::{
     Stack,
     http::{HttpRequest, HttpResponse},
 };
 
-/// The example as it is, but for its ports.
+/// Starts the example with other ports and a longer timeout.
 fn start() -> Stack {
     Stack::from_files("config", "examples/envoy/envoy.yaml", |text, weir| {
         let replaced = |text: &str, old: &str, new: &str| {
@@ -30,18 +30,18 @@ fn a_greeting_passes_three_times_a_minute() {
 
     let first = stack.get_with("x-hello", "world");
     assert_eq!((limit_headers(&first), &*first.body), ((200, Some("3, 3;w=60")), "passed\n"));
-    // at any time: seven requests exceed two minutes' limits
+    // seven requests exceed the limits of two windows, wherever the window ends
     let rejected = (0..6).any(|_| stack.get_with("x-hello", "world").status == 429);
     assert!(rejected, "the limit is kept");
     assert_eq!(limit_headers(&stack.get()), (200, None), "a request without the header has no limit");
 }
 
 #[test]
-fn tenants_paths_and_methods_meet_their_rules() {
+fn tenants_paths_and_methods_match_their_rules() {
     let stack = start();
     let get = |tenant: &str, path: &str| stack.send(&HttpRequest::get(path).with("x-tenant", tenant));
 
-    // of the two tiers the nearer, whose ten seconds are no unit that Envoy knows
+    // reports the nearer tier, whose ten seconds are not one of Envoy's units
     assert_eq!(limit_headers(&get("acme", "/v1/organizations/7/products/9")), (200, Some("100")));
     assert_eq!(limit_headers(&get("acme", "/v1/checkout")), (200, Some("5, 5;w=60")));
     assert_eq!(
@@ -52,7 +52,7 @@ fn tenants_paths_and_methods_meet_their_rules() {
     assert_eq!(
         limit_headers(&get("acme", "//v1/./checkout")),
         (200, Some("5, 5;w=60")),
-        "however it is written"
+        "after normalization"
     );
     assert_eq!(limit_headers(&get("acme", "/about")), (200, Some("60, 60;w=60")));
     assert_eq!(limit_headers(&get("monitoring", "/about")), (200, None), "has no limit");
@@ -70,7 +70,7 @@ fn a_burst_of_writes_passes_and_guessing_does_not() {
         // a token comes back every six seconds
         assert!(
             (least..30).contains(&left.expect("a number")),
-            "{response:?}: more than flow in within a minute"
+            "{response:?}: more than are refilled within a minute"
         );
     }
     for status in [200, 200, 200, 200, 200, 429, 429] {

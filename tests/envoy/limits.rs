@@ -52,7 +52,7 @@ fn rejections_of_the_short_tier_do_not_drain_the_long_one() {
         assert!((after..=before).contains(&reset), "{reset} is not between {after} and {before}");
     }
 
-    // with room in the hour, the day is the nearer tier: it counted the three that passed, and no more
+    // with a higher hourly limit the day is nearer: it counted only the three admitted requests
     stack.rewrite(&tiers(1000));
     stack.await_budget("user", "alice", Some(7));
     assert_eq!(limit_headers(&stack.get_with("x-user", "alice")), (200, Some("10, 10;w=86400"), Some("6")));
@@ -93,7 +93,7 @@ fn a_bucket_admits_a_burst_and_reports_when_the_next_token_is_refilled() {
     for (status, remaining, wait) in flow {
         let response = stack.get_with("x-user", "alice");
         assert_eq!(limit_headers(&response), (status, Some("1, 1;w=3600"), Some(remaining)));
-        // until the bucket is full, and when it is empty until there is one token
+        // the time until the bucket is full, or, if it is empty, until the next token
         let reset = number(&response, "x-ratelimit-reset");
         let gone = begun.elapsed().as_secs() + 1;
         assert!((wait - gone..=wait).contains(&reset), "{reset} is not {wait} less up to {gone}");

@@ -3,15 +3,15 @@
 //! Each test starts its own weir and its own Envoy, on ports of the system's choice. Limits count in hours or years, so
 //! that no window ends in the middle of a test.
 
-mod carried;
-mod counted;
+mod enforcement;
 mod example;
 mod failure;
+mod headers;
 mod limits;
 mod overrides;
 mod quota;
 mod replaces;
-mod routed;
+mod routing;
 mod shadow;
 mod support;
 mod tokens;

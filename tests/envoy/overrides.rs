@@ -9,7 +9,7 @@ use crate::support::{
 };
 
 #[test]
-fn a_limit_from_envoy_goes_before_the_rule() {
+fn a_limit_from_envoy_replaces_the_rule() {
     let mut list = from_header("user", "x-user");
     list["limit"] = json!({ "dynamic_metadata": {
         "metadata_key": { "key": "test.limits", "path": [{ "key": "user" }] },

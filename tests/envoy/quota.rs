@@ -52,7 +52,7 @@ fn a_limit_that_is_not_a_quota_rejects_by_itself() {
 }
 
 #[test]
-fn a_whole_service_in_quota_mode_takes_every_limit_for_a_quota() {
+fn a_whole_service_in_quota_mode_makes_every_limit_a_quota() {
     let stack = Stack::with_settings(RULES, &[("QUOTA_MODE", "true")], &bootstrap());
     wait::away_from_the_end_of(HOUR);
     let alice = HttpRequest::get("/").with("x-user", "alice");

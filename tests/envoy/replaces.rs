@@ -1,4 +1,4 @@
-//! A rule that takes another one's place.
+//! Rules that replace other rules.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Limits that only watch.
+//! Shadow mode: limits that are reported but not enforced.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! The cost of a request is known when its response has ended: the budget is checked before, the cost counted after, as for the
-//! tokens of language models.
+//! Requests whose cost is known only when the response has ended, such as the tokens of language models: the budget is checked
+//! before the request, and the cost counted after the response.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ const RULES: &str = "  - key: model
     rate_limit: { unit: hour, requests_per_unit: 10 }
 ";
 
-/// A list for the model, with what it costs and when.
+/// Returns a descriptor list for the model, with its hits, counted at the end of the stream if `at_the_end`.
 fn costing(hits: &Value, at_the_end: bool) -> Value {
     let mut list = fixed("model", "llm");
     list["hits_addend"] = hits.clone();
@@ -43,7 +43,7 @@ fn tokens_are_counted_when_the_response_has_ended() {
     assert_eq!((response.status, response.header("x-ratelimit-remaining")), (200, Some("3")));
     stack.await_budget("model", "llm", Some(0));
 
-    // used up, but not past it: a check passes, and what it lets through is counted
+    // used up, but not exceeded: a check passes, and the admitted request is counted
     let response = stack.get_with(COST, "1");
     assert_eq!((response.status, response.header("x-ratelimit-remaining")), (200, Some("0")));
     stack.await_budget("model", "llm", None);
@@ -76,7 +76,7 @@ fn reserved_hits_are_refunded() {
         costing(&json!({ "format": format!("%RESP({TOKENS})%"), "is_negative_hits": true }), true);
     let stack = start(RULES, json!([reserve, give_back]));
 
-    // the backend says what was not needed
+    // the backend reports the unused part
     assert_eq!(stack.get_with(COST, "3").status, 200);
     stack.await_budget("model", "llm", Some(9));
     assert_eq!(stack.get_with(COST, "4").status, 200);

@@ -108,7 +108,7 @@ async fn hits_of_a_descriptor_win_and_the_default_is_one() {
 }
 
 #[tokio::test]
-async fn rejected_hits_count_all_the_same() {
+async fn rejected_hits_count_by_default() {
     let mut weir = Weir::start(RULES).await;
     let hello = |n| request("shop", [hits(n, descriptor([("hello", "x")]))]);
     assert_eq!(gist(&weir.decide(hello(9)).await).1, [(OverLimit, 0)]);

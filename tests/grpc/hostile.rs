@@ -154,7 +154,7 @@ fn raw_request(stream: u32, headers: &[u8], body: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn thousands_of_requests_at_once_are_not_taken_for_an_attack() {
+async fn thousands_of_simultaneous_requests_are_not_an_attack() {
     const REQUESTS: u32 = 4_000;
     let mut weir = Weir::start(RULES).await;
     let BoundAddress::Tcp(address) = weir.addresses.grpc else { panic!("it listens on a port") };

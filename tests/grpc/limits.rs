@@ -18,7 +18,7 @@ use crate::{
     wire::{descriptor, gist, hits, refund, request},
 };
 
-/// Rules of one key, `k`, with this `rate_limit`.
+/// Returns rules for one key, `k`, with this `rate_limit`.
 fn rules(rate_limit: &str) -> String {
     format!("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {rate_limit}\n")
 }
@@ -204,7 +204,7 @@ async fn a_bucket_in_steps_fills_at_the_end_of_each_period() {
 }
 
 #[tokio::test]
-async fn a_window_of_a_fraction_of_a_second_ends_when_it_ends() {
+async fn a_window_of_a_fraction_of_a_second_reports_its_exact_end() {
     let mut weir = Weir::start(&rules("{ requests: 1, per: 100ms }")).await;
     weir.clock.advance(Period::from_millis(30));
     assert_eq!(summary(&weir.decide(one_hit()).await), (Ok, 0, 70));
@@ -214,7 +214,7 @@ async fn a_window_of_a_fraction_of_a_second_ends_when_it_ends() {
 }
 
 #[tokio::test]
-async fn a_changed_limit_holds_at_once_for_what_was_counted() {
+async fn a_changed_limit_applies_immediately_to_existing_counts() {
     let bucket = |requests: u32, burst: u32| {
         rules(&format!("{{ requests: {requests}, per: 1h, algorithm: token_bucket, burst: {burst} }}"))
     };

@@ -7,7 +7,7 @@ mod wire;
 
 mod counting;
 mod hostile;
-mod life;
+mod lifecycle;
 mod limits;
 mod modes;
 mod reload;

@@ -58,7 +58,7 @@ async fn a_service_in_shadow_mode_changes_the_code_only() {
 }
 
 #[tokio::test]
-async fn quotas_close_a_request_when_all_of_them_are_over() {
+async fn quotas_reject_a_request_when_all_of_them_are_over() {
     let mut weir = Weir::start(RULES).await;
     let both = || request("d", [descriptor([("quota", "x")]), descriptor([("quota2", "x")])]);
     assert_eq!(gist(&weir.decide(both()).await), (Ok, vec![(Ok, 0), (Ok, 1)]));
@@ -67,7 +67,7 @@ async fn quotas_close_a_request_when_all_of_them_are_over() {
 }
 
 #[tokio::test]
-async fn a_limit_closes_a_request_whatever_its_quotas_say() {
+async fn a_limit_rejects_a_request_whatever_its_quotas_say() {
     let mut weir = Weir::start(RULES).await;
     let mixed = || request("d", [descriptor([("quota2", "y")]), descriptor([("limit", "y")])]);
     assert_eq!(gist(&weir.decide(mixed()).await).0, Ok);
@@ -83,7 +83,7 @@ async fn a_limit_closes_a_request_whatever_its_quotas_say() {
 }
 
 #[tokio::test]
-async fn a_service_in_quota_mode_makes_all_but_the_unlimited_quotas() {
+async fn in_quota_mode_all_rules_but_unlimited_ones_are_quotas() {
     let mut weir = Weir::start_with(RULES, &[("QUOTA_MODE", "true")]).await;
     let limit = || descriptor([("limit", "x")]);
     let free = || descriptor([("free", "x")]);

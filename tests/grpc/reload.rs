@@ -22,14 +22,14 @@ use crate::{
     wire::{descriptor, gist, request},
 };
 
-/// Two rules with the same limit.
+/// Returns two rules with the same limit.
 fn rules(limit: u32) -> String {
     let rule =
         |key| format!("  - key: {key}\n    rate_limit: {{ unit: hour, requests_per_unit: {limit} }}\n");
     format!("domain: d\ndescriptors:\n{}{}", rule("a"), rule("b"))
 }
 
-/// The body of a page.
+/// Returns the response of a page.
 async fn get(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     let request = format!("GET {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n");
@@ -57,7 +57,7 @@ async fn limits(client: &mut crate::in_process::Client) -> Vec<u32> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_response_uses_a_partially_loaded_tree() {
+async fn no_response_uses_a_partially_loaded_rule_set() {
     let weir = Weir::start(&rules(1000)).await;
     let done = Arc::new(AtomicBool::new(false));
     let mut readers = Vec::new();
@@ -92,7 +92,7 @@ async fn counters_survive_a_reload_and_a_changed_limit_applies_to_them() {
     let mut client = weir.client.clone();
     until("the new limit", async || limits(&mut client).await[0] == 10).await;
     let remaining = gist(&weir.decide(one_hit()).await).1[0].1;
-    assert!(remaining <= 10 - 5, "what was counted before is counted still: {remaining}");
+    assert!(remaining <= 10 - 5, "earlier hits still count: {remaining}");
 }
 
 #[tokio::test]

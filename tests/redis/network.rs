@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    proxy::Manner,
+    proxy::Faults,
     support::DEADLINE,
     support::{Server, Weir, Weirs, until},
 };
@@ -21,7 +21,7 @@ enum Fault {
     Slow,
     RequestsVanish,
     RepliesVanish,
-    Refused,
+    ConnectionsRejected,
 }
 
 fn rules(requests: u64, mode: &str, failure: &str) -> String {
@@ -35,14 +35,14 @@ fn rules(requests: u64, mode: &str, failure: &str) -> String {
 impl Fault {
     async fn begins(self, weirs: &mut Weirs) {
         for weir in &mut weirs.all {
-            let manner = Manner::default();
+            let none = Faults::default();
             match self {
                 // both ways together exceed the budget
-                Self::Slow => weir.proxy.set(Manner { delay: Duration::from_millis(150), ..manner }),
-                Self::RequestsVanish => weir.proxy.set(Manner { swallows_requests: true, ..manner }),
-                Self::RepliesVanish => weir.proxy.set(Manner { swallows_replies: true, ..manner }),
-                Self::Refused => {
-                    weir.proxy.refuse().await;
+                Self::Slow => weir.proxy.set(Faults { delay: Duration::from_millis(150), ..none }),
+                Self::RequestsVanish => weir.proxy.set(Faults { drops_requests: true, ..none }),
+                Self::RepliesVanish => weir.proxy.set(Faults { drops_replies: true, ..none }),
+                Self::ConnectionsRejected => {
+                    weir.proxy.reject_connections().await;
                     weir.proxy.cut();
                 }
             }
@@ -51,8 +51,8 @@ impl Fault {
 
     fn ends(weirs: &mut Weirs) {
         for weir in &mut weirs.all {
-            weir.proxy.set(Manner::default());
-            weir.proxy.accept();
+            weir.proxy.set(Faults::default());
+            weir.proxy.accept_connections();
         }
     }
 }
@@ -103,8 +103,8 @@ async fn lost_replies_break_no_bound() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refused_connections_break_no_bound() {
-    bound_holds(Fault::Refused).await;
+async fn rejected_connections_break_no_bound() {
+    bound_holds(Fault::ConnectionsRejected).await;
 }
 
 /// The number of bytes after which replies are cut. The first 33 hold the time.
@@ -133,16 +133,16 @@ async fn nothing_is_counted_twice_whatever_is_cut() {
                     0 => weir.proxy.cut(),
                     // before or after the time in the reply
                     1 => weir.proxy.cut_reply_to("shop_k_", 3 * round),
-                    2 => weir.proxy.set(Manner { delay: Duration::from_millis(20), ..Manner::default() }),
-                    _ => weir.proxy.set(Manner::default()),
+                    2 => weir.proxy.set(Faults { delay: Duration::from_millis(20), ..Faults::default() }),
+                    _ => weir.proxy.set(Faults::default()),
                 }
             }
             assert_eq!(weirs.ask_each("k", 20).await, 60, "{mode}: everything passes");
             asked += 60;
         }
         for weir in &mut weirs.all {
-            weir.proxy.set(Manner::default());
-            weir.proxy.forgive();
+            weir.proxy.set(Faults::default());
+            weir.proxy.cancel_reply_cut();
         }
         weirs.answer().await;
         until("it is told", async || {

@@ -18,7 +18,7 @@ use weir::{
     store::MemoryStore,
 };
 
-/// A node for one value or pattern, or for any value if `value` is empty.
+/// Returns a node for one value or pattern, or for any value if `value` is empty.
 pub fn node(key: &str, value: &str) -> RuleNode {
     RuleNode {
         key: key.to_owned(),
@@ -31,13 +31,13 @@ pub fn node(key: &str, value: &str) -> RuleNode {
     }
 }
 
-/// A node whose rule admits `requests` a minute.
+/// Returns a node whose rule admits `requests` a minute.
 pub fn limited(key: &str, value: &str, requests: u32) -> RuleNode {
     let rule = Rule::new(Limit::fixed_window(requests, Unit::Minute.period()));
     RuleNode { rule: Some(rule), ..node(key, value) }
 }
 
-/// `node` with its rule changed.
+/// Returns `node` with its rule changed.
 pub fn changed(mut node: RuleNode, change: impl FnOnce(&mut Rule)) -> RuleNode {
     change(node.rule.as_mut().expect("a node with a rule"));
     node
@@ -47,7 +47,7 @@ pub fn unlimited(key: &str, value: &str) -> RuleNode {
     changed(limited(key, value, 1), |rule| rule.limit = Limit::Unlimited)
 }
 
-/// `node` above `children`.
+/// Returns `node` above `children`.
 pub fn above(node: RuleNode, children: Vec<RuleNode>) -> RuleNode {
     RuleNode { children, ..node }
 }

@@ -26,36 +26,36 @@ pub(crate) struct Proxy {
 
 /// The faults to inject.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Manner {
+pub(crate) struct Faults {
     /// The delay of each chunk, in both directions.
     pub(crate) delay: Duration,
     /// Drops everything to the server.
-    pub(crate) swallows_requests: bool,
+    pub(crate) drops_requests: bool,
     /// Drops everything from the server.
-    pub(crate) swallows_replies: bool,
+    pub(crate) drops_replies: bool,
 }
 
 /// State shared by all connections.
 struct Shared {
     server: SocketAddr,
-    manner: Mutex<Manner>,
-    trap: Mutex<Option<Trap>>,
-    /// The number of triggered traps.
-    sprung: Mutex<u64>,
+    faults: Mutex<Faults>,
+    reply_cut: Mutex<Option<ReplyCut>>,
+    /// The number of replies that were cut off.
+    cut_replies: Mutex<u64>,
     /// Incremented to close all open connections.
     cuts: watch::Sender<u64>,
 }
 
 /// Closes a connection in the middle of a reply.
-struct Trap {
+struct ReplyCut {
     /// The reply is to the command that contains these bytes.
     command: Vec<u8>,
-    /// The bytes of the reply that still arrive.
+    /// The number of bytes of the reply that still pass.
     pass: usize,
 }
 
-/// Shared by a connection's directions: the bytes of the reply that still arrive before it is closed, if a trap triggered.
-type Fuse = Mutex<Option<usize>>;
+/// The bytes of a reply that still pass before the connection is closed, if its reply is cut. Shared by both directions.
+type BytesToCut = Mutex<Option<usize>>;
 
 // === impl Proxy ===
 
@@ -67,13 +67,13 @@ impl Proxy {
         let address = reserved.local_addr().expect("its address");
         let shared = Arc::new(Shared {
             server,
-            manner: Mutex::default(),
-            trap: Mutex::default(),
-            sprung: Mutex::default(),
+            faults: Mutex::default(),
+            reply_cut: Mutex::default(),
+            cut_replies: Mutex::default(),
             cuts: watch::Sender::new(0),
         });
         let mut proxy = Self { address, shared, listening: None, _reserved: reserved };
-        proxy.accept();
+        proxy.accept_connections();
         proxy
     }
 
@@ -83,8 +83,8 @@ impl Proxy {
 
     /// Sets the faults from now on. A direction of a connection that has dropped bytes drops all that follow, too: TCP delivers
     /// nothing after a gap.
-    pub(crate) fn set(&self, manner: Manner) {
-        *self.shared.manner.lock() = manner;
+    pub(crate) fn set(&self, faults: Faults) {
+        *self.shared.faults.lock() = faults;
     }
 
     /// Closes every connection.
@@ -94,21 +94,21 @@ impl Proxy {
 
     /// Closes the connection on which `command` is sent next, after `pass` bytes of the reply.
     pub(crate) fn cut_reply_to(&self, command: &str, pass: usize) {
-        *self.shared.trap.lock() = Some(Trap { command: command.into(), pass });
+        *self.shared.reply_cut.lock() = Some(ReplyCut { command: command.into(), pass });
     }
 
-    /// Removes a trap that has not triggered.
-    pub(crate) fn forgive(&self) {
-        *self.shared.trap.lock() = None;
+    /// Cancels a [`Self::cut_reply_to`] whose command was not sent yet.
+    pub(crate) fn cancel_reply_cut(&self) {
+        *self.shared.reply_cut.lock() = None;
     }
 
     /// Returns how many replies were cut off, with at least one byte missing.
     pub(crate) fn cut_replies(&self) -> u64 {
-        *self.shared.sprung.lock()
+        *self.shared.cut_replies.lock()
     }
 
     /// Rejects new connections, and keeps the open ones.
-    pub(crate) async fn refuse(&mut self) {
+    pub(crate) async fn reject_connections(&mut self) {
         if let Some(listening) = self.listening.take() {
             listening.abort();
             // the listener is closed when its task is gone
@@ -117,7 +117,7 @@ impl Proxy {
     }
 
     /// Accepts connections again.
-    pub(crate) fn accept(&mut self) {
+    pub(crate) fn accept_connections(&mut self) {
         if self.listening.is_none() {
             let listener = bind(self.address).listen(128).expect("the port is this proxy's");
             self.listening = Some(tokio::spawn(listen(listener, Arc::clone(&self.shared))));
@@ -136,67 +136,77 @@ async fn listen(listener: TcpListener, shared: Arc<Shared>) {
     while let Ok((client, _)) = listener.accept().await {
         // a later cut closes this connection, too
         let cut = shared.cuts.subscribe();
-        tokio::spawn(carry(client, Arc::clone(&shared), cut));
+        tokio::spawn(forward(client, Arc::clone(&shared), cut));
     }
 }
 
 /// Forwards one connection until either side or a fault ends it.
-async fn carry(client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiver<u64>) {
-    let carried = async {
+async fn forward(client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiver<u64>) {
+    let forwarded = async {
         let Ok(server) = TcpStream::connect(shared.server).await else { return };
         for stream in [&client, &server] {
             stream.set_nodelay(true).expect("it is a TCP socket");
         }
         let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
-        let fuse = Fuse::default();
+        let to_cut = BytesToCut::default();
         tokio::select! {
-            () = requests(&shared, &fuse, from_client, to_server) => {}
-            () = replies(&shared, &fuse, from_server, to_client) => {}
+            () = forward_requests(&shared, &to_cut, from_client, to_server) => {}
+            () = forward_replies(&shared, &to_cut, from_server, to_client) => {}
         }
     };
     tokio::select! {
-        () = carried => {}
+        () = forwarded => {}
         _ = cut.changed() => {}
     }
 }
 
-async fn requests(shared: &Shared, fuse: &Fuse, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
-    let (mut buffer, mut deaf) = (vec![0; 64 * 1024], false);
+async fn forward_requests(
+    shared: &Shared,
+    to_cut: &BytesToCut,
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+) {
+    let (mut buffer, mut dropping) = (vec![0; 64 * 1024], false);
     while let Some(chunk) = read(&mut from, &mut buffer).await {
-        let manner = *shared.manner.lock();
-        deaf |= manner.swallows_requests;
-        if deaf {
+        let faults = *shared.faults.lock();
+        dropping |= faults.drops_requests;
+        if dropping {
             continue;
         }
-        if let Some(trap) = shared.trap.lock().take_if(|trap| contains(chunk, &trap.command)) {
-            *fuse.lock() = Some(trap.pass);
+        if let Some(cut) = shared.reply_cut.lock().take_if(|cut| contains(chunk, &cut.command)) {
+            *to_cut.lock() = Some(cut.pass);
         }
-        sleep(manner.delay).await;
+        sleep(faults.delay).await;
         if to.write_all(chunk).await.is_err() {
             return;
         }
     }
 }
 
-async fn replies(shared: &Shared, fuse: &Fuse, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
-    let (mut buffer, mut deaf) = (vec![0; 64 * 1024], false);
+async fn forward_replies(
+    shared: &Shared,
+    to_cut: &BytesToCut,
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+) {
+    let (mut buffer, mut dropping) = (vec![0; 64 * 1024], false);
     while let Some(chunk) = read(&mut from, &mut buffer).await {
-        let manner = *shared.manner.lock();
-        deaf |= manner.swallows_replies;
-        if deaf {
+        let faults = *shared.faults.lock();
+        dropping |= faults.drops_replies;
+        if dropping {
             continue;
         }
-        sleep(manner.delay).await;
-        let left = *fuse.lock();
+        sleep(faults.delay).await;
+        let left = *to_cut.lock();
         let passed = left.unwrap_or(usize::MAX).min(chunk.len());
         if to.write_all(&chunk[..passed]).await.is_err() {
             return;
         }
         if passed < chunk.len() {
-            *shared.sprung.lock() += 1;
+            *shared.cut_replies.lock() += 1;
             return;
         }
-        *fuse.lock() = left.map(|left| left - passed);
+        *to_cut.lock() = left.map(|left| left - passed);
     }
 }
 

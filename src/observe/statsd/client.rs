@@ -21,7 +21,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// The reference's timeout for a server that does not read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Bytes of a datagram that fit a usual network's packets, with room for the headers.
+/// The size of a datagram that fits into one packet of a usual network, with its headers, in bytes.
 const DATAGRAM: usize = 1_432;
 
 /// The largest possible datagram, in bytes.
@@ -102,7 +102,7 @@ impl StatsdSocket {
         loop {
             match stream.try_read(&mut received) {
                 Ok(0) => return true,
-                // statsd servers do not reply; discard what comes
+                // statsd servers do not reply; discards anything that arrives
                 Ok(_) => {}
                 Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
             }

@@ -27,14 +27,14 @@ use super::{
 };
 use crate::{limit::Timestamp, net::ConnectionAge, store::Store};
 
-/// The open requests of one connection. Each is decided in microseconds; past the bound Envoy opens another connection. The
-/// connection's window bounds their unread bytes anyway.
+/// The maximum number of open requests of one connection. Each is decided in microseconds, and Envoy opens another connection
+/// past the bound. The connection's window bounds their unread bytes in any case.
 const MAX_CONCURRENT_STREAMS: u32 = 4096;
 
 /// The flow control window of a stream, and of a connection, in bytes.
 const WINDOW: u32 = 1024 * 1024;
 
-/// The headers of one request, in bytes.
+/// The maximum size of a request's headers, in bytes.
 const MAX_HEADERS: u32 = 16 * 1024;
 
 /// The budget of small frames, past which h2 assumes an attack: as many as [`MAX_CONCURRENT_STREAMS`] honest requests sent at
@@ -44,10 +44,10 @@ const SMALL_FRAMES: usize = MAX_CONCURRENT_STREAMS as usize * 512;
 /// How long the HTTP/2 handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A connection that received nothing for so long gets a ping …
+/// The time without received data after which a connection gets a ping.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_mins(1);
 
-/// … and is closed if no reply arrives within this.
+/// How long to wait for the reply to a ping before the connection is closed.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");

@@ -1,7 +1,7 @@
 //! The calls of one connection.
 //!
 //! A call is handled where it is read, without a task, channel or timer of its own. The driver first reads all calls that
-//! have arrived, then handles them as one batch: one write carries the responses to what one read brought, and the clock is
+//! have arrived, then handles them as one batch: one write carries the responses to all calls of one read, and the clock is
 //! read once per batch. Only a call that has to wait, for a store or for the rest of its message, is set aside.
 
 use std::{

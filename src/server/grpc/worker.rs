@@ -1,5 +1,5 @@
-//! The threads that serve connections. Each has its own runtime, so that one write answers what one read brought, no decision
-//! moves to another core, and none waits for background work.
+//! The threads that serve connections. Each has its own runtime, so that one write carries the responses to all requests of one
+//! read, and no decision moves to another core or waits for background work.
 
 use std::{
     io,

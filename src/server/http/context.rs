@@ -1,4 +1,4 @@
-//! What the HTTP servers' pages share.
+//! The state that the pages of the HTTP servers share.
 
 use std::{fmt, sync::Arc};
 
@@ -9,7 +9,7 @@ use crate::{
     server::headers::ResponseHeaders,
 };
 
-/// What the HTTP servers' pages share.
+/// The state that the pages of the HTTP servers share.
 pub struct Context<S> {
     /// Decides `/json`.
     pub limiter: Arc<Limiter<S>>,

@@ -13,7 +13,7 @@ pub(crate) const TOKENS: &str = "x-tokens";
 /// The response header with the backend's name.
 pub(crate) const BACKEND: &str = "x-backend";
 
-/// Starts a backend of that name, which lives as long as the test program.
+/// Starts a backend called `name`, which runs until the test program ends.
 pub(crate) fn start(name: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("its address");

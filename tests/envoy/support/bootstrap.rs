@@ -1,4 +1,4 @@
-//! Envoy's configuration, as JSON: made of parts, where YAML would be made of indentation.
+//! Envoy's configuration, built from JSON values.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::backend;
 
-/// The cluster that requests go to when they pass.
+/// The cluster of admitted requests.
 pub(crate) const BACKEND: &str = "backend";
 
 /// A test's Envoy configuration: one listener, one rate limit filter, and the test's settings.
@@ -96,13 +96,13 @@ impl Bootstrap {
     }
 }
 
-/// An HTTP filter, by its short name and type.
+/// Returns an HTTP filter with its short name and type.
 pub(crate) fn filter(name: &str, kind: &str, mut config: Value) -> Value {
     config["@type"] = format!("type.googleapis.com/envoy.extensions.filters.http.{kind}").into();
     json!({ "name": format!("envoy.filters.http.{name}"), "typed_config": config })
 }
 
-/// A cluster of fixed addresses.
+/// Returns a cluster of fixed addresses.
 pub(crate) fn cluster(name: &str, endpoints: &Value) -> Value {
     json!({
         "name": name,
@@ -112,17 +112,17 @@ pub(crate) fn cluster(name: &str, endpoints: &Value) -> Value {
     })
 }
 
-/// One of a cluster's endpoints.
+/// Returns an endpoint of a cluster.
 pub(crate) fn endpoint(socket: SocketAddr) -> Value {
     json!({ "endpoint": { "address": address(socket) } })
 }
 
-/// A list of one entry, whose value is what the request has in that header.
+/// Returns a descriptor list of one entry, whose value is the request's `header`.
 pub(crate) fn from_header(key: &str, header: &str) -> Value {
     json!({ "actions": [{ "request_headers": { "header_name": header, "descriptor_key": key } }] })
 }
 
-/// A list of one entry that every request has.
+/// Returns a descriptor list of one fixed entry.
 pub(crate) fn fixed(key: &str, value: &str) -> Value {
     json!({ "actions": [{ "generic_key": { "descriptor_key": key, "descriptor_value": value } }] })
 }

@@ -15,18 +15,18 @@ use super::{
     wait,
 };
 
-/// Must be the version of the Makefile, which installs it.
+/// The installed version; the Makefile has the same.
 const VERSION: &str = "1.40.0";
 
 /// A running Envoy.
 pub(crate) struct Envoy {
     _process: Process,
-    /// Where its first listener listens.
+    /// The address of its first listener.
     pub(crate) address: SocketAddr,
 }
 
 impl Envoy {
-    /// Starts one by that bootstrap, whose ports are all 0; its files go to `folder`.
+    /// Starts Envoy with `bootstrap`, whose ports are all 0. Writes its files to `folder`.
     pub(crate) fn start(bootstrap: &Path, folder: &Path) -> Self {
         let admin_file = folder.join("admin-address");
         let mut command = Command::new(program());
@@ -35,7 +35,7 @@ impl Envoy {
             .arg(bootstrap)
             .arg("--admin-address-path")
             .arg(&admin_file)
-            // several run at a time, and each would want the same shared memory for hot restarts
+            // several run at a time, and hot restarts would make them share memory
             .args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "warning"]);
         let mut process = Process::start("envoy", &mut command, folder);
         let admin: SocketAddr = wait::until("Envoy has an admin address", || {
@@ -50,7 +50,7 @@ impl Envoy {
     }
 }
 
-/// The first listener, once Envoy is ready to take requests.
+/// Returns the address of the first listener, once Envoy is ready.
 fn first_listener(admin: SocketAddr) -> Option<SocketAddr> {
     let ready = http::try_send(admin, &HttpRequest::get("/ready")).ok()?;
     if ready.status != 200 {
@@ -65,7 +65,7 @@ fn first_listener(admin: SocketAddr) -> Option<SocketAddr> {
     Some(SocketAddr::new(socket.get("address")?.as_str()?.parse().ok()?, port))
 }
 
-/// The one that `make test` installs, or that of the variable `ENVOY`.
+/// Returns the program named by the variable `ENVOY`, or the one that `make test` installs.
 fn program() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = env::var_os("ENVOY")

@@ -75,7 +75,7 @@ impl HttpResponse {
     }
 }
 
-/// The chunks of a body, joined (RFC 9112, section 7.1).
+/// Joins the chunks of a body (RFC 9112, section 7.1).
 fn joined(mut chunks: &str) -> Option<String> {
     let mut body = String::new();
     loop {

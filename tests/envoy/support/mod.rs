@@ -1,4 +1,4 @@
-//! What the tests stand on: the two programs, an HTTP client, a backend, and a bootstrap for Envoy.
+//! Support for the tests: the two programs, an HTTP client, a backend, and a bootstrap for Envoy.
 
 pub(crate) mod backend;
 pub(crate) mod bootstrap;

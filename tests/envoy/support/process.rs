@@ -15,7 +15,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command`, whose output goes to a file in `folder`.
+    /// Starts `command`, and writes its output to a file in `folder`.
     pub(crate) fn start(name: &'static str, command: &mut Command, folder: &Path) -> Self {
         let output = folder.join(format!("{name}.log"));
         let file = File::create(&output).expect("a log file");
@@ -28,7 +28,7 @@ impl Process {
         Self { name, child, output }
     }
 
-    /// All that it has printed by now.
+    /// Returns its output so far.
     pub(crate) fn output(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.output).unwrap_or_default()).into_owned()
     }
@@ -40,7 +40,7 @@ impl Process {
         }
     }
 
-    /// Ends it, the hard way, and waits until it is gone.
+    /// Kills it and waits for its end.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("its status");
@@ -53,7 +53,7 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            eprintln!("--- what {} printed ---\n{}", self.name, self.output());
+            eprintln!("--- output of {} ---\n{}", self.name, self.output());
         }
     }
 }

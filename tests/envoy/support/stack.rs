@@ -22,12 +22,12 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
-    /// With these descriptors as the rules of the domain `test`.
+    /// Starts both programs, with `descriptors` as the rules of the domain `test`.
     pub(crate) fn start(descriptors: &str, bootstrap: &Bootstrap) -> Self {
         Self::with_settings(descriptors, &[], bootstrap)
     }
 
-    /// With settings for weir, as environment variables.
+    /// Like [`Self::start`], with `settings` as weir's environment variables.
     pub(crate) fn with_settings(descriptors: &str, settings: &[(&str, &str)], bootstrap: &Bootstrap) -> Self {
         let folder = TempDir::new().expect("a folder");
         fs::create_dir(folder.path().join("config")).expect("a folder");
@@ -40,7 +40,7 @@ impl Stack {
         Self { envoy, weir, folder }
     }
 
-    /// With rules and a bootstrap from files; `adapt` makes the ports of the bootstrap ours.
+    /// Starts both programs with rules and a bootstrap from files. `adapt` sets the ports of the bootstrap; it gets weir's.
     pub(crate) fn from_files(
         config: &str,
         bootstrap: &str,
@@ -56,12 +56,12 @@ impl Stack {
         Self { envoy, weir, folder }
     }
 
-    /// Puts other descriptors in the place of the present ones. weir notices by itself, some time later.
+    /// Replaces the descriptors atomically. weir notices the change some time later.
     pub(crate) fn rewrite(&self, descriptors: &str) {
         let rules = self.folder.path().join("config/rules.yaml");
-        let fresh = self.folder.path().join("fresh.yaml");
-        fs::write(&fresh, in_domain(descriptors)).expect("a file");
-        fs::rename(fresh, rules).expect("it can be replaced");
+        let new = self.folder.path().join("new.yaml");
+        fs::write(&new, in_domain(descriptors)).expect("a file");
+        fs::rename(new, rules).expect("it can be replaced");
     }
 
     /// Sends a request through Envoy.
@@ -90,21 +90,21 @@ impl Stack {
         let body: Value = serde_json::from_str(&response.body).expect("JSON");
         assert!(body.pointer("/statuses/0/currentLimit").is_some(), "no limit for {key}={value}: {body}");
         match response.status {
-            // protobuf's JSON may leave out what is 0
+            // protobuf's JSON mapping omits zeros
             200 => Some(body.pointer("/statuses/0/limitRemaining").and_then(Value::as_u64).unwrap_or(0)),
             429 => None,
             other => panic!("status {other}: {body}"),
         }
     }
 
-    /// Waits until [`Self::budget`] is that: what is counted at the end of a stream is counted after its response.
+    /// Waits until [`Self::budget`] is `budget`: hits counted at the end of a stream arrive after its response.
     pub(crate) fn await_budget(&self, key: &str, value: &str, budget: Option<u64>) {
         wait::until(&format!("the budget of {key}={value} is {budget:?}"), || {
             (self.budget(key, value) == budget).then_some(())
         });
     }
 
-    /// Waits until weir has logged that text.
+    /// Waits until weir has logged `text`.
     pub(crate) fn await_log(&self, text: &str) {
         wait::until(&format!("weir logs {text:?}"), || self.weir.output().contains(text).then_some(()));
     }

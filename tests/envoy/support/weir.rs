@@ -1,4 +1,4 @@
-//! The weir under test: the program itself, serving the rules of a folder.
+//! The weir under test: the real program, serving the rules of a folder.
 
 use std::{
     net::SocketAddr,
@@ -16,7 +16,7 @@ pub(crate) struct Weir {
 }
 
 impl Weir {
-    /// Serves the rules in `config`, with these settings besides; its output goes to `folder`.
+    /// Serves the rules in `config` with `settings` as environment variables. Writes its output to `folder`.
     pub(crate) fn start(config: &Path, settings: &[(&str, &str)], folder: &Path) -> Self {
         let mut command = Command::new(program());
         command
@@ -47,7 +47,7 @@ fn program() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_weir"))
 }
 
-/// The addresses for gRPC and HTTP in the line that weir prints once it listens.
+/// Returns the addresses of gRPC and HTTP from the line that weir prints once it listens.
 fn listening(output: &str) -> Option<(SocketAddr, SocketAddr)> {
     // a line without its end may be half an address
     let lines = output.split_inclusive('\n').filter(|line| line.ends_with('\n'));

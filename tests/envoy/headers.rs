@@ -30,7 +30,7 @@ fn weirs_own_headers_reach_the_client() {
         assert_eq!(response.status, status);
         assert_eq!(response.header("ratelimit-limit"), Some("2"));
         assert_eq!(response.header("ratelimit-remaining"), Some(remaining));
-        assert_eq!(response.header("ratelimit-reset"), None, "it goes by another name");
+        assert_eq!(response.header("ratelimit-reset"), None, "it has another name");
         let reset: u64 = response.header("x-back-in").expect("a reset").parse().expect("a number");
         assert!((after..=before).contains(&reset), "{reset} is not between {after} and {before}");
     }

@@ -1,4 +1,4 @@
-//! Requests go where something is left of the quota: weir says so in its dynamic metadata, Envoy picks by it.
+//! Envoy routes requests to a backend with quota left, which weir names in its dynamic metadata.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ const RULES: &str = "  - key: service
     metadata: { with_quota: { name: second } }
 ";
 
-/// One endpoint of the cluster, known by its name to the load balancer and to the list that counts.
+/// Returns an endpoint of the cluster. The load balancer and the counting action identify it by its name.
 fn locality(name: &'static str) -> Value {
     let mut endpoint = bootstrap::endpoint(backend::start(name));
     endpoint["metadata"] = json!({ "filter_metadata": { "envoy.lb": { "service": name } } });
@@ -51,7 +51,7 @@ fn routing() -> Bootstrap {
         "apply_on_stream_done": true,
     });
 
-    // from the rule's metadata to a header, and from there to what the load balancer looks at
+    // copies the rule's metadata to a header, and the header to the load balancer's metadata
     let to_header = json!({ "mutations": { "request_mutations": [{ "append": {
         "header": {
             "key": "x-service",
@@ -78,7 +78,7 @@ fn a_request_goes_where_quota_is_left() {
     let stack = Stack::with_settings(RULES, &[("RESPONSE_DYNAMIC_METADATA", "true")], &routing());
     wait::away_from_the_end_of(HOUR);
 
-    // each is counted at the end, so one more than its limit goes to either
+    // requests are counted when they end, so each backend gets one more than its limit
     let flow =
         [("first", Some(0)), ("first", None), ("second", Some(1)), ("second", Some(0)), ("second", None)];
     for (service, left) in flow {
