@@ -60,11 +60,7 @@ impl App {
     ///
     /// Those of [`App::bind`].
     pub async fn bind_with(settings: Settings, clock: Arc<dyn Clock>) -> Result<Self, AppError> {
-        let options = config::Options {
-            merge_domains: settings.rules.merge_domains,
-            ignore_dotfiles: settings.rules.ignore_dotfiles,
-        };
-        let source = DirectorySource::new(&settings.rules.dir, options);
+        let source = DirectorySource::new(&settings.rules.dir, settings.rules.files);
         Self::bind_with_source(settings, clock, source).await
     }
 

@@ -7,17 +7,20 @@ use std::{error::Error, io, path::PathBuf, process::ExitCode};
 use clap::{Args, Parser, Subcommand};
 use weir::{
     command::{
-        self,
+        self, CheckFormat, CheckOptions, Explained,
         call::{Call, Outcome},
         parse_entry,
         simulate::Simulate,
     },
     config,
-    settings::Flags,
+    settings::{self, Flags, ProcessEnvironment, SettingErrors},
 };
 
 /// The exit code of `weir call` for a request that is over its limit.
 const OVER_LIMIT: u8 = 2;
+
+/// The exit code of `weir explain` if no rule matches.
+const NO_MATCH: u8 = 3;
 
 /// Rate limit service for Envoy, compatible with envoyproxy/ratelimit.
 #[derive(Debug, Parser)]
@@ -34,9 +37,10 @@ enum Command {
     /// Serve (the default command)
     #[command(after_long_help = serve::HELP)]
     Serve(Box<Flags>),
-    /// Check the rule files of a directory. Exits with 1 if there are errors
+    /// Check rule files. Exits with 1 if there are errors
+    #[command(after_help = CHECK_EXAMPLES)]
     Check(Check),
-    /// Show which rule a descriptor matches, and why no other
+    /// Show which rule a descriptor matches, and why no other. Exits with 3 if none matches
     #[command(after_help = EXPLAIN_EXAMPLE)]
     Explain(Explain),
     /// Send one request to a server. Exits with 0 if admitted, 2 if over limit, 1 on an error
@@ -46,6 +50,12 @@ enum Command {
     #[command(after_help = SIMULATE_EXAMPLES)]
     Simulate(Simulate),
 }
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  weir check ./config
+  weir check --deny-warnings --format json shop.yaml
+  kubectl get configmap rules -o jsonpath='{.data.shop\\.yaml}' | weir check -";
 
 const EXPLAIN_EXAMPLE: &str = "\
 Example:
@@ -67,20 +77,27 @@ Examples:
 
 /// The files of a directory that are read.
 #[derive(Args, Debug)]
+#[expect(clippy::doc_markdown, reason = "clap prints these comments verbatim")]
 struct Files {
-    /// Merge the descriptors of files with the same domain
+    /// Merge the descriptors of files with the same domain [env: MERGE_DOMAIN_CONFIG]
     #[arg(long)]
     merge_domains: bool,
-    /// Ignore files and directories whose name begins with a dot
+    /// Ignore files and directories whose name begins with a dot [env: RUNTIME_IGNOREDOTFILES]
     #[arg(long)]
     ignore_dotfiles: bool,
 }
 
 #[derive(Args, Debug)]
 struct Check {
-    /// Directory of rule files
-    #[arg(value_name = "DIR", default_value = "config")]
-    dir: PathBuf,
+    /// Directory of rule files, one file, or - for standard input
+    #[arg(value_name = "PATH", default_value = "config")]
+    path: PathBuf,
+    /// Format of the result
+    #[arg(long, value_enum, default_value_t)]
+    format: CheckFormat,
+    /// Treat warnings as errors
+    #[arg(long)]
+    deny_warnings: bool,
     #[command(flatten)]
     files: Files,
 }
@@ -106,17 +123,17 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
         None => serve::run(&cli.serve),
         Some(Command::Serve(flags)) => serve::run(&flags),
         Some(Command::Check(check)) => {
-            let all_right = {
-                let loaded = config::load(&check.dir, &check.files.options());
-                command::check(check.dir.display(), loaded, &mut io::stdout().lock())?
-            };
-            Ok(code(all_right))
+            let all_right = check.run()?;
+            Ok(if all_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Some(Command::Explain(explain)) => {
             let Explain { config, domain, files, entries } = explain;
-            let mut out = io::stdout().lock();
-            let loaded = config::load(&config, &files.options());
-            Ok(code(command::explain(loaded, &domain, &entries, &mut out)?))
+            let loaded = config::load(&config, &files.options()?);
+            Ok(match command::explain(loaded, &domain, &entries, &mut io::stdout().lock())? {
+                Explained::Match => ExitCode::SUCCESS,
+                Explained::NoMatch => ExitCode::from(NO_MATCH),
+                Explained::InvalidRules => ExitCode::FAILURE,
+            })
         }
         Some(Command::Simulate(simulate)) => {
             command::simulate(&simulate, &mut io::stdout().lock())?;
@@ -132,12 +149,33 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
     }
 }
 
-fn code(success: bool) -> ExitCode {
-    if success { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+// === impl Check ===
+
+impl Check {
+    /// Writes the result to standard output, and returns whether there are no errors.
+    fn run(&self) -> Result<bool, Box<dyn Error>> {
+        let (stdin, options) = ("<stdin>", self.files.options()?);
+        let (source, loaded) = match &self.path {
+            path if path.as_os_str() == "-" => {
+                (stdin.to_owned(), config::load_input(stdin, io::stdin().lock()))
+            }
+            path if path.exists() && !path.is_dir() => (path.display().to_string(), config::load_file(path)),
+            path => (path.display().to_string(), config::load(path, &options)),
+        };
+        let options = CheckOptions { deny_warnings: self.deny_warnings, format: self.format };
+        Ok(command::check(source, loaded, options, &mut io::stdout().lock())?)
+    }
 }
 
+// === impl Files ===
+
 impl Files {
-    fn options(&self) -> config::Options {
-        config::Options { merge_domains: self.merge_domains, ignore_dotfiles: self.ignore_dotfiles }
+    /// Returns how files are read, by the flags or else by the variables of the service.
+    fn options(&self) -> Result<config::Options, SettingErrors> {
+        let variables = settings::file_options(&ProcessEnvironment)?;
+        Ok(config::Options {
+            merge_domains: self.merge_domains || variables.merge_domains,
+            ignore_dotfiles: self.ignore_dotfiles || variables.ignore_dotfiles,
+        })
     }
 }

@@ -5,13 +5,42 @@ use std::{
     io::{self, Write},
 };
 
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
 use crate::{
     config::{ConfigError, ConfigErrors, ConfigWarning, DisplayOrigin, Loaded},
-    limit::RuleNode,
+    limit::{Origin, RuleNode},
 };
 
-/// Writes the errors and warnings of `loaded` to `out`, a line each, and a summary that
-/// begins with the name of the `source`. Returns whether there are no errors.
+/// How the result of a check is judged and written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CheckOptions {
+    /// Whether warnings are errors.
+    pub deny_warnings: bool,
+    /// The format of the result.
+    pub format: CheckFormat,
+}
+
+/// The format of a check's result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum CheckFormat {
+    /// A line for each error and warning, and a summary.
+    #[default]
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// The number of files, domains and rules.
+struct Counts {
+    files: usize,
+    domains: usize,
+    rules: usize,
+}
+
+/// Writes the errors and warnings of `loaded` to `out`, and a summary that in text begins with the name of the `source`.
+/// Returns whether there are no errors.
 ///
 /// # Errors
 ///
@@ -19,30 +48,74 @@ use crate::{
 pub fn check(
     source: impl fmt::Display,
     loaded: Result<Loaded, ConfigErrors>,
+    options: CheckOptions,
     out: &mut impl Write,
 ) -> io::Result<bool> {
-    match loaded {
+    let (counts, found) = match loaded {
         Ok(loaded) => {
-            write_findings(&[], &loaded.warnings, out)?;
-            let rules: usize = loaded.domains.iter().map(|domain| rules(&domain.nodes)).sum();
-            let (files, domains) = (loaded.files, loaded.domains.len());
-            writeln!(
-                out,
-                "{source}: ok: {}, {}, {}, {}",
-                count(files, "file"),
-                count(domains, "domain"),
-                count(rules, "rule"),
-                count(loaded.warnings.len(), "warning"),
-            )?;
-            Ok(true)
+            let counts = Counts {
+                files: loaded.files,
+                domains: loaded.domains.len(),
+                rules: loaded.domains.iter().map(|domain| rules(&domain.nodes)).sum(),
+            };
+            (Some(counts), ConfigErrors { errors: Vec::new(), warnings: loaded.warnings })
         }
-        Err(found) => {
-            write_findings(&found.errors, &found.warnings, out)?;
-            let (errors, warnings) = (found.errors.len(), found.warnings.len());
-            writeln!(out, "{source}: not ok: {}, {}", count(errors, "error"), count(warnings, "warning"))?;
-            Ok(false)
-        }
+        Err(found) => (None, found),
+    };
+    let found = if options.deny_warnings { deny_warnings(found) } else { found };
+    match options.format {
+        CheckFormat::Text => write_text(source, counts.as_ref(), &found, out)?,
+        CheckFormat::Json => writeln!(out, "{}", as_json(counts.as_ref(), &found))?,
     }
+    Ok(found.errors.is_empty())
+}
+
+/// Makes errors of all warnings.
+fn deny_warnings(found: ConfigErrors) -> ConfigErrors {
+    let ConfigErrors { mut errors, warnings } = found;
+    errors.extend(warnings.into_iter().map(|ConfigWarning { at, message }| ConfigError { at, message }));
+    errors.sort_by(|a, b| place(&a.at).cmp(&place(&b.at)));
+    ConfigErrors { errors, warnings: Vec::new() }
+}
+
+fn place(at: &Origin) -> (&str, u32, u32) {
+    (&at.file, at.line, at.column)
+}
+
+fn write_text(
+    source: impl fmt::Display,
+    counts: Option<&Counts>,
+    found: &ConfigErrors,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    write_findings(&found.errors, &found.warnings, out)?;
+    let warnings = count(found.warnings.len(), "warning");
+    match counts {
+        Some(Counts { files, domains, rules }) if found.errors.is_empty() => writeln!(
+            out,
+            "{source}: ok: {}, {}, {}, {warnings}",
+            count(*files, "file"),
+            count(*domains, "domain"),
+            count(*rules, "rule"),
+        ),
+        _ => writeln!(out, "{source}: not ok: {}, {warnings}", count(found.errors.len(), "error")),
+    }
+}
+
+/// Formats the result as an object. Invalid rules are not counted: their counts are null.
+fn as_json(counts: Option<&Counts>, found: &ConfigErrors) -> Value {
+    let finding = |at: &Origin, message: &str| json!({ "file": &*at.file, "line": at.line, "column": at.column, "message": message });
+    let errors: Vec<_> = found.errors.iter().map(|error| finding(&error.at, &error.message)).collect();
+    let warnings: Vec<_> =
+        found.warnings.iter().map(|warning| finding(&warning.at, &warning.message)).collect();
+    json!({
+        "ok": errors.is_empty(),
+        "files": counts.map(|counts| counts.files),
+        "domains": counts.map(|counts| counts.domains),
+        "rules": counts.map(|counts| counts.rules),
+        "errors": errors,
+        "warnings": warnings,
+    })
 }
 
 /// Writes the `errors`, then the `warnings`, a line each in the format of compilers.

@@ -8,8 +8,18 @@ use crate::{
     limit::{Candidate, CompiledRule, Entry, KeyHasher, Limit, Outcome, OverLimitPolicy, RuleSet, Step},
 };
 
-/// Writes to `out` how a descriptor of these `entries` is matched against the rules of `domain`. Returns whether the rules
-/// could be loaded; if not, writes their errors.
+/// The result of an explanation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Explained {
+    /// A rule matches, or a descriptor that is declared without a limit.
+    Match,
+    /// Nothing matches.
+    NoMatch,
+    /// The rules are invalid.
+    InvalidRules,
+}
+
+/// Writes to `out` how a descriptor of these `entries` is matched against the rules of `domain`, or the errors of the rules.
 ///
 /// # Errors
 ///
@@ -19,12 +29,12 @@ pub fn explain(
     domain: &str,
     entries: &[(String, String)],
     out: &mut impl Write,
-) -> io::Result<bool> {
+) -> io::Result<Explained> {
     let loaded = match loaded {
         Ok(loaded) => loaded,
         Err(found) => {
             write_findings(&found.errors, &[], out)?;
-            return Ok(false);
+            return Ok(Explained::InvalidRules);
         }
     };
     let rules = RuleSet::new(&loaded.domains, KeyHasher::random());
@@ -36,7 +46,10 @@ pub fn explain(
     }
     writeln!(out)?;
     write_outcome(domain, entries.len(), &explanation.steps, &explanation.outcome, out)?;
-    Ok(true)
+    Ok(match explanation.outcome {
+        Outcome::Rule(_) | Outcome::NoLimit { below: false, .. } => Explained::Match,
+        _ => Explained::NoMatch,
+    })
 }
 
 fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Result<()> {

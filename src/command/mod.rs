@@ -7,7 +7,7 @@ mod explain;
 pub mod simulate;
 
 pub use call::call;
-pub use check::check;
+pub use check::{CheckFormat, CheckOptions, check};
 pub use descriptors::{Descriptors, parse_entry};
-pub use explain::explain;
+pub use explain::{Explained, explain};
 pub use simulate::simulate;

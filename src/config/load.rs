@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     fs::File,
-    io::{self, Read as _},
+    io::{self, Read},
     path::Path,
     sync::Arc,
     thread,
@@ -99,6 +99,28 @@ fn load_listed(dir: &Path, options: &Options, listing: &Listing) -> Result<Loade
     reading.finish(listing.files.len())
 }
 
+/// Reads the file `path`.
+///
+/// # Errors
+///
+/// All errors of the file.
+pub fn load_file(path: &Path) -> Result<Loaded, ConfigErrors> {
+    let mut reading = Reading::new(Options::default());
+    reading.file(&RuleFile { path: path.to_owned(), real: path.to_owned() });
+    reading.finish(1)
+}
+
+/// Reads `input` to its end as one file, named `name` in messages.
+///
+/// # Errors
+///
+/// All errors of the file.
+pub fn load_input(name: &str, input: impl Read) -> Result<Loaded, ConfigErrors> {
+    let mut reading = Reading::new(Options::default());
+    reading.bytes(name.into(), read(input, 0));
+    reading.finish(1)
+}
+
 /// Reads one document, named `file` in messages.
 ///
 /// # Errors
@@ -129,8 +151,13 @@ impl Reading {
     }
 
     fn file(&mut self, file: &RuleFile) {
-        let mut report = FileReport::new(name(&file.path));
-        match read(&file.real) {
+        let opened = File::open(&file.real).and_then(|file| Ok((file.metadata()?.len(), file)));
+        self.bytes(name(&file.path), opened.and_then(|(size, file)| read(file, size)));
+    }
+
+    fn bytes(&mut self, name: Arc<str>, bytes: io::Result<Vec<u8>>) {
+        let mut report = FileReport::new(name);
+        match bytes {
             Err(error) => report.error(Position::default(), format!("{UNREADABLE}: {error}")),
             Ok(bytes) => match std::str::from_utf8(&bytes) {
                 Ok(text) => self.document(text, &mut report),
@@ -200,18 +227,17 @@ fn whole_file(name: &Arc<str>) -> Origin {
     Origin { file: Arc::clone(name), line: 0, column: 0 }
 }
 
-/// Reads the file `path`, up to the maximum size. The size in its metadata may be wrong, and serves to reject a large file
-/// without reading it.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let file = File::open(path)?;
-    let size = file.metadata()?.len();
-    let mut bytes = Vec::new();
-    if size <= MAX_FILE_BYTES {
-        file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
-    }
-    let size = size.max(bytes.len() as u64);
+/// Reads `input`, up to the maximum size. `size` is its size as far as known, and serves to reject a large file without
+/// reading it.
+fn read(input: impl Read, size: u64) -> io::Result<Vec<u8>> {
     if size > MAX_FILE_BYTES {
         let message = format!("the file has {size} bytes; the maximum is {MAX_FILE_BYTES}");
+        return Err(io::Error::other(message));
+    }
+    let mut bytes = Vec::new();
+    input.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        let message = format!("the file has more than {MAX_FILE_BYTES} bytes, the maximum");
         return Err(io::Error::other(message));
     }
     Ok(bytes)

@@ -39,7 +39,7 @@ pub(crate) use duration::{RIGHT as PERIOD_RIGHT, parse as parse_period};
 #[cfg(feature = "server")]
 pub(crate) use error::DisplayOrigin;
 pub use error::{ConfigError, ConfigErrors, ConfigWarning};
-pub use load::{Loaded, Options, load, parse};
+pub use load::{Loaded, Options, load, load_file, load_input, parse};
 #[cfg(feature = "server")]
 pub use source::{DirectorySource, RuleSource};
 #[cfg(feature = "server")]

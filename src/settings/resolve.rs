@@ -16,6 +16,7 @@ use super::{
     unsupported,
 };
 use crate::{
+    config,
     limit::{Modes, Scope},
     limiter,
     observe::{
@@ -84,13 +85,31 @@ impl Settings {
     }
 }
 
+/// Resolves how rule files are read from `environment`, for commands that only read them.
+///
+/// # Errors
+///
+/// All invalid settings among these.
+pub fn file_options(environment: &dyn Environment) -> Result<config::Options, SettingErrors> {
+    let flags = Flags::default();
+    let mut reader = Reader::new(&flags, environment);
+    let options = read_file_options(&mut reader);
+    reader.finish().map(|()| options)
+}
+
+fn read_file_options(read: &mut Reader<'_>) -> config::Options {
+    config::Options {
+        merge_domains: read.bool("MERGE_DOMAIN_CONFIG"),
+        ignore_dotfiles: read.bool("RUNTIME_IGNOREDOTFILES"),
+    }
+}
+
 fn rules(read: &mut Reader<'_>, flags: &Flags) -> RulesSettings {
     // parsed although it has no effect, so that a typing error is reported; the whole path to the rules is always watched
     read.parsed("RUNTIME_WATCH_ROOT", true, parse::bool);
     RulesSettings {
         dir: flags.config.as_ref().map_or_else(|| rules_dir(read), PathBuf::from),
-        merge_domains: read.bool("MERGE_DOMAIN_CONFIG"),
-        ignore_dotfiles: read.bool("RUNTIME_IGNOREDOTFILES"),
+        files: read_file_options(read),
         force_start: read.bool("FORCE_START_WITHOUT_INITIAL_CONFIG"),
     }
 }

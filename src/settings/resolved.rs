@@ -3,7 +3,7 @@
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use crate::{
-    limiter,
+    config, limiter,
     observe::{log::LogFormat, prometheus::TimeUnit, statsd::StatsdSettings},
     server::headers::ResponseHeaders,
     store,
@@ -52,10 +52,8 @@ pub struct Settings {
 pub struct RulesSettings {
     /// The directory that is read and watched.
     pub dir: PathBuf,
-    /// `MERGE_DOMAIN_CONFIG`: merges the descriptors of files with the same domain.
-    pub merge_domains: bool,
-    /// `RUNTIME_IGNOREDOTFILES`: ignores files and directories whose name begins with a dot.
-    pub ignore_dotfiles: bool,
+    /// How its files are read.
+    pub files: config::Options,
     /// `FORCE_START_WITHOUT_INITIAL_CONFIG`: starts without rules if the initial load fails.
     pub force_start: bool,
 }

@@ -2,9 +2,10 @@
 
 use std::fs;
 
+use serde_json::json;
 use tempfile::TempDir;
 use weir::{
-    command,
+    command::{self, CheckFormat, CheckOptions, Explained},
     config::{Options, load},
     limit::{Entry, KeyHasher, Outcome, RuleSet},
 };
@@ -33,10 +34,14 @@ fn dir(text: &str) -> TempDir {
 
 /// Returns whether a directory with this file is valid, and the output of `check` with DIR for the directory.
 fn check(text: &str) -> (bool, String) {
+    check_with(text, CheckOptions::default())
+}
+
+fn check_with(text: &str, options: CheckOptions) -> (bool, String) {
     let dir = dir(text);
     let mut out = Vec::new();
-    let ok = command::check(dir.path().display(), load(dir.path(), &Options::default()), &mut out)
-        .expect("written");
+    let loaded = load(dir.path(), &Options::default());
+    let ok = command::check(dir.path().display(), loaded, options, &mut out).expect("written");
     (ok, String::from_utf8(out).expect("text").replace(&dir.path().display().to_string(), "DIR"))
 }
 
@@ -47,14 +52,18 @@ fn explain(domain: &str, entries: &[(&str, &str)]) -> String {
 
 /// Returns the output of `explain` with these rules, with DIR for the directory.
 fn explain_in(rules: &str, domain: &str, entries: &[(&str, &str)]) -> String {
+    explained(rules, domain, entries).1
+}
+
+fn explained(rules: &str, domain: &str, entries: &[(&str, &str)]) -> (Explained, String) {
     let dir = dir(rules);
     let entries: Vec<_> =
         entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let mut out = Vec::new();
-    let ok =
+    let explained =
         command::explain(load(dir.path(), &Options::default()), domain, &entries, &mut out).expect("written");
-    assert!(ok);
-    String::from_utf8(out).expect("text").replace(&dir.path().display().to_string(), "DIR")
+    let said = String::from_utf8(out).expect("text").replace(&dir.path().display().to_string(), "DIR");
+    (explained, said)
 }
 
 #[test]
@@ -68,6 +77,48 @@ fn warnings_are_printed_and_do_not_fail_the_check() {
     assert!(ok);
     assert!(said.starts_with("DIR/a.yaml:4:3: warning: 'requests_per_unit' is missing"), "{said}");
     assert!(said.ends_with("DIR: ok: 1 file, 1 domain, 1 rule, 1 warning\n"), "{said}");
+}
+
+/// One error and two warnings.
+const MIXED: &str = "domain: d\nunit: day\ndescriptors:\n- value: v\n- key: 'k*'\n";
+
+#[test]
+fn denied_warnings_are_errors() {
+    let deny = CheckOptions { deny_warnings: true, ..CheckOptions::default() };
+    let (ok, said) = check_with("domain: d\nunit: day\n", deny);
+    assert!(!ok);
+    let lines: Vec<_> = said.lines().collect();
+    assert!(
+        lines[0].starts_with("DIR/a.yaml:2:1: error: 'unit' has no effect at the top of a file"),
+        "{said}"
+    );
+    assert_eq!(lines[1..], ["DIR: not ok: 1 error, 0 warnings"]);
+    let (ok, said) = check_with(MIXED, deny);
+    let places: Vec<_> = said.lines().filter_map(|line| Some(line.split_once(": error: ")?.0)).collect();
+    assert!(!ok);
+    assert_eq!(places, ["DIR/a.yaml:2:1", "DIR/a.yaml:4:3", "DIR/a.yaml:5:8"], "{said}");
+    assert!(check_with(RULES, deny).0);
+}
+
+#[test]
+fn the_result_is_one_json_object() {
+    let json = |text, deny_warnings| {
+        let (ok, said) = check_with(text, CheckOptions { deny_warnings, format: CheckFormat::Json });
+        let value: serde_json::Value = serde_json::from_str(&said).expect("one JSON value");
+        assert_eq!((value["ok"].as_bool(), said.lines().count()), (Some(ok), 1), "{said}");
+        value
+    };
+    let counted = json!({ "ok": true, "files": 1, "domains": 1, "rules": 3, "errors": [], "warnings": [] });
+    assert_eq!(json(RULES, true), counted);
+    let found = json(MIXED, false);
+    assert_eq!(found["files"], serde_json::Value::Null);
+    let error =
+        json!({ "file": "DIR/a.yaml", "line": 4, "column": 3, "message": "descriptor has empty key" });
+    assert_eq!(found["errors"], json!([error]));
+    let lines: Vec<_> = found["warnings"].as_array().expect("warnings").iter().map(|w| &w["line"]).collect();
+    assert_eq!(lines, [2, 5]);
+    let denied = json("domain: d\nunit: day\n", true);
+    assert_eq!((denied["errors"].as_array().map(Vec::len), &denied["warnings"]), (Some(1), &json!([])));
 }
 
 #[test]
@@ -145,8 +196,11 @@ fn every_other_outcome_is_explained() {
             "no rule: the rules end at entry 1 of 2; the limit there applies to descriptors that end there",
         ),
     ] {
-        let said = explain(domain, entries);
+        let (explained, said) = explained(RULES, domain, entries);
         assert_eq!(said.lines().last(), Some(end), "{said}");
+        let matches = ["  unlimited", "no limit: DIR/a.yaml:3:3"].iter().any(|start| end.starts_with(start));
+        assert_eq!(explained == Explained::Match, matches, "{said}");
+        assert_ne!(explained, Explained::InvalidRules);
     }
 }
 
@@ -250,8 +304,9 @@ descriptors:
 fn invalid_rules_are_not_explained() {
     let dir = dir("domain: d\nfoo: 1\n");
     let mut out = Vec::new();
-    let ok = command::explain(load(dir.path(), &Options::default()), "d", &[], &mut out).expect("written");
-    assert!(!ok);
+    let explained =
+        command::explain(load(dir.path(), &Options::default()), "d", &[], &mut out).expect("written");
+    assert_eq!(explained, Explained::InvalidRules);
     assert!(
         String::from_utf8(out).expect("text").contains("a.yaml:2:1: error: config error, unknown key 'foo'")
     );

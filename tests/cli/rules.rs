@@ -1,0 +1,93 @@
+//! `weir check` and `weir explain` as programs: their inputs, variables and exit codes.
+
+use std::{
+    fs,
+    io::Write as _,
+    process::{Output, Stdio},
+};
+
+use crate::{
+    RULES,
+    child::{run, stderr, stdout, weir},
+    path, rules,
+};
+
+/// Runs weir with `text` as its standard input.
+fn run_with_input(arguments: &[&str], text: &str) -> Output {
+    let mut child =
+        weir(arguments, &[]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it can be started");
+    child.stdin.take().expect("it is piped").write_all(text.as_bytes()).expect("it reads");
+    child.wait_with_output().expect("its output")
+}
+
+#[test]
+fn check_reads_one_file() {
+    let dir = rules(RULES);
+    fs::write(dir.path().join("broken.yaml"), "domain: [").expect("a file");
+    let file = dir.path().join("rules.yaml");
+    let file = file.to_str().expect("a plain path");
+    let checked = run(&["check", file], &[]);
+    assert_eq!(stdout(&checked), format!("{file}: ok: 1 file, 1 domain, 2 rules, 0 warnings\n"));
+    assert_eq!(checked.status.code(), Some(0));
+    let missing = run(&["check", "/nowhere/rules.yaml"], &[]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(stdout(&missing).contains("/nowhere/rules.yaml: error: "), "{}", stdout(&missing));
+}
+
+#[test]
+fn check_reads_standard_input() {
+    let checked = run_with_input(&["check", "-"], RULES);
+    assert_eq!(stdout(&checked), "<stdin>: ok: 1 file, 1 domain, 2 rules, 0 warnings\n");
+    assert_eq!(checked.status.code(), Some(0));
+    let checked = run_with_input(&["check", "--format", "json", "-"], "domain: d\nfoo: 1\n");
+    assert_eq!(checked.status.code(), Some(1));
+    let found: serde_json::Value = serde_json::from_str(&stdout(&checked)).expect("it is JSON");
+    assert_eq!(found["errors"][0]["file"], "<stdin>");
+    assert_eq!((&found["errors"][0]["line"], &found["errors"][0]["column"]), (&2.into(), &1.into()));
+}
+
+#[test]
+fn check_fails_on_warnings_if_they_are_denied() {
+    let dir = rules("domain: d\nunit: day\n");
+    assert_eq!(run(&["check", path(&dir)], &[]).status.code(), Some(0));
+    let denied = run(&["check", "--deny-warnings", path(&dir)], &[]);
+    assert_eq!(denied.status.code(), Some(1));
+    assert!(stdout(&denied).contains("rules.yaml:2:1: error: 'unit' has no effect"), "{}", stdout(&denied));
+}
+
+#[test]
+fn the_variables_for_files_apply_to_check_and_explain() {
+    let dir = rules("domain: d\ndescriptors:\n- {key: a, rate_limit: {unlimited: true}}\n");
+    let explain = ["explain", "--config", path(&dir), "--domain", "d", "b=x"];
+    for (name, text, variable) in [
+        (
+            "more.yaml",
+            "domain: d\ndescriptors:\n- {key: b, rate_limit: {unlimited: true}}\n",
+            "MERGE_DOMAIN_CONFIG",
+        ),
+        (".hidden.yaml", "domain: [", "RUNTIME_IGNOREDOTFILES"),
+    ] {
+        fs::write(dir.path().join(name), text).expect("a file");
+        let variables = [("MERGE_DOMAIN_CONFIG", "true"), ("RUNTIME_IGNOREDOTFILES", "1")];
+        let others: Vec<_> = variables.into_iter().filter(|(name, _)| *name != variable).collect();
+        for command in [&["check", path(&dir)][..], &explain] {
+            assert_eq!(run(command, &others).status.code(), Some(1), "{command:?} without {variable}");
+            let output = run(command, &variables);
+            assert_eq!(output.status.code(), Some(0), "{command:?}: {}", stdout(&output));
+        }
+    }
+    let wrong = run(&["check", path(&dir)], &[("MERGE_DOMAIN_CONFIG", "maybe")]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(stderr(&wrong).contains("MERGE_DOMAIN_CONFIG is \"maybe\""), "{}", stderr(&wrong));
+}
+
+#[test]
+fn explain_exits_with_3_if_no_rule_matches() {
+    let dir = rules(RULES);
+    let explain =
+        |domain, entry, dir| run(&["explain", "--config", dir, "--domain", domain, entry], &[]).status.code();
+    assert_eq!(explain("shop", "hello=world", path(&dir)), Some(0));
+    assert_eq!(explain("shop", "bye=world", path(&dir)), Some(3));
+    assert_eq!(explain("market", "hello=world", path(&dir)), Some(3));
+    assert_eq!(explain("shop", "hello=world", "/nowhere"), Some(1));
+}
