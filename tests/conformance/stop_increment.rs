@@ -84,3 +84,19 @@ async fn a_rejected_request_counts_nothing_in_memory() {
     let mut weir = Weir::start_with(RULES, &variables).await;
     send(&mut weir, "memory").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rejected_request_counts_nothing_without_redis() {
+    for mode in ["strict", "lease", "interval"] {
+        let mut redis = Server::start();
+        let address = format!("127.0.0.1:{}", redis.port());
+        redis.kill();
+        let variables = [
+            ("REDIS_URL", &*address),
+            ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"),
+            ("WEIR_COORDINATION", mode),
+        ];
+        let mut weir = Weir::start_with(RULES, &variables).await;
+        send(&mut weir, mode).await;
+    }
+}
