@@ -12,6 +12,8 @@ mod server;
 
 mod compare;
 mod frozen_time;
+mod generated;
+mod model;
 mod observe;
 mod recording;
 mod replay;
