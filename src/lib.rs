@@ -44,6 +44,8 @@ pub mod server;
 pub mod settings;
 #[cfg(feature = "server")]
 pub mod simulate;
+#[cfg(feature = "yaml")]
+mod spelling;
 pub mod store;
 #[cfg(feature = "redis")]
 mod tls;

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     Limiter,
     clock::{Clock, SystemClock},
-    config::{self, DirectorySource, RuleSource},
+    config::{DirectorySource, RuleSource},
     observe::{Health, Stats, health::Reason, statsd},
     settings::{Settings, StopSettings},
 };

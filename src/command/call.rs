@@ -59,6 +59,14 @@ pub enum CallError {
         /// The cause.
         source: tonic::transport::Error,
     },
+    /// The address asks for TLS.
+    #[error(
+        "cannot call {address}: TLS is not supported yet; use http:// and the port of a proxy that adds it"
+    )]
+    Tls {
+        /// The address.
+        address: String,
+    },
     /// The server replied with an error.
     #[error("the server replied {code}: {message}")]
     Status {
@@ -97,6 +105,10 @@ pub async fn call(call: &Call, out: &mut impl Write) -> Result<Outcome, CallErro
 }
 
 async fn send(address: &str, request: RateLimitRequest) -> Result<RateLimitResponse, CallError> {
+    // without this, the address would be called without TLS
+    if address.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://")) {
+        return Err(CallError::Tls { address: address.to_owned() });
+    }
     let unreachable = |source| CallError::Unreachable { address: address.to_owned(), source };
     let uri = if address.contains("://") || address.starts_with("unix:") {
         address.to_owned()

@@ -1,6 +1,7 @@
 //! The valid keys of each level, and suggestions for an unknown key.
 
 use super::scalar::brief;
+use crate::spelling;
 
 /// The keys of envoyproxy/ratelimit, at any level.
 const REFERENCE: [&str; 16] = [
@@ -117,25 +118,12 @@ impl Level {
     pub(super) fn unknown(self, key: &str) -> String {
         let right = self.keys().join(", ");
         let elsewhere = Self::ALL.into_iter().find(|level| level.keys().contains(&key));
-        let hint = match (elsewhere, self.nearest(key)) {
+        let hint = match (elsewhere, spelling::nearest(key, self.keys().iter().copied())) {
             (Some(level), _) => format!("it belongs {}; ", level.place()),
             (None, Some(meant)) => format!("did you mean '{meant}'? "),
             (None, None) => String::new(),
         };
         format!("config error, unknown key '{}': {hint}valid keys {} are {right}", brief(key), self.place())
-    }
-
-    /// Returns the valid key with the smallest edit distance to `key`, if at most a third of its letters differ.
-    fn nearest(self, key: &str) -> Option<&'static str> {
-        if key.len() > 32 {
-            return None;
-        }
-        self.keys()
-            .iter()
-            .map(|right| (distance(key, right), *right))
-            .filter(|(distance, right)| distance * 3 <= right.len())
-            .min()
-            .map(|(_, right)| right)
     }
 }
 
@@ -148,22 +136,6 @@ pub(super) fn is_reference(key: &str) -> bool {
 pub(super) fn unknown_without_effect(key: &str) -> String {
     let right = REFERENCE.join(", ");
     format!("config error, unknown key '{}': valid keys below a key without effect are {right}", brief(key))
-}
-
-/// Returns the least number of characters to insert, delete or replace to turn `a` into `b` (Levenshtein distance).
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from.to_ascii_lowercase() != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]
@@ -179,7 +151,7 @@ mod tests {
             (Level::RateLimit, "colour", None),
             (Level::Root, "zzz", None),
         ] {
-            assert_eq!(level.nearest(key), meant, "{key}");
+            assert_eq!(spelling::nearest(key, level.keys().iter().copied()), meant, "{key}");
         }
     }
 

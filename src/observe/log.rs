@@ -24,6 +24,9 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+/// The names of levels.
+pub(crate) const LEVELS: &str = "panic, fatal, error, warn, warning, info, debug or trace";
+
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
@@ -38,7 +41,7 @@ pub enum LogFormat {
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The level is unknown.
-    #[error("unknown log level '{0}'; write panic, fatal, error, warn, warning, info, debug or trace")]
+    #[error("unknown log level '{0}'; write {LEVELS}")]
     Level(String),
     /// The format is unknown.
     #[error("unknown log format '{0}'; write text or json")]
@@ -54,6 +57,11 @@ pub fn init(level: &str, format: LogFormat) -> Result<(), LogError> {
     let level = parse_level(level)?;
     let subscriber = tracing_subscriber::registry().with(layer(level, format, io::stderr));
     subscriber.try_init().map_err(LogError::AlreadySet)
+}
+
+/// Returns whether `name` is that of a level.
+pub(crate) fn is_level(name: &str) -> bool {
+    parse_level(name).is_ok()
 }
 
 fn parse_level(name: &str) -> Result<LevelFilter, LogError> {

@@ -1,27 +1,28 @@
 //! Reads weir's variables for coordination, which apply to rules that set none.
 
-use std::{process, time::Duration};
+use std::{ops::RangeInclusive, process, time::Duration};
 
-use super::reader::Reader;
+use super::{parse, reader::Reader};
 use crate::{
     limit::{Coordination, OnStoreFailure, Period},
     store::coordinated,
 };
 
+/// The valid decision budgets: a shorter one ends before Redis can reply, and no caller waits for a longer one.
+const BUDGET: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_mins(1);
+
 /// Reads the settings of the coordinated store, for `max_counters` counters in memory.
 pub(super) fn coordination(read: &mut Reader<'_>, max_counters: usize) -> coordinated::CoordinationSettings {
     let defaults = coordinated::CoordinationSettings::default();
-    let mut period = |variable: &str, default: Period| {
-        let given = read.duration(variable, default.into());
-        if given.is_zero()
-            && let Some(given) = read.given(variable)
-        {
-            read.reject(given, "a duration above 0, such as 100ms");
-        }
-        nanoseconds(given)
-    };
-    let sync_interval = period("WEIR_SYNC_INTERVAL", defaults.sync_interval);
-    let budget = period("WEIR_DECISION_BUDGET", defaults.budget);
+    let sync_interval = read.parsed("WEIR_SYNC_INTERVAL", defaults.sync_interval, |text| {
+        let interval = parse::duration(text)?;
+        if interval.is_zero() { Err("a duration above 0, such as 100ms") } else { Ok(nanoseconds(interval)) }
+    });
+    let budget = read.parsed("WEIR_DECISION_BUDGET", defaults.budget, |text| {
+        let budget = parse::duration(text)?;
+        let valid = BUDGET.contains(&budget).then(|| nanoseconds(budget));
+        valid.ok_or("a duration from 1ms to 1m, such as 15ms")
+    });
     coordinated::CoordinationSettings {
         coordination: read.parsed("WEIR_COORDINATION", defaults.coordination, |text| {
             Coordination::parse(text).ok_or("local, interval, lease or strict")

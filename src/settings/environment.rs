@@ -6,6 +6,9 @@ use std::{collections::BTreeMap, env};
 pub trait Environment {
     /// Returns the value of the variable, if it is set.
     fn get(&self, name: &str) -> Option<String>;
+
+    /// Returns the names of all variables that are set.
+    fn names(&self) -> Vec<String>;
 }
 
 /// The variables of this process. Bytes that are not UTF-8 are read as U+FFFD.
@@ -16,11 +19,19 @@ impl Environment for ProcessEnvironment {
     fn get(&self, name: &str) -> Option<String> {
         env::var_os(name).map(|value| value.to_string_lossy().into_owned())
     }
+
+    fn names(&self) -> Vec<String> {
+        env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect()
+    }
 }
 
 /// The variables of a table, for tests and tools.
 impl Environment for BTreeMap<String, String> {
     fn get(&self, name: &str) -> Option<String> {
         Self::get(self, name).cloned()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.keys().cloned().collect()
     }
 }

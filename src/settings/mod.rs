@@ -11,6 +11,7 @@ mod reader;
 mod redis;
 mod resolve;
 mod resolved;
+mod unknown;
 mod unsupported;
 
 pub use environment::{Environment, ProcessEnvironment};

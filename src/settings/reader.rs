@@ -1,6 +1,8 @@
 //! Reads single settings, and collects their errors.
 
-use std::{error::Error, fmt, net::IpAddr, str::FromStr, time::Duration};
+use std::{
+    cell::RefCell, collections::BTreeSet, error::Error, fmt, net::IpAddr, str::FromStr, time::Duration,
+};
 
 use super::{environment::Environment, flags::Flags, parse};
 
@@ -24,6 +26,8 @@ pub(super) struct Reader<'a> {
     flags: &'a Flags,
     environment: &'a dyn Environment,
     errors: Vec<SettingError>,
+    /// The variables that were read, set or not.
+    read: RefCell<BTreeSet<String>>,
 }
 
 /// A value and the flag or variable that it was given by.
@@ -36,16 +40,27 @@ pub(super) struct Given {
 
 impl<'a> Reader<'a> {
     pub(super) fn new(flags: &'a Flags, environment: &'a dyn Environment) -> Self {
-        Self { flags, environment, errors: Vec::new() }
+        Self { flags, environment, errors: Vec::new(), read: RefCell::default() }
     }
 
     /// Returns the value given for `variable`. An empty variable counts as unset, as deployments write it.
     pub(super) fn given(&self, variable: &str) -> Option<Given> {
+        self.read.borrow_mut().insert(variable.to_owned());
         if let Some((flag, value)) = self.flags.get(variable) {
             return Some(Given { name: flag.into(), value: value.into() });
         }
         let value = self.environment.get(variable).filter(|value| !value.is_empty())?;
         Some(Given { name: variable.into(), value })
+    }
+
+    /// Returns the names of all variables in the environment, in alphabetical order.
+    pub(super) fn names(&self) -> BTreeSet<String> {
+        self.environment.names().into_iter().collect()
+    }
+
+    /// Returns whether the variable is one that was read.
+    pub(super) fn was_read(&self, variable: &str) -> bool {
+        self.read.borrow().contains(variable)
     }
 
     /// Adds an error: `given` is invalid.

@@ -13,14 +13,14 @@ use super::{
         Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings, Settings,
         StopSettings,
     },
-    unsupported,
+    unknown, unsupported,
 };
 use crate::{
     config,
     limit::{Modes, Scope},
     limiter,
     observe::{
-        log::LogFormat,
+        log::{self, LogFormat},
         prometheus::TimeUnit,
         statsd::{Dialect, Protocol, StatsdSettings},
     },
@@ -49,7 +49,7 @@ impl Settings {
         let mut warnings = Vec::new();
         let redis = redis::redis(read, &mut warnings);
         warnings.extend(unsupported::check(read, redis::is_wanted(read)));
-        let settings = Self {
+        let mut settings = Self {
             rules: rules(read, flags),
             grpc: grpc(read),
             http: Address { host: read.host("HOST"), port: read.port("PORT", 8080) },
@@ -62,7 +62,9 @@ impl Settings {
             },
             statsd: statsd(read),
             log: LogSettings {
-                level: read.text("LOG_LEVEL", "WARN"),
+                level: read.parsed("LOG_LEVEL", "WARN".to_owned(), |text| {
+                    if log::is_level(text) { Ok(text.to_owned()) } else { Err(log::LEVELS) }
+                }),
                 format: read.choice(
                     "LOG_FORMAT",
                     LogFormat::Text,
@@ -81,6 +83,7 @@ impl Settings {
             redis,
             warnings,
         };
+        settings.warnings.extend(unknown::check(&mut reader));
         reader.finish().map(|()| settings)
     }
 }
@@ -213,8 +216,8 @@ fn limiter(read: &mut Reader<'_>) -> limiter::DecisionSettings {
         },
         scope: if whole_request { Scope::Request } else { Scope::Descriptor },
         near_limit_ratio: read.parsed("NEAR_LIMIT_RATIO", 0.8, |text| {
-            let ratio = text.parse().ok().filter(|ratio: &f32| ratio.is_finite() && *ratio > 0.0);
-            ratio.ok_or("a number above 0, such as 0.8")
+            let ratio = text.parse().ok().filter(|ratio: &f32| *ratio > 0.0 && *ratio <= 1.0);
+            ratio.ok_or("a number above 0 and at most 1, such as 0.8")
         }),
     }
 }

@@ -87,6 +87,19 @@ fn a_failed_call_prints_the_reason() {
 }
 
 #[test]
+fn call_rejects_an_address_with_tls() {
+    for address in ["https://127.0.0.1:1", "HTTPS://127.0.0.1:1"] {
+        let called = run(&["call", "--address", address, "--domain", "d", "a=b"], &[]);
+        assert_eq!(called.status.code(), Some(1));
+        let said = stderr(&called);
+        assert!(
+            said.starts_with(&format!("weir: error: cannot call {address}: TLS is not supported")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn invalid_arguments_exit_with_1() {
     for arguments in [
         &["call", "--domain", "d", "hello"][..],
@@ -202,9 +215,13 @@ fn all_invalid_settings_are_reported_and_stop_the_start() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    let level = run(&["--log-level", "loud"], &[]);
+    let level = run(&["--log-level", "loud"], &[("WEIR_WORKER", "2")]);
     assert_eq!(level.status.code(), Some(1));
-    assert!(stderr(&level).contains("'loud'"), "{}", stderr(&level));
+    let text = stderr(&level);
+    assert!(
+        text.contains("--log-level is \"loud\"") && text.contains("did you mean WEIR_WORKERS?"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -86,6 +86,74 @@ fn all_invalid_is_reported_at_once() {
 }
 
 #[test]
+fn the_level_of_the_log_is_checked_with_the_rest() {
+    let errors = rejected(&[("LOG_LEVEL", "loud"), ("PORT", "eighty")]);
+    let right = "panic, fatal, error, warn, warning, info, debug or trace";
+    assert!(errors.contains(&format!("LOG_LEVEL is \"loud\", but must be {right}")), "{errors}");
+    assert!(errors.starts_with("2 invalid settings") && errors.contains("PORT is"), "{errors}");
+    assert_eq!(resolved(&[("LOG_LEVEL", "Warning")]).log.level, "Warning");
+}
+
+#[test]
+fn the_ratio_and_the_budget_have_bounds() {
+    for ratio in ["0.000001", "0.8", "1"] {
+        assert!(resolve(&[("NEAR_LIMIT_RATIO", ratio)]).is_ok(), "{ratio}");
+    }
+    for ratio in ["0", "-0.5", "1.01", "80", "inf", "NaN", "much"] {
+        let error = rejected(&[("NEAR_LIMIT_RATIO", ratio)]);
+        let right = "a number above 0 and at most 1, such as 0.8";
+        assert_eq!(error, format!("NEAR_LIMIT_RATIO is {ratio:?}, but must be {right}"));
+    }
+    for budget in ["1ms", "15ms", "1m"] {
+        assert!(resolve(&[("WEIR_DECISION_BUDGET", budget)]).is_ok(), "{budget}");
+    }
+    for budget in ["0", "999us", "60001ms", "24h"] {
+        let error = rejected(&[("WEIR_DECISION_BUDGET", budget)]);
+        let right = "a duration from 1ms to 1m, such as 15ms";
+        assert_eq!(error, format!("WEIR_DECISION_BUDGET is {budget:?}, but must be {right}"));
+    }
+}
+
+#[test]
+fn a_misspelled_variable_is_an_error() {
+    for (written, meant) in [
+        ("WEIR_SYNC_INTERVALL", "WEIR_SYNC_INTERVAL"),
+        ("WEIR_COORDINATON", "WEIR_COORDINATION"),
+        ("WEIR_BUDGET", "WEIR_DECISION_BUDGET"),
+        ("WEIR_SYNC_INTERVAL_MS", "WEIR_SYNC_INTERVAL"),
+        ("WEIR_WORKER", "WEIR_WORKERS"),
+        ("WEIR_REDIS_URL", "REDIS_URL"),
+        ("WEIR_LOG_LEVEL", "LOG_LEVEL"),
+        ("WEIR_CONFIG_TYPE", "CONFIG_TYPE"),
+    ] {
+        let error = rejected(&[(written, "1s")]);
+        let right = format!("unset: there is no such variable; did you mean {meant}?");
+        assert_eq!(error, format!("{written} is \"1s\", but must be {right}"));
+    }
+    let errors = rejected(&[("WEIR_WORKER", "1"), ("WEIR_STOP_DELY", "1s"), ("PORT", "x")]);
+    assert!(errors.starts_with("3 invalid settings"), "{errors}");
+}
+
+#[test]
+fn other_unknown_variables_with_weirs_prefix_do_not_stop_the_start() {
+    let warnings = resolved(&[("WEIR_IMAGE_TAG", "1"), ("WEIR_STOP_DELY", ""), ("OTHER", "1")]).warnings;
+    assert_eq!(warnings, ["WEIR_IMAGE_TAG is set, but has no effect: there is no such variable"]);
+    // Kubernetes sets these in every pod beside the services `weir` and `weir-workers`
+    let links = [
+        ("WEIR_SERVICE_HOST", "10.0.0.1"),
+        ("WEIR_SERVICE_PORT", "8081"),
+        ("WEIR_SERVICE_PORT_GRPC", "8081"),
+        ("WEIR_PORT", "tcp://10.0.0.1:8081"),
+        ("WEIR_PORT_8081_TCP", "tcp://10.0.0.1:8081"),
+        ("WEIR_PORT_8081_TCP_ADDR", "10.0.0.1"),
+        ("WEIR_WORKERS_SERVICE_HOST", "10.0.0.1"),
+        ("WEIR_WORKERS_PORT", "tcp://10.0.0.1:8081"),
+        ("WEIR_WORKERS_PORT_53_UDP_PROTO", "udp"),
+    ];
+    assert!(resolved(&links).warnings.is_empty());
+}
+
+#[test]
 fn an_invalid_flag_is_named_as_a_flag() {
     let flags = Flags { port: Some("eighty".into()), ..Flags::default() };
     let error = Settings::resolve(&flags, &environment(&[])).expect_err("eighty is no port");
