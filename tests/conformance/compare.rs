@@ -86,11 +86,8 @@ impl Differences {
         if self.0.is_empty() {
             return String::new();
         }
-        let mut report = format!("{title}: {} differences\n", self.0.len());
-        for difference in self.0.iter().take(LISTED) {
-            report += &format!("  {difference}\n");
-        }
-        report
+        let listed: Vec<&str> = self.0.iter().take(LISTED).map(String::as_str).collect();
+        format!("{title}: {} differences\n  {}\n", self.0.len(), listed.join("\n  "))
     }
 }
 

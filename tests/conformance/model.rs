@@ -27,9 +27,12 @@ pub(crate) struct Rule {
 /// Requests and unit, as a number of `RateLimitResponse.RateLimit.Unit`.
 pub(crate) type Limit = (u32, i32);
 
+/// Keys and values.
+pub(crate) type Entries = Vec<(&'static str, &'static str)>;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Descriptor {
-    pub(crate) entries: Vec<(&'static str, &'static str)>,
+    pub(crate) entries: Entries,
     pub(crate) hits: Option<u64>,
     pub(crate) limit: Option<Limit>,
 }
@@ -40,7 +43,7 @@ pub(crate) struct Model {
     shadow_mode: bool,
     quota_mode: bool,
     /// By the entries, where a shared pattern replaces the value, and the unit.
-    counts: BTreeMap<(Vec<(&'static str, &'static str)>, i32), u64>,
+    counts: BTreeMap<(Entries, i32), u64>,
 }
 
 /// What a descriptor matches.
@@ -48,7 +51,7 @@ struct Match {
     rule: Rule,
     shadow: bool,
     quota: bool,
-    counter: Vec<(&'static str, &'static str)>,
+    counter: Entries,
 }
 
 /// The names of units, by their numbers.
