@@ -19,8 +19,7 @@ use self::shard::{Shard, Undo};
 use super::{Decisions, Store, StoreError};
 use crate::{
     limit::{
-        CounterKey, Decision, Hits, LimitCheck, OverLimitPolicy, Reservation, ReservationRequest, Scope,
-        Timestamp,
+        CounterKey, Hits, LimitCheck, OverLimitPolicy, Reservation, ReservationRequest, Scope, Timestamp,
     },
     observe::histogram::{Distribution, Histogram},
 };
@@ -171,7 +170,7 @@ impl MemoryStore {
 
     /// Returns how the counters of `check` stand, without counting.
     #[cfg(feature = "coordinated")]
-    pub(super) fn status(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
+    pub(super) fn status(&self, check: &LimitCheck<'_>, now: Timestamp) -> crate::limit::Decision {
         self.shards[self.index(check.key)].lock().look(check, now)
     }
 
