@@ -23,28 +23,28 @@ pub(crate) struct TrustAnchors {
 
 /// Accepts a server's certificate if a trust anchor has signed it, or if it is a trust anchor itself.
 ///
-/// webpki alone does the first only: it rejects a certificate of an authority (`CA:TRUE`) as a server's. `openssl req -x509`
-/// makes such certificates by default, and OpenSSL and Go accept them where they are trusted.
+/// webpki accepts only the first kind: it rejects the certificate of an authority (`CA:TRUE`) as a server's. `openssl req
+/// -x509` makes such certificates by default, and OpenSSL and Go accept them where they are trusted.
 #[derive(Debug)]
 pub(crate) struct ServerVerifier {
     webpki: Arc<WebPkiServerVerifier>,
     anchors: Vec<CertificateDer<'static>>,
-    names: Names,
+    name_check: NameCheck,
 }
 
-/// Whether a certificate must be for the name of the server.
+/// Says whether a certificate must be for the name of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Names {
-    /// It must.
-    Verified,
-    /// Any name will do.
-    Any,
+pub(crate) enum NameCheck {
+    /// The name must match.
+    Required,
+    /// Any name is accepted.
+    Skipped,
 }
 
 // === impl TrustAnchors ===
 
 impl TrustAnchors {
-    /// Nothing is trusted yet.
+    /// Returns a set that trusts no certificate.
     pub(crate) fn empty() -> Self {
         Self { authorities: RootCertStore::empty(), certificates: Vec::new() }
     }
@@ -56,7 +56,7 @@ impl TrustAnchors {
         Ok(())
     }
 
-    /// Trusts the certificates that the system trusts. Those that cannot be read are left out.
+    /// Trusts the certificates that the system trusts, except for unreadable ones.
     pub(crate) fn add_native(&mut self) {
         for certificate in rustls_native_certs::load_native_certs().certs {
             // one unreadable certificate is no reason not to trust the others
@@ -72,25 +72,25 @@ impl TrustAnchors {
 // === impl ServerVerifier ===
 
 impl ServerVerifier {
-    /// A verifier that trusts `anchors`. Fails if there are none.
+    /// Returns a verifier that trusts `anchors`. Fails if there are none.
     pub(crate) fn new(
         anchors: TrustAnchors,
-        names: Names,
+        name_check: NameCheck,
         provider: Arc<CryptoProvider>,
     ) -> Result<Arc<Self>, Error> {
         let TrustAnchors { authorities, certificates } = anchors;
         let built = WebPkiServerVerifier::builder_with_provider(Arc::new(authorities), provider).build();
         let webpki = built.map_err(|error| Error::General(error.to_string()))?;
-        Ok(Arc::new(Self { webpki, anchors: certificates, names }))
+        Ok(Arc::new(Self { webpki, anchors: certificates, name_check }))
     }
 
-    /// Verifies the name in a certificate whose other properties are in order.
+    /// Verifies the name in a certificate that is otherwise valid.
     fn verify_name(
         &self,
         certificate: &CertificateDer<'_>,
         name: &ServerName<'_>,
     ) -> Result<ServerCertVerified, Error> {
-        if self.names == Names::Verified {
+        if self.name_check == NameCheck::Required {
             verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
         }
         Ok(ServerCertVerified::assertion())
@@ -107,14 +107,14 @@ impl ServerCertVerifier for ServerVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         match self.webpki.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
-            // webpki looks at the dates before it looks at this
+            // webpki checks the dates before this, so they are valid
             Err(error) if is_ca_used_as_end_entity(&error) && self.anchors.contains(end_entity) => {
                 self.verify_name(end_entity, server_name)
             }
-            // webpki looks at the name last: the certificate is signed by a trust anchor
+            // webpki checks the name last, so a trust anchor has signed the certificate
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) if self.names == Names::Any => Ok(ServerCertVerified::assertion()),
+            )) if self.name_check == NameCheck::Skipped => Ok(ServerCertVerified::assertion()),
             verified => verified,
         }
     }
@@ -142,7 +142,7 @@ impl ServerCertVerifier for ServerVerifier {
     }
 }
 
-/// Whether the only fault that webpki found is that the certificate is an authority's.
+/// Returns whether webpki rejected the certificate only because it is an authority's.
 fn is_ca_used_as_end_entity(error: &Error) -> bool {
     let Error::InvalidCertificate(CertificateError::Other(other)) = error else { return false };
     matches!(other.0.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))

@@ -23,7 +23,7 @@ use weir::{
     },
     server::{
         headers::{HeaderNames, HeaderStyle, ResponseHeaders},
-        http::{self, Context},
+        http::{self, ServiceContext},
     },
     store::MemoryStore,
 };
@@ -88,8 +88,8 @@ impl TestServer {
     }
 }
 
-fn context(service: &Service) -> Context<MemoryStore> {
-    Context {
+fn context(service: &Service) -> ServiceContext<MemoryStore> {
+    ServiceContext {
         limiter: Arc::clone(&service.limiter),
         stats: Arc::clone(&service.stats),
         clock: Arc::clone(&service.clock) as _,
@@ -137,7 +137,7 @@ async fn every_field_of_a_request_is_understood() {
     let settings = DecisionSettings { modes, ..DecisionSettings::default() };
     let service = Service::with(vec![unlimited("tenant", "")], Stats::default(), settings);
     let styles = vec![HeaderStyle::LimitRemainingReset(HeaderNames::default())];
-    let context = Context { headers: ResponseHeaders { styles }, ..context(&service) };
+    let context = ServiceContext { headers: ResponseHeaders { styles }, ..context(&service) };
     let server = TestServer::start(http::router(&context)).await;
     let request = json!({
         "domain": "shop",

@@ -10,7 +10,7 @@ use tokio::{sync::watch, task::JoinSet, time::sleep};
 
 use super::{
     addresses::Addresses,
-    context::Context,
+    context::AppContext,
     error::AppError,
     reload::Reload,
     rules::Rules,
@@ -32,7 +32,7 @@ const MARGIN: Duration = Duration::from_secs(3);
 
 /// A service whose listeners are bound and that does not accept connections yet.
 pub struct App {
-    context: Context,
+    context: AppContext,
     reload: Reload,
     /// Follows the source of the rules; polled once the service runs.
     follow_rules: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -83,7 +83,7 @@ impl App {
         stats.register(&limiter);
         let time_unit = settings.time_unit;
         let headers = settings.response_headers.clone();
-        let context = Context { limiter, stats, clock, health: Health::new(), headers, time_unit };
+        let context = AppContext { limiter, stats, clock, health: Health::new(), headers, time_unit };
         let mut rules = Rules::new(source, &settings, context.clone());
         rules.load_first().await.map_err(AppError::Rules)?;
         let (reload, follow_rules) = (rules.reload(), Box::pin(rules.follow()));
@@ -127,7 +127,7 @@ impl App {
         let (close_servers, closed) = watch::channel(false);
         let (end_reporters, reporters_end) = watch::channel(false);
         let mut servers = self.servers.serve(&self.context, &closed).await?;
-        let Context { limiter, clock, stats, health, .. } = self.context;
+        let AppContext { limiter, clock, stats, health, .. } = self.context;
         // dropped last
         let _store_thread = self.store_thread;
         let mut background = JoinSet::new();

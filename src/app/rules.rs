@@ -2,7 +2,7 @@
 
 use tokio::task::spawn_blocking;
 
-use super::{context::Context, reload::Reload};
+use super::{context::AppContext, reload::Reload};
 use crate::{
     config::{ConfigErrors, Loaded, RuleSource},
     limit::{KeyHasher, NANOS_PER_SECOND, RuleSet},
@@ -15,7 +15,7 @@ pub(super) struct Rules<S> {
     source: S,
     force_start: bool,
     healthy_with_rules_only: bool,
-    context: Context,
+    context: AppContext,
     /// Kept across loads: counters outlive the rules, and are found by the keys that this hasher makes.
     hasher: KeyHasher,
     reload: Reload,
@@ -24,7 +24,7 @@ pub(super) struct Rules<S> {
 // === impl Rules ===
 
 impl<S: RuleSource> Rules<S> {
-    pub(super) fn new(source: S, settings: &Settings, context: Context) -> Self {
+    pub(super) fn new(source: S, settings: &Settings, context: AppContext) -> Self {
         Self {
             source,
             force_start: settings.rules.force_start,

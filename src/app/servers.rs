@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, time::Duration};
 
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
-use super::{addresses::Addresses, context::Context, error::AppError, shutdown::until_true};
+use super::{addresses::Addresses, context::AppContext, error::AppError, shutdown::until_true};
 use crate::{
     net::{BindError, ConnectionAge, Listener, bind_tcp},
     server::{grpc, http},
@@ -63,11 +63,11 @@ impl Servers {
     /// Serves until `closed` becomes true. Each task ends when its server's open requests have ended.
     pub(super) async fn serve(
         self,
-        context: &Context,
+        context: &AppContext,
         closed: &watch::Receiver<bool>,
     ) -> Result<JoinSet<io::Result<()>>, AppError> {
         let until = || until_true(closed.clone());
-        let Context { limiter, clock, stats, headers, .. } = context;
+        let AppContext { limiter, clock, stats, headers, .. } = context;
         let service = grpc::Service::new(limiter.clone(), clock.clone(), stats, headers.clone());
         let server = grpc::Server::new(service, context.health.subscribe(), self.age, self.threads).await?;
 

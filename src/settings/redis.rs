@@ -9,7 +9,7 @@ use super::{
     parse,
     reader::{Given, Reader},
 };
-use crate::store::redis::{Address, Auth, Backoff, Endpoint, Place, RedisSettings, Tls};
+use crate::store::redis::{Address, Auth, Backoff, Endpoint, RedisSettings, Tls, Topology};
 
 /// The default port of Redis.
 const PORT: u16 = 6379;
@@ -133,22 +133,22 @@ fn endpoint(read: &mut Reader<'_>, names: &Names, warnings: &mut Vec<String>) ->
         read.reject(missing, "the address of Redis, such as redis:6379");
         return None;
     };
-    let (place, url) = match place(&given.value, kind, socket) {
-        Ok(place) => place,
+    let (topology, url) = match topology(&given.value, kind, socket) {
+        Ok(topology) => topology,
         Err(expected) => {
             let masked = Given { value: masked(&given.value), name: given.name };
             read.reject(masked, expected);
             return None;
         }
     };
-    let place = match place {
-        Place::Sentinel { master, sentinels, .. } => {
-            Place::Sentinel { master, sentinels, auth: auth(read, &names.of("SENTINEL_AUTH")) }
+    let topology = match topology {
+        Topology::Sentinel { master, sentinels, .. } => {
+            Topology::Sentinel { master, sentinels, auth: auth(read, &names.of("SENTINEL_AUTH")) }
         }
-        place => place,
+        topology => topology,
     };
     Some(Endpoint {
-        place,
+        topology,
         auth: auth(read, &names.of("AUTH")).or(url.auth),
         tls: (tls || url.tls).then_some(files),
         database: url.database,
@@ -187,8 +187,8 @@ fn tls_files(read: &mut Reader<'_>) -> Tls {
     Tls { ca, client, any_name }
 }
 
-/// Parses the value of a URL variable: the place of Redis, and the other parts of a URL.
-fn place(text: &str, kind: Kind, socket: Option<Socket>) -> Result<(Place, Url), &'static str> {
+/// Parses the value of a URL variable: the topology of Redis, and the other parts of a URL.
+fn topology(text: &str, kind: Kind, socket: Option<Socket>) -> Result<(Topology, Url), &'static str> {
     const SENTINEL: &str = "the name of the master and the sentinels, such as mymaster,one:26379,two:26379";
     const CLUSTER: &str = "some nodes of the cluster, such as one:6379,two:6379";
     let addresses = |text: &str, port: u16, expected: &'static str| {
@@ -204,38 +204,38 @@ fn place(text: &str, kind: Kind, socket: Option<Socket>) -> Result<(Place, Url),
             if master.is_empty() || master.contains(':') {
                 return Err(SENTINEL);
             }
-            Ok((Place::Sentinel { master, sentinels, auth: None }, Url::default()))
+            Ok((Topology::Sentinel { master, sentinels, auth: None }, Url::default()))
         }
-        Kind::Cluster => Ok((Place::Cluster(addresses(text, PORT, CLUSTER)?), Url::default())),
+        Kind::Cluster => Ok((Topology::Cluster(addresses(text, PORT, CLUSTER)?), Url::default())),
     }
 }
 
-fn single(text: &str, socket: Option<Socket>) -> Result<(Place, Url), &'static str> {
+fn single(text: &str, socket: Option<Socket>) -> Result<(Topology, Url), &'static str> {
     const EXPECTED: &str =
         "host:port, a URL such as rediss://user:password@host:6379/0, or the path of a unix socket";
     if let Some((scheme, rest)) = text.split_once("://") {
         return match scheme {
             "redis" | "rediss" => url(rest, scheme == "rediss").ok_or(EXPECTED),
             "unix" if rest.starts_with('/') => {
-                Ok((Place::Single(Address::Unix(rest.into())), Url::default()))
+                Ok((Topology::Single(Address::Unix(rest.into())), Url::default()))
             }
             _ => Err(EXPECTED),
         };
     }
     let is_path = text.starts_with('/');
     match socket.unwrap_or(if is_path { Socket::Unix } else { Socket::Tcp }) {
-        Socket::Unix if is_path => Ok((Place::Single(Address::Unix(text.into())), Url::default())),
+        Socket::Unix if is_path => Ok((Topology::Single(Address::Unix(text.into())), Url::default())),
         Socket::Unix => Err("the path of a unix socket, because the socket type is unix"),
         Socket::Tcp if is_path => Err("host:port, because the socket type is tcp"),
         Socket::Tcp => {
             let address = address(text, PORT).ok_or(EXPECTED)?;
-            Ok((Place::Single(address), Url::default()))
+            Ok((Topology::Single(address), Url::default()))
         }
     }
 }
 
 /// Parses the part after `redis://` or `rediss://`.
-fn url(rest: &str, tls: bool) -> Option<(Place, Url)> {
+fn url(rest: &str, tls: bool) -> Option<(Topology, Url)> {
     let info = format!("redis://{rest}").into_connection_info().ok()?;
     let ConnectionAddr::Tcp(host, port) = info.addr() else { return None };
     let login = info.redis_settings();
@@ -243,7 +243,7 @@ fn url(rest: &str, tls: bool) -> Option<(Place, Url)> {
         .password()
         .map(|password| Auth { user: login.username().map(str::to_owned), password: password.to_owned() });
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    Some((Place::Single(Address::tcp(host, *port)), Url { auth, tls, database: login.db() }))
+    Some((Topology::Single(Address::tcp(host, *port)), Url { auth, tls, database: login.db() }))
 }
 
 /// Parses `host`, `host:port` or `[::1]:port`.

@@ -1,4 +1,4 @@
-//! The store that the settings choose.
+//! The store that the settings select.
 
 use super::{Decisions, MemoryStore, Store, StoreError, coordinated::Coordinated, redis::RedisRemote};
 use crate::{
@@ -8,9 +8,9 @@ use crate::{
 
 /// Any store: an `enum` instead of a trait object, so that a decision in memory allocates nothing.
 pub enum AnyStore {
-    /// All counters in this process's memory.
+    /// Keeps all counters in this process's memory.
     Memory(MemoryStore),
-    /// Memory in front of a Redis that instances share.
+    /// Keeps counters in memory, in front of a Redis that instances share.
     Coordinated(Coordinated<RedisRemote>),
 }
 

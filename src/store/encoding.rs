@@ -22,7 +22,7 @@ use crate::limit::{
     algorithm::{CounterState, FixedWindow, SlidingWindow, Span, TokenBucket},
 };
 
-/// Letters of the formats.
+/// The letters of the formats.
 const SLIDING_WINDOW: &str = "s";
 const TOKEN_BUCKET: &str = "b";
 
@@ -48,7 +48,7 @@ pub enum DecodeError {
 ///
 /// # Errors
 ///
-/// If `text` is not in the format of the tier's algorithm.
+/// Returns an error if `text` is not in the format of the tier's algorithm.
 pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<CounterState, DecodeError> {
     let mut fields = text.split(' ');
     let state = match tier.algorithm {
@@ -79,8 +79,8 @@ pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<CounterState, De
     if fields.next().is_some() { Err(DecodeError::TrailingText) } else { Ok(state) }
 }
 
-/// Encodes the state of a counter. What the format cannot hold is rounded so that the counter admits less, not more: instants
-/// up to the next microsecond, tokens up to the next number with 53 significant bits.
+/// Encodes the state of a counter. Values are rounded so that the counter admits less, not more: instants up to the next
+/// microsecond, tokens up to the next number with 53 significant bits.
 #[must_use]
 pub fn encode(state: &CounterState) -> String {
     match state {
@@ -101,12 +101,12 @@ pub fn encode(state: &CounterState) -> String {
     }
 }
 
-/// The state of the fixed window that `at` lies in.
+/// Returns the state of the fixed window that contains `at`.
 pub(super) fn window(tier: &Tier, at: Timestamp, used: u64) -> CounterState {
     CounterState::FixedWindow(FixedWindow::new(at.window_end(tier.period), Hits(used)))
 }
 
-/// The instant `micros` microseconds after the epoch.
+/// Returns the instant `micros` microseconds after the epoch.
 pub(super) const fn timestamp(micros: u64) -> Timestamp {
     Timestamp::from_nanos(micros.saturating_mul(1_000))
 }
@@ -123,7 +123,7 @@ fn number<T: std::str::FromStr>(field: Option<&str>, name: &'static str) -> Resu
     field.and_then(|field| field.parse().ok()).ok_or(DecodeError::InvalidField(name))
 }
 
-/// `tokens` in units of 2^-32 tokens, rounded up; the tokens that `take.lua` writes are multiples of that already.
+/// Converts `tokens` to units of 2^-32 tokens, rounded up. The tokens that `take.lua` writes are multiples of that unit.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -133,7 +133,7 @@ fn units(tokens: f64) -> u64 {
     (tokens * UNITS_PER_TOKEN).ceil() as u64
 }
 
-/// `units` of 2^-32 tokens in tokens, rounded up to a number that an `f64` holds.
+/// Converts `units` of 2^-32 tokens to tokens, rounded up to a number that an `f64` holds.
 #[expect(clippy::cast_precision_loss, reason = "the loss is rounded up")]
 fn tokens(units: u64) -> f64 {
     let nearest = units as f64;
@@ -249,7 +249,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in "[sb0-9 .e+-]{0,40}|.{0,20}") {
+        fn decoding_never_panics(text in "[sb0-9 .e+-]{0,40}|.{0,20}") {
             for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, bucket()] {
                 let _ = decode(&tier(algorithm), Timestamp::from_secs(90), &text);
             }

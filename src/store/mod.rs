@@ -37,7 +37,7 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If the store gives up. The hits may have been counted nevertheless.
+    /// Returns an error if the store gives up. The hits may have been counted nevertheless.
     fn take(
         &self,
         checks: &[LimitCheck<'_>],
@@ -46,14 +46,14 @@ pub trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Decisions, StoreError>> + Send;
 
     /// Takes hits in advance: between `request.least` and `request.want`, in all tiers of `check` or in none. The caller
-    /// may use them before [`Reservation::until`], and [releases](Self::release) those that it does not use.
+    /// may use them before [`Reservation::until`], and must [release](Self::release) those that it does not use.
     ///
     /// [`LimitCheck::hits`] and [`LimitCheck::direction`] have no effect. A reservation that does not fit counts nothing,
     /// whatever the rule's over-limit policy is.
     ///
     /// # Errors
     ///
-    /// If the store gives up. Up to `request.want` hits may have been counted nevertheless.
+    /// Returns an error if the store gives up. Up to `request.want` hits may have been counted nevertheless.
     fn reserve(
         &self,
         check: &LimitCheck<'_>,
@@ -61,13 +61,13 @@ pub trait Store: Send + Sync + 'static {
         now: Timestamp,
     ) -> impl Future<Output = Result<Reservation, StoreError>> + Send;
 
-    /// Gives `unused` hits of `reservation` back, or all of its hits if they are fewer. `check` is the one that they were
-    /// reserved for. A counter never falls below zero, and a fixed window that has ended gets nothing back. A sliding window
-    /// gives back fewer hits if another reservation that ends later came before.
+    /// Gives `unused` hits of `reservation` back, or all of its hits if they are fewer. `check` must be the one that they
+    /// were reserved for. A counter never falls below zero, and a fixed window that has ended gets nothing back. A sliding
+    /// window gives back fewer hits if an earlier reservation ends later.
     ///
     /// # Errors
     ///
-    /// If the store gives up. The hits may have been given back nevertheless.
+    /// Returns an error if the store gives up. The hits may have been given back nevertheless.
     fn release(
         &self,
         check: &LimitCheck<'_>,
@@ -77,7 +77,7 @@ pub trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// Why a store gave up.
+/// The reason why a store gave up.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A store that counts over the network could not be reached in time.

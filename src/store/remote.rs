@@ -1,6 +1,7 @@
 //! The interface of a store that many instances share: a few operations, each atomic over all tiers of a rule.
 //!
-//! Redis implements it, and a simulated store for tests that choose time and failures. Coordination uses this trait only.
+//! Redis implements it, and so does a simulated store for tests, which control its time and failures. Coordination accesses
+//! the shared store only through this trait.
 
 use std::{future::Future, sync::Arc};
 
@@ -10,13 +11,14 @@ use crate::limit::{Coordination, OverLimitPolicy, Period, Tiers, Timestamp, algo
 
 /// A store that many instances share.
 pub trait Remote: Send + Sync + 'static {
-    /// Carries out `commands`, each of them atomically, those for one target in their order. All of them travel together.
-    /// Returns one reply for each, in their order.
+    /// Carries out `commands`, each of them atomically, and those for one target in their order. All of them are sent
+    /// together. Returns one reply for each, in their order.
     ///
     /// # Errors
     ///
-    /// If the store cannot be reached, or does not reply in time. Unless the error [says otherwise](RemoteError::is_definitely_not_applied), the commands may
-    /// have been carried out, so a command that would count twice must not be repeated.
+    /// Returns an error if the store cannot be reached, or does not reply in time. The commands may have been carried out,
+    /// unless [`RemoteError::is_definitely_not_applied`] returns true, so a command that would count twice must not be
+    /// repeated.
     fn call(&self, commands: Vec<Command>) -> impl Future<Output = Result<Replies, RemoteError>> + Send;
 
     /// Registers the instance named `instance` for `ttl` from now, and returns the number of registered instances, including
@@ -27,7 +29,7 @@ pub trait Remote: Send + Sync + 'static {
         ttl: Period,
     ) -> impl Future<Output = Result<usize, RemoteError>> + Send;
 
-    /// Whether this store can count `target` in coordination mode `mode`. Not every store carries out every [`Op`]:
+    /// Returns whether this store can count `target` in coordination mode `mode`. Not every store carries out every [`Op`]:
     /// Memcached, for example, can add to a single fixed window and take from it, but not grant. A rule whose mode is not
     /// supported must not send commands to the store.
     fn supports(&self, target: &Target, mode: Coordination) -> bool {
@@ -35,8 +37,8 @@ pub trait Remote: Send + Sync + 'static {
         true
     }
 
-    /// Returns the node that counts `target` at the instant `at`, as far as is known; it may change. By default a store is one
-    /// node. Commands for several nodes in one [`Remote::call`] wait for each other's replies.
+    /// Returns the node that counts `target` at the instant `at`, as far as it is known; it may change. By default a store
+    /// has one node. Commands for several nodes in one [`Remote::call`] wait for each other's replies.
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
         let _ = (target, at);
         StoreNode::default()
@@ -70,7 +72,7 @@ pub struct Target {
     /// The domain, keys and values in the format of envoyproxy/ratelimit, such as `shop_tenant_acme_`; where values share a
     /// counter, their pattern stands in for the value. The store adds its prefix, and a suffix for the tier and the window.
     pub path: Box<str>,
-    /// At least one.
+    /// The tiers, at least one.
     pub tiers: Tiers,
     /// [`OverLimitPolicy::Count`] marks a rule in the format of envoyproxy/ratelimit: one fixed window, with the same key and
     /// count as there, so that both services can share a store.
@@ -101,7 +103,8 @@ pub enum Op {
         hits: u64,
     },
     /// Takes as many hits as all tiers admit, at most `want`, and none if fewer than `least` fit. They must be used within
-    /// `hold`, and before the end of a fixed window. A sliding window counts them as of the end of `hold`, the latest use.
+    /// `hold`, and before the end of a fixed window. A sliding window counts them as of the end of `hold`, when the last of
+    /// them may be used.
     Grant {
         /// The fewest hits that are of use, at least 1.
         least: u64,
@@ -131,7 +134,7 @@ pub struct Reply {
     pub counters: SmallVec<[CounterState; 2]>,
 }
 
-/// Why a store did not carry out a command, or did not report that it did.
+/// The reason why a store did not carry out a command, or did not confirm it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteError {
     /// The store cannot be reached, or the connection broke. The command may have been carried out.

@@ -11,11 +11,11 @@ mod wire;
 
 mod algorithms;
 mod cluster_faults;
+mod connecting;
 mod faults;
 mod fleet;
 mod keys;
 mod killed;
 mod network;
-mod places;
 mod self_signed;
 mod support;

@@ -17,7 +17,7 @@ use tokio::{
 /// A proxy in front of a server. Connections last as long as the test's runtime.
 pub(crate) struct Proxy {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     /// None while connections are rejected.
     listening: Option<JoinHandle<()>>,
     /// Bound to the same port and never listening: reserves the port while connections are rejected.
@@ -36,7 +36,7 @@ pub(crate) struct Faults {
 }
 
 /// State shared by all connections.
-struct Shared {
+struct ProxyState {
     server: SocketAddr,
     faults: Mutex<Faults>,
     reply_cut: Mutex<Option<ReplyCut>>,
@@ -54,7 +54,7 @@ struct ReplyCut {
     pass: usize,
 }
 
-/// The bytes of a reply that still pass before the connection is closed, if its reply is cut. Shared by both directions.
+/// The bytes of a reply that still pass before the connection is closed, if its reply is cut. ProxyState by both directions.
 type BytesToCut = Mutex<Option<usize>>;
 
 // === impl Proxy ===
@@ -65,7 +65,7 @@ impl Proxy {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let reserved = bind(any);
         let address = reserved.local_addr().expect("its address");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyState {
             server,
             faults: Mutex::default(),
             reply_cut: Mutex::default(),
@@ -132,7 +132,7 @@ fn bind(address: SocketAddr) -> TcpSocket {
     socket
 }
 
-async fn listen(listener: TcpListener, shared: Arc<Shared>) {
+async fn listen(listener: TcpListener, shared: Arc<ProxyState>) {
     while let Ok((client, _)) = listener.accept().await {
         // a later cut closes this connection, too
         let cut = shared.cuts.subscribe();
@@ -141,7 +141,7 @@ async fn listen(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 /// Forwards one connection until either side or a fault ends it.
-async fn forward(client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receiver<u64>) {
+async fn forward(client: TcpStream, shared: Arc<ProxyState>, mut cut: watch::Receiver<u64>) {
     let forwarded = async {
         let Ok(server) = TcpStream::connect(shared.server).await else { return };
         for stream in [&client, &server] {
@@ -161,7 +161,7 @@ async fn forward(client: TcpStream, shared: Arc<Shared>, mut cut: watch::Receive
 }
 
 async fn forward_requests(
-    shared: &Shared,
+    shared: &ProxyState,
     to_cut: &BytesToCut,
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
@@ -184,7 +184,7 @@ async fn forward_requests(
 }
 
 async fn forward_replies(
-    shared: &Shared,
+    shared: &ProxyState,
     to_cut: &BytesToCut,
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The state that the pages of the HTTP servers share.
-pub struct Context<S> {
+pub struct ServiceContext<S> {
     /// Decides `/json`.
     pub limiter: Arc<Limiter<S>>,
     /// Shown by `/metrics` and `/stats`.
@@ -26,7 +26,7 @@ pub struct Context<S> {
 }
 
 /// Not derived: that would require a store that is `Clone`.
-impl<S> Clone for Context<S> {
+impl<S> Clone for ServiceContext<S> {
     fn clone(&self) -> Self {
         Self {
             limiter: Arc::clone(&self.limiter),
@@ -39,8 +39,8 @@ impl<S> Clone for Context<S> {
     }
 }
 
-impl<S> fmt::Debug for Context<S> {
+impl<S> fmt::Debug for ServiceContext<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").field("health", &self.health).finish_non_exhaustive()
+        f.debug_struct("ServiceContext").field("health", &self.health).finish_non_exhaustive()
     }
 }

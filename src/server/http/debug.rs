@@ -9,7 +9,7 @@ use axum::{
     routing::get,
 };
 
-use super::{context::Context, page};
+use super::{context::ServiceContext, page};
 use crate::{
     limit::{Algorithm, Bucket, CompiledRule, Refill, Tier},
     limiter::Limiter,
@@ -28,7 +28,7 @@ const PAGES: [(&str, &str); 3] = [
 ];
 
 /// Returns all pages but `/metrics`.
-pub(super) fn router<S: Store>(context: &Context<S>) -> Router {
+pub(super) fn router<S: Store>(context: &ServiceContext<S>) -> Router {
     Router::new()
         .route("/", get(index))
         .route("/stats", get(stats).with_state(Arc::clone(&context.stats)))

@@ -11,7 +11,7 @@ use axum::{
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 
-use super::context::Context;
+use super::context::ServiceContext;
 use crate::{
     limit::Request,
     limiter::LimitError,
@@ -29,7 +29,7 @@ const RESPONSE: &str = "envoy.service.ratelimit.v3.RateLimitResponse";
 
 /// Decides the requests at `/json`.
 pub(super) struct JsonApi<S> {
-    context: Context<S>,
+    context: ServiceContext<S>,
     calls: Arc<MethodStats>,
     request: MessageDescriptor,
     response: MessageDescriptor,
@@ -67,7 +67,7 @@ impl<S: Store> JsonApi<S> {
     /// # Panics
     ///
     /// If weir was built without the descriptors of its own messages.
-    pub(super) fn new(context: Context<S>) -> Self {
+    pub(super) fn new(context: ServiceContext<S>) -> Self {
         let pool = DescriptorPool::decode(proto::DESCRIPTORS).expect("compiled by weir's own build");
         let message = |name| pool.get_message_by_name(name).expect("declared in weir's own proto files");
         let (request, response) = (message(REQUEST), message(RESPONSE));

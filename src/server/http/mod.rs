@@ -8,6 +8,6 @@ mod metrics;
 mod page;
 mod router;
 
-pub use context::Context;
+pub use context::ServiceContext;
 pub use metrics::metrics_router;
 pub use router::{debug_router, router, serve};

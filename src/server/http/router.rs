@@ -11,7 +11,7 @@ use axum::{
 use tokio::net::TcpListener;
 
 use super::{
-    context::Context,
+    context::ServiceContext,
     debug, health,
     json::{self, JsonApi},
     metrics,
@@ -22,7 +22,7 @@ use crate::store::Store;
 const MAX_BODY: usize = 4 << 20;
 
 /// Returns the pages of `PORT`: `/json`, `/healthcheck` and `/metrics`.
-pub fn router<S: Store>(context: &Context<S>) -> Router {
+pub fn router<S: Store>(context: &ServiceContext<S>) -> Router {
     let health = get(health::check).with_state(context.health.clone());
     let metrics = metrics::route(&context.stats, context.time_unit);
     let json = post(json::decide::<S>).with_state(Arc::new(JsonApi::new(context.clone())));
@@ -34,7 +34,7 @@ pub fn router<S: Store>(context: &Context<S>) -> Router {
 }
 
 /// Returns the pages of `DEBUG_PORT`: `/`, which lists the others, `/stats`, `/rlconfig` and `/metrics`.
-pub fn debug_router<S: Store>(context: &Context<S>) -> Router {
+pub fn debug_router<S: Store>(context: &ServiceContext<S>) -> Router {
     let metrics = metrics::route(&context.stats, context.time_unit);
     debug::router(context).route("/metrics", metrics)
 }

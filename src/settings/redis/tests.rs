@@ -40,10 +40,10 @@ fn a_single_server_has_several_spellings() {
         ("/run/redis.sock", Address::Unix("/run/redis.sock".into())),
         ("unix:///run/redis.sock", Address::Unix("/run/redis.sock".into())),
     ] {
-        assert_eq!(redis_of(&[("REDIS_URL", text)]).main.place, Place::Single(address), "{text}");
+        assert_eq!(redis_of(&[("REDIS_URL", text)]).main.topology, Topology::Single(address), "{text}");
     }
     let unix = redis_of(&[("REDIS_URL", "/run/redis.sock"), ("REDIS_SOCKET_TYPE", "unix")]);
-    assert_eq!(unix.main.place, Place::Single(Address::Unix("/run/redis.sock".into())));
+    assert_eq!(unix.main.topology, Topology::Single(Address::Unix("/run/redis.sock".into())));
     assert!(redis_of(&[("REDIS_URL", "redis:1"), ("REDIS_SOCKET_TYPE", "TCP")]).main.tls.is_none());
 }
 
@@ -69,10 +69,13 @@ fn sentinels_and_clusters_are_lists() {
     ]);
     let sentinels = vec![Address::tcp("one", 1), Address::tcp("two", 26379)];
     let auth = Some(secret(None, "s3cret"));
-    assert_eq!(sentinel.main.place, Place::Sentinel { master: "mymaster".into(), sentinels, auth });
+    assert_eq!(sentinel.main.topology, Topology::Sentinel { master: "mymaster".into(), sentinels, auth });
     assert_eq!(sentinel.main.auth, Some(secret(None, "other")));
     let cluster = redis_of(&[("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", "one:1,two:2")]);
-    assert_eq!(cluster.main.place, Place::Cluster(vec![Address::tcp("one", 1), Address::tcp("two", 2)]));
+    assert_eq!(
+        cluster.main.topology,
+        Topology::Cluster(vec![Address::tcp("one", 1), Address::tcp("two", 2)])
+    );
 }
 
 #[test]
@@ -87,7 +90,7 @@ fn the_per_second_redis_has_its_own_variables() {
         ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true"),
     ]);
     let twin = redis.per_second.expect("a per-second redis");
-    assert_eq!(twin.place, Place::Single(Address::tcp("fast", 2)));
+    assert_eq!(twin.topology, Topology::Single(Address::tcp("fast", 2)));
     assert_eq!((twin.auth, twin.timeout), (Some(secret(None, "s3cret")), Duration::from_secs(2)));
     assert!(twin.tls.is_some_and(|tls| tls.any_name) && redis.main.tls.is_none());
     assert!(rejected(&[("REDIS_URL", "redis:1"), ("REDIS_PERSECOND", "1")]).contains("REDIS_PERSECOND_URL"));

@@ -5,20 +5,20 @@ use crate::store::remote::RemoteError;
 /// Whether the store has applied a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delivery {
-    /// It has.
+    /// The store has applied it.
     Applied,
-    /// It has definitely not, so the command may be sent again.
+    /// The store has definitely not applied it, so it may be sent again.
     NotApplied,
     /// The connection broke or there was no reply in time. The command must not be repeated: its hits could count twice.
     Unknown,
 }
 
-/// The store has not made a decision that was requested from it.
+/// The failure of a decision that was requested from the store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Undecided {
-    /// Whether the store may have counted the hits all the same.
+    /// Whether the store may have counted the hits nevertheless.
     pub(super) delivery: Delivery,
-    /// The budget ran out. Otherwise the call failed, or the store rejected the command.
+    /// Whether the budget ran out. Otherwise the call failed, or the store rejected the command.
     pub(super) late: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Decisions without the store, as `on_store_failure` says: it has not replied within the budget, or is unavailable.
+//! Makes decisions by `on_store_failure` when the store has not replied within the budget, or is unavailable.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::{
     store::remote::Remote,
 };
 
-/// The retry time of a rejection under `deny`. How long the store stays unavailable is not known.
+/// The retry time of a rejection under `deny`. The length of an outage is not known.
 const DENY_RETRY: Period = Period::from_secs(1);
 
 /// Decides without the store.
 pub(super) struct Fallback<R> {
     table: Arc<CounterTable<R>>,
     client: Arc<StoreClient<R>>,
-    /// For rules that do not say.
+    /// The policy of rules that set none.
     on_store_failure: OnStoreFailure,
 }
 
@@ -37,7 +37,7 @@ impl<R: Remote> Fallback<R> {
         Self { table, client, on_store_failure }
     }
 
-    /// Decides `check`. Admitted hits are reported to the store when it is back, unless `delivery` is unknown: the store may
+    /// Decides `check`. Admitted hits are reported when the store is available again, unless `delivery` is unknown: the store may
     /// have counted them already, and no hit may count twice.
     pub(super) fn decide(&self, check: &LimitCheck<'_>, delivery: Delivery, now: Timestamp) -> Decision {
         let decision = self.count(check, now);
@@ -97,7 +97,7 @@ impl<R: Remote> Fallback<R> {
                 reservation.decision.reset = reservation.decision.reset.max(DENY_RETRY);
             }
             if !is_reported {
-                // a span that has ended long ago gets nothing back
+                // nothing is given back for a span that has ended long ago
                 reservation.counted =
                     ReservedSpan { from: Timestamp::default(), until: Timestamp::default() };
             }

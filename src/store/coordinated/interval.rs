@@ -21,7 +21,7 @@ impl<R: Remote> Interval<R> {
         Self { table, client }
     }
 
-    /// Decides `check` without waiting. Returns the counter's mode if that is another.
+    /// Decides `check` without waiting. Returns the counter's mode if it is not `interval`.
     pub(super) fn decide(
         &self,
         check: &LimitCheck<'_>,

@@ -16,10 +16,10 @@ use crate::{
     store::remote::{Command, Op, Remote, RemoteError, Replies},
 };
 
-/// The shortest time that a lease is meant to last …
+/// The shortest time that a lease should last, unless [`ROUND_TRIPS`] take longer.
 const HORIZON: Period = Period::from_millis(50);
 
-/// … or as many round trips, if that is longer.
+/// The number of round trips that a lease should last.
 const ROUND_TRIPS: u64 = 8;
 
 /// Decides from leases.
@@ -36,7 +36,7 @@ impl<R: Remote> Lease<R> {
     }
 
     /// Decides `check` from a lease, or from an earlier reply that denies it. Returns none if the store has to be called
-    /// first, and the counter's mode if that is another.
+    /// first, and the counter's mode if it is not `lease`.
     pub(super) fn decide_at_once(
         &self,
         check: &LimitCheck<'_>,
@@ -75,7 +75,7 @@ impl<R: Remote> Lease<R> {
         Ok(decision)
     }
 
-    /// Decides `check` from a lease while the store is unavailable. Returns none if the lease does not suffice.
+    /// Decides `check` from a lease while the store is unavailable. Returns none if the lease holds too few hits.
     pub(super) fn decide_from_held(&self, check: &LimitCheck<'_>, time: StoreTime) -> Option<Decision> {
         if check.direction == Direction::GiveBack || check.hits == Hits(0) {
             return None;
@@ -93,9 +93,9 @@ impl<R: Remote> Lease<R> {
         Some(decision)
     }
 
-    /// Waits for a lease that suffices for `check`, or for a reply that it cannot pass. Returns none if the call fails.
+    /// Waits for a lease that holds enough hits for `check`, or for a reply that rejects it. Returns none if the call fails.
     pub(super) async fn decide(&self, check: &LimitCheck<'_>) -> Option<Decision> {
-        // the fetch that asks for these hits, once they are among those waited for
+        // the number of the fetch that requests these hits, once they are registered
         let mut round = None;
         loop {
             let now = self.client.time().now;
@@ -132,13 +132,13 @@ impl<R: Remote> Lease<R> {
         }
     }
 
-    /// Puts hits back that were spent for `check`.
+    /// Puts back the hits that were spent for `check`.
     pub(super) fn undo(&self, check: &LimitCheck<'_>, now: Timestamp) {
         self.table.with_counter(check, now, |counter| counter.unspend(check.hits, now));
     }
 
-    /// Fetches a lease in the background, unless a fetch is running. A decision that waits for it may be cancelled; the
-    /// lease must not be.
+    /// Fetches a lease in the background, unless a fetch is running. In the background, since the decision that waits for it
+    /// may be cancelled.
     fn fetch(&self, key: CounterKey) {
         let commands = self.table.with_existing(key, |counter| {
             if counter.fetch.is_running {
@@ -202,7 +202,7 @@ impl<R: Remote> Lease<R> {
         });
     }
 
-    /// Counts the hits of `op`, the `i`-th command of a call, that are lost or may be.
+    /// Counts the hits that are lost, or may be lost, if `op`, the `i`-th command of a call, has failed.
     fn record_lost(&self, op: Op, outcome: &Result<Replies, RemoteError>, i: usize) {
         let error = match outcome {
             Ok(replies) => replies.replies.get(i).and_then(|reply| reply.as_ref().err()),
@@ -217,7 +217,7 @@ impl<R: Remote> Lease<R> {
         }
     }
 
-    /// Returns the time that a lease is meant to last for at the present demand.
+    /// Returns the time that a lease should last at the current demand.
     fn horizon(&self) -> Period {
         HORIZON.max(Period::from_nanos(self.client.round_trip().as_nanos().saturating_mul(ROUND_TRIPS)))
     }
@@ -251,8 +251,8 @@ impl<R> WeakLease<R> {
     }
 }
 
-/// Waits until a lease is about to end, for `time` at first, and then fetches: the fetch returns what is left of it, and
-/// renews it if there is demand.
+/// Waits until a lease is about to end, for `time` at first, and then fetches. The fetch returns its unused hits, and renews
+/// it if there is demand.
 async fn watch<R: Remote>(lease: WeakLease<R>, key: CounterKey, mut time: Period) {
     loop {
         sleep(time.into()).await;

@@ -1,8 +1,8 @@
-//! The counters that coordination reports about itself.
+//! The metrics of coordination.
 
 use crate::observe::{Counter, Metric, Source};
 
-/// What coordination has done since the start.
+/// The counters of the coordinated store since the start.
 #[derive(Debug, Default)]
 pub struct CoordinationMetrics {
     /// Decisions made from this instance's own count: `local` and `interval`.
@@ -13,7 +13,7 @@ pub struct CoordinationMetrics {
     pub denied: Counter,
     /// Decisions that waited for the store.
     pub waited: Counter,
-    /// Decisions made as `on_store_failure` says, because the store did not reply.
+    /// Decisions made by `on_store_failure`, because the store did not reply.
     pub fallback: Counter,
     /// Calls of the store, each a batch.
     pub calls: Counter,

@@ -1,4 +1,4 @@
-//! Reservations: hits that the caller takes in advance from the shared store, and gives back if it does not use them.
+//! Reservations: hits that a caller takes in advance from the shared store, and releases if it does not use them.
 
 use std::sync::Arc;
 
@@ -81,8 +81,8 @@ impl<R: Remote> Reservations<R> {
         Ok(Reservation { hits, until, decision, counted })
     }
 
-    /// Gives `hits` back that were reserved for `span`. They reach the store with the next flush, after all hits that were
-    /// counted here before; so a release does not wait, and an outage does not lose it.
+    /// Gives back `hits` that were reserved for `span`. They are sent with the next flush, after all hits that were counted
+    /// here before, so a release does not wait and an outage does not lose it.
     pub(super) fn release(&self, check: &LimitCheck<'_>, span: ReservedSpan, hits: Hits, now: Timestamp) {
         self.table.with_counter(check, now, |counter| {
             let can_grant = self.client.supports(&counter.target, Coordination::Lease);

@@ -26,7 +26,7 @@ pub(super) struct Strict<R> {
     local_cache: bool,
 }
 
-/// A decision that is ready to be sent, or needs no call.
+/// A decision that needs no call, or is ready to be sent.
 pub(super) enum Prepared {
     /// The local cache rejects the check.
     Rejected(Decision),
@@ -46,7 +46,7 @@ impl<R: Remote> Strict<R> {
     }
 
     /// Prepares the decision about `check`: rejects it if the local cache is on and the store has denied the counter until
-    /// later than `now`. Returns the counter's mode if that is another.
+    /// later than `now`. Returns the counter's mode if it is not `strict`.
     pub(super) fn prepare(&self, check: &LimitCheck<'_>, now: Timestamp) -> Result<Prepared, Coordination> {
         let is_cacheable = self.local_cache && check.direction == Direction::Take && check.hits > Hits(0);
         self.table.with_mode(check, Coordination::Strict, now, |counter| {
@@ -120,8 +120,8 @@ impl<R: Remote> Strict<R> {
         Ok((decision, now))
     }
 
-    /// Returns how the counter of `check`, whose target is `target`, stands in the store, without counting; over, if its hits
-    /// do not fit. Waits within the budget.
+    /// Returns the status that the store has for `check`, whose target is `target`, without counting; over, if its hits do not
+    /// fit. Waits within the budget.
     pub(super) async fn status(
         &self,
         check: &LimitCheck<'_>,

@@ -28,7 +28,7 @@ use crate::{
 /// all of its counters under the lock, takes well below a millisecond.
 const COUNTERS_PER_SHARD: usize = 4096;
 
-/// Buckets that a sweep visits while it holds a lock.
+/// The number of buckets that a sweep visits while it holds a lock.
 const SWEEP_STRIDE: usize = 512;
 
 /// A store in this process's memory.
@@ -82,7 +82,7 @@ impl MemoryStore {
         self.holds.get()
     }
 
-    /// Returns its usage.
+    /// Returns the usage of this store.
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage {
@@ -168,10 +168,10 @@ impl MemoryStore {
         self.counting(&mut shard, |shard| shard.release(check, counted, unused.min(hits), now));
     }
 
-    /// Returns how the counters of `check` stand, without counting.
+    /// Returns the status of the counters of `check`, without counting.
     #[cfg(feature = "coordinated")]
     pub(super) fn status(&self, check: &LimitCheck<'_>, now: Timestamp) -> crate::limit::Decision {
-        self.shards[self.index(check.key)].lock().look(check, now)
+        self.shards[self.index(check.key)].lock().status(check, now)
     }
 
     /// Gives back the hits that `check` took, because its request was rejected.
@@ -189,26 +189,27 @@ impl MemoryStore {
         indexes.dedup();
         let mut shards: SmallVec<[MutexGuard<'_, Shard>; 4]> =
             indexes.iter().map(|index| self.shards[*index].lock()).collect();
-        let place = |check: &LimitCheck<'_>| indexes.partition_point(|index| *index < self.index(check.key));
+        let shard_of =
+            |check: &LimitCheck<'_>| indexes.partition_point(|index| *index < self.index(check.key));
 
         let mut undos: SmallVec<[Undo; 4]> = SmallVec::new();
         let mut decisions: Decisions = checks
             .iter()
             .map(|check| {
-                let shard = &mut shards[place(check)];
+                let shard = &mut shards[shard_of(check)];
                 undos.push(shard.undo(check));
                 self.counting(shard, |shard| shard.take(check, OverLimitPolicy::Ignore, now))
             })
             .collect();
         if decisions.iter().any(|decision| decision.over) {
             for (check, undo) in checks.iter().zip(undos).rev() {
-                self.counting(&mut shards[place(check)], |shard| shard.restore(undo));
+                self.counting(&mut shards[shard_of(check)], |shard| shard.restore(undo));
             }
             for (check, decision) in checks.iter().zip(&mut decisions) {
                 if decision.over {
-                    shards[place(check)].reject(check, now);
+                    shards[shard_of(check)].reject(check, now);
                 } else {
-                    *decision = shards[place(check)].look(check, now);
+                    *decision = shards[shard_of(check)].status(check, now);
                 }
             }
         }

@@ -8,8 +8,8 @@ use crate::limit::{
     ReservationRequest, ReservedSpan, Tier, Timestamp, algorithm::CounterState, decide,
 };
 
-/// The number of buckets that an eviction samples. To find the cheapest counter of all would need an order over them, and with
-/// it more memory for each counter and more work for each hit.
+/// The number of buckets that an eviction samples. Finding the cheapest counter of all would require an order, and so more
+/// memory for each counter and more work for each hit.
 const SAMPLE: usize = 32;
 
 /// Counters by key.
@@ -17,7 +17,7 @@ const SAMPLE: usize = 32;
 pub(super) struct Shard {
     table: HashTable<Slot>,
     /// The bucket at which the next sample begins.
-    hand: usize,
+    next_sample: usize,
 }
 
 /// A counter with its key. 40 bytes.
@@ -63,7 +63,7 @@ impl Shard {
         self.update(check, now, |tiers, counters| limit::release(tiers, counters, span, hits, now));
     }
 
-    /// Runs `act` on the counters of `check`, one for each tier. New ones are kept if they then count something.
+    /// Runs `act` on the counters of `check`, one for each tier. New counters are kept if they then hold hits.
     fn update<T>(
         &mut self,
         check: &LimitCheck<'_>,
@@ -71,22 +71,22 @@ impl Shard {
         act: impl FnOnce(&[Tier], &mut [CounterState]) -> T,
     ) -> T {
         let tiers = check.tiers();
-        let mut places: SmallVec<[Option<usize>; 2]> = SmallVec::new();
+        let mut buckets: SmallVec<[Option<usize>; 2]> = SmallVec::new();
         let mut counters: SmallVec<[CounterState; 2]> = SmallVec::new();
         for tier in tiers {
-            let place = self.place(check.key.of_tier(tier));
-            counters.push(self.lift(place, tier, now));
-            places.push(place);
+            let bucket = self.find(check.key.of_tier(tier));
+            counters.push(self.lift(bucket, tier, now));
+            buckets.push(bucket);
         }
         let done = act(tiers, &mut counters);
-        for (place, counter) in places.iter().zip(&mut counters) {
-            if let Some(place) = *place {
-                self.put(place, std::mem::take(counter));
+        for (bucket, counter) in buckets.iter().zip(&mut counters) {
+            if let Some(bucket) = *bucket {
+                self.put(bucket, std::mem::take(counter));
             }
         }
         // inserting may move the other counters, so it comes last
-        for ((place, counter), tier) in places.iter().zip(counters).zip(tiers) {
-            if place.is_none() && counter.used() > Hits(0) {
+        for ((bucket, counter), tier) in buckets.iter().zip(counters).zip(tiers) {
+            if bucket.is_none() && counter.used() > Hits(0) {
                 self.insert(check.key.of_tier(tier), counter);
             }
         }
@@ -97,21 +97,21 @@ impl Shard {
     #[cfg(feature = "coordinated")]
     pub(super) fn give_back(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
         for tier in check.tiers() {
-            let place = self.place(check.key.of_tier(tier));
-            if let Some(slot) = place.and_then(|place| self.table.get_bucket_mut(place)) {
+            let bucket = self.find(check.key.of_tier(tier));
+            if let Some(slot) = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket)) {
                 slot.counter.give_back(tier, now, check.hits);
             }
         }
     }
 
-    /// Returns the decision of `check` without its hits, counting nothing.
-    pub(super) fn look(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
+    /// Returns the status of the counters of `check`, as a decision about no hits. Counts nothing.
+    pub(super) fn status(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
         let tiers = check.tiers();
         let mut counters: SmallVec<[CounterState; 2]> = tiers
             .iter()
             .map(|tier| {
-                let place = self.place(check.key.of_tier(tier));
-                let slot = place.and_then(|place| self.table.get_bucket(place));
+                let bucket = self.find(check.key.of_tier(tier));
+                let slot = bucket.and_then(|bucket| self.table.get_bucket(bucket));
                 slot.map_or_else(|| CounterState::unused(tier, now), |slot| slot.counter.clone())
             })
             .collect();
@@ -121,8 +121,8 @@ impl Shard {
     /// Marks `check` as rejected in those of its counters that reject it. It takes no hits.
     pub(super) fn reject(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
         for tier in check.tiers() {
-            let place = self.place(check.key.of_tier(tier));
-            if let Some(slot) = place.and_then(|place| self.table.get_bucket_mut(place))
+            let bucket = self.find(check.key.of_tier(tier));
+            if let Some(slot) = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket))
                 && !slot.counter.probe(tier, now, check.hits).fits
             {
                 slot.counter.reject(tier, now);
@@ -134,7 +134,7 @@ impl Shard {
     pub(super) fn undo(&self, check: &LimitCheck<'_>) -> Undo {
         let keys = check.tiers().iter().map(|tier| check.key.of_tier(tier));
         keys.map(|key| {
-            let slot = self.place(key).and_then(|place| self.table.get_bucket(place));
+            let slot = self.find(key).and_then(|bucket| self.table.get_bucket(bucket));
             (key, slot.map(|slot| slot.counter.clone()))
         })
         .collect()
@@ -143,10 +143,10 @@ impl Shard {
     /// Restores earlier states.
     pub(super) fn restore(&mut self, undo: Undo) {
         for (key, counter) in undo {
-            match (self.place(key), counter) {
-                (Some(place), Some(counter)) => self.put(place, counter),
-                (Some(place), None) => self.remove(place),
-                // does not happen: no counter is removed between the take and its undoing, since the lock is held
+            match (self.find(key), counter) {
+                (Some(bucket), Some(counter)) => self.put(bucket, counter),
+                (Some(bucket), None) => self.remove(bucket),
+                // does not happen: the lock is held, so no counter is removed between a take and its undo
                 (None, Some(counter)) => self.insert(key, counter),
                 (None, None) => {}
             }
@@ -158,9 +158,9 @@ impl Shard {
     pub(super) fn sweep(&mut self, start: usize, stride: usize, now: Timestamp) -> (Option<usize>, usize) {
         let before = self.table.len();
         let end = (start + stride).min(self.table.num_buckets());
-        for place in start..end {
-            if self.table.get_bucket(place).is_some_and(|slot| slot.counter.idle_at() <= now) {
-                self.remove(place);
+        for bucket in start..end {
+            if self.table.get_bucket(bucket).is_some_and(|slot| slot.counter.idle_at() <= now) {
+                self.remove(bucket);
             }
         }
         let swept = before - self.table.len();
@@ -180,37 +180,37 @@ impl Shard {
         let buckets = self.table.num_buckets();
         let mut cheapest: Option<(u128, usize)> = None;
         for step in 0..buckets {
-            let place = (self.hand + step) % buckets;
-            if let Some(slot) = self.table.get_bucket(place) {
+            let bucket = (self.next_sample + step) % buckets;
+            if let Some(slot) = self.table.get_bucket(bucket) {
                 let left = slot.counter.idle_at().since(now).as_nanos();
                 let cost = u128::from(left) * u128::from(slot.counter.used().0);
                 if cheapest.is_none_or(|(least, _)| cost < least) {
-                    cheapest = Some((cost, place));
+                    cheapest = Some((cost, bucket));
                 }
             }
             if step >= SAMPLE && cheapest.is_some() {
-                self.hand = place;
+                self.next_sample = bucket;
                 break;
             }
         }
-        if let Some((_, place)) = cheapest {
-            self.remove(place);
+        if let Some((_, bucket)) = cheapest {
+            self.remove(bucket);
         }
         cheapest.is_some()
     }
 
-    fn place(&self, key: CounterKey) -> Option<usize> {
+    fn find(&self, key: CounterKey) -> Option<usize> {
         self.table.find_bucket_index(key.hash(), |slot| slot.key == key)
     }
 
     /// Takes the counter out of its slot until [`put`](Self::put); an unused counter if there is no slot.
-    fn lift(&mut self, place: Option<usize>, tier: &Tier, now: Timestamp) -> CounterState {
-        let slot = place.and_then(|place| self.table.get_bucket_mut(place));
+    fn lift(&mut self, bucket: Option<usize>, tier: &Tier, now: Timestamp) -> CounterState {
+        let slot = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket));
         slot.map_or_else(|| CounterState::unused(tier, now), |slot| std::mem::take(&mut slot.counter))
     }
 
-    fn put(&mut self, place: usize, counter: CounterState) {
-        if let Some(slot) = self.table.get_bucket_mut(place) {
+    fn put(&mut self, bucket: usize, counter: CounterState) {
+        if let Some(slot) = self.table.get_bucket_mut(bucket) {
             slot.counter = counter;
         }
     }
@@ -219,8 +219,8 @@ impl Shard {
         self.table.insert_unique(key.hash(), Slot { key, counter }, |slot| slot.key.hash());
     }
 
-    fn remove(&mut self, place: usize) {
-        if let Ok(slot) = self.table.get_bucket_entry(place) {
+    fn remove(&mut self, bucket: usize) {
+        if let Ok(slot) = self.table.get_bucket_entry(bucket) {
             slot.remove();
         }
     }

@@ -28,7 +28,7 @@ use crate::store::remote::RemoteError;
 /// The interval between two look-ups of the slots while every server is connected.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The interval while the map is unknown or a server is not connected, and the shortest interval in any case.
+/// The interval while the map is unknown or a server is not connected, and the shortest interval between look-ups.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The servers of a cluster.
@@ -116,8 +116,8 @@ impl Cluster {
         self.servers.lock().entry(address.clone()).or_insert_with(open).clone()
     }
 
-    /// Updates the map after a redirect: the slot of `key` is at `address`, or at an unknown server if none. Then the slots are
-    /// looked up again.
+    /// Updates the map after a redirect: the slot of `key` is at `address`, or at an unknown server if that is none. Also
+    /// starts a look-up of all slots.
     pub(super) fn moved(&self, key: &str, address: Option<Address>) {
         if let Some(address) = address {
             self.map.send_if_modified(|map| {
@@ -142,7 +142,7 @@ impl Cluster {
         self.map.borrow().as_ref().and_then(|map| map.as_ref().err().cloned())
     }
 
-    /// Looks the slots up, and opens and closes servers accordingly.
+    /// Looks up the slots, and opens and closes servers accordingly.
     async fn look_up(&self) {
         let found = self.find().await;
         if let Ok(map) = &found {
@@ -153,13 +153,13 @@ impl Cluster {
                 }
                 is_master
             });
-            // new masters connect before they are needed
+            // connect to new masters before a request needs them
             for master in &map.masters {
                 self.server(master);
             }
         }
         self.map.send_modify(|map| match (found, &map) {
-            // an old map is better than no map
+            // keep the old map, which is better than none
             (Err(error), Some(Ok(_))) => tracing::debug!(%error, "cannot look up the slots of the cluster"),
             (found, _) => *map = Some(found.map(Arc::new)),
         });
@@ -213,14 +213,14 @@ fn command() -> redis::Cmd {
     command
 }
 
-/// Looks the slots up repeatedly, until the cluster is dropped.
+/// Looks up the slots repeatedly, until the cluster is dropped.
 async fn keep_up_to_date(cluster: Weak<Cluster>) {
     loop {
         let Some(cluster) = cluster.upgrade() else { return };
         cluster.look_up().await;
         let wait = if cluster.is_healthy() { REFRESH_INTERVAL } else { RETRY_INTERVAL };
         let started = time::Instant::now();
-        // in short steps: this task holds a reference, and must notice when it is the last one
+        // in short steps, because this task holds a reference and must end when it is the last one
         while started.elapsed() < wait {
             let notified = time::timeout(RETRY_INTERVAL, cluster.refresh.notified()).await.is_ok();
             if notified || Arc::strong_count(&cluster) == 1 || !cluster.is_healthy() {

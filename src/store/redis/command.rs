@@ -21,8 +21,8 @@ use crate::{
 /// An operation encoded as Redis commands.
 #[derive(Clone)]
 pub(super) enum EncodedCommand {
-    /// `INCRBY` and `EXPIRE`, the commands of envoyproxy/ratelimit: for rules in its format, and for all else that they can
-    /// express, since they cost half of what a script does.
+    /// `INCRBY` and `EXPIRE`, the commands of envoyproxy/ratelimit: for rules in its format, and for every other operation
+    /// that they can express, since they cost half as much as a script.
     Count {
         /// The key of the counter.
         key: String,
@@ -42,32 +42,32 @@ pub(super) enum EncodedCommand {
     },
 }
 
-/// Why a command that was not carried out may be sent again, to another server or in another form.
+/// The reason why a command that was not carried out may be sent again, to another server or in another form.
 #[derive(Debug)]
 pub(super) enum Retry {
     /// The server does not know the script.
     LoadScript,
-    /// `MOVED`: the key is at that server now.
+    /// `MOVED`: the key is now at the given server, if the reply holds its address.
     Moved(Option<Address>),
-    /// `ASK`: the key may be at that server, which expects `ASKING` first.
+    /// `ASK`: the key may be at the given server, which expects `ASKING` first.
     Ask(Address),
     /// The server has become a replica.
     ReadOnly(String),
     /// The keys are being moved from one server to another.
     Later(String),
-    /// The command's window is not the one that is open at this instant.
+    /// The command's window is not open at this instant of the server's clock.
     OtherWindow(Timestamp),
 }
 
 /// The outcome of sending a command once.
-pub(super) enum Outcome<T> {
+pub(super) enum CommandOutcome<T> {
     /// The command was carried out, or failed for good.
     Done(Result<T, RemoteError>),
     /// The command was not carried out and may be sent again.
     Retry(Retry),
 }
 
-/// The settings of keys.
+/// The settings that determine keys and their expiry.
 #[derive(Clone, Debug)]
 pub(super) struct KeySettings {
     /// The prefix of every key.
@@ -122,18 +122,18 @@ impl PreparedCommand {
     }
 
     /// Interprets `value`, the reply to the first of the commands.
-    pub(super) fn outcome(&self, value: &Value) -> Outcome<Reply> {
+    pub(super) fn outcome(&self, value: &Value) -> CommandOutcome<Reply> {
         if let Value::ServerError(error) = value {
             return error_outcome(error);
         }
         match &self.encoded {
-            EncodedCommand::Count { .. } => Outcome::Done(self.count_reply(value)),
+            EncodedCommand::Count { .. } => CommandOutcome::Done(self.count_reply(value)),
             EncodedCommand::Run { .. } => match script::reply(value, &self.target, self.at) {
-                Ok(ScriptReply::Applied(reply)) => Outcome::Done(Ok(reply)),
-                Ok(ScriptReply::OtherWindow(now)) => Outcome::Retry(Retry::OtherWindow(now)),
-                Err(error) => {
-                    Outcome::Done(Err(RemoteError::Unreachable(format!("its reply is malformed: {error}"))))
-                }
+                Ok(ScriptReply::Applied(reply)) => CommandOutcome::Done(Ok(reply)),
+                Ok(ScriptReply::OtherWindow(now)) => CommandOutcome::Retry(Retry::OtherWindow(now)),
+                Err(error) => CommandOutcome::Done(Err(RemoteError::Unreachable(format!(
+                    "its reply is malformed: {error}"
+                )))),
             },
         }
     }
@@ -190,7 +190,7 @@ impl EncodedCommand {
     }
 }
 
-/// Builds a command with one allocation for its `parts` parts of `bytes` bytes in all: thousands are built every second.
+/// Builds a command with one allocation for its `parts` parts of `bytes` bytes in all, because thousands are built per second.
 fn command(bytes: usize, parts: usize, build: impl FnOnce(&mut Cmd) -> &mut Cmd) -> Cmd {
     let mut command = Cmd::with_capacity(parts, bytes + 32 + 8 * parts);
     build(&mut command);
@@ -203,10 +203,10 @@ pub(super) fn malformed_reply() -> RemoteError {
 }
 
 /// Interprets an error reply. Redis sends one only for a command that it has not carried out.
-pub(super) fn error_outcome<T>(error: &ServerError) -> Outcome<T> {
+pub(super) fn error_outcome<T>(error: &ServerError) -> CommandOutcome<T> {
     let detail = error.details().unwrap_or_default();
     let text = || format!("{} {detail}", error.code());
-    Outcome::Retry(match error.kind() {
+    CommandOutcome::Retry(match error.kind() {
         Some(ServerErrorKind::NoScript) => Retry::LoadScript,
         Some(ServerErrorKind::Moved) => Retry::Moved(redirect(detail)),
         Some(ServerErrorKind::Ask) => match redirect(detail) {
@@ -217,7 +217,7 @@ pub(super) fn error_outcome<T>(error: &ServerError) -> Outcome<T> {
         Some(ServerErrorKind::TryAgain) => Retry::Later(text()),
         // an error inside a script has a code of its own, and holds the original error in its text
         _ if detail.contains("READONLY You can't write") => Retry::ReadOnly(text()),
-        _ => return Outcome::Done(Err(RemoteError::Rejected(text()))),
+        _ => return CommandOutcome::Done(Err(RemoteError::Rejected(text()))),
     })
 }
 

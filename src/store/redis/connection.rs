@@ -19,8 +19,8 @@ use super::{
     settings::{Address, Auth, Endpoint},
 };
 
-/// Pipelines that may be in flight at once on one connection. More than one keeps the network busy while the server works;
-/// few let the calls that arrive meanwhile leave together.
+/// The most pipelines in flight on one connection. More than one keeps the network busy while the server works; few let the
+/// calls that arrive meanwhile share a pipeline.
 pub(super) const MAX_IN_FLIGHT: usize = 4;
 
 /// An authenticated connection.
@@ -94,7 +94,7 @@ async fn connect_stream(endpoint: &Endpoint, address: &Address) -> Result<Box<dy
         Address::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await.map_err(text)?)),
         Address::Tcp(host, port) => (host, TcpStream::connect((&**host, *port)).await.map_err(text)?),
     };
-    // a pipeline is written whole, so delaying it to fill a segment gains nothing
+    // a pipeline is written at once, so delaying it to fill a segment gains nothing
     stream.set_nodelay(true).map_err(text)?;
     let Some(tls) = &endpoint.tls else {
         return Ok(Box::new(stream));

@@ -1,8 +1,8 @@
 -- Registers an instance and counts the registered ones: a sorted set of instances by the millisecond of their expiry.
 --
 -- KEYS  the set
--- ARGV  the time in microseconds, empty in production, where the server's clock is used; the instance; its time to live in
---       milliseconds, 0 if it leaves
+-- ARGV  the time in microseconds, empty in production, where the server's clock is used; the name of the instance; its time
+--       to live in milliseconds, 0 to deregister
 -- Returns the number of registered instances.
 
 local now = tonumber(ARGV[1])

@@ -11,7 +11,7 @@ use crate::{
 /// The counters of one Redis.
 #[derive(Debug, Default)]
 pub(super) struct RedisMetrics {
-    /// Calls.
+    /// Calls to this Redis.
     pub(super) calls: Counter,
     /// Commands in these calls.
     pub(super) commands: Counter,
@@ -32,7 +32,7 @@ pub(super) struct RedisMetrics {
 }
 
 impl RedisMetrics {
-    /// Counts a command that was not carried out, or may not have been.
+    /// Counts a command that was not carried out, or may not have been carried out.
     pub(super) fn error(&self, error: &RemoteError) {
         let counter = match error {
             RemoteError::NotSent(_) => &self.not_sent,

@@ -1,8 +1,8 @@
-//! Redis as the store that instances share: one server, a master that sentinels watch over, or a cluster.
+//! Redis as the store that instances share: a single server, a master that sentinels monitor, or a cluster.
 //!
 //! `command` encodes an operation: `INCRBY` and `EXPIRE`, the commands of envoyproxy/ratelimit, for its rules, and one script
-//! for everything else. A `pool` sends it to the `server` that holds its key, whose `worker` sends everything that waits in
-//! one pipeline. Times are on Redis' clock. The module `name` describes the keys, and
+//! for everything else. A `pool` sends it to the `server` that holds its key, whose `worker` sends all waiting
+//! calls in one pipeline. Times are on Redis' clock. The module `name` describes the keys, and
 //! [`encoding`](crate::store::encoding) the state of counters.
 
 mod cluster;
@@ -25,14 +25,14 @@ use std::{fmt, sync::Arc};
 
 pub use self::{
     server_state::ServerState,
-    settings::{Address, Auth, Backoff, Endpoint, Place, RedisSettings, Tls},
+    settings::{Address, Auth, Backoff, Endpoint, RedisSettings, Tls, Topology},
     tls::TlsError,
 };
 
 use redis::Value;
 
 use self::{
-    command::{EncodedCommand, KeySettings, Outcome, PreparedCommand},
+    command::{CommandOutcome, EncodedCommand, KeySettings, PreparedCommand},
     pool::{NodeRequest, Pool},
     random::RandomGenerator,
 };
@@ -50,7 +50,7 @@ pub struct RedisRemote {
     per_second: Option<Pool>,
     keys: Arc<KeySettings>,
     random: Arc<RandomGenerator>,
-    /// None in production, where the time is Redis' own.
+    /// The clock of a test. None in production, where Redis' clock is used.
     clock: Option<Arc<dyn Clock>>,
 }
 
@@ -59,7 +59,7 @@ pub struct RedisRemote {
 pub struct ConnectionStates {
     /// One for each known server; none in a cluster whose slots are not known yet.
     pub servers: Vec<ServerState>,
-    /// The error because of which the servers of a cluster are not known.
+    /// The error of the last look-up, while the servers of a cluster are not known.
     pub error: Option<String>,
 }
 
@@ -79,13 +79,15 @@ impl RedisRemote {
     ///
     /// # Errors
     ///
-    /// If a file that TLS needs is missing or invalid. A server that cannot be reached is no error: it may start later.
+    /// Returns an error if a file that TLS needs is missing or invalid. An unreachable server is not an error, because it may
+    /// start later.
     pub fn new(settings: RedisSettings) -> Result<Self, TlsError> {
         Self::open(settings, None)
     }
 
-    /// As [`RedisRemote::new`], but counters follow `clock`. Keys still expire on Redis' own clock, so the jitter must be long
-    /// enough. Commands without a script, for rules of envoyproxy/ratelimit, use the time of the command only.
+    /// Opens the Redis of `settings` like [`RedisRemote::new`], but counters follow `clock`. Keys still expire on Redis' own
+    /// clock, so the jitter must be long enough. Commands without a script, for rules of envoyproxy/ratelimit, use only the
+    /// time of the command.
     pub fn with_clock(settings: RedisSettings, clock: Arc<dyn Clock>) -> Result<Self, TlsError> {
         Self::open(settings, Some(clock))
     }
@@ -176,7 +178,7 @@ impl Remote for RedisRemote {
     }
 
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
-        // any of its keys, since all of them are in one slot
+        // the first key will do, since all keys of a target are in one slot
         let key = || name::keys(&self.keys.prefix, target, at).swap_remove(0);
         match (&self.per_second, self.pool_of(target)) {
             (Some(per_second), 1) => per_second.node(key),
@@ -227,7 +229,7 @@ impl NodeRequest for CommandRequest<'_> {
         &self.prepared.encoded
     }
 
-    fn outcome(&self, value: &Value) -> Outcome<Reply> {
+    fn outcome(&self, value: &Value) -> CommandOutcome<Reply> {
         self.prepared.outcome(value)
     }
 
@@ -247,13 +249,13 @@ impl NodeRequest for HeartbeatRequest {
         &self.0
     }
 
-    fn outcome(&self, value: &Value) -> Outcome<usize> {
+    fn outcome(&self, value: &Value) -> CommandOutcome<usize> {
         match value {
             Value::Int(count) => {
-                Outcome::Done(usize::try_from(*count).map_err(|_| command::malformed_reply()))
+                CommandOutcome::Done(usize::try_from(*count).map_err(|_| command::malformed_reply()))
             }
             Value::ServerError(error) => command::error_outcome(error),
-            _ => Outcome::Done(Err(command::malformed_reply())),
+            _ => CommandOutcome::Done(Err(command::malformed_reply())),
         }
     }
 

@@ -66,8 +66,8 @@ fn tag(path: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns the key of one tier, with one allocation: many thousands are built every second. The algorithm and the period are
-/// part of the key, so a tier that changes either starts with a new counter.
+/// Returns the key of one tier, with one allocation, because thousands are built per second. The algorithm and the period
+/// are part of the key, so a tier that changes either starts with a new counter.
 fn key(prefix: &str, path: &str, tier: &Tier, at: Timestamp) -> String {
     let mut key = String::with_capacity(prefix.len() + path.len() + 40);
     key.extend([prefix, "{", path, "}"]);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn tiers_have_keys_of_their_own_in_one_slot() {
+    fn each_tier_has_its_own_key_in_the_same_slot() {
         let tiers = vec![
             tier(10, Algorithm::FixedWindow),
             tier(60, Algorithm::FixedWindow),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_period_without_a_unit_has_a_key_of_weirs_own() {
+    fn a_period_that_is_no_unit_has_a_key_in_the_format_of_weir() {
         let target = target("d_k_v_", vec![tier(120, Algorithm::FixedWindow)], OverLimitPolicy::Count);
         assert_eq!(keys("", &target, Timestamp::from_secs(130)).as_slice(), ["{d_k_v_}f2m_120"]);
     }

@@ -12,13 +12,13 @@ use tokio::time;
 
 use super::{
     cluster::Cluster,
-    command::{EncodedCommand, Outcome, Retry, malformed_reply},
+    command::{CommandOutcome, EncodedCommand, Retry, malformed_reply},
     metrics::RedisMetrics,
     random::RandomGenerator,
     resolver::Resolver,
     server::{PendingReply, ServerConnection},
     server_state::ServerState,
-    settings::{Address, Backoff, Endpoint, Place},
+    settings::{Address, Backoff, Endpoint, Topology},
     worker,
 };
 use crate::{
@@ -27,24 +27,23 @@ use crate::{
     store::remote::{RemoteError, StoreNode},
 };
 
-/// The most times that a command is sent. Redirects may follow each other and a failover takes a while, but retries are
-/// bounded.
+/// The most times that a command is sent. More than two, since redirects may follow each other and a failover takes a while.
 const ROUNDS: usize = 6;
 
-/// The wait before a retry while keys are being moved, or while a replica is in the place of a master.
+/// The wait before a retry while keys are being moved, or while a replica is still used as a master.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// One Redis.
 pub(super) struct Pool {
     name: &'static str,
-    /// The only node of a Redis that is no cluster.
+    /// The only node of a Redis that is not a cluster.
     node: StoreNode,
     endpoint: Arc<Endpoint>,
-    servers: Servers,
+    servers: PoolServers,
     metrics: Arc<RedisMetrics>,
 }
 
-enum Servers {
+enum PoolServers {
     One(ServerConnection),
     Cluster(Arc<Cluster>),
 }
@@ -58,7 +57,7 @@ pub(super) trait NodeRequest {
     fn encoded(&self) -> &EncodedCommand;
 
     /// Interprets the reply to the first of the commands.
-    fn outcome(&self, value: &Value) -> Outcome<Self::Reply>;
+    fn outcome(&self, value: &Value) -> CommandOutcome<Self::Reply>;
 
     /// Changes the request to the window that is open at `now`.
     fn move_to_window(&mut self, now: Timestamp);
@@ -75,9 +74,9 @@ pub(super) struct PoolReplies<T> {
 /// How a request is sent next.
 #[derive(Clone, Default)]
 struct Route {
-    /// With the text of its script.
+    /// Whether the text of its script is sent, too.
     load_script: bool,
-    /// To this server, after `ASKING`.
+    /// The server that it is sent to, after `ASKING`. Without one, the slot of its key determines the server.
     asking: Option<Address>,
 }
 
@@ -86,7 +85,7 @@ struct NodeBatch {
     server: ServerConnection,
     commands: Vec<Cmd>,
     entries: Vec<BatchEntry>,
-    /// The text of a script is among the commands: once is enough.
+    /// Whether the text of a script is among the commands already.
     loads_script: bool,
 }
 
@@ -112,22 +111,22 @@ impl Pool {
     ) -> Self {
         let endpoint = Arc::new(endpoint);
         let metrics = Arc::new(RedisMetrics::default());
-        let servers = match (&endpoint.place, Resolver::of(&endpoint.place)) {
-            (Place::Cluster(seeds), _) => Servers::Cluster(Cluster::open(
+        let servers = match (&endpoint.topology, Resolver::of(&endpoint.topology)) {
+            (Topology::Cluster(seeds), _) => PoolServers::Cluster(Cluster::open(
                 Arc::clone(&endpoint),
                 seeds.clone(),
                 backoff,
                 Arc::clone(&metrics),
                 Arc::clone(random),
             )),
-            (_, Some(resolver)) => Servers::One(ServerConnection::open(
+            (_, Some(resolver)) => PoolServers::One(ServerConnection::open(
                 Arc::clone(&endpoint),
                 resolver,
                 backoff,
                 Arc::clone(&metrics),
                 Arc::clone(random),
             )),
-            (_, None) => unreachable!("every Redis that is no cluster has a resolver"),
+            (_, None) => unreachable!("every Redis that is not a cluster has a resolver"),
         };
         Self { name, node: node(name, ()), endpoint, servers, metrics }
     }
@@ -137,9 +136,9 @@ impl Pool {
         self.metrics.calls.add(1);
         self.metrics.commands.add(requests.len() as u64);
         let deadline = Instant::now() + self.endpoint.timeout;
-        let late = || RemoteError::TimedOut(worker::period(self.endpoint.timeout));
-        if let Servers::Cluster(cluster) = &self.servers {
-            // past the deadline no route is known, and routing reports that
+        let timed_out = || RemoteError::TimedOut(worker::period(self.endpoint.timeout));
+        if let PoolServers::Cluster(cluster) = &self.servers {
+            // if the slots are still unknown at the deadline, routing reports it
             let _ = time::timeout_at(deadline.into(), cluster.ready()).await;
         }
         let mut routes = vec![Route::default(); requests.len()];
@@ -155,7 +154,7 @@ impl Pool {
                         let error = match failed {
                             Ok(Ok(Err(error))) => error,
                             Ok(_) => RemoteError::Unreachable("the connection broke".into()),
-                            Err(_) => late(),
+                            Err(_) => timed_out(),
                         };
                         batch
                             .entries
@@ -171,11 +170,12 @@ impl Pool {
                     values = rest;
                     let request = &mut requests[entry.request];
                     let value = own.get(entry.reply);
-                    match value
-                        .map_or_else(|| Outcome::Done(Err(malformed_reply())), |value| request.outcome(value))
-                    {
-                        Outcome::Done(reply) => replies[entry.request] = Some(reply),
-                        Outcome::Retry(retry) => {
+                    match value.map_or_else(
+                        || CommandOutcome::Done(Err(malformed_reply())),
+                        |value| request.outcome(value),
+                    ) {
+                        CommandOutcome::Done(reply) => replies[entry.request] = Some(reply),
+                        CommandOutcome::Retry(retry) => {
                             pause |= matches!(retry, Retry::ReadOnly(_) | Retry::Later(_));
                             match self.route_for_retry(retry, request, &batch.server) {
                                 Ok(route) if round < ROUNDS => routes[entry.request] = route,
@@ -253,18 +253,18 @@ impl Pool {
     /// Returns the server to send a request for `key` to.
     fn server(&self, key: &str, route: &Route) -> Result<ServerConnection, RemoteError> {
         match (&self.servers, &route.asking) {
-            (Servers::One(server), _) => Ok(server.clone()),
-            (Servers::Cluster(cluster), Some(address)) => Ok(cluster.server(address)),
-            (Servers::Cluster(cluster), None) => cluster.server_of_key(key),
+            (PoolServers::One(server), _) => Ok(server.clone()),
+            (PoolServers::Cluster(cluster), Some(address)) => Ok(cluster.server(address)),
+            (PoolServers::Cluster(cluster), None) => cluster.server_of_key(key),
         }
     }
 
-    /// Returns the node that holds the key that `key` makes. A Redis that is no cluster is one node, whichever server is its
-    /// master.
+    /// Returns the node that holds the key that `key` returns. A Redis that is not a cluster is one node, whichever server is
+    /// its master.
     pub(super) fn node(&self, key: impl FnOnce() -> String) -> StoreNode {
         match &self.servers {
-            Servers::One(_) => self.node,
-            Servers::Cluster(cluster) => node(self.name, cluster.holder(&key())),
+            PoolServers::One(_) => self.node,
+            PoolServers::Cluster(cluster) => node(self.name, cluster.holder(&key())),
         }
     }
 
@@ -279,27 +279,27 @@ impl Pool {
         match (retry, &self.servers) {
             (Retry::LoadScript, _) => route.load_script = true,
             (Retry::OtherWindow(now), _) => request.move_to_window(now),
-            (Retry::Moved(address), Servers::Cluster(cluster)) => {
+            (Retry::Moved(address), PoolServers::Cluster(cluster)) => {
                 cluster.moved(request.encoded().key(), address);
             }
-            (Retry::Ask(address), Servers::Cluster(_)) => route.asking = Some(address),
-            (Retry::Later(_), Servers::Cluster(_)) => {}
-            (Retry::ReadOnly(_), Servers::Cluster(cluster)) => {
+            (Retry::Ask(address), PoolServers::Cluster(_)) => route.asking = Some(address),
+            (Retry::Later(_), PoolServers::Cluster(_)) => {}
+            (Retry::ReadOnly(_), PoolServers::Cluster(cluster)) => {
                 server.renew();
                 cluster.moved(request.encoded().key(), None);
             }
-            (Retry::ReadOnly(error), Servers::One(_)) => {
-                // sentinels may report a new master, and a host name may lead to a new server
+            (Retry::ReadOnly(error), PoolServers::One(_)) => {
+                // sentinels may report a new master, and a host name may resolve to a new server
                 server.renew();
-                if !matches!(self.endpoint.place, Place::Sentinel { .. }) {
+                if !matches!(self.endpoint.topology, Topology::Sentinel { .. }) {
                     return Err(RemoteError::Rejected(error));
                 }
             }
-            (Retry::Moved(_) | Retry::Ask(_), Servers::One(_)) => {
+            (Retry::Moved(_) | Retry::Ask(_), PoolServers::One(_)) => {
                 const CLUSTER: &str = "it is part of a cluster; set REDIS_TYPE to CLUSTER";
                 return Err(RemoteError::Rejected(CLUSTER.into()));
             }
-            (Retry::Later(error), Servers::One(_)) => return Err(RemoteError::Rejected(error)),
+            (Retry::Later(error), PoolServers::One(_)) => return Err(RemoteError::Rejected(error)),
         }
         Ok(route)
     }
@@ -307,8 +307,8 @@ impl Pool {
     /// Returns the states of its connections, and the last error of looking up the servers of a cluster.
     pub(super) fn states(&self) -> (Vec<ServerState>, Option<String>) {
         match &self.servers {
-            Servers::One(server) => (vec![server.state()], None),
-            Servers::Cluster(cluster) => (cluster.states(), cluster.error()),
+            PoolServers::One(server) => (vec![server.state()], None),
+            PoolServers::Cluster(cluster) => (cluster.states(), cluster.error()),
         }
     }
 

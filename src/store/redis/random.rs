@@ -10,7 +10,7 @@ use std::{
 pub(super) struct RandomGenerator(AtomicU64);
 
 impl RandomGenerator {
-    /// Returns a generator with a seed of its own.
+    /// Returns a generator with a random seed.
     pub(super) fn new() -> Self {
         Self(AtomicU64::new(RandomState::new().hash_one(0)))
     }

@@ -1,4 +1,4 @@
-//! Finding the address of a server: a fixed one, or the master that sentinels report.
+//! Finds the address of a server: a fixed one, or the master that sentinels report.
 
 use std::{future, time::Duration};
 
@@ -7,11 +7,11 @@ use tokio::time;
 
 use super::{
     connection::{self, Connection},
-    settings::{Address, Auth, Endpoint, Place},
+    settings::{Address, Auth, Endpoint, Topology},
 };
 
-/// The interval at which sentinels are queried while the connection works: a master that hangs does not report that another
-/// server has taken over.
+/// The interval at which sentinels are queried while the connection works, because a master that hangs does not report that
+/// another server has taken over.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Finds the address of a server.
@@ -21,25 +21,27 @@ pub(super) enum Resolver {
     Fixed(Address),
     /// The master that sentinels report.
     Sentinels {
-        /// The name that they have for it.
+        /// The name of the master at the sentinels.
         master: String,
-        /// At least one.
+        /// The sentinels, at least one.
         sentinels: Vec<Address>,
         auth: Option<Auth>,
     },
 }
 
 impl Resolver {
-    /// Returns the resolver for `place`; none for a cluster, whose servers are found by slot.
-    pub(super) fn of(place: &Place) -> Option<Self> {
-        match place.clone() {
-            Place::Single(address) => Some(Self::Fixed(address)),
-            Place::Sentinel { master, sentinels, auth } => Some(Self::Sentinels { master, sentinels, auth }),
-            Place::Cluster(_) => None,
+    /// Returns the resolver for `topology`; none for a cluster, whose servers are found by slot.
+    pub(super) fn of(topology: &Topology) -> Option<Self> {
+        match topology.clone() {
+            Topology::Single(address) => Some(Self::Fixed(address)),
+            Topology::Sentinel { master, sentinels, auth } => {
+                Some(Self::Sentinels { master, sentinels, auth })
+            }
+            Topology::Cluster(_) => None,
         }
     }
 
-    /// Returns the server's name for people.
+    /// Returns the server's name for logs.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Fixed(address) => address.to_string(),
@@ -47,7 +49,7 @@ impl Resolver {
         }
     }
 
-    /// Returns the server's name for people, after it was found at `address`.
+    /// Returns the server's name for logs, after it was found at `address`.
     pub(super) fn name_at(&self, address: &Address) -> String {
         match self {
             Self::Fixed(address) => address.to_string(),

@@ -30,7 +30,7 @@ pub(super) static ALL: [&Script; 2] = [&TAKE, &HEARTBEAT];
 /// The most hits in one command: far more than any limit admits, and few enough that Lua and Redis add them exactly.
 pub(super) const MAX_HITS: u64 = 1 << 48;
 
-/// Bytes of the argument of [`TAKE`] for the operation, and for each tier.
+/// The number of bytes in the argument of [`TAKE`] for the operation, and for each tier.
 const OP_BYTES: usize = 1 + 5 * 8;
 const TIER_BYTES: usize = 1 + 5 * 8 + 1;
 

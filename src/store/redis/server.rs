@@ -15,11 +15,11 @@ use super::{
     resolver::Resolver,
     server_state::ServerState,
     settings::{Backoff, Endpoint},
-    worker::{Job, PipelineReply, Shared, Worker},
+    worker::{ConnectionWorker, PipelineReply, QueuedCall, SharedServerState},
 };
 use crate::store::remote::RemoteError;
 
-/// Calls that may wait to be sent.
+/// The most calls that may wait to be sent.
 const QUEUE: usize = 4_096;
 
 /// The receiving end of the replies to one call.
@@ -28,8 +28,8 @@ pub(super) type PendingReply = oneshot::Receiver<Result<PipelineReply, RemoteErr
 /// One server. Clones are the same server; when the last one is dropped, the worker ends.
 #[derive(Clone)]
 pub(super) struct ServerConnection {
-    queue: mpsc::Sender<Job>,
-    shared: Arc<Shared>,
+    queue: mpsc::Sender<QueuedCall>,
+    shared: Arc<SharedServerState>,
 }
 
 // === impl ServerConnection ===
@@ -44,9 +44,16 @@ impl ServerConnection {
         random: Arc<RandomGenerator>,
     ) -> Self {
         let (sender, queue) = mpsc::channel(QUEUE);
-        let shared = Arc::new(Shared::new(resolver.name()));
-        let worker =
-            Worker { endpoint, resolver, backoff, queue, shared: Arc::clone(&shared), metrics, random };
+        let shared = Arc::new(SharedServerState::new(resolver.name()));
+        let worker = ConnectionWorker {
+            endpoint,
+            resolver,
+            backoff,
+            queue,
+            shared: Arc::clone(&shared),
+            metrics,
+            random,
+        };
         tokio::spawn(worker.run());
         Self { queue: sender, shared }
     }
@@ -54,7 +61,7 @@ impl ServerConnection {
     /// Queues `commands`, which are sent together and in their order.
     pub(super) fn send(&self, commands: Vec<Cmd>) -> Result<PendingReply, RemoteError> {
         let (reply, pending) = oneshot::channel();
-        match self.queue.try_send(Job { commands, reply }) {
+        match self.queue.try_send(QueuedCall { commands, reply }) {
             Ok(()) => Ok(pending),
             Err(mpsc::error::TrySendError::Full(_)) => {
                 Err(RemoteError::NotSent(format!("its queue is full: {QUEUE} calls are waiting")))
@@ -81,20 +88,20 @@ impl ServerConnection {
         self.shared.close.notify_one();
     }
 
-    /// Whether both are the same server.
+    /// Returns whether both are the same server.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// The state of its connection.
+    /// Returns the state of its connection.
     pub(super) fn state(&self) -> ServerState {
         self.shared.state.lock().clone()
     }
 }
 
-// === impl Shared ===
+// === impl SharedServerState ===
 
-impl Shared {
+impl SharedServerState {
     fn new(name: String) -> Self {
         Self {
             state: Mutex::new(ServerState { name, connected: false, since: Instant::now(), error: None }),

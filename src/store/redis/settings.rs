@@ -23,8 +23,8 @@ pub struct RedisSettings {
 /// One Redis, of one server or of many.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its servers.
-    pub place: Place,
+    /// The servers, and how to find them.
+    pub topology: Topology,
     /// `REDIS_AUTH`, or from the URL.
     pub auth: Option<Auth>,
     /// `REDIS_TLS`, or from the URL.
@@ -35,16 +35,16 @@ pub struct Endpoint {
     pub timeout: Duration,
 }
 
-/// The servers of a Redis: `REDIS_TYPE` and `REDIS_URL`.
+/// The servers of a Redis, and how to find them: `REDIS_TYPE` and `REDIS_URL`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Topology {
     /// One server.
     Single(Address),
     /// The master that sentinels report.
     Sentinel {
-        /// The name that they have for the master.
+        /// The name of the master at the sentinels.
         master: String,
-        /// At least one.
+        /// The sentinels, at least one.
         sentinels: Vec<Address>,
         /// `REDIS_SENTINEL_AUTH`.
         auth: Option<Auth>,
@@ -65,9 +65,9 @@ pub enum Address {
 /// The credentials of weir.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Auth {
-    /// None means Redis' default user.
+    /// The user, or none for Redis' default user.
     pub user: Option<String>,
-    /// Never printed.
+    /// The password, which `Debug` does not print.
     pub password: String,
 }
 
@@ -99,7 +99,7 @@ impl RedisSettings {
     #[must_use]
     pub fn single(address: Address) -> Self {
         Self {
-            main: Endpoint::new(Place::Single(address)),
+            main: Endpoint::new(Topology::Single(address)),
             per_second: None,
             prefix: Box::default(),
             jitter_seconds: 300,
@@ -112,10 +112,10 @@ impl RedisSettings {
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// Returns the Redis at `place`, without authentication and TLS.
+    /// Returns a Redis with `topology`, without authentication and TLS.
     #[must_use]
-    pub fn new(place: Place) -> Self {
-        Self { place, auth: None, tls: None, database: 0, timeout: Duration::from_secs(10) }
+    pub fn new(topology: Topology) -> Self {
+        Self { topology, auth: None, tls: None, database: 0, timeout: Duration::from_secs(10) }
     }
 }
 
@@ -160,7 +160,7 @@ impl Backoff {
     }
 }
 
-/// Short waits: an attempt to connect costs little, and every decision without Redis is less exact.
+/// Short waits, because an attempt to connect costs little and every decision without Redis is less exact.
 impl Default for Backoff {
     fn default() -> Self {
         Self { initial: Duration::from_millis(50), max: Duration::from_secs(1) }
@@ -187,7 +187,7 @@ mod tests {
     fn passwords_are_not_printed() {
         let auth = Auth { user: Some("weir".into()), password: "s3cret".into() };
         let endpoint =
-            Endpoint { auth: Some(auth), ..Endpoint::new(Place::Single(Address::tcp("redis", 6379))) };
+            Endpoint { auth: Some(auth), ..Endpoint::new(Topology::Single(Address::tcp("redis", 6379))) };
         let printed = format!("{endpoint:?}");
         assert!(printed.contains("weir") && !printed.contains("s3cret"), "{printed}");
     }

@@ -1,11 +1,11 @@
 -- Counts hits in the tiers of one target: in all of them, or in none.
 --
 -- Lua's numbers are doubles, so times are whole microseconds since the epoch and tokens are multiples of a power of two;
--- both are exact. Rounding never admits more. Everything is read and validated before anything is written: a script that
--- fails has changed nothing.
+-- both are exact. Rounding never admits more. All values are read and validated before the first one is written, so a
+-- script that fails has changed nothing.
 --
 -- KEYS    one for each tier
--- ARGV    one, packed, since seventeen separate arguments took a large part of the time of a call:
+-- ARGV    one, packed, because seventeen separate arguments took a large part of a call's time:
 --         op, now, hits, want, hold, jitter, and then seven for each tier:
 --         kind, requests, period, start, end, burst, mode
 --   op      'a', add: counts hits, which may be negative, whether or not they fit
@@ -17,13 +17,13 @@
 --   jitter  milliseconds that a key outlives its use
 --   kind    'f': a fixed window from start to end; 's': a sliding window; 'b': a bucket of burst tokens, whose mode is the
 --           sum of 1 if it is refilled in steps and 2 if it is strict
--- Returns granted, now and the state of each tier, separated by |; or 'moved' and now, if a fixed window is not the one that
--- is open now. src/store/encoding.rs documents the states.
+-- Returns granted, now and the state of each tier, separated by |; or 'moved' and now, if the window of a fixed tier is not
+-- open now. src/store/encoding.rs documents the states.
 
 local MAX_SPAN_HITS = 4294967295
 local EXACT = 9007199254740992
 
-local op, now, hits, want, hold, jitter, place = struct.unpack('<c1ddddd', ARGV[1])
+local op, now, hits, want, hold, jitter, offset = struct.unpack('<c1ddddd', ARGV[1])
 if now < 0 then
   local time = redis.call('TIME')
   now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -33,7 +33,7 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
--- The milliseconds until `idle`, plus the jitter: at least 1, since 0 would delete the key.
+-- Returns the milliseconds until `idle`, plus the jitter: at least 1, since 0 would delete the key.
 local function ttl(idle)
   return whole(math.max(1, math.ceil((idle - now) / 1000)) + jitter)
 end
@@ -68,7 +68,7 @@ end
 
 function fixed.reject() end
 
--- The format of envoyproxy/ratelimit, which may count in the same key.
+-- Writes the format of envoyproxy/ratelimit, which may count in the same key.
 function fixed.save(tier)
   if tier.change ~= 0 then
     redis.call('INCRBY', tier.key, whole(tier.change))
@@ -103,7 +103,7 @@ function sliding.load(tier, text)
   return true
 end
 
--- The number of spans that have expired; they are the oldest.
+-- Returns the number of expired spans, which are the oldest.
 local function expired(tier)
   local n = 0
   while tier.last[n + 1] and tier.last[n + 1] + tier.period <= now do
@@ -136,7 +136,7 @@ function sliding.admits(tier, n)
   return n == 0 or n <= sliding.room(tier)
 end
 
--- Hits that may be used later count as of the latest use.
+-- Takes n hits. If they may be used for a time `hold`, they count as of its end.
 function sliding.take(tier, n, hold)
   if n == 0 then return end
   drop_expired(tier)
@@ -152,7 +152,7 @@ function sliding.take(tier, n, hold)
   tier.changed = true
 end
 
--- Gives back the oldest hits first. The younger ones count for longer, so the limit holds whichever hits were meant.
+-- Gives back the oldest hits first. The others count for longer, so the limit holds whichever hits the caller means.
 function sliding.give_back(tier, n)
   drop_expired(tier)
   while n > 0 and tier.hits[1] do
@@ -166,7 +166,7 @@ function sliding.give_back(tier, n)
   end
 end
 
--- Gives back hits that count as of `until` or earlier: later hits are others, and count for longer.
+-- Gives back hits that count as of `until_` or earlier, since later hits belong to other grants.
 function sliding.release(tier, n, until_)
   drop_expired(tier)
   local i = 1
@@ -210,7 +210,7 @@ end
 -- The state is 'b', an instant, and the tokens that the bucket lacked then.
 local bucket = {}
 
--- The tokens that flow in during `elapsed`, rounded down to the unit of the tier.
+-- Returns the tokens that flow in during `elapsed`, rounded down to the unit of the tier.
 local function inflow(tier, elapsed)
   local product = elapsed * tier.requests
   if product >= EXACT then
@@ -295,8 +295,8 @@ local kinds = { f = fixed, s = sliding, b = bucket }
 local tiers = {}
 for i = 1, #KEYS do
   local tier, kind, mode = { key = KEYS[i] }
-  kind, tier.requests, tier.period, tier.starts, tier.ends, tier.burst, mode, place =
-    struct.unpack('<c1dddddB', ARGV[1], place)
+  kind, tier.requests, tier.period, tier.starts, tier.ends, tier.burst, mode, offset =
+    struct.unpack('<c1dddddB', ARGV[1], offset)
   tier.kind, tier.steps, tier.strict = kinds[kind], mode % 2 == 1, mode >= 2
   -- admitted hits belong to their window, even if it has ended
   if tier.kind == fixed and op ~= 'a' and op ~= 'r' and (now < tier.starts or now >= tier.ends) then

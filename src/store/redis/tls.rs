@@ -9,7 +9,7 @@ use tokio_rustls::rustls::{
 };
 
 use super::settings::Tls;
-use crate::tls::{Names, ServerVerifier, TrustAnchors};
+use crate::tls::{NameCheck, ServerVerifier, TrustAnchors};
 
 /// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +37,7 @@ pub enum TlsError {
     /// There is no certificate authority to trust.
     #[error("the system trusts no certificates; set REDIS_TLS_CACERT")]
     NoRoots,
-    /// The contents of the files do not fit together.
+    /// The contents of the files do not match each other.
     #[error("cannot set up TLS: {0}")]
     Setup(#[from] Error),
 }
@@ -46,8 +46,8 @@ impl Tls {
     /// Loads the files and returns the client configuration of one connection.
     pub(super) fn load(&self) -> Result<Arc<ClientConfig>, TlsError> {
         let provider = Arc::new(ring::default_provider());
-        let names = if self.any_name { Names::Any } else { Names::Verified };
-        let verifier = ServerVerifier::new(self.anchors()?, names, Arc::clone(&provider))?;
+        let name_check = if self.any_name { NameCheck::Skipped } else { NameCheck::Required };
+        let verifier = ServerVerifier::new(self.anchors()?, name_check, Arc::clone(&provider))?;
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .dangerous()

@@ -33,14 +33,14 @@ use crate::{
     store::remote::RemoteError,
 };
 
-/// A connection that breaks sooner than this counts as a failure to connect, so the next attempt waits.
+/// The shortest life of a connection that does not count as a failure to connect, after which the next attempt waits.
 const BRIEF: Duration = Duration::from_millis(100);
 
-/// The time that callers wait for a connection that is expected to succeed, and for replies of a server that is no longer
-/// a master.
+/// The longest time that callers wait for a connection that is expected to succeed, and for replies of a server that is no
+/// longer a master.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Calls in one pipeline.
+/// The most calls in one pipeline.
 const BATCH: usize = 512;
 
 /// The replies to the commands of one call.
@@ -51,14 +51,14 @@ pub(super) struct PipelineReply {
     pub(super) values: Vec<Value>,
 }
 
-/// The commands of one call, which go out in one pipeline.
-pub(super) struct Job {
+/// A call that waits to be sent: its commands, which are sent in one pipeline, and the channel for the reply.
+pub(super) struct QueuedCall {
     pub(super) commands: Vec<Cmd>,
     pub(super) reply: oneshot::Sender<Result<PipelineReply, RemoteError>>,
 }
 
-/// The state that a worker shares with the handles of its server.
-pub(super) struct Shared {
+/// The state that a worker shares with the `ServerConnection` handles.
+pub(super) struct SharedServerState {
     pub(super) state: Mutex<ServerState>,
     /// Notified when the connection must be replaced.
     pub(super) renew: Notify,
@@ -67,12 +67,12 @@ pub(super) struct Shared {
 }
 
 /// The task that owns the connection to one server.
-pub(super) struct Worker {
+pub(super) struct ConnectionWorker {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) resolver: Resolver,
     pub(super) backoff: Backoff,
-    pub(super) queue: mpsc::Receiver<Job>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) queue: mpsc::Receiver<QueuedCall>,
+    pub(super) shared: Arc<SharedServerState>,
     pub(super) metrics: Arc<RedisMetrics>,
     pub(super) random: Arc<RandomGenerator>,
 }
@@ -86,23 +86,23 @@ struct ConnectionState {
     failed: Arc<Notify>,
 }
 
-/// Why a worker stops using its connection.
-enum End {
+/// The reason why a worker stops using its connection.
+enum ConnectionEnd {
     /// The connection broke, or must be replaced.
     Renew(String),
     /// No handle is left.
     Unused,
 }
 
-// === impl Worker ===
+// === impl ConnectionWorker ===
 
-impl Worker {
+impl ConnectionWorker {
     /// Serves the queue until the last handle is dropped or the server is closed.
     pub(super) async fn run(mut self) {
         let (mut failures, mut expected) = (0, true);
         loop {
             let end = match self.connect(expected).await {
-                None => End::Unused,
+                None => ConnectionEnd::Unused,
                 Some(Ok((address, connection))) => {
                     tracing::info!(server = %address, "connected to redis");
                     let started = Instant::now();
@@ -112,12 +112,12 @@ impl Worker {
                 }
                 Some(Err(error)) => {
                     failures += 1;
-                    End::Renew(error)
+                    ConnectionEnd::Renew(error)
                 }
             };
-            let End::Renew(error) = end else { return };
+            let ConnectionEnd::Renew(error) = end else { return };
             self.metrics.disconnected.add(1);
-            self.note(false, Some(error));
+            self.set_state(false, Some(error));
             // after a connection that lasted, the next one usually succeeds at once
             expected = failures == 0;
             if expected {
@@ -154,17 +154,17 @@ impl Worker {
         loop {
             tokio::select! {
                 done = &mut done => return Some(done),
-                job = self.queue.recv() => {
+                call = self.queue.recv() => {
                     let error = self.shared.state.lock().error.clone();
                     let error = error.unwrap_or_else(|| "no connection yet".into());
-                    let _ = job?.reply.send(Err(RemoteError::NotSent(error)));
+                    let _ = call?.reply.send(Err(RemoteError::NotSent(error)));
                 }
             }
         }
     }
 
-    /// Updates the state that handles see.
-    fn note(&self, connected: bool, error: Option<String>) {
+    /// Updates the shared state.
+    fn set_state(&self, connected: bool, error: Option<String>) {
         let mut state = self.shared.state.lock();
         if let Some(error) = &error
             && state.error.as_ref() != Some(error)
@@ -179,10 +179,10 @@ impl Worker {
     }
 
     /// Sends queued calls until the connection ends.
-    async fn serve(&mut self, address: Address, mut connection: Connection) -> End {
+    async fn serve(&mut self, address: Address, mut connection: Connection) -> ConnectionEnd {
         self.shared.state.lock().name = self.resolver.name_at(&address);
-        self.note(true, None);
-        let mut jobs = Vec::new();
+        self.set_state(true, None);
+        let mut calls = Vec::new();
         let state = ConnectionState {
             in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
             failed: Arc::new(Notify::new()),
@@ -195,63 +195,63 @@ impl Worker {
             let next = async {
                 let permit = permit.await;
                 // cancel-safe: no call is lost if another branch completes first
-                let taken = self.queue.recv_many(&mut jobs, BATCH).await;
+                let taken = self.queue.recv_many(&mut calls, BATCH).await;
                 (permit, taken)
             };
             tokio::select! {
-                // in this order, so that the first cause is reported
+                // a fixed order, so that the cause is reported and not its consequence
                 biased;
-                () = connection.driver.ended() => return End::Renew("the connection broke".into()),
-                // a server that is late may never reply again, and later calls must not wait to find that out
+                () = connection.driver.ended() => return ConnectionEnd::Renew("the connection broke".into()),
+                // a server that is late may never reply again, so later calls must not wait for it
                 () = state.failed.notified() => {
                     retire(connection, self.endpoint.timeout);
-                    return End::Renew("it did not reply".into());
+                    return ConnectionEnd::Renew("it did not reply".into());
                 }
                 () = self.shared.close.notified() => {
                     retire(connection, self.endpoint.timeout.min(PATIENCE));
                     self.queue.close();
-                    while let Ok(job) = self.queue.try_recv() {
+                    while let Ok(call) = self.queue.try_recv() {
                         let error = "it is no longer a master".into();
-                        let _ = job.reply.send(Err(RemoteError::NotSent(error)));
+                        let _ = call.reply.send(Err(RemoteError::NotSent(error)));
                     }
-                    return End::Unused;
+                    return ConnectionEnd::Unused;
                 }
                 () = self.shared.renew.notified() => {
                     retire(connection, self.endpoint.timeout);
-                    return End::Renew("the connection must be replaced".into());
+                    return ConnectionEnd::Renew("the connection must be replaced".into());
                 }
                 to = &mut moved => {
                     retire(connection, self.endpoint.timeout.min(PATIENCE));
-                    return End::Renew(format!("the master has moved to {to}"));
+                    return ConnectionEnd::Renew(format!("the master has moved to {to}"));
                 }
                 (permit, taken) = next => {
-                    let Ok(permit) = permit else { return End::Unused };
+                    let Ok(permit) = permit else { return ConnectionEnd::Unused };
                     if taken == 0 {
-                        return End::Unused;
+                        return ConnectionEnd::Unused;
                     }
-                    self.send(&connection, &state, permit, std::mem::take(&mut jobs));
+                    self.send(&connection, &state, permit, std::mem::take(&mut calls));
                 }
             }
         }
     }
 
-    /// Sends `jobs` as one pipeline. A task of its own waits for the replies and delivers them.
+    /// Sends `calls` as one pipeline. A separate task waits for the replies and delivers them.
     fn send(
         &self,
         connection: &Connection,
         state: &ConnectionState,
         permit: OwnedSemaphorePermit,
-        mut jobs: Vec<Job>,
+        mut calls: Vec<QueuedCall>,
     ) {
-        // a caller that has given up decides in another way, and its hits must not be counted twice
-        jobs.retain(|job| !job.reply.is_closed());
-        if jobs.is_empty() {
+        // a caller that has given up decides without Redis, and its hits must not be counted twice
+        calls.retain(|call| !call.reply.is_closed());
+        if calls.is_empty() {
             return;
         }
-        let counts: Vec<usize> = jobs.iter().map(|job| job.commands.len()).collect();
+        let counts: Vec<usize> = calls.iter().map(|call| call.commands.len()).collect();
         let mut pipeline = Pipeline::with_capacity(counts.iter().sum::<usize>() + 1);
         pipeline.cmd("TIME");
-        for command in jobs.iter_mut().flat_map(|job| std::mem::take(&mut job.commands)) {
+        for command in calls.iter_mut().flat_map(|call| std::mem::take(&mut call.commands)) {
             pipeline.add_command(command);
         }
         let mut handle = connection.handle.clone();
@@ -262,29 +262,29 @@ impl Worker {
             let reply =
                 time::timeout(within, handle.send_packed_commands(&pipeline, 0, pipeline.len())).await;
             drop(permit);
-            metrics.pipeline(jobs.len(), started.elapsed());
+            metrics.pipeline(calls.len(), started.elapsed());
             let error = match reply {
-                Ok(Ok(values)) if values.len() == pipeline.len() => return deliver(jobs, &counts, values),
+                Ok(Ok(values)) if values.len() == pipeline.len() => return deliver(calls, &counts, values),
                 Ok(Ok(_)) => RemoteError::Unreachable("its reply is incomplete".into()),
                 Ok(Err(error)) => RemoteError::Unreachable(connection::explain(&error)),
                 Err(_) => RemoteError::TimedOut(period(within)),
             };
             failed.notify_one();
-            for job in jobs {
-                let _ = job.reply.send(Err(error.clone()));
+            for call in calls {
+                let _ = call.reply.send(Err(error.clone()));
             }
         });
     }
 }
 
-/// Gives each of `jobs` its part of `values`, the first of which is the time.
-fn deliver(jobs: Vec<Job>, counts: &[usize], values: Vec<Value>) {
+/// Sends each of `calls` its part of `values`, the first of which is the time.
+fn deliver(calls: Vec<QueuedCall>, counts: &[usize], values: Vec<Value>) {
     let mut values = values.into_iter();
     let now = values.next().and_then(|value| script::time(&value));
-    for (job, count) in jobs.into_iter().zip(counts) {
+    for (call, count) in calls.into_iter().zip(counts) {
         let values = values.by_ref().take(*count).collect();
         // a caller that has given up has dropped its receiver
-        let _ = job.reply.send(Ok(PipelineReply { now, values }));
+        let _ = call.reply.send(Ok(PipelineReply { now, values }));
     }
 }
 

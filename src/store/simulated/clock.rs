@@ -9,14 +9,14 @@ use tokio::time::Instant;
 
 use crate::{clock::Clock, limit::Timestamp};
 
-/// A wall clock that advances with tokio's clock, so it stops while that is paused. Copies show the same time.
+/// A wall clock that follows tokio's clock, so it shows simulated time while that is paused. Copies show the same time.
 #[derive(Clone, Debug)]
 pub struct SimulatedClock {
     /// The instant of its creation.
     created: Instant,
-    /// The correct time then.
+    /// The correct time at that instant.
     epoch: Timestamp,
-    /// Nanoseconds that it is ahead of the correct time; negative if it is behind.
+    /// How far it is ahead of the correct time, in nanoseconds; negative if it is behind.
     offset: Arc<AtomicI64>,
 }
 

@@ -1,7 +1,7 @@
-//! A simulated shared store inside this process, with a chosen time, network and failures.
+//! A simulated shared store inside this process, with a controlled clock, network and failures.
 //!
-//! It replaces Redis in tests of coordination under delays, losses and failures. Time is tokio's: under a paused clock it is
-//! simulated, and two runs with the same seed are the same.
+//! It replaces Redis in tests of coordination under delays, losses and failures. It uses tokio's clock: with a paused clock,
+//! time is simulated, and two runs with the same seed are identical.
 
 mod capabilities;
 mod clock;
@@ -15,4 +15,4 @@ pub use clock::SimulatedClock;
 pub use network::Network;
 pub use random::Random;
 pub use remote::{Condition, SimulatedRemote, SimulatedStore};
-pub use server::Server;
+pub use server::SimulatedServer;

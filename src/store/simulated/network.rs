@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Random;
 
 /// The delays and losses of a network. Each message takes whole milliseconds, the resolution of tokio's timers; fractions are
-/// right on average.
+/// correct on average.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Network {
     /// The shortest time from a call to its reply.
@@ -35,7 +35,7 @@ pub(super) struct Fate {
     pub(super) reply_time: Duration,
     pub(super) request_lost: bool,
     pub(super) reply_lost: bool,
-    /// A lost message breaks the connection, so the caller notices at once instead of at its timeout.
+    /// Whether a lost message breaks the connection, so that the caller notices at once instead of at its timeout.
     pub(super) noticed: bool,
 }
 
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fractions_of_a_millisecond_are_right_on_average() {
+    fn fractions_of_a_millisecond_are_correct_on_average() {
         let network = Network { round_trip: Duration::from_micros(300), ..Network::default() };
         let mut random = Random::new(1);
         let sum: Duration = (0..10_000)

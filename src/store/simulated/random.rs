@@ -1,7 +1,7 @@
 //! Reproducible random numbers: every random choice of a simulation comes from one seed.
 
 /// Pseudo-random numbers: `SplitMix64` (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
-/// Good enough to choose delays by, and nothing else.
+/// Suitable for choosing delays, not for secrets.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -14,7 +14,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Returns an independent generator, for a part whose use of numbers must not affect other parts.
+    /// Returns an independent generator, for a part of a simulation that must not affect the numbers of other parts.
     #[must_use]
     pub const fn fork(&mut self) -> Self {
         Self(self.next())

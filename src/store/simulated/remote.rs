@@ -1,4 +1,4 @@
-//! The simulated store, and the handles by which instances reach it.
+//! The simulated store, and the handles with which instances call it.
 
 use std::{
     sync::{
@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout_at},
 };
 
-use super::{Capabilities, Network, Random, Server, SimulatedClock, network::Fate};
+use super::{Capabilities, Network, Random, SimulatedClock, SimulatedServer, network::Fate};
 use crate::{
     clock::Clock as _,
     limit::{Coordination, Period, Timestamp},
@@ -23,12 +23,13 @@ use crate::{
 
 /// A store that instances share. Copies are the same store.
 #[derive(Clone, Debug)]
-pub struct SimulatedStore(Arc<Shared>);
+pub struct SimulatedStore(Arc<SimulatedStoreState>);
 
+/// The state that all handles share.
 #[derive(Debug)]
-struct Shared {
+struct SimulatedStoreState {
     clock: SimulatedClock,
-    server: Mutex<Server>,
+    server: Mutex<SimulatedServer>,
     condition: watch::Sender<Condition>,
     capabilities: Capabilities,
     /// The source of the random numbers of each handle's network.
@@ -38,7 +39,7 @@ struct Shared {
 /// The condition of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// It replies.
+    /// It carries out commands and replies.
     Up,
     /// It does not listen: new calls fail at once, and calls in flight are lost.
     Down,
@@ -55,8 +56,8 @@ pub struct SimulatedRemote {
     connection: Arc<SimulatedConnection>,
 }
 
-#[derive(Debug)]
 /// The connection of one instance.
+#[derive(Debug)]
 struct SimulatedConnection {
     network: Mutex<Network>,
     random: Mutex<Random>,
@@ -97,10 +98,10 @@ impl SimulatedStore {
         Self::with_capabilities(clock, seed, Capabilities::All)
     }
 
-    /// Returns an empty store that supports only what `capabilities` say.
+    /// Returns an empty store that supports only `capabilities`.
     #[must_use]
     pub fn with_capabilities(clock: SimulatedClock, seed: u64, capabilities: Capabilities) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SimulatedStoreState {
             clock,
             capabilities,
             server: Mutex::default(),
@@ -207,7 +208,7 @@ impl SimulatedStore {
         let mut condition = self.0.condition.subscribe();
         // does not fail: the store holds the sender
         let _ = condition.wait_for(|condition| *condition != Condition::Frozen).await;
-        let answer = match self.condition() {
+        let result = match self.condition() {
             Condition::Down => Err(lost()),
             condition => Ok(self.execute_call(call, condition)),
         };
@@ -215,7 +216,7 @@ impl SimulatedStore {
             sleep(fate.reply_time).await;
             // a caller that has given up has dropped its receiver
             if !fate.reply_lost && !partitioned() {
-                let _ = reply.send(answer);
+                let _ = reply.send(result);
             } else if fate.noticed {
                 let _ = reply.send(Err(lost()));
             }
@@ -250,7 +251,7 @@ impl SimulatedRemote {
         *self.connection.network.lock() = network;
     }
 
-    /// Cuts it off from the store, or reconnects it. Calls are lost without notice and time out.
+    /// Disconnects it from the store, or reconnects it. While disconnected, calls are lost without notice and time out.
     pub fn partition(&self, partitioned: bool) {
         self.connection.partitioned.store(partitioned, Ordering::Relaxed);
     }
@@ -286,13 +287,13 @@ impl SimulatedRemote {
             return Err(RemoteError::NotSent("connection refused".into()));
         }
         let now = Instant::now();
-        let (reply, answer) = oneshot::channel();
+        let (reply, receiver) = oneshot::channel();
         // does not fail: the receiver lives as long as this handle
         let _ =
             self.connection.calls_out.send(Message { call, arrives: now + fate.request_time, fate, reply });
         let deadline = now + network.timeout;
-        match timeout_at(deadline, answer).await {
-            Ok(Ok(answer)) => answer,
+        match timeout_at(deadline, receiver).await {
+            Ok(Ok(reply)) => reply,
             // the reply was lost
             Ok(Err(_)) => {
                 sleep_until(deadline).await;

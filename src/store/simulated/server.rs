@@ -1,4 +1,4 @@
-//! The counters of the simulated store: every [`Op`] exactly as documented, on the pure algorithms.
+//! The counters of the simulated store. It implements every [`Op`] as documented, with the pure algorithms.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,7 +15,7 @@ use crate::{
     store::remote::{Command, Op, Reply, Target},
 };
 
-/// The time that a counter is kept after its expiry, as stores add to it, so that late hits still find it.
+/// The time that a counter is kept after its expiry, as real stores do, so that late hits are still counted in it.
 const LINGER: Period = Period::from_secs(60);
 
 /// The number of commands between two sweeps.
@@ -23,7 +23,7 @@ const SWEEP_EVERY: u32 = 65_536;
 
 /// The counters of a store. The caller passes the time.
 #[derive(Debug, Default)]
-pub struct Server {
+pub struct SimulatedServer {
     counters: HashMap<Key, CounterState>,
     /// The instances, and the end of each registration.
     members: HashMap<String, Timestamp>,
@@ -54,9 +54,9 @@ struct Written {
     hits: i64,
 }
 
-// === impl Server ===
+// === impl SimulatedServer ===
 
-impl Server {
+impl SimulatedServer {
     /// Records the writes of the last `period` from now on, so that a failover can lose them.
     pub const fn keep_writes(&mut self, period: Period) {
         self.keeps = period;

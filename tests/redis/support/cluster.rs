@@ -1,7 +1,7 @@
 //! A cluster of three masters.
 
 use super::{Server, until};
-use weir::store::redis::{Address, Place};
+use weir::store::redis::{Address, Topology};
 
 /// Arguments of a cluster node: a node is considered lost after a second, and the others continue.
 const NODE: [&str; 6] =
@@ -40,8 +40,8 @@ impl Cluster {
         .await;
     }
 
-    pub(crate) fn place(&self) -> Place {
-        Place::Cluster(self.nodes.iter().map(Server::address).collect::<Vec<Address>>())
+    pub(crate) fn topology(&self) -> Topology {
+        Topology::Cluster(self.nodes.iter().map(Server::address).collect::<Vec<Address>>())
     }
 
     /// Returns the slot of `key`, and the index of the node that holds it.

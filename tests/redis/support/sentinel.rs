@@ -1,7 +1,7 @@
 //! A master with a replica, and sentinels that watch over them.
 
 use super::{Server, until};
-use weir::store::redis::{Address, Auth, Place};
+use weir::store::redis::{Address, Auth, Topology};
 
 /// The name of the master.
 pub(crate) const MASTER: &str = "mymaster";
@@ -50,9 +50,9 @@ impl Watched {
         watched
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn topology(&self) -> Topology {
         let auth = self.password.clone().map(|password| Auth { user: None, password });
         let sentinels: Vec<Address> = self.sentinels.iter().map(Server::address).collect();
-        Place::Sentinel { master: MASTER.into(), sentinels, auth }
+        Topology::Sentinel { master: MASTER.into(), sentinels, auth }
     }
 }

@@ -1,4 +1,4 @@
-//! Batches the decisions that the shared store makes one by one.
+//! Batches the commands of decisions that the shared store makes individually.
 //!
 //! Decisions run on many threads and queue their commands here, by node. One task sends what is queued in as few calls as
 //! possible, so that concurrent decisions share the cost of a call.
@@ -21,8 +21,8 @@ use crate::{
     },
 };
 
-/// Concurrent calls to one node: more than one, so that it is not idle while replies travel; few, so that commands that
-/// arrive meanwhile share a call.
+/// The most concurrent calls to one node: more than one, so that the node is not idle while replies are in transit; few,
+/// so that commands that arrive meanwhile share a call.
 const MAX_CALLS: usize = 4;
 
 /// The most commands in one call.
@@ -78,7 +78,7 @@ impl Batcher {
     ) -> Result<TimedReply, Undecided> {
         let (reply, mut replied) = oneshot::channel();
         let (id, ready) = self.queues.lock().push(node, command, reply);
-        // while all calls are in flight, the next call that returns takes the command along
+        // otherwise all calls are in flight, and the command is sent when one of them returns
         if ready {
             self.ready.notify_one();
         }
@@ -88,7 +88,7 @@ impl Batcher {
         } else if self.queues.lock().cancel(node, id, &mut replied) {
             return undecided(Delivery::NotApplied, true);
         } else {
-            // it may have arrived at the last moment
+            // the reply may have arrived after the timeout
             replied.try_recv().ok()
         };
         match reply {
@@ -103,7 +103,7 @@ impl Batcher {
         let mut calls = FuturesUnordered::new();
         loop {
             tokio::select! {
-                // in this order: a simulation has to be repeatable
+                // a fixed order, so that simulations are reproducible
                 biased;
                 Some(node) = calls.next() => self.finish_call(node),
                 () = self.ready.notified() => {}
@@ -185,7 +185,7 @@ impl NodeQueue {
             self.waiting.retain(PendingCommand::is_awaited);
         }
         if self.waiting.len() >= MAX_QUEUE {
-            let error = format!("{MAX_QUEUE} decisions are already waiting for it");
+            let error = format!("{MAX_QUEUE} decisions are already waiting for the node");
             let _ = pending.reply.send(Err(RemoteError::NotSent(error)));
             return false;
         }

@@ -54,7 +54,7 @@ impl Breaker {
         self.nodes.lock().get(&node).map_or(0, |health| health.replies)
     }
 
-    /// Records that `node` failed to count `target`, or to take a heartbeat, or was late.
+    /// Records that `node` failed to count `target` or to accept a heartbeat, or was late.
     pub(super) fn record_failure(&self, node: StoreNode, target: Option<&Arc<Target>>) {
         self.fail(node, target, 1);
     }

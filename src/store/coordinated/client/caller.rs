@@ -1,4 +1,4 @@
-//! Calls of the shared store. Each reply also updates the clock offset, the round trip estimate and the circuit breaker.
+//! Calls the shared store. Each reply also updates the clock offset, the round trip estimate and the circuit breaker.
 
 use std::{
     pin::pin,
@@ -20,14 +20,14 @@ use crate::{
     },
 };
 
-/// The shortest silence of a node, while it is being called, that opens its breaker. It is longer than a lost packet or a
-/// fork holds up a healthy Redis.
+/// The shortest silence of a node, while it is being called, that opens its breaker. A lost packet or a fork delays a
+/// healthy Redis for less.
 const SILENCE: Period = Period::from_millis(500);
 
 /// The round trip that is assumed before the first reply.
 const INITIAL_ROUND_TRIP: Period = Period::from_millis(1);
 
-/// Calls a remote and learns from its replies.
+/// Calls a remote, and measures its clock, round trip and health by the replies.
 pub(super) struct Caller<R> {
     pub(super) remote: R,
     pub(super) clock: Arc<dyn Clock>,
@@ -79,8 +79,9 @@ impl<R: Remote> Caller<R> {
         self.metrics.failures.add(1);
     }
 
-    /// Waits for `call`, which went to `node`, to the end: it is never repeated, so a late reply must not be missed. If the
-    /// node sends no reply to any call meanwhile, its breaker opens, so that no other decision waits for it.
+    /// Waits for the reply to `call`, which went to `node`, however late: the call is never repeated, so its reply must not
+    /// be missed. If the node sends no reply to any call meanwhile, its breaker opens, so that no other decision waits for
+    /// it.
     pub(super) async fn wait_for_reply<T>(
         &self,
         node: StoreNode,

@@ -1,4 +1,4 @@
-//! An estimate of the shared store's clock. All instances cut windows by that clock.
+//! An estimate of the shared store's clock. All instances align windows to that clock.
 
 use parking_lot::Mutex;
 
@@ -10,7 +10,7 @@ use crate::{
 /// The assumed drift between two clocks, in parts per million.
 const DRIFT: u64 = 200;
 
-/// The age at which a measurement is repeated even if no call brings one along.
+/// The age at which the heartbeat repeats a measurement that no call has replaced.
 const STALE: Period = Period::from_secs(10);
 
 /// The offset between the store's clock and this instance's.
@@ -51,7 +51,7 @@ impl StoreClock {
         }
     }
 
-    /// Converts `now` on this instance's clock to the store's. Until the first measurement they are taken to be equal.
+    /// Converts `now` on this instance's clock to the store's. Until the first measurement they are assumed to be equal.
     pub(super) fn at(&self, now: Timestamp) -> StoreTime {
         let Some(sample) = *self.best.lock() else {
             return StoreTime { now, latest: now };
@@ -79,7 +79,7 @@ impl Sample {
         self.error.saturating_add(age / 1_000_000 * DRIFT)
     }
 
-    /// Returns whether both cannot be true. Then a clock was set, and the newer measurement counts.
+    /// Returns whether both measurements cannot be correct. Then a clock was set, and the newer one is used.
     fn contradicts(&self, newer: &Self, now: Timestamp) -> bool {
         self.offset.abs_diff(newer.offset) > self.error_at(now) + newer.error
     }
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_round_trip_wins() {
+    fn the_measurement_with_the_shortest_round_trip_is_used() {
         let clock = StoreClock::default();
         assert_eq!(clock.at(ms(5)).now, ms(5));
         clock.record(ms(1_000), ms(1_010), ms(1_505));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_is_noticed() {
+    fn a_newer_measurement_replaces_a_contradicting_one() {
         let clock = StoreClock::default();
         clock.record(ms(1_000), ms(1_001), ms(1_000));
         clock.record(ms(2_000), ms(2_050), ms(9_000));

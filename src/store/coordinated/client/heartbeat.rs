@@ -15,7 +15,7 @@ use crate::{
     store::remote::{Command, Op, Remote, StoreNode, Target},
 };
 
-/// This instance's membership among those that share the store.
+/// The registration of this instance among those that share the store.
 #[derive(Debug)]
 pub(super) struct Membership {
     /// The name of this instance.
@@ -24,7 +24,7 @@ pub(super) struct Membership {
     period: Period,
     /// The number of instances, this one included.
     instances: AtomicUsize,
-    /// This instance has left; it sends no more heartbeats.
+    /// Whether this instance has left and sends no more heartbeats.
     has_left: AtomicBool,
 }
 
@@ -40,7 +40,7 @@ impl Membership {
         self.instances.load(Ordering::Relaxed).max(1)
     }
 
-    /// Sends heartbeats until it is dropped or the instance leaves. The store takes an instance for dead after two missed
+    /// Sends heartbeats until it is dropped or the instance leaves. The store removes an instance after two missed
     /// heartbeats.
     pub(super) async fn run<R: Remote>(&self, caller: &Caller<R>) {
         let mut ticks = interval(self.period.into());
@@ -55,7 +55,7 @@ impl Membership {
         }
     }
 
-    /// Sends one heartbeat. Its reply also closes the breaker of the node that keeps them.
+    /// Sends one heartbeat. Its reply also closes the breaker of the node that keeps the registered instances.
     async fn send<R: Remote>(&self, caller: &Caller<R>) {
         let node = caller.remote.members_node();
         let ttl = Period::from_nanos(2 * self.period.as_nanos());
@@ -73,12 +73,12 @@ impl Membership {
     async fn probe_open_nodes<R: Remote>(&self, caller: &Caller<R>) {
         let now = caller.time().now;
         let probes = caller.breaker.open_nodes().into_iter().filter_map(|(node, target)| {
-            // its counters may have moved to another node by now
+            // the counters of the target may have moved to another node by now
             if caller.node(target.as_deref(), now) != node {
                 caller.breaker.remove(node);
                 return None;
             }
-            // the heartbeat already probes the node that keeps the members
+            // the heartbeat already probes the node that keeps the registered instances
             let target = target.filter(|_| node != caller.remote.members_node());
             target.map(|target| self.probe(caller, node, target, now))
         });
@@ -98,8 +98,8 @@ impl Membership {
         }
     }
 
-    /// Measures the store's clock by taking no hits, if no call has measured it lately. So the very first hits are counted
-    /// in the right window.
+    /// Measures the store's clock by taking no hits, if no call has measured it lately. This way even the first hits are
+    /// counted in the right window.
     async fn measure_clock<R: Remote>(&self, caller: &Caller<R>) {
         let sent = caller.clock.now();
         if !caller.store_clock.is_stale(sent) {

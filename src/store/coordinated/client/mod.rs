@@ -1,4 +1,4 @@
-//! The store client: everything between a decision and the shared store that needs no counter.
+//! The store client: the parts between a decision and the shared store that do not depend on local counters.
 //!
 //! It sends calls ([`caller`]), estimates the store's clock ([`clock`]) and the round trip, opens a circuit breaker for nodes
 //! that do not reply ([`breaker`]), batches single commands ([`batcher`]) and counts the instances ([`heartbeat`]).
@@ -30,7 +30,7 @@ use crate::{
     store::remote::{Command, Remote, RemoteError, Replies, StoreNode, Target},
 };
 
-/// The modes in the order in which one stands in for another that the store does not support.
+/// The modes in the order of fallback: a mode that the store does not support is replaced by the next one.
 const MODES: [Coordination; 4] =
     [Coordination::Lease, Coordination::Strict, Coordination::Interval, Coordination::Local];
 
@@ -39,7 +39,7 @@ pub(super) struct StoreClient<R> {
     caller: Caller<R>,
     batcher: Batcher,
     membership: Membership,
-    /// Runs the background work. Decisions are made on threads that may end sooner.
+    /// Runs the background work. The threads that make decisions may end sooner.
     runtime: Handle,
 }
 
@@ -99,7 +99,7 @@ impl<R: Remote> StoreClient<R> {
         self.caller.store_clock.at(now)
     }
 
-    /// Returns the store's time, taken to be no earlier than when this instance's clock showed `now`.
+    /// Returns the store's time, but no earlier than when this instance's clock showed `now`.
     pub(super) fn time_since(&self, now: Timestamp) -> StoreTime {
         self.caller.store_clock.at(self.caller.clock.now().max(now))
     }

@@ -11,8 +11,8 @@ use crate::limit::{
 
 impl LocalCounter {
     /// Decides by the estimate, and counts. If there is a bucket, each hit counts in the estimate as if every one of
-    /// `instances` had taken it: a bucket forgets hits taken while it was empty, so the same inflow that all instances spend
-    /// is never made up for, as it is in windows.
+    /// `instances` had taken it: instances must not all spend the same inflow. A bucket, unlike a window, forgets hits that
+    /// were taken while it was empty, so later decisions would not compensate for them.
     pub(in super::super) fn count(
         &mut self,
         instances: usize,
@@ -24,7 +24,7 @@ impl LocalCounter {
         self.instances = instances;
         let tiers = &self.target.tiers;
         let has_bucket = tiers.iter().any(|tier| matches!(tier.algorithm, Algorithm::TokenBucket(_)));
-        // but never more than the capacity
+        // limited, so that the weighted hits never exceed the capacity
         let most = capacity(tiers) / hits.0.max(1);
         let weight = if has_bucket { (instances as u64).min(most).max(1) } else { 1 };
         let weighted = Hits(hits.0.saturating_mul(weight));
@@ -44,7 +44,7 @@ impl LocalCounter {
         decision
     }
 
-    /// Decides without the store as if every one of `instances` received the same hits: each hit counts for all of them.
+    /// Decides without the store as if every one of `instances` received the same hits: each hit counts once for each of them.
     pub(in super::super) fn count_fallback(
         &mut self,
         instances: usize,
@@ -63,7 +63,7 @@ impl LocalCounter {
         Decision { remaining: u32::try_from(remaining).unwrap_or(u32::MAX), ..decision }
     }
 
-    /// Counts `hits` that are admitted without a decision. The decision that it returns is as of before.
+    /// Counts `hits` that are admitted without a decision. Returns the status before.
     pub(in super::super) fn admit(&mut self, hits: Hits, now: Timestamp) -> Decision {
         let decision = decision_from_store(
             &self.target.tiers,
@@ -89,7 +89,7 @@ impl LocalCounter {
         self.add_pending(if direction == Direction::Take { positive(hits.0) } else { negative(hits.0) }, now);
     }
 
-    /// Returns a decision about no hits: how the counter stands by the estimate.
+    /// Returns the status of the counter by the estimate, as a decision about no hits.
     pub(in super::super) fn status(&self, now: Timestamp) -> Decision {
         let mut decision = decision_from_store(
             &self.target.tiers,

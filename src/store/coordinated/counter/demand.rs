@@ -5,10 +5,10 @@ use crate::limit::{Period, Timestamp};
 /// The shortest time over which a rate is measured.
 const SPAN: Period = Period::from_millis(20);
 
-/// The fewest hits that give a rate. With fewer, the time over which it is measured grows …
+/// The fewest hits that give a rate. With fewer, the measurement continues up to [`LONGEST_SPAN`].
 const MIN_HITS: u64 = 8;
 
-/// … up to this.
+/// The longest time over which a rate is measured.
 const LONGEST_SPAN: Period = Period::from_millis(500);
 
 /// A gap after which earlier measurements are discarded.
@@ -17,12 +17,12 @@ const GAP: Period = Period::from_secs(1);
 /// A moving average of received hits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Demand {
-    /// The start of the present span.
+    /// The start of the current span.
     since: Timestamp,
     /// The hits in it.
     hits: u64,
-    /// The average of earlier spans, in hits a nanosecond: half of it from the last, a quarter from the one before, and so
-    /// on.
+    /// The average of earlier spans, in hits per nanosecond: half of it from the last, a quarter from the one before, and
+    /// so on.
     rate: f64,
 }
 
@@ -58,14 +58,14 @@ impl Demand {
         if rate > 0.0 { Period::from_nanos((hits as f64 / rate) as u64) } else { Period::MAX }
     }
 
-    /// In hits a nanosecond.
+    /// Returns the rate in hits per nanosecond.
     fn rate_at(&self, now: Timestamp) -> f64 {
         let span = now.since(self.since).max(SPAN).as_nanos() as f64;
         if self.rate == 0.0 {
-            // at first only the present span counts; a single hit gives no rate
+            // at first only the current span counts; a single hit gives no rate
             return self.hits.saturating_sub(1) as f64 / span;
         }
-        // when hits stop, the rate falls with the length of the present span
+        // when hits stop, the rate falls with the length of the current span
         self.rate.min((self.hits + MIN_HITS) as f64 / span)
     }
 }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_follows_the_rate() {
+    fn the_estimate_follows_the_rate_of_hits() {
         let mut demand = Demand::default();
         let mut now = Timestamp::from_secs(1_000);
         let mut run = |every: u64, times: u64| {

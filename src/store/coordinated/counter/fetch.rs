@@ -9,27 +9,27 @@ use crate::limit::{Hits, Period, Timestamp};
 /// The state of fetching a lease.
 #[derive(Debug, Default)]
 pub(in super::super) struct LeaseFetch {
-    /// A fetch is running.
+    /// Whether a fetch is running.
     pub(in super::super) is_running: bool,
     /// The reply to the last fetch.
     pub(in super::super) last_reply: LeaseReply,
     /// Notified after each fetch. None until a decision has waited for one.
     pub(in super::super) done: Option<Arc<Notify>>,
-    /// Hits that decisions wait for.
+    /// The sum of the hits that decisions wait for.
     pub(super) waiting: u64,
-    /// The fewest hits that help one of those decisions.
+    /// The fewest hits that complete one of those decisions.
     pub(super) least: u64,
     /// The number of the running fetch, or of the last one, from 1.
     pub(in super::super) round: u64,
     /// The hits that it requested.
     pub(super) want: u64,
-    /// A task returns or renews the lease before it ends.
+    /// Whether a task will return or renew the lease before it ends.
     pub(in super::super) is_watched: bool,
-    /// The store has had too little to grant since there was last enough for all instances.
+    /// Whether the store has run out of hits, and has not had enough for all instances again since.
     pub(super) is_scarce: bool,
-    /// While nothing is left: when to probe next whether another instance has given hits back …
+    /// The time of the next probe for hits that another instance has given back, while nothing is left.
     pub(super) probe_at: Timestamp,
-    /// … and how long to wait after that probe. Zero while something is left.
+    /// The wait after that probe. Zero while something is left.
     pub(super) probe_after: Period,
 }
 

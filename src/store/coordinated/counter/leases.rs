@@ -10,10 +10,11 @@ use crate::{
     store::coordinated::store_time::StoreTime,
 };
 
-/// A counter is abandoned when no hit has arrived for as many expected intervals. By chance that happens once in 150 times.
+/// The number of expected intervals without a hit after which a counter is abandoned. With random arrivals, 1 in 150 intervals
+/// is that long by chance.
 const ABANDONED_AFTER: u64 = 5;
 
-/// The longest time until a counter is abandoned. At so low a demand, a call for each hit costs little.
+/// The longest time until a counter is abandoned. If hits are rarer than that, a call for each hit costs little.
 const LONGEST_ABANDONMENT: Period = Period::from_secs(10);
 
 impl LocalCounter {
@@ -38,7 +39,7 @@ impl LocalCounter {
         dropped
     }
 
-    /// Takes `hits` from the leases. Returns none if they do not suffice.
+    /// Takes `hits` from the leases. Returns none if the leases hold fewer.
     pub(in super::super) fn spend(&mut self, hits: Hits, now: Timestamp) -> Option<Decision> {
         if self.leased_hits() < hits.0 {
             return None;
@@ -65,7 +66,7 @@ impl LocalCounter {
         }
     }
 
-    /// Rejects `hits` if they cannot fit now, according to the store's replies.
+    /// Rejects `hits` if the store's replies show that they do not fit now.
     pub(in super::super) fn known_rejection(&self, hits: Hits, now: Timestamp) -> Option<Decision> {
         let missing = hits.minus(Hits(self.leased_hits()));
         let fits =
@@ -89,8 +90,8 @@ impl LocalCounter {
         })
     }
 
-    /// Rejects `hits` that the store has just not granted, as of its last reply. A token may have come back since, but it is
-    /// for the next request.
+    /// Rejects `hits` that the store has just not granted, as of its last reply. A token that has become available since is
+    /// left for the next request.
     pub(in super::super) fn rejection_at_last_reply(&self, hits: Hits, now: Timestamp) -> Decision {
         let then = self.last_reply_at.unwrap_or(now);
         let missing = hits.minus(Hits(self.leased_hits()));
@@ -109,12 +110,12 @@ impl LocalCounter {
         }
     }
 
-    /// Returns whether no hit fits until some later instant, according to the store.
+    /// Returns whether the store has denied all hits until an instant after `now`.
     pub(in super::super) fn is_denied(&self, now: Timestamp) -> bool {
         now < self.denied_until
     }
 
-    /// Returns all leased hits that are not spent.
+    /// Makes all unspent leased hits pending, to return them to the store.
     pub(in super::super) fn return_leases(&mut self) {
         for lease in std::mem::take(&mut self.leases) {
             self.return_lease(lease);
@@ -126,7 +127,7 @@ impl LocalCounter {
         self.push_pending(PendingDelta { at: lease.granted_at, hits, rejected: 0, lease_end });
     }
 
-    /// Returns whether no check has arrived for longer than an interval, and for longer than chance explains.
+    /// Returns whether no check has arrived for longer than the sync interval, and for longer than is likely at the last demand.
     pub(in super::super) fn is_abandoned(&self, now: Timestamp) -> bool {
         let expected = self.demand.time_for(ABANDONED_AFTER, self.last_check_at).min(LONGEST_ABANDONMENT);
         now.since(self.last_check_at) > self.schedule.interval.max(expected)

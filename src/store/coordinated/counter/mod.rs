@@ -41,12 +41,12 @@ use crate::{
 type States = SmallVec<[CounterState; 2]>;
 
 /// This instance's copy of the counters of one target. Fields that every decision reads come first, in this order: with
-/// thousands of counters most are in no cache, and each further cache line is waited for.
+/// thousands of counters most are not in the CPU cache, and every additional cache line costs a memory access.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct LocalCounter {
     pub(super) target: Arc<Target>,
-    /// The rule that the target was last compared with; none if the request brought its own limit.
+    /// The rule that the target was last compared with; none if the request carried its own limit.
     rule: Option<RuleId>,
     pub(super) last_check_at: Timestamp,
     estimate: States,
@@ -55,15 +55,15 @@ pub(super) struct LocalCounter {
     leases: SmallVec<[HeldLease; 1]>,
     pub(super) demand: Demand,
     pub(super) schedule: FlushSchedule,
-    /// It is in the flush queue.
+    /// Whether it is in the flush queue.
     pub(super) is_queued: bool,
-    /// It is to be flushed at once.
+    /// Whether it must be flushed without waiting for the interval.
     pub(super) is_urgent: bool,
     /// The coordination mode: the requested one, or the nearest that the store supports for the target.
     pub(super) mode: Coordination,
-    /// The mode that the rule requests. None until `mode` has been chosen for the present target.
+    /// The mode that the rule requests. None until `mode` has been chosen for the current target.
     pub(super) requested_mode: Option<Coordination>,
-    /// Sent to the store, which has not replied yet.
+    /// Hits that were sent to the store, which has not replied yet.
     in_flight: Vec<PendingDelta>,
     /// The instant of the store's last reply, on its clock.
     last_reply_at: Option<Timestamp>,
@@ -71,7 +71,7 @@ pub(super) struct LocalCounter {
     remaining_at_reply: u64,
     /// The number of instances as of the last decision.
     instances: usize,
-    /// No hit fits before this instant, according to the store.
+    /// The instant until which the store has denied all hits.
     denied_until: Timestamp,
     /// While the store is unavailable: the states as if every instance counted the same hits.
     fallback: Option<Box<States>>,
@@ -111,8 +111,8 @@ impl LocalCounter {
         }
     }
 
-    /// Adopts the rule of `check`, which has the same key, if that has changed. Returns whether it may have. Only the limits may
-    /// differ: the key includes everything else.
+    /// Adopts the rule of `check`, which has the same key, if the rule has changed. Returns whether it may have changed. Only
+    /// the limits can differ, since the key includes everything else.
     pub(super) fn update_rule(&mut self, check: &LimitCheck<'_>) -> bool {
         let rule = check.rule.id();
         if rule.is_some() && rule == self.rule {
@@ -134,7 +134,8 @@ impl LocalCounter {
         !self.pending.is_empty() || !self.in_flight.is_empty()
     }
 
-    /// Returns whether it can be removed and found again in the store: nothing is pending, leased or in flight.
+    /// Returns whether it can be removed without a loss, because the store has all of its hits: nothing is pending, leased or
+    /// in flight.
     pub(super) fn is_settled(&self) -> bool {
         !self.has_unacknowledged() && self.leases.is_empty() && !self.fetch.is_running
     }

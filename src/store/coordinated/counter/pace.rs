@@ -17,9 +17,8 @@ use crate::{
 /// The fewest expected hits that make a pause worthwhile.
 const MIN_PAUSE_HITS: u64 = 4;
 
-/// The part of a window's rest after which the store is first probed for hits that another instance has given back: one in
-/// as many.
-const PROBES: u64 = 8;
+/// The divisor of a denial's time that gives the wait before the first probe for hits that another instance has given back.
+const FIRST_PROBE_DIVISOR: u64 = 8;
 
 impl LocalCounter {
     /// Returns the commands that fetch the next lease. A lease that ends within `lead` is returned in the same call, so that
@@ -58,7 +57,7 @@ impl LocalCounter {
         commands
     }
 
-    /// Returns how long a lease is meant to last: a quarter of the window's rest, or as long as it may be used.
+    /// Returns how long a lease should last: a quarter of the window's remaining time, or as long as it may be used.
     fn horizon(&self, at_least: Period, now: Timestamp) -> Period {
         let times = self.target.tiers.iter().map(|tier| match tier.algorithm {
             Algorithm::FixedWindow => {
@@ -70,8 +69,8 @@ impl LocalCounter {
         times.min().unwrap_or_default()
     }
 
-    /// Returns how much of what remains one instance may hold: its N-th part. In a fixed window half of that, since hits
-    /// that the others lack at its end do not come back.
+    /// Returns how many of the remaining hits one instance may hold: an equal share. In a fixed window half of that, since
+    /// hits that one instance still holds when it ends are lost to the others.
     fn share(&self, now: Timestamp) -> u64 {
         let parts = self.instances as u64 * if flows(&self.target.tiers) { 1 } else { 2 };
         (self.remaining(now) / parts).max(1)
@@ -112,7 +111,7 @@ impl LocalCounter {
         })
     }
 
-    /// Denies hits that are not leased until one fits, or until another call is worthwhile.
+    /// Denies all hits that are not leased, until one fits or until another call is worthwhile.
     fn update_denial(&mut self, round_trip: Period, now: Timestamp) {
         let wait = self.wait_for(1, now);
         let pause = self.scarcity_pause(now).unwrap_or_default();
@@ -139,15 +138,15 @@ impl LocalCounter {
         }
         self.denied_until = now.after(wait);
         if self.fetch.probe_after == Period::default() {
-            let first = Period::from_nanos(wait.as_nanos() / PROBES);
+            let first = Period::from_nanos(wait.as_nanos() / FIRST_PROBE_DIVISOR);
             self.fetch.probe_after = first.max(self.schedule.interval);
             self.fetch.probe_at = now.after(self.fetch.probe_after);
         }
     }
 
-    /// Returns how long to send no call although hits may flow back. Under steady overload every instance would request
-    /// each single hit as soon as it is back, at the cost of a call. The pause lasts until there is enough for every
-    /// instance; there is none if there is enough already, or no overload.
+    /// Returns how long to send no call although hits become available. Under steady overload every instance would request
+    /// each single hit as soon as it is available, at the cost of a call. The pause lasts until there is enough for every
+    /// instance. There is no pause if there is enough already, or no overload.
     fn scarcity_pause(&mut self, now: Timestamp) -> Option<Period> {
         let tiers = &self.target.tiers;
         if !flows(tiers) {
@@ -155,11 +154,11 @@ impl LocalCounter {
         }
         let hold = hold(tiers);
         let usable = self.demand.in_the_next(hold, now);
-        // half as much again, because chance distributes the hits unevenly
+        // 50 % more, because random arrivals are spread unevenly
         let all = usable.saturating_mul(self.instances as u64).saturating_mul(3) / 2;
         let plenty = all.min(capacity(tiers) / 2).max(1);
         let wait = self.wait_for(plenty, now);
-        // it begins only once the store has run out
+        // a scarcity begins only when the store has run out
         let empty = self.fetch.last_reply == LeaseReply::Partial || self.remaining(now) == 0;
         self.fetch.is_scarce = wait > Period::default() && (self.fetch.is_scarce || empty);
         let pause = wait.min(Period::from_nanos(2 * hold.as_nanos()));

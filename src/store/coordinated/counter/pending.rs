@@ -45,7 +45,7 @@ impl LocalCounter {
         }
     }
 
-    /// Moves the pending hits to `commands`; none while an earlier flush is in flight. Hits whose windows have ended are
+    /// Moves the pending hits to `commands`, unless an earlier flush is in flight. Hits whose windows have ended are
     /// dropped.
     pub(in super::super) fn take_commands(&mut self, now: Timestamp, commands: &mut Vec<Command>) -> Dropped {
         let mut dropped = Dropped::default();
@@ -72,8 +72,8 @@ impl LocalCounter {
         dropped
     }
 
-    /// Applies what `delivery` says about each command of the last [`LocalCounter::take_commands`]. Commands that were
-    /// definitely not applied are pending again.
+    /// Applies the `delivery` of each command of the last [`LocalCounter::take_commands`]. Commands that were definitely not
+    /// applied are pending again.
     pub(in super::super) fn apply_delivery(
         &mut self,
         delivery: impl Fn(usize) -> Delivery,
@@ -97,7 +97,7 @@ impl LocalCounter {
         outcome
     }
 
-    /// Replaces the estimate by the store's counters and adds the hits that are pending. Plans the next flush.
+    /// Replaces the estimate with the store's counters, adds the pending hits to it, and plans the next flush.
     pub(in super::super) fn apply_reply(&mut self, reply: &Reply, now: Timestamp) {
         if reply.counters.len() != self.target.tiers.len() {
             return;
@@ -113,7 +113,7 @@ impl LocalCounter {
             }
         }
         self.remaining_at_reply = self.remaining(now);
-        // hits counted here during the first flush are the first indication of the rate
+        // the hits counted here during the first flush are the first measurement of the rate
         let meanwhile = if self.last_reply_at.is_none() { self.unacknowledged_hits() } else { 0 };
         let own = std::mem::take(&mut self.acknowledged) + meanwhile;
         self.usage.record(self.used(now), own, self.instances, self.schedule.interval, now);
@@ -145,10 +145,10 @@ impl LocalCounter {
 
     /// Returns whether the pending hits should be sent before the interval ends:
     ///
-    /// - half-way to the time at which the limit is reached, at the rate of all instances;
-    /// - once this instance has taken its part of what remained, or will have when a reply can be here;
-    /// - when it takes more than was planned for;
-    /// - when the store has not replied yet, or not for long.
+    /// - half of the time has passed until the limit is reached, at the rate of all instances;
+    /// - this instance has taken its share of the remaining hits, or will have by the time a reply can arrive;
+    /// - it has taken more hits than the schedule assumes;
+    /// - the store has not replied yet, or not for more than two pauses.
     ///
     /// Hits that are not urgent share a batch.
     pub(in super::super) fn needs_early_flush(

@@ -1,17 +1,17 @@
-//! The records that a local counter keeps: pending hits and held leases, and what becomes of them.
+//! The records that a local counter keeps: pending hits and held leases, and the outcome of each.
 
 use crate::{limit::Timestamp, store::remote::Op};
 
-/// Hits that were counted here and that the store does not know of.
+/// Hits that were counted here and that the store has not counted yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PendingDelta {
     /// When they were counted.
     pub(super) at: Timestamp,
     /// Negative if they are given back.
     pub(super) hits: i64,
-    /// How many of them were counted although they were rejected.
+    /// The number of them that were counted although they were rejected.
     pub(super) rejected: u64,
-    /// Set for unused hits of a lease: when the lease ends. They are available again only once the store has them back.
+    /// The end of the lease, if these are unused hits of one. They are available again only after the store has received them.
     pub(super) lease_end: Option<Timestamp>,
 }
 

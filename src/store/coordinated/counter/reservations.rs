@@ -1,4 +1,4 @@
-//! Reservations in a local counter: made while the store is unavailable, and released at any time.
+//! Reservations in a local counter: makes them while the store is unavailable, and releases them at any time.
 
 use super::{
     LocalCounter,
@@ -11,7 +11,7 @@ use crate::limit::{
 };
 
 impl LocalCounter {
-    /// Returns the hits that `request` receives as if every one of `instances` made the same request; counts nothing.
+    /// Returns the hits that `request` receives as if every one of `instances` made the same request. Counts nothing.
     pub(in super::super) fn fit_fallback(
         &self,
         instances: usize,
@@ -59,9 +59,9 @@ impl LocalCounter {
         Reservation { hits, until: now.after(time), decision, counted }
     }
 
-    /// Gives reserved hits back. They are available again once the store has them, in the fallback states at once.
+    /// Gives reserved hits back. They are available again when the store has received them; in the fallback, at once.
     ///
-    /// `can_grant` says whether the store knows grants and their return.
+    /// `can_grant` says whether the store supports grants and their return.
     pub(in super::super) fn release(
         &mut self,
         span: ReservedSpan,

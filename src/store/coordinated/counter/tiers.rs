@@ -7,13 +7,13 @@ pub(super) fn capacity(tiers: &[Tier]) -> u64 {
     tiers.iter().map(|tier| tier.capacity().into()).min().unwrap_or_default()
 }
 
-/// Returns whether hits come back little by little, rather than with the next window.
+/// Returns whether hits become available again gradually, rather than with the next window.
 pub(super) fn flows(tiers: &[Tier]) -> bool {
     tiers.iter().any(|tier| tier.algorithm != Algorithm::FixedWindow)
 }
 
 /// Returns how long a grant may be used if no window ends it: a twentieth of the shortest period, 1 ms to 1 s. A sliding
-/// window loses as large a part of its limit, and a bucket admits as much more of its rate.
+/// window can lose the same fraction of its limit, and a bucket can exceed its rate by the same fraction.
 pub(super) fn hold(tiers: &[Tier]) -> Period {
     let shortest =
         tiers.iter().filter(|tier| tier.algorithm != Algorithm::FixedWindow).map(|tier| tier.period).min();
@@ -33,13 +33,13 @@ pub(super) fn has_ended(tier: &Tier, at: Timestamp, now: Timestamp) -> bool {
     match tier.algorithm {
         Algorithm::FixedWindow => at.window_end(tier.period) <= now,
         Algorithm::SlidingWindow => at.after(tier.period) <= now,
-        // a full bucket has forgotten all hits, but only its state says when it is full
+        // a full bucket has forgotten all hits, but only its state tells when it is full
         Algorithm::TokenBucket(_) => false,
     }
 }
 
 /// Returns whether hits that were granted at `at`, to be used until `until`, must no longer be returned to a bucket at `now`.
-/// Others may have emptied the bucket of later inflow by then, so the returned tokens would let it give more than its burst.
+/// Other instances may have taken the later inflow by then, so the returned tokens would let the bucket exceed its burst.
 pub(super) fn has_flowed_back(tiers: &[Tier], at: Timestamp, until: Timestamp, now: Timestamp) -> bool {
     let bucket = tiers.iter().any(|tier| matches!(tier.algorithm, Algorithm::TokenBucket(_)));
     bucket && now >= at.after(hold(tiers)).max(until)

@@ -2,8 +2,8 @@
 
 use crate::limit::{Period, Timestamp};
 
-/// The number of replies after which the measured rate is used as it is. The first ones are too low: the other instances
-/// have not reported their hits yet.
+/// The number of replies after which the measured rate is used unchanged. Earlier measurements are too low, because the
+/// other instances have not reported their hits yet.
 const WARM_UP: u8 = 4;
 
 /// The rate at which all instances together use a counter, measured from the store's replies.
@@ -14,7 +14,7 @@ pub(super) struct UsageRate {
     at: Timestamp,
     /// The hits that it counted.
     used: u64,
-    /// In hits a nanosecond.
+    /// The rate in hits per nanosecond.
     rate: f64,
     /// Replies so far, up to [`WARM_UP`].
     replies: u8,
@@ -35,11 +35,11 @@ impl UsageRate {
     }
 
     /// Records a reply that counts `used` hits, `own` of which this instance, one of `instances`, has taken since the last
-    /// reply. During the warm-up the others are assumed to take as many. The rate stays as it is in a new window and while
-    /// no hit is admitted.
+    /// reply. During the warm-up each of the others is assumed to take as many. The rate is unchanged in a new window and
+    /// while no hit is admitted.
     pub(super) fn record(&mut self, used: u64, own: u64, instances: usize, interval: Period, now: Timestamp) {
         let time = now.since(self.at).as_nanos();
-        // hits that were counted before the counter was created here are not of this time
+        // hits that were counted before the counter was created here do not belong to this time span
         let mut hits = if self.replies == 0 { 0 } else { used.saturating_sub(self.used) };
         if self.replies < WARM_UP || now.since(self.created) < interval {
             self.replies = self.replies.saturating_add(1);
@@ -47,7 +47,7 @@ impl UsageRate {
         }
         if time > 0 && hits > 0 {
             let rate = hits as f64 / time as f64;
-            // a higher rate applies at once: an early flush costs little, a late one costs hits
+            // a higher rate applies at once: an early flush costs little, a late one admits hits above the limit
             self.rate = if rate > self.rate { rate } else { 0.75 * self.rate + 0.25 * rate };
         }
         (self.at, self.used) = (now, used);

@@ -1,4 +1,4 @@
-//! Collects the pending hits of counters into batches, one node each, and sends them.
+//! Collects the pending hits of counters into one batch for each node, and sends them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,7 +16,7 @@ use crate::{
 /// The number of commands at which a batch is sent.
 const MAX_BATCH: usize = 2_000;
 
-/// Pending hits on their way into batches. Each batch goes to one node, so that no counter waits for another node's reply.
+/// Collects pending hits. Each batch is for one node, so that no counter waits for another node's reply.
 pub(super) struct Batches<'a, R: Remote> {
     table: &'a Arc<CounterTable<R>>,
     open: BTreeMap<StoreNode, Batch>,
@@ -38,7 +38,7 @@ impl<'a, R: Remote> Batches<'a, R> {
         Self { table, open: BTreeMap::new(), sent: Vec::new() }
     }
 
-    /// Adds the pending hits of `counter`; nothing while an earlier flush of it is in flight.
+    /// Adds the pending hits of `counter`, unless an earlier flush of it is in flight.
     pub(super) fn add(&mut self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
         counter.is_urgent = false;
         let Some(at) = counter.oldest_pending_at() else { return };
@@ -54,7 +54,7 @@ impl<'a, R: Remote> Batches<'a, R> {
         }
     }
 
-    /// Sends what is left, and returns handles to wait for all replies.
+    /// Sends the remaining batches. Returns handles that wait for all replies.
     pub(super) fn finish(mut self) -> Vec<JoinHandle<()>> {
         let rest = self.open.into_values().filter(|batch| !batch.commands.is_empty());
         self.sent.extend(rest.map(|batch| send(self.table, batch)));

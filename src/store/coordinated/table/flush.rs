@@ -31,7 +31,7 @@ pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
     loop {
         let next = Instant::now() + table.queue.interval().into();
         let urgent = tokio::select! {
-            // in this order: a simulation has to be repeatable
+            // a fixed order, so that simulations are reproducible
             biased;
             () = sleep_until(next) => false,
             () = table.queue.wait_for_urgent() => true,
@@ -41,7 +41,7 @@ pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
             swept = Instant::now();
             sweep(&table);
         }
-        // pending hits are kept while a node is unavailable; the heartbeat notices when it is back
+        // pending hits are kept while a node is unavailable; the heartbeat detects when it replies again
         if table.client.is_unavailable_everywhere() {
             continue;
         }
@@ -56,7 +56,7 @@ pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
     }
 }
 
-/// Returns every lease and reports all pending hits, until there are none or the time is up. Repeats, because a counter
+/// Returns every lease and reports all pending hits, for [`FINAL_FLUSH`] at most. Repeats, because a counter
 /// whose flush is in flight has to wait for the reply first.
 pub(in super::super) async fn final_flush<R: Remote>(table: &Arc<CounterTable<R>>) {
     let all = async {

@@ -32,7 +32,7 @@ pub(super) struct CounterTable<R> {
     sync_interval: Period,
     /// The coordination mode of rules that have none of their own.
     coordination: Coordination,
-    /// The modes count their decisions in these, too.
+    /// Also used by the modes, to count their decisions.
     pub(super) metrics: Arc<CoordinationMetrics>,
 }
 
@@ -66,7 +66,7 @@ impl<R: Remote> CounterTable<R> {
         self.shards.len()
     }
 
-    /// Runs `act` on the counter of `check`, which is created if there is none, and queues the counter if it then has
+    /// Runs `act` on the counter of `check`, which is created if it does not exist, and queues the counter if it then has
     /// pending hits.
     pub(super) fn with_counter<T>(
         &self,
@@ -137,7 +137,7 @@ impl<R: Remote> CounterTable<R> {
     /// Chooses the coordination mode of `counter` when its rule or its target has changed.
     fn choose_mode(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>) {
         let requested = self.requested_mode(check);
-        // a request that brings its own limit gets here each time, although nothing has changed
+        // a request that carries its own limit reaches this every time, although nothing has changed
         if counter.requested_mode != Some(requested) {
             counter.requested_mode = Some(requested);
             counter.mode = self.client.nearest_mode(&counter.target, requested);

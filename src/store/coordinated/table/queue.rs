@@ -13,9 +13,9 @@ use crate::{
 /// The keys of counters that have to be flushed.
 #[derive(Debug)]
 pub(super) struct FlushQueue {
-    /// All counters with pending hits. The flush loop walks it once in an interval.
+    /// All counters with pending hits. The flush loop iterates over it once per interval.
     queued: Mutex<Vec<CounterKey>>,
-    /// Those of them that are urgent: few, so that an urgent flush does not walk all the others.
+    /// The urgent ones among them, kept separately so that an urgent flush does not iterate over all the others.
     urgent: Mutex<Vec<CounterKey>>,
     /// Notified when a counter becomes urgent.
     became_urgent: Notify,
@@ -91,8 +91,8 @@ impl FlushQueue {
         self.shortest_interval.fetch_min(interval.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Returns how long the next flush of a counter may wait. It may exceed the interval only with early flushes, which
-    /// notice when the limit is near after all. Long pauses are shortened by up to a quarter, differently for each key, so
+    /// Returns how long the next flush of a counter may wait. It may exceed the interval only if early flushes are enabled,
+    /// since they are sent when the limit turns out to be near. Long pauses are shortened by up to a quarter, differently for each key, so
     /// that counters that became busy together are not flushed together from then on.
     pub(super) fn pause(&self, key: CounterKey, counter: &LocalCounter) -> Period {
         let (pause, interval) = (counter.schedule.pause.as_nanos(), counter.schedule.interval.as_nanos());

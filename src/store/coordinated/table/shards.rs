@@ -10,10 +10,10 @@ use crate::{
     store::coordinated::counter::LocalCounter,
 };
 
-/// The counters that one shard is meant for.
+/// The number of counters per shard that the number of shards is chosen for.
 const COUNTERS_PER_SHARD: usize = 1024;
 
-/// The counters among which the one to evict is chosen.
+/// The number of counters among which the one to evict is chosen.
 const EVICTION_SAMPLE: usize = 32;
 
 /// The counters of one shard. Each is boxed: they are large, and a hash table keeps up to as many free slots as used ones.
@@ -22,7 +22,7 @@ pub(super) type Shard = HashMap<CounterKey, Box<LocalCounter>, foldhash::fast::R
 /// The counters of all targets.
 #[derive(Debug)]
 pub(super) struct Shards {
-    /// A power of two of them. A lock is held for one decision, never across a wait.
+    /// The shards, whose number is a power of two. A lock is held for one decision, never across a wait.
     all: Box<[Mutex<Shard>]>,
     max_per_shard: usize,
     /// The shard at which the next sweep begins.
@@ -43,13 +43,13 @@ impl Shards {
     }
 
     /// Locks the shard of `key`.
-    #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
+    #[expect(clippy::cast_possible_truncation, reason = "any of its bits are suitable")]
     pub(super) fn lock(&self, key: CounterKey) -> MutexGuard<'_, Shard> {
         self.all[key.shard() as usize & (self.all.len() - 1)].lock()
     }
 
-    /// Makes room for one more counter in `shard`, if it is full. Out of a small sample it prefers a settled counter, whose
-    /// hits are all in the store; otherwise pending hits are lost. Returns whether some were.
+    /// Makes room for one more counter in `shard`, if it is full. Evicts a settled counter, whose hits are all in the store,
+    /// if there is one in a small sample; otherwise pending hits are lost. Returns whether some were lost.
     pub(super) fn make_room(&self, shard: &mut Shard) -> bool {
         if shard.len() < self.max_per_shard {
             return false;

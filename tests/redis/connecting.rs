@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use weir::{
     limit::{Algorithm, OverLimitPolicy, Period, Timestamp},
     store::{
-        redis::{Address, Auth, Endpoint, Place, RedisRemote, RedisSettings, Tls},
+        redis::{Address, Auth, Endpoint, RedisRemote, RedisSettings, Tls, Topology},
         remote::{Command, Op, Remote as _, Target},
     },
 };
@@ -175,16 +175,16 @@ async fn tls_files_are_checked_at_start() {
     }
 }
 
-fn at(place: Place) -> RedisSettings {
+fn at(topology: Topology) -> RedisSettings {
     let mut settings = settings(Address::tcp("nowhere", 1));
-    settings.main = Endpoint { timeout: Duration::from_secs(5), ..Endpoint::new(place) };
+    settings.main = Endpoint { timeout: Duration::from_secs(5), ..Endpoint::new(topology) };
     settings
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_is_followed() {
     let mut watched = Watched::start(Some("s3cret")).await;
-    let remote = connected(at(watched.place())).await;
+    let remote = connected(at(watched.topology())).await;
     let target =
         target("d_", OverLimitPolicy::Ignore, vec![tier(1_000_000, 3_600, Algorithm::SlidingWindow)]);
     let take = async || send(&remote, &target, Timestamp::default(), Op::Take { hits: 1 }).await;
@@ -203,7 +203,7 @@ async fn a_failover_is_followed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_master_is_left_when_another_takes_over() {
     let watched = Watched::start(None).await;
-    let remote = connected(at(watched.place())).await;
+    let remote = connected(at(watched.topology())).await;
     watched.master.signal("STOP");
     let target = reference("d_", 5, 60);
     let take = async || {
@@ -217,8 +217,9 @@ async fn a_frozen_master_is_left_when_another_takes_over() {
 #[tokio::test]
 async fn an_unknown_master_is_reported() {
     let sentinel = Server::start_sentinel("sentinel resolve-hostnames no", None);
-    let place = Place::Sentinel { master: "other".into(), sentinels: vec![sentinel.address()], auth: None };
-    let failure = failure(at(place)).await;
+    let topology =
+        Topology::Sentinel { master: "other".into(), sentinels: vec![sentinel.address()], auth: None };
+    let failure = failure(at(topology)).await;
     assert!(failure.contains("watches no master with the name other"), "{failure}");
 }
 
@@ -231,8 +232,8 @@ fn tiered(path: &str) -> Arc<Target> {
 async fn a_cluster_is_queried_for_its_slots() {
     let cluster = Cluster::start().await;
     // one node is enough to find the others
-    let Place::Cluster(nodes) = cluster.place() else { unreachable!() };
-    let remote = connected(at(Place::Cluster(vec![nodes[1].clone()]))).await;
+    let Topology::Cluster(nodes) = cluster.topology() else { unreachable!() };
+    let remote = connected(at(Topology::Cluster(vec![nodes[1].clone()]))).await;
     let at = now(&remote).await;
     let targets: Vec<_> =
         (0..60)
@@ -264,7 +265,7 @@ async fn a_cluster_is_queried_for_its_slots() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn moved_slots_are_followed() {
     let cluster = Cluster::start().await;
-    let remote = connected(at(cluster.place())).await;
+    let remote = connected(at(cluster.topology())).await;
     let at = Timestamp::from_secs(3_600);
     let (reference, tiered) = (reference("d_{k}_", 100, 3_600), tiered("k"));
     let take = async |expected: u64| {
