@@ -5,6 +5,11 @@ mod cli;
 use std::{error::Error, fmt::Write as _, process::ExitCode};
 
 use clap::Parser as _;
+use tracing::Level;
+use weir::{
+    observe::log::{self, LogFormat},
+    settings::{Flags, ProcessEnvironment, log_format},
+};
 
 use crate::cli::{Cli, run};
 
@@ -15,13 +20,20 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // also help and version; a failure to print cannot be reported
-            let _ = error.print();
+            let format = log_format(&Flags::default(), &ProcessEnvironment);
+            if error.use_stderr() && format == LogFormat::Json {
+                log::print(format, Level::ERROR, error.render().to_string().trim_end(), &[]);
+            } else {
+                // also help and version; a failure to print cannot be reported
+                let _ = error.print();
+            }
             return if error.use_stderr() { ExitCode::from(FAILED) } else { ExitCode::SUCCESS };
         }
     };
+    let format = cli.log_format();
+    log::init_panics(format);
     run(cli).unwrap_or_else(|error| {
-        eprintln!("weir: error: {}", chain(error.as_ref()));
+        log::print(format, Level::ERROR, &chain(error.as_ref()), &[]);
         ExitCode::from(FAILED)
     })
 }

@@ -17,13 +17,25 @@ pub struct Addresses {
     pub prometheus: Option<SocketAddr>,
 }
 
-/// Writes `grpc=… http=… debug=…`, for people and scripts.
+impl Addresses {
+    /// Returns each server's name and address.
+    #[must_use]
+    pub fn named(&self) -> Vec<(&'static str, String)> {
+        let mut named = vec![
+            ("grpc", self.grpc.to_string()),
+            ("http", self.http.to_string()),
+            ("debug", self.debug.to_string()),
+        ];
+        named.extend(self.prometheus.map(|address| ("prometheus", address.to_string())));
+        named
+    }
+}
+
+/// Writes `grpc=… http=… debug=…`.
 impl fmt::Display for Addresses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "grpc={} http={} debug={}", self.grpc, self.http, self.debug)?;
-        match self.prometheus {
-            Some(address) => write!(f, " prometheus={address}"),
-            None => Ok(()),
-        }
+        let named = self.named();
+        let parts: Vec<String> = named.iter().map(|(name, address)| format!("{name}={address}")).collect();
+        f.write_str(&parts.join(" "))
     }
 }

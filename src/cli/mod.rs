@@ -13,6 +13,7 @@ use weir::{
         simulate::Simulate,
     },
     config,
+    observe::log::LogFormat,
     settings::{self, Flags, ProcessEnvironment, SettingErrors},
 };
 
@@ -115,6 +116,17 @@ struct Explain {
     /// Entries of the descriptor, in order
     #[arg(value_name = "KEY=VALUE", required = true, value_parser = parse_entry)]
     entries: Vec<(String, String)>,
+}
+
+impl Cli {
+    /// Returns the format of everything on standard error: `LOG_FORMAT` for the service, text for the tools.
+    pub(crate) fn log_format(&self) -> LogFormat {
+        match &self.command {
+            None => settings::log_format(&self.serve, &ProcessEnvironment),
+            Some(Command::Serve(flags)) => settings::log_format(flags, &ProcessEnvironment),
+            Some(_) => LogFormat::Text,
+        }
+    }
 }
 
 /// Runs the command.

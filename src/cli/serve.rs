@@ -3,9 +3,10 @@
 use std::{error::Error, io, process::ExitCode};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::Level;
 use weir::{
     app::{App, Reload},
-    observe::log,
+    observe::log::{self, LogFormat},
     settings::{Flags, ProcessEnvironment, Settings},
 };
 
@@ -72,12 +73,14 @@ pub(super) fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
+    let format = settings.log.format;
     // first, so that a signal during the start stops the service gracefully
     let signals = Signals::new()?;
     let app = App::bind(settings).await?;
     // at every log level: users and scripts need the addresses
-    eprintln!("weir: listening {}", app.addresses());
-    let shutdown = signals.until_stop(app.reload());
+    let addresses = app.addresses();
+    log::print(format, Level::INFO, "listening", &addresses.named());
+    let shutdown = signals.until_stop(app.reload(), format);
     app.run(shutdown).await?;
     Ok(())
 }
@@ -100,7 +103,7 @@ impl Signals {
 
     /// Waits for the first SIGTERM or SIGINT, and reloads the rules on each SIGHUP. A second SIGTERM or SIGINT then exits
     /// immediately.
-    async fn until_stop(mut self, reload: Reload) {
+    async fn until_stop(mut self, reload: Reload, format: LogFormat) {
         loop {
             tokio::select! {
                 _ = self.interrupt.recv() => break,
@@ -113,7 +116,7 @@ impl Signals {
                 _ = self.interrupt.recv() => {}
                 _ = self.terminate.recv() => {}
             }
-            eprintln!("weir: stopped immediately");
+            log::print(format, Level::INFO, "stopped immediately", &[]);
             std::process::exit(1);
         });
     }

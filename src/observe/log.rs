@@ -2,8 +2,10 @@
 
 use std::{
     fmt,
-    io::{self, IsTerminal as _},
+    io::{self, IsTerminal as _, Write as _},
+    panic,
     str::FromStr,
+    thread,
 };
 
 use serde_json::{Map, Value};
@@ -64,6 +66,58 @@ pub(crate) fn is_level(name: &str) -> bool {
     parse_level(name).is_ok()
 }
 
+/// Writes a line of the program itself to standard error, at every log level and also before [`init`]: in text
+/// `weir: message name=value`, in JSON an object like those of other messages.
+pub fn print(format: LogFormat, level: Level, message: &str, fields: &[(&str, String)]) {
+    let line = line(format, level, message, fields);
+    // a failure to write to standard error cannot be reported
+    let _ = io::stderr().lock().write_all(line.as_bytes());
+}
+
+/// With [`LogFormat::Json`], writes panics as JSON, too.
+pub fn init_panics(format: LogFormat) {
+    if format == LogFormat::Json {
+        panic::set_hook(Box::new(move |info| {
+            let thread = thread::current().name().unwrap_or("unnamed").to_owned();
+            let place = info.location().map(ToString::to_string).unwrap_or_default();
+            let message = info.payload_as_str().unwrap_or("panic");
+            print(format, Level::ERROR, message, &[("thread", thread), ("panic", place)]);
+        }));
+    }
+}
+
+fn line(format: LogFormat, level: Level, message: &str, fields: &[(&str, String)]) -> String {
+    match format {
+        LogFormat::Text => {
+            let error = if level == Level::ERROR { "error: " } else { "" };
+            let fields: String = fields.iter().map(|(name, value)| format!(" {name}={value}")).collect();
+            format!("weir: {error}{message}{fields}\n")
+        }
+        LogFormat::Json => {
+            let mut object: Map<String, Value> =
+                fields.iter().map(|(name, value)| ((*name).to_owned(), value.as_str().into())).collect();
+            object.insert("@message".to_owned(), message.into());
+            complete(object, level).unwrap_or_default()
+        }
+    }
+}
+
+/// Adds the time and `level` to the fields of a message, and returns its line.
+fn complete(mut fields: Map<String, Value>, level: Level) -> Result<String, fmt::Error> {
+    let mut time = String::new();
+    SystemTime.format_time(&mut Writer::new(&mut time))?;
+    let level = match level {
+        Level::ERROR => "error",
+        Level::WARN => "warning",
+        Level::INFO => "info",
+        Level::DEBUG => "debug",
+        Level::TRACE => "trace",
+    };
+    fields.insert("@timestamp".to_owned(), time.into());
+    fields.insert("level".to_owned(), level.into());
+    Ok(Value::Object(fields).to_string() + "\n")
+}
+
 fn parse_level(name: &str) -> Result<LevelFilter, LogError> {
     Ok(match name.to_ascii_lowercase().as_str() {
         // tracing has no level above error
@@ -109,20 +163,9 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut time = String::new();
-        SystemTime.format_time(&mut Writer::new(&mut time))?;
         let mut fields = Fields(Map::new());
         event.record(&mut fields);
-        let level = match *event.metadata().level() {
-            Level::ERROR => "error",
-            Level::WARN => "warning",
-            Level::INFO => "info",
-            Level::DEBUG => "debug",
-            Level::TRACE => "trace",
-        };
-        fields.0.insert("@timestamp".to_owned(), time.into());
-        fields.0.insert("level".to_owned(), level.into());
-        writeln!(writer, "{}", Value::Object(fields.0))
+        writer.write_str(&complete(fields.0, *event.metadata().level())?)
     }
 }
 
@@ -243,6 +286,18 @@ mod tests {
         assert_eq!((&line["level"], &line["file"]), (&"warning".into(), &"a.yaml".into()));
         assert_eq!((&line["line"], &line["error"]), (&3.into(), &"gone".into()));
         assert!(line["@timestamp"].as_str().unwrap().starts_with("20"), "{line}");
+    }
+
+    #[test]
+    fn lines_of_the_program_have_the_format_of_the_log() {
+        let line = |format| line(format, Level::ERROR, "cannot\nstart", &[("code", "1".to_owned())]);
+        assert_eq!(line(LogFormat::Text), "weir: error: cannot\nstart code=1\n");
+        let json = line(LogFormat::Json);
+        assert_eq!(json.lines().count(), 1);
+        let json: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!((&json["@message"], &json["level"]), (&"cannot\nstart".into(), &"error".into()));
+        assert_eq!(json["code"], "1");
+        assert!(json["@timestamp"].as_str().unwrap().starts_with("20"), "{json}");
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub mod log;
 pub mod method_stats;
 pub mod metric;
 #[cfg(feature = "server")]
+mod process;
+#[cfg(feature = "server")]
 pub mod prometheus;
 pub mod rule_stats;
 #[cfg(feature = "server")]
@@ -21,6 +23,8 @@ pub mod snapshot;
 pub mod stats;
 #[cfg(feature = "server")]
 pub mod statsd;
+#[cfg(feature = "server")]
+pub mod throttle;
 
 pub use counter::{Counter, Gauge};
 #[cfg(feature = "server")]

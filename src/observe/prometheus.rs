@@ -12,6 +12,7 @@ use std::{
 use super::{
     histogram::{BOUNDS, Distribution},
     metric::{Metric, MetricKind},
+    process,
     rule_stats::RuleCounts,
     sanitize::sanitize,
     stats::Stats,
@@ -40,7 +41,7 @@ const RULE_HELP: [&str; 6] = [
     "Hits past the limit that were admitted because the rule is in shadow mode.",
 ];
 
-/// Renders all stats.
+/// Renders all stats, and the resources that the process uses.
 #[must_use]
 pub fn render(stats: &Stats, unit: TimeUnit) -> String {
     let mut page = Page::default();
@@ -48,6 +49,10 @@ pub fn render(stats: &Stats, unit: TimeUnit) -> String {
     service(&mut page, stats);
     methods(&mut page, stats, unit);
     own_metrics(&mut page, stats.metrics());
+    for metric in process::metrics() {
+        page.family(metric.name, metric.help, metric.kind);
+        page.line(format_args!("{} {}", metric.name, metric.value));
+    }
     page.text
 }
 

@@ -5,3 +5,4 @@ pub mod conversion;
 pub mod grpc;
 pub mod headers;
 pub mod http;
+mod log;

@@ -1,7 +1,8 @@
 //! Settings from the command line and the environment, resolved once at the start.
 //!
 //! [`Flags`] hold the raw text of the command line. [`Settings::resolve`] takes each setting from its flag, else from its
-//! variable, else its default, and reports all errors at once. The rest of the service reads only [`Settings`].
+//! variable, else its default, and reports all errors at once; [`log_format`] is known even then. The rest of
+//! the service reads only [`Settings`].
 
 mod coordination;
 mod environment;
@@ -18,7 +19,7 @@ pub use environment::{Environment, ProcessEnvironment};
 pub use flags::Flags;
 pub(crate) use parse::duration as parse_duration;
 pub use reader::{SettingError, SettingErrors};
-pub use resolve::file_options;
+pub use resolve::{file_options, log_format};
 pub use resolved::{
     Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings, Settings,
     StopSettings,

@@ -65,11 +65,7 @@ impl Settings {
                 level: read.parsed("LOG_LEVEL", "WARN".to_owned(), |text| {
                     if log::is_level(text) { Ok(text.to_owned()) } else { Err(log::LEVELS) }
                 }),
-                format: read.choice(
-                    "LOG_FORMAT",
-                    LogFormat::Text,
-                    &[("text", LogFormat::Text), ("json", LogFormat::Json)],
-                ),
+                format: read_log_format(read),
             },
             limiter: limiter(read),
             response_headers: response_headers(read),
@@ -105,6 +101,17 @@ fn read_file_options(read: &mut Reader<'_>) -> config::Options {
         merge_domains: read.bool("MERGE_DOMAIN_CONFIG"),
         ignore_dotfiles: read.bool("RUNTIME_IGNOREDOTFILES"),
     }
+}
+
+/// Returns the log format for lines that are written before the settings are resolved, or because they are invalid. An invalid
+/// format counts as text.
+#[must_use]
+pub fn log_format(flags: &Flags, environment: &dyn Environment) -> LogFormat {
+    read_log_format(&mut Reader::new(flags, environment))
+}
+
+fn read_log_format(read: &mut Reader<'_>) -> LogFormat {
+    read.choice("LOG_FORMAT", LogFormat::Text, &[("text", LogFormat::Text), ("json", LogFormat::Json)])
 }
 
 fn rules(read: &mut Reader<'_>, flags: &Flags) -> RulesSettings {

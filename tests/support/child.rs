@@ -60,6 +60,18 @@ fn wait(child: &mut Child) -> ExitStatus {
     }
 }
 
+/// Returns the addresses from the line that reports them, in text or JSON.
+fn addresses(line: &str) -> Option<String> {
+    if let Some(addresses) = line.strip_prefix("weir: listening ") {
+        return Some(addresses.to_owned());
+    }
+    let line: serde_json::Value = serde_json::from_str(line).ok()?;
+    let fields =
+        line.as_object().filter(|line| line["@message"] == "listening" && line.contains_key("grpc"))?;
+    let fields = fields.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_str()?)));
+    Some(fields.collect::<Vec<_>>().join(" "))
+}
+
 impl Serving {
     /// Serves the rules of `dir`.
     pub(crate) fn start(dir: &str, variables: &[(&str, &str)]) -> Self {
@@ -83,7 +95,7 @@ impl Serving {
         while listening.is_none() {
             let mut line = String::new();
             assert!(stderr.read_line(&mut line).expect("a line") > 0, "it does not listen: {before}");
-            listening = line.trim_end().strip_prefix("weir: listening ").map(str::to_owned);
+            listening = addresses(line.trim_end());
             before.push_str(&line);
         }
         let listening = listening.unwrap_or_default();

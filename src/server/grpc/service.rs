@@ -17,7 +17,7 @@ use crate::{
     clock::Clock,
     limit::Timestamp,
     observe::{MethodStats, Stats},
-    server::headers::ResponseHeaders,
+    server::{headers::ResponseHeaders, log},
     store::Store,
 };
 
@@ -74,6 +74,7 @@ impl<S: Store> Service<S> {
     pub async fn decide(&self, message: &[u8], now: Timestamp) -> Result<Bytes, Status> {
         let request = decode(message)?;
         let response = self.limiter.decide(&request, now, |verdict| {
+            log::decision(&request, verdict);
             let mut out = Buffer::from_slice(&[0; PREFIX]);
             encode(verdict, &self.headers.render(verdict), &mut out);
             // the size of a response is proportional to its request's, whose bound is far below u32::MAX

@@ -5,6 +5,7 @@ use std::{fmt::Write as _, sync::Arc};
 use axum::{
     Router,
     extract::State,
+    http::StatusCode,
     response::{IntoResponse, Response},
     routing::get,
 };
@@ -27,10 +28,18 @@ const PAGES: [(&str, &str); 3] = [
     ("/stats", "print out stats"),
 ];
 
+const NO_PPROF: &str = "\
+weir has no pprof endpoint. Profile the process with perf or heaptrack instead:
+docs/operations.md, section \"Profiles\".
+";
+
 /// Returns all pages but `/metrics`.
 pub(super) fn router<S: Store>(context: &ServiceContext<S>) -> Router {
     Router::new()
         .route("/", get(index))
+        .route("/debug/pprof", get(no_pprof))
+        .route("/debug/pprof/{*page}", get(no_pprof))
+        .route("/debug/pprof/", get(no_pprof))
         .route("/stats", get(stats).with_state(Arc::clone(&context.stats)))
         .route("/rlconfig", get(rlconfig::<S>).with_state(Arc::clone(&context.limiter)))
 }
@@ -41,6 +50,11 @@ async fn index() -> String {
         let _ = writeln!(text, "{path}: {help}");
         text
     })
+}
+
+/// Responds to the paths of Go's profiles, which envoyproxy/ratelimit has, with a pointer to the documentation.
+async fn no_pprof() -> (StatusCode, &'static str) {
+    (StatusCode::NOT_FOUND, NO_PPROF)
 }
 
 async fn stats(State(stats): State<Arc<Stats>>) -> Response {

@@ -1,6 +1,6 @@
 //! `/json`: the gRPC method for callers without gRPC, in protobuf's JSON mapping.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use axum::{
     body::Bytes,
@@ -15,12 +15,15 @@ use super::context::ServiceContext;
 use crate::{
     limit::Request,
     limiter::LimitError,
-    observe::MethodStats,
+    observe::{MethodStats, throttle::Throttle},
     proto::{
         self,
         envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
     },
-    server::conversion::{ConversionError, response},
+    server::{
+        conversion::{ConversionError, response},
+        log,
+    },
     store::Store,
 };
 
@@ -31,6 +34,8 @@ const RESPONSE: &str = "envoy.service.ratelimit.v3.RateLimitResponse";
 pub(super) struct JsonApi<S> {
     context: ServiceContext<S>,
     calls: Arc<MethodStats>,
+    /// Bounds the log of failed requests, which any caller can send in any number.
+    failures: Throttle,
     request: MessageDescriptor,
     response: MessageDescriptor,
 }
@@ -55,8 +60,12 @@ pub(super) async fn decide<S: Store>(State(api): State<Arc<JsonApi<S>>>, body: B
     match api.handle(&body).await {
         Ok(response) => api.encode(&response),
         Err(error) => {
-            tracing::warn!(%error, "request at /json failed");
-            (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response()
+            let error = error.to_string();
+            if let Some(suppressed) = api.failures.admit(Instant::now()) {
+                let error = log::one_line(&error);
+                tracing::warn!(%error, suppressed, "request at /json failed");
+            }
+            (StatusCode::BAD_REQUEST, error + "\n").into_response()
         }
     }
 }
@@ -71,7 +80,13 @@ impl<S: Store> JsonApi<S> {
         let pool = DescriptorPool::decode(proto::DESCRIPTORS).expect("compiled by weir's own build");
         let message = |name| pool.get_message_by_name(name).expect("declared in weir's own proto files");
         let (request, response) = (message(REQUEST), message(RESPONSE));
-        Self { calls: context.stats.method("json"), context, request, response }
+        Self {
+            calls: context.stats.method("json"),
+            failures: Throttle::default(),
+            context,
+            request,
+            response,
+        }
     }
 
     async fn handle(&self, body: &[u8]) -> Result<RateLimitResponse, JsonError> {
@@ -79,8 +94,10 @@ impl<S: Store> JsonApi<S> {
         let message = self.decode(body)?;
         let request = Request::try_from(&message).inspect_err(|_| self.context.stats.service_error.add(1))?;
         let headers = &self.context.headers;
-        let decided =
-            self.context.limiter.decide(&request, now, |verdict| response(verdict, &headers.render(verdict)));
+        let decided = self.context.limiter.decide(&request, now, |verdict| {
+            log::decision(&request, verdict);
+            response(verdict, &headers.render(verdict))
+        });
         Ok(decided.await?)
     }
 

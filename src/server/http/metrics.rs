@@ -1,26 +1,34 @@
 //! `/metrics`: the stats in Prometheus' format.
 
-use std::sync::Arc;
+use std::{
+    io::{self, Write as _},
+    sync::Arc,
+};
+
+use axum::{
+    Router,
+    http::{
+        HeaderMap, StatusCode, Uri,
+        header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, VARY},
+    },
+    response::{IntoResponse, Response},
+    routing::{MethodRouter, get},
+};
+use flate2::{Compression, write::GzEncoder};
 
 use super::page;
 use crate::observe::{
     Stats,
     prometheus::{self, TimeUnit},
 };
-use axum::{
-    Router,
-    http::{StatusCode, Uri, header::CONTENT_TYPE},
-    response::{IntoResponse, Response},
-    routing::{MethodRouter, get},
-};
 
 /// Returns the page of `PROMETHEUS_ADDR`: the stats at `path` (`PROMETHEUS_PATH`), which may contain characters that a
 /// router's pattern cannot.
 pub fn metrics_router(stats: &Arc<Stats>, path: String, unit: TimeUnit) -> Router {
     let stats = Arc::clone(stats);
-    Router::new().fallback(get(move |uri: Uri| async move {
+    Router::new().fallback(get(move |uri: Uri, headers: HeaderMap| async move {
         if uri.path().trim_start_matches('/') == path.trim_start_matches('/') {
-            metrics_page(stats, unit).await
+            metrics_page(stats, unit, &headers).await
         } else {
             StatusCode::NOT_FOUND.into_response()
         }
@@ -29,12 +37,65 @@ pub fn metrics_router(stats: &Arc<Stats>, path: String, unit: TimeUnit) -> Route
 
 pub(super) fn route(stats: &Arc<Stats>, unit: TimeUnit) -> MethodRouter {
     let stats = Arc::clone(stats);
-    get(move || metrics_page(Arc::clone(&stats), unit))
+    get(async move |headers: HeaderMap| metrics_page(Arc::clone(&stats), unit, &headers).await)
 }
 
-async fn metrics_page(stats: Arc<Stats>, unit: TimeUnit) -> Response {
-    match page::render(move || prometheus::render(&stats, unit)).await {
-        Ok(text) => ([(CONTENT_TYPE, prometheus::CONTENT_TYPE)], text).into_response(),
+async fn metrics_page(stats: Arc<Stats>, unit: TimeUnit, headers: &HeaderMap) -> Response {
+    let common = [(CONTENT_TYPE, prometheus::CONTENT_TYPE), (VARY, ACCEPT_ENCODING.as_str())];
+    if !accepts_gzip(headers) {
+        let text = page::render(move || prometheus::render(&stats, unit)).await;
+        return text.map_or_else(|failed| failed, |text| (common, text).into_response());
+    }
+    match page::render(move || compressed(&prometheus::render(&stats, unit))).await {
+        Ok(Ok(bytes)) => (common, [(CONTENT_ENCODING, "gzip")], bytes).into_response(),
+        Ok(Err(error)) => {
+            tracing::error!(%error, "cannot compress a page");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
         Err(failed) => failed,
+    }
+}
+
+/// Compresses fast: the text repeats itself, so more effort gains little.
+fn compressed(text: &str) -> io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(text.as_bytes())?;
+    encoder.finish()
+}
+
+/// Returns whether `Accept-Encoding` (RFC 9110, section 12.5.3) names gzip with a weight above 0. `*` is not enough: the
+/// uncompressed page is always acceptable, too.
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        let is_gzip = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
+        let weight = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
+        is_gzip && weight.is_none_or(|weight| weight.trim().parse().is_ok_and(|weight: f32| weight > 0.0))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn gzip_is_used_if_the_client_names_it() {
+        for (value, expected) in [
+            ("gzip", true),
+            ("deflate, GZIP;q=0.5", true),
+            ("identity;q=1, gzip; q=1.0", true),
+            ("gzip;q=0", false),
+            ("gzip; q=0.000", false),
+            ("*", false),
+            ("x-gzip", false),
+            ("", false),
+        ] {
+            let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(value))]);
+            assert_eq!(accepts_gzip(&headers), expected, "{value}");
+        }
+        assert!(!accepts_gzip(&HeaderMap::new()));
     }
 }

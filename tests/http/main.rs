@@ -1,21 +1,25 @@
 //! The HTTP servers, over real sockets.
 
+#[path = "../stats_support/mod.rs"]
 mod stats_support;
+mod test_server;
 
 use std::{
     io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
+    net::TcpStream,
     sync::Arc,
     time::Duration,
 };
 
-use axum::Router;
+use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 use stats_support::{Service, above, changed, limited, node, unlimited};
-use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle, time::timeout};
+use test_server::{DEADLINE, TestServer};
+use tokio::time::timeout;
 use weir::{
     DecisionSettings,
-    limit::{Modes, Period, Timestamp},
+    clock::{Clock as _, SystemClock},
+    limit::{Modes, NANOS_PER_SECOND, Period, Timestamp},
     observe::{
         Health, Stats,
         health::Reason,
@@ -27,66 +31,6 @@ use weir::{
     },
     store::MemoryStore,
 };
-
-const DEADLINE: Duration = Duration::from_secs(20);
-
-struct TestServer {
-    address: SocketAddr,
-    stop: oneshot::Sender<()>,
-    running: JoinHandle<std::io::Result<()>>,
-}
-
-#[derive(Debug)]
-struct HttpResponse {
-    status: u16,
-    head: String,
-    body: String,
-}
-
-impl TestServer {
-    async fn start(router: Router) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel();
-        let running = tokio::spawn(http::serve(listener, router, async {
-            let _ = stopped.await;
-        }));
-        Self { address, stop, running }
-    }
-
-    /// Sends a request on its own connection.
-    async fn send(&self, method: &str, path: &str, body: &[u8]) -> HttpResponse {
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        let (address, request) = (self.address, [head.as_bytes(), body].concat());
-        let exchange = move || {
-            let mut stream = TcpStream::connect(address).unwrap();
-            stream.set_read_timeout(Some(DEADLINE)).unwrap();
-            // a server that rejects a body responds before it has read all of it
-            let _ = stream.write_all(&request);
-            let (mut response, mut bytes) = (Vec::new(), [0; 4096]);
-            while let Ok(read @ 1..) = stream.read(&mut bytes) {
-                response.extend_from_slice(&bytes[..read]);
-            }
-            String::from_utf8(response).unwrap()
-        };
-        let response = tokio::task::spawn_blocking(exchange).await.unwrap();
-        let (head, body) =
-            response.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {response:?}"));
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        HttpResponse { status, head: head.to_lowercase(), body: body.to_owned() }
-    }
-
-    async fn get(&self, path: &str) -> HttpResponse {
-        self.send("GET", path, b"").await
-    }
-
-    async fn json(&self, body: &str) -> HttpResponse {
-        self.send("POST", "/json", body.as_bytes()).await
-    }
-}
 
 fn context(service: &Service) -> ServiceContext<MemoryStore> {
     ServiceContext {
@@ -242,6 +186,50 @@ async fn metrics_are_on_every_port() {
         }
     }
     assert_eq!(elsewhere.get("/metrics").await.status, 404);
+}
+
+#[tokio::test]
+async fn metrics_are_compressed_on_request() {
+    let service = Service::new(vec![limited("tenant", "acme", 2)]);
+    for server in [server(&service).await, debug_server(&service).await] {
+        let plain = server.request("GET", "/metrics", "accept-encoding: gzip;q=0\r\n", b"").await;
+        assert!(!plain.head.contains("content-encoding"), "{}", plain.head);
+        let packed = server.request("GET", "/metrics", "Accept-Encoding: deflate, gzip;q=0.5\r\n", b"").await;
+        assert!(packed.head.contains("content-encoding: gzip"), "{}", packed.head);
+        assert!(packed.head.contains(&format!("content-type: {CONTENT_TYPE}")), "{}", packed.head);
+        let mut text = String::new();
+        GzDecoder::new(packed.bytes.as_slice()).read_to_string(&mut text).expect("gzip");
+        assert!(text.contains("ratelimit_service_rate_limit_total_hits{"), "{text}");
+        assert!(packed.bytes.len() * 3 < text.len(), "{} of {}", packed.bytes.len(), text.len());
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn metrics_include_those_of_the_process() {
+    let page = server(&Service::new(Vec::new())).await.get("/metrics").await.body;
+    let value = |name: &str| -> f64 {
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in {page}")).parse().expect("a number")
+    };
+    let now = SystemClock.now().as_nanos() / NANOS_PER_SECOND;
+    let age = f64::from(u32::try_from(now).unwrap()) - value("process_start_time_seconds");
+    assert!((-2.0..600.0).contains(&age), "{age}");
+    assert!((0.0..600.0).contains(&value("process_cpu_seconds_total")));
+    assert!(value("process_resident_memory_bytes") > 1e6);
+    assert!(value("process_virtual_memory_bytes") >= value("process_resident_memory_bytes"));
+    assert!(value("process_threads") >= 1.0);
+    assert!(value("process_open_fds") >= 3.0 && value("process_open_fds") <= value("process_max_fds"));
+}
+
+#[tokio::test]
+async fn the_paths_of_gos_profiles_point_to_the_documentation() {
+    let server = debug_server(&Service::new(Vec::new())).await;
+    for path in ["/debug/pprof", "/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=5"] {
+        let response = server.get(path).await;
+        assert_eq!(response.status, 404, "{path}");
+        assert!(response.body.contains("docs/operations.md"), "{path}: {}", response.body);
+    }
 }
 
 #[tokio::test]

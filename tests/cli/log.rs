@@ -1,0 +1,125 @@
+//! The log: its format, its bounds, and its levels.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+};
+
+use serde_json::Value;
+
+use crate::{
+    NO_DELAY, RULES,
+    child::{Serving, run, stderr},
+    path, rules,
+};
+
+const JSON: (&str, &str) = ("LOG_FORMAT", "json");
+
+/// Sends `bodies` to `/json`, one after the other.
+fn post(address: &str, bodies: &[&str]) {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    for (i, body) in bodies.iter().enumerate() {
+        let connection = if i + 1 == bodies.len() { "close" } else { "keep-alive" };
+        let length = body.len();
+        write!(
+            stream,
+            "POST /json HTTP/1.1\r\nhost: weir\r\nconnection: {connection}\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+        .expect("it takes it");
+    }
+    let mut responses = String::new();
+    stream.read_to_string(&mut responses).expect("responses");
+    assert_eq!(responses.matches("HTTP/1.1 ").count(), bodies.len(), "{responses}");
+}
+
+/// Parses every line of `output` as JSON.
+fn objects(output: &str) -> Vec<Value> {
+    let parse = |line: &str| {
+        let value: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert!(value["@timestamp"].is_string() && value["@message"].is_string(), "{value}");
+        assert!(value["level"].is_string(), "{value}");
+        value
+    };
+    output.lines().map(parse).collect()
+}
+
+#[test]
+fn failed_requests_at_json_do_not_flood_the_log() {
+    let dir = rules(RULES);
+    let weir = Serving::start(path(&dir), &[NO_DELAY]);
+    let begun = std::time::Instant::now();
+    post(weir.address("http"), &["{\"a\nfake\": 1}"; 500]);
+    let seconds = begun.elapsed().as_secs();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    post(weir.address("http"), &["{"]);
+    weir.signal("TERM");
+    let (_, output) = weir.ended();
+    let lines: Vec<&str> = output.lines().filter(|line| line.contains("request at /json failed")).collect();
+    let expected = 2..=usize::try_from(seconds).expect("it is short") + 2;
+    assert!(expected.contains(&lines.len()), "{} lines", lines.len());
+    assert!(lines.iter().any(|line| line.contains("suppressed=4")), "{lines:?}");
+}
+
+#[test]
+fn every_line_is_json() {
+    let dir = rules(RULES);
+    let weir =
+        Serving::start(path(&dir), &[NO_DELAY, JSON, ("LOG_LEVEL", "info"), ("TRACING_ENABLED", "true")]);
+    post(weir.address("http"), &["{"]);
+    weir.signal("TERM");
+    let (status, output) = weir.ended();
+    assert_eq!(status.code(), Some(0), "{output}");
+    let lines = objects(&output);
+    let line = |message: &str| lines.iter().find(|line| line["@message"] == message);
+    assert!(line("request at /json failed").is_some() && line("stopping").is_some(), "{output}");
+    assert!(line("listening").is_some_and(|line| line["level"] == "info"), "{output}");
+}
+
+#[test]
+fn errors_of_the_start_are_json() {
+    let bad = rules("domain: shop\ndescriptors:\n  - kee: hello\n");
+    let level = ["--log-level", "loud"];
+    for (arguments, variables, expected) in [
+        (&["--config", path(&bad)][..], &[JSON][..], "rules.yaml:3:5: "),
+        (&[], &[JSON, ("GRPC_PORT", "99999"), ("SHADOW_MODE", "maybe")], "SHADOW_MODE is \"maybe\""),
+        (&level, &[JSON], "loud"),
+        (&["--log-format", "json", "--grpc-port", "x"], &[], "--grpc-port is \"x\""),
+        (&["--no-such-flag"], &[JSON], "--no-such-flag"),
+    ] {
+        let output = run(arguments, variables);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let lines = objects(&stderr(&output));
+        let line = lines.last().expect("a line");
+        assert_eq!(line["level"], "error", "{line}");
+        assert!(line["@message"].as_str().is_some_and(|text| text.contains(expected)), "{expected}: {line}");
+    }
+    let text = run(&["--log-format", "xml"], &[JSON]);
+    assert!(stderr(&text).starts_with("weir: error: --log-format is \"xml\""), "{}", stderr(&text));
+}
+
+#[test]
+fn debug_logs_each_decision_on_one_line() {
+    let dir = rules(RULES);
+    let request = r#"{"domain": "shop", "hitsAddend": 3, "descriptors": [
+        {"entries": [{"key": "hello", "value": "a\nb"}]}, {"entries": [{"key": "free"}, {"key": "x", "value": "y"}]}]}"#;
+    let decisions = |level: &str| {
+        let weir = Serving::start(path(&dir), &[NO_DELAY, JSON, ("LOG_LEVEL", level)]);
+        post(weir.address("http"), &[request]);
+        let call = ["call", "--address", weir.address("grpc"), "--domain", "shop", "hello=world"];
+        assert_eq!(run(&call, &[]).status.code(), Some(0));
+        weir.signal("TERM");
+        let (_, output) = weir.ended();
+        let mut lines = objects(&output);
+        lines.retain(|line| line["@message"] == "decision");
+        lines
+    };
+    let lines = decisions("debug");
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert_eq!((&lines[0]["domain"], &lines[0]["code"]), (&"shop".into(), &"OVER_LIMIT".into()));
+    assert_eq!(
+        lines[0]["descriptors"],
+        "hello=a b: OVER_LIMIT, rule shop.hello, 0 remaining; free=,x=y: OK, no limit"
+    );
+    assert_eq!(lines[1]["descriptors"], "hello=world: OK, rule shop.hello, 1 remaining");
+    assert!(decisions("info").is_empty());
+}
