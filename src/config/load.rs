@@ -72,18 +72,18 @@ pub fn load(dir: &Path, options: &Options) -> Result<Loaded, ConfigErrors> {
             thread::sleep(CHANGE_POLL);
             listing = list();
         }
-        let loaded = load_listed(dir, options, &listing);
+        let loaded = load_listed(dir, *options, &listing);
         let after = list();
         if listing.is_same(&after) {
             return loaded;
         }
         listing = after;
     }
-    load_listed(dir, options, &listing)
+    load_listed(dir, *options, &listing)
 }
 
-fn load_listed(dir: &Path, options: &Options, listing: &Listing) -> Result<Loaded, ConfigErrors> {
-    let mut reading = Reading::new(*options);
+fn load_listed(dir: &Path, options: Options, listing: &Listing) -> Result<Loaded, ConfigErrors> {
+    let mut reading = Reading::new(options);
     for (path, error) in &listing.failures {
         let what = if path == dir { "cannot read the rules directory" } else { "cannot read" };
         reading.report.error(whole_file(&name(path)), format!("{UNREADABLE}: {what}: {error}"));

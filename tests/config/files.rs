@@ -1,6 +1,12 @@
 //! Directories of rule files.
 
-use std::{fs, os::unix::fs::symlink, path::Path};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use tempfile::TempDir;
 use weir::config::{self, Loaded, Options};
@@ -181,6 +187,41 @@ fn a_visible_link_that_its_version_lacks_is_not_read() {
     let errors = errors(dir.path(), Options::default());
     assert_eq!(errors.len(), 2, "{errors:?}");
     assert!(errors[0].starts_with("a.yaml: error loading config file: cannot read: "), "{errors:?}");
+}
+
+#[test]
+fn a_load_during_a_change_reads_one_version() {
+    const FILES: [&str; 2] = ["a.yaml", "b.yaml"];
+    let dir = config_map(&[("a.yaml", "domain: x"), ("b.yaml", "domain: y")]);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut current = dir.path().join("..2026_11_21_09_00_00.1");
+            for version in 0.. {
+                let next = dir.path().join(format!("..{version}"));
+                fs::create_dir(&next).expect("a directory");
+                // the domains change places: files of two versions declare one of them twice
+                for (i, name) in FILES.iter().enumerate() {
+                    let domain = if (version + i) % 2 == 0 { "y" } else { "x" };
+                    fs::write(next.join(name), format!("domain: {domain}")).expect("a file");
+                }
+                symlink(&next, dir.path().join("..data_tmp")).expect("a link");
+                fs::rename(dir.path().join("..data_tmp"), dir.path().join("..data")).expect("a rename");
+                fs::remove_dir_all(&current).expect("a removal");
+                current = next;
+                if done.load(Ordering::Relaxed) {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(3));
+            }
+        });
+        for _ in 0..300 {
+            let loaded = config::load(dir.path(), &Options::default());
+            done.store(loaded.is_err(), Ordering::Relaxed);
+            assert_eq!(loaded.unwrap_or_else(|errors| panic!("{errors}")).domains.len(), 2);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]
