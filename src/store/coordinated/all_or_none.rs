@@ -8,33 +8,13 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::{Coordinated, Step, delivery::Delivery};
+use super::modes::{Counted, Made, Modes, Step};
 use crate::{
     limit::{Coordination, Decision, Direction, Hits, LimitCheck, Period, Scope, Timestamp},
     store::{Decisions, remote::Remote},
 };
 
-/// A decision, and how its hits are given back.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Made {
-    pub(super) decision: Decision,
-    pub(super) counted: Counted,
-    /// When the hits were counted, on the store's clock.
-    pub(super) at: Timestamp,
-}
-
-/// Where the hits of a decision were counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Counted {
-    /// Where the coordination mode counts.
-    ByMode,
-    /// In the fallback. The store may have applied the command as well, as the delivery says.
-    ByFallback(Delivery),
-    /// Nowhere.
-    Nothing,
-}
-
-impl<R: Remote> Coordinated<R> {
+impl<R: Remote> Modes<R> {
     /// Decides `checks` and counts their hits only if all of them are admitted.
     pub(super) async fn take_all_or_none(&self, checks: &[LimitCheck<'_>], now: Timestamp) -> Decisions {
         let begun = Instant::now();
@@ -107,23 +87,5 @@ impl<R: Remote> Coordinated<R> {
         let most = check.tiers()[decision.tier].capacity();
         decision.remaining = u32::try_from(left).unwrap_or(u32::MAX).min(most);
         decision
-    }
-}
-
-// === impl Made ===
-
-impl Made {
-    /// A decision that counted nothing.
-    const fn nothing(decision: Decision, at: Timestamp) -> Self {
-        Self { decision, counted: Counted::Nothing, at }
-    }
-}
-
-// === impl Step ===
-
-impl Step {
-    /// Returns whether the request is rejected without a call to the store.
-    const fn is_rejection(&self) -> bool {
-        matches!(self, Self::Done(decision) | Self::Fallback(decision) if decision.over)
     }
 }

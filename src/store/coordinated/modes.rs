@@ -1,0 +1,190 @@
+//! The coordination modes together: picks the mode of a check, and has it decide within its budget.
+
+use std::sync::Arc;
+
+use tokio::time::timeout;
+
+use super::{
+    client::StoreClient,
+    delivery::{Delivery, Undecided},
+    fallback::Fallback,
+    interval::Interval,
+    lease::Lease,
+    metrics::CoordinationMetrics,
+    strict::{Prepared, Strict},
+    table::CounterTable,
+};
+use crate::{
+    limit::{Coordination, Decision, LimitCheck, Period, Scope, Timestamp},
+    store::{
+        MemoryStore,
+        remote::{Remote, Target},
+    },
+};
+
+/// The coordination modes, and what they share.
+pub(super) struct Modes<R: Remote> {
+    /// The counters of `local` rules.
+    pub(super) memory: MemoryStore,
+    pub(super) table: Arc<CounterTable<R>>,
+    pub(super) client: Arc<StoreClient<R>>,
+    pub(super) interval: Interval<R>,
+    pub(super) lease: Lease<R>,
+    pub(super) strict: Strict<R>,
+    pub(super) fallback: Fallback<R>,
+    pub(super) metrics: Arc<CoordinationMetrics>,
+    /// The longest that a decision waits for the store.
+    pub(super) budget: Period,
+}
+
+/// A decision that needed no wait, or the mode that has to wait for the store.
+pub(super) enum Step {
+    Done(Decision),
+    /// Done without the store, which is unavailable.
+    Fallback(Decision),
+    Strict(Arc<Target>),
+    Lease,
+}
+
+/// A decision, and how its hits are given back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Made {
+    pub(super) decision: Decision,
+    pub(super) counted: Counted,
+    /// When the hits were counted, on the store's clock.
+    pub(super) at: Timestamp,
+}
+
+/// Where the hits of a decision were counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counted {
+    /// Where the coordination mode counts.
+    ByMode,
+    /// In the fallback. The store may have applied the command as well, as the delivery says.
+    ByFallback(Delivery),
+    /// Nowhere.
+    Nothing,
+}
+
+// === impl Modes ===
+
+impl<R: Remote> Modes<R> {
+    /// Decides `check`, if that needs no wait.
+    pub(super) fn step(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Step {
+        let mut mode = self.table.requested_mode(check);
+        let time = self.client.time_at(now);
+        if mode != Coordination::Local && self.client.is_unavailable() {
+            let (target, supported) = self.table.target_and_mode(check, time.now);
+            mode = supported;
+            if mode != Coordination::Local && self.client.is_unavailable_for(&target, time.now) {
+                let held =
+                    if mode == Coordination::Lease { self.lease.decide_from_held(check, time) } else { None };
+                return held.map_or_else(
+                    || Step::Fallback(self.fallback.decide(check, Delivery::NotApplied, time.now)),
+                    Step::Done,
+                );
+            }
+        }
+        loop {
+            let step = match mode {
+                Coordination::Local => Ok(Step::Done(self.decide_locally(check, scope, now))),
+                Coordination::Interval => self.interval.decide(check, scope, time.now).map(Step::Done),
+                Coordination::Lease => self
+                    .lease
+                    .decide_at_once(check, time)
+                    .map(|decision| decision.map_or(Step::Lease, Step::Done)),
+                Coordination::Strict => self.strict.prepare(check, time.now).map(|prepared| match prepared {
+                    Prepared::Rejected(decision) => Step::Done(decision),
+                    Prepared::Send(target) => Step::Strict(target),
+                }),
+            };
+            match step {
+                Ok(step) => return step,
+                // the store does not support the requested mode
+                Err(supported) => mode = supported,
+            }
+        }
+    }
+
+    fn decide_locally(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
+        self.metrics.local.add(1);
+        self.memory.decide(std::slice::from_ref(check), scope, now)[0]
+    }
+
+    /// Returns the coordination mode of `check`: the requested one, or the nearest that the store supports.
+    pub(super) fn mode(&self, check: &LimitCheck<'_>, now: Timestamp) -> Coordination {
+        match self.table.requested_mode(check) {
+            Coordination::Local => Coordination::Local,
+            _ => self.table.target_and_mode(check, now).1,
+        }
+    }
+
+    /// Completes `step`, which waits no longer than the budget.
+    pub(super) async fn finish(
+        &self,
+        check: &LimitCheck<'_>,
+        scope: Scope,
+        step: Step,
+        now: Timestamp,
+    ) -> Made {
+        let at = self.client.time_at(now).now;
+        let decided = match step {
+            Step::Done(decision) => return Made { decision, counted: Counted::ByMode, at },
+            Step::Fallback(decision) => {
+                return Made { decision, counted: Counted::ByFallback(Delivery::NotApplied), at };
+            }
+            Step::Strict(target) => self.strict.decide(check, target, scope).await,
+            // a lease that arrives late is not lost, and no hit has been counted
+            Step::Lease => match timeout(self.budget.into(), self.lease.decide(check)).await {
+                Ok(Some(decision)) => Ok((decision, self.client.time().now)),
+                Ok(None) => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
+                Err(_) => Err(Undecided { delivery: Delivery::NotApplied, late: true }),
+            },
+        };
+        match decided {
+            Ok((decision, at)) => {
+                self.metrics.waited.add(1);
+                Made { decision, counted: Counted::ByMode, at }
+            }
+            Err(undecided) => {
+                self.record_late(check, undecided);
+                let (delivery, at) = (undecided.delivery, self.client.time_since(now).now);
+                let decision = self.fallback.decide(check, delivery, at);
+                Made { decision, counted: Counted::ByFallback(delivery), at }
+            }
+        }
+    }
+
+    pub(super) fn record_late(&self, check: &LimitCheck<'_>, undecided: Undecided) {
+        if undecided.late {
+            let at = self.client.time().now;
+            self.client.record_late_decision(&self.table.target(check, at), at);
+        }
+    }
+}
+
+// === impl Step ===
+
+impl Step {
+    /// Returns the decision, if there is one.
+    pub(super) fn done(self) -> Option<Decision> {
+        match self {
+            Self::Done(decision) | Self::Fallback(decision) => Some(decision),
+            Self::Strict(_) | Self::Lease => None,
+        }
+    }
+
+    /// Returns whether the request is rejected without a call to the store.
+    pub(super) const fn is_rejection(&self) -> bool {
+        matches!(self, Self::Done(decision) | Self::Fallback(decision) if decision.over)
+    }
+}
+
+// === impl Made ===
+
+impl Made {
+    /// A decision that counted nothing.
+    pub(super) const fn nothing(decision: Decision, at: Timestamp) -> Self {
+        Self { decision, counted: Counted::Nothing, at }
+    }
+}
