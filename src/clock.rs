@@ -13,11 +13,11 @@ pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
 }
 
-/// The system's wall clock. All instances align windows to the epoch, so monotonic time does not do.
+/// The system's wall clock. All instances align windows to the epoch, so monotonic time cannot be used.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
-/// A clock that stands still until it is set, for tests and simulations.
+/// A clock that changes only when it is set, for tests and simulations.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     nanos: AtomicU64,
@@ -32,7 +32,7 @@ impl Clock for SystemClock {
 }
 
 impl ManualClock {
-    /// Creates a clock that shows `now`.
+    /// Creates a clock whose time is `now`.
     #[must_use]
     pub const fn at(now: Timestamp) -> Self {
         Self { nanos: AtomicU64::new(now.as_nanos()) }

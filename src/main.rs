@@ -13,7 +13,7 @@ use weir::{
 
 use crate::cli::{Cli, run};
 
-/// The exit code of every error, also in the arguments: clap's 2 stands for a request that is over its limit.
+/// The exit code of every error, including invalid arguments: clap's 2 means that a request is over its limit.
 const FAILED: u8 = 1;
 
 fn main() -> ExitCode {
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
             if error.use_stderr() && format == LogFormat::Json {
                 log::print(format, Level::ERROR, error.render().to_string().trim_end(), &[]);
             } else {
-                // also help and version; a failure to print cannot be reported
+                // help and version are errors too; a failure to print cannot be reported
                 let _ = error.print();
             }
             return if error.use_stderr() { ExitCode::from(FAILED) } else { ExitCode::SUCCESS };

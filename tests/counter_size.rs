@@ -1,4 +1,4 @@
-//! The memory of a coordinated counter. There may be a million of them.
+//! Measures the memory of a coordinated counter. An instance may have a million of them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,10 +18,10 @@ use weir::{
 
 const COUNTERS: u32 = 100_000;
 
-/// A shared store that stores nothing, so that all allocations are the instance's.
-struct Forgetful(SimulatedClock);
+/// A shared store that keeps nothing, so that all allocations are the instance's.
+struct EmptyStore(SimulatedClock);
 
-impl Remote for Forgetful {
+impl Remote for EmptyStore {
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
         let now = self.0.now();
         let reply = |command: &Command| {
@@ -42,12 +42,12 @@ fn rules() -> RuleSet {
     RuleSet::new(&[Domain { name: "shop".into(), nodes: vec![node] }], KeyHasher::random())
 }
 
-/// Returns the store after one hit of each key, all reported.
-async fn filled() -> Coordinated<Forgetful> {
+/// Creates a store that has counted one hit of each key and reported all of them.
+async fn filled() -> Coordinated<EmptyStore> {
     let clock = SimulatedClock::new(Timestamp::from_secs(1_000_000));
     let rules = rules();
     let store =
-        Coordinated::new(Forgetful(clock.clone()), Arc::new(clock.clone()), CoordinationSettings::default());
+        Coordinated::new(EmptyStore(clock.clone()), Arc::new(clock.clone()), CoordinationSettings::default());
     for i in 0..COUNTERS {
         let tenant = format!("tenant-{i:06}");
         let entries = [Entry { key: "tenant", value: &tenant }];
@@ -55,7 +55,7 @@ async fn filled() -> Coordinated<Forgetful> {
         let request = Request { domain: "shop", descriptors: [descriptor].into_iter().collect(), hits: 1 };
         let matched = Matched::new(&rules, &request);
         let decisions = store.take(&matched.checks, Scope::Descriptor, clock.now()).await;
-        assert!(!decisions.expect("it decides")[0].over);
+        assert!(!decisions.expect("decisions")[0].over);
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(store.counters(), COUNTERS as usize);
@@ -63,15 +63,15 @@ async fn filled() -> Coordinated<Forgetful> {
 }
 
 #[test]
-fn a_coordinated_counter_is_small() {
+fn a_coordinated_counter_takes_less_than_600_bytes() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime");
     let mut store = None;
     let measured = allocation_counter::measure(|| store = Some(runtime.block_on(filled())));
     let each = measured.bytes_current / i64::from(COUNTERS);
-    println!("{COUNTERS} counters hold {} bytes: {each} bytes a counter", measured.bytes_current);
-    assert!((100..MOST).contains(&each), "{each} bytes");
+    println!("{COUNTERS} counters hold {} bytes: {each} bytes per counter", measured.bytes_current);
+    assert!((100..MAX_BYTES).contains(&each), "{each} bytes");
 }
 
-/// In bytes, the table's free slots included.
-const MOST: i64 = 600;
+/// The maximum size of a counter in bytes, including the table's free slots.
+const MAX_BYTES: i64 = 600;

@@ -1,4 +1,4 @@
-//! The response headers that report limits to the end user.
+//! Tests the response headers that report limits to the end user.
 
 use std::sync::Arc;
 
@@ -21,14 +21,14 @@ fn seconds(requests: u32, seconds: u64) -> Tier {
     tier(requests, Period::from_secs(seconds), Algorithm::FixedWindow)
 }
 
-/// A limiter, and the headers that its verdicts are rendered with.
+/// A limiter, and the styles of the headers for its verdicts.
 struct Service {
     limiter: Limiter<MemoryStore>,
     headers: ResponseHeaders,
 }
 
 impl Service {
-    /// A service with a rule for each `k=<name>`.
+    /// Creates a service with a rule for each `k=<name>`.
     fn new(rules: Vec<(&str, Vec<Tier>)>, styles: Vec<HeaderStyle>, quota: bool) -> Self {
         let nodes = rules.into_iter().map(|(name, tiers)| {
             let rule = Rule {
@@ -61,7 +61,7 @@ impl Service {
 }
 
 #[tokio::test]
-async fn ietf_headers_carry_a_policy_per_tier_and_what_remains() {
+async fn ietf_headers_report_a_policy_per_tier_and_the_remaining_requests() {
     let rules = vec![
         ("burst", vec![seconds(10, 10), seconds(100, 60)]),
         ("nameless", vec![tier(5, Period::from_millis(100), Algorithm::SlidingWindow)]),
@@ -94,7 +94,7 @@ async fn retry_after_is_the_longest_wait_of_the_limits_that_are_over() {
 }
 
 #[tokio::test]
-async fn retry_after_is_the_shortest_wait_of_quotas() {
+async fn retry_after_is_the_shortest_wait_if_only_quotas_are_over() {
     let rules = vec![("short", vec![seconds(1, 10)]), ("long", vec![seconds(1, 60)])];
     let service = Service::new(rules, vec![HeaderStyle::RetryAfter], true);
     assert_eq!(service.take(&["short"]).await, "");

@@ -1,11 +1,11 @@
-//! The compiled matcher against an obviously right one, on random trees and requests.
+//! Compares the compiled matcher with a simple one, on random trees and requests.
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use weir::limit::{
     Domain, Entry, KeyHasher, Limit, Lookup, Pattern, Period, Rule, RuleNode, RuleSet, Values,
 };
 
-/// Few keys and values, so that levels collide, fall through and run into each other often.
+/// Few keys and values, so that literals, wildcards and ambiguous names often compete.
 const KEYS: [&str; 3] = ["a", "b", "a_b"];
 const VALUES: [&str; 7] = ["", "x", "xy", "xyx", "b_x", "*", "x*"];
 const PATTERNS: [&str; 9] = ["x", "xy", "x*", "*x", "*", "x*x", "*y*", "b_x", "xyx"];
@@ -34,7 +34,7 @@ fn nodes() -> impl Strategy<Value = Vec<RuleNode>> {
     leaves.prop_recursive(3, 60, 5, move |below| vec(node(below), 1..5).boxed())
 }
 
-/// Gives every rule a name of its own, so that two answers can be compared.
+/// Gives every rule a unique name, so that two results can be compared.
 fn name(nodes: &mut [RuleNode], next: &mut u32) {
     for node in nodes {
         if let Some(rule) = &mut node.rule {
@@ -45,7 +45,7 @@ fn name(nodes: &mut [RuleNode], next: &mut u32) {
     }
 }
 
-/// The words of the specification, one after the other.
+/// Finds a rule by following the specification literally.
 fn naive<'a>(level: &'a [RuleNode], entries: &[(&str, &str)]) -> Option<&'a Rule> {
     let ((key, value), rest) = entries.split_first()?;
     let of_key = || level.iter().filter(|node| node.key == *key);
@@ -56,12 +56,12 @@ fn naive<'a>(level: &'a [RuleNode], entries: &[(&str, &str)]) -> Option<&'a Rule
             .find(|(_, pattern)| pattern.is_wildcard() && slow_match(pattern.text(), value))
             .map(|(node, _)| node)
     };
-    let key_alone = || of_key().find(|node| node.values == Values::Any);
-    let node = literal().or_else(wildcard).or_else(key_alone)?;
+    let key_only = || of_key().find(|node| node.values == Values::Any);
+    let node = literal().or_else(wildcard).or_else(key_only)?;
     if rest.is_empty() { node.rule.as_ref() } else { naive(&node.children, rest) }
 }
 
-/// Tries every length for every star.
+/// Matches a pattern by trying every length for every star.
 fn slow_match(pattern: &str, value: &str) -> bool {
     match pattern.split_at_checked(1) {
         None => value.is_empty(),
@@ -72,7 +72,7 @@ fn slow_match(pattern: &str, value: &str) -> bool {
 
 proptest! {
     #[test]
-    fn the_compiled_matcher_agrees_with_the_naive_one(
+    fn the_compiled_matcher_agrees_with_a_naive_matcher(
         mut tree in nodes(),
         requests in vec(vec((select(&KEYS[..]), select(&VALUES[..])), 0..5), 1..20),
     ) {
@@ -82,9 +82,9 @@ proptest! {
         for request in requests {
             let entries: Vec<_> = request.iter().map(|(key, value)| Entry { key, value }).collect();
             let found = match set.find("d", &entries) {
-                Lookup::Rule(placed) => placed.rule.name.clone(),
+                Lookup::Rule(compiled) => compiled.rule.name.clone(),
                 Lookup::NoRule => None,
-                Lookup::UnknownDomain => panic!("the domain is there"),
+                Lookup::UnknownDomain => panic!("the domain is known"),
             };
             let expected = naive(&domain.nodes, &request).and_then(|rule| rule.name.clone());
             prop_assert_eq!(found, expected, "for {:?}", request);
@@ -92,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn a_pattern_matches_as_if_every_length_were_tried(
+    fn a_pattern_matches_like_a_search_over_all_star_lengths(
         pattern in "[ab*]{0,6}",
         value in "[ab]{0,8}",
     ) {

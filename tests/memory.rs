@@ -1,4 +1,4 @@
-//! The memory store: counting, its bound, all or nothing, and reservations, under real threads.
+//! Tests the memory store: counting under several threads, its bound, requests as a whole, and reservations.
 
 use std::{collections::HashMap, sync::Arc, thread};
 
@@ -12,7 +12,7 @@ use weir::{
     store::MemoryStore,
 };
 
-/// Rules under which every value of the key `k` has `limit` requests a minute.
+/// Returns rules that allow each value of the key `k` `limit` requests per minute.
 fn rules(limit: u32) -> RuleSet {
     let rule = Rule::new(Limit::fixed_window(limit, Period::from_secs(60)));
     let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
@@ -55,7 +55,7 @@ fn exactly_the_limit_is_admitted_across_threads() {
 }
 
 #[test]
-fn a_request_takes_all_or_nothing_while_threads_take_the_same_keys_in_other_orders() {
+fn a_request_takes_all_or_nothing_while_threads_use_its_keys_in_other_orders() {
     let (store, rules) = (Arc::new(MemoryStore::new(1_000_000)), Arc::new(rules(100)));
     let orders: [&[&str]; 3] = [&["a", "b", "c"], &["c", "a", "b"], &["b", "c", "a"]];
     let threads: Vec<_> = orders
@@ -64,7 +64,7 @@ fn a_request_takes_all_or_nothing_while_threads_take_the_same_keys_in_other_orde
             let (store, rules) = (Arc::clone(&store), Arc::clone(&rules));
             thread::spawn(move || {
                 let attempt = || take(&store, &rules, order, 1, Scope::Request, Timestamp::from_secs(1));
-                (0..200).filter(|_| attempt().iter().all(|taken| !taken.over)).count()
+                (0..200).filter(|_| attempt().iter().all(|decision| !decision.over)).count()
             })
         })
         .collect();
@@ -72,38 +72,38 @@ fn a_request_takes_all_or_nothing_while_threads_take_the_same_keys_in_other_orde
     assert_eq!(admitted, 100);
     for value in ["a", "b", "c"] {
         // rejected requests took nothing
-        let taken = take(&store, &rules, &[value], 1, Scope::Descriptor, Timestamp::from_secs(1));
-        assert_eq!(taken[0].before.0, 100, "{value}");
+        let decisions = take(&store, &rules, &[value], 1, Scope::Descriptor, Timestamp::from_secs(1));
+        assert_eq!(decisions[0].before.0, 100, "{value}");
     }
 }
 
 #[test]
-fn a_rejected_descriptor_keeps_the_others_of_its_request_from_counting() {
+fn with_request_scope_no_descriptor_of_a_rejected_request_counts() {
     let (store, rules) = (MemoryStore::new(1_000), rules(2));
     let now = Timestamp::from_secs(1);
     take(&store, &rules, &["full"], 2, Scope::Request, now);
     for _ in 0..5 {
-        let taken = take(&store, &rules, &["free", "full"], 1, Scope::Request, now);
-        assert!(!taken[0].over && taken[1].over);
-        assert_eq!(taken[0].remaining, 2, "the rejected request took nothing");
+        let decisions = take(&store, &rules, &["free", "full"], 1, Scope::Request, now);
+        assert!(!decisions[0].over && decisions[1].over);
+        assert_eq!(decisions[0].remaining, 2, "the rejected request took nothing");
     }
-    let taken = take(&store, &rules, &["full"], 1, Scope::Request, now);
-    assert_eq!(taken[0].before.0, 2, "the rejected descriptor did not count either");
+    let decisions = take(&store, &rules, &["full"], 1, Scope::Request, now);
+    assert_eq!(decisions[0].before.0, 2, "the rejected descriptor did not count either");
 }
 
 #[test]
-fn the_same_counter_twice_in_a_request_counts_twice_or_not_at_all() {
+fn a_counter_that_a_request_uses_twice_counts_twice_or_not_at_all() {
     let (store, rules) = (MemoryStore::new(1_000), rules(3));
     let now = Timestamp::from_secs(1);
     let both = || take(&store, &rules, &["v", "v"], 1, Scope::Request, now);
-    assert!(both().iter().all(|taken| !taken.over));
+    assert!(both().iter().all(|decision| !decision.over));
     assert!(both()[1].over, "only one of the two fits");
     let third = take(&store, &rules, &["v"], 1, Scope::Request, now)[0];
     assert!(!third.over && third.before.0 == 2, "neither of the two was counted");
 }
 
 #[test]
-fn a_check_without_hits_makes_no_counter() {
+fn a_check_without_hits_creates_no_counter() {
     let (store, rules) = (MemoryStore::new(1_000), rules(3));
     let request = Request {
         domain: "d",
@@ -111,13 +111,13 @@ fn a_check_without_hits_makes_no_counter() {
         hits: 0,
     };
     let matched = Matched::new(&rules, &request);
-    let taken = store.decide(&matched.checks, Scope::Descriptor, Timestamp::from_secs(1));
-    assert_eq!(taken[0].remaining, 3);
+    let decisions = store.decide(&matched.checks, Scope::Descriptor, Timestamp::from_secs(1));
+    assert_eq!(decisions[0].remaining, 3);
     assert_eq!(store.usage().live, 0);
 }
 
 #[test]
-fn a_rule_and_an_override_of_the_same_unit_share_their_counter_and_of_another_do_not() {
+fn a_rule_and_an_override_share_a_counter_only_if_their_units_are_equal() {
     let (store, rules) = (MemoryStore::new(1_000), rules(10));
     let now = Timestamp::from_secs(1);
     take(&store, &rules, &["v"], 4, Scope::Descriptor, now);
@@ -132,9 +132,9 @@ fn a_rule_and_an_override_of_the_same_unit_share_their_counter_and_of_another_do
     assert_eq!(with_override(Unit::Hour), 10);
 }
 
-/// A full store evicts counters, but it never rejects, never grows, and keeps the counters that cost most to lose.
+/// A full store evicts counters instead of rejecting requests or growing, and keeps the counters with the most hits.
 #[test]
-fn a_full_store_evicts_cheap_counters_and_keeps_costly_ones() {
+fn a_full_store_evicts_counters_with_few_hits_and_keeps_those_with_many() {
     for max in [1, 2, 100, 10_000] {
         let (store, rules) = (MemoryStore::new(max), rules(1_000));
         let now = Timestamp::from_secs(1);
@@ -172,7 +172,7 @@ fn the_sweep_removes_expired_counters_and_no_others() {
 
 /// A tier that changes its algorithm starts with a new counter; other tiers keep their counts.
 #[test]
-fn a_reload_keeps_the_counts_of_the_tiers_that_stay() {
+fn a_reload_keeps_the_counts_of_unchanged_tiers() {
     let (store, hasher) = (MemoryStore::new(1_000), KeyHasher::random());
     let now = Timestamp::from_secs(1);
     let remaining = |tiers: &[(u32, u64, Algorithm)]| {
@@ -189,7 +189,7 @@ fn a_reload_keeps_the_counts_of_the_tiers_that_stay() {
     };
     let (fixed, sliding) = (Algorithm::FixedWindow, Algorithm::SlidingWindow);
     assert_eq!(remaining(&[(10, 60, fixed)]), 9);
-    assert_eq!(remaining(&[(20, 60, fixed)]), 18, "a raised limit applies at once");
+    assert_eq!(remaining(&[(20, 60, fixed)]), 18, "a raised limit applies immediately");
     assert_eq!(remaining(&[(5, 60, fixed)]), 2, "a lowered limit keeps the count");
     assert_eq!(remaining(&[(10, 60, sliding)]), 9, "another algorithm starts with a new counter");
     assert_eq!(remaining(&[(100, 3_600, fixed), (5, 60, fixed)]), 1, "another tier changes nothing");
@@ -205,7 +205,7 @@ fn with_check<T>(rules: &RuleSet, act: impl FnOnce(&LimitCheck<'_>) -> T) -> T {
     act(&matched.checks[0])
 }
 
-/// One rule with these tiers, in milliseconds.
+/// Returns one rule with these tiers, whose periods are in milliseconds.
 fn tiers(tiers: &[(u32, u64, Algorithm)]) -> RuleSet {
     let tiers = tiers.iter().map(|(requests, millis, algorithm)| Tier {
         requests: *requests,
@@ -235,7 +235,7 @@ fn release(store: &MemoryStore, rules: &RuleSet, reservation: Reservation, unuse
     });
 }
 
-/// The hits that still fit at `now`.
+/// Returns the hits that still fit at `now`.
 fn room(store: &MemoryStore, rules: &RuleSet, now: u64) -> u32 {
     let request = Request {
         domain: "d",
@@ -255,7 +255,7 @@ fn a_reservation_takes_as_many_hits_as_fit_from_all_tiers_or_none() {
     assert!(!first.decision.over && first.decision.before == Hits(0) && first.decision.remaining == 2);
 
     let second = reserve(&store, &rules, (3, 8), 60_000, 1_000);
-    assert_eq!(second.hits, Hits(0), "two hits fit, but three are the fewest of use");
+    assert_eq!(second.hits, Hits(0), "two hits fit, but at least three are requested");
     assert!(second.decision.over && second.decision.reset == Period::from_secs(9));
 
     let third = reserve(&store, &rules, (1, 8), 500, 11_000);
@@ -266,11 +266,11 @@ fn a_reservation_takes_as_many_hits_as_fit_from_all_tiers_or_none() {
 }
 
 #[test]
-fn a_rejected_reservation_counts_nothing_and_makes_no_counter() {
+fn a_rejected_reservation_counts_nothing_and_creates_no_counter() {
     let (store, rules) = (MemoryStore::new(1_000), rules(3));
     assert_eq!(reserve(&store, &rules, (4, 9), 1_000, 1_000).hits, Hits(0));
     assert_eq!(store.usage().live, 0);
-    assert_eq!(reserve(&store, &rules, (0, 0), 1_000, 1_000).hits, Hits(1), "one hit is the fewest");
+    assert_eq!(reserve(&store, &rules, (0, 0), 1_000, 1_000).hits, Hits(1), "at least one hit is reserved");
     assert_eq!(room(&store, &rules, 1_000), 2);
 }
 
@@ -291,7 +291,7 @@ fn a_window_that_has_ended_gets_nothing_back() {
     take(&store, &rules, &["v"], 5, Scope::Descriptor, Timestamp::from_secs(10));
     release(&store, &rules, reservation, 8, 10_000);
     assert_eq!(room(&store, &rules, 10_000), 5, "the five hits of the new window stay");
-    assert_eq!(room(&store, &rules, 20_000), 15, "the minute has got its eight back");
+    assert_eq!(room(&store, &rules, 20_000), 15, "the tier of one minute got its eight hits back");
     assert_eq!(reserve(&store, &rules, (1, 20), 1_000, 20_000).hits, Hits(10));
     assert_eq!(reserve(&store, &rules, (1, 20), 1_000, 30_000).hits, Hits(5));
 }
@@ -318,9 +318,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// The arithmetic of envoyproxy/ratelimit: add to the count of the window, then compare.
+    /// envoyproxy/ratelimit adds the hits to the count of the window, then compares the count with the limit.
     #[test]
-    fn counts_as_envoyproxy_ratelimit_does(limit in 0..12_u32, steps in vec(step(), 1..80)) {
+    fn a_fixed_window_counts_as_envoyproxy_ratelimit_does(limit in 0..12_u32, steps in vec(step(), 1..80)) {
         let (store, rules) = (MemoryStore::new(1_000), rules(limit));
         let mut counts: HashMap<(u8, u64), u64> = HashMap::new();
         let mut seconds = 1_000;
@@ -330,16 +330,16 @@ proptest! {
             let count = counts.entry((value, seconds / 60)).or_default();
             *count += u64::from(hits);
             let now = Timestamp::from_secs(seconds);
-            let taken = take(&store, &rules, &[&value.to_string()], hits, Scope::Descriptor, now)[0];
-            prop_assert_eq!(taken.over, *count > u64::from(limit));
-            prop_assert_eq!(u64::from(taken.remaining), u64::from(limit).saturating_sub(*count));
-            prop_assert_eq!(taken.reset, Period::from_secs(60 - seconds % 60));
+            let decision = take(&store, &rules, &[&value.to_string()], hits, Scope::Descriptor, now)[0];
+            prop_assert_eq!(decision.over, *count > u64::from(limit));
+            prop_assert_eq!(u64::from(decision.remaining), u64::from(limit).saturating_sub(*count));
+            prop_assert_eq!(decision.reset, Period::from_secs(60 - seconds % 60));
         }
     }
 
-    /// Whatever is reserved, used and released: no interval of a sliding window and no fixed window sees more uses than
-    /// the limit, even if every hit is used at the last instant. A release frees exactly the unused hits; in a sliding
-    /// window that is certain only if no later reservation ends earlier, and otherwise it frees no more than those.
+    /// Reserves, uses and releases random hits. No interval of a sliding window and no fixed window sees more uses than the
+    /// limit, even if every hit is used at the last instant. A release frees exactly the unused hits. In a sliding window,
+    /// it may free fewer if a later reservation ends earlier.
     #[test]
     fn reservations_never_exceed_the_limit(
         fixed in any::<bool>(),

@@ -1,4 +1,4 @@
-//! The picture in the documentation: what each algorithm admits of the same traffic. Drawn anew and compared.
+//! Compares the picture of the algorithms in the documentation with the requests that they admit.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,10 @@ use weir::{
     limit::{Direction, Hits, Limit, Period, Timestamp, algorithm::CounterState, decide},
 };
 
-/// Tenths of a second that are drawn.
+/// The number of tenths of a second in the picture.
 const TICKS: u64 = 56;
 
-/// Requests in each tenth of a second: four, from 0.7 s to 2.9 s, and again from 4.6 s on.
+/// Returns the requests in a tenth of a second: four from 0.7 s to 2.9 s, and again from 4.6 s on.
 const fn offered(tick: u64) -> u64 {
     if (tick >= 7 && tick < 29) || tick >= 46 { 4 } else { 0 }
 }
@@ -19,11 +19,11 @@ fn mark(requests: u64) -> String {
     if requests == 0 { ".".to_owned() } else { requests.to_string() }
 }
 
-/// A line for the traffic that passes the limit that `yaml` writes.
+/// Draws one line: the requests that the limit in `yaml` admits.
 fn line(name: &str, yaml: &str) -> String {
     let file = format!("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {yaml}\n");
-    let loaded = config::parse("picture.yaml", &file).expect("the limit is right");
-    let rule = loaded.domains[0].nodes[0].rule.clone().expect("there is a limit");
+    let loaded = config::parse("picture.yaml", &file).expect("a valid limit");
+    let rule = loaded.domains[0].nodes[0].rule.clone().expect("a limit");
     let Limit::Tiers { tiers, over_limit_policy } = rule.limit else { panic!("it is limited") };
 
     let start = Timestamp::from_secs(1_700_000_000);
@@ -40,14 +40,14 @@ fn line(name: &str, yaml: &str) -> String {
 }
 
 #[test]
-fn the_documentation_shows_what_each_algorithm_admits() {
+fn the_documentation_shows_the_requests_that_each_algorithm_admits() {
     let mut picture = format!("{:<16} ", "seconds");
     for tick in 0..TICKS {
         picture += &if tick % 10 == 0 { (tick / 10).to_string() } else { " ".to_owned() };
     }
     picture = picture.trim_end().to_owned() + "\n";
     let traffic: String = (0..TICKS).map(|tick| mark(offered(tick))).collect();
-    writeln!(picture, "{:<16} {traffic}", "offered").expect("a string takes anything");
+    writeln!(picture, "{:<16} {traffic}", "offered").expect("writing to a string cannot fail");
     for (name, yaml) in [
         ("fixed_window", "{ requests: 5, per: 1s }"),
         ("sliding_window", "{ requests: 5, per: 1s, algorithm: sliding_window }"),

@@ -1,4 +1,4 @@
-//! Limits that come with the request: any algorithm and several tiers, on every store.
+//! Tests limits that come with the request: any algorithm and several tiers, on every store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,13 +19,13 @@ use weir::{
 
 const EPOCH: Timestamp = Timestamp::from_secs(1_699_999_200);
 
-/// Three at once, and one more per minute.
+/// Returns a limit of three requests at once, and one more per minute.
 fn token_bucket() -> RuntimeLimit {
     let bucket = Bucket { burst: 3, refill: Refill::Continuous, strict: false };
     limit(&[tier(1, 60, Algorithm::TokenBucket(bucket))])
 }
 
-/// Two in any 10 seconds, three in any minute.
+/// Returns a limit of two requests in any 10 seconds and three in any minute.
 fn two_sliding_windows() -> RuntimeLimit {
     limit(&[tier(2, 10, Algorithm::SlidingWindow), tier(3, 60, Algorithm::SlidingWindow)])
 }
@@ -38,7 +38,7 @@ fn limit(tiers: &[Tier]) -> RuntimeLimit {
     RuntimeLimit::new(tiers.into(), OverLimitPolicy::Ignore).expect("a valid limit")
 }
 
-/// A limiter over `store`, whose only rule admits nothing.
+/// Creates a limiter on `store`, whose only rule admits nothing.
 fn limiter<S: Store>(store: S) -> Limiter<S> {
     let limiter = Limiter::new(store, Arc::new(Stats::default()), DecisionSettings::default());
     let closed = Rule::new(Limit::fixed_window(0, Period::from_secs(60)));
@@ -61,9 +61,9 @@ async fn take<S: Store>(
         ..Descriptor::default()
     };
     let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
-    let answer =
+    let outcome =
         |verdict: &weir::limit::Verdict<'_>| (verdict.code == Code::Ok, verdict.statuses[0].remaining);
-    limiter.decide(&request, now, answer).await.expect("the store decides")
+    limiter.decide(&request, now, outcome).await.expect("the store decides")
 }
 
 /// Takes hits of `key` until one is rejected; returns how many were admitted.
@@ -81,17 +81,17 @@ async fn drain<S: Store>(
     admitted
 }
 
-/// Checks both limits over 100 seconds.
-async fn check<S: Store>(limiter: &Limiter<S>, clock: &SimulatedClock, what: &str) {
+/// Checks both limits over 100 seconds, on the store `name`.
+async fn check<S: Store>(limiter: &Limiter<S>, clock: &SimulatedClock, name: &str) {
     let (bucket, windows) = (token_bucket(), two_sliding_windows());
-    assert_eq!(drain(limiter, "bucket", &bucket, clock).await, 3, "{what}: the burst");
-    assert_eq!(drain(limiter, "windows", &windows, clock).await, 2, "{what}: the first tier");
+    assert_eq!(drain(limiter, "bucket", &bucket, clock).await, 3, "{name}: the burst");
+    assert_eq!(drain(limiter, "windows", &windows, clock).await, 2, "{name}: the first tier");
     tokio::time::sleep(Duration::from_secs(15)).await;
-    assert_eq!(drain(limiter, "windows", &windows, clock).await, 1, "{what}: the second tier");
+    assert_eq!(drain(limiter, "windows", &windows, clock).await, 1, "{name}: the second tier");
     tokio::time::sleep(Duration::from_secs(50)).await;
-    assert_eq!(drain(limiter, "bucket", &bucket, clock).await, 1, "{what}: one token is back");
+    assert_eq!(drain(limiter, "bucket", &bucket, clock).await, 1, "{name}: one token is refilled");
     tokio::time::sleep(Duration::from_secs(35)).await;
-    assert_eq!(drain(limiter, "windows", &windows, clock).await, 2, "{what}: both tiers are free again");
+    assert_eq!(drain(limiter, "windows", &windows, clock).await, 2, "{name}: both tiers are free again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,6 +122,6 @@ async fn a_runtime_limit_replaces_the_configured_one_and_shares_its_counter() {
     assert_eq!(
         take(&limiter, "k", Some(&sliding), EPOCH).await,
         (true, 2),
-        "another algorithm counts afresh"
+        "another algorithm uses another counter"
     );
 }

@@ -1,4 +1,4 @@
-//! The simulation, on stores with known results.
+//! Tests the simulation on stores with known results.
 
 #![expect(clippy::cast_precision_loss, reason = "small numbers, compared roughly")]
 
@@ -38,7 +38,7 @@ impl Store for StoreOnly {
         });
         let replies = self.0.remote.call(commands.collect()).await;
         let replies = replies.map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        let taken = |(check, reply): (&LimitCheck<'_>, _)| {
+        let decision = |(check, reply): (&LimitCheck<'_>, _)| {
             let reply: weir::store::remote::Reply = reply;
             Decision {
                 tier: 0,
@@ -49,7 +49,7 @@ impl Store for StoreOnly {
                 cached: false,
             }
         };
-        Ok(checks.iter().zip(replies.replies.into_iter().flatten()).map(taken).collect())
+        Ok(checks.iter().zip(replies.replies.into_iter().flatten()).map(decision).collect())
     }
 
     async fn reserve(
@@ -58,7 +58,7 @@ impl Store for StoreOnly {
         _: ReservationRequest,
         _: Timestamp,
     ) -> Result<Reservation, StoreError> {
-        Err(StoreError::Unavailable("it only takes".to_owned()))
+        Err(StoreError::Unavailable("this store only takes hits".to_owned()))
     }
 
     async fn release(
@@ -68,7 +68,7 @@ impl Store for StoreOnly {
         _: Hits,
         _: Timestamp,
     ) -> Result<(), StoreError> {
-        Err(StoreError::Unavailable("it only takes".to_owned()))
+        Err(StoreError::Unavailable("this store only takes hits".to_owned()))
     }
 }
 
@@ -86,23 +86,23 @@ fn scenario(algorithm: Algorithm) -> Scenario {
 }
 
 fn store_only(scenario: &Scenario) -> SimulationOutcome {
-    run(scenario, &scenario.rules(RuleCoordination::default()), StoreOnly, |_| 0, |_| {}).expect("it runs")
+    run(scenario, &scenario.rules(RuleCoordination::default()), StoreOnly, |_| 0, |_| {}).expect("a runtime")
 }
 
 fn uncoordinated(scenario: &Scenario) -> SimulationOutcome {
     let rules = scenario.rules(RuleCoordination::default());
-    run(scenario, &rules, |_| MemoryStore::new(10), |_| 0, |_| {}).expect("it runs")
+    run(scenario, &rules, |_| MemoryStore::new(10), |_| 0, |_| {}).expect("a runtime")
 }
 
-fn near(is: f64, should_be: f64, within: f64) {
-    assert!((is - should_be).abs() <= within, "{is}, not {should_be}");
+fn assert_near(actual: f64, expected: f64, tolerance: f64) {
+    assert!((actual - expected).abs() <= tolerance, "{actual}, not {expected}");
 }
 
 const BUCKET: Algorithm =
     Algorithm::TokenBucket(Bucket { burst: 100, refill: Refill::Continuous, strict: false });
 
 #[test]
-fn one_store_for_all_keeps_the_limit_and_every_decision_waits() {
+fn a_store_that_decides_for_all_never_exceeds_the_limit_and_every_decision_waits() {
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, BUCKET] {
         let scenario = scenario(algorithm);
         let outcome = store_only(&scenario);
@@ -111,21 +111,21 @@ fn one_store_for_all_keeps_the_limit_and_every_decision_waits() {
         assert!(metrics.used > 0.9, "{algorithm:?}: {metrics:?}");
         assert_eq!((metrics.calls, metrics.waited, metrics.undecided), (1.0, 1.0, 0.0));
         assert_eq!(metrics.typical_wait, Period::from_millis(2));
-        near(outcome.decisions.len() as f64, 4_000.0, 300.0);
+        assert_near(outcome.decisions.len() as f64, 4_000.0, 300.0);
     }
 }
 
 #[test]
-fn instances_that_do_not_know_of_each_other_admit_the_limit_each() {
+fn instances_without_coordination_each_admit_the_whole_limit() {
     let fixed = scenario(Algorithm::FixedWindow);
     let metrics = SimulationMetrics::of(&fixed, &uncoordinated(&fixed));
-    near(metrics.overshoot, 2.0, 0.01);
+    assert_near(metrics.overshoot, 2.0, 0.01);
     assert_eq!((metrics.calls, metrics.waited, metrics.used), (0.0, 0.0, 1.0));
     let sliding = scenario(Algorithm::SlidingWindow);
-    near(SimulationMetrics::of(&sliding, &uncoordinated(&sliding)).overshoot, 2.0, 0.05);
+    assert_near(SimulationMetrics::of(&sliding, &uncoordinated(&sliding)).overshoot, 2.0, 0.05);
     let bucket = scenario(BUCKET);
-    // three times the burst, and what flows into two further buckets during the five seconds
-    near(
+    // three times the burst, and the inflow of two further buckets during the five seconds
+    assert_near(
         SimulationMetrics::of(&bucket, &uncoordinated(&bucket)).overshoot,
         2.0 + 2.0 * 200.0 * 5.0 / 100.0,
         1.0,
@@ -136,7 +136,7 @@ fn instances_that_do_not_know_of_each_other_admit_the_limit_each() {
 }
 
 #[test]
-fn the_same_seed_is_the_same_simulation() {
+fn equal_seeds_give_equal_simulations() {
     let scenario = Scenario {
         network: Network { jitter: Duration::from_millis(5), lost_replies: 0.01, ..Network::default() },
         clock_skew: Period::from_millis(100),
@@ -150,16 +150,16 @@ fn the_same_seed_is_the_same_simulation() {
 }
 
 #[test]
-fn progress_goes_from_none_to_all() {
+fn progress_is_reported_from_zero_to_one() {
     let scenario = scenario(Algorithm::FixedWindow);
     let mut reported = Vec::new();
     let rules = scenario.rules(RuleCoordination::default());
-    run(&scenario, &rules, |_| MemoryStore::new(10), |_| 0, |done| reported.push(done)).expect("it runs");
+    run(&scenario, &rules, |_| MemoryStore::new(10), |_| 0, |done| reported.push(done)).expect("a runtime");
     assert!(reported.is_sorted() && reported[0] < 0.01 && reported.last() == Some(&1.0));
 }
 
 #[test]
-fn the_chart_shows_what_was_admitted_above_the_limit() {
+fn the_chart_marks_requests_admitted_above_the_limit() {
     let scenario = scenario(Algorithm::FixedWindow);
     let simulated = |outcome: SimulationOutcome| {
         let series = Series::of(&scenario, &outcome, 100);
@@ -170,7 +170,7 @@ fn the_chart_shows_what_was_admitted_above_the_limit() {
     assert_eq!(series.points.iter().map(|(_, admitted)| *admitted).max(), Some(600));
     assert_eq!(kept.points.iter().map(|(_, admitted)| *admitted).max(), Some(200));
     let svg = chart(&scenario, &[("local", metrics, series), ("strict", exact, kept)]);
-    // one in the legend of each, and one panel of the two that has something above the limit
+    // one of each in the legend; one of the two panels shows requests above the limit
     assert_eq!((svg.matches("class=\"over\"").count(), svg.matches("class=\"admitted\"").count()), (2, 3));
     assert!(svg.contains(">local<") && svg.contains(">strict<") && svg.contains("worst overshoot +200 %"));
 }

@@ -41,7 +41,7 @@ enum Command {
     /// Check rule files. Exits with 1 if there are errors
     #[command(after_help = CHECK_EXAMPLES)]
     Check(Check),
-    /// Show which rule a descriptor matches, and why no other. Exits with 3 if none matches
+    /// Show which rule a descriptor matches, and why others do not match. Exits with 3 if none matches
     #[command(after_help = EXPLAIN_EXAMPLE)]
     Explain(Explain),
     /// Send one request to a server. Exits with 0 if admitted, 2 if over limit, 1 on an error
@@ -76,7 +76,7 @@ Examples:
   weir simulate --instances 96 --limit 10000 --skew zipf --round-trip 500us --svg admitted.svg
   weir simulate --algorithm token_bucket --burst 50 --limit 100 --clock-skew 500ms";
 
-/// The files of a directory that are read.
+/// Selects the files of a directory that are read.
 #[derive(Args, Debug)]
 #[expect(clippy::doc_markdown, reason = "clap prints these comments verbatim")]
 struct Files {
@@ -135,8 +135,8 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
         None => serve::run(&cli.serve),
         Some(Command::Serve(flags)) => serve::run(&flags),
         Some(Command::Check(check)) => {
-            let all_right = check.run()?;
-            Ok(if all_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            let valid = check.run()?;
+            Ok(if valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Some(Command::Explain(explain)) => {
             let Explain { config, domain, files, entries } = explain;
@@ -154,7 +154,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
         Some(Command::Call(call)) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             match runtime.block_on(command::call(&call, &mut io::stdout().lock()))? {
-                Outcome::Passes => Ok(ExitCode::SUCCESS),
+                Outcome::Admitted => Ok(ExitCode::SUCCESS),
                 Outcome::OverLimit => Ok(ExitCode::from(OVER_LIMIT)),
             }
         }

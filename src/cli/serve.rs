@@ -10,7 +10,7 @@ use weir::{
     settings::{Flags, ProcessEnvironment, Settings},
 };
 
-/// The end of `--help`. Lines have at most 80 characters, since a wrapped line loses its indentation.
+/// The text at the end of `--help`. Lines have at most 80 characters, since a wrapped line loses its indentation.
 pub(super) const HELP: &str = "\
 Environment variables, with their defaults. A flag takes precedence over its
 variable. All variables of envoyproxy/ratelimit are recognized.

@@ -48,7 +48,7 @@ pub struct Call {
     pub json: bool,
 }
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// The server cannot be reached.
@@ -87,7 +87,7 @@ pub enum CallError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The request is admitted.
-    Passes,
+    Admitted,
     /// The request is over its limit.
     OverLimit,
 }
@@ -101,7 +101,7 @@ pub async fn call(call: &Call, out: &mut impl Write) -> Result<Outcome, CallErro
     } else {
         print(&request, &reply, out)?;
     }
-    Ok(if reply.overall_code() == Code::OverLimit { Outcome::OverLimit } else { Outcome::Passes })
+    Ok(if reply.overall_code() == Code::OverLimit { Outcome::OverLimit } else { Outcome::Admitted })
 }
 
 async fn send(address: &str, request: RateLimitRequest) -> Result<RateLimitResponse, CallError> {

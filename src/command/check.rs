@@ -13,7 +13,7 @@ use crate::{
     limit::{Origin, RuleNode},
 };
 
-/// How the result of a check is judged and written.
+/// The options of a check.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckOptions {
     /// Whether warnings are errors.
@@ -39,7 +39,7 @@ struct Counts {
     rules: usize,
 }
 
-/// Writes the errors and warnings of `loaded` to `out`, and a summary that in text begins with the name of the `source`.
+/// Writes the errors and warnings of `loaded` to `out`, and a summary, which in text begins with the name of the `source`.
 /// Returns whether there are no errors.
 ///
 /// # Errors
@@ -118,7 +118,7 @@ fn as_json(counts: Option<&Counts>, found: &ConfigErrors) -> Value {
     })
 }
 
-/// Writes the `errors`, then the `warnings`, a line each in the format of compilers.
+/// Writes the `errors`, then the `warnings`, one per line in the format of compilers.
 pub(super) fn write_findings(
     errors: &[ConfigError],
     warnings: &[ConfigWarning],
@@ -137,6 +137,6 @@ fn rules(nodes: &[RuleNode]) -> usize {
     nodes.iter().map(|node| usize::from(node.rule.is_some()) + rules(&node.children)).sum()
 }
 
-fn count(n: usize, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+fn count(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }

@@ -10,7 +10,7 @@ use crate::proto::envoy::extensions::common::ratelimit::v3::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Descriptors(pub Vec<Vec<(String, String)>>);
 
-/// Parses `key=value`. The value may hold further `=`, and may be empty.
+/// Parses `key=value`. The value may contain further `=`, and may be empty.
 pub fn parse_entry(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),

@@ -1,4 +1,4 @@
-//! `weir explain`: shows which rule a descriptor matches, and why no other.
+//! `weir explain`: shows which rule a descriptor matches, and why other rules do not match.
 
 use std::io::{self, Write};
 
@@ -19,7 +19,8 @@ pub enum Explained {
     InvalidRules,
 }
 
-/// Writes to `out` how a descriptor of these `entries` is matched against the rules of `domain`, or the errors of the rules.
+/// Writes the steps that match a descriptor of these `entries` against the rules of `domain` to `out`, or the errors of the
+/// rules.
 ///
 /// # Errors
 ///
@@ -59,7 +60,7 @@ fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Resul
         let candidate = match attempt.candidate {
             Candidate::Literal => format!("key {key}, value {value}"),
             Candidate::Wildcard(pattern) => format!("key {key}, value {pattern}"),
-            Candidate::KeyAlone => format!("key {key}, any value"),
+            Candidate::KeyOnly => format!("key {key}, any value"),
         };
         match attempt.origin {
             Some(origin) => writeln!(out, "   > {candidate}: matches, {}", DisplayOrigin(origin))?,

@@ -24,10 +24,10 @@ use crate::{
     },
 };
 
-/// Steps of a chart: about one per pixel.
+/// The number of steps in a chart, about one per pixel.
 const STEPS: u32 = 800;
 
-/// Characters of the progress bar.
+/// The width of the progress bar in characters.
 const BAR: usize = 30;
 
 /// The parameters of the simulation.
@@ -42,7 +42,7 @@ pub struct Simulate {
     /// The limit's period, such as 500ms, 10s, 1m or 1h
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_period)]
     pub period: Period,
-    /// How the period is laid over time
+    /// Algorithm of the limit
     #[arg(long, value_name = "NAME", default_value = "fixed_window")]
     pub algorithm: Algorithm,
     /// Tokens in a full token bucket [default: the limit]
@@ -57,7 +57,7 @@ pub struct Simulate {
     /// Time from a call to the store until its reply
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = parse_time)]
     pub round_trip: Duration,
-    /// Random extra time of up to this much for each call, evenly distributed
+    /// Random time added to each call, evenly distributed from 0 to this
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_time)]
     pub jitter: Duration,
     /// Largest error of the instances' clocks, in either direction
@@ -75,7 +75,7 @@ pub struct Simulate {
     /// Seed of the random number generator: equal seeds give equal results
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Draw the admitted requests over time into this SVG file
+    /// Write a chart of the admitted requests over time to this SVG file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
@@ -92,12 +92,12 @@ pub enum Algorithm {
     TokenBucket,
 }
 
-/// How requests are spread, by its name on the command line.
+/// The distributions of requests over the instances, by their names on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Spread {
-    /// As many to each.
+    /// Each instance gets an equal share.
     Even,
-    /// Half as many to the second as to the first, a third to the third, and so on.
+    /// The second gets half as many as the first, the third a third, and so on.
     Zipf,
 }
 
@@ -107,7 +107,7 @@ pub enum SimulateError {
     /// The scenario is invalid.
     #[error("cannot simulate this")]
     Scenario(#[from] ScenarioError),
-    /// A burst, but no bucket.
+    /// A burst is set, but the algorithm is not the token bucket.
     #[error("only a token bucket has a burst: add --algorithm token_bucket, or leave --burst out")]
     Burst,
     /// The runtime cannot be created.
@@ -143,21 +143,21 @@ fn parse_interval(text: &str) -> Result<Duration, &'static str> {
 pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateError> {
     let scenario = args.scenario()?;
     scenario.check()?;
-    // opened first, so that a wrong path fails before the simulation, not after it
+    // opened first, so that an invalid path fails before the simulation, not after it
     let svg = match &args.svg {
         Some(path) => Some((path, fs::File::create(path).map_err(svg_error(path))?)),
         None => None,
     };
     let mut modes = Vec::new();
     let part = 1.0 / f64::from(u8::try_from(Coordination::ALL.len()).unwrap_or(1));
-    let mut before = 0.0;
+    let mut completed = 0.0;
     for mode in Coordination::ALL {
         let mut progress = Progress::new(mode.name());
         let outcome = args
-            .run(&scenario, mode, |done| progress.show(before + part * done))
+            .run(&scenario, mode, |done| progress.show(completed + part * done))
             .map_err(SimulateError::Run)?;
         progress.end();
-        before += part;
+        completed += part;
         let series = Series::of(&scenario, &outcome, STEPS);
         modes.push((mode.name(), SimulationMetrics::of(&scenario, &outcome), series));
     }
@@ -252,26 +252,26 @@ fn period(duration: Duration) -> Period {
 
 /// A progress bar.
 struct Progress {
-    what: &'static str,
+    label: &'static str,
     is_terminal: bool,
-    /// The percents shown; none at first.
+    /// The percentage shown; none at first.
     shown: Option<u32>,
 }
 
 impl Progress {
-    fn new(what: &'static str) -> Self {
-        Self { what, is_terminal: io::stderr().is_terminal(), shown: None }
+    fn new(label: &'static str) -> Self {
+        Self { label, is_terminal: io::stderr().is_terminal(), shown: None }
     }
 
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "percents")]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a percentage")]
     fn show(&mut self, done: f64) {
-        let percents = (done.clamp(0.0, 1.0) * 100.0) as u32;
-        if self.is_terminal && self.shown != Some(percents) {
-            self.shown = Some(percents);
-            let full = BAR * percents as usize / 100;
+        let percentage = (done.clamp(0.0, 1.0) * 100.0) as u32;
+        if self.is_terminal && self.shown != Some(percentage) {
+            self.shown = Some(percentage);
+            let full = BAR * percentage as usize / 100;
             let bar = format!("{:-<BAR$}", "#".repeat(full));
-            // a failed write loses nothing
-            let _ = write!(io::stderr(), "\r[{bar}] {percents:>3} % {:<9}", self.what);
+            // progress is optional, so a failed write is ignored
+            let _ = write!(io::stderr(), "\r[{bar}] {percentage:>3} % {:<9}", self.label);
         }
     }
 

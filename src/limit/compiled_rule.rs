@@ -1,5 +1,4 @@
-//! A rule at its place in the tree.
-
+//! A rule compiled for look-ups, with its position in the tree.
 use std::{fmt, num::NonZeroU32, ops::Deref, sync::Arc};
 
 use super::{
@@ -10,9 +9,10 @@ use super::{
     rule::{Limit, Rule, RuleNode},
 };
 
-/// A rule at its place in the tree. The fields that every request reads fit in one cache line, and optional data is behind a
-/// flag: among thousands of rules most are in no cache, and each further line is a cache miss. Everything else is behind a
-/// pointer.
+/// A rule with its position in the tree, compiled for look-ups.
+///
+/// The fields that every request reads fit in one cache line. Flags say which optional data exists, and the data itself is
+/// behind a pointer: with thousands of rules, most are not in the CPU's caches, and each further line is a cache miss.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct CompiledRule {
@@ -23,21 +23,21 @@ pub struct CompiledRule {
     pub(super) quota_mode: bool,
     pub(super) coordination: Option<Coordination>,
     has_name: bool,
-    replaces: bool,
-    /// No value is part of its counter key.
+    has_replaces: bool,
+    /// Whether no value is part of its counter key.
     has_static_key: bool,
-    /// Some level replaces its value in the counter's name.
-    shares: bool,
-    /// Some value is part of the stat's name.
+    /// Whether some level replaces its value in the counter's name.
+    has_shared_values: bool,
+    /// Whether some value is part of the stat's name.
     has_dynamic_stats: bool,
 }
 
 /// Identifies a rule among all rules that were ever loaded in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleId {
-    /// The number of its [`RuleSet`](super::RuleSet).
+    /// Identifies its [`RuleSet`](super::RuleSet).
     pub(super) set: NonZeroU32,
-    /// Its number there, from 0.
+    /// Its index in that set.
     pub(super) index: u32,
 }
 
@@ -48,11 +48,11 @@ pub struct Details {
     pub rule: Rule,
     /// The key of its one counter, if no value is part of it.
     static_key: Option<CounterKey>,
-    /// Its domain; one allocation shared by all rules of the domain.
+    /// Its domain, in one allocation that all rules of the domain share.
     pub domain: Arc<str>,
     /// The levels from the domain down to the rule. Never empty.
     pub levels: Vec<Level>,
-    /// The domain, keys and values as declared. Names the rule in stats and on pages.
+    /// The domain, keys and values as declared. Names the rule in stats and on debug pages.
     pub path: RulePath,
 }
 
@@ -60,14 +60,14 @@ pub struct Details {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RulePath(Box<[Box<str>]>);
 
-/// One level above a rule.
+/// One level of the path from a domain to a rule.
 #[derive(Clone, Debug)]
 pub struct Level {
     /// The key of the entry.
     pub key: Box<str>,
     /// The values that it may have.
     pub values: Values,
-    /// The request's value is part of the stat's name.
+    /// Whether the request's value is part of the stat's name.
     pub value_to_metric: bool,
     /// The text that replaces the value in counter keys.
     pub shared: Option<Box<str>>,
@@ -92,9 +92,9 @@ impl CompiledRule {
             quota_mode: rule.quota_mode,
             coordination: rule.coordination.mode,
             has_name: rule.name.is_some(),
-            replaces: !rule.replaces.is_empty(),
+            has_replaces: !rule.replaces.is_empty(),
             has_static_key: static_key.is_some(),
-            shares: levels.iter().any(|level| level.shared.is_some()),
+            has_shared_values: levels.iter().any(|level| level.shared.is_some()),
             has_dynamic_stats: levels.iter().any(|level| level.has_dynamic_stats(rule.detailed_metric)),
             details: Box::new(Details {
                 rule,
@@ -106,7 +106,7 @@ impl CompiledRule {
         }
     }
 
-    /// Its number in its [`RuleSet`](super::RuleSet), from 0: for tables beside the set.
+    /// Returns its index in its [`RuleSet`](super::RuleSet), for tables parallel to the set.
     #[must_use]
     pub const fn index(&self) -> usize {
         self.id.index as usize
@@ -121,15 +121,15 @@ impl CompiledRule {
     }
 
     pub(super) fn replaces(&self) -> &[Box<str>] {
-        if self.replaces { &self.rule.replaces } else { &[] }
+        if self.has_replaces { &self.rule.replaces } else { &[] }
     }
 
     /// Returns the text that replaces the value of entry `i` in the counter's name.
     pub(super) fn shared(&self, i: usize) -> Option<&str> {
-        if self.shares { self.levels[i].shared.as_deref() } else { None }
+        if self.has_shared_values { self.levels[i].shared.as_deref() } else { None }
     }
 
-    /// Returns the key of its only counter, if no value is part of it.
+    /// Returns the key of its only counter, if no value is part of the key.
     pub(super) fn static_key(&self) -> Option<CounterKey> {
         if self.has_static_key { self.static_key } else { None }
     }
@@ -188,20 +188,20 @@ impl RulePath {
         &self.0
     }
 
-    /// The domain.
+    /// Returns the domain.
     #[must_use]
     pub fn domain(&self) -> &str {
         &self.0[0]
     }
 
-    /// The steps below the domain, outermost first, each a key or `key_value`.
+    /// Returns the steps below the domain, outermost first, each a key or `key_value`.
     #[must_use]
     pub fn steps(&self) -> &[Box<str>] {
         &self.0[1..]
     }
 }
 
-/// Joined with dots.
+/// Formats the parts joined with dots.
 impl fmt::Display for RulePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join("."))
@@ -245,7 +245,7 @@ impl Level {
             && (self.values == Values::Any || self.values.is_wildcard())
     }
 
-    /// The key, and the values if there are any: `tenant`, `path_/v1/*`.
+    /// Returns the key, and the values if there are any: `tenant`, `path_/v1/*`.
     #[must_use]
     pub fn name(&self) -> String {
         match &self.values {

@@ -5,11 +5,11 @@ use super::units::Period;
 /// How the instances coordinate a rule's counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Coordination {
-    /// They do not: every instance admits the whole limit.
+    /// The instances do not coordinate: each admits the whole limit.
     Local,
-    /// Each counts locally, and reports its counts to the store at an interval. No decision waits.
+    /// Each instance counts locally and reports its counts to the store at an interval. No decision waits.
     Interval,
-    /// Each reserves part of the limit in advance and spends it locally. The limit is never exceeded.
+    /// Each instance reserves part of the limit in advance and spends it locally. The limit is never exceeded.
     Lease,
     /// The shared store makes every decision. The limit is never exceeded.
     Strict,
@@ -65,7 +65,7 @@ impl Coordination {
 // === impl OnStoreFailure ===
 
 impl OnStoreFailure {
-    /// Every policy.
+    /// Every policy for store failures.
     pub const ALL: [Self; 3] = [Self::Local, Self::Allow, Self::Deny];
 
     /// Returns its name in the rule language and in settings.

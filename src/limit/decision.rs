@@ -8,11 +8,11 @@ use super::{
     units::{Hits, Period, Timestamp},
 };
 
-/// The decision of one rule's counters.
+/// The decision on the hits of one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The tier that is reported, an index into the rule's. If over, the violated one with the longest wait; if not,
-    /// the one with the lowest share left. The first on ties.
+    /// The index of the reported tier. If over, it is the violated tier with the longest wait, otherwise the tier with
+    /// the lowest remaining share. The first tier wins ties.
     pub tier: usize,
     /// Whether the hits were rejected.
     pub over: bool,
@@ -20,10 +20,10 @@ pub struct Decision {
     pub before: Hits,
     /// Whole requests that the reported tier would still admit.
     pub remaining: u32,
-    /// If over, the wait until this request could pass if no other request takes any hits; else the time until the window
-    /// ends or the bucket is full.
+    /// If over, the wait until this request would be admitted if no other request takes any hits; otherwise the time until
+    /// the window ends or the bucket is full.
     pub reset: Period,
-    /// The rejection was known beforehand, and the store was not called: the local cache of envoyproxy/ratelimit.
+    /// Whether the rejection came from a local cache without a call to the store, as in envoyproxy/ratelimit.
     pub cached: bool,
 }
 
@@ -43,7 +43,7 @@ pub enum Direction {
 ///
 /// # Panics
 ///
-/// If there are no tiers, or not as many counters.
+/// If there are no tiers, or if the numbers of tiers and counters differ.
 pub fn decide(
     tiers: &[Tier],
     counters: &mut [CounterState],
@@ -79,11 +79,11 @@ pub fn decide(
     }
 }
 
-/// Returns the decision on `hits` that a shared store has made, from the counters as it left them.
+/// Returns the decision that a shared store made on `hits`, from the counters after that decision.
 ///
 /// # Panics
 ///
-/// If there are no tiers, or not as many counters.
+/// If there are no tiers, or if the numbers of tiers and counters differ.
 #[must_use]
 pub fn decision_from_store(
     tiers: &[Tier],
@@ -146,9 +146,10 @@ fn lowest_share(tiers: &[Tier], counters: &[CounterState], probes: &[Probe], now
     let mut lowest = (0, counters[0].availability(&tiers[0], now));
     for (i, (tier, counter)) in tiers.iter().zip(counters).enumerate().skip(1) {
         let available = counter.availability(tier, now);
-        let (left, of) = share(&available, tier);
-        let (lowest_left, lowest_of) = share(&lowest.1, &tiers[lowest.0]);
-        if left * lowest_of < lowest_left * of {
+        let (left, capacity) = share(&available, tier);
+        let (lowest_left, lowest_capacity) = share(&lowest.1, &tiers[lowest.0]);
+        // compares the shares without division
+        if left * lowest_capacity < lowest_left * capacity {
             lowest = (i, available);
         }
     }

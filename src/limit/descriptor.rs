@@ -22,22 +22,22 @@ pub struct Request<'a> {
 /// A path of entries, from the least to the most specific, that names what is limited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor<'a> {
-    /// As many as the rule is deep; an empty list matches nothing.
+    /// One entry for each level of the rule that it matches; an empty list matches nothing.
     pub entries: SmallVec<[Entry<'a>; 4]>,
     /// A limit that the caller sends, in place of a configured one. Boxed, since few descriptors have one.
     pub limit: Option<Box<RuntimeLimit>>,
     /// Hits of this descriptor, which override the request's; 0 checks without counting.
     pub hits: Option<u64>,
-    /// The hits are given back instead of taken.
+    /// Whether the hits are given back instead of taken.
     pub refund: bool,
 }
 
-/// One step of a descriptor.
+/// One key and value of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry<'a> {
-    /// The kind of thing, such as `tenant`.
+    /// The name of an attribute, such as `tenant`.
     pub key: &'a str,
-    /// The thing, such as `acme`; may be empty.
+    /// The value of the attribute, such as `acme`; may be empty.
     pub value: &'a str,
 }
 
@@ -60,7 +60,7 @@ impl Entry<'_> {
         if self.value.is_empty() { self.key.to_owned() } else { self.metric_step() }
     }
 
-    /// `key_value`, or `key_` if there is no value: how stats of a rule with `detailed_metric` name it.
+    /// Returns `key_value`, or `key_` if there is no value, as in stats of a rule with `detailed_metric`.
     #[must_use]
     pub fn metric_step(&self) -> String {
         format!("{}_{}", self.key, self.value)
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_descriptors_hits_win_and_none_means_one() {
+    fn a_descriptors_hits_override_the_requests_and_default_to_one() {
         let own = |hits| Descriptor { hits, ..Descriptor::default() };
         let request = |hits| Request { hits, ..Request::default() };
         assert_eq!(request(0).hits_of(&own(None)), Hits(1));

@@ -1,4 +1,4 @@
-//! Explains why a descriptor matches its rule, or none.
+//! Explains why a descriptor matches a rule, or why it matches none.
 
 use super::{
     compiled_rule::CompiledRule,
@@ -50,7 +50,7 @@ pub enum Candidate<'a> {
     /// This pattern, for the entry's key.
     Wildcard(&'a str),
     /// A descriptor with the entry's key and no value.
-    KeyAlone,
+    KeyOnly,
 }
 
 /// The result of looking up a descriptor.
@@ -68,14 +68,14 @@ pub enum Outcome<'a> {
     TooManyEntries {
         /// The number of entries that matched.
         depth: usize,
-        /// The last matching descriptor has a limit, which applies only to descriptors that end there.
+        /// Whether the last matching descriptor has a limit, which applies only to descriptors that end there.
         limited: bool,
     },
     /// The entries ended at a descriptor without a limit.
     NoLimit {
         /// Where that descriptor is declared.
         origin: &'a Origin,
-        /// It has descriptors below it, which need more entries.
+        /// Whether it has descriptors below it, which need more entries.
         below: bool,
     },
 }
@@ -132,7 +132,7 @@ impl Branch {
                 candidates.push((Candidate::Wildcard(pattern.text()), MatchedBy::Wildcard(i)));
             }
         }
-        candidates.push((Candidate::KeyAlone, MatchedBy::KeyAlone));
+        candidates.push((Candidate::KeyOnly, MatchedBy::KeyOnly));
         let mut attempts = Vec::new();
         for (candidate, by) in candidates {
             let branch = matched.filter(|(_, matched_by)| *matched_by == by).map(|(branch, _)| branch);

@@ -1,12 +1,12 @@
-//! The strings that requests are compared with.
+//! Short strings stored inline, for the hash tables in which requests are looked up.
 
 use std::hash::{Hash, Hasher};
 
 use hashbrown::Equivalent;
 use smallvec::SmallVec;
 
-/// A string stored inline in its hash table up to 16 bytes, as most are: a separate allocation would cost a cache miss per
-/// look-up among thousands of rules.
+/// A string that stores up to 16 bytes inline. Most keys and values fit; a separate allocation would cost a cache miss per
+/// look-up with thousands of rules.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct InlineStr(SmallVec<[u8; 16]>);
 

@@ -9,8 +9,8 @@ use super::{
     tier::{Algorithm, OverLimitPolicy, Tier},
 };
 
-/// The identity of a counter: a domain and the entries of a descriptor, where a shared pattern replaces the value. The
-/// same for every tier, rule and reload, so that counts outlive the rules that they were made under.
+/// The identity of a counter: a domain and the entries of a descriptor, where a shared pattern replaces the value. It does
+/// not depend on the tier, the rule or the reload, so that counts survive a change of rules.
 ///
 /// It is a 128-bit keyed hash of the names: the size of a counter does not depend on the length of its names, and a look-up
 /// compares 16 bytes. SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012) under a
@@ -28,17 +28,17 @@ pub struct KeyHasher {
 // === impl CounterKey ===
 
 impl CounterKey {
-    /// The key of one tier's counter. All tiers of a key agree in [`CounterKey::shard`].
+    /// Returns the key of one tier's counter. All tiers of a key have the same [`CounterKey::shard`].
     #[must_use]
     pub fn of_tier(self, tier: &Tier) -> Self {
         Self([self.0[0] ^ scramble(kind(tier)), self.0[1]])
     }
 
-    /// The key of the counters of `tiers` together, for stores that keep them in one place. Limits of the same periods,
+    /// Returns one key for the counters of all `tiers`, for stores that keep them together. Limits with the same periods,
     /// algorithms and over-limit policy share it.
     #[must_use]
     pub fn of_tiers(self, tiers: &[Tier], policy: OverLimitPolicy) -> Self {
-        // a counter that ignores rejected hits is another one in the shared store; this bit of a kind is always zero
+        // the shared store keeps separate counters for each policy; this bit of a kind is always zero
         let start = if policy == OverLimitPolicy::Count { 0 } else { 1 << 61 };
         Self([self.0[0] ^ tiers.iter().fold(start, |mixed, tier| scramble(mixed ^ kind(tier))), self.0[1]])
     }
@@ -56,8 +56,8 @@ impl CounterKey {
     }
 }
 
-/// The period and the algorithm. A tier that changes one of them starts anew: the hits that were counted before say nothing
-/// about its windows. 365 days of nanoseconds leave the top bits free for the algorithm.
+/// Encodes the period and the algorithm. A tier that changes either starts a new counter, since the old counts do not fit
+/// its windows. 365 days of nanoseconds leave the top bits free for the algorithm.
 const fn kind(tier: &Tier) -> u64 {
     let algorithm = match tier.algorithm {
         Algorithm::FixedWindow => 0,
@@ -67,7 +67,7 @@ const fn kind(tier: &Tier) -> u64 {
     tier.period.as_nanos() ^ (algorithm << 62)
 }
 
-/// A bijection of 64 bits that leaves none of them alone: the finalizer of `SplitMix64` (Steele, Lea and Flood, 2014).
+/// Mixes all 64 bits with a bijection: the finalizer of `SplitMix64` (Steele, Lea and Flood, 2014).
 const fn scramble(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -88,7 +88,7 @@ impl KeyHasher {
         Self { secret: [random(), random()] }
     }
 
-    /// The key of `entries` in `domain`, where `shared(i)` is the text that replaces the value of entry `i`.
+    /// Returns the key of `entries` in `domain`, where `shared(i)` is the text that replaces the value of entry `i`.
     #[must_use]
     pub fn key<'a>(
         &self,
@@ -99,7 +99,7 @@ impl KeyHasher {
         let mut hasher = SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
         let mut add = |text: &str| {
             hasher.write(text.as_bytes());
-            // no UTF-8 text holds this byte, so names cannot run into each other
+            // UTF-8 never contains this byte, so it separates the names
             hasher.write_u8(0xff);
         };
         add(domain);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_delimited() {
+    fn names_with_the_same_concatenation_have_different_keys() {
         let hasher = KeyHasher::random();
         let key = |domain: &str, entries: &[Entry<'static>]| hasher.key(domain, entries, |_| None);
         let all = [
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn tiers_have_counters_of_their_own_in_one_shard() {
+    fn each_tier_has_its_own_counter_in_the_same_shard() {
         let tier = |seconds| Tier {
             requests: 1,
             period: Period::from_secs(seconds),

@@ -22,11 +22,11 @@ pub struct Matched<'a> {
     pub matches: SmallVec<[DescriptorMatch<'a>; 2]>,
     /// The limits to check, in the request's order.
     pub checks: SmallVec<[LimitCheck<'a>; 2]>,
-    /// There are no rules for the request's domain.
+    /// Whether there are no rules for the request's domain.
     pub unknown_domain: bool,
 }
 
-/// What one descriptor matched.
+/// The match of one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub enum DescriptorMatch<'a> {
     /// No rule, a rule without a limit, or a rule that another one replaces. The descriptor is admitted.
@@ -54,13 +54,13 @@ pub struct LimitCheck<'a> {
     pub direction: Direction,
 }
 
-/// How far a rejection reaches.
+/// The descriptors that a rejection affects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// To its own descriptor. The request's other descriptors count: the default of envoyproxy/ratelimit.
+    /// Only the rejected one. The request's other descriptors count: the default of envoyproxy/ratelimit.
     #[default]
     Descriptor,
-    /// To the whole request: if any of its descriptors is over, none of them counts, the rejected one included. In
+    /// All of the request: if one is over its limit, none of them counts, including the rejected one. In
     /// envoyproxy/ratelimit, `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT` still counts the rejected one.
     Request,
 }
@@ -83,8 +83,8 @@ impl<'a> Matched<'a> {
         Self::with_prefetch(rules, request, |_| {})
     }
 
-    /// Does the same, and calls `on_match` with the [`CompiledRule::index`] of each rule before it reads the rule, so that the
-    /// caller can prefetch data kept beside it.
+    /// Looks `request` up as [`Matched::new`] does, and calls `on_match` with the [`CompiledRule::index`] of each rule before
+    /// it reads the rule, so that the caller can prefetch related data.
     #[must_use]
     pub fn with_prefetch(rules: &'a RuleSet, request: &'a Request<'_>, on_match: impl Fn(usize)) -> Self {
         let mut matched = Self {
@@ -156,11 +156,12 @@ fn drop_replaced(found: &mut [Option<RuleRef<'_>>]) {
     if found.iter().flatten().all(|rule| rule.replaces().is_empty()) {
         return;
     }
-    let gone: SmallVec<[Box<str>; 4]> =
+    let replaced_names: SmallVec<[Box<str>; 4]> =
         found.iter().flatten().flat_map(|rule| rule.replaces().iter().cloned()).collect();
     for rule in found {
         let replaced = rule.as_ref().is_some_and(|rule| {
-            !rule.is_unlimited() && rule.name().is_some_and(|name| gone.iter().any(|gone| **gone == *name))
+            !rule.is_unlimited()
+                && rule.name().is_some_and(|name| replaced_names.iter().any(|replaced| **replaced == *name))
         });
         if replaced {
             *rule = None;
@@ -183,7 +184,7 @@ impl LimitCheck<'_> {
         self.rule.over_limit_policy()
     }
 
-    /// Returns the same, if a rejection reaches as far as `scope`.
+    /// Returns the over-limit policy if a rejection affects `scope`.
     #[must_use]
     pub fn over_limit_policy_in(&self, scope: Scope) -> OverLimitPolicy {
         match scope {
@@ -223,13 +224,13 @@ impl RuleRef<'_> {
         }
     }
 
-    /// As [`Rule::shadow_mode`].
+    /// Returns [`Rule::shadow_mode`]; false for an override.
     #[must_use]
     pub fn shadow_mode(&self) -> bool {
         matches!(self, Self::Compiled(rule) if rule.shadow_mode)
     }
 
-    /// As [`Rule::quota_mode`].
+    /// Returns [`Rule::quota_mode`]; false for an override.
     #[must_use]
     pub fn quota_mode(&self) -> bool {
         matches!(self, Self::Compiled(rule) if rule.quota_mode)
@@ -253,7 +254,7 @@ impl RuleRef<'_> {
         }
     }
 
-    /// As [`Rule::name`].
+    /// Returns [`Rule::name`]; none for an override.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         match self {

@@ -1,8 +1,8 @@
 //! The compiled rules, and the look-up of the rule for a descriptor.
 //!
-//! Each level is decided in the order of envoyproxy/ratelimit, without backtracking: the literal value; then the patterns
+//! Each level is matched in the order of envoyproxy/ratelimit, without backtracking: the literal value; then the patterns
 //! with a `*`, in the order of declaration; then the key with any value. A literal costs one hash look-up per level,
-//! whatever the number of rules, and no step allocates.
+//! independent of the number of rules, and no step allocates.
 
 use std::{
     hash::{Hash, Hasher},
@@ -30,12 +30,13 @@ pub struct RuleSet {
     pub(super) domains: HashMap<Box<str>, NodeId, foldhash::fast::RandomState>,
     /// The roots of the domains and everything below them.
     pub(super) nodes: Vec<Branch>,
-    /// For each of the nodes the rule of a descriptor that ends there, an index into `rules`. Beside the nodes, so that the
-    /// last step of a look-up touches four bytes in the place of a node: among thousands of rules most are in no cache.
+    /// For each node, the index in `rules` of the rule for a descriptor that ends there. Separate from the nodes, so that
+    /// the last step of a look-up reads a few bytes instead of a whole node: with thousands of rules, most nodes are not in
+    /// the CPU's caches.
     ends: Vec<Option<u32>>,
     rules: Vec<CompiledRule>,
     hasher: KeyHasher,
-    /// Identifies the set among all that this process has loaded.
+    /// Identifies the set among all sets that this process has loaded.
     number: NonZeroU32,
 }
 
@@ -85,7 +86,7 @@ impl RuleSet {
             ends: Vec::new(),
             rules: Vec::new(),
             hasher,
-            // after four billion reloads the first numbers are no longer in use
+            // wraps after four billion reloads, when the first numbers are no longer in use
             number: NonZeroU32::MIN.saturating_add(SETS.fetch_add(1, Ordering::Relaxed)),
         };
         for domain in domains {
@@ -108,7 +109,7 @@ impl RuleSet {
             let id = self.add_branch(Branch { origin: node.origin.clone(), ..Branch::default() });
             self.nodes[parent].add_edges(node, id);
             if let Some(rule) = &node.rule {
-                // files are bounded far below that many
+                // the size limit of rule files keeps the number of rules far below 2^32
                 let index = u32::try_from(self.rules.len()).unwrap_or(u32::MAX);
                 let rule_id = RuleId { set: self.number, index };
                 self.rules.push(CompiledRule::new(rule.clone(), rule_id, domain, levels, &self.hasher));
@@ -128,7 +129,8 @@ impl RuleSet {
         }
     }
 
-    /// Returns the [`CompiledRule::index`] of that rule without reading the rule, or why there is none.
+    /// Returns the [`CompiledRule::index`] of the rule that [`RuleSet::find`] returns, without reading the rule. The error
+    /// says why there is none.
     pub(super) fn find_index(&self, domain: &str, entries: &[Entry<'_>]) -> Result<usize, Lookup<'_>> {
         let Some(&root) = self.domains.get(domain) else {
             return Err(Lookup::UnknownDomain);
@@ -148,19 +150,19 @@ impl RuleSet {
         self.ends[node].map(|rule| &self.rules[rule as usize])
     }
 
-    /// Whether there are rules for `domain`.
+    /// Returns whether there are rules for `domain`.
     #[must_use]
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
     }
 
-    /// Whether there are no domains at all.
+    /// Returns whether there are no domains.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty()
     }
 
-    /// Every rule, in the order of declaration; each has its place as its [`CompiledRule::index`].
+    /// Returns every rule, in the order of declaration: each is at its [`CompiledRule::index`].
     #[must_use]
     pub fn rules(&self) -> &[CompiledRule] {
         &self.rules
@@ -187,7 +189,7 @@ pub(super) enum MatchedBy {
     Literal,
     /// The n-th of the level's wildcards.
     Wildcard(usize),
-    KeyAlone,
+    KeyOnly,
 }
 
 impl Branch {
@@ -198,7 +200,7 @@ impl Branch {
             self.any.entry(key()).or_insert(id);
         }
         for pattern in node.values.patterns() {
-            // a value that equals a pattern's text matches it as a literal: envoyproxy/ratelimit looks there first
+            // envoyproxy/ratelimit first looks for a literal, which a value equal to the pattern's text matches
             let edge = Edge { key: key(), value: pattern.text().into() };
             self.literals.entry(edge).or_insert(id);
             if pattern.is_wildcard() {
@@ -218,11 +220,11 @@ impl Branch {
             }
         }
         let node = self.any.get(entry.key)?;
-        Some((*node, MatchedBy::KeyAlone))
+        Some((*node, MatchedBy::KeyOnly))
     }
 }
 
-/// As [`Entry`] hashes, which an edge is looked up with.
+/// Hashes as [`Entry`] does, since look-ups use an entry.
 impl Hash for Edge {
     fn hash<H: Hasher>(&self, state: &mut H) {
         Entry { key: self.key.as_str(), value: self.value.as_str() }.hash(state);

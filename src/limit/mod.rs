@@ -15,7 +15,6 @@ mod reservation;
 mod rule;
 mod runtime_limit;
 mod tally;
-
 mod tier;
 mod units;
 mod verdict;

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// The values that a node of the rule tree matches, once its key does.
+/// The values that a node of the rule tree matches, for entries with its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// Every value, the empty one too.
+    /// Every value, including the empty one.
     Any,
     /// One value, or one pattern.
     One(Pattern),
@@ -17,14 +17,14 @@ pub enum Values {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: Box<str>,
-    /// The literal text between the stars. One part: no star, the value is literal.
+    /// The literal texts between the stars. A pattern with one part has no star.
     parts: Box<[Box<str>]>,
 }
 
 // === impl Values ===
 
 impl Values {
-    /// The patterns, none for [`Values::Any`].
+    /// Returns the patterns; none for [`Values::Any`].
     pub fn patterns(&self) -> impl Iterator<Item = &Pattern> {
         match self {
             Self::Any => [].iter(),
@@ -33,20 +33,20 @@ impl Values {
         }
     }
 
-    /// Whether there is a `*` in any of them.
+    /// Returns whether any of the patterns contains a `*`.
     #[must_use]
     pub fn is_wildcard(&self) -> bool {
         self.patterns().any(Pattern::is_wildcard)
     }
 
-    /// Whether a request's `value` is one of them.
+    /// Returns whether a request's `value` matches.
     #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         matches!(self, Self::Any) || self.patterns().any(|pattern| pattern.matches(value))
     }
 }
 
-/// The text of the values in counter keys and stat names: several are joined with `|`.
+/// Formats the values as in counter keys and stat names: joined with `|`.
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, pattern) in self.patterns().enumerate() {
@@ -74,14 +74,14 @@ impl Pattern {
         &self.text
     }
 
-    /// Whether it holds a `*`.
+    /// Returns whether it contains a `*`.
     #[must_use]
     pub fn is_wildcard(&self) -> bool {
         self.parts.len() > 1
     }
 
-    /// Returns whether `value` matches. Linear in the value's length: the leftmost match of each part is always a valid
-    /// one, so there is no backtracking.
+    /// Returns whether `value` matches. Takes time linear in the value's length: the leftmost match of each part always
+    /// works, so there is no backtracking.
     #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         let [first, middle @ .., last] = &*self.parts else {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_zero_or_more_anywhere() {
+    fn a_star_matches_zero_or_more_characters_anywhere() {
         for (pattern, value) in [
             ("*", ""),
             ("*", "anything"),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_literal_parts_must_all_be_there_in_order_and_apart() {
+    fn literal_parts_must_occur_in_order_without_overlap() {
         for (pattern, value) in [
             ("/api/*", "/ap"),
             ("ab*bc", "abc"),
@@ -144,14 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_star_it_is_literal() {
+    fn a_pattern_without_a_star_is_literal() {
         assert!(matches("GET", "GET"));
         assert!(!matches("GET", "get"));
         assert!(!Pattern::new("GET").is_wildcard());
     }
 
     #[test]
-    fn several_values_have_one_text() {
+    fn several_values_are_joined_with_a_bar() {
         let values = Values::Of(vec![Pattern::new("GET"), Pattern::new("HEAD")]);
         assert_eq!(values.to_string(), "GET|HEAD");
         assert!(values.matches("HEAD") && !values.matches("PUT"));

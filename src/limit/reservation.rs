@@ -1,5 +1,4 @@
-//! Reserving hits: how many a rule's tiers admit in advance, until when they may be used, and how unused ones are given
-//! back.
+//! Reserves hits of a rule's tiers in advance, and gives unused ones back.
 
 use super::{
     algorithm::CounterState,
@@ -11,9 +10,9 @@ use super::{
 /// A request for hits that are used later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservationRequest {
-    /// The fewest hits that are of use. Zero counts as one.
+    /// The fewest hits to reserve. Zero counts as one.
     pub least: Hits,
-    /// The most hits that are wanted. Fewer than `least` counts as `least`.
+    /// The most hits to reserve. Fewer than `least` counts as `least`.
     pub want: Hits,
     /// The longest time between reserving a hit and using it.
     pub hold: Period,
@@ -28,7 +27,7 @@ pub struct Reservation {
     /// The number of hits: none, or between [`ReservationRequest::least`] and [`ReservationRequest::want`].
     pub hits: Hits,
     /// The instant before which the hits may be used, on the caller's clock: the end of
-    /// [`ReservationRequest::hold`], or of the first fixed window to end.
+    /// [`ReservationRequest::hold`], or the earliest end of a fixed window if that is sooner.
     pub until: Timestamp,
     /// The state of the counters afterwards. If nothing was reserved, [`Decision::over`] is set and [`Decision::reset`]
     /// is the wait until `least` hits fit.
@@ -49,7 +48,7 @@ pub struct ReservedSpan {
 // === impl ReservationRequest ===
 
 impl ReservationRequest {
-    /// The number of hits to reserve where `room` more fit: none if fewer than `least` fit.
+    /// Returns the number of hits to reserve if `room` more fit: zero if fewer than `least` fit.
     #[must_use]
     pub fn fit(&self, room: Hits) -> Hits {
         let least = self.least.max(Hits(1));
@@ -59,13 +58,12 @@ impl ReservationRequest {
 
 /// Reserves hits in `counters`, one for each of `tiers`: in all of them, or in none.
 ///
-/// Afterwards the hits count as if they had been used at the last possible instant. So windows never count more than their
-/// limit. A bucket refills while the hits are held: at most `burst + requests * (t + hold) / period` hits pass in any
-/// time `t`.
+/// The hits then count as if they were used at the latest possible instant, so windows never exceed their limit. A bucket
+/// refills while the hits are held: at most `burst + requests * (t + hold) / period` hits are admitted in any time `t`.
 ///
 /// # Panics
 ///
-/// If there are no tiers, or not as many counters.
+/// If there are no tiers, or if the numbers of tiers and counters differ.
 pub fn reserve(
     tiers: &[Tier],
     counters: &mut [CounterState],
@@ -98,8 +96,8 @@ pub fn reserve(
     }
 }
 
-/// Gives `hits` that were reserved for `span` back to `counters`, one for each of `tiers`. A fixed window that has ended
-/// since gets nothing back.
+/// Gives `hits` that were reserved for `span` back to `counters`, one for each of `tiers`. Skips fixed windows that have
+/// ended since.
 pub fn release(
     tiers: &[Tier],
     counters: &mut [CounterState],

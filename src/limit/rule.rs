@@ -20,7 +20,7 @@ pub type Metadata = Map<String, serde_json::Value>;
 pub struct Domain {
     /// Its name; not empty.
     pub name: String,
-    /// The first level, in the order of declaration: wildcards are tried in it.
+    /// The first level, in the order of declaration, which is the order in which wildcards are tried.
     pub nodes: Vec<RuleNode>,
 }
 
@@ -31,9 +31,9 @@ pub struct RuleNode {
     pub key: String,
     /// The values that an entry may have.
     pub values: Values,
-    /// The counter's key contains the values as written, not the request's value. [`Values::Of`] always shares.
+    /// Whether the counter's key contains the values as written, not the request's value. Always so for [`Values::Of`].
     pub share_threshold: bool,
-    /// The request's value is part of the stat's name.
+    /// Whether the request's value is part of the stat's name.
     pub value_to_metric: bool,
     /// The limit for a descriptor that ends here. Without one, such a descriptor is admitted.
     pub rule: Option<Rule>,
@@ -54,13 +54,13 @@ pub struct Rule {
     pub name: Option<Box<str>>,
     /// Names of the rules that do not count if this one matches too.
     pub replaces: Vec<Box<str>>,
-    /// Count and report, but admit every descriptor.
+    /// Whether the rule counts and reports, but admits every descriptor.
     pub shadow_mode: bool,
-    /// Reject the request only if every quota rule of the request is over.
+    /// Whether the request is rejected only if every quota rule of the request is over.
     pub quota_mode: bool,
-    /// Every value is part of the stat's name.
+    /// Whether every value is part of the stat's name.
     pub detailed_metric: bool,
-    /// Added to the response if the descriptor is admitted.
+    /// The metadata of the response if the descriptor is admitted.
     pub metadata: Option<Arc<Metadata>>,
     /// Where it was declared.
     pub origin: Origin,
@@ -128,7 +128,7 @@ impl Rule {
         }
     }
 
-    /// Its tiers; none if it is unlimited.
+    /// Returns its tiers; none if it is unlimited.
     #[must_use]
     pub fn tiers(&self) -> &[Tier] {
         self.limit.tiers()
@@ -138,7 +138,7 @@ impl Rule {
 // === impl Limit ===
 
 impl Limit {
-    /// Its tiers; none if it is unlimited.
+    /// Returns its tiers; none if it is unlimited.
     #[must_use]
     pub fn tiers(&self) -> &[Tier] {
         match self {
@@ -156,7 +156,7 @@ impl Limit {
         }
     }
 
-    /// Creates a limit in the spelling of envoyproxy/ratelimit: a fixed window in which rejected hits count.
+    /// Creates a limit as envoyproxy/ratelimit applies it: a fixed window in which rejected hits count.
     #[must_use]
     pub fn fixed_window(requests: u32, period: Period) -> Self {
         Self::Tiers {

@@ -31,7 +31,7 @@ pub enum RuntimeLimitError {
     /// Two tiers would share a counter.
     #[error("two tiers have the same algorithm and period {0}")]
     Repeated(Period),
-    /// [`OverLimitPolicy::Count`] is for one fixed window.
+    /// [`OverLimitPolicy::Count`] applies to anything but a single fixed window.
     #[error("rejected hits can count in a single fixed window only")]
     Count,
 }
@@ -44,12 +44,12 @@ impl RuntimeLimit {
     /// The longest period, as in the rule language.
     const LONGEST: Period = Unit::Year.period();
 
-    /// Checks and returns a limit of these tiers, all of which must admit a request.
+    /// Creates a limit of these tiers, all of which must admit a request.
     ///
     /// # Errors
     ///
-    /// If there is no tier, a period is out of range, a bucket is empty, two tiers have the same algorithm and period, or
-    /// rejected hits are to count in anything but a single fixed window.
+    /// If there is no tier, a period is out of range, a bucket has no burst, two tiers have the same algorithm and period,
+    /// or rejected hits count in anything but a single fixed window.
     pub fn new(tiers: Tiers, over_limit_policy: OverLimitPolicy) -> Result<Self, RuntimeLimitError> {
         for (i, tier) in tiers.iter().enumerate() {
             if !(Self::SHORTEST..=Self::LONGEST).contains(&tier.period) {
@@ -71,7 +71,7 @@ impl RuntimeLimit {
         }
     }
 
-    /// Returns the limit that envoyproxy/ratelimit's override stands for: `requests` per `unit` in a fixed window in
+    /// Creates the limit of an override as envoyproxy/ratelimit applies it: `requests` per `unit` in a fixed window in
     /// which rejected hits count.
     #[must_use]
     pub fn per_unit(requests: u32, unit: Unit) -> Self {

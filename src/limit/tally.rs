@@ -1,4 +1,4 @@
-//! How a request's hits divide over the stats of its rule, as in envoyproxy/ratelimit.
+//! Divides a request's hits among the stats of its rule, as in envoyproxy/ratelimit.
 
 use super::{decision::Decision, tier::OverLimitPolicy, units::Hits};
 
@@ -14,7 +14,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Returns the tally of `hits`, on which `decision` was made against a limit of `limit`. The near-limit threshold is
+    /// Returns the tally of `hits` from the `decision` on them against `limit`. The near-limit threshold is
     /// floor(`limit` * `near_ratio`).
     #[must_use]
     pub fn of(decision: &Decision, limit: u32, policy: OverLimitPolicy, hits: Hits, near_ratio: f32) -> Self {

@@ -1,4 +1,4 @@
-//! A limit's parameters: how many requests a period admits, and how the algorithm lays the period over time.
+//! A limit's parameters: the requests that a period admits, and the algorithm that applies the period.
 
 use std::fmt;
 
@@ -13,14 +13,14 @@ pub struct Tier {
     pub requests: u32,
     /// Longer than zero.
     pub period: Period,
-    /// How the period is laid over time.
+    /// The algorithm that applies the period.
     pub algorithm: Algorithm,
 }
 
 /// The tiers of one limit. Most limits have one, which is stored inline.
 pub type Tiers = SmallVec<[Tier; 1]>;
 
-/// Lays a tier's period over time.
+/// The algorithm that applies a tier's period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
     /// At most `requests` in each epoch-aligned window of one period: the algorithm of envoyproxy/ratelimit.
@@ -37,27 +37,27 @@ pub enum Algorithm {
 pub struct Bucket {
     /// Tokens in a full bucket, 1 to 2^32-1.
     pub burst: u32,
-    /// How tokens come back.
+    /// How tokens are refilled.
     pub refill: Refill,
     /// A rejected request restarts the refill clock, so a caller that keeps trying keeps being rejected.
     pub strict: bool,
 }
 
-/// How tokens come back.
+/// How tokens are refilled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Refill {
-    /// Evenly: one every `period / requests`. At most `burst + requests * t / period` hits pass in any time `t`.
+    /// Evenly: one every `period / requests`. At most `burst + requests * t / period` hits are admitted in any time `t`.
     #[default]
     Continuous,
     /// `requests` of them at the end of each period, counted from the first hit. At most
-    /// `burst + requests * (floor(t / period) + 1)` hits pass in any time `t`: a step may fall into the shortest one.
+    /// `burst + requests * (floor(t / period) + 1)` hits are admitted in any time `t`: even the shortest may contain a step.
     Step,
 }
 
 /// Whether rejected hits count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverLimitPolicy {
-    /// Rejected hits count, as in envoyproxy/ratelimit. For rules in its spelling, which have one tier.
+    /// Rejected hits count, as in envoyproxy/ratelimit. For rules in its syntax, which have one tier.
     Count,
     /// Rejected hits do not count: a request takes nothing from any tier unless all of them admit it.
     Ignore,
@@ -66,7 +66,7 @@ pub enum OverLimitPolicy {
 // === impl Tier ===
 
 impl Tier {
-    /// Returns the bucket of a token bucket; for other algorithms, one of the size of the limit.
+    /// Returns the parameters of a token bucket; for other algorithms, a bucket whose burst is the limit.
     #[must_use]
     pub const fn bucket(&self) -> Bucket {
         match self.algorithm {
@@ -75,13 +75,13 @@ impl Tier {
         }
     }
 
-    /// Returns the most hits that it admits at once: the burst of a bucket, the limit of a window.
+    /// Returns the most hits that the tier admits at once: the burst of a bucket, the limit of a window.
     #[must_use]
     pub const fn capacity(&self) -> u32 {
         self.bucket().burst
     }
 
-    /// Returns whether `other` counts in the same counter of a key: it has the same period and kind of algorithm.
+    /// Returns whether `other` uses the same counter of a key: it has the same period and kind of algorithm.
     #[must_use]
     pub fn shares_counter(&self, other: &Self) -> bool {
         use std::mem::discriminant;
@@ -95,7 +95,7 @@ impl Tier {
     }
 }
 
-/// Such as `1000 requests per 10s, sliding window`.
+/// Formats the tier, such as `1000 requests per 10s, sliding window`.
 impl fmt::Display for Tier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { requests, period, algorithm } = self;

@@ -1,4 +1,4 @@
-//! The quantities that limits are made of, each its own type so that they cannot be confused.
+//! The quantities of limits, each with its own type so that they cannot be confused.
 
 use std::{fmt, time::Duration};
 
@@ -11,7 +11,7 @@ pub const NANOS_PER_SECOND: u64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
-/// A length of time in nanoseconds, up to 584 years. Zero is a length, but no limit has it as its period.
+/// A length of time in nanoseconds, up to 584 years. Zero is a valid length, but not a valid period of a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Period(u64);
 
@@ -43,44 +43,44 @@ pub enum Unit {
 // === impl Timestamp ===
 
 impl Timestamp {
-    /// The instant `nanos` nanoseconds after the epoch.
+    /// Creates the instant `nanos` nanoseconds after the epoch.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// The instant `millis` milliseconds after the epoch.
+    /// Creates the instant `millis` milliseconds after the epoch.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// The instant `seconds` seconds after the epoch.
+    /// Creates the instant `seconds` seconds after the epoch.
     #[must_use]
     pub const fn from_secs(seconds: u64) -> Self {
         Self(seconds.saturating_mul(NANOS_PER_SECOND))
     }
 
-    /// Nanoseconds since the epoch.
+    /// Returns the nanoseconds since the epoch.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// This instant and `period` more.
+    /// Returns the instant `period` later.
     #[must_use]
     pub const fn after(self, period: Period) -> Self {
         Self(self.0.saturating_add(period.0))
     }
 
-    /// The time from `earlier` to this instant; zero if `earlier` is later, since clocks may step back.
+    /// Returns the time from `earlier` to this instant; zero if `earlier` is later, since clocks may step back.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Period {
         Period(self.0.saturating_sub(earlier.0))
     }
 
-    /// The end of the epoch-aligned window of length `period` that this instant lies in: later than the instant, by
-    /// at most `period`.
+    /// Returns the end of the epoch-aligned window of length `period` that contains this instant: later than the instant,
+    /// by at most `period`.
     ///
     /// # Panics
     ///
@@ -94,34 +94,34 @@ impl Timestamp {
 // === impl Period ===
 
 impl Period {
-    /// The longest: 584 years, or never.
+    /// The longest period, 584 years. It also stands for never.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// A length of `nanos` nanoseconds.
+    /// Creates a length of `nanos` nanoseconds.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// A length of `millis` milliseconds.
+    /// Creates a length of `millis` milliseconds.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// A length of `seconds` seconds.
+    /// Creates a length of `seconds` seconds.
     #[must_use]
     pub const fn from_secs(seconds: u64) -> Self {
         Self(seconds.saturating_mul(NANOS_PER_SECOND))
     }
 
-    /// Its nanoseconds.
+    /// Returns the length in nanoseconds.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Its whole seconds, rounded up: a wait reported in seconds must not end early.
+    /// Returns the length in whole seconds, rounded up: a wait reported in seconds must not end early.
     #[must_use]
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(NANOS_PER_SECOND)
@@ -134,7 +134,7 @@ impl From<Period> for Duration {
     }
 }
 
-/// As in the rule language: the largest of `d h m s ms us ns` that divides it, such as `90s` or `7d`.
+/// Formats the length as in the rule language, in the largest of `d h m s ms us ns` that divides it: `90s`, `7d`.
 impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SUFFIXES: [(u64, &str); 7] = [
@@ -157,13 +157,13 @@ impl fmt::Display for Period {
 // === impl Hits ===
 
 impl Hits {
-    /// These and `more`.
+    /// Returns the sum.
     #[must_use]
     pub const fn plus(self, more: Self) -> Self {
         Self(self.0.saturating_add(more.0))
     }
 
-    /// These without `less`, but never below none.
+    /// Returns the difference, at least zero.
     #[must_use]
     pub const fn minus(self, less: Self) -> Self {
         Self(self.0.saturating_sub(less.0))
@@ -177,7 +177,7 @@ impl Unit {
     pub const ALL: [Self; 7] =
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
 
-    /// How long it is.
+    /// Returns its length.
     #[must_use]
     pub const fn period(self) -> Period {
         Period::from_secs(match self {
@@ -191,19 +191,19 @@ impl Unit {
         })
     }
 
-    /// The unit that lasts exactly `period`, if there is one.
+    /// Returns the unit of exactly this `period`, if there is one.
     #[must_use]
     pub fn of(period: Period) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.period() == period)
     }
 
-    /// The unit of that name, in any case, as in the YAML of envoyproxy/ratelimit.
+    /// Returns the unit of that name, in upper or lower case, as in the YAML of envoyproxy/ratelimit.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
-    /// Its name in capitals, as Envoy's API spells it.
+    /// Returns its name in capitals, as Envoy's API spells it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -237,13 +237,13 @@ mod tests {
     }
 
     #[test]
-    fn a_week_begins_on_the_epochs_weekday() {
+    fn a_week_begins_on_thursday_like_the_epoch() {
         let thursday = Timestamp::from_secs(7 * 86_400);
         assert_eq!(thursday.window_end(Unit::Week.period()), Timestamp::from_secs(14 * 86_400));
     }
 
     #[test]
-    fn periods_print_as_they_are_written() {
+    fn periods_print_as_in_the_rule_language() {
         for (nanos, text) in [
             (90 * NANOS_PER_SECOND, "90s"),
             (7 * 86_400 * NANOS_PER_SECOND, "7d"),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn units_parse_in_any_case_and_know_their_length() {
+    fn units_are_found_by_name_in_any_case_and_by_period() {
         assert_eq!(Unit::parse("mInUtE"), Some(Unit::Minute));
         assert_eq!(Unit::parse("fortnight"), None);
         for unit in Unit::ALL {

@@ -17,12 +17,12 @@ use super::{
 pub struct Verdict<'a> {
     /// Whether the request is admitted.
     pub code: Code,
-    /// The request was over its limits, and is admitted because the whole service runs in shadow mode.
+    /// Whether a request over its limits is admitted because the whole service runs in shadow mode.
     pub shadowed: bool,
     /// One per descriptor, in the request's order.
     pub statuses: SmallVec<[Status<'a>; 2]>,
-    /// The status nearest to its limit, an index into `statuses`: the last limit (not a quota) that is over, else the one
-    /// with the lowest remaining, the first on ties. None if nothing was counted.
+    /// The index of the status nearest to its limit: the last limit (not a quota) that is over, otherwise the first one
+    /// with the lowest remaining. None if nothing was counted.
     pub nearest: Option<usize>,
     /// Dynamic metadata for the proxy, if [`Modes::metadata`] is on.
     pub metadata: Option<Metadata>,
@@ -42,13 +42,13 @@ pub enum Code {
 pub struct Status<'a> {
     /// Whether it is admitted.
     pub code: Code,
-    /// The request is rejected only if every quota of the request is over.
+    /// Whether the descriptor is a quota: the request is rejected only if every quota of the request is over.
     pub quota: bool,
     /// The reported limit; none if nothing was counted.
     pub limit: Option<CurrentLimit<'a>>,
     /// Requests that would still be admitted; 2^32-1 for an unlimited rule, 0 if nothing was counted.
     pub remaining: u32,
-    /// With a limit: as [`Decision::reset`].
+    /// The [`Decision::reset`], if there is a limit.
     pub reset: Option<Period>,
 }
 
@@ -64,11 +64,11 @@ pub struct CurrentLimit<'a> {
 /// The settings that apply to all verdicts.
 #[derive(Clone, Debug, Default)]
 pub struct Modes {
-    /// `SHADOW_MODE`: every request is admitted.
+    /// `SHADOW_MODE`: whether every request is admitted.
     pub shadow: bool,
-    /// `QUOTA_MODE`: every descriptor is a quota, whether it has a limit or none.
+    /// `QUOTA_MODE`: whether every descriptor is a quota, even without a limit.
     pub quota: bool,
-    /// `RESPONSE_DYNAMIC_METADATA`: describe the request to the proxy.
+    /// `RESPONSE_DYNAMIC_METADATA`: whether responses describe the request to the proxy.
     pub metadata: bool,
 }
 
@@ -105,10 +105,10 @@ impl<'a> Verdict<'a> {
         }
     }
 
-    /// Returns the wait until a rejected request could pass if no other request takes any hits; none if nothing that
-    /// was counted rejected it.
+    /// Returns the wait until a rejected request would be admitted if no other request takes any hits; none if no counted
+    /// limit rejected it.
     ///
-    /// Every limit that is over has to admit it. If only quotas are over, one of them is enough.
+    /// Every limit that is over must admit the request. If only quotas are over, one of them is enough.
     #[must_use]
     pub fn retry_after(&self) -> Option<Period> {
         let waits = |quota: bool| {
@@ -122,7 +122,7 @@ impl<'a> Verdict<'a> {
 /// The statuses of a request, combined.
 struct Combined {
     over: bool,
-    /// As [`Verdict::nearest`].
+    /// See [`Verdict::nearest`].
     nearest: Option<usize>,
 }
 
@@ -221,7 +221,7 @@ fn describe_descriptor(descriptor: &Descriptor<'_>) -> Value {
 
 fn describe_tier(tier: &Tier) -> String {
     match (tier.algorithm, tier.unit()) {
-        // protobuf's text format of the override, which leaves out fields that are zero
+        // protobuf's text format of the override, which omits zero fields
         (Algorithm::FixedWindow, Some(unit)) if tier.requests == 0 => format!("unit:{unit}"),
         (Algorithm::FixedWindow, Some(unit)) => format!("requests_per_unit:{} unit:{unit}", tier.requests),
         _ => tier.to_string(),

@@ -1,4 +1,4 @@
-//! Reads weir's variables for coordination, which apply to rules that set none.
+//! Reads weir's variables for coordination, which apply to rules without settings of their own.
 
 use std::{ops::RangeInclusive, process, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
 /// The valid decision budgets: a shorter one ends before Redis can reply, and no caller waits for a longer one.
 const BUDGET: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_mins(1);
 
-/// Reads the settings of the coordinated store, for `max_counters` counters in memory.
+/// Reads the settings of the coordinated store, which keeps up to `max_counters` counters in memory.
 pub(super) fn coordination(read: &mut Reader<'_>, max_counters: usize) -> coordinated::CoordinationSettings {
     let defaults = coordinated::CoordinationSettings::default();
     let sync_interval = read.parsed("WEIR_SYNC_INTERVAL", defaults.sync_interval, |text| {

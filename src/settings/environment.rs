@@ -1,4 +1,4 @@
-//! The environment behind a trait, so that tests need not change the process's own, which all threads share.
+//! The environment behind a trait, so that tests need not change the variables of the process, which all threads share.
 
 use std::{collections::BTreeMap, env};
 

@@ -27,7 +27,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
 fn unit_nanos(unit: &str) -> Option<u64> {
     Some(match unit {
         "ns" => 1,
-        // U+00B5 and U+03BC look alike, and both are in use
+        // U+00B5 and U+03BC look alike, and Go accepts both
         "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
         "ms" => 1_000_000,
         "s" => 1_000_000_000,
@@ -44,10 +44,10 @@ fn number_of_units(number: &str, unit: u64) -> Option<u64> {
         return None;
     }
     let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u64>().ok() };
-    // digits past the ninth are below a nanosecond, or below its rounding
+    // the result is rounded down to nanoseconds, so the first nine digits suffice
     let fraction = fraction.get(..9).unwrap_or(fraction);
-    let tenths = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
-    let part = u128::from(digits(fraction)?) * u128::from(unit) / tenths;
+    let denominator = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
+    let part = u128::from(digits(fraction)?) * u128::from(unit) / denominator;
     digits(whole)?.checked_mul(unit)?.checked_add(u64::try_from(part).ok()?)
 }
 
@@ -76,7 +76,7 @@ pub(super) fn host(text: &str) -> Option<IpAddr> {
     if text == "localhost" { Some(IpAddr::from([127, 0, 0, 1])) } else { inner.unwrap_or(text).parse().ok() }
 }
 
-/// Parses `host:port`, where an empty host stands for all interfaces, as in Go.
+/// Parses `host:port`, where an empty host means all interfaces, as in Go.
 pub(super) fn address(text: &str) -> Option<Address> {
     let (interface, port) = text.rsplit_once(':')?;
     let host = if interface.is_empty() { Some(IpAddr::from([0, 0, 0, 0])) } else { host(interface) };
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_go_reads_them() {
+    fn durations_have_gos_syntax() {
         for (text, nanos) in [
             ("0", 0),
             ("0s", 0),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn booleans_are_read_as_go_reads_them() {
+    fn booleans_have_gos_syntax() {
         for text in ["1", "t", "T", "TRUE", "true", "True"] {
             assert_eq!(bool(text), Ok(true));
         }

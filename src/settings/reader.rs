@@ -30,7 +30,7 @@ pub(super) struct Reader<'a> {
     read: RefCell<BTreeSet<String>>,
 }
 
-/// A value and the flag or variable that it was given by.
+/// A value, and the name of the flag or variable that sets it.
 pub(super) struct Given {
     pub(super) name: String,
     pub(super) value: String,
@@ -43,7 +43,7 @@ impl<'a> Reader<'a> {
         Self { flags, environment, errors: Vec::new(), read: RefCell::default() }
     }
 
-    /// Returns the value given for `variable`. An empty variable counts as unset, as deployments write it.
+    /// Returns the value given for `variable`. An empty variable counts as unset, since deployments write it so.
     pub(super) fn given(&self, variable: &str) -> Option<Given> {
         self.read.borrow_mut().insert(variable.to_owned());
         if let Some((flag, value)) = self.flags.get(variable) {
@@ -63,12 +63,12 @@ impl<'a> Reader<'a> {
         self.read.borrow().contains(variable)
     }
 
-    /// Adds an error: `given` is invalid.
+    /// Adds an error about `given`, whose value must be `expected`.
     pub(super) fn reject(&mut self, given: Given, expected: impl Into<String>) {
         self.errors.push(SettingError { name: given.name, value: given.value, expected: expected.into() });
     }
 
-    /// Parses the setting. Returns the default if it is unset, or invalid, which is an error.
+    /// Parses the setting. Returns the default if it is unset; if it is invalid, also adds an error.
     pub(super) fn parsed<T, E: Into<String>>(
         &mut self,
         variable: &str,
@@ -141,7 +141,7 @@ impl fmt::Display for SettingError {
 
 // === impl SettingErrors ===
 
-/// Prints one error per line, after their number if there are several.
+/// Prints one error per line; if there are several, after a line with their number.
 impl fmt::Display for SettingErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let [error] = &self.0[..] {

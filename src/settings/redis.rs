@@ -1,5 +1,5 @@
-//! Reads the Redis variables of envoyproxy/ratelimit. Most have a twin for the Redis of per-second limits; the TLS files are
-//! shared.
+//! Reads the Redis variables of envoyproxy/ratelimit. Most have a `REDIS_PERSECOND_` counterpart for the Redis of per-second
+//! limits; both use the same TLS files.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -40,12 +40,12 @@ enum Socket {
     Unix,
 }
 
-/// One of the two sets of variables.
+/// The names of one of the two sets of variables.
 struct Names {
     prefix: &'static str,
 }
 
-/// The parts of a URL besides the address.
+/// The parts of a URL other than the address.
 #[derive(Default)]
 struct Url {
     auth: Option<Auth>,
@@ -63,17 +63,17 @@ pub(super) fn is_wanted(read: &Reader<'_>) -> bool {
 
 /// Reads the settings of the Redis that shares the counts, if they are shared.
 pub(super) fn redis(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<RedisSettings> {
-    // parsed even if it has no effect, so that a typing error is reported
+    // parsed even without effect, so that typing errors are reported
     let jitter_seconds = read.number("EXPIRATION_JITTER_MAX_SECONDS", 300, "a number of seconds, 0 or more");
     let health_needs_connection = read.bool("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION");
-    let twin = read.bool("REDIS_PERSECOND");
+    let has_per_second = read.bool("REDIS_PERSECOND");
     let backoff = backoff(read);
     if !is_wanted(read) {
         return None;
     }
     let names = [Names { prefix: "REDIS_" }, Names { prefix: "REDIS_PERSECOND_" }];
     let main = endpoint(read, &names[0], warnings);
-    let per_second = if twin {
+    let per_second = if has_per_second {
         endpoint(read, &names[1], warnings)
     } else {
         if read.given("REDIS_PERSECOND_URL").is_some() {
@@ -108,7 +108,7 @@ fn positive(read: &mut Reader<'_>, variable: &str, default: Duration) -> Duratio
     })
 }
 
-/// Reads the Redis of one set of variables. Returns none if they are invalid.
+/// Reads one set of variables. Returns none if they are invalid.
 fn endpoint(read: &mut Reader<'_>, names: &Names, warnings: &mut Vec<String>) -> Option<Endpoint> {
     const KINDS: [(&str, Kind); 3] =
         [("SINGLE", Kind::Single), ("SENTINEL", Kind::Sentinel), ("CLUSTER", Kind::Cluster)];
@@ -187,7 +187,7 @@ fn tls_files(read: &mut Reader<'_>) -> Tls {
     Tls { ca, client, any_name }
 }
 
-/// Parses the value of a URL variable: the topology of Redis, and the other parts of a URL.
+/// Parses the value of a URL variable to the topology of Redis and the other parts of a URL.
 fn topology(text: &str, kind: Kind, socket: Option<Socket>) -> Result<(Topology, Url), &'static str> {
     const SENTINEL: &str = "the name of the master and the sentinels, such as mymaster,one:26379,two:26379";
     const CLUSTER: &str = "some nodes of the cluster, such as one:6379,two:6379";

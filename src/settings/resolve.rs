@@ -30,7 +30,7 @@ use crate::{
 /// An hour.
 const HOUR: Duration = Duration::from_hours(1);
 
-/// The maximum of `WEIR_WORKERS`; more threads than a machine has cores are a typing error.
+/// The maximum of `WEIR_WORKERS`, more than any machine has cores: a larger number is a typing error.
 const MAX_WORKERS: usize = 1024;
 
 impl Settings {
@@ -115,7 +115,7 @@ fn read_log_format(read: &mut Reader<'_>) -> LogFormat {
 }
 
 fn rules(read: &mut Reader<'_>, flags: &Flags) -> RulesSettings {
-    // parsed although it has no effect, so that a typing error is reported; the whole path to the rules is always watched
+    // has no effect, since the whole path to the rules is always watched; parsed so that typing errors are reported
     read.parsed("RUNTIME_WATCH_ROOT", true, parse::bool);
     RulesSettings {
         dir: flags.config.as_ref().map_or_else(|| rules_dir(read), PathBuf::from),
@@ -132,7 +132,7 @@ fn rules_dir(read: &mut Reader<'_>) -> PathBuf {
         return "config".into();
     }
     let mut dir = PathBuf::from(root.map_or_else(|| "/srv/runtime_data/current".into(), |root| root.value));
-    // a leading slash does not make either of them the root: envoyproxy/ratelimit joins strings
+    // envoyproxy/ratelimit joins strings, so a leading slash does not make either of them the root
     let below = [subdirectory.map(|below| below.value), Some(read.text("RUNTIME_APPDIRECTORY", "config"))];
     dir.extend(below.iter().flatten().map(|below| below.trim_start_matches('/')));
     dir
@@ -142,7 +142,7 @@ fn grpc(read: &mut Reader<'_>) -> GrpcSettings {
     let host = read.host("GRPC_HOST");
     let port = read.port("GRPC_PORT", 8081);
     let socket = read.given("GRPC_UDS");
-    // 0 is no limit in envoyproxy/ratelimit, too
+    // 0 means no limit, as in envoyproxy/ratelimit
     let age = |age: Duration| (!age.is_zero()).then_some(age);
     GrpcSettings {
         address: socket
@@ -167,13 +167,13 @@ fn prometheus(read: &mut Reader<'_>) -> Option<PrometheusSettings> {
     wanted.then_some(PrometheusSettings { address, path })
 }
 
-/// Reads the settings of StatsD, which runs if a variable enables it. envoyproxy/ratelimit enables it by default, and logs
-/// errors as long as there is no StatsD server.
+/// Reads the settings of StatsD, which is off unless a variable enables it. envoyproxy/ratelimit enables it by default, and
+/// logs errors while there is no StatsD server.
 fn statsd(read: &mut Reader<'_>) -> Option<StatsdSettings> {
     let named = read.given("STATSD_HOST").is_some();
     let dog = read.bool("USE_DOG_STATSD");
     let wanted = read.parsed("USE_STATSD", named || dog, parse::bool) || dog;
-    // envoyproxy/ratelimit sends to DogStatsD over UDP whatever STATSD_PROTOCOL is
+    // as in envoyproxy/ratelimit, DogStatsD uses UDP regardless of STATSD_PROTOCOL
     let protocol =
         read.choice("STATSD_PROTOCOL", Protocol::Tcp, &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)]);
     let settings = StatsdSettings {
@@ -229,7 +229,7 @@ fn limiter(read: &mut Reader<'_>) -> limiter::DecisionSettings {
     }
 }
 
-/// Parses a list of header styles, such as `ietf,retry-after`. `reference` stands for the three headers of
+/// Parses a list of header styles, such as `ietf,retry-after`. The style `reference` is the three headers of
 /// envoyproxy/ratelimit.
 fn header_styles(text: &str, reference: &HeaderNames) -> Result<Vec<HeaderStyle>, &'static str> {
     let style = |name: &str| match name.trim() {

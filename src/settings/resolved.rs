@@ -1,4 +1,4 @@
-//! The resolved settings: what the rest of the service reads.
+//! The resolved settings, which the rest of the service reads.
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
@@ -20,8 +20,8 @@ pub struct Settings {
     pub http: Address,
     /// The debug pages.
     pub debug: Address,
-    /// `USE_PROMETHEUS`: serves metrics on a port of their own, as envoyproxy/ratelimit does. The other two HTTP ports
-    /// always serve `/metrics`.
+    /// `USE_PROMETHEUS`: the separate port that serves metrics, as in envoyproxy/ratelimit. The other two HTTP ports always
+    /// serve `/metrics`.
     pub prometheus: Option<PrometheusSettings>,
     /// `PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS`: the unit of response times in metrics.
     pub time_unit: TimeUnit,
@@ -29,15 +29,15 @@ pub struct Settings {
     pub statsd: Option<StatsdSettings>,
     /// The log.
     pub log: LogSettings,
-    /// How requests are decided.
+    /// The settings of decisions.
     pub limiter: limiter::DecisionSettings,
     /// The headers of every response.
     pub response_headers: ResponseHeaders,
-    /// How instances that share a Redis coordinate.
+    /// The coordination of instances that share a Redis.
     pub coordination: store::coordinated::CoordinationSettings,
     /// `WEIR_MAX_COUNTERS`: the maximum number of counters in memory, at least 1.
     pub max_counters: usize,
-    /// The Redis that shares the counts; without it they are kept in memory.
+    /// The Redis that instances share their counts through; without one, each keeps its counts in memory.
     pub redis: Option<store::redis::RedisSettings>,
     /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: the service is healthy only with at least one domain in its rules.
     pub healthy_with_rules_only: bool,
@@ -63,10 +63,10 @@ pub struct RulesSettings {
 pub struct GrpcSettings {
     /// The address that it listens on.
     pub address: GrpcAddress,
-    /// `GRPC_MAX_CONNECTION_AGE`: the age, ±10 %, at which a connection is closed gracefully and its client opens another;
-    /// none for no limit.
+    /// `GRPC_MAX_CONNECTION_AGE`: the age, ±10 %, at which a connection is closed gracefully, so that its client opens
+    /// another; none for no limit.
     pub max_age: Option<Duration>,
-    /// `GRPC_MAX_CONNECTION_AGE_GRACE`: how long the requests of such a connection may then take; none for no limit.
+    /// `GRPC_MAX_CONNECTION_AGE_GRACE`: the time that the requests of such a connection may then take; none for no limit.
     pub max_age_grace: Option<Duration>,
     /// `WEIR_WORKERS`: the number of threads, at least 1; by default one per core available to the process.
     pub threads: usize,
@@ -75,9 +75,9 @@ pub struct GrpcSettings {
 /// The address that the gRPC server listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GrpcAddress {
-    /// On a port.
+    /// An interface and a port.
     Tcp(Address),
-    /// `GRPC_UDS`: on a unix socket.
+    /// `GRPC_UDS`: the path of a unix socket.
     Unix(PathBuf),
 }
 
@@ -111,8 +111,8 @@ pub struct LogSettings {
 /// The delays of a graceful stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopSettings {
-    /// `WEIR_STOP_DELAY`: how long it serves after health checks start to fail, so that load balancers notice.
+    /// `WEIR_STOP_DELAY`: the time to serve after health checks start to fail, so that load balancers notice.
     pub delay: Duration,
-    /// `WEIR_STOP_TIMEOUT`: how long open requests may then take before they are aborted.
+    /// `WEIR_STOP_TIMEOUT`: the time that open requests may then take before they are aborted.
     pub timeout: Duration,
 }

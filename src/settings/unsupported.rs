@@ -1,5 +1,5 @@
-//! Variables of envoyproxy/ratelimit that weir does not support, and variables without effect. A variable that is dangerous
-//! to ignore is an error; any other is a warning.
+//! Finds variables of envoyproxy/ratelimit that weir does not support, and variables without effect. A variable that is
+//! dangerous to ignore causes an error, any other a warning.
 
 use super::{parse, reader::Reader};
 
@@ -37,7 +37,8 @@ const WITHOUT_EFFECT_IN_MEMORY: [(&str, &str); 6] = [
     ("WEIR_ON_STORE_FAILURE", "counts are kept in memory, which does not fail"),
 ];
 
-/// Reports variables that must not be ignored, and returns warnings about the rest. `shared`: counts are kept in Redis.
+/// Reports variables that must not be ignored, and returns warnings about the rest. `shared` means that counts are kept in
+/// Redis.
 pub(super) fn check(reader: &mut Reader<'_>, shared: bool) -> Vec<String> {
     let mut warnings = Vec::new();
     store(reader, shared, &mut warnings);
@@ -82,7 +83,7 @@ fn store(reader: &mut Reader<'_>, shared: bool, warnings: &mut Vec<String>) {
                     );
                 }
             }
-            // without REDIS_URL it would not be used, and the counts would not be shared
+            // has no effect without REDIS_URL, so counts that are meant to be shared would not be
             if let Some(given) = reader.given("REDIS_PERSECOND_URL").filter(|_| !shared) {
                 reader.reject(given, "set together with REDIS_URL, or BACKEND_TYPE set to memory");
             }

@@ -11,16 +11,16 @@ use crate::limit::Algorithm;
 const WIDTH: f64 = 900.0;
 const LEFT: f64 = 72.0;
 const RIGHT: f64 = 20.0;
-/// Above the first panel: the title and the legend.
+/// The height above the first panel, for the title and the legend.
 const HEAD: f64 = 74.0;
-/// Of one panel's axes.
+/// The height of one panel's axes.
 const PANEL: f64 = 110.0;
-/// Between two of them: the name of the lower one.
+/// The height between two panels, for the name of the lower one.
 const GAP: f64 = 38.0;
-/// Below the last one: the labels of the time.
+/// The height below the last panel, for the labels of the time axis.
 const FOOT: f64 = 52.0;
 
-/// Light and dark colors. Written out twice, since not every viewer supports variables.
+/// The light and dark colors, without CSS variables, since not every viewer supports them.
 const STYLE: &str = "\
 svg { font: 12px system-ui, sans-serif } .title { font-size: 15px; font-weight: 600 } .name { font-weight: 600 }
 .page { fill: #ffffff } text { fill: #1f2328 } .faint { fill: #656d76 } .grid { stroke: #d0d7de }
@@ -123,7 +123,7 @@ fn panel(
             format_args!("<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>"),
         );
         let (x, y) = (LEFT - 8.0, y + 4.0);
-        // a label that would run into the limit's is left out
+        // omits a label that would overlap the limit's
         if value == series.bound || (y - limit).abs() > 14.0 {
             let value = thousands(value);
             put(
@@ -148,7 +148,7 @@ fn panel(
     );
 }
 
-/// The area between `floor` and `points`, in steps: each value holds until the next one.
+/// Draws the area between `floor` and `points`, in steps: each value holds until the next one.
 fn area(
     svg: &mut String,
     axes: &Axes,
@@ -197,13 +197,13 @@ fn time(svg: &mut String, axes: &Axes, bottom: f64) {
     );
 }
 
-/// The next number with two digits that are not zero.
+/// Rounds up to two significant digits.
 fn round_up(value: u64) -> u64 {
     let unit = 10_u64.pow(value.max(1).ilog10().saturating_sub(1));
     value.div_ceil(unit).saturating_mul(unit)
 }
 
-/// The smallest of 1, 2 and 5 times a power of ten that is at least `least`.
+/// Returns the smallest of 1, 2 and 5 times a power of ten that is at least `least`.
 fn tick(least: f64) -> f64 {
     let power = 10_f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0]
@@ -221,7 +221,7 @@ fn put(svg: &mut String, element: std::fmt::Arguments<'_>) {
     let _ = writeln!(svg, "{element}");
 }
 
-/// `1 000 000`, with spaces that do not break.
+/// Formats `value` as `1 000 000`, with narrow no-break spaces.
 fn thousands(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::new();

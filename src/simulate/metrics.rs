@@ -9,17 +9,17 @@ use crate::limit::{
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimulationMetrics {
     /// The worst excess over the limit, as a share of it: 0.17 is 17 % too many. Below zero if the limit was never reached.
-    /// Measured per window for fixed windows, else over any interval.
+    /// Measured per window for fixed windows, otherwise over any interval.
     pub overshoot: f64,
-    /// What was admitted as a share of what one counter for all would have admitted of the same requests, 1 at most: in
-    /// fixed windows in the one where it is least, else over the whole time, for intervals that are not aligned to anything
-    /// have no offered load to compare with.
+    /// The admitted requests, as a share of those that one counter for all instances would have admitted; at most 1. For
+    /// fixed windows, the lowest share of any window. Otherwise the share over the whole time, since intervals that are
+    /// not aligned have no offered load of their own to compare with.
     pub used: f64,
-    /// Calls to the store for each decision.
+    /// Calls to the store per decision.
     pub calls: f64,
     /// The share of decisions that waited for the store.
     pub waited: f64,
-    /// The median wait of those.
+    /// The median wait of the decisions that waited.
     pub typical_wait: Period,
     /// The longest wait.
     pub longest_wait: Period,
@@ -40,11 +40,11 @@ pub struct Series {
     pub period: f64,
 }
 
-/// The admitted requests, sorted.
+/// The admitted requests.
 struct Admitted {
-    /// The arrivals.
+    /// The instants of arrival, sorted.
     arrived: Vec<Timestamp>,
-    /// The decisions.
+    /// The instants of decision, sorted.
     decided: Vec<Timestamp>,
 }
 
@@ -86,16 +86,16 @@ impl Admitted {
         Self { arrived, decided }
     }
 
-    /// Counts the requests that both arrived and were decided from `from` up to, but not including, `to`. Somewhere between the two the store
-    /// counted them: what only touches an interval may belong to the one beside it.
+    /// Counts the requests that both arrived and were decided in `from..to`. The store counted each of them between its
+    /// arrival and its decision, so a request that only overlaps an interval may belong to the neighboring one.
     fn within(&self, from: Timestamp, to: Timestamp) -> u64 {
         let before = self.arrived.partition_point(|arrived| *arrived < from);
         let by_then = self.decided.partition_point(|decided| *decided < to);
         by_then.saturating_sub(before) as u64
     }
 
-    /// Counts the requests that arrived or were decided within.
-    fn touching(&self, from: Timestamp, to: Timestamp) -> u64 {
+    /// Counts the requests whose time from arrival to decision overlaps `from..to`.
+    fn overlapping(&self, from: Timestamp, to: Timestamp) -> u64 {
         let before = self.decided.partition_point(|decided| *decided < from);
         let by_then = self.arrived.partition_point(|arrived| *arrived < to);
         by_then.saturating_sub(before) as u64
@@ -117,12 +117,12 @@ impl Admitted {
         }
     }
 
-    /// Returns the most that any interval admitted beyond its inflow. A bucket's bound is its burst.
+    /// Returns the most requests that any interval admitted beyond its inflow. The bound is the bucket's burst.
     fn most_above_inflow(&self, tier: &Tier) -> f64 {
         let rate = f64::from(tier.requests) / tier.period.as_nanos() as f64;
         let Some(begin) = self.arrived.first().copied() else { return 0.0 };
         let inflow = |at: Timestamp| rate * at.since(begin).as_nanos() as f64;
-        // from `from`, the first that arrived then, to `to`, the last that was decided then: the best `from` so far for each
+        // intervals begin with an arrival and end with a decision, `to`; `best_from` is the best begin for that end
         let (mut most, mut best_from, mut i) = (0.0_f64, 0.0_f64, 0);
         for (j, to) in self.decided.iter().enumerate() {
             while i < self.arrived.len() && self.arrived[i] <= *to {
@@ -145,7 +145,7 @@ impl Admitted {
             let offered = arrived.partition_point(|arrived| *arrived < to)
                 - arrived.partition_point(|arrived| *arrived < from);
             let possible = (offered as u64).min(scenario.tier.requests.into());
-            if possible == 0 { 1.0 } else { share(self.touching(from, to), possible) }
+            if possible == 0 { 1.0 } else { share(self.overlapping(from, to), possible) }
         });
         used.fold(1.0, f64::min)
     }
@@ -253,7 +253,7 @@ mod tests {
         SimulationMetrics::of(&scenario, &outcome(&scenario, admitted))
     }
 
-    /// As [`metrics`], with requests that arrived at the milliseconds `rejected` and were rejected.
+    /// Returns the used share, with further requests that were rejected at the milliseconds `rejected`.
     fn used(algorithm: Algorithm, admitted: &[(u64, u64)], rejected: &[u64]) -> f64 {
         let scenario = scenario(algorithm);
         let rejected: Vec<(u64, u64)> = rejected.iter().map(|&millis| (millis, millis)).collect();
@@ -269,28 +269,28 @@ mod tests {
     }
 
     #[test]
-    fn fixed_windows_are_judged_one_by_one() {
+    fn overshoot_of_fixed_windows_is_measured_in_each_window() {
         let metrics =
             metrics(Algorithm::FixedWindow, &at_once([900, 950, 990, 1_000, 1_001, 1_002, 1_003, 1_999]));
         assert_eq!((metrics.overshoot, metrics.used), (0.25, 1.0));
     }
 
     #[test]
-    fn used_is_relative_to_what_one_counter_would_have_admitted() {
-        // of four that fit into the first window three were let pass, and all that arrived in the second one
+    fn the_used_share_is_relative_to_one_counter_for_all_instances() {
+        // three of four requests that fit the first window were admitted, and all of the second
         let admitted = at_once([100, 200, 300, 1_500]);
         assert_eq!(used(Algorithm::FixedWindow, &admitted, &[400, 500]), 0.75);
-        // one counter would have admitted four at the begin, and all three that come a second later
+        // one counter would have admitted four at the start, and all three that arrive a second later
         let admitted = at_once([100, 1_100, 1_500]);
         assert_eq!(used(Algorithm::SlidingWindow, &admitted, &[100, 100, 100, 100, 1_150]), 3.0 / 7.0);
-        // two of the burst, and one that has flowed in by then
+        // two from the burst, and one from the inflow by then
         let bucket = Bucket { burst: 2, refill: Refill::Continuous, strict: false };
         assert_eq!(used(Algorithm::TokenBucket(bucket), &at_once([100, 350]), &[100, 100, 100]), 2.0 / 3.0);
         assert_eq!(used(Algorithm::FixedWindow, &[], &[]), 1.0);
     }
 
     #[test]
-    fn a_request_that_waits_over_a_windows_end_counts_in_either() {
+    fn a_request_that_waits_across_a_windows_end_may_count_in_either_window() {
         let admitted = [(100, 100), (200, 200), (300, 300), (400, 400), (999, 1_001)];
         let metrics = metrics(Algorithm::FixedWindow, &admitted);
         assert_eq!((metrics.overshoot, metrics.used), (0.0, 1.0));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn sliding_windows_are_judged_wherever_they_begin() {
+    fn overshoot_of_sliding_windows_is_measured_over_any_interval() {
         let spread = at_once([500, 600, 700, 800, 1_500, 1_600, 1_700, 1_800]);
         assert_eq!(metrics(Algorithm::SlidingWindow, &spread).overshoot, 0.0);
         let close = at_once([500, 600, 700, 800, 1_499, 1_600, 1_700, 1_800]);
@@ -307,17 +307,17 @@ mod tests {
     }
 
     #[test]
-    fn buckets_are_judged_by_what_flows_in() {
+    fn overshoot_of_buckets_is_measured_above_the_inflow() {
         let algorithm =
             Algorithm::TokenBucket(Bucket { burst: 2, refill: Refill::Continuous, strict: false });
-        let right = at_once([500, 500, 750, 1_000, 1_250]);
-        assert_eq!(metrics(algorithm, &right).overshoot, 0.0);
+        let within = at_once([500, 500, 750, 1_000, 1_250]);
+        assert_eq!(metrics(algorithm, &within).overshoot, 0.0);
         let over = at_once([500, 500, 750, 1_000, 1_000]);
         assert_eq!(metrics(algorithm, &over).overshoot, 0.5);
     }
 
     #[test]
-    fn a_series_starts_again_with_each_window() {
+    fn a_series_restarts_with_each_window() {
         let scenario = scenario(Algorithm::FixedWindow);
         let outcome = outcome(&scenario, &at_once([100, 600, 700, 1_100]));
         let series = Series::of(&scenario, &outcome, 4);

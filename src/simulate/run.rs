@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// An instance's own parts.
+/// The parts of one simulated instance.
 #[derive(Clone, Debug)]
 pub struct Instance {
     /// Its index, from 0.
@@ -29,23 +29,23 @@ pub struct Instance {
     pub clock: SimulatedClock,
 }
 
-/// The decision on one request. Times are by the exact clock.
+/// The decision on one request. Times are those of the exact clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimulatedDecision {
-    /// When the request arrived.
+    /// The instant at which the request arrived.
     pub arrived: Timestamp,
-    /// When it was decided.
+    /// The instant at which it was decided.
     pub decided: Timestamp,
     /// Whether it was admitted; none if there was no decision.
     pub admitted: Option<bool>,
 }
 
-/// The outcome for all requests.
+/// The outcome of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimulationOutcome {
-    /// In the order in which they were decided.
+    /// The decisions, in the order in which they were made.
     pub decisions: Vec<SimulatedDecision>,
-    /// Calls to the store, without heartbeats, from the first request on.
+    /// Calls to the store from the first request on, without heartbeats.
     pub calls: u64,
     /// Decisions made without the store, since it did not reply in time.
     pub fallbacks: u64,
@@ -89,7 +89,7 @@ async fn simulate<S: Store>(
     let calls = || instances.iter().map(|instance| instance.remote.calls()).sum::<u64>();
     let calls_before = calls();
 
-    let begun = Instant::now();
+    let started = Instant::now();
     let (rate, end) = (scenario.rate(), scenario.end().since(scenario.begin()));
     let end = end.as_nanos() as f64 / 1e9;
     let spread = scenario.skew.spread(stores.len());
@@ -100,14 +100,14 @@ async fn simulate<S: Store>(
     while next < end {
         // timers have a resolution of 1 ms: requests within a millisecond arrive at its end
         let tick = (next * 1e3).ceil();
-        sleep_until(begun + Duration::from_millis(tick as u64)).await;
+        sleep_until(started + Duration::from_millis(tick as u64)).await;
         while next * 1e3 <= tick && next < end {
             let i = choose(&spread, &mut random);
             let (store, rules) = (Arc::clone(&stores[i]), Arc::clone(rules));
             waiting.spawn(decide(store, rules, clock.clone(), instances[i].clock.clone()));
             next += random.exponential(1.0 / rate);
         }
-        // lets all of them start
+        // lets all of the tasks start
         tokio::task::yield_now().await;
         while let Some(decision) = waiting.try_join_next() {
             decisions.extend(decision);
@@ -125,10 +125,10 @@ async fn simulate<S: Store>(
 async fn decide<S: Store>(
     store: Arc<S>,
     rules: Arc<RuleSet>,
-    right: SimulatedClock,
+    exact: SimulatedClock,
     own: SimulatedClock,
 ) -> SimulatedDecision {
-    let arrived = right.now();
+    let arrived = exact.now();
     let entry = Entry { key: "key", value: "value" };
     let descriptor = Descriptor { entries: [entry].into_iter().collect(), ..Descriptor::default() };
     let request =
@@ -136,7 +136,7 @@ async fn decide<S: Store>(
     let matched = Matched::new(&rules, &request);
     let decisions = store.take(&matched.checks, Scope::Descriptor, own.now()).await;
     let admitted = decisions.ok().and_then(|decisions| decisions.first().map(|decision| !decision.over));
-    SimulatedDecision { arrived, decided: right.now(), admitted }
+    SimulatedDecision { arrived, decided: exact.now(), admitted }
 }
 
 /// Returns a random clock error of up to `most`, in nanoseconds.

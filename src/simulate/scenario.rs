@@ -10,16 +10,16 @@ use crate::{
     store::simulated::{Network, Random},
 };
 
-/// The most requests of one simulation: every decision is kept until the end.
-const MOST_REQUESTS: f64 = 20e6;
+/// The most requests of one simulation, which bounds its memory: every decision is kept until the end.
+const MAX_REQUESTS: f64 = 20e6;
 
 /// The domain of the simulated limit.
 pub(super) const DOMAIN: &str = "simulated";
 
 /// The most instances.
-const MOST_INSTANCES: usize = 1_000;
+const MAX_INSTANCES: usize = 1_000;
 
-/// How long the instances run before the first request, so that they have discovered each other.
+/// The time for which the instances run before the first request, so that they discover each other.
 pub(super) const WARM_UP: Period = Period::from_secs(10);
 
 /// The parameters of a simulation.
@@ -57,20 +57,20 @@ pub enum Skew {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScenarioError {
     /// Too few or too many instances.
-    #[error("{0} instances cannot be simulated, only 1 to {MOST_INSTANCES}")]
+    #[error("{0} instances cannot be simulated, only 1 to {MAX_INSTANCES}")]
     Instances(usize),
     /// A limit of zero.
     #[error("a limit of 0 admits nothing: there is nothing to simulate")]
     NoLimit,
-    /// No load, or less.
+    /// The load is zero, negative or not finite.
     #[error("the load must be above 0, such as 2 for twice the limit")]
     NoLoad,
     /// No windows.
     #[error("at least one window must be simulated")]
     NoWindows,
-    /// More than can be kept.
+    /// More requests than can be simulated.
     #[error(
-        "{0:.0} requests are too many, at most {MOST_REQUESTS:.0} can be simulated: take fewer windows, or a smaller limit"
+        "{0:.0} requests are too many, at most {MAX_REQUESTS:.0} can be simulated: take fewer windows, or a smaller limit"
     )]
     TooMany(f64),
 }
@@ -78,10 +78,10 @@ pub enum ScenarioError {
 // === impl Scenario ===
 
 impl Scenario {
-    /// Checks that it can be simulated.
+    /// Checks that the scenario can be simulated.
     pub fn check(&self) -> Result<(), ScenarioError> {
         let requests = self.rate() * self.tier.period.as_nanos() as f64 / 1e9 * f64::from(self.windows);
-        if !(1..=MOST_INSTANCES).contains(&self.instances) {
+        if !(1..=MAX_INSTANCES).contains(&self.instances) {
             Err(ScenarioError::Instances(self.instances))
         } else if self.tier.requests == 0 || self.tier.capacity() == 0 {
             Err(ScenarioError::NoLimit)
@@ -89,7 +89,7 @@ impl Scenario {
             Err(ScenarioError::NoLoad)
         } else if self.windows == 0 {
             Err(ScenarioError::NoWindows)
-        } else if requests > MOST_REQUESTS {
+        } else if requests > MAX_REQUESTS {
             Err(ScenarioError::TooMany(requests))
         } else {
             Ok(())
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_spread_as_the_skew_says() {
+    fn requests_are_spread_according_to_the_skew() {
         let mut random = Random::new(1);
         let mut count = |skew: Skew| {
             let (spread, mut counts) = (skew.spread(3), [0; 3]);

@@ -59,29 +59,29 @@ fn row(name: &str, metrics: &SimulationMetrics) -> [String; HEAD.len()] {
     ]
 }
 
-/// `+17 %`, or `0` if the limit was kept.
+/// Formats an overshoot as `+17 %`, or `0` if the limit was not exceeded.
 pub(super) fn overshoot(share: f64) -> String {
     if share > 0.0 { format!("+{}", percent(share)) } else { "0".to_owned() }
 }
 
 /// Formats a share in percent with significant digits; only exact 0 and 1 print as 0 and 100.
 pub(super) fn percent(share: f64) -> String {
-    let percents = share * 100.0;
-    if percents <= 0.0 {
+    let percentage = share * 100.0;
+    if percentage <= 0.0 {
         return "0 %".to_owned();
     }
-    let digits = match percents {
-        _ if percents >= 100.0 => 0,
-        _ if percents > 99.9 => 2,
-        _ if percents >= 10.0 => 1,
-        _ if percents >= 0.1 => 2,
+    let digits = match percentage {
+        _ if percentage >= 100.0 => 0,
+        _ if percentage > 99.9 => 2,
+        _ if percentage >= 10.0 => 1,
+        _ if percentage >= 0.1 => 2,
         _ => 3,
     };
-    let text = format!("{percents:.digits$}");
+    let text = format!("{percentage:.digits$}");
     let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
     match text {
         "0" => "< 0.001 %".to_owned(),
-        "100" if percents < 100.0 => "> 99.99 %".to_owned(),
+        "100" if percentage < 100.0 => "> 99.99 %".to_owned(),
         text => format!("{text} %"),
     }
 }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percents_have_significant_digits() {
+    fn percentages_have_significant_digits() {
         for (share, text) in [
             (0.0, "0 %"),
             (0.17, "17 %"),

@@ -1,18 +1,18 @@
-//! No more is admitted than the algorithm's bound, and under overload not much less.
+//! Tests that no more requests are admitted than the algorithm's bound, and under overload not many fewer.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use weir::limit::{Algorithm, Bucket, Period, Refill, Tier};
 
 use crate::support::{Log, PERIODS, Rule, START, Try, algorithm, later, run, tier, tries};
 
-/// The bound of the specification, in every interval that begins and ends with something admitted.
+/// Checks the documented bound in every interval that begins and ends with an admitted request.
 fn check_bound(tier: &Tier, admitted: &Log) -> Result<(), TestCaseError> {
     let period = u128::from(tier.period.as_nanos());
     for (first, (begin, _)) in admitted.iter().enumerate() {
         let mut sum = 0_u128;
         for (end, hits) in &admitted[first..] {
             sum += u128::from(*hits);
-            let lasted = u128::from(end.since(*begin).as_nanos());
+            let elapsed = u128::from(end.since(*begin).as_nanos());
             let (requests, capacity) = (u128::from(tier.requests), u128::from(tier.capacity()));
             match tier.algorithm {
                 Algorithm::FixedWindow => {
@@ -21,18 +21,21 @@ fn check_bound(tier: &Tier, admitted: &Log) -> Result<(), TestCaseError> {
                     }
                 }
                 Algorithm::SlidingWindow => {
-                    if lasted < period {
-                        prop_assert!(sum <= requests, "{sum} in {lasted} ns");
+                    if elapsed < period {
+                        prop_assert!(sum <= requests, "{sum} in {elapsed} ns");
                     }
                 }
                 Algorithm::TokenBucket(Bucket { refill: Refill::Continuous, .. }) => {
                     prop_assert!(
-                        sum * period <= capacity * period + requests * lasted,
-                        "{sum} in {lasted} ns"
+                        sum * period <= capacity * period + requests * elapsed,
+                        "{sum} in {elapsed} ns"
                     );
                 }
                 Algorithm::TokenBucket(Bucket { refill: Refill::Step, .. }) => {
-                    prop_assert!(sum <= capacity + requests * (lasted / period + 1), "{sum} in {lasted} ns");
+                    prop_assert!(
+                        sum <= capacity + requests * (elapsed / period + 1),
+                        "{sum} in {elapsed} ns"
+                    );
                 }
             }
         }
@@ -44,24 +47,24 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn the_bound_holds_in_every_interval(tier in tier(), tries in tries(150)) {
+    fn no_interval_admits_more_than_the_bound(tier in tier(), tries in tries(150)) {
         let admitted = run(&mut Rule::new(vec![tier.clone()], START), &tries);
         check_bound(&tier, &admitted)?;
     }
 
     #[test]
-    fn tiers_are_all_or_nothing(tiers in vec(tier(), 2..4), tries in tries(80)) {
+    fn a_request_takes_from_all_tiers_or_from_none(tiers in vec(tier(), 2..4), tries in tries(80)) {
         let mut rule = Rule::new(tiers.clone(), START);
-        // each tier on its own, which only counts what all of them admitted
+        // a separate rule for each tier, which counts only requests that all tiers admit
         let mut separate: Vec<Rule> = tiers.iter().map(|tier| Rule::new(vec![tier.clone()], START)).collect();
         let (mut now, mut admitted) = (START, Log::new());
         for Try { later: share, hits } in tries {
             now = later(now, &tiers[0], share);
             let all_admit = separate.iter().all(|rule| rule.would_pass(hits, now));
-            let taken = rule.take(hits, now);
-            prop_assert_eq!(!taken.over, all_admit);
+            let decision = rule.take(hits, now);
+            prop_assert_eq!(!decision.over, all_admit);
             for rule in &mut separate {
-                // a tier that admits does not learn that another one rejected
+                // a tier that would admit does not change when another one rejects
                 if all_admit || !rule.would_pass(hits, now) {
                     rule.take(hits, now);
                 }
@@ -76,7 +79,7 @@ proptest! {
     }
 
     #[test]
-    fn under_steady_overload_the_limit_is_used(
+    fn steady_overload_uses_the_limit(
         requests in 1..50_u32,
         period in select(&PERIODS[..6]),
         algorithm in algorithm(),
@@ -85,8 +88,8 @@ proptest! {
     ) {
         let mut tier = Tier { requests, period: Period::from_nanos(period), algorithm };
         if let Algorithm::TokenBucket(bucket) = &mut tier.algorithm {
-            // steps that do not fit into the bucket are lost, and who keeps trying a strict one gets nothing: both by
-            // definition
+            // excludes the cases that admit less by definition: steps that do not fit into the bucket, and callers that
+            // keep trying a strict bucket
             bucket.burst = bucket.burst.max(requests);
             bucket.strict = false;
         }
@@ -104,7 +107,7 @@ proptest! {
         }
         let all = periods * u64::from(requests);
         let share = if tier.algorithm == Algorithm::SlidingWindow { 90 } else { 99 };
-        // the last window, step or token may still be under way
+        // the last window or step may be incomplete
         let due = (all - u64::from(requests)) * share / 100;
         prop_assert!(admitted >= due, "{admitted} of {all}");
     }

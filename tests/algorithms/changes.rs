@@ -1,4 +1,4 @@
-//! Refunds, checks without hits, and changed limits.
+//! Tests refunds, checks without hits, and changed limits.
 
 use proptest::{collection::vec, prelude::*};
 use weir::limit::{Algorithm, Bucket, Direction, Refill};
@@ -9,7 +9,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn a_refund_undoes_a_take_and_a_peek_does_nothing(
+    fn a_refund_reverts_a_take_and_a_check_without_hits_changes_nothing(
         tier in tier(),
         before in tries(40),
         hits in 1..20_u64,
@@ -17,17 +17,17 @@ proptest! {
         let mut rule = Rule::new(vec![tier.clone()], START);
         run(&mut rule, &before);
         let now = before.iter().fold(START, |now, each| later(now, &tier, each.later));
-        let as_it_was = rule.clone();
+        let original = rule.clone();
 
         rule.take(0, now);
-        prop_assert_eq!(&rule.counters, &as_it_was.counters, "a peek");
+        prop_assert_eq!(&rule.counters, &original.counters, "a check without hits");
 
         if !rule.take(hits, now).over {
             rule.decide(Direction::GiveBack, hits, now);
         }
         for probe in 0..=u64::from(tier.capacity()) + 1 {
             prop_assert_eq!(
-                rule.would_pass(probe, now), as_it_was.would_pass(probe, now), "{} after take and refund", probe
+                rule.would_pass(probe, now), original.would_pass(probe, now), "{} after take and refund", probe
             );
         }
         rule.decide(Direction::GiveBack, u64::MAX, now);
@@ -36,7 +36,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_limit_applies_at_once_and_sanely(
+    fn a_changed_limit_applies_immediately_and_keeps_the_counts(
         first in tier(),
         steps in vec((1..20_u32, 1..20_u32, 0.0..0.7_f64, 1..8_u64), 1..40),
     ) {
@@ -56,7 +56,7 @@ proptest! {
             let after = rule.clone().take(0, now);
             prop_assert!(u64::from(after.remaining) <= capacity);
             match tier.algorithm {
-                // exactly what the new limit leaves: more at once if raised, none if lowered below what is used
+                // the new limit without the used hits: more if raised, none if lowered below the used hits
                 Algorithm::FixedWindow | Algorithm::SlidingWindow => {
                     prop_assert_eq!(u64::from(after.remaining), capacity.saturating_sub(used));
                 }
@@ -64,9 +64,9 @@ proptest! {
                     prop_assert!(u64::from(after.remaining) >= capacity.saturating_sub(held));
                 }
             }
-            let taken = rule.take(hits, now);
-            prop_assert!(taken.over || hits <= u64::from(after.remaining), "a stale grant");
-            if taken.over && hits <= capacity {
+            let decision = rule.take(hits, now);
+            prop_assert!(decision.over || hits <= u64::from(after.remaining), "admitted by the old limit");
+            if decision.over && hits <= capacity {
                 let period = tier.period.as_nanos();
                 let longest = match tier.algorithm {
                     Algorithm::FixedWindow | Algorithm::SlidingWindow => period,
@@ -77,7 +77,7 @@ proptest! {
                         hits.div_ceil(requests.into()) * period
                     }
                 };
-                prop_assert!(taken.reset.as_nanos() <= longest, "{:?} of {longest}", taken.reset);
+                prop_assert!(decision.reset.as_nanos() <= longest, "{:?} of {longest}", decision.reset);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The algorithms and tiers against their documented properties, on random traffic.
+//! Tests the documented properties of algorithms and tiers on random traffic.
 
 mod bounds;
 mod changes;

@@ -1,12 +1,12 @@
-//! The algorithms against a slow model that remembers every admitted hit.
+//! Compares the algorithms with a slow model that remembers every admitted hit.
 
 use proptest::prelude::*;
 use weir::limit::{Algorithm, Period, Refill, Tier, Timestamp};
 
 use crate::support::{Log, Rule, START, Try, later, tier, tries};
 
-/// Whether a model that remembers everything that was admitted would admit `hits` too. `slack` makes it the most
-/// forgiving (true) or the strictest (false) that the algorithm's docs allow.
+/// Returns whether a model that remembers every admitted hit would admit `hits` too. `slack` selects the most permissive
+/// (true) or the strictest (false) behavior that the algorithm's docs allow.
 fn model_admits(tier: &Tier, admitted: &Log, hits: u64, now: Timestamp, slack: bool) -> bool {
     let period = tier.period.as_nanos();
     match tier.algorithm {
@@ -22,28 +22,28 @@ fn model_admits(tier: &Tier, admitted: &Log, hits: u64, now: Timestamp, slack: b
             counting.map(|(_, hits)| hits).sum::<u64>() + hits <= u64::from(tier.requests)
         }
         Algorithm::TokenBucket(bucket) => {
-            // the level, in tokens times nanoseconds of the period: exact
+            // the level in tokens times nanoseconds of the period, which is exact
             let unit = u128::from(period);
             let full = u128::from(bucket.burst) * unit;
             let mut level = full;
             let mut as_of = START;
             let mut refill = |level: &mut u128, at: Timestamp| {
                 let elapsed = at.since(as_of).as_nanos();
-                let lasted = match bucket.refill {
+                let credited = match bucket.refill {
                     Refill::Continuous => elapsed,
                     Refill::Step => elapsed / period * period,
                 };
-                as_of = as_of.after(Period::from_nanos(lasted));
-                *level = full.min(*level + u128::from(lasted) * u128::from(tier.requests));
+                as_of = as_of.after(Period::from_nanos(credited));
+                *level = full.min(*level + u128::from(credited) * u128::from(tier.requests));
             };
             for (at, hits) in admitted {
                 refill(&mut level, *at);
                 level -= u128::from(*hits) * unit;
             }
             refill(&mut level, now);
-            // ours may lack a quarter of a billionth of a token for each hit that it admitted
-            let lacking = if slack { 0 } else { 1 + ((admitted.len() as u128 * unit) >> 32) };
-            level >= u128::from(hits) * unit + lacking
+            // the tested bucket may lack 2^-32 tokens for each admitted hit
+            let rounding = if slack { 0 } else { 1 + ((admitted.len() as u128 * unit) >> 32) };
+            level >= u128::from(hits) * unit + rounding
         }
     }
 }
@@ -53,7 +53,7 @@ proptest! {
 
     #[test]
     fn agrees_with_a_model_that_remembers_everything(mut tier in tier(), tries in tries(100)) {
-        // a strict bucket forgets time on purpose; it has properties of its own
+        // a strict bucket loses refill time on purpose; another test covers it
         if let Algorithm::TokenBucket(bucket) = &mut tier.algorithm {
             bucket.strict = false;
         }
@@ -63,7 +63,7 @@ proptest! {
             now = later(now, &tier, share);
             let over = rule.take(hits, now).over;
             if over {
-                prop_assert!(!model_admits(&tier, &admitted, hits, now, false), "denied {hits} at {now:?}");
+                prop_assert!(!model_admits(&tier, &admitted, hits, now, false), "rejected {hits} at {now:?}");
             } else {
                 prop_assert!(model_admits(&tier, &admitted, hits, now, true), "admitted {hits} at {now:?}");
                 admitted.push((now, hits));

@@ -1,4 +1,4 @@
-//! A decision's remaining requests and waits are exact.
+//! Tests that a decision's remaining requests and waits are exact.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use weir::limit::{Algorithm, Bucket, Direction, Period, Refill, Tier};
@@ -9,7 +9,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn a_denied_request_passes_at_the_promised_instant_and_not_before(
+    fn a_rejected_request_is_admitted_after_the_reported_wait_and_not_before(
         tiers in vec(tier(), 1..4),
         tries in tries(60),
     ) {
@@ -17,26 +17,26 @@ proptest! {
         let mut now = START;
         for Try { later: share, hits } in tries {
             now = later(now, &rule.tiers[0].clone(), share);
-            let taken = rule.take(hits, now);
-            if taken.over && hits <= rule.capacity() {
-                let wait = taken.reset.as_nanos();
+            let decision = rule.take(hits, now);
+            if decision.over && hits <= rule.capacity() {
+                let wait = decision.reset.as_nanos();
                 prop_assert!(wait > 0);
-                prop_assert!(rule.would_pass(hits, now.after(taken.reset)), "promised after {wait} ns");
+                prop_assert!(rule.would_pass(hits, now.after(decision.reset)), "rejected after {wait} ns");
                 let early = now.after(Period::from_nanos(wait - 1));
-                prop_assert!(!rule.would_pass(hits, early), "it could have passed before {wait} ns");
+                prop_assert!(!rule.would_pass(hits, early), "admitted before {wait} ns");
             }
         }
     }
 
     #[test]
-    fn what_remains_is_what_passes(tiers in vec(tier(), 1..3), tries in tries(60)) {
+    fn the_remaining_requests_are_admitted_and_no_more(tiers in vec(tier(), 1..3), tries in tries(60)) {
         let mut rule = Rule::new(tiers, START);
         let mut now = START;
         for Try { later: share, hits } in tries {
             now = later(now, &rule.tiers[0].clone(), share);
-            let taken = rule.take(hits, now);
+            let decision = rule.take(hits, now);
             if rule.tiers.len() == 1 {
-                let remaining = u64::from(taken.remaining);
+                let remaining = u64::from(decision.remaining);
                 prop_assert!(remaining == 0 || rule.would_pass(remaining, now));
                 prop_assert!(!rule.would_pass(remaining + 1, now));
             }
@@ -44,7 +44,7 @@ proptest! {
     }
 
     #[test]
-    fn a_strict_bucket_starves_who_does_not_wait(
+    fn a_strict_bucket_rejects_a_caller_that_keeps_trying(
         burst in 1..10_u32,
         refill in select(&[Refill::Continuous, Refill::Step][..]),
         shares in vec(0.01..0.99_f64, 20..60),

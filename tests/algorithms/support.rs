@@ -1,4 +1,4 @@
-//! Random tiers and traffic, and a rule's counters to run it against.
+//! Random tiers and traffic, and a rule with its counters.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use weir::limit::{
@@ -6,7 +6,7 @@ use weir::limit::{
     algorithm::CounterState, decide,
 };
 
-/// Periods from a tenth of a second to a year, some of which no number of slices divides.
+/// Periods from a tenth of a second to a year, some of which are not divisible into equal spans.
 pub(crate) const PERIODS: [u64; 7] = [
     100_000_000,
     333_333_333,
@@ -33,7 +33,7 @@ pub(crate) fn tier() -> impl Strategy<Value = Tier> {
     })
 }
 
-/// A try: so much of the period later, for so many hits. Most tries follow each other closely.
+/// A request for `hits`, `later` periods after the previous one. Most follow each other closely.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Try {
     pub(crate) later: f64,
@@ -51,7 +51,7 @@ pub(crate) fn later(now: Timestamp, tier: &Tier, share: f64) -> Timestamp {
     now.after(Period::from_nanos((tier.period.as_nanos() as f64 * share) as u64))
 }
 
-/// One rule's counters.
+/// A rule with its counters.
 #[derive(Clone)]
 pub(crate) struct Rule {
     pub(crate) tiers: Vec<Tier>,
@@ -72,7 +72,7 @@ impl Rule {
         self.decide(Direction::Take, hits, now)
     }
 
-    /// Whether `hits` would pass, without any effect.
+    /// Returns whether `hits` would be admitted, without counting them.
     pub(crate) fn would_pass(&self, hits: u64, now: Timestamp) -> bool {
         !self.clone().take(hits, now).over
     }
@@ -84,10 +84,10 @@ impl Rule {
 
 pub(crate) const START: Timestamp = Timestamp::from_secs(1_700_000_000);
 
-/// Everything that was admitted: when, and how many hits.
+/// The admitted requests: the instant and the hits of each.
 pub(crate) type Log = Vec<(Timestamp, u64)>;
 
-/// Runs the tries on one tier; asserts nothing.
+/// Runs `tries` on `rule`, and returns the admitted requests.
 pub(crate) fn run(rule: &mut Rule, tries: &[Try]) -> Log {
     let mut now = START;
     let mut admitted = Log::new();

@@ -1,4 +1,4 @@
-//! A change to a ConfigMap causes no error and no warning, whatever the order and the pace of its steps.
+//! Tests that a change to a ConfigMap causes no error and no warning, regardless of the order and pace of its steps.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use crate::{
     get, path,
 };
 
-/// More than the time after which a change is read: each step is read by itself.
+/// Longer than the time after which a change is read, so that each step is read separately.
 const PAUSE: Duration = Duration::from_millis(150);
 
 /// A step of a change from the version `..1` to `..2`.
@@ -33,7 +33,7 @@ enum Step {
 
 use Step::{AddLink, LinkVersion, MakeVersion, RemoveLink, RemoveVersion, Swap, WriteFiles};
 
-/// The order of the kubelet first.
+/// The orders to test, beginning with the kubelet's.
 const ORDERS: [[Step; 7]; 5] = [
     [MakeVersion, WriteFiles, LinkVersion, Swap, AddLink, RemoveLink, RemoveVersion],
     [MakeVersion, WriteFiles, LinkVersion, Swap, RemoveLink, AddLink, RemoveVersion],
@@ -42,14 +42,14 @@ const ORDERS: [[Step; 7]; 5] = [
     [AddLink, LinkVersion, MakeVersion, WriteFiles, RemoveVersion, Swap, RemoveLink],
 ];
 
-/// Files of the version: one stays and changes, one leaves, one comes. `moved` has another file in each.
+/// Returns the files of a version. One is in both versions and changes; the domain `moved` has another file in each.
 fn files(version: u32) -> [(&'static str, String); 2] {
     let file = |domain: &str| {
         format!(
             "domain: {domain}\ndescriptors:\n- key: k\n  rate_limit: {{unit: hour, requests_per_unit: {version}}}\n"
         )
     };
-    let moved = if version == 1 { "leaves.yaml" } else { "comes.yaml" };
+    let moved = if version == 1 { "removed.yaml" } else { "added.yaml" };
     [("stays.yaml", file("kept")), (moved, file("moved"))]
 }
 
@@ -69,7 +69,7 @@ fn mount(dir: &Path) {
     write_files(dir, 1);
     symlink("..1", dir.join("..data")).expect("a link");
     add_link(dir, "stays.yaml");
-    add_link(dir, "leaves.yaml");
+    add_link(dir, "removed.yaml");
     fs::create_dir(dir.join("..0")).expect("a directory");
     fs::write(dir.join("..0/stays.yaml"), "domain: kept\n").expect("a file");
     fs::write(dir.join("..0/broken.yaml"), "domain: [\n").expect("a file");
@@ -85,8 +85,8 @@ impl Step {
             WriteFiles => write_files(dir, 2),
             LinkVersion => symlink("..2", dir.join("..data_tmp")).expect("a link"),
             Swap => fs::rename(dir.join("..data_tmp"), dir.join("..data")).expect("a rename"),
-            AddLink => add_link(dir, "comes.yaml"),
-            RemoveLink => fs::remove_file(dir.join("leaves.yaml")).expect("a removal"),
+            AddLink => add_link(dir, "added.yaml"),
+            RemoveLink => fs::remove_file(dir.join("removed.yaml")).expect("a removal"),
             RemoveVersion => fs::remove_dir_all(dir.join("..1")).expect("a removal"),
         }
     }
@@ -113,17 +113,17 @@ fn assert_changes_without_an_error(order: [Step; 7], pause: Duration) {
         step.take(dir.path());
         thread::sleep(pause);
     }
-    let begun = Instant::now();
+    let started = Instant::now();
     while loaded_rules(&weir) != expected_rules(2) {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{order:?}: {:?}", loaded_rules(&weir));
+        assert!(started.elapsed() < Duration::from_secs(20), "{order:?}: {:?}", loaded_rules(&weir));
         thread::sleep(Duration::from_millis(10));
     }
     let stats = get(weir.address("debug"), "/stats");
     assert!(stats.contains("ratelimit.service.config_load_error: 0"), "{order:?}: {stats}");
     weir.signal("TERM");
-    let (_, said) = weir.ended();
+    let (_, log) = weir.ended();
     // errors and warnings are logged by default
-    assert_eq!(said.lines().filter(|line| !line.contains("weir: listening")).count(), 0, "{order:?}: {said}");
+    assert_eq!(log.lines().filter(|line| !line.contains("weir: listening")).count(), 0, "{order:?}: {log}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The program's commands, exit codes and signals.
+//! Tests the program's commands, exit codes and signals.
 
 #[path = "../support/child.rs"]
 mod child;
@@ -59,7 +59,7 @@ fn call_prints_the_reply_and_exits_with_its_code() {
     assert_eq!(call(&["hello=world"]).status.code(), Some(0));
     assert_eq!(call(&["--limit", "0/day", "any=thing"]).status.code(), Some(2));
     let json = call(&["--json", "free=x"]);
-    let json: serde_json::Value = serde_json::from_str(&stdout(&json)).expect("it is JSON");
+    let json: serde_json::Value = serde_json::from_str(&stdout(&json)).expect("valid JSON");
     let expected = serde_json::json!({
         "overallCode": "OK",
         "statuses": [{ "code": "OK", "limitRemaining": u32::MAX }],
@@ -95,7 +95,7 @@ fn call_rejects_an_address_with_tls() {
         let said = stderr(&called);
         assert!(
             said.starts_with(&format!("weir: error: cannot call {address}: TLS is not supported")),
-            "{said}"
+            "{log}"
         );
     }
 }
@@ -138,9 +138,9 @@ fn a_signal_stops_gracefully() {
     for signal in ["TERM", "INT"] {
         let weir = Serving::start(path(&dir), &[NO_DELAY, ("LOG_LEVEL", "info")]);
         weir.signal(signal);
-        let (status, said) = weir.ended();
-        assert_eq!(status.code(), Some(0), "{said}");
-        assert!(said.contains("stopping"), "{said}");
+        let (status, log) = weir.ended();
+        assert_eq!(status.code(), Some(0), "{log}");
+        assert!(log.contains("stopping"), "{log}");
     }
 }
 
@@ -149,13 +149,13 @@ fn a_second_signal_stops_immediately() {
     let dir = rules(RULES);
     let weir = Serving::start(path(&dir), &[("WEIR_STOP_DELAY", "1h")]);
     weir.signal("TERM");
-    // health fails once the first signal was received
+    // health checks fail once the first signal is received
     while get(weir.address("http"), "/healthcheck").starts_with("HTTP/1.1 200") {
         std::thread::yield_now();
     }
     weir.signal("TERM");
-    let (status, said) = weir.ended();
-    assert_eq!(status.code(), Some(1), "{said}");
+    let (status, log) = weir.ended();
+    assert_eq!(status.code(), Some(1), "{log}");
 }
 
 #[test]
@@ -169,9 +169,9 @@ fn sighup_reloads_the_rules() {
     };
     assert_eq!(loads().as_deref(), Some("1"));
     weir.signal("HUP");
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     while loads().as_deref() != Some("2") {
-        assert!(begun.elapsed().as_secs() < 20, "not in time");
+        assert!(started.elapsed().as_secs() < 20, "not in time");
         std::thread::yield_now();
     }
 }
@@ -188,14 +188,14 @@ fn the_variables_of_envoyproxy_ratelimit_are_recognized() {
         ("GRPC_UDS", socket.to_str().expect("a plain path")),
         ("USE_PROMETHEUS", "true"),
         ("PROMETHEUS_ADDR", "127.0.0.1:0"),
-        ("PROMETHEUS_PATH", "/numbers"),
+        ("PROMETHEUS_PATH", "/custom-metrics"),
         NO_DELAY,
     ];
     let weir = Serving::start_by_environment(&variables);
     assert_eq!(weir.address("grpc"), format!("unix:{}", socket.display()));
     let called = run(&["call", "--address", weir.address("grpc"), "--domain", "shop", "hello=x"], &[]);
     assert_eq!(called.status.code(), Some(0), "{}", stderr(&called));
-    let page = get(weir.address("prometheus"), "/numbers");
+    let page = get(weir.address("prometheus"), "/custom-metrics");
     assert!(
         page.contains("ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"hello\"} 1"),
         "{page}"
@@ -203,7 +203,7 @@ fn the_variables_of_envoyproxy_ratelimit_are_recognized() {
 }
 
 #[test]
-fn all_invalid_settings_are_reported_and_stop_the_start() {
+fn invalid_settings_are_all_reported_and_prevent_the_start() {
     let variables = [("GRPC_PORT", "99999"), ("SHADOW_MODE", "maybe"), ("MEMCACHE_SRV", "cache")];
     let output = run(&[], &variables);
     assert_eq!(output.status.code(), Some(1));
@@ -226,7 +226,7 @@ fn all_invalid_settings_are_reported_and_stop_the_start() {
 }
 
 #[test]
-fn bad_first_rules_stop_the_start_with_their_place() {
+fn invalid_rules_at_the_start_exit_with_their_position() {
     let dir = rules("domain: shop\ndescriptors:\n  - key: hello\n    rate_limit:\n      unit: fortnight\n");
     let output =
         run(&["serve", "--config", path(&dir), "--grpc-port", "0", "--port", "0", "--debug-port", "0"], &[]);
@@ -243,7 +243,7 @@ fn bad_first_rules_stop_the_start_with_their_place() {
 }
 
 #[test]
-fn a_missing_certificate_stops_the_start() {
+fn a_missing_certificate_prevents_the_start() {
     let dir = rules(RULES);
     let variables =
         [("REDIS_URL", "127.0.0.1:1"), ("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "/nowhere/ca.pem")];
@@ -267,7 +267,7 @@ fn a_port_in_use_is_reported() {
 }
 
 #[test]
-fn check_and_explain_exit_with_their_result() {
+fn check_and_explain_exit_with_0_or_1() {
     let good = rules(RULES);
     let checked = run(&["check", path(&good)], &[]);
     assert_eq!(checked.status.code(), Some(0), "{}", stdout(&checked));
@@ -282,8 +282,8 @@ fn check_and_explain_exit_with_their_result() {
 
 /// Returns a page with its status line.
 fn get(address: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).expect("it listens");
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n").expect("it takes it");
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n").expect("a sent request");
     let mut page = String::new();
     stream.read_to_string(&mut page).expect("a page");
     page

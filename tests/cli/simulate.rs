@@ -1,45 +1,45 @@
-//! `weir simulate`, as a user types it.
+//! Tests the command `weir simulate`.
 
 use std::fs;
 
 use crate::child::{run, stderr, stdout};
 
-/// Quick to simulate.
+/// The arguments of a short simulation.
 const SMALL: [&str; 7] = ["simulate", "--limit", "100", "--windows", "3", "--instances", "2"];
 
 #[test]
-fn simulate_prints_a_line_for_each_mode_and_draws_them() {
+fn simulate_prints_a_line_and_draws_a_panel_for_each_mode() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("admitted.svg");
     let output = run(&[&SMALL[..], &["--svg", file.to_str().expect("a plain path")]].concat(), &[]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert_eq!(stderr(&output), "", "there is no bar where nobody watches");
+    assert_eq!(stderr(&output), "", "no progress bar if standard error is not a terminal");
     let text = stdout(&output);
     assert!(
         text.starts_with("2 instances, 100 requests per 1s, 2 times the limit offered, spread evenly\n"),
         "{text}"
     );
     let line = |mode: &str| -> Vec<String> {
-        let line = text.lines().find(|line| line.starts_with(mode)).expect("it has a line");
+        let line = text.lines().find(|line| line.starts_with(mode)).expect("a line for the mode");
         line.split("  ").map(str::trim).filter(|field| !field.is_empty()).map(str::to_owned).collect()
     };
-    // it looks at the store's clock now and then, in every mode
+    // in every mode, an instance reads the store's clock occasionally
     let calls: f64 = line("local")[3].parse().expect("a number");
     assert!(line("local")[1].starts_with('+') && calls < 0.01, "{text}");
     assert_eq!((&*line("lease")[1], &*line("strict")[1]), ("0", "0"), "{text}");
     // some checks share a call
     assert_eq!((&*line("strict")[3], &*line("strict")[4]), ("0.94", "100 %"), "{text}");
     assert_eq!(line("interval")[4], "0 %", "{text}");
-    let svg = fs::read_to_string(file).expect("it is written");
+    let svg = fs::read_to_string(file).expect("the chart");
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
     for mode in ["local", "interval", "lease", "strict"] {
         assert!(svg.contains(&format!(">{mode}<")), "{mode}");
     }
-    assert_eq!(stdout(&run(&SMALL, &[])), text, "the same seed is the same simulation");
+    assert_eq!(stdout(&run(&SMALL, &[])), text, "equal seeds give equal simulations");
 }
 
 #[test]
-fn simulate_says_what_it_cannot_do() {
+fn simulate_reports_invalid_arguments() {
     for (arguments, message) in [
         (&["--limit", "0"][..], "0 is not in 1..=4294967295"),
         (&["--period", "1y"], "500ms, 10s, 1m, 1h or 7d"),

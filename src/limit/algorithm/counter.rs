@@ -14,22 +14,22 @@ use crate::limit::{
 /// The state of any algorithm. 24 bytes, plus the heap memory of a sliding window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CounterState {
-    /// Of [`Algorithm::FixedWindow`].
+    /// The state under [`Algorithm::FixedWindow`].
     FixedWindow(FixedWindow),
-    /// Of [`Algorithm::SlidingWindow`].
+    /// The state under [`Algorithm::SlidingWindow`].
     SlidingWindow(Box<SlidingWindow>, IdleAt),
-    /// Of [`Algorithm::TokenBucket`].
+    /// The state under [`Algorithm::TokenBucket`].
     TokenBucket(TokenBucket, IdleAt),
 }
 
-/// The instant from which a counter is unused, as of its last change: kept because the state without its tier does not
-/// determine it. Whole seconds since the epoch, rounded up, capped in 2106.
+/// The instant from which a counter equals an unused one, computed at its last change. It is stored because the state
+/// without its tier does not determine it. In whole seconds since the epoch, rounded up, capped in 2106.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdleAt(u32);
 
 // === impl CounterState ===
 
-/// Runs an expression on the state of any algorithm.
+/// Evaluates an expression on the state of any algorithm.
 macro_rules! on_state {
     ($counter:expr, $state:ident => $do:expr) => {
         match $counter {
@@ -55,20 +55,20 @@ impl CounterState {
         }
     }
 
-    /// As [`AlgorithmState::probe`].
+    /// Calls [`AlgorithmState::probe`].
     #[must_use]
     pub fn probe(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Probe {
         on_state!(self, state => state.probe(tier, now, hits))
     }
 
-    /// As [`AlgorithmState::take`].
+    /// Calls [`AlgorithmState::take`].
     pub fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         on_state!(self, state => state.take(tier, now, hits));
         self.update_idle_at(tier);
     }
 
-    /// Counts `hits` that are taken now and used at `until` at the latest. A sliding window counts them from `until` on; for
-    /// a bucket or a fixed window this equals [`CounterState::take`], since by then they can only have more room.
+    /// Counts `hits` that are taken now and used by `until`. A sliding window counts them as of `until`. A bucket or a
+    /// fixed window counts them as [`CounterState::take`] does, since its capacity can only grow until then.
     pub fn reserve(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
         match self {
             Self::SlidingWindow(window, _) => window.reserve(tier, now, until, hits),
@@ -77,20 +77,20 @@ impl CounterState {
         self.update_idle_at(tier);
     }
 
-    /// As [`AlgorithmState::reject`].
+    /// Calls [`AlgorithmState::reject`].
     pub fn reject(&mut self, tier: &Tier, now: Timestamp) {
         on_state!(self, state => state.reject(tier, now));
         self.update_idle_at(tier);
     }
 
-    /// As [`AlgorithmState::give_back`].
+    /// Calls [`AlgorithmState::give_back`].
     pub fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         on_state!(self, state => state.give_back(tier, now, hits));
         self.update_idle_at(tier);
     }
 
-    /// Gives back unused `hits` that were [reserved](Self::reserve) until `until`. A sliding window finds them by that
-    /// instant.
+    /// Gives back unused `hits` that were [reserved](Self::reserve) until `until`. A sliding window finds their span by
+    /// that instant.
     pub fn release(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
         match self {
             Self::SlidingWindow(window, _) => window.release(tier, now, until, hits),
@@ -99,26 +99,26 @@ impl CounterState {
         self.update_idle_at(tier);
     }
 
-    /// As [`AlgorithmState::availability`].
+    /// Calls [`AlgorithmState::availability`].
     #[must_use]
     pub fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {
         on_state!(self, state => state.availability(tier, now))
     }
 
-    /// As [`AlgorithmState::wait`].
+    /// Calls [`AlgorithmState::wait`].
     #[must_use]
     pub fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period {
         on_state!(self, state => state.wait(tier, now, hits))
     }
 
-    /// As [`AlgorithmState::used`].
+    /// Calls [`AlgorithmState::used`].
     #[must_use]
     pub fn used(&self) -> Hits {
         on_state!(self, state => state.used())
     }
 
-    /// Returns the instant from which it equals an unused counter. For a bucket whose limit was lowered since its last
-    /// change, this is computed from the previous limit.
+    /// Returns the instant from which the state equals an unused one. If a bucket's limit was lowered since its last
+    /// change, the instant still follows from the previous limit.
     #[must_use]
     pub fn idle_at(&self) -> Timestamp {
         match self {
@@ -129,7 +129,7 @@ impl CounterState {
         }
     }
 
-    /// Returns a counter of this state, for a store that keeps states in another format.
+    /// Creates a state from `window`, for a store that keeps states in another format.
     #[must_use]
     pub fn from_sliding_window(window: SlidingWindow, tier: &Tier) -> Self {
         let mut counter = Self::SlidingWindow(Box::new(window), IdleAt::default());
@@ -137,7 +137,7 @@ impl CounterState {
         counter
     }
 
-    /// Returns a counter of this state, for a store that keeps states in another format.
+    /// Creates a state from `bucket`, for a store that keeps states in another format.
     #[must_use]
     pub fn from_token_bucket(bucket: TokenBucket, tier: &Tier) -> Self {
         let mut counter = Self::TokenBucket(bucket, IdleAt::default());

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_steps_back_reopens_nothing() {
+    fn a_clock_that_steps_back_does_not_reopen_a_past_window() {
         let tier = tier(1);
         let mut window = FixedWindow::unused(&tier, at(60));
         window.take(&tier, at(60), Hits(1));

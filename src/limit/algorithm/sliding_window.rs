@@ -1,4 +1,4 @@
-//! The sliding window: at most `requests` in any interval of one period, wherever it begins.
+//! The sliding window: at most `requests` in any interval of one period, aligned or not.
 
 use super::state::{AlgorithmState, Availability, Probe};
 use crate::limit::{
@@ -6,16 +6,16 @@ use crate::limit::{
     units::{Hits, Period, Timestamp},
 };
 
-/// Spans per period: hits closer together than a twelfth of it share a span.
+/// The number of spans per period: hits within a twelfth of a period share a span.
 const SPANS: u64 = 12;
 
-/// The hits of the last period, in spans of up to a twelfth of it. 32 bytes, and 16 for each span, of which there are at
-/// most 14, in a list that grows by doubling.
+/// The hits of the last period, grouped into spans of up to a twelfth of a period. Takes 32 bytes, plus 16 for each of at
+/// most 14 spans, in a list that grows by doubling.
 ///
-/// A span begins with a hit, and counts until one period after its last one. So every hit counts for at least one period,
-/// and no interval of one period admits more than the limit. Hits that are at least a twelfth of a period apart
-/// are each remembered exactly; others are remembered for up to a twelfth too long, so that under steady overload at least
-/// 12/13 of the limit (92.3 %) is used. Shorter spans would use more of it, and cost 16 bytes each.
+/// A span begins with a hit and counts until one period after its last hit. So every hit counts for at least one period,
+/// and no interval of one period admits more than the limit. Hits at least a twelfth of a period apart expire after
+/// exactly one period; closer hits expire up to a twelfth of a period late, so steady overload uses at least 12/13 of the
+/// limit (92.3 %). Shorter spans would use more of the limit, and cost 16 bytes each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlidingWindow {
     /// The start of the newest span.
@@ -39,8 +39,8 @@ const fn longest_span(tier: &Tier) -> Period {
 }
 
 impl Span {
-    /// Returns the instant from which it no longer counts.
-    const fn gone_at(self, tier: &Tier) -> Timestamp {
+    /// Returns the instant from which the span no longer counts.
+    const fn expires_at(self, tier: &Tier) -> Timestamp {
         self.last.after(tier.period)
     }
 
@@ -71,14 +71,14 @@ impl SlidingWindow {
         &self.spans
     }
 
-    /// Counts `hits` that are taken now and used at `until` at the latest: they count until one period after it.
+    /// Counts `hits` that are taken now and used by `until`: they count until one period after `until`.
     pub fn reserve(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
         if hits == Hits(0) {
             return;
         }
         let hits = u32::try_from(hits.0).unwrap_or(u32::MAX);
         // spans expire by `now`, not by `until`: the others still count in between
-        self.forget(tier, now);
+        self.drop_expired(tier, now);
         match self.spans.last_mut() {
             Some(newest) if until < self.opened.after(longest_span(tier)) => {
                 // a clock that steps back must not shorten the span
@@ -92,9 +92,10 @@ impl SlidingWindow {
         }
     }
 
-    /// Gives back `hits` that count as of `until` or earlier. Later hits stay: they are others, and count for longer.
+    /// Gives back `hits` that count as of `until` or earlier. Later hits stay: they belong to other requests, and count
+    /// for longer.
     pub fn release(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
-        self.forget(tier, now);
+        self.drop_expired(tier, now);
         let older = self.spans.iter().take_while(|span| span.last < until).count();
         let mut left = hits.0;
         for span in self.spans.iter_mut().take(older + 1).rev() {
@@ -108,14 +109,14 @@ impl SlidingWindow {
 
     /// Returns the spans that count at `now`, oldest first.
     fn counting(&self, tier: &Tier, now: Timestamp) -> &[Span] {
-        let gone = self.spans.iter().take_while(|span| span.gone_at(tier) <= now).count();
-        &self.spans[gone..]
+        let expired = self.spans.iter().take_while(|span| span.expires_at(tier) <= now).count();
+        &self.spans[expired..]
     }
 
     /// Drops expired spans.
-    fn forget(&mut self, tier: &Tier, now: Timestamp) {
-        let gone = self.spans.len() - self.counting(tier, now).len();
-        self.spans.drain(..gone);
+    fn drop_expired(&mut self, tier: &Tier, now: Timestamp) {
+        let expired = self.spans.len() - self.counting(tier, now).len();
+        self.spans.drain(..expired);
     }
 
     fn sum(&self, tier: &Tier, now: Timestamp) -> Hits {
@@ -139,10 +140,10 @@ impl AlgorithmState for SlidingWindow {
 
     fn reject(&mut self, _tier: &Tier, _now: Timestamp) {}
 
-    /// Gives back the oldest hits first. The caller does not say which hits it means; leaving the younger ones, which count
-    /// for longer, keeps the bound in any case.
+    /// Gives back the oldest hits first. The caller does not identify the hits; keeping the newer ones, which count for
+    /// longer, never admits more than the limit.
     fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
-        self.forget(tier, now);
+        self.drop_expired(tier, now);
         let mut left = hits.0;
         for span in &mut self.spans {
             left -= span.give_back(left);
@@ -155,7 +156,7 @@ impl AlgorithmState for SlidingWindow {
         let newest = self.counting(tier, now).iter().rfind(|span| span.hits > 0);
         Availability {
             remaining: u32::try_from(left).unwrap_or(u32::MAX),
-            reset: newest.map_or(Period::default(), |span| span.gone_at(tier).since(now)),
+            reset: newest.map_or(Period::default(), |span| span.expires_at(tier).since(now)),
         }
     }
 
@@ -167,14 +168,14 @@ impl AlgorithmState for SlidingWindow {
         for span in self.counting(tier, now) {
             used = used.minus(Hits(span.hits.into()));
             if used.plus(hits) <= Hits(tier.requests.into()) {
-                return span.gone_at(tier).since(now);
+                return span.expires_at(tier).since(now);
             }
         }
         self.availability(tier, now).reset
     }
 
     fn idle_at(&self, tier: &Tier) -> Timestamp {
-        self.spans.last().map_or(Timestamp::default(), |span| span.gone_at(tier))
+        self.spans.last().map_or(Timestamp::default(), |span| span.expires_at(tier))
     }
 
     fn used(&self) -> Hits {
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn close_hits_expire_together_with_the_last_of_them() {
+    fn hits_in_one_span_expire_with_its_last_hit() {
         let tier = tier(10);
         let mut window = SlidingWindow::unused(&tier, at(0));
         window.take(&tier, at(0), Hits(2));
@@ -249,10 +250,10 @@ mod tests {
         window.reserve(&tier, at(101_000), at(102_000), Hits(3));
         window.take(&tier, at(106_000), Hits(4));
         window.release(&tier, at(107_000), at(102_000), Hits(2));
-        // one of the reserved hits is left, all of the older ones and all of the younger ones
+        // one reserved hit is left, and all older and newer hits
         let left: Vec<u32> = window.spans.iter().map(|span| span.hits).collect();
         assert_eq!(left, [2, 1, 4]);
-        // if fewer are left in the span, older hits are given back, not younger ones
+        // if the span has too few hits, older ones are given back, not newer ones
         window.release(&tier, at(107_000), at(102_000), Hits(9));
         assert_eq!(window.spans.iter().map(|span| span.hits).collect::<Vec<_>>(), [4]);
         window.release(&tier, at(107_000), at(200_000), Hits(9));
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_steps_back_forgets_nothing() {
+    fn a_clock_that_steps_back_drops_no_hits() {
         let tier = tier(2);
         let mut window = SlidingWindow::unused(&tier, at(100_000));
         window.take(&tier, at(100_000), Hits(1));

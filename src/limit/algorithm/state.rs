@@ -10,7 +10,7 @@ use crate::limit::{
 /// A decision [probes](AlgorithmState::probe) every tier's state and then, under the same lock, applies the result with
 /// [`AlgorithmState::take`] or [`AlgorithmState::reject`].
 ///
-/// `now` may step back between calls, as clocks do; the state then stays where it is.
+/// `now` may step back between calls, since wall clocks do; the state does not follow it back.
 pub trait AlgorithmState {
     /// Returns the state of an unused counter.
     fn unused(tier: &Tier, now: Timestamp) -> Self;
@@ -21,13 +21,13 @@ pub trait AlgorithmState {
     /// Counts `hits`, whether or not they fit.
     fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits);
 
-    /// Records that this tier rejected a request, which took nothing.
+    /// Records that this tier rejected a request. The request's hits do not count.
     fn reject(&mut self, tier: &Tier, now: Timestamp);
 
-    /// Gives `hits` back, at most down to unused.
+    /// Gives back `hits`, at most as many as are counted.
     fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits);
 
-    /// Returns what the counter still admits.
+    /// Returns the remaining requests and the time until the counter resets.
     fn availability(&self, tier: &Tier, now: Timestamp) -> Availability;
 
     /// Returns the time until `hits` would fit if no other request takes any; [`Availability::reset`] if they never do.
@@ -36,7 +36,7 @@ pub trait AlgorithmState {
     /// Returns the instant from which the state equals an unused one, so that a store may drop it.
     fn idle_at(&self, tier: &Tier) -> Timestamp;
 
-    /// Returns the counted hits: the loss if a store drops the counter early.
+    /// Returns the counted hits, which are lost if a store drops the counter early.
     fn used(&self) -> Hits;
 }
 
@@ -49,7 +49,7 @@ pub struct Probe {
     pub used: Hits,
 }
 
-/// What a counter still admits.
+/// The remaining requests of a counter, and the time until it resets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Availability {
     /// Whole requests that would be admitted now.

@@ -17,15 +17,15 @@ use crate::limit::{
 pub struct TokenBucket {
     /// The instant of `taken`; with steps, the instant of the last step.
     as_of: Timestamp,
-    /// In 2^-32 tokens, rounded up: a hit may cost a quarter of a billionth of a token too much, never too little.
+    /// In units of 2^-32 tokens, rounded up: a hit may cost one unit too much, never too little.
     taken: u64,
 }
 
-/// 2^-32 tokens in a token.
+/// One token, in units of 2^-32 tokens.
 const TOKEN: u64 = 1 << 32;
 
 impl TokenBucket {
-    /// Creates a bucket that lacked `taken` tokens, in 2^-32 of them, as of `as_of`.
+    /// Creates a bucket that lacks `taken` tokens at `as_of`, in units of 2^-32 tokens.
     #[must_use]
     pub const fn new(as_of: Timestamp, taken: u64) -> Self {
         Self { as_of, taken }
@@ -37,7 +37,7 @@ impl TokenBucket {
         self.as_of
     }
 
-    /// Returns the tokens that it lacked, in 2^-32 tokens.
+    /// Returns the tokens that the bucket lacks at [`TokenBucket::as_of`], in units of 2^-32 tokens.
     #[must_use]
     pub const fn taken(self) -> u64 {
         self.taken
@@ -53,7 +53,7 @@ impl TokenBucket {
         let bucket = tier.bucket();
         // a clock that steps back neither adds nor removes tokens
         let elapsed = now.since(self.as_of);
-        let (lasted, inflow) = match bucket.refill {
+        let (credited, inflow) = match bucket.refill {
             Refill::Continuous => (elapsed, inflow(tier, elapsed)),
             Refill::Step => {
                 let steps = elapsed.as_nanos() / tier.period.as_nanos();
@@ -61,11 +61,11 @@ impl TokenBucket {
                 (Period::from_nanos(steps * tier.period.as_nanos()), tokens.saturating_mul(TOKEN))
             }
         };
-        Self { as_of: self.as_of.after(lasted), taken: self.capped(bucket).saturating_sub(inflow) }
+        Self { as_of: self.as_of.after(credited), taken: self.capped(bucket).saturating_sub(inflow) }
     }
 
-    /// Returns the instant from which at most `room` is taken if no other request takes any. Computed from the stored state,
-    /// not from the refilled one, so that no rounding separates the reported wait from the actual one.
+    /// Returns the instant from which at most `room` is taken if no other request takes any. It is computed from the stored
+    /// state, not from the refilled one, so that rounding does not make the reported wait differ from the actual one.
     fn ready_at(self, tier: &Tier, room: u64) -> Timestamp {
         let bucket = tier.bucket();
         let needed = u128::from(self.capped(bucket).saturating_sub(room));
@@ -83,15 +83,15 @@ impl TokenBucket {
     }
 }
 
-/// Returns the most that may be taken for `hits` to fit; none if they never fit.
+/// Returns the largest `taken` at which `hits` fit; `None` if they never fit.
 fn room_for(bucket: Bucket, hits: Hits) -> Option<u64> {
     let room = u64::from(bucket.burst).checked_sub(hits.0)?;
     Some(room * TOKEN)
 }
 
-/// Returns the inflow during `elapsed`, in 2^-32 tokens, rounded down.
+/// Returns the inflow during `elapsed`, in units of 2^-32 tokens, rounded down.
 fn inflow(tier: &Tier, elapsed: Period) -> u64 {
-    // 64 bits of time, 32 of requests and 32 of fraction: just what fits
+    // 64 bits of time, 32 of requests and 32 of fraction fit in 128 bits
     let tokens = u128::from(elapsed.as_nanos()) * u128::from(tier.requests) * u128::from(TOKEN);
     u64::try_from(tokens / u128::from(tier.period.as_nanos())).unwrap_or(u64::MAX)
 }
@@ -120,9 +120,9 @@ impl AlgorithmState for TokenBucket {
     fn reject(&mut self, tier: &Tier, now: Timestamp) {
         let bucket = tier.bucket();
         if bucket.strict && now > self.as_of {
-            // whole refilled tokens stay; the fraction of the next one is lost
-            let back = self.capped(bucket) - self.at(tier, now).taken;
-            *self = Self { as_of: now, taken: self.capped(bucket) - back / TOKEN * TOKEN };
+            // whole refilled tokens stay; the fraction of the next token is lost
+            let refilled = self.capped(bucket) - self.at(tier, now).taken;
+            *self = Self { as_of: now, taken: self.capped(bucket) - refilled / TOKEN * TOKEN };
         }
     }
 
@@ -148,7 +148,8 @@ impl AlgorithmState for TokenBucket {
         self.ready_at(tier, room).since(now)
     }
 
-    /// With steps, one period after it is full: until then the state determines when the next step is due.
+    /// Returns the instant at which the bucket is full; with steps, one period later, since until then the state
+    /// determines when the next step is due.
     fn idle_at(&self, tier: &Tier) -> Timestamp {
         let full = self.ready_at(tier, 0);
         match tier.bucket().refill {
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_passes_and_then_one_hit_every_interval() {
+    fn a_bucket_admits_its_burst_then_its_rate() {
         let tier = tier(2, 1, bucket(5, Refill::Continuous, false));
         let mut state = TokenBucket::unused(&tier, at(0));
         assert!((0..5).all(|_| take(&mut state, &tier, at(0), 1)));
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_come_whole_and_at_their_time() {
+    fn a_step_refills_all_its_tokens_at_the_end_of_its_period() {
         let tier = tier(3, 10, bucket(5, Refill::Step, false));
         let mut state = TokenBucket::unused(&tier, at(1_000));
         assert!(take(&mut state, &tier, at(1_000), 5));
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_steps_back_counts_as_none() {
+    fn a_clock_that_steps_back_adds_no_tokens() {
         let tier = tier(1, 1, bucket(1, Refill::Continuous, false));
         let mut state = TokenBucket::unused(&tier, at(10_000));
         assert!(take(&mut state, &tier, at(10_000), 1));
@@ -260,14 +261,14 @@ mod tests {
 
     #[test]
     fn a_changed_burst_applies_immediately() {
-        let of = |burst| tier(10, 1, bucket(burst, Refill::Continuous, false));
-        let mut state = TokenBucket::unused(&of(10), at(0));
-        state.take(&of(10), at(0), Hits(8));
-        assert_eq!(state.availability(&of(100), at(0)).remaining, 92);
-        assert_eq!(state.availability(&of(9), at(0)).remaining, 1);
-        // lowered below what is taken: as empty as the new bucket can be
-        assert_eq!(state.availability(&of(3), at(0)).remaining, 0);
-        assert_eq!(state.wait(&of(3), at(0), Hits(3)), Period::from_millis(300));
+        let with_burst = |burst| tier(10, 1, bucket(burst, Refill::Continuous, false));
+        let mut state = TokenBucket::unused(&with_burst(10), at(0));
+        state.take(&with_burst(10), at(0), Hits(8));
+        assert_eq!(state.availability(&with_burst(100), at(0)).remaining, 92);
+        assert_eq!(state.availability(&with_burst(9), at(0)).remaining, 1);
+        // lowered below the taken tokens: the new bucket is empty
+        assert_eq!(state.availability(&with_burst(3), at(0)).remaining, 0);
+        assert_eq!(state.wait(&with_burst(3), at(0), Hits(3)), Period::from_millis(300));
     }
 
     #[test]

@@ -23,7 +23,7 @@ fn secret(user: Option<&str>, password: &str) -> Auth {
 }
 
 #[test]
-fn a_url_is_enough() {
+fn a_url_alone_enables_redis_with_default_settings() {
     let redis = redis_of(&[("REDIS_URL", "redis:6380")]);
     assert_eq!(redis, RedisSettings::single(Address::tcp("redis", 6380)));
     assert_eq!((redis.jitter_seconds, redis.main.timeout), (300, Duration::from_secs(10)));
@@ -31,7 +31,7 @@ fn a_url_is_enough() {
 }
 
 #[test]
-fn a_single_server_has_several_spellings() {
+fn a_single_server_can_be_written_in_several_forms() {
     for (text, address) in [
         ("redis", Address::tcp("redis", 6379)),
         ("[::1]:7000", Address::tcp("::1", 7000)),
@@ -89,10 +89,10 @@ fn the_per_second_redis_has_its_own_variables() {
         ("REDIS_PERSECOND_TLS", "true"),
         ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true"),
     ]);
-    let twin = redis.per_second.expect("a per-second redis");
-    assert_eq!(twin.topology, Topology::Single(Address::tcp("fast", 2)));
-    assert_eq!((twin.auth, twin.timeout), (Some(secret(None, "s3cret")), Duration::from_secs(2)));
-    assert!(twin.tls.is_some_and(|tls| tls.any_name) && redis.main.tls.is_none());
+    let per_second = redis.per_second.expect("a per-second redis");
+    assert_eq!(per_second.topology, Topology::Single(Address::tcp("fast", 2)));
+    assert_eq!((per_second.auth, per_second.timeout), (Some(secret(None, "s3cret")), Duration::from_secs(2)));
+    assert!(per_second.tls.is_some_and(|tls| tls.any_name) && redis.main.tls.is_none());
     assert!(rejected(&[("REDIS_URL", "redis:1"), ("REDIS_PERSECOND", "1")]).contains("REDIS_PERSECOND_URL"));
     let unused = resolve(&[("REDIS_URL", "redis:1"), ("REDIS_PERSECOND_URL", "fast:2")]);
     let unused = unused.expect("a warning is enough");
@@ -126,7 +126,7 @@ fn all_other_variables_are_read() {
 }
 
 #[test]
-fn variables_without_effect_are_warnings() {
+fn variables_without_effect_cause_warnings() {
     let settings = resolve(&[
         ("REDIS_URL", "redis:1"),
         ("REDIS_POOL_SIZE", "20"),
@@ -141,7 +141,7 @@ fn variables_without_effect_are_warnings() {
 
 #[test]
 fn an_error_describes_a_valid_value() {
-    for (variables, said) in [
+    for (variables, expected) in [
         (&[("REDIS_URL", "redis:port")][..], "must be host:port, a URL such as"),
         (&[("REDIS_URL", "http://redis")], "must be host:port, a URL such as"),
         (&[("REDIS_URL", "redis:1"), ("REDIS_SOCKET_TYPE", "unix")], "path of a unix socket"),
@@ -157,7 +157,7 @@ fn an_error_describes_a_valid_value() {
         (&[("EXPIRATION_JITTER_MAX_SECONDS", "-1")], "a number of seconds"),
     ] {
         let error = rejected(variables);
-        assert!(error.contains(said) && error.lines().count() == 1, "{variables:?}: {error}");
+        assert!(error.contains(expected) && error.lines().count() == 1, "{variables:?}: {error}");
     }
 }
 

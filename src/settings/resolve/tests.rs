@@ -61,7 +61,7 @@ fn the_path_variables_of_envoyproxy_ratelimit_are_joined() {
 }
 
 #[test]
-fn all_invalid_is_reported_at_once() {
+fn all_invalid_settings_are_reported_at_once() {
     let errors = rejected(&[
         ("GRPC_PORT", "70000"),
         ("GRPC_MAX_CONNECTION_AGE", "1 day"),
@@ -156,13 +156,13 @@ fn other_unknown_variables_with_weirs_prefix_do_not_stop_the_start() {
 #[test]
 fn an_invalid_flag_is_named_as_a_flag() {
     let flags = Flags { port: Some("eighty".into()), ..Flags::default() };
-    let error = Settings::resolve(&flags, &environment(&[])).expect_err("eighty is no port");
+    let error = Settings::resolve(&flags, &environment(&[])).expect_err("an invalid port");
     assert!(error.to_string().starts_with("--port is \"eighty\""), "{error}");
 }
 
 #[test]
 fn settings_for_shared_counts_are_not_ignored() {
-    for (variables, said) in [
+    for (variables, expected) in [
         (&[("BACKEND_TYPE", "memcache")][..], "Memcached is not supported"),
         (&[("MEMCACHE_HOST_PORT", "cache:11211")], "Memcached is not supported"),
         (&[("BACKEND_TYPE", "postgres")], "must be memory or redis"),
@@ -170,7 +170,7 @@ fn settings_for_shared_counts_are_not_ignored() {
         (&[("REDIS_PERSECOND_URL", "redis:6379")], "together with REDIS_URL"),
     ] {
         let error = rejected(variables);
-        assert!(error.contains(said) && error.lines().count() == 1, "{error}");
+        assert!(error.contains(expected) && error.lines().count() == 1, "{error}");
     }
     let shared = resolved(&[("REDIS_URL", "redis:6379"), ("MEMCACHE_HOST_PORT", "cache:11211")]);
     assert!(shared.redis.is_some());
@@ -184,7 +184,7 @@ fn settings_for_shared_counts_are_not_ignored() {
 }
 
 #[test]
-fn unsupported_settings_are_errors_or_warnings() {
+fn unsupported_settings_cause_errors_or_warnings() {
     assert!(rejected(&[("CONFIG_TYPE", "GRPC_XDS_SOTW")]).contains("xDS is not supported"));
     assert!(rejected(&[("GRPC_SERVER_USE_TLS", "true")]).contains("TLS for gRPC is not supported"));
     assert!(resolved(&[("GRPC_SERVER_USE_TLS", "false"), ("CONFIG_TYPE", "FILE")]).warnings.is_empty());
@@ -196,16 +196,17 @@ fn unsupported_settings_are_errors_or_warnings() {
 }
 
 #[test]
-fn no_age_is_no_limit() {
+fn a_maximum_age_of_zero_means_no_limit() {
     let settings = resolved(&[("GRPC_MAX_CONNECTION_AGE", "0"), ("GRPC_MAX_CONNECTION_AGE_GRACE", "0s")]);
     assert_eq!((settings.grpc.max_age, settings.grpc.max_age_grace), (None, None));
 }
 
 #[test]
-fn statsd_runs_if_enabled_or_named() {
+fn statsd_is_enabled_by_its_switches_or_its_host() {
     assert!(resolved(&[("USE_STATSD", "true")]).statsd.is_some_and(|statsd| statsd.host == "localhost"));
-    let named =
-        resolved(&[("STATSD_HOST", "stats"), ("EXTRA_TAGS", "env:prod")]).statsd.expect("it is named");
+    let named = resolved(&[("STATSD_HOST", "stats"), ("EXTRA_TAGS", "env:prod")])
+        .statsd
+        .expect("the host enables it");
     assert_eq!((named.host.as_str(), named.port, named.protocol), ("stats", 8125, Protocol::Tcp));
     assert_eq!(named.tags["env"], "prod");
     assert!(resolved(&[("STATSD_HOST", "stats"), ("USE_STATSD", "false")]).statsd.is_none());
@@ -237,8 +238,8 @@ fn response_headers_have_the_chosen_styles() {
     assert_eq!(styles("ietf, retry-after"), [HeaderStyle::Ietf, HeaderStyle::RetryAfter]);
     assert_eq!(styles("x-ratelimit"), [HeaderStyle::LimitRemainingReset(HeaderNames::x_ratelimit())]);
     assert_eq!(styles("reference"), [HeaderStyle::LimitRemainingReset(HeaderNames::default())]);
-    let said = rejected(&[("WEIR_RESPONSE_HEADERS", "ietf,x-rate")]);
-    assert!(said.contains("any of reference, x-ratelimit, ietf and retry-after"), "{said}");
+    let error = rejected(&[("WEIR_RESPONSE_HEADERS", "ietf,x-rate")]);
+    assert!(error.contains("any of reference, x-ratelimit, ietf and retry-after"), "{error}");
 }
 
 #[test]
