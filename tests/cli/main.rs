@@ -92,10 +92,10 @@ fn call_rejects_an_address_with_tls() {
     for address in ["https://127.0.0.1:1", "HTTPS://127.0.0.1:1"] {
         let called = run(&["call", "--address", address, "--domain", "d", "a=b"], &[]);
         assert_eq!(called.status.code(), Some(1));
-        let said = stderr(&called);
+        let error = stderr(&called);
         assert!(
-            said.starts_with(&format!("weir: error: cannot call {address}: TLS is not supported")),
-            "{log}"
+            error.starts_with(&format!("weir: error: cannot call {address}: TLS is not supported")),
+            "{error}"
         );
     }
 }
