@@ -25,7 +25,7 @@ pub(super) fn is_internal(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b"..")
 }
 
-/// Returns why `path`, which leads nowhere, does so; none if it is not a link into a version.
+/// Returns why the broken link `path` is broken; none if it does not lead into a version.
 pub(super) fn broken(path: &Path) -> Option<Broken> {
     let target = fs::read_link(path).ok()?;
     let mut version = path.parent()?.to_owned();
