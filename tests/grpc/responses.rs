@@ -108,6 +108,7 @@ async fn metadata_describes_the_request_and_the_rules_that_passed() {
             hits(1, descriptor([("one", "y")])),
             descriptor([("none", "z")]),
             limited(7, 2, descriptor([("a", "b"), ("c", "")])),
+            limited(0, 6, descriptor([("d", "e")])),
         ],
     );
     message.hits_addend = 2;
@@ -121,6 +122,8 @@ async fn metadata_describes_the_request_and_the_rules_that_passed() {
             { "entries": ["one=y"], "hitsAddend": 1.0 },
             { "entries": ["none=z"] },
             { "entries": ["a=b", "c="], "limit": "requests_per_unit:7 unit:MINUTE" },
+            // protobuf's text leaves out fields that are zero
+            { "entries": ["d=e"], "limit": "unit:YEAR" },
         ],
         "metadata": {
             "plan": { "name": "five", "level": 5.0, "team": "red" },
