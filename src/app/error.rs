@@ -1,6 +1,6 @@
 //! Errors that end the service.
 
-use std::{error::Error, io};
+use std::{error::Error, io, time::Duration};
 
 use tokio::task::JoinError;
 
@@ -24,6 +24,14 @@ pub enum AppError {
     /// The TLS settings of Redis are invalid.
     #[error("cannot set up TLS to redis")]
     Tls(#[from] TlsError),
+    /// Redis cannot be reached within `REDIS_STARTUP_MAX_ELAPSED_TIME`.
+    #[error("cannot connect to redis within {within:?} (REDIS_STARTUP_MAX_ELAPSED_TIME): {reason}")]
+    NoRedis {
+        /// The time.
+        within: Duration,
+        /// The servers without a connection, and their errors.
+        reason: String,
+    },
     /// The gRPC server cannot be built.
     #[error(transparent)]
     Grpc(#[from] grpc::ServerError),

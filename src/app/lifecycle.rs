@@ -49,7 +49,7 @@ impl App {
     ///
     /// # Errors
     ///
-    /// [`AppError`], if the rules are invalid, an address cannot be bound, or the store cannot be opened.
+    /// [`AppError`], if the rules are invalid, an address cannot be bound, or the store cannot be opened or reached in time.
     pub async fn bind(settings: Settings) -> Result<Self, AppError> {
         Self::bind_with(settings, Arc::new(SystemClock)).await
     }
@@ -86,12 +86,16 @@ impl App {
         let context = AppContext { limiter, stats, clock, health: Health::new(), headers, time_unit };
         let mut rules = Rules::new(source, &settings, context.clone());
         rules.load_first().await.map_err(AppError::Rules)?;
+        let health_needs_store = settings.redis.as_ref().is_some_and(|redis| redis.health_needs_connection);
+        if health_needs_store {
+            context.health.fail(Reason::Store);
+        }
+        store_state::first_connection(context.limiter.store(), settings.redis.as_ref()).await?;
         let (reload, follow_rules) = (rules.reload(), Box::pin(rules.follow()));
 
         let servers = Servers::bind(&settings).await?;
         let addresses = servers.addresses()?;
-        let Settings { statsd, stop, redis, .. } = settings;
-        let health_needs_store = redis.is_some_and(|redis| redis.health_needs_connection);
+        let Settings { statsd, stop, .. } = settings;
         Ok(Self {
             context,
             reload,

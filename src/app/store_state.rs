@@ -1,17 +1,68 @@
 //! Reports the connection to the shared store in the log, and in health if configured.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use super::error::AppError;
 use crate::{
     Limiter,
     observe::{Health, health::Reason},
-    store::AnyStore,
+    store::{
+        AnyStore,
+        redis::{ConnectionStates, RedisSettings},
+    },
 };
 
 /// How often the state is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How long the first attempt to connect may take before it is reported as failed.
+const FIRST_ATTEMPT: Duration = Duration::from_secs(1);
+
+/// The shortest time between two messages about the reason why there is no connection.
+const REASON_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A reported loss of the connection.
+struct Loss {
+    reason: String,
+    reported: Instant,
+}
+
+/// Waits for the first connection, if `settings` bound its time (`REDIS_STARTUP_MAX_ELAPSED_TIME`).
+///
+/// # Errors
+///
+/// [`AppError::NoRedis`], if there is no connection within that time.
+pub(super) async fn first_connection(
+    store: &AnyStore,
+    settings: Option<&RedisSettings>,
+) -> Result<(), AppError> {
+    let (AnyStore::Coordinated(store), Some(within)) =
+        (store, settings.and_then(|redis| redis.connect_within))
+    else {
+        return Ok(());
+    };
+    let (begun, mut is_reported) = (Instant::now(), false);
+    loop {
+        let state = store.remote().state();
+        if state.is_connected() {
+            return Ok(());
+        }
+        let waited = begun.elapsed();
+        if waited >= within {
+            return Err(AppError::NoRedis { within, reason: state.failures() });
+        }
+        if !is_reported && (state.has_failed() || waited > FIRST_ATTEMPT) {
+            tracing::error!(reason = state.failures(), "cannot connect to redis; retrying for {within:?}");
+            is_reported = true;
+        }
+        sleep(POLL_INTERVAL.min(within - waited)).await;
+    }
+}
 
 /// Reports every change of the state. Without a connection the service is unhealthy if `needed`
 /// (`REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`), but continues to decide. Never returns.
@@ -19,24 +70,56 @@ pub(super) async fn follow(limiter: Arc<Limiter<AnyStore>>, health: Health, need
     let AnyStore::Coordinated(store) = limiter.store() else {
         return std::future::pending().await;
     };
+    let begun = Instant::now();
     let mut ticks = interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut was_available = None;
+    let (mut was_available, mut loss): (bool, Option<Loss>) = (false, None);
     loop {
         ticks.tick().await;
         let state = store.remote().state();
         let is_available = state.is_connected() && !store.is_store_unavailable();
-        if was_available == Some(is_available) {
-            continue;
-        }
-        if is_available {
-            tracing::info!("redis connected");
-        } else if was_available.is_some() || !state.is_connected() {
-            tracing::warn!(?state, "redis connection lost; deciding by on_store_failure");
-        }
-        if needed {
+        if needed && is_available != was_available {
             if is_available { health.ok(Reason::Store) } else { health.fail(Reason::Store) }
         }
-        was_available = Some(is_available);
+        match (is_available, &loss) {
+            (true, None) if !was_available => tracing::info!("redis connected"),
+            (true, None) => {}
+            // at the level of the loss, so that a log with the loss also has its end
+            (true, Some(_)) => {
+                tracing::warn!("redis connected again");
+                loss = None;
+            }
+            (false, None) if was_available => loss = Some(Loss::report(&state, report_loss)),
+            (false, None) if state.has_failed() || begun.elapsed() > FIRST_ATTEMPT => {
+                loss = Some(Loss::report(&state, report_failed_start));
+            }
+            (false, None) => {}
+            (false, Some(reported)) => {
+                if reported.reason != reason(&state) && reported.reported.elapsed() > REASON_INTERVAL {
+                    loss = Some(Loss::report(&state, report_loss));
+                }
+            }
+        }
+        was_available = is_available;
+    }
+}
+
+fn report_failed_start(reason: &str) {
+    tracing::error!(reason, "cannot connect to redis; deciding by on_store_failure until it is connected");
+}
+
+fn report_loss(reason: &str) {
+    tracing::warn!(reason, "no connection to redis; deciding by on_store_failure until it is connected");
+}
+
+fn reason(state: &ConnectionStates) -> String {
+    if state.is_connected() { "it does not reply in time".to_owned() } else { state.failures() }
+}
+
+impl Loss {
+    fn report(state: &ConnectionStates, report: fn(&str)) -> Self {
+        let reason = reason(state);
+        report(&reason);
+        Self { reason, reported: Instant::now() }
     }
 }

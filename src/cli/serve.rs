@@ -41,7 +41,9 @@ variable. All variables of envoyproxy/ratelimit are recognized.
              REDIS_TLS_CLIENT_CERT, REDIS_TLS_CLIENT_KEY,
              REDIS_TLS_SKIP_HOSTNAME_VERIFICATION,
              REDIS_STARTUP_INITIAL_INTERVAL (50ms),
-             REDIS_STARTUP_MAX_INTERVAL (1s), CACHE_KEY_PREFIX,
+             REDIS_STARTUP_MAX_INTERVAL (1s),
+             REDIS_STARTUP_MAX_ELAPSED_TIME (0: start without Redis; else exit
+             if there is no connection within this), CACHE_KEY_PREFIX,
              EXPIRATION_JITTER_MAX_SECONDS (300), REDIS_PERSECOND, and with it
              REDIS_PERSECOND_URL, _TYPE, _SOCKET_TYPE, _AUTH, _SENTINEL_AUTH,
              _TIMEOUT, _TLS; REDIS_HEALTH_CHECK_ACTIVE_CONNECTION
@@ -75,8 +77,12 @@ pub(super) fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
 async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let format = settings.log.format;
     // first, so that a signal during the start stops the service gracefully
-    let signals = Signals::new()?;
-    let app = App::bind(settings).await?;
+    let mut signals = Signals::new()?;
+    let app = tokio::select! {
+        app = App::bind(settings) => app?,
+        // the start may wait for redis
+        () = signals.stop() => return Ok(()),
+    };
     // at every log level: users and scripts need the addresses
     let addresses = app.addresses();
     log::print(format, Level::INFO, "listening", &addresses.named());
@@ -101,6 +107,14 @@ impl Signals {
         })
     }
 
+    /// Waits for SIGTERM or SIGINT.
+    async fn stop(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+
     /// Waits for the first SIGTERM or SIGINT, and reloads the rules on each SIGHUP. A second SIGTERM or SIGINT then exits
     /// immediately.
     async fn until_stop(mut self, reload: Reload, format: LogFormat) {
@@ -112,10 +126,7 @@ impl Signals {
             }
         }
         tokio::spawn(async move {
-            tokio::select! {
-                _ = self.interrupt.recv() => {}
-                _ = self.terminate.recv() => {}
-            }
+            self.stop().await;
             log::print(format, Level::INFO, "stopped immediately", &[]);
             std::process::exit(1);
         });

@@ -68,6 +68,8 @@ pub(super) fn redis(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option
     let health_needs_connection = read.bool("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION");
     let has_per_second = read.bool("REDIS_PERSECOND");
     let backoff = backoff(read);
+    let connect_within = read.duration("REDIS_STARTUP_MAX_ELAPSED_TIME", Duration::ZERO);
+    let connect_within = Some(connect_within).filter(|within| !within.is_zero());
     if !is_wanted(read) {
         return None;
     }
@@ -82,22 +84,22 @@ pub(super) fn redis(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option
         }
         None
     };
-    if read.given("REDIS_STARTUP_MAX_ELAPSED_TIME").is_some_and(|given| given.value != "0") {
-        warnings.push(
-            "REDIS_STARTUP_MAX_ELAPSED_TIME is set, but has no effect: weir starts without Redis and connects in \
-             the background"
-                .into(),
-        );
-    }
     let prefix = read.text("CACHE_KEY_PREFIX", "").into();
-    Some(RedisSettings { main: main?, per_second, prefix, jitter_seconds, backoff, health_needs_connection })
+    Some(RedisSettings {
+        main: main?,
+        per_second,
+        prefix,
+        jitter_seconds,
+        backoff,
+        health_needs_connection,
+        connect_within,
+    })
 }
 
 fn backoff(read: &mut Reader<'_>) -> Backoff {
     let default = Backoff::default();
     let initial = positive(read, "REDIS_STARTUP_INITIAL_INTERVAL", default.initial);
     let max = positive(read, "REDIS_STARTUP_MAX_INTERVAL", default.max);
-    read.duration("REDIS_STARTUP_MAX_ELAPSED_TIME", Duration::ZERO);
     Backoff { initial, max: max.max(initial) }
 }
 

@@ -18,4 +18,5 @@ mod keys;
 mod killed;
 mod network;
 mod self_signed;
+mod startup;
 mod support;

@@ -93,8 +93,15 @@ impl RedisRemote {
     }
 
     fn open(settings: RedisSettings, clock: Option<Arc<dyn Clock>>) -> Result<Self, TlsError> {
-        let RedisSettings { main, per_second, prefix, jitter_seconds, backoff, health_needs_connection: _ } =
-            settings;
+        let RedisSettings {
+            main,
+            per_second,
+            prefix,
+            jitter_seconds,
+            backoff,
+            health_needs_connection: _,
+            connect_within: _,
+        } = settings;
         for tls in [&main].into_iter().chain(&per_second).filter_map(|endpoint| endpoint.tls.as_ref()) {
             tls.load()?;
         }
@@ -217,6 +224,24 @@ impl ConnectionStates {
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.error.is_none() && !self.servers.is_empty() && self.servers.iter().all(|server| server.connected)
+    }
+
+    /// Returns whether an attempt to connect has failed.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.error.is_some() || self.servers.iter().any(|server| !server.connected && server.error.is_some())
+    }
+
+    /// Returns the servers without a connection and their errors, for people.
+    #[must_use]
+    pub fn failures(&self) -> String {
+        let of_server = |server: &ServerState| match &server.error {
+            Some(error) if error.starts_with(&server.name) => error.clone(),
+            Some(error) => format!("{}: {error}", server.name),
+            None => format!("{}: no connection yet", server.name),
+        };
+        let servers = self.servers.iter().filter(|server| !server.connected).map(of_server);
+        servers.chain(self.error.clone()).collect::<Vec<_>>().join("; ")
     }
 }
 

@@ -18,6 +18,8 @@ pub struct RedisSettings {
     pub backoff: Backoff,
     /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`: the service is unhealthy while it has no connection.
     pub health_needs_connection: bool,
+    /// `REDIS_STARTUP_MAX_ELAPSED_TIME`: the service does not start without a connection within this; none to start without.
+    pub connect_within: Option<Duration>,
 }
 
 /// One Redis, of one server or of many.
@@ -105,6 +107,7 @@ impl RedisSettings {
             jitter_seconds: 300,
             backoff: Backoff::default(),
             health_needs_connection: false,
+            connect_within: None,
         }
     }
 }

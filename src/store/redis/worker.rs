@@ -104,7 +104,7 @@ impl ConnectionWorker {
             let end = match self.connect(expected).await {
                 None => ConnectionEnd::Unused,
                 Some(Ok((address, connection))) => {
-                    tracing::info!(server = %address, "connected to redis");
+                    tracing::debug!(server = %address, "connected to a redis server");
                     let started = Instant::now();
                     let end = self.serve(address, connection).await;
                     failures = if started.elapsed() < BRIEF { failures + 1 } else { 0 };
@@ -169,7 +169,7 @@ impl ConnectionWorker {
         if let Some(error) = &error
             && state.error.as_ref() != Some(error)
         {
-            tracing::warn!(%error, server = state.name, "no connection to redis");
+            tracing::debug!(%error, server = state.name, "no connection to a redis server");
         }
         if state.connected != connected {
             state.since = Instant::now();
