@@ -1,5 +1,5 @@
-//! The latency that each coordination mode adds to a decision, and the calls of Redis that it needs. All in one run, on a
-//! Redis that the benchmark starts.
+//! Measures the latency that each coordination mode adds to a decision, and the Redis calls that it needs. Runs all modes
+//! against one Redis, which the benchmark starts.
 //!
 //! `cargo bench --bench coordination`; it needs `redis-server`.
 
@@ -22,13 +22,13 @@ use weir::{
     },
 };
 
-/// Decisions in each mode.
+/// The number of decisions in each mode.
 const DECISIONS: usize = 20_000;
 
-/// Keys that the decisions are spread over.
+/// The number of keys that the decisions are spread over.
 const KEYS: usize = 100;
 
-/// A Redis on a Unix socket, which stops with the benchmark.
+/// A Redis server on a Unix socket, killed on drop.
 struct Redis {
     child: Child,
     dir: tempfile::TempDir,
@@ -79,7 +79,7 @@ fn rules(mode: Coordination) -> RuleSet {
 )]
 async fn run(redis: &Redis, mode: Coordination) {
     let remote = RedisRemote::new(weir::store::redis::RedisSettings::single(redis.address()))
-        .expect("no files are needed");
+        .expect("settings without TLS files");
     let settings = CoordinationSettings {
         budget: Period::from_secs(1),
         instance: mode.name().into(),
@@ -90,25 +90,25 @@ async fn run(redis: &Redis, mode: Coordination) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let rules = rules(mode);
-    let mut took: Vec<Duration> = Vec::with_capacity(DECISIONS);
+    let mut latencies: Vec<Duration> = Vec::with_capacity(DECISIONS);
     for i in 0..DECISIONS {
         let value = (i % KEYS).to_string();
         let entries = [Entry { key: "key", value: &value }];
         let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
         let request =
             Request { domain: mode.name(), descriptors: [descriptor].into_iter().collect(), hits: 1 };
-        let begun = Instant::now();
+        let started = Instant::now();
         let matched = Matched::new(&rules, &request);
         let decisions = store.take(&matched.checks, Scope::Descriptor, SystemClock.now()).await;
-        took.push(begun.elapsed());
+        latencies.push(started.elapsed());
         assert!(!decisions.expect("a coordinated store always decides")[0].over);
-        // lets the background work run
+        // lets background tasks run
         if i % 64 == 0 {
             tokio::task::yield_now().await;
         }
     }
-    took.sort_unstable();
-    let micros = |share: f64| took[(DECISIONS as f64 * share) as usize].as_nanos() as f64 / 1_000.0;
+    latencies.sort_unstable();
+    let micros = |share: f64| latencies[(DECISIONS as f64 * share) as usize].as_nanos() as f64 / 1_000.0;
     let (calls, commands) =
         (store.coordination_metrics().calls.get() as f64, store.coordination_metrics().commands.get() as f64);
     println!(
@@ -127,7 +127,7 @@ fn main() {
     let redis = Redis::start();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     println!(
-        "{DECISIONS} decisions one after the other, {KEYS} keys; microseconds, and calls and commands a decision"
+        "{DECISIONS} sequential decisions, {KEYS} keys; latency in microseconds, calls and commands per decision"
     );
     println!("{:<10} {:>10} {:>10} {:>10} {:>18} {:>18}", "mode", "p50", "p99", "p99.9", "calls", "commands");
     for mode in Coordination::ALL {

@@ -44,6 +44,6 @@ fn main() {
     let bytes = measured.bytes_current;
     #[expect(clippy::cast_precision_loss, reason = "printed for people")]
     let each = bytes as f64 / live as f64;
-    println!("{live} live counters hold {bytes} bytes: {each:.1} bytes a counter");
+    println!("{live} live counters hold {bytes} bytes: {each:.1} bytes per counter");
     assert_eq!(live, COUNTERS);
 }

@@ -1,4 +1,4 @@
-//! A decision by each algorithm: nanoseconds, and the bytes of its state.
+//! Measures the time of a decision by each algorithm, and the size of its state.
 //!
 //! `cargo bench --bench decisions`
 
@@ -21,7 +21,7 @@ const NAMES: [&str; 7] = [
     "over_limit",
 ];
 
-/// The memory that the counters take, in bytes.
+/// Returns the size of the counters, including the heap, in bytes.
 fn state_bytes(case: &Case) -> u64 {
     let copied = allocation_counter::measure(|| {
         black_box(case.counters.clone());

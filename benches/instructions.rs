@@ -1,20 +1,19 @@
-//! A decision by each algorithm, and a request from its bytes to those of its response, in instructions: the
-//! same on every machine and on a noisy one.
+//! Counts the instructions of a decision by each algorithm, and of a request from its bytes to those of its response.
+//! Unlike times, the counts do not depend on the machine or its other load.
 //!
-//! `make instructions`; it needs valgrind. Gungraun's runner must be of the version that `Cargo.lock` has: make installs
-//! it.
+//! `make instructions`; it needs valgrind. Gungraun's runner must have the version in `Cargo.lock`: make installs it.
 
 #![allow(missing_docs, reason = "the macros make public items")]
 
 mod support;
 
-#[path = "support/checks.rs"]
-mod checks;
+#[path = "support/exchange.rs"]
+mod exchange;
 
 use std::hint::black_box;
 
 use bytes::Bytes;
-use checks::Check;
+use exchange::Exchange;
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use support::Case;
 use weir::limit::Decision;
@@ -33,16 +32,16 @@ use weir::limit::Decision;
     setup = Case::new
 )]
 fn decide(mut case: Case) -> (Decision, Case) {
-    let taken = black_box(black_box(&mut case).decide());
-    // what is handed out is freed by somebody else, and not measured
-    (taken, case)
+    let decision = black_box(black_box(&mut case).decide());
+    // returned values are dropped outside of the measurement
+    (decision, case)
 }
 
 #[library_benchmark]
-#[benches::request(args = ["one_descriptor", "two_by_three"], setup = Check::new)]
-fn request(check: Check) -> (Bytes, Check) {
-    let answer = black_box(&check).answer();
-    (answer, check)
+#[benches::request(args = ["one_descriptor", "two_by_three"], setup = Exchange::new)]
+fn request(exchange: Exchange) -> (Bytes, Exchange) {
+    let response = black_box(&exchange).respond();
+    (response, exchange)
 }
 
 library_benchmark_group!(name = decisions, benchmarks = [decide]);

@@ -1,5 +1,5 @@
-//! Measures how long decisions wait for the sweep of a large store: one thread removes ten million expired counters as fast as
-//! possible while another decides.
+//! Measures the time that decisions wait for the sweep of a large store: one thread removes ten million expired counters as
+//! fast as possible while another decides.
 //!
 //! `cargo bench --bench sweep`
 
@@ -30,7 +30,7 @@ fn rules() -> RuleSet {
     RuleSet::new(&[Domain { name: "shop".into(), nodes: vec![node] }], KeyHasher::random())
 }
 
-/// Decides a request of tenant `i`, and returns the time that it took.
+/// Decides a request of tenant `i`, and returns the elapsed time.
 fn decide(store: &MemoryStore, rules: &RuleSet, i: usize, now: Timestamp) -> Duration {
     let tenant = i.to_string();
     let entries = [Entry { key: "tenant", value: &tenant }].into_iter().collect();
@@ -39,9 +39,9 @@ fn decide(store: &MemoryStore, rules: &RuleSet, i: usize, now: Timestamp) -> Dur
     let started = Instant::now();
     let matched = Matched::new(rules, &request);
     let decisions = store.decide(&matched.checks, Scope::Descriptor, now);
-    let took = started.elapsed();
+    let elapsed = started.elapsed();
     assert!(!decisions[0].over);
-    took
+    elapsed
 }
 
 fn main() {
@@ -54,7 +54,7 @@ fn main() {
     print("decisions while the store grows to ten million counters", &filling.get());
 
     let (sweeping, deciding) = (AtomicBool::new(true), Histogram::default());
-    let took = thread::scope(|scope| {
+    let elapsed = thread::scope(|scope| {
         scope.spawn(|| {
             for i in (0..COUNTERS).cycle().step_by(7) {
                 if !sweeping.load(Ordering::Relaxed) {
@@ -68,13 +68,13 @@ fn main() {
         sweeping.store(false, Ordering::Relaxed);
         started.elapsed()
     });
-    println!("{} expired counters were removed in {took:?}", store.usage().expired);
-    print("decisions meanwhile", &deciding.get());
-    print("a lock was held by the sweep", &store.sweep_holds());
+    println!("{} expired counters were removed in {elapsed:?}", store.usage().expired);
+    print("decisions during the sweep", &deciding.get());
+    print("locks held by the sweep", &store.sweep_holds());
 }
 
-fn print(what: &str, times: &Distribution) {
-    println!("{what}:");
+fn print(title: &str, times: &Distribution) {
+    println!("{title}:");
     let bounds = BOUNDS.iter().map(|bound| format!("up to {bound:?}")).chain(["longer".to_owned()]);
     for (bound, bucket) in bounds.zip(&times.buckets).filter(|(_, bucket)| bucket.count > 0) {
         println!("  {bound:>12} {:>10}", bucket.count);

@@ -5,7 +5,7 @@ use weir::limit::{
     algorithm::CounterState, decide,
 };
 
-/// One rule's counters, in the middle of their use.
+/// One rule's counters, in use.
 #[derive(Clone)]
 pub(crate) struct Case {
     pub(crate) tiers: Vec<Tier>,
@@ -38,7 +38,7 @@ fn tiers(name: &str) -> Vec<Tier> {
 }
 
 impl Case {
-    /// The case of that name, after hits have come in for a period and a half.
+    /// Creates the case `name`, after 15 seconds of hits.
     pub(crate) fn new(name: &str) -> Self {
         let tiers = tiers(name);
         let now = Timestamp::from_secs(1_700_000_000);
@@ -51,7 +51,7 @@ impl Case {
         case
     }
 
-    /// One decision about one hit.
+    /// Decides one hit.
     pub(crate) fn decide(&mut self) -> Decision {
         decide(&self.tiers, &mut self.counters, OverLimitPolicy::Ignore, Direction::Take, Hits(1), self.now)
     }

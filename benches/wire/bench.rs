@@ -13,7 +13,7 @@ use super::{
     table::{Row, Table},
 };
 
-/// How long weir may take to connect to its Redis.
+/// The time that weir may take to connect to its Redis.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Bench<'a> {
@@ -22,7 +22,7 @@ pub(crate) struct Bench<'a> {
     pub(crate) table: Table,
 }
 
-/// How a case is run.
+/// The load and measurements of a case.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) load: Load,
@@ -54,9 +54,9 @@ impl Bench<'_> {
         let start = |entrant: &Entrant| {
             let server = entrant.start(&self.machine, &[]);
             if entrant.needs_redis() {
-                let begun = Instant::now();
+                let started = Instant::now();
                 while server.metric("weir_redis_connected{redis=\"main\"}") != Some(1) {
-                    if begun.elapsed() > DEADLINE {
+                    if started.elapsed() > DEADLINE {
                         return Err(Fault::Unexpected("a timeout of its connection to Redis".into()));
                     }
                     std::thread::sleep(Duration::from_millis(10));
@@ -97,7 +97,7 @@ impl Bench<'_> {
             let start = |wrapper: &[&str]| entrant.start(&self.machine, wrapper);
             counts.push(callgrind::instructions(entrant.workload, start)?);
         }
-        #[expect(clippy::cast_precision_loss, reason = "a ratio to read")]
+        #[expect(clippy::cast_precision_loss, reason = "a ratio to print")]
         let to_first = |count: u64| count as f64 / counts[0] as f64;
         Ok(counts.iter().map(|count| Some((*count, to_first(*count)))).collect())
     }

@@ -1,4 +1,4 @@
-//! Instructions per request, counted by valgrind: the server's own code without the kernel's, nearly constant from run to
+//! Counts the instructions per request with valgrind: those of the server without the kernel, nearly constant from run to
 //! run.
 
 use std::{

@@ -26,7 +26,7 @@ const CLOSED: Plan = Plan {
 };
 const COUNTED: Plan = Plan { instructions: true, ..CLOSED };
 const SEQUENTIAL: Plan = Plan { load: Load { connections: 1, in_flight: 1 }, ..CLOSED };
-/// Idle leases are returned while other servers have their turn; the warm-up makes the counters active again.
+/// For counters with leases: idle leases are returned while other servers run, and the warm-up reserves them again.
 const IN_USE: Plan = Plan { warm_up: Duration::from_secs(1), ..CLOSED };
 const STEADY: Plan = Plan { pace: Pace::Open(5_000), ..CLOSED };
 
@@ -89,7 +89,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// weir and servers that make no decisions.
+    /// Compares weir with servers that make no decisions.
     fn comparisons(&mut self) -> Result<(), Fault> {
         let comparison = |kind| Entrant::comparison(kind, ONE);
         self.case("one descriptor", COUNTED, || {
@@ -112,7 +112,7 @@ impl Bench<'_> {
         self.case("the comparison itself", CLOSED, || vec![comparison(Kind::H2), comparison(Kind::H2Spawn)])
     }
 
-    /// weir with few rules and with many.
+    /// Compares weir with few rules and with many.
     fn rule_counts(&mut self) -> Result<(), Fault> {
         self.case("rules", CLOSED, || {
             let weir = |(rules, matched): (u32, u32)| {
@@ -124,7 +124,7 @@ impl Bench<'_> {
         })
     }
 
-    /// weir with one counter and with many, and the memory of a counter.
+    /// Compares weir with one counter and with many, and measures the memory of a counter.
     fn counters(&mut self) -> Result<(), Fault> {
         const NAME: &str = "counters";
         const MANY: u32 = 1_000_000;
@@ -139,18 +139,19 @@ impl Bench<'_> {
         let runners = self.runners(CLOSED, &entrants)?;
         let before = runners[1].server.resident();
         fill(&runners[1], &entrants[1])?;
-        let held = runners[1].server.resident() - before;
+        let growth = runners[1].server.resident() - before;
         let live = runners[1].server.metric("weir_counters_live");
         if live != Some(MANY.into()) {
             return Err(Fault::Unexpected(format!("a gauge of {live:?} counters")));
         }
         self.run(NAME, CLOSED, &entrants, runners)?;
-        let note = format!("{MANY} counters made the process grow by {} bytes each.", held / u64::from(MANY));
+        let note =
+            format!("{MANY} counters made the process grow by {} bytes each.", growth / u64::from(MANY));
         self.table.note(&note);
         Ok(())
     }
 
-    /// The coordination modes.
+    /// Compares the coordination modes.
     fn coordination(&mut self) -> Result<(), Fault> {
         const NAME: &str = "coordination";
         if !self.options.wants(NAME) {
@@ -176,7 +177,7 @@ impl Bench<'_> {
         })
     }
 
-    /// weir and the other rate limit service in Rust, in comparable modes.
+    /// Compares weir with limitador, another rate limit service in Rust, in comparable modes.
     fn limitador(&mut self) -> Result<(), Fault> {
         let Some(program) = self.options.limitador.clone() else {
             if self.options.wants("limitador") {

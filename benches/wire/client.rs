@@ -1,5 +1,5 @@
-//! A client of many connections on one thread. It shares the machine with what it measures, so it does little: one read
-//! and one write for all that is ready on a connection.
+//! A client with many connections on one thread. It shares the machine with the measured server, so it does little work: it
+//! reads and writes all ready data of a connection at once.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -20,7 +20,7 @@ use super::{
     message::{Requests, Workload},
 };
 
-/// How long to wait for a response before the server counts as hung.
+/// The time to wait for a response before the server counts as hung.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The resolution of the system's timers: shorter waits poll.
@@ -28,21 +28,21 @@ const TICK: Duration = Duration::from_millis(2);
 
 const BUFFER: usize = 64 * 1024;
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-/// How many connections, and how many requests are in flight on each.
+/// The number of connections, and of requests in flight on each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) connections: usize,
     pub(crate) in_flight: usize,
 }
 
-/// When to stop.
+/// The condition that ends a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Until {
     Elapsed(Duration),
@@ -124,11 +124,11 @@ impl Client {
 
     /// Keeps as many requests in flight as the load allows, then waits for the last responses.
     pub(crate) fn closed(&mut self, until: Until) -> Result<Outcome, Fault> {
-        let begun = Instant::now();
-        let mut now = begun;
+        let started = Instant::now();
+        let mut now = started;
         let (mut sent, mut latencies) = (0, Histogram::new());
         let may_send = |sent: u64, now: Instant| match until {
-            Until::Elapsed(time) => now - begun < time,
+            Until::Elapsed(time) => now - started < time,
             Until::Requests(requests) => sent < requests,
         };
         for socket in &mut self.sockets {
@@ -152,17 +152,17 @@ impl Client {
                 socket.write()?;
             }
         }
-        Ok(Outcome { requests: sent, elapsed: begun.elapsed(), latencies })
+        Ok(Outcome { requests: sent, elapsed: started.elapsed(), latencies })
     }
 
-    /// Sends `rate` requests a second, whatever the server does. The latency of a delayed request counts from the time at which
-    /// it was due.
+    /// Sends `rate` requests per second, independent of the server's responses. The latency of a delayed request counts from
+    /// the time at which it was due.
     pub(crate) fn open(&mut self, rate: u32, time: Duration) -> Result<Outcome, Fault> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let (mut sent, mut latencies) = (0_u32, Histogram::new());
-        let due = |number: u32| begun + Duration::from_secs(1) * number / rate;
+        let due = |number: u32| started + Duration::from_secs(1) * number / rate;
         let last = u32::try_from(time.as_millis() * u128::from(rate) / 1_000).unwrap_or(u32::MAX);
-        let (mut turn, mut last_reply) = (0, begun);
+        let (mut turn, mut last_reply) = (0, started);
         while sent < last || self.in_flight() > 0 {
             let now = Instant::now();
             // skips full connections; if all are full, waits
@@ -187,7 +187,7 @@ impl Client {
                 return Err(Fault::Timeout(RESPONSE_TIMEOUT));
             }
         }
-        Ok(Outcome { requests: sent.into(), elapsed: begun.elapsed(), latencies })
+        Ok(Outcome { requests: sent.into(), elapsed: started.elapsed(), latencies })
     }
 
     /// Returns the number of tolerated error responses.
@@ -202,7 +202,7 @@ impl Client {
     /// Waits until a socket is readable or writable, and returns whether one is.
     fn wait(&mut self, most: Duration) -> Result<bool, Fault> {
         match self.poll.poll(&mut self.events, Some(most)) {
-            // as when a debugger attaches
+            // for example when a debugger attaches
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
             Err(error) => Err(error.into()),
             Ok(()) => Ok(!self.events.is_empty()),

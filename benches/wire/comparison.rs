@@ -1,18 +1,18 @@
-//! The servers that weir is compared with; shared by this benchmark and the program that runs them.
+//! The servers that weir is compared with, for both this benchmark and the program that runs them.
 
 use clap::ValueEnum;
 
 /// The kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// The crate h2, which all others use: reads the message and sends a constant response. Handles the requests of a connection
-    /// on the task that reads them, in batches.
+    /// A server on the crate h2, which all others use: reads the message and sends a constant response. Handles the requests
+    /// of a connection on the task that reads them, in batches.
     H2,
-    /// The same with a task per request.
+    /// Like `H2`, with a task per request.
     H2Spawn,
     /// tonic with a service that does nothing, on tokio's default runtime with one worker.
     Tonic,
-    /// The same on a current-thread runtime.
+    /// Like `Tonic`, on a current-thread runtime.
     TonicCurrentThread,
 }
 

@@ -9,10 +9,10 @@ use super::{
     message::{self, Requests, Workload},
 };
 
-/// One response in so many is decoded; of the others only the headers and the presence of a message are checked.
+/// Every 64th response is decoded; of the others only the headers and the presence of a message are checked.
 const SAMPLE: u64 = 64;
 
-/// Slots per request in flight: a late response may be overtaken by others.
+/// Slots per request in flight, since other responses may overtake a late one.
 const SLOTS: usize = 16;
 
 /// A fault of a server, or of its responses.
@@ -52,13 +52,13 @@ pub(crate) struct Connection {
     open: Box<[Option<Open>]>,
     next_stream: u32,
     in_flight: usize,
-    /// Tolerated error responses.
+    /// The number of tolerated error responses.
     pub(crate) errors: u64,
-    most: usize,
+    max_in_flight: usize,
     /// The connection's flow control window for DATA that this client sends.
     credit: u64,
     /// Bytes of DATA received since the last window update.
-    taken: u32,
+    received: u32,
 }
 
 impl Connection {
@@ -76,9 +76,9 @@ impl Connection {
             next_stream: 1,
             in_flight: 0,
             errors: 0,
-            most: in_flight,
+            max_in_flight: in_flight,
             credit: frame::DEFAULT_WINDOW.into(),
-            taken: 0,
+            received: 0,
         }
     }
 
@@ -86,11 +86,11 @@ impl Connection {
         self.in_flight
     }
 
-    /// Queues the next request, whose latency counts from `since`. Returns whether there was room for it.
+    /// Queues the next request, whose latency counts from `since`. Returns false if too many requests are open.
     pub(crate) fn send(&mut self, requests: &mut Requests, since: Instant) -> bool {
         let data = requests.data() as u64;
         let slot = self.slot(self.next_stream);
-        if self.in_flight == self.most || self.credit < data || self.open[slot].is_some() {
+        if self.in_flight == self.max_in_flight || self.credit < data || self.open[slot].is_some() {
             return false;
         }
         requests.write(self.next_stream, self.next_stream == 1, &mut self.out);
@@ -151,7 +151,7 @@ impl Connection {
                 frame::INITIAL_WINDOW_SIZE if value < 16_384 => {
                     return Err(Fault::Unexpected(format!("a window of {value}")));
                 }
-                MAX_CONCURRENT_STREAMS => self.most = self.most.min(value as usize),
+                MAX_CONCURRENT_STREAMS => self.max_in_flight = self.max_in_flight.min(value as usize),
                 _ => {}
             }
         }
@@ -177,10 +177,10 @@ impl Connection {
 
     /// Updates the server's window, long before it is exhausted.
     fn replenish(&mut self, bytes: u32) {
-        self.taken += bytes;
-        if self.taken > frame::MAX_WINDOW / 2 {
-            frame::window_update(self.taken, &mut self.out);
-            self.taken = 0;
+        self.received += bytes;
+        if self.received > frame::MAX_WINDOW / 2 {
+            frame::window_update(self.received, &mut self.out);
+            self.received = 0;
         }
     }
 

@@ -78,7 +78,7 @@ impl Entrant {
         matches!(&self.program, Program::Weir { variables, .. } if variables.iter().any(|(name, _)| *name == "REDIS_URL"))
     }
 
-    /// Starts it, in `wrapper`, a program with its arguments, if not empty.
+    /// Starts the server. If `wrapper` is not empty, it is a program with arguments that runs the server.
     pub(crate) fn start(&self, machine: &Machine, wrapper: &[&str]) -> Server {
         match &self.program {
             Program::Comparison(kind) => {

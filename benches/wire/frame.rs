@@ -10,7 +10,7 @@ pub(crate) const WINDOW_UPDATE: u8 = 8;
 pub(crate) const CONTINUATION: u8 = 9;
 
 pub(crate) const END_STREAM: u8 = 0x1;
-/// For SETTINGS and PING.
+/// The flag of SETTINGS and PING frames.
 pub(crate) const ACK: u8 = 0x1;
 pub(crate) const END_HEADERS: u8 = 0x4;
 pub(crate) const PADDED: u8 = 0x8;
@@ -26,7 +26,7 @@ pub(crate) const INITIAL_WINDOW_SIZE: u16 = 4;
 pub(crate) const DEFAULT_WINDOW: u32 = 65_535;
 pub(crate) const MAX_WINDOW: u32 = 0x7fff_ffff;
 
-/// Bytes before each frame.
+/// The size of a frame's header in bytes.
 pub(crate) const HEADER: usize = 9;
 
 /// A frame in a buffer.

@@ -1,9 +1,10 @@
 //! The part of HPACK (RFC 7541) that this client needs: it always sends the same headers, and only reads whether a response's
 //! `grpc-status` is 0.
 
-/// The headers of a connection's first request, recorded from an Envoy 1.40 with a cluster `ratelimit`. `te`,
-/// `grpc-timeout`, `content-type`, `x-envoy-internal`, `x-forwarded-for` and `x-envoy-expected-rq-timeout-ms` go into the
-/// server's dynamic table with `:authority`. `:path` never does: every request spells it out, in Huffman code.
+/// The headers of a connection's first request, recorded from an Envoy 1.40 with a cluster `ratelimit`. It adds
+/// `:authority`, `te`, `grpc-timeout`, `content-type`, `x-envoy-internal`, `x-forwarded-for` and
+/// `x-envoy-expected-rq-timeout-ms` to the server's dynamic table, but not `:path`, which every request contains in Huffman
+/// code.
 const FIRST: &str = "\
     8304ab60b5773fa5d05b3b98855ec1a4b41a93257eecafb4692e735264ee2d9dcc42b1ba73db449b4692e735264f\
     4186b0692d06a4c98640027465864d833505b11f40899acac8b24d494f6a7f8210295f8b1d75d0620d263d4c4d6564\
@@ -15,14 +16,14 @@ const LATER: &str = "\
     8304ab60b5773fa5d05b3b98855ec1a4b41a93257eecafb4692e735264ee2d9dcc42b1ba73db449b4692e735264f\
     c486c3c2c1c0bfbe";
 
-/// Entries of the static table.
+/// The number of entries in the static table.
 const STATIC_ENTRIES: usize = 61;
 
 const INDEXED: u8 = 0x80;
 const LITERAL_INDEXED: u8 = 0x40;
 const SIZE_UPDATE: u8 = 0x20;
 
-/// The header blocks of a connection's first request, and of every later one.
+/// Returns the header blocks of a connection's first request, and of every later one.
 pub(crate) fn request_blocks() -> [Vec<u8>; 2] {
     let digit = |character: u8| match character {
         b'0'..=b'9' => character - b'0',
@@ -40,11 +41,11 @@ enum Meaning {
     Other,
 }
 
-/// Decodes the headers of responses. Follows the dynamic table but not its evictions, which affect only headers that were not
-/// used for long.
+/// Decodes the headers of responses. Follows the dynamic table but not its evictions, which affect only headers that have
+/// not been used for long.
 #[derive(Default)]
 pub(crate) struct ResponseHeaders {
-    /// The dynamic table, the newest last.
+    /// The dynamic table, with the newest entry last.
     table: Vec<Meaning>,
 }
 
@@ -105,9 +106,9 @@ impl ResponseHeaders {
 pub(crate) struct Malformed;
 
 fn integer(block: &mut &[u8], prefix: u32) -> Result<usize, Malformed> {
-    let most = (1_usize << prefix) - 1;
-    let mut value = usize::from(byte(block)?) & most;
-    if value < most {
+    let max = (1_usize << prefix) - 1;
+    let mut value = usize::from(byte(block)?) & max;
+    if value < max {
         return Ok(value);
     }
     for shift in (0..28).step_by(7) {

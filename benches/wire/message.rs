@@ -1,4 +1,4 @@
-//! Requests, encoded once; each request only overwrites the numbers in them.
+//! Requests, encoded once as templates; each request overwrites only the numbers in its template.
 
 use clap::ValueEnum;
 use prost::Message as _;
@@ -37,15 +37,15 @@ pub(crate) struct Workload {
     pub(crate) shape: Shape,
     /// The number of rules; at most 100,000.
     pub(crate) rules: u32,
-    /// The number of rules that requests match, in turn with the keys; at most `rules`.
+    /// The number of rules that requests match, selected by the key; at most `rules`.
     pub(crate) matched: u32,
     /// The number of keys, used evenly; at most 9,999,900.
     pub(crate) keys: u32,
-    /// The server is limitador: it reports no statuses, and its error responses are counted instead of ending the run.
+    /// Whether the server is limitador: it reports no statuses, and its error responses are counted instead of ending the run.
     pub(crate) limitador: bool,
 }
 
-/// The frames of requests, complete but for the numbers in them.
+/// The frames of requests, complete except for the numbers in them.
 pub(crate) struct Requests {
     workload: Workload,
     first: Template,
@@ -57,7 +57,7 @@ pub(crate) struct Requests {
 /// The frames HEADERS and DATA of one request.
 struct Template {
     bytes: Vec<u8>,
-    /// The positions of the stream's number.
+    /// The positions of the stream identifier.
     streams: [usize; 2],
     keys: Vec<usize>,
     rules: Vec<usize>,
@@ -150,8 +150,8 @@ impl Requests {
         }
     }
 
-    /// Returns the next key: in order if requests have several keys, else at random, by Marsaglia's xorshift, reduced to
-    /// the number of keys by the upper half of a product.
+    /// Returns the next key: in order if requests have several keys, otherwise a random number of Marsaglia's xorshift,
+    /// scaled to the number of keys by the upper half of a product.
     fn next_key(&mut self) -> u32 {
         let several = self.workload.shape.keys();
         if several > 1 {
@@ -194,7 +194,8 @@ fn digits(mut number: u32, out: &mut [u8]) {
 
 // === responses ===
 
-/// Returns whether `data` is a plausible response: admitted, and, unless from limitador, each descriptor by a limit.
+/// Returns whether `data` is a plausible response: the request is admitted and, except for limitador, a limit admits each
+/// descriptor.
 pub(crate) fn is_plausible(data: &[u8], workload: Workload) -> bool {
     let Some((prefix, message)) = data.split_at_checked(5) else { return false };
     let length = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]);

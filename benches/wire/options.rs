@@ -12,12 +12,12 @@ use super::{
 
 /// Measures the cost of a decision of weir over the network, and of servers that make no decisions.
 #[derive(Debug, Parser)]
-#[expect(clippy::struct_excessive_bools, reason = "flags, each of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "independent flags")]
 pub(crate) struct Options {
-    /// Runs the cases whose names contain this; all without it.
+    /// Runs only the cases whose names contain this text.
     filter: Option<String>,
 
-    /// Makes short runs and counts no instructions: for a trend, not for publication.
+    /// Makes short runs and counts no instructions: for a rough comparison, not for publication.
     #[arg(long)]
     pub(crate) quick: bool,
 
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) as_built: bool,
 
-    /// Writes the results of all cases to docs/performance.md, too.
+    /// Also writes the results of all cases to docs/performance.md.
     #[arg(long, conflicts_with_all = ["filter", "quick", "target"])]
     pub(crate) write: bool,
 
@@ -62,7 +62,7 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with = "rate")]
     pub(crate) requests: Option<u64>,
 
-    /// With --target: the number of keys, used evenly; 1 is one hot key.
+    /// With --target: the number of keys, used evenly; 1 means one hot key.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=9_999_900))]
     keys: u32,
 
@@ -78,7 +78,7 @@ pub(crate) struct Options {
     #[arg(long, value_enum, default_value_t = Shape::One)]
     shape: Shape,
 
-    /// Measures this limitador-server, the other rate limit service in Rust, too.
+    /// Also measures this limitador-server, another rate limit service in Rust.
     #[arg(long)]
     pub(crate) limitador: Option<PathBuf>,
 

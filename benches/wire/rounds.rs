@@ -18,7 +18,7 @@ pub(crate) struct Effort {
     pub(crate) time: Duration,
 }
 
-/// How requests are sent.
+/// The pace at which requests are sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
     /// As many at once as the load allows.
@@ -53,7 +53,7 @@ pub(crate) struct RunSummary {
     /// The ratio of its processor time to the first server's, median over the rounds.
     pub(crate) cpu_ratio: f64,
     pub(crate) latencies: Histogram,
-    /// Error responses.
+    /// The number of error responses.
     pub(crate) errors: u64,
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn measure(
     effort: Effort,
 ) -> Result<Vec<RunSummary>, Fault> {
     for runner in runners.iter_mut() {
-        // fills caches and tables; not measured
+        // fills caches and tables before the measurement
         runner.run(pace, effort.time / 2)?;
     }
     // some of the server's work happens only once a second

@@ -20,8 +20,8 @@ use super::{
     rules,
 };
 
-/// The program that runs the servers that weir is compared with. cargo builds it as an example, with weir's own profile; a
-/// benchmark has another.
+/// The program that runs the servers that weir is compared with. cargo builds it as an example, since examples have weir's
+/// own profile and benchmarks do not.
 const COMPARISONS: &str = "wire-servers";
 
 /// A server process, killed on drop.
@@ -41,18 +41,18 @@ pub(crate) struct Weir<'a> {
 }
 
 impl Server {
-    /// Starts a server that weir is compared with, in `wrapper`, a program with its arguments.
+    /// Starts a server that weir is compared with. `wrapper` is empty, or a program with arguments that runs the server.
     pub(crate) fn comparison(machine: &Machine, kind: Kind, descriptors: usize, wrapper: &[&str]) -> Self {
-        let kind = kind.to_possible_value().expect("each has a name").get_name().to_owned();
+        let kind = kind.to_possible_value().expect("every kind has a name").get_name().to_owned();
         let mut command = wrapped(machine, &comparisons(), Cores::One, wrapper);
         command.args([kind, descriptors.to_string()]);
         let mut child = spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
-        let line = listening(child.stdout.take().expect("it is piped"), "listening ");
+        let line = listening(child.stdout.take().expect("piped output"), "listening ");
         let target = Target::parse(&line).expect("an address");
         Self { child, target, debug: None }
     }
 
-    /// Starts weir itself, as its users do.
+    /// Starts weir as its users do.
     pub(crate) fn weir(machine: &Machine, weir: &Weir<'_>, wrapper: &[&str]) -> Self {
         let program = Path::new(env!("CARGO_BIN_EXE_weir"));
         let mut command = wrapped(machine, program, weir.cores, wrapper);
@@ -68,7 +68,7 @@ impl Server {
         command.env("WEIR_WORKERS", workers).env("WEIR_STOP_DELAY", "0");
         command.envs(weir.variables.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
         let mut child = spawn(command.stderr(Stdio::piped()));
-        let line = listening(child.stderr.take().expect("it is piped"), "weir: listening ");
+        let line = listening(child.stderr.take().expect("piped output"), "weir: listening ");
         let address = |name: &str| {
             let mut addresses = line.split(' ').filter_map(|part| part.split_once('='));
             addresses.find(|(server, _)| *server == name).map(|(_, address)| address)
@@ -87,7 +87,7 @@ impl Server {
         wrapper: &[&str],
     ) -> Self {
         let mut command = wrapped(machine, program, Cores::One, wrapper);
-        // it does not print its ports; these were free a moment ago
+        // limitador does not print its ports, so this selects ports that are free now
         let free = || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let [address, http] = [free(), free()].map(|address| address.expect("there are free ports"));
         for (option, address) in [("--rls", address), ("--http", http)] {
@@ -133,15 +133,15 @@ impl Server {
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
     }
 
-    /// Shuts it down gracefully, and waits for its end.
+    /// Shuts the server down gracefully, and waits until it exits.
     pub(crate) fn stop(mut self) {
         // the comparison servers stop when their input ends; weir needs a signal
         drop(self.child.stdin.take());
         if self.debug.is_some() {
             let sent = Command::new("kill").args(["-s", "TERM", &self.pid().to_string()]).status();
-            assert!(sent.is_ok_and(|status| status.success()), "kill can be started");
+            assert!(sent.is_ok_and(|status| status.success()), "kill succeeds");
         }
-        self.child.wait().expect("it ends");
+        self.child.wait().expect("the server exits");
     }
 }
 
@@ -163,9 +163,9 @@ pub(crate) fn build_comparisons() -> Result<(), Fault> {
     Err(Fault::Build(COMPARISONS))
 }
 
-/// Returns the path of its build: beside `deps`, where this program is.
+/// Returns the path of the built program, next to `deps`, which contains this program.
 fn comparisons() -> PathBuf {
-    let this = std::env::current_exe().expect("this program knows where it is");
+    let this = std::env::current_exe().expect("the path of this program");
     this.ancestors().nth(2).expect("a directory above").join("examples").join(COMPARISONS)
 }
 

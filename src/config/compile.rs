@@ -74,7 +74,7 @@ impl Walk<'_> {
         self.path.push(name);
         let children = self.descriptors(&fields);
         if !enabled {
-            // the check of whole domains does not see what is dropped here
+            // the check of whole domains does not see disabled descriptors
             duplicates::report(&self.path.join("."), &children, &mut |at, message| {
                 self.report.error(Position { line: at.line, column: at.column }, message);
             });

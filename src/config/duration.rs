@@ -2,7 +2,7 @@
 
 use crate::limit::{Period, Unit};
 
-/// The longest period of a limit: the longest a counter is kept and a retry can take.
+/// The longest period of a limit, which bounds the life of a counter and the wait for a retry.
 pub(super) const LONGEST: Period = Unit::Year.period();
 
 /// Describes a valid duration, for messages about an invalid one.
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_and_a_unit_are_a_duration() {
+    fn a_number_with_a_unit_is_a_duration() {
         for (text, millis) in [
             ("1ms", 1),
             ("500ms", 500),
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_none() {
+    fn any_other_text_is_rejected() {
         for text in [
             "",
             "10",

@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc};
 use super::yaml::Position;
 use crate::limit::Origin;
 
-/// The number of errors and of warnings that are reported for one file. A file that holds no rules has an error on every
-/// line, and the first few suffice.
+/// The number of errors and of warnings that are reported for one file. A file without rules has an error on every line,
+/// and the first few suffice.
 const MAX_FINDINGS: usize = 100;
 
 /// An error in a rule file, which keeps all files from being used.
@@ -14,7 +14,7 @@ const MAX_FINDINGS: usize = 100;
 pub struct ConfigError {
     /// The place; line 0 stands for the whole file.
     pub at: Origin,
-    /// What is wrong and what is valid, in lower case, without a full stop.
+    /// The error and the valid content, in lower case, without a full stop.
     pub message: String,
 }
 

@@ -18,7 +18,7 @@ pub(super) struct RuleFile {
     pub(super) real: PathBuf,
 }
 
-/// The contents of a directory and of all below it.
+/// The contents of a directory and of all directories below it.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     /// The files in the order of their paths; each real file once.
@@ -27,7 +27,7 @@ pub(super) struct Listing {
     pub(super) dirs: BTreeSet<PathBuf>,
     /// The paths that could not be read.
     pub(super) failures: Vec<(PathBuf, io::Error)>,
-    /// Whether a ConfigMap seems to be changing: a visible link leads nowhere.
+    /// Whether a ConfigMap seems to be changing, since a visible link is broken.
     pub(super) is_changing: bool,
 }
 
@@ -56,7 +56,7 @@ struct ListedPath {
 /// Lists the files below `root`, recursively, and follows links.
 ///
 /// A file with several paths is listed once, under a path without a hidden name if there is one. Each real directory is
-/// likewise read once, so that circular links end. The [versions](mount) of a ConfigMap are not read, whatever
+/// likewise read once, so that circular links end. The [versions](mount) of a ConfigMap are never read, even without
 /// `ignore_dotfiles`: their files are listed through visible links.
 pub(super) fn list(root: &Path, ignore_dotfiles: bool) -> Listing {
     let mut listing = Listing::default();

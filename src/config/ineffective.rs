@@ -6,7 +6,7 @@ use super::error::{DisplayOrigin, Report};
 use crate::limit::{Domain, Pattern, Rule, RuleNode, Values};
 
 /// The number of wildcards of one key and level that are compared with one another. The time grows with the square of the
-/// number, so later wildcards go without a warning.
+/// number, so later wildcards are not checked.
 const MAX_COMPARED: usize = 1_000;
 
 /// Warns of every rule of `domain` that has no effect.
@@ -61,7 +61,7 @@ fn shadowing<'n>(
 ) -> Option<(&'n Pattern, &'n RuleNode)> {
     let compared = &wildcards[..wildcards.len().min(MAX_COMPARED)];
     if node.values == Values::Any {
-        // every wildcard is tried before a descriptor without a value, also one that is declared later
+        // every wildcard is tried before a descriptor without a value, even if declared later
         return first_to_cover("\0", compared);
     }
     // a literal is matched before every wildcard

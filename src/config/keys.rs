@@ -100,8 +100,8 @@ impl Level {
         }
     }
 
-    /// Returns whether `key`, which is not a key of this level, is ignored. envoyproxy/ratelimit ignores its keys where they
-    /// have no effect. It has no tiers, so none of its files has a key there.
+    /// Returns whether `key`, which is not a key of this level, is ignored, as envoyproxy/ratelimit ignores its keys where
+    /// they have no effect. Keys in tiers are never ignored, since envoyproxy/ratelimit has no tiers.
     pub(super) fn ignores(self, key: &str) -> bool {
         self != Self::Tier && is_reference(key)
     }
@@ -114,7 +114,7 @@ impl Level {
         format!("'{key}' has no effect {} and is ignored; it has one {right}", self.place())
     }
 
-    /// Returns the message about an unknown `key`, which begins with envoyproxy/ratelimit's words.
+    /// Returns the message about an unknown `key`, which begins like envoyproxy/ratelimit's.
     pub(super) fn unknown(self, key: &str) -> String {
         let right = self.keys().join(", ");
         let elsewhere = Self::ALL.into_iter().find(|level| level.keys().contains(&key));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_at_a_wrong_level_is_reported_with_its_level() {
+    fn a_key_at_a_wrong_level_is_reported_with_its_valid_level() {
         let message = Level::Descriptor.unknown("per");
         assert!(
             message.starts_with("config error, unknown key 'per': it belongs under 'rate_limit'"),

@@ -29,7 +29,7 @@ const MAX_READS: usize = 5;
 /// The time to wait for a ConfigMap that is being changed, which takes milliseconds.
 const MAX_CHANGE: Duration = Duration::from_secs(1);
 
-/// The interval of looking whether the change is complete.
+/// The interval at which a load checks whether the change is complete.
 const CHANGE_POLL: Duration = Duration::from_millis(20);
 
 /// Begins every message about a file that cannot be read or parsed.
@@ -139,7 +139,7 @@ struct Reading {
     options: Options,
     report: Report,
     domains: Vec<Domain>,
-    /// By domain name: its index in `domains`, and where it is declared first.
+    /// By domain name, its index in `domains` and the position of its first declaration.
     places: HashMap<String, (usize, Origin)>,
 }
 
@@ -176,7 +176,7 @@ impl Reading {
         for fault in document.faults {
             report.error(fault.at, format!("{UNREADABLE}: {}", fault.message));
         }
-        // a fault without a root has ended the parsing: compiling nothing would report a missing domain besides
+        // after a fault without a root, compiling would also report a missing domain
         if (!faulty || document.root.is_some())
             && let Some(declared) = compile(document.root.as_deref(), report)
         {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::limit::Metadata;
 
-/// A value that does not fit into a `Struct`, and why.
+/// A value that does not fit into a `Struct`, with the reason.
 struct Misfit {
     at: Position,
     why: &'static str,

@@ -1,5 +1,5 @@
-//! Checks known keys at levels where they have no effect. envoyproxy/ratelimit checks keys against one list, whatever the
-//! level, and ignores such a key; so does weir, with a warning.
+//! Checks known keys at levels where they have no effect. envoyproxy/ratelimit checks keys against one list for all levels
+//! and ignores such a key; so does weir, with a warning.
 
 use std::rc::Rc;
 
@@ -21,10 +21,10 @@ pub(super) fn check(level: Level, key: &YamlNode, name: &str, value: &YamlNode, 
     }
 }
 
-/// Checks what envoyproxy/ratelimit checks below a key without effect: keys, and elements of lists.
+/// Checks the value of a key without effect as envoyproxy/ratelimit does: its keys, and the elements of lists.
 fn check_value(key: &str, value: &YamlNode, report: &mut FileReport) {
     match &value.value {
-        // the contents of metadata are free
+        // metadata may have any contents
         _ if key == "metadata" => {}
         Value::Scalar(_) => {}
         Value::List(items) => {

@@ -3,11 +3,11 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `source` | the trait through which the service loads rules, and the directory behind it |
-//! | `files`, `mount`, `watch` | which files are read and under which names, also in a ConfigMap; when they may have changed |
-//! | `load` | all files of a directory to [`limit::Domain`](crate::limit::Domain)s, or all errors |
-//! | `yaml`, `scalar` | a document as a tree that knows its positions; the only file that uses the YAML crate |
+//! | `files`, `mount`, `watch` | the files to read and their names, also in a ConfigMap; the changes to them |
+//! | `load` | reads all files of a directory to [`limit::Domain`](crate::limit::Domain)s, or all errors |
+//! | `yaml`, `scalar` | a document as a tree with positions; only `yaml` uses the YAML crate |
 //! | `keys`, `fields`, `misplaced` | the keys of each level, typed access to their values, and keys at another level |
-//! | `compile`, `rate_limit`, `tier`, `metadata`, `duration` | the tree to rules, level by level |
+//! | `compile`, `rate_limit`, `tier`, `metadata`, `duration` | compile the tree to rules, level by level |
 //! | `duplicates`, `redundant_tiers`, `ineffective` | checks that need more than one descriptor or tier |
 //! | `error`, `go_format` | errors and warnings with their places, worded as envoyproxy/ratelimit's |
 

@@ -36,7 +36,7 @@ pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -
     } else {
         tier::read(&fields, key_at, None, report).map(|read| Limit::Tiers {
             tiers: [read.tier].into(),
-            // a limit in the spelling of envoyproxy/ratelimit is counted as there
+            // a limit in the syntax of envoyproxy/ratelimit counts rejected requests, as there
             over_limit_policy: if read.is_reference {
                 OverLimitPolicy::Count
             } else {

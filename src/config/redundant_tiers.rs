@@ -94,16 +94,16 @@ mod tests {
     fn a_tier_is_stricter_only_if_the_other_admits_all_its_traffic() {
         let (fixed, sliding) = (Algorithm::FixedWindow, Algorithm::SlidingWindow);
         for (a, b, stricter) in [
-            // ten a second are at most 600 a minute
+            // ten per second are at most 600 per minute
             (tier(10, 1, fixed), tier(600, 60, fixed), true),
             (tier(10, 1, fixed), tier(599, 60, fixed), false),
             // the longer period may be the stricter tier
             (tier(10, 60, fixed), tier(10, 1, fixed), true),
             (tier(10, 60, fixed), tier(9, 1, fixed), false),
-            // windows that are not aligned with each other
+            // windows not aligned with each other
             (tier(10, 7, fixed), tier(20, 10, fixed), false),
             (tier(10, 7, fixed), tier(30, 10, fixed), true),
-            // a sliding minute overlaps two fixed ones
+            // a sliding minute overlaps two fixed minutes
             (tier(10, 60, fixed), tier(10, 60, sliding), false),
             (tier(10, 60, fixed), tier(20, 60, sliding), true),
             (tier(10, 60, sliding), tier(10, 60, fixed), true),

@@ -1,4 +1,4 @@
-//! Where rules come from: the trait that the service loads them through, and the directory of rule files.
+//! The sources of rules: the trait through which the service loads them, and the directory of rule files.
 
 use std::{
     future::Future,
@@ -23,7 +23,7 @@ pub trait RuleSource: Send + 'static {
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with the current rules.
+    /// All errors of the current rules.
     fn load(&mut self) -> impl Future<Output = Result<Loaded, ConfigErrors>> + Send;
 
     /// Waits until the rules may have changed since the last load. Dropping the future loses no change.
@@ -45,7 +45,7 @@ pub struct DirectorySource {
 // === impl DirectorySource ===
 
 impl DirectorySource {
-    /// Watches `dir`, which need not exist yet. Changes are noticed from now on, also those made during the first load.
+    /// Watches `dir`, which need not exist yet. Reports changes from now on, including those during the first load.
     #[must_use]
     pub fn new(dir: &Path, options: Options) -> Self {
         Self { dir: dir.to_owned(), options, watch: Watch::new(dir) }
@@ -55,7 +55,7 @@ impl DirectorySource {
 impl RuleSource for DirectorySource {
     async fn load(&mut self) -> Result<Loaded, ConfigErrors> {
         let (dir, options) = (self.dir.clone(), self.options);
-        // reading and parsing may take seconds, which must not hold up requests
+        // reading and parsing may take seconds, which must not delay requests
         match spawn_blocking(move || load(&dir, &options)).await {
             Ok(loaded) => loaded,
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
@@ -66,6 +66,6 @@ impl RuleSource for DirectorySource {
         self.watch.changed().await;
     }
 
-    /// Does nothing: the service logs the outcome, and the author of a file reads it there.
+    /// Does nothing: the log already contains the outcome.
     fn acknowledge(&mut self, _outcome: Result<(), &ConfigErrors>) {}
 }

@@ -9,10 +9,10 @@ use super::{
 };
 use crate::limit::{Algorithm, Bucket, Period, Refill, Tier, Unit};
 
-/// The keys of envoyproxy/ratelimit's spelling.
+/// The keys of envoyproxy/ratelimit's syntax.
 pub(super) const REFERENCE: [&str; 3] = ["unit", "requests_per_unit", "unit_multiplier"];
 
-/// The keys of weir's spelling.
+/// The keys of weir's syntax.
 pub(super) const OURS: [&str; 2] = ["requests", "per"];
 
 /// The keys of a token bucket.
@@ -163,7 +163,7 @@ fn bucket(fields: &Fields<'_>, key_at: Position, requests: u32, report: &mut Fil
     };
     let strict = fields.flag("strict", report);
     let burst = match fields.count("burst", 1, report) {
-        // an invalid one was reported
+        // an invalid value was reported
         None if fields.get("burst").is_some() => return None,
         None => requests,
         Some(field) => {
@@ -182,7 +182,7 @@ fn bucket(fields: &Fields<'_>, key_at: Position, requests: u32, report: &mut Fil
     Some(Bucket { burst, refill, strict })
 }
 
-/// Reports the keys of a token bucket that stand with another algorithm.
+/// Reports the keys of a token bucket that are combined with another algorithm.
 fn reject_bucket_keys(fields: &Fields<'_>, report: &mut FileReport) {
     for key in BUCKET {
         if let Some(field) = fields.get(key) {

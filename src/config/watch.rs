@@ -167,7 +167,7 @@ impl Watch {
         self.watched = dirs
             .into_iter()
             .filter(|dir| {
-                // also if it is watched already: another directory may have taken its name
+                // even if it is watched already, since another directory may have taken its name
                 watcher
                     .watch(dir, RecursiveMode::NonRecursive)
                     .inspect_err(|error| debug!(%error, dir = %dir.display(), "cannot watch a directory"))
@@ -211,7 +211,7 @@ impl Events {
         if event.need_rescan() || (!read_only && self.concerns_rules(&event)) {
             self.touched.store(true, Ordering::Release);
         } else if read_only {
-            // a reload reads the files, and must not cause another
+            // a reload reads the files, and must not cause another reload
             return;
         }
         self.arrived.notify_one();
@@ -219,7 +219,7 @@ impl Events {
 
     fn concerns_rules(&self, event: &Event) -> bool {
         let dirs = self.dirs.lock();
-        // versions of a ConfigMap come and go; the fingerprint changes once visible links lead to another one
+        // versions of a ConfigMap are added and removed; the fingerprint changes once visible links point to another one
         let is_version = |path: &Path| path.file_name().is_some_and(mount::is_internal);
         event
             .paths
@@ -235,7 +235,7 @@ impl Snapshot {
     /// Reads the state of `dir` and everything below.
     fn take(dir: &Path) -> Self {
         let mut hasher = DefaultHasher::new();
-        // includes hidden files: a few more of them cost less than knowing the settings here
+        // includes hidden files, since a few more files cost less than passing the settings here
         let listing = files::list(dir, false);
         listing.dirs.hash(&mut hasher);
         for (path, error) in listing.failures {

@@ -62,7 +62,7 @@ fn explained(rules: &str, domain: &str, entries: &[(&str, &str)]) -> (Explained,
     let mut out = Vec::new();
     let explained =
         command::explain(load(dir.path(), &Options::default()), domain, &entries, &mut out).expect("written");
-    let said = String::from_utf8(out).expect("text").replace(&dir.path().display().to_string(), "DIR");
+    let output = String::from_utf8(out).expect("text").replace(&dir.path().display().to_string(), "DIR");
     (explained, said)
 }
 
@@ -73,10 +73,10 @@ fn valid_files_are_counted() {
 
 #[test]
 fn warnings_are_printed_and_do_not_fail_the_check() {
-    let (ok, said) = check("domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day}\n");
+    let (ok, output) = check("domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day}\n");
     assert!(ok);
-    assert!(said.starts_with("DIR/a.yaml:4:3: warning: 'requests_per_unit' is missing"), "{said}");
-    assert!(said.ends_with("DIR: ok: 1 file, 1 domain, 1 rule, 1 warning\n"), "{said}");
+    assert!(output.starts_with("DIR/a.yaml:4:3: warning: 'requests_per_unit' is missing"), "{output}");
+    assert!(output.ends_with("DIR: ok: 1 file, 1 domain, 1 rule, 1 warning\n"), "{output}");
 }
 
 /// One error and two warnings.
@@ -85,27 +85,27 @@ const MIXED: &str = "domain: d\nunit: day\ndescriptors:\n- value: v\n- key: 'k*'
 #[test]
 fn denied_warnings_are_errors() {
     let deny = CheckOptions { deny_warnings: true, ..CheckOptions::default() };
-    let (ok, said) = check_with("domain: d\nunit: day\n", deny);
+    let (ok, output) = check_with("domain: d\nunit: day\n", deny);
     assert!(!ok);
-    let lines: Vec<_> = said.lines().collect();
+    let lines: Vec<_> = output.lines().collect();
     assert!(
         lines[0].starts_with("DIR/a.yaml:2:1: error: 'unit' has no effect at the top of a file"),
-        "{said}"
+        "{output}"
     );
     assert_eq!(lines[1..], ["DIR: not ok: 1 error, 0 warnings"]);
-    let (ok, said) = check_with(MIXED, deny);
-    let places: Vec<_> = said.lines().filter_map(|line| Some(line.split_once(": error: ")?.0)).collect();
+    let (ok, output) = check_with(MIXED, deny);
+    let places: Vec<_> = output.lines().filter_map(|line| Some(line.split_once(": error: ")?.0)).collect();
     assert!(!ok);
-    assert_eq!(places, ["DIR/a.yaml:2:1", "DIR/a.yaml:4:3", "DIR/a.yaml:5:8"], "{said}");
+    assert_eq!(places, ["DIR/a.yaml:2:1", "DIR/a.yaml:4:3", "DIR/a.yaml:5:8"], "{output}");
     assert!(check_with(RULES, deny).0);
 }
 
 #[test]
 fn the_result_is_one_json_object() {
     let json = |text, deny_warnings| {
-        let (ok, said) = check_with(text, CheckOptions { deny_warnings, format: CheckFormat::Json });
+        let (ok, output) = check_with(text, CheckOptions { deny_warnings, format: CheckFormat::Json });
         let value: serde_json::Value = serde_json::from_str(&said).expect("one JSON value");
-        assert_eq!((value["ok"].as_bool(), said.lines().count()), (Some(ok), 1), "{said}");
+        assert_eq!((value["ok"].as_bool(), output.lines().count()), (Some(ok), 1), "{output}");
         value
     };
     let counted = json!({ "ok": true, "files": 1, "domains": 1, "rules": 3, "errors": [], "warnings": [] });
@@ -122,12 +122,12 @@ fn the_result_is_one_json_object() {
 }
 
 #[test]
-fn each_error_has_a_line() {
-    let (ok, said) = check("domain: d\ndescriptors:\n- value: v\n- key: 'k*'\n");
+fn each_error_is_printed_on_one_line() {
+    let (ok, output) = check("domain: d\ndescriptors:\n- value: v\n- key: 'k*'\n");
     assert!(!ok);
-    let lines: Vec<_> = said.lines().collect();
+    let lines: Vec<_> = output.lines().collect();
     assert_eq!(lines[0], "DIR/a.yaml:3:3: error: descriptor has empty key");
-    assert!(lines[1].starts_with("DIR/a.yaml:4:8: warning: '*' in a key"), "{said}");
+    assert!(lines[1].starts_with("DIR/a.yaml:4:8: warning: '*' in a key"), "{output}");
     assert_eq!(lines[2..], ["DIR: not ok: 1 error, 1 warning"]);
 }
 
@@ -197,9 +197,9 @@ fn every_other_outcome_is_explained() {
         ),
     ] {
         let (explained, said) = explained(RULES, domain, entries);
-        assert_eq!(said.lines().last(), Some(end), "{said}");
+        assert_eq!(output.lines().last(), Some(end), "{output}");
         let matches = ["  unlimited", "no limit: DIR/a.yaml:3:3"].iter().any(|start| end.starts_with(start));
-        assert_eq!(explained == Explained::Match, matches, "{said}");
+        assert_eq!(explained == Explained::Match, matches, "{output}");
         assert_ne!(explained, Explained::InvalidRules);
     }
 }
@@ -254,7 +254,7 @@ fn tiers_and_algorithms_are_explained() {
   rejected requests do not count
 ",
         ),
-        // in the spelling of envoyproxy/ratelimit, rejected requests count
+        // in the syntax of envoyproxy/ratelimit, rejected requests count
         (
             "multiple",
             "rule d.multiple
@@ -263,16 +263,16 @@ fn tiers_and_algorithms_are_explained() {
 ",
         ),
     ] {
-        let said = explain_in(LIMITS, "d", &[(key, "x")]);
-        let (_, printed) = said.split_once("\n\n").expect("steps, and the rule");
+        let output = explain_in(LIMITS, "d", &[(key, "x")]);
+        let (_, printed) = output.split_once("\n\n").expect("steps, and the rule");
         assert_eq!(printed, rule);
     }
 }
 
 #[test]
-fn each_contradictory_limit_has_a_line() {
+fn each_contradictory_limit_is_printed_on_one_line() {
     assert_eq!(check(LIMITS), (true, "DIR: ok: 1 file, 1 domain, 4 rules, 0 warnings\n".to_owned()));
-    let (ok, said) = check(
+    let (ok, output) = check(
         "domain: d
 descriptors:
 - key: a
@@ -297,7 +297,7 @@ descriptors:
         "DIR/a.yaml:7:7: warning: this tier never rejects a request: '10 requests per 1s' is always stricter",
         "DIR: not ok: 3 errors, 1 warning",
     ];
-    assert_eq!(said.lines().collect::<Vec<_>>(), lines);
+    assert_eq!(output.lines().collect::<Vec<_>>(), lines);
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn invalid_rules_are_not_explained() {
 }
 
 #[test]
-fn near_misses_are_cut_short() {
+fn at_most_eight_alternatives_are_listed() {
     let text = format!(
         "domain: d\ndescriptors: [{}]",
         (0..50).map(|i| format!("{{key: k{i}}}")).collect::<Vec<_>>().join(", ")

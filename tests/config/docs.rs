@@ -1,4 +1,4 @@
-//! The rule files and messages in the documentation are valid and current.
+//! Tests that the rule files and messages in the documentation are valid and current.
 
 use weir::config;
 

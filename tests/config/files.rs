@@ -1,4 +1,4 @@
-//! Directories of rule files.
+//! Tests directories of rule files.
 
 use std::{
     fs,
@@ -59,7 +59,7 @@ fn links_are_ordered_by_their_own_names() {
 }
 
 #[test]
-fn one_bad_file_rejects_all_and_every_error_is_reported() {
+fn one_invalid_file_rejects_all_files_and_every_error_is_reported() {
     let dir = dir(&[
         ("a.yaml", "domain: a"),
         ("b.yaml", "domain:\n"),
@@ -165,7 +165,7 @@ fn a_config_maps_files_are_read_once_under_their_visible_names() {
 }
 
 #[test]
-fn versions_of_a_config_map_that_no_visible_file_is_in_are_not_read() {
+fn versions_of_a_config_map_without_visible_links_are_not_read() {
     let dir = config_map(&[("a.yaml", "domain: a")]);
     for (version, text) in [("..old", "domain: a"), ("..new", "domain: [")] {
         fs::create_dir(dir.path().join(version)).expect("a directory");
@@ -178,7 +178,7 @@ fn versions_of_a_config_map_that_no_visible_file_is_in_are_not_read() {
 }
 
 #[test]
-fn a_visible_link_that_its_version_lacks_is_not_read() {
+fn a_visible_link_to_a_file_missing_from_the_version_is_not_read() {
     let dir = config_map(&[("a.yaml", "domain: a")]);
     symlink("..data/b.yaml", dir.path().join("b.yaml")).expect("a link");
     assert_eq!(names(&load(dir.path())), ["a"]);

@@ -1,10 +1,10 @@
-//! Hostile input is rejected, with a place and without a panic.
+//! Tests that hostile input is rejected with a position and without a panic.
 
 use std::{fmt::Write as _, fs, fs::File, time::Instant};
 
 use weir::config::{self, Options};
 
-/// Far more than a load takes; a test that exceeds it does not end.
+/// Far longer than any load takes.
 const DEADLINE_SECONDS: u64 = 60;
 
 /// Returns the first error of `text`.
@@ -16,7 +16,7 @@ fn rejected(text: &str) -> String {
 }
 
 #[test]
-fn a_bomb_of_aliases() {
+fn aliases_that_expand_exponentially_are_rejected() {
     let mut text = "domain: d\na0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for i in 1..20 {
         let alias = format!("*a{},", i - 1).repeat(10);
@@ -27,7 +27,7 @@ fn a_bomb_of_aliases() {
 }
 
 #[test]
-fn a_bomb_of_merges() {
+fn merges_that_expand_exponentially_are_rejected() {
     let mut text = "domain: d\na0: &a0 {k0: x, k1: x, k2: x, k3: x, k4: x}\n".to_owned();
     for i in 1..40 {
         writeln!(text, "a{i}: &a{i} {{<<: [*a{0}, *a{0}, *a{0}], j{i}: *a{0}}}", i - 1).expect("a string");
@@ -37,7 +37,7 @@ fn a_bomb_of_merges() {
 }
 
 #[test]
-fn deep_nesting_in_every_style() {
+fn deep_nesting_is_rejected_in_every_style() {
     let flow = format!("domain: d\ndescriptors: {}{}", "[".repeat(3000), "]".repeat(3000));
     let block = format!("domain: d\ndescriptors:\n {}x", "- ".repeat(3000));
     let mut mappings = String::new();
@@ -55,7 +55,7 @@ fn deep_nesting_in_every_style() {
 }
 
 #[test]
-fn rules_nest_up_to_the_limit() {
+fn sixty_levels_of_descriptors_are_valid() {
     let mut text = "domain: d\n".to_owned();
     for level in 0..60 {
         let indent = " ".repeat(level * 2);
@@ -86,7 +86,7 @@ fn a_file_that_is_too_large_is_not_read() {
 }
 
 #[test]
-fn bytes_that_are_not_utf8() {
+fn bytes_that_are_not_utf8_are_rejected_with_their_position() {
     let dir = tempfile::tempdir().expect("a directory");
     fs::write(dir.path().join("a.yaml"), b"domain: d\n# \xc3\xa4\xff\n").expect("a file");
     let errors = config::load(dir.path(), &Options::default()).expect_err("errors").to_string();
@@ -97,7 +97,7 @@ fn bytes_that_are_not_utf8() {
 }
 
 #[test]
-fn large_values_at_the_wrong_place() {
+fn large_values_of_unknown_keys_are_rejected() {
     let mut text = "domain: d\na0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for i in 1..4 {
         writeln!(text, "a{i}: &a{i} [{}]", format!("*a{},", i - 1).repeat(10)).expect("a string");
@@ -167,7 +167,7 @@ fn random_input_does_not_panic() {
         "#",
         ", ",
     ];
-    // seeded, so that every run is the same
+    // a fixed seed makes every run the same
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for _ in 0..3_000 {
         let mut text = String::new();

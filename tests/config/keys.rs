@@ -1,4 +1,4 @@
-//! The meaning of each key of a rule file.
+//! Tests the meaning of each key of a rule file.
 
 use serde_json::json;
 use weir::{
@@ -19,7 +19,7 @@ fn limit(rate_limit: &str) -> Limit {
 }
 
 #[test]
-fn the_spelling_of_envoyproxy_ratelimit_counts_rejected_requests() {
+fn the_syntax_of_envoyproxy_ratelimit_counts_rejected_requests() {
     assert_eq!(limit("unit: MiNuTe, requests_per_unit: 7"), Limit::fixed_window(7, Unit::Minute.period()));
     assert_eq!(
         limit("unit: week, requests_per_unit: 4294967295"),
@@ -39,7 +39,7 @@ fn a_unit_may_be_multiplied() {
 }
 
 #[test]
-fn weirs_spelling_does_not_count_rejected_requests() {
+fn weirs_syntax_does_not_count_rejected_requests() {
     let tier = Tier { requests: 100, period: Period::from_millis(500), algorithm: Algorithm::FixedWindow };
     assert_eq!(
         limit("requests: 100, per: 500ms"),
@@ -48,7 +48,7 @@ fn weirs_spelling_does_not_count_rejected_requests() {
 }
 
 #[test]
-fn unlimited() {
+fn unlimited_admits_all_requests_only_if_true() {
     assert_eq!(limit("unlimited: yes"), Limit::Unlimited);
     assert_eq!(
         limit("unlimited: false, unit: day, requests_per_unit: 1"),
@@ -57,7 +57,7 @@ fn unlimited() {
 }
 
 #[test]
-fn names_and_modes() {
+fn names_and_modes_are_read() {
     let nodes = nodes(
         "- key: k
   shadow_mode: true
@@ -79,7 +79,7 @@ fn names_and_modes() {
 }
 
 #[test]
-fn text_is_kept_as_it_is_spelled() {
+fn text_keeps_its_spelling() {
     for (written, value) in [
         ("007", "007"),
         ("true", "true"),
@@ -98,7 +98,7 @@ fn text_is_kept_as_it_is_spelled() {
 }
 
 #[test]
-fn an_empty_value_is_no_value() {
+fn an_empty_value_matches_any_value() {
     for written in ["", "~", "null", "''"] {
         let nodes = nodes(&format!("- key: k\n  value: {written}"));
         assert_eq!(nodes[0].values, Values::Any, "{written}");
@@ -106,7 +106,7 @@ fn an_empty_value_is_no_value() {
 }
 
 #[test]
-fn metadata_is_free() {
+fn metadata_may_have_any_keys() {
     let nodes = nodes(
         "- key: k
   rate_limit: {unit: day, requests_per_unit: 1}
@@ -149,7 +149,7 @@ fn anchors_aliases_and_merges_are_resolved() {
 }
 
 #[test]
-fn descriptors_and_rules_have_their_origin() {
+fn descriptors_and_rules_know_their_position() {
     let nodes =
         nodes("- key: a\n  descriptors:\n    - value: b\n      key: b\n      rate_limit: {unlimited: true}");
     assert_eq!(nodes[0].origin.to_string(), "f.yaml:3:3");

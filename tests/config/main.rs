@@ -1,4 +1,4 @@
-//! Rule files: their meaning, their errors, and the source they are loaded from.
+//! Tests rule files: their meaning, their errors, and the source they are loaded from.
 
 mod commands;
 mod docs;

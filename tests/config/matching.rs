@@ -1,4 +1,4 @@
-//! Which rule a descriptor matches, in the order of envoyproxy/ratelimit.
+//! Tests which rule a descriptor matches, in the order of envoyproxy/ratelimit.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use weir::{
     limit::{Entry, KeyHasher, Lookup, Outcome, RuleSet},
 };
 
-/// Returns the rules of a domain `d`; each `limit: NAME` stands for a limit of that name.
+/// Returns the rules of a domain `d`; each `limit: NAME` is replaced by a limit of that name.
 fn rules(descriptors: &str) -> RuleSet {
     let mut text = "domain: d\ndescriptors:\n".to_owned();
     for line in descriptors.lines() {
@@ -31,11 +31,11 @@ fn entries<'a>(pairs: &[(&'a str, &'a str)]) -> Vec<Entry<'a>> {
 fn found<'r>(rules: &'r RuleSet, pairs: &[(&'r str, &'r str)]) -> Option<&'r str> {
     let entries = entries(pairs);
     let found = match rules.find("d", &entries) {
-        Lookup::Rule(placed) => placed.rule.name.as_deref(),
+        Lookup::Rule(compiled) => compiled.rule.name.as_deref(),
         Lookup::NoRule | Lookup::UnknownDomain => None,
     };
     let explained = match rules.explain("d", &entries).outcome {
-        Outcome::Rule(placed) => placed.rule.name.as_deref(),
+        Outcome::Rule(compiled) => compiled.rule.name.as_deref(),
         _ => None,
     };
     assert_eq!(found, explained, "{pairs:?}");
@@ -45,13 +45,13 @@ fn found<'r>(rules: &'r RuleSet, pairs: &[(&'r str, &'r str)]) -> Option<&'r str
 fn counter(rules: &RuleSet, pairs: &[(&str, &str)]) -> weir::limit::CounterKey {
     let entries = entries(pairs);
     match rules.find("d", &entries) {
-        Lookup::Rule(placed) => rules.counter_key(placed, "d", &entries),
+        Lookup::Rule(compiled) => rules.counter_key(compiled, "d", &entries),
         other => panic!("{pairs:?}: {other:?}"),
     }
 }
 
 #[test]
-fn exact_values_precede_wildcards_in_order_and_the_key_without_a_value() {
+fn exact_values_are_tried_first_then_wildcards_then_the_key_without_a_value() {
     let rules = rules(
         "
 - key: k
@@ -89,7 +89,7 @@ fn a_wildcard_that_is_declared_first_wins_over_a_longer_one() {
 }
 
 #[test]
-fn stars_match_any_text_anywhere_also_none() {
+fn stars_match_any_text_anywhere_including_none() {
     let rules = rules(
         "
 - key: path
@@ -182,7 +182,7 @@ fn a_star_in_a_key_is_literal() {
 }
 
 #[test]
-fn a_descriptor_without_a_limit_is_a_whitelist() {
+fn a_value_without_a_limit_is_exempt_from_the_keys_limit() {
     let rules = rules(
         "
 - key: k
@@ -196,7 +196,7 @@ fn a_descriptor_without_a_limit_is_a_whitelist() {
 }
 
 #[test]
-fn each_value_has_its_counter_unless_the_pattern_is_shared() {
+fn each_value_has_its_own_counter_unless_the_pattern_is_shared() {
     let rules = rules(
         "
 - key: own

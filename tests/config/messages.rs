@@ -1,4 +1,4 @@
-//! The errors and warnings of rule files, with their places.
+//! Tests the errors and warnings of rule files, with their positions.
 
 use weir::config;
 
@@ -13,11 +13,11 @@ fn findings(text: &str) -> Vec<String> {
 }
 
 #[track_caller]
-pub(crate) fn assert_says(text: &str, starts: &[&str]) {
-    let said = findings(text);
-    let alike =
-        said.len() == starts.len() && said.iter().zip(starts).all(|(said, start)| said.starts_with(start));
-    assert!(alike, "{text}\nsaid {said:#?}\nnot {starts:#?}");
+pub(crate) fn assert_findings(text: &str, starts: &[&str]) {
+    let found = findings(text);
+    let matches = found.len() == starts.len()
+        && found.iter().zip(starts).all(|(found, start)| found.starts_with(start));
+    assert!(matches, "{text}\nfound {found:#?}\nexpected {starts:#?}");
 }
 
 /// Returns a file with one descriptor of `lines`, whose first is at 3:5.
@@ -31,30 +31,30 @@ pub(crate) fn rate_limit(lines: &str) -> String {
 }
 
 #[test]
-fn an_empty_domain() {
+fn an_empty_domain_is_an_error() {
     let message = "config file cannot have empty domain";
-    assert_says("", &[&format!("f.yaml: {message}")]);
-    assert_says("# nothing\n", &[&format!("f.yaml: {message}")]);
-    assert_says("descriptors:\n", &[&format!("f.yaml:1:1: {message}")]);
-    assert_says("domain: ''\ndescriptors: []\n", &[&format!("f.yaml:1:1: {message}")]);
+    assert_findings("", &[&format!("f.yaml: {message}")]);
+    assert_findings("# nothing\n", &[&format!("f.yaml: {message}")]);
+    assert_findings("descriptors:\n", &[&format!("f.yaml:1:1: {message}")]);
+    assert_findings("domain: ''\ndescriptors: []\n", &[&format!("f.yaml:1:1: {message}")]);
 }
 
 #[test]
-fn an_empty_key() {
+fn an_empty_key_is_an_error() {
     let message = "f.yaml:3:5: descriptor has empty key";
-    assert_says(&descriptor("value: v"), &[message]);
-    assert_says(&descriptor("key: ''"), &[message]);
-    assert_says(&descriptor("key: ~"), &[message]);
-    assert_says(
+    assert_findings(&descriptor("value: v"), &[message]);
+    assert_findings(&descriptor("key: ''"), &[message]);
+    assert_findings(&descriptor("key: ~"), &[message]);
+    assert_findings(
         &descriptor("key: [a]"),
         &["f.yaml:3:10: error loading config file: 'key' must be text, not a list"],
     );
 }
 
 #[test]
-fn duplicates() {
+fn duplicate_descriptors_are_errors() {
     let twice = "domain: d\ndescriptors:\n- key: a\n  value: b\n  descriptors:\n  - key: c\n  - key: c\n- key: a\n  value: b\n";
-    assert_says(
+    assert_findings(
         twice,
         &[
             "f.yaml:7:5: duplicate descriptor composite key 'd.a_b.c'; the first is at f.yaml:6:5",
@@ -62,18 +62,18 @@ fn duplicates() {
         ],
     );
     let values = "domain: d\ndescriptors:\n- {key: a, values: [x, y]}\n- {key: a, value: y}\n";
-    assert_says(
+    assert_findings(
         values,
         &["f.yaml:4:3: duplicate descriptor composite key 'd.a_y'; the first is at f.yaml:3:3"],
     );
-    assert_says("domain: d\ndescriptors:\n- {key: a, value: x}\n- {key: a}\n- {key: a_x}\n", &[]);
+    assert_findings("domain: d\ndescriptors:\n- {key: a, value: x}\n- {key: a}\n- {key: a_x}\n", &[]);
 }
 
 #[test]
 fn a_disabled_descriptor_is_checked_and_is_no_duplicate() {
-    assert_says("domain: d\ndescriptors:\n- {key: a}\n- {key: a, enabled: false}\n", &[]);
+    assert_findings("domain: d\ndescriptors:\n- {key: a}\n- {key: a, enabled: false}\n", &[]);
     let inside = "domain: d\ndescriptors:\n- key: a\n  enabled: false\n  rate_limit: {unit: eon}\n  descriptors:\n  - key: b\n  - key: b\n";
-    assert_says(
+    assert_findings(
         inside,
         &[
             "f.yaml:5:22: invalid rate limit unit 'eon'",
@@ -83,7 +83,7 @@ fn a_disabled_descriptor_is_checked_and_is_no_duplicate() {
 }
 
 #[test]
-fn units() {
+fn invalid_units_are_errors() {
     for (text, at, unit) in [
         ("requests_per_unit: 5\nunit: foo", "6:13", "foo"),
         ("requests_per_unit: 5\nunit: unknown", "6:13", "unknown"),
@@ -92,112 +92,118 @@ fn units() {
         ("requests_per_unit: 5", "4:5", ""),
     ] {
         let right = "write second, minute, hour, day, week, month or year";
-        assert_says(&rate_limit(text), &[&format!("f.yaml:{at}: invalid rate limit unit '{unit}'; {right}")]);
+        assert_findings(
+            &rate_limit(text),
+            &[&format!("f.yaml:{at}: invalid rate limit unit '{unit}'; {right}")],
+        );
     }
-    assert_says(&descriptor("key: k\nrate_limit: {}"), &["f.yaml:4:5: invalid rate limit unit ''"]);
-    assert_says(&descriptor("key: k\nrate_limit: null"), &[]);
+    assert_findings(&descriptor("key: k\nrate_limit: {}"), &["f.yaml:4:5: invalid rate limit unit ''"]);
+    assert_findings(&descriptor("key: k\nrate_limit: null"), &[]);
 }
 
 #[test]
-fn unlimited_with_something() {
-    assert_says(
+fn unlimited_cannot_be_combined_with_a_limit() {
+    assert_findings(
         &rate_limit("unlimited: true\nunit: day"),
         &["f.yaml:6:13: should not specify rate limit unit when unlimited"],
     );
-    assert_says(
+    assert_findings(
         &rate_limit("unlimited: true\nper: 1s"),
         &["f.yaml:6:7: should not specify 'per' when unlimited"],
     );
-    assert_says(
+    assert_findings(
         &rate_limit("unlimited: true\nrequests_per_unit: 5"),
         &["?f.yaml:6:7: 'requests_per_unit' has no effect with 'unlimited: true'"],
     );
-    assert_says(&rate_limit("unlimited: true"), &[]);
+    assert_findings(&rate_limit("unlimited: true"), &[]);
 }
 
 #[test]
-fn replaces() {
+fn invalid_replaces_are_errors() {
     let with = |replaces: &str| {
         rate_limit(&format!("unit: day\nrequests_per_unit: 1\nname: self\nreplaces: {replaces}"))
     };
-    assert_says(&with("[{name: }]"), &["f.yaml:8:18: should not have an empty replaces entry"]);
-    assert_says(&with("[{}]"), &["f.yaml:8:18: should not have an empty replaces entry"]);
-    assert_says(
+    assert_findings(&with("[{name: }]"), &["f.yaml:8:18: should not have an empty replaces entry"]);
+    assert_findings(&with("[{}]"), &["f.yaml:8:18: should not have an empty replaces entry"]);
+    assert_findings(
         &with("[{name: self}]"),
         &["f.yaml:8:25: replaces should not contain name of same descriptor"],
     );
-    assert_says(
+    assert_findings(
         &with("[other]"),
         &["f.yaml:8:18: config error, yaml file contains list of type other than map: other"],
     );
-    assert_says(
+    assert_findings(
         &with("[{name: other}]"),
         &["?f.yaml:4:5: replaces 'other', but no rule in domain 'd' has that name"],
     );
 }
 
 #[test]
-fn share_threshold_without_a_wildcard() {
+fn share_threshold_without_a_wildcard_is_an_error() {
     let message = "share_threshold can only be used with wildcard values (containing '*'), but found key";
-    assert_says(
+    assert_findings(
         &descriptor("key: k\nvalue: v\nshare_threshold: true"),
         &[&format!("f.yaml:5:5: {message} 'k_v'")],
     );
-    assert_says(&descriptor("key: k\nshare_threshold: true"), &[&format!("f.yaml:4:5: {message} 'k'")]);
-    assert_says(&descriptor("key: k\nvalue: v*\nshare_threshold: true"), &[]);
+    assert_findings(&descriptor("key: k\nshare_threshold: true"), &[&format!("f.yaml:4:5: {message} 'k'")]);
+    assert_findings(&descriptor("key: k\nvalue: v*\nshare_threshold: true"), &[]);
 }
 
 #[test]
-fn metadata_that_protobuf_cannot_hold() {
-    assert_says(
+fn metadata_that_protobuf_cannot_represent_is_an_error() {
+    assert_findings(
         &descriptor("key: k\nmetadata:\n  a: {b: [1, .nan]}"),
         &["f.yaml:5:18: error parsing metadata: a number must be finite"],
     );
-    assert_says(
+    assert_findings(
         &descriptor("key: k\nmetadata:\n  {a: 1}: 2"),
         &["f.yaml:5:7: error parsing metadata: a key must be text"],
     );
-    assert_says(
+    assert_findings(
         &descriptor("key: k\nmetadata: [1]"),
         &["f.yaml:4:15: error loading config file: 'metadata' must be a mapping, not a list"],
     );
 }
 
 #[test]
-fn keys_that_are_not_text() {
+fn keys_that_are_not_text_are_errors() {
     let message = "config error, key is not of type string:";
-    assert_says(&format!("0.25: x\n{}", descriptor("key: k")), &[&format!("f.yaml:1:1: {message} 0.25")]);
-    assert_says(&descriptor("key: k\nyes: v"), &[&format!("f.yaml:4:5: {message} true")]);
-    assert_says(&descriptor("key: k\n~: v"), &[&format!("f.yaml:4:5: {message} <nil>")]);
-    assert_says(&descriptor("key: k\n? [a, {b: 1}]\n: v"), &[&format!("f.yaml:4:7: {message} [a map[b:1]]")]);
+    assert_findings(&format!("0.25: x\n{}", descriptor("key: k")), &[&format!("f.yaml:1:1: {message} 0.25")]);
+    assert_findings(&descriptor("key: k\nyes: v"), &[&format!("f.yaml:4:5: {message} true")]);
+    assert_findings(&descriptor("key: k\n~: v"), &[&format!("f.yaml:4:5: {message} <nil>")]);
+    assert_findings(
+        &descriptor("key: k\n? [a, {b: 1}]\n: v"),
+        &[&format!("f.yaml:4:7: {message} [a map[b:1]]")],
+    );
 }
 
 #[test]
-fn unknown_keys() {
+fn unknown_keys_are_errors() {
     let unknown = "config error, unknown key";
-    assert_says(
+    assert_findings(
         &descriptor("key: k\nratelimit: {unit: day}"),
         &[&format!(
             "f.yaml:4:5: {unknown} 'ratelimit': did you mean 'rate_limit'? valid keys in a descriptor are key, value,"
         )],
     );
-    assert_says(
+    assert_findings(
         &rate_limit("unit: day\nrequestsperunit: 5"),
         &[
             &format!("f.yaml:6:7: {unknown} 'requestsperunit': did you mean 'requests_per_unit'?"),
             "?f.yaml:4:5: 'requests_per_unit' is missing",
         ],
     );
-    assert_says(
+    assert_findings(
         "domain: d\nxyz: 1\n",
         &[&format!("f.yaml:2:1: {unknown} 'xyz': valid keys at the top of a file are")],
     );
 }
 
 #[test]
-fn lists_of_anything_but_mappings() {
+fn list_elements_that_are_not_mappings_are_errors() {
     let message = "config error, yaml file contains list of type other than map:";
-    assert_says(
+    assert_findings(
         "domain: d\ndescriptors:\n  - a\n  - key: k\n  - [b, 1]\n  -\n",
         &[
             &format!("f.yaml:3:5: {message} a"),
@@ -208,9 +214,9 @@ fn lists_of_anything_but_mappings() {
 }
 
 #[test]
-fn values_of_another_type() {
+fn values_of_a_wrong_type_are_errors() {
     let wrong = |text: &str, at: &str, message: &str| {
-        assert_says(&rate_limit(text), &[&format!("f.yaml:{at}: error loading config file: {message}")]);
+        assert_findings(&rate_limit(text), &[&format!("f.yaml:{at}: error loading config file: {message}")]);
     };
     for number in ["-1", "4294967296", "1.5", "'5'", "ten", "[5]"] {
         let text = format!("unit: day\nrequests_per_unit: {number}");
@@ -227,15 +233,15 @@ fn values_of_another_type() {
         "5:18",
         "'unlimited' must be true or false, not the text 'maybe'",
     );
-    assert_says(
+    assert_findings(
         &descriptor("key: k\nshadow_mode: 'true'"),
         &["f.yaml:4:18: error loading config file: 'shadow_mode' must be true or false, not the text 'true'"],
     );
-    assert_says(
+    assert_findings(
         &descriptor("key: k\nrate_limit: [a]"),
         &["f.yaml:4:17: error loading config file: 'rate_limit' must be a mapping of unit, "],
     );
-    assert_says(
+    assert_findings(
         "- a\n",
         &[
             "f.yaml:1:1: error loading config file: a rule file must be a mapping of domain, descriptors, not a list",
@@ -244,96 +250,105 @@ fn values_of_another_type() {
 }
 
 #[test]
-fn two_spellings_of_a_limit() {
-    assert_says(
+fn a_limit_with_both_syntaxes_or_an_incomplete_one_is_an_error() {
+    assert_findings(
         &rate_limit("unit: day\nrequests: 5"),
         &["f.yaml:6:7: 'requests' cannot be combined with 'unit'; write either 'requests' and 'per', or"],
     );
-    assert_says(&rate_limit("requests: 5"), &["f.yaml:5:7: 'requests' requires 'per', such as 'per: 1m'"]);
-    assert_says(&rate_limit("per: 1m"), &["f.yaml:5:7: 'per' requires 'requests'"]);
+    assert_findings(
+        &rate_limit("requests: 5"),
+        &["f.yaml:5:7: 'requests' requires 'per', such as 'per: 1m'"],
+    );
+    assert_findings(&rate_limit("per: 1m"), &["f.yaml:5:7: 'per' requires 'requests'"]);
 }
 
 #[test]
-fn periods() {
+fn invalid_periods_are_errors() {
     for period in ["10", "0s", "1.5h", "366d", "1y", "1h30m", "'10 s'"] {
         let written = period.trim_matches('\'');
-        assert_says(
+        assert_findings(
             &rate_limit(&format!("requests: 1\nper: {period}")),
             &[&format!(
                 "f.yaml:6:12: invalid period '{written}'; write a whole number and ms, s, m, h or d, from 1ms to 365d"
             )],
         );
     }
-    assert_says(
+    assert_findings(
         &rate_limit("unit: year\nrequests_per_unit: 1\nunit_multiplier: 2"),
         &["f.yaml:7:24: 2 times 365d exceeds the longest period, 365d"],
     );
 }
 
 #[test]
-fn values() {
-    assert_says(&descriptor("key: k\nvalues: []"), &["f.yaml:4:13: 'values' must not be empty"]);
-    assert_says(
+fn invalid_lists_of_values_are_errors() {
+    assert_findings(&descriptor("key: k\nvalues: []"), &["f.yaml:4:13: 'values' must not be empty"]);
+    assert_findings(
         &descriptor("key: k\nvalues: [a, '', b]"),
         &["f.yaml:4:17: a value in 'values' must not be empty"],
     );
-    assert_says(&descriptor("key: k\nvalues: [a, b, a]"), &["f.yaml:4:20: duplicate value 'a'"]);
-    assert_says(
+    assert_findings(&descriptor("key: k\nvalues: [a, b, a]"), &["f.yaml:4:20: duplicate value 'a'"]);
+    assert_findings(
         &descriptor("key: k\nvalues: [a, [b]]"),
         &["f.yaml:4:17: 'values' must be a list of texts, but has a list"],
     );
-    assert_says(
+    assert_findings(
         &descriptor("key: k\nvalues: a"),
         &["f.yaml:4:13: error loading config file: 'values' must be a list, not the text 'a'"],
     );
-    assert_says(
+    assert_findings(
         &descriptor("key: k\nvalue: a\nvalues: [b]"),
         &["f.yaml:5:5: 'value' and 'values' cannot be combined"],
     );
 }
 
 #[test]
-fn invalid_yaml() {
-    assert_says("'''", &["f.yaml:1:1: error loading config file: "]);
-    assert_says("domain: d\n\tdescriptors: x\n", &["f.yaml:1:9: error loading config file: "]);
-    assert_says("domain: d\ndescriptors: *x\n", &["f.yaml:2:14: error loading config file: "]);
-    assert_says(
+fn invalid_yaml_is_an_error() {
+    assert_findings("'''", &["f.yaml:1:1: error loading config file: "]);
+    assert_findings("domain: d\n\tdescriptors: x\n", &["f.yaml:1:9: error loading config file: "]);
+    assert_findings("domain: d\ndescriptors: *x\n", &["f.yaml:2:14: error loading config file: "]);
+    assert_findings(
         "domain: d\ndescriptors: &x [*x]\n",
         &["f.yaml:2:18: error loading config file: an anchor's value must not contain itself"],
     );
-    assert_says(
+    assert_findings(
         "domain: d\ndescriptors: []\ndomain: e\n",
         &["f.yaml:3:1: error loading config file: duplicate key 'domain'; the first is at 1:1"],
     );
-    assert_says(
+    assert_findings(
         "domain: d\n---\ndomain: e\n",
         &["f.yaml:3:1: error loading config file: a file holds one document"],
     );
-    assert_says("---\ndomain: d\n...\n---\n", &[]);
+    assert_findings("---\ndomain: d\n...\n---\n", &[]);
 }
 
 #[test]
-fn probable_mistakes() {
-    assert_says(
+fn probable_mistakes_are_warnings() {
+    assert_findings(
         &rate_limit("unit: day"),
         &["?f.yaml:4:5: 'requests_per_unit' is missing and defaults to 0, which rejects every request"],
     );
-    assert_says(
+    assert_findings(
         &rate_limit("unit: day\nrequests_per_unit: 010"),
         &["?f.yaml:6:26: '010' starts with 0, so YAML reads it as octal: 8"],
     );
-    assert_says(&descriptor("key: 'k*'"), &["?f.yaml:3:10: '*' in a key is literal"]);
+    assert_findings(&descriptor("key: 'k*'"), &["?f.yaml:3:10: '*' in a key is literal"]);
     let late = "domain: d\ndescriptors:\n- {key: a, value: x*}\n- {key: b, value: xy*}\n- {key: a, value: xy*}\n- {key: a, value: xyz}\n";
-    assert_says(late, &["?f.yaml:5:3: this descriptor never matches: 'x*' at f.yaml:3:3 is tried first"]);
+    assert_findings(late, &["?f.yaml:5:3: this descriptor never matches: 'x*' at f.yaml:3:3 is tried first"]);
     let key_only = "domain: d\ndescriptors:\n- {key: a}\n- {key: a, value: '*'}\n";
-    assert_says(key_only, &["?f.yaml:3:3: this descriptor never matches: '*' at f.yaml:4:3 is tried first"]);
-    assert_says("domain: d\ndescriptors:\n- {key: a, value: xy*}\n- {key: a, value: x*}\n- key: a\n", &[]);
+    assert_findings(
+        key_only,
+        &["?f.yaml:3:3: this descriptor never matches: '*' at f.yaml:4:3 is tried first"],
+    );
+    assert_findings(
+        "domain: d\ndescriptors:\n- {key: a, value: xy*}\n- {key: a, value: x*}\n- key: a\n",
+        &[],
+    );
 }
 
 #[test]
 fn all_errors_are_reported_at_once() {
     let text = "domain: d\ndescriptors:\n- value: v\n- key: a\n  rate_limit: {unit: x}\n- key: a\n  foo: 1\n";
-    assert_says(
+    assert_findings(
         text,
         &[
             "f.yaml:3:3: descriptor has empty key",
@@ -347,5 +362,5 @@ fn all_errors_are_reported_at_once() {
 #[test]
 fn an_error_that_an_alias_repeats_is_reported_once() {
     let text = "domain: d\ndescriptors:\n- key: a\n  rate_limit: &r {unit: x}\n- key: b\n  rate_limit: *r\n";
-    assert_says(text, &["f.yaml:4:25: invalid rate limit unit 'x'"]);
+    assert_findings(text, &["f.yaml:4:25: invalid rate limit unit 'x'"]);
 }

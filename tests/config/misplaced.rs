@@ -1,4 +1,4 @@
-//! Keys at levels where they have no effect: ignored with a warning where envoyproxy/ratelimit ignores them.
+//! Tests that keys at levels where they have no effect are ignored with a warning, where envoyproxy/ratelimit ignores them.
 
 use weir::config::{self, ConfigErrors, Loaded};
 
@@ -68,7 +68,7 @@ const TIER: Level = Level {
 
 const REFERENCE_LEVELS: [Level; 4] = [ROOT, DESCRIPTOR, RATE_LIMIT, REPLACES];
 
-/// Every key of envoyproxy/ratelimit, and the words of a warning that say where it has an effect.
+/// Every key of envoyproxy/ratelimit, and the text of a warning that names the levels where it has an effect.
 const REFERENCE_KEYS: [(&str, &str); 16] = [
     ("domain", "at the top of a file"),
     ("key", "in a descriptor"),
@@ -124,7 +124,7 @@ const ACCEPTED: [&str; 12] = [
 
 const NULLS: [&str; 4] = ["null", "~", "NULL", ""];
 
-/// Values that it rejects anywhere, with the start of the message.
+/// Values that envoyproxy/ratelimit rejects anywhere, with the start of the message.
 const REJECTED: [(&str, &str); 6] = [
     ("[a]", "config error, yaml file contains list of type other than map: a"),
     ("[[]]", "config error, yaml file contains list of type other than map: []"),
@@ -164,10 +164,10 @@ fn a_key_without_effect_is_ignored_with_a_warning() {
                 } else {
                     let begin = format!("{}'{key}' has no effect ", level.at());
                     let end = format!(" and is ignored; it has one {right}");
-                    let is_right = |said: &str| said.starts_with(&begin) && said.ends_with(&end);
-                    assert!(warnings.len() == 1 && is_right(&warnings[0]), "{what}: {warnings:?}");
+                    let is_expected = |warning: &str| warning.starts_with(&begin) && warning.ends_with(&end);
+                    assert!(warnings.len() == 1 && is_expected(&warnings[0]), "{what}: {warnings:?}");
                 }
-                // debug output, since rules have no equality; the places differ by nothing
+                // compares the debug output, since rules do not implement equality; the positions are equal
                 assert_eq!(format!("{:?}", loaded.domains), format!("{plain:?}"), "{what}");
                 tried += 1;
             }
@@ -177,7 +177,7 @@ fn a_key_without_effect_is_ignored_with_a_warning() {
 }
 
 #[test]
-fn null_without_effect_is_not_worth_a_warning() {
+fn null_for_a_key_without_effect_gives_no_warning() {
     for level in REFERENCE_LEVELS {
         for (key, _) in REFERENCE_KEYS.into_iter().filter(|(key, _)| !level.effective.contains(key)) {
             for null in NULLS {
@@ -190,7 +190,7 @@ fn null_without_effect_is_not_worth_a_warning() {
 }
 
 #[test]
-fn what_is_invalid_anywhere_is_invalid_without_effect() {
+fn invalid_values_of_keys_without_effect_are_errors() {
     for level in REFERENCE_LEVELS {
         for (key, _) in REFERENCE_KEYS.into_iter().filter(|(key, _)| !level.effective.contains(key)) {
             for (value, message) in REJECTED {
@@ -208,7 +208,7 @@ fn what_is_invalid_anywhere_is_invalid_without_effect() {
 }
 
 #[test]
-fn keys_of_weir_alone_are_errors_at_other_levels() {
+fn keys_that_only_weir_has_are_errors_at_other_levels() {
     let valid: [(&str, &[&str]); 5] = [
         ("root", &[]),
         ("descriptor", &["values", "enabled"]),
@@ -225,17 +225,17 @@ fn keys_of_weir_alone_are_errors_at_other_levels() {
                 let what = format!("{name}: {key}");
                 let errors = level.load(key, value).expect_err(&what).errors;
                 let begin = format!("{}config error, unknown key '{key}': ", level.at());
-                let said = errors[0].to_string();
-                assert!(errors.len() == 1 && said.starts_with(&begin), "{what}: {errors:?}");
-                assert_eq!(said.contains(": it belongs "), key != "colour", "{what}: {said}");
+                let error = errors[0].to_string();
+                assert!(errors.len() == 1 && error.starts_with(&begin), "{what}: {errors:?}");
+                assert_eq!(error.contains(": it belongs "), key != "colour", "{what}: {error}");
             }
         }
     }
 }
 
 #[test]
-fn a_tier_takes_only_its_own_keys() {
-    // envoyproxy/ratelimit rejects any file with tiers, so no file of its own has keys there
+fn a_tier_accepts_only_its_own_keys() {
+    // envoyproxy/ratelimit has no tiers, so no file written for it has keys there
     for (key, _) in REFERENCE_KEYS.into_iter().filter(|(key, _)| !TIER.effective.contains(key)) {
         let errors = TIER.load(key, "x").expect_err(key).errors;
         let begin = format!("{}config error, unknown key '{key}': it belongs ", TIER.at());
@@ -284,10 +284,10 @@ fn a_rate_limit_without_contents_gives_a_warning_unless_it_is_null() {
         let warnings = config::parse("f.yaml", &text).expect("rules").warnings;
         warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
-    let said = warnings("");
+    let found = warnings("");
     assert!(
-        said.len() == 1 && said[0].starts_with("f.yaml:4:3: nothing is written under 'rate_limit'"),
-        "{said:?}"
+        found.len() == 1 && found[0].starts_with("f.yaml:4:3: nothing is written under 'rate_limit'"),
+        "{found:?}"
     );
     for null in ["null", "~", "Null"] {
         assert!(warnings(null).is_empty(), "{null}");

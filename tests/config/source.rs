@@ -1,4 +1,4 @@
-//! The service loads rules from any source, and reports to it what became of each snapshot.
+//! Tests that the service loads rules from any source, and reports the outcome of each snapshot to the source.
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use weir::{
     settings::{Flags, Settings},
 };
 
-/// Far more than it takes.
+/// Far longer than any step takes.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A versioned snapshot, as a control plane pushes it.
@@ -24,7 +24,7 @@ struct Snapshot {
     text: String,
 }
 
-/// What a control plane receives in return: an ACK, or a NACK with the errors.
+/// The reply that a control plane receives: an ACK, or a NACK with the errors.
 type Acknowledgement = (u32, Result<(), Vec<String>>);
 
 /// A source that a control plane pushes snapshots to.
@@ -76,7 +76,7 @@ impl ControlPlane {
     }
 
     fn push(&self, version: u32, text: impl Into<String>) {
-        assert!(self.push.send(Snapshot { version, text: text.into() }).is_ok(), "the source is there");
+        assert!(self.push.send(Snapshot { version, text: text.into() }).is_ok(), "the source exists");
     }
 
     async fn acknowledgement(&mut self) -> Acknowledgement {
@@ -105,7 +105,7 @@ fn settings() -> Settings {
 }
 
 async fn page(address: SocketAddr, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    let mut stream = TcpStream::connect(address).await.expect("a connection");
     let request = format!("GET {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("a request");
     let mut response = String::new();
@@ -114,12 +114,12 @@ async fn page(address: SocketAddr, path: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_pushed_snapshot_is_applied_or_rejected_and_the_source_learns_which() {
+async fn a_pushed_snapshot_is_applied_or_rejected_and_its_source_receives_the_outcome() {
     let (mut control_plane, source) = ControlPlane::new();
     // the first load waits for the first snapshot
     let bound = tokio::spawn(App::bind_with_source(settings(), Arc::new(SystemClock), source));
     control_plane.push(1, rules(10));
-    let app = bound.await.expect("no panic").expect("it starts");
+    let app = bound.await.expect("no panic").expect("a started service");
     assert_eq!(control_plane.acknowledgement().await, (1, Ok(())));
     let (debug, reload) = (app.addresses().debug, app.reload());
     let (stop, stopped) = oneshot::channel::<()>();
@@ -148,12 +148,12 @@ async fn a_pushed_snapshot_is_applied_or_rejected_and_the_source_learns_which() 
     reload.now();
     assert_eq!(control_plane.acknowledgement().await, (4, Ok(())));
 
-    stop.send(()).expect("it runs");
-    running.await.expect("no panic").expect("it stops");
+    stop.send(()).expect("the service runs");
+    running.await.expect("no panic").expect("a graceful stop");
 }
 
 #[tokio::test]
-async fn a_bad_first_snapshot_is_reported_to_its_source() {
+async fn an_invalid_first_snapshot_is_reported_to_its_source() {
     let (mut control_plane, source) = ControlPlane::new();
     control_plane.push(1, "descriptors: []");
     assert!(App::bind_with_source(settings(), Arc::new(SystemClock), source).await.is_err());

@@ -1,11 +1,11 @@
-//! Tiers and algorithms: what they mean, and the errors of contradictory ones.
+//! Tests the meaning of tiers and algorithms, and the errors of contradictory ones.
 
 use weir::{
     config,
     limit::{Algorithm, Bucket, Limit, OverLimitPolicy, Period, Refill, Tier},
 };
 
-use crate::messages::{assert_says, rate_limit};
+use crate::messages::{assert_findings, rate_limit};
 
 /// Returns the limit of a file with one rule.
 #[track_caller]
@@ -25,10 +25,10 @@ const fn bucket(burst: u32, refill: Refill, strict: bool) -> Algorithm {
 }
 
 #[test]
-fn only_a_limit_in_the_spelling_of_envoyproxy_ratelimit_counts_rejected_requests() {
+fn only_a_limit_in_the_syntax_of_envoyproxy_ratelimit_counts_rejected_requests() {
     let over_limit_policy = |lines| match limit(lines) {
         Limit::Tiers { over_limit_policy, .. } => over_limit_policy,
-        Limit::Unlimited => panic!("it is limited"),
+        Limit::Unlimited => panic!("an unlimited rule"),
     };
     assert_eq!(over_limit_policy("unit: minute\nrequests_per_unit: 3"), OverLimitPolicy::Count);
     assert_eq!(
@@ -47,10 +47,10 @@ fn only_a_limit_in_the_spelling_of_envoyproxy_ratelimit_counts_rejected_requests
 }
 
 #[test]
-fn each_algorithm_has_its_parameters() {
+fn each_algorithm_reads_its_parameters() {
     let one = |lines| match limit(lines) {
         Limit::Tiers { tiers, .. } => tiers[0].clone(),
-        Limit::Unlimited => panic!("it is limited"),
+        Limit::Unlimited => panic!("an unlimited rule"),
     };
     assert_eq!(one("requests: 3\nper: 1m\nalgorithm: sliding_window"), tier(3, 60, Algorithm::SlidingWindow));
     assert_eq!(
@@ -85,7 +85,7 @@ fn tiers_inherit_the_rules_algorithm_unless_they_name_one() {
 
 #[test]
 fn contradictions_are_errors_that_name_the_fix() {
-    for (lines, said) in [
+    for (lines, expected) in [
         (
             "requests: 1\nper: 1s\nalgorithm: leaky",
             "f.yaml:7:18: unknown algorithm 'leaky'; write fixed_window, sliding_window or token_bucket",
@@ -141,17 +141,17 @@ fn contradictions_are_errors_that_name_the_fix() {
             "f.yaml:6:7: should not specify 'algorithm' when unlimited",
         ),
     ] {
-        assert_says(&rate_limit(lines), &[said]);
+        assert_findings(&rate_limit(lines), &[expected]);
     }
 }
 
 #[test]
 fn a_tier_without_effect_is_a_warning() {
-    assert_says(
+    assert_findings(
         &rate_limit("tiers:\n  - { requests: 10, per: 1s }\n  - { requests: 600, per: 1m }"),
         &["?f.yaml:7:11: this tier never rejects a request: '10 requests per 1s' is always stricter"],
     );
-    assert_says(
+    assert_findings(
         &rate_limit("requests: 10\nper: 1s\nalgorithm: token_bucket\nburst: 5\nrefill: step"),
         &["?f.yaml:8:14: a refill step of 10 tokens exceeds the burst of 5; the excess is lost"],
     );
@@ -171,7 +171,7 @@ fn a_rule_sets_its_coordination() {
             on_store_failure: Some(OnStoreFailure::Deny),
         }
     );
-    for (line, said) in [
+    for (line, expected) in [
         (
             "coordination: gossip",
             "f.yaml:7:21: unknown coordination 'gossip'; write local, interval, lease or strict",
@@ -182,9 +182,9 @@ fn a_rule_sets_its_coordination() {
         ),
         ("sync_interval: often", "f.yaml:7:22: invalid interval 'often'; write a whole number"),
     ] {
-        assert_says(&rate_limit(&format!("requests: 1\nper: 1s\n{line}")), &[said]);
+        assert_findings(&rate_limit(&format!("requests: 1\nper: 1s\n{line}")), &[expected]);
     }
-    assert_says(
+    assert_findings(
         &rate_limit("requests: 1\nper: 1s\ncoordination: lease\nsync_interval: 1s"),
         &["?f.yaml:8:7: 'sync_interval' has no effect with 'coordination: lease'"],
     );

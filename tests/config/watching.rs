@@ -1,11 +1,11 @@
-//! Every kind of change to rule files is noticed.
+//! Tests that every kind of change to rule files is reported.
 
 use std::{fs, os::unix::fs::symlink, path::Path, time::Duration};
 
 use tempfile::TempDir;
 use weir::config::Watch;
 
-/// Far more than a change takes.
+/// Far longer than a change takes to be reported.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Longer than a change takes to be reported, shorter than the poll interval.
@@ -26,7 +26,7 @@ async fn assert_quiet(watch: &mut Watch) {
 }
 
 #[tokio::test]
-async fn files_are_written_replaced_added_and_removed() {
+async fn written_replaced_added_and_removed_files_are_reported() {
     let dir = dir();
     let file = dir.path().join("a.yaml");
     let mut watch = Watch::new(dir.path());
@@ -52,7 +52,7 @@ async fn files_are_written_replaced_added_and_removed() {
 }
 
 #[tokio::test]
-async fn reading_the_rules_is_no_change() {
+async fn reading_the_rules_is_not_reported_as_a_change() {
     let dir = dir();
     let mut watch = Watch::new(dir.path());
     for _ in 0..3 {
@@ -93,7 +93,7 @@ fn swap(link: &Path, target: &str) {
 }
 
 #[tokio::test]
-async fn a_config_map_is_swapped() {
+async fn a_swap_of_a_config_map_is_reported() {
     let dir = tempfile::tempdir().expect("a directory");
     for (version, text) in [("..1", "domain: a"), ("..2", "domain: b"), ("..3", "domain: c")] {
         fs::create_dir(dir.path().join(version)).expect("a directory");
@@ -109,7 +109,7 @@ async fn a_config_map_is_swapped() {
 }
 
 #[tokio::test]
-async fn the_runtime_root_is_swapped() {
+async fn a_swap_of_the_runtime_root_is_reported() {
     let dir = tempfile::tempdir().expect("a directory");
     for (version, text) in [("v1", "domain: a"), ("v2", "domain: b")] {
         let config = dir.path().join("versions").join(version).join("config");
@@ -123,14 +123,14 @@ async fn the_runtime_root_is_swapped() {
     assert_changes(&mut watch, "swapped").await;
 
     fs::write(dir.path().join("versions/v2/config/a.yaml"), "domain: c").expect("a file");
-    assert_changes(&mut watch, "written where the link leads now").await;
+    assert_changes(&mut watch, "written in the new target of the link").await;
 
     fs::write(dir.path().join("beside"), "no rules").expect("a file");
     assert_quiet(&mut watch).await;
 }
 
 #[tokio::test]
-async fn the_directory_is_created_later() {
+async fn a_directory_created_later_is_reported() {
     let dir = tempfile::tempdir().expect("a directory");
     let config = dir.path().join("not/yet");
     let mut watch = Watch::new(&config);

@@ -1,4 +1,4 @@
-//! A server on the crate h2 only.
+//! A server on the crate h2 without a gRPC library.
 
 use std::{
     future::poll_fn,
@@ -42,15 +42,15 @@ pub(crate) async fn serve(listener: TcpListener, kind: Kind, response: RateLimit
         tokio::spawn(async move {
             // a client that disconnects is not an error
             let _ = match kind {
-                Kind::H2Spawn => a_task_each(stream, canned).await,
-                _ => together(stream, canned).await,
+                Kind::H2Spawn => spawn_per_request(stream, canned).await,
+                _ => respond_in_batches(stream, canned).await,
             };
         });
     }
 }
 
 /// Reads every request that has arrived before it responds to any, so that one write carries all responses.
-async fn together(stream: TcpStream, canned: Canned) -> Result<(), h2::Error> {
+async fn respond_in_batches(stream: TcpStream, canned: Canned) -> Result<(), h2::Error> {
     let mut connection = server().handshake(stream).await?;
     let mut open: Vec<Incoming> = Vec::new();
     poll_fn(move |context| {
@@ -63,7 +63,7 @@ async fn together(stream: TcpStream, canned: Canned) -> Result<(), h2::Error> {
                 }
             }
             let before = open.len();
-            // a stream that its client has reset is done, too
+            // also removes streams that the client has reset
             open.retain_mut(|incoming| respond_to(incoming, &canned, context).is_pending());
             if open.len() == before {
                 return Poll::Pending;
@@ -73,7 +73,7 @@ async fn together(stream: TcpStream, canned: Canned) -> Result<(), h2::Error> {
     .await
 }
 
-async fn a_task_each(stream: TcpStream, canned: Canned) -> Result<(), h2::Error> {
+async fn spawn_per_request(stream: TcpStream, canned: Canned) -> Result<(), h2::Error> {
     let mut connection = server().handshake(stream).await?;
     while let Some(incoming) = connection.accept().await {
         let (mut incoming, canned) = (incoming?, canned.clone());

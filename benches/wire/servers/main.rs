@@ -1,12 +1,12 @@
 //! The servers that `benches/wire` compares weir with. They make no decisions.
 //!
-//! A separate program, because cargo builds benchmarks with unwinding panics, which costs a few percent more instructions than
-//! weir's own profile.
+//! This is a separate program, because cargo builds benchmarks with unwinding panics, which cost a few percent more
+//! instructions than weir's own profile.
 
 mod bare;
 #[path = "../comparison.rs"]
 mod comparison;
-mod nothing;
+mod constant;
 
 use std::io::{self, Read as _, Write as _};
 
@@ -31,9 +31,9 @@ struct Options {
 fn main() -> io::Result<()> {
     let Options { kind, descriptors } = Options::parse();
     let (ended, end) = oneshot::channel();
-    // so that this process ends with its parent
+    // the end of standard input ends this process with its parent
     std::thread::spawn(move || {
-        // an error is an end as well
+        // an error also ends the input
         let _ = io::stdin().read_to_end(&mut Vec::new());
         let _ = ended.send(());
     });
@@ -49,7 +49,7 @@ fn main() -> io::Result<()> {
         let serving = async {
             match kind {
                 Kind::H2 | Kind::H2Spawn => bare::serve(listener, kind, response).await,
-                Kind::Tonic | Kind::TonicCurrentThread => nothing::serve(listener, response).await,
+                Kind::Tonic | Kind::TonicCurrentThread => constant::serve(listener, response).await,
             }
         };
         tokio::select! {

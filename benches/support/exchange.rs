@@ -1,4 +1,4 @@
-//! A request in bytes, and a weir without its doors to answer it.
+//! An encoded request, and the gRPC service without its listener.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -24,13 +24,13 @@ use weir::{
 
 const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 
-/// A request, and the service that answers it.
-pub(crate) struct Check {
+/// An encoded request, and the service that responds to it.
+pub(crate) struct Exchange {
     service: Service<MemoryStore>,
     message: Vec<u8>,
 }
 
-/// Nested `keys`, with one rule of that many tiers at the end.
+/// Returns nested `keys`, with one rule of so many `tiers` at the innermost.
 fn rules(keys: &[&str], tiers: usize) -> RuleSet {
     let tier = |seconds| Tier {
         requests: 2_000_000_000,
@@ -53,8 +53,8 @@ fn descriptor(keys: &[&str], tenant: &str) -> RateLimitDescriptor {
     RateLimitDescriptor { entries: entries.collect(), ..RateLimitDescriptor::default() }
 }
 
-impl Check {
-    /// The request of that name, whose counters are there already.
+impl Exchange {
+    /// Creates the request `name`, and the service with the counters of the request.
     pub(crate) fn new(name: &str) -> Self {
         let (keys, tenants, tiers): (&[&str], &[&str], usize) = match name {
             "two_by_three" => (&["tenant", "path", "method"], &["acme", "beta"], 2),
@@ -63,8 +63,7 @@ impl Check {
         let descriptors = tenants.iter().map(|tenant| descriptor(keys, tenant)).collect();
         let message = RateLimitRequest { domain: "shop".into(), descriptors, hits_addend: 0 };
         let stats = Arc::new(Stats::default());
-        let settings =
-            Settings::resolve(&Flags::default(), &BTreeMap::new()).expect("the defaults are right");
+        let settings = Settings::resolve(&Flags::default(), &BTreeMap::new()).expect("valid defaults");
         let limiter = Limiter::new(MemoryStore::new(1_000), Arc::clone(&stats), settings.limiter);
         limiter.load(rules(keys, tiers));
         let service = Service::new(
@@ -73,14 +72,15 @@ impl Check {
             &stats,
             settings.response_headers,
         );
-        let check = Self { service, message: message.encode_to_vec() };
-        check.answer();
-        check
+        let exchange = Self { service, message: message.encode_to_vec() };
+        // creates the counters
+        exchange.respond();
+        exchange
     }
 
-    /// Its answer.
-    pub(crate) fn answer(&self) -> Bytes {
-        let answer = self.service.decide(&self.message, NOW).now_or_never();
-        answer.expect("memory need not be waited for").expect("the message is in order")
+    /// Returns the encoded response.
+    pub(crate) fn respond(&self) -> Bytes {
+        let response = self.service.decide(&self.message, NOW).now_or_never();
+        response.expect("the memory store never waits").expect("a valid message")
     }
 }

@@ -1,4 +1,4 @@
-//! A tonic server of this project's service with a constant response.
+//! A tonic server of the rate limit service with a constant response.
 
 use std::io;
 
@@ -9,10 +9,10 @@ use weir::proto::envoy::service::ratelimit::v3::{
     rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
 };
 
-struct Nothing(RateLimitResponse);
+struct ConstantResponse(RateLimitResponse);
 
 #[tonic::async_trait]
-impl RateLimitService for Nothing {
+impl RateLimitService for ConstantResponse {
     async fn should_rate_limit(
         &self,
         _: tonic::Request<RateLimitRequest>,
@@ -23,7 +23,7 @@ impl RateLimitService for Nothing {
 
 pub(crate) async fn serve(listener: TcpListener, response: RateLimitResponse) -> io::Result<()> {
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let service = RateLimitServiceServer::new(Nothing(response));
+    let service = RateLimitServiceServer::new(ConstantResponse(response));
     let served = Server::builder().add_service(service).serve_with_incoming(incoming).await;
     served.map_err(io::Error::other)
 }
