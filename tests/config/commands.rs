@@ -63,7 +63,7 @@ fn explained(rules: &str, domain: &str, entries: &[(&str, &str)]) -> (Explained,
     let explained =
         command::explain(load(dir.path(), &Options::default()), domain, &entries, &mut out).expect("written");
     let output = String::from_utf8(out).expect("text").replace(&dir.path().display().to_string(), "DIR");
-    (explained, said)
+    (explained, output)
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn denied_warnings_are_errors() {
 fn the_result_is_one_json_object() {
     let json = |text, deny_warnings| {
         let (ok, output) = check_with(text, CheckOptions { deny_warnings, format: CheckFormat::Json });
-        let value: serde_json::Value = serde_json::from_str(&said).expect("one JSON value");
+        let value: serde_json::Value = serde_json::from_str(&output).expect("one JSON value");
         assert_eq!((value["ok"].as_bool(), output.lines().count()), (Some(ok), 1), "{output}");
         value
     };
@@ -196,7 +196,7 @@ fn every_other_outcome_is_explained() {
             "no rule: the rules end at entry 1 of 2; the limit there applies to descriptors that end there",
         ),
     ] {
-        let (explained, said) = explained(RULES, domain, entries);
+        let (explained, output) = explained(RULES, domain, entries);
         assert_eq!(output.lines().last(), Some(end), "{output}");
         let matches = ["  unlimited", "no limit: DIR/a.yaml:3:3"].iter().any(|start| end.starts_with(start));
         assert_eq!(explained == Explained::Match, matches, "{output}");
