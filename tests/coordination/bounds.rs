@@ -1,4 +1,4 @@
-//! The bound and the price of each coordination mode without faults.
+//! The bound and the cost of each coordination mode without faults.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::fleet::{Fleet, Outcome, by_window, every_window, most_in_any};
 /// Weights that send most of the load to one instance, and some to each.
 const SKEWED: [u32; 5] = [60, 20, 10, 6, 4];
 
-/// The outcome of some traffic.
+/// A fleet, and the outcomes of the requests sent to it.
 struct Run {
     fleet: Fleet,
     outcomes: Vec<Outcome>,
@@ -25,7 +25,7 @@ impl Run {
         Self::spread(mode, tier, load, windows, &SKEWED).await
     }
 
-    /// Does the same with the load spread by `weights`.
+    /// Sends `load` times the limit to five instances, spread by `weights`, for `windows` periods.
     async fn spread(mode: Coordination, tier: &Tier, load: u64, windows: u64, weights: &[u32]) -> Self {
         let fleet = Fleet::new(5, mode, std::slice::from_ref(tier), Network::default()).await;
         let period = Duration::from(tier.period);
@@ -45,7 +45,7 @@ impl Run {
         part as f64 / self.outcomes.len() as f64
     }
 
-    fn calls_a_decision(&self) -> f64 {
+    fn calls_per_decision(&self) -> f64 {
         self.share(self.sum(|metrics| &metrics.calls))
     }
 
@@ -55,10 +55,10 @@ impl Run {
 
     /// Asserts that one call serves many decisions and that few decisions wait.
     fn assert_cheap(&self, load: u64, weights: &[u32]) {
-        let calls = self.calls_a_decision();
+        let calls = self.calls_per_decision();
         // instances with little load request small leases
         let most = if weights == SKEWED { 0.12 } else { 0.09 };
-        assert!(calls < most, "{calls} calls a decision, {load} times, {weights:?}");
+        assert!(calls < most, "{calls} calls per decision, {load} times, {weights:?}");
         let waited = self.share(self.sum(|metrics| &metrics.waited));
         assert!(waited < 0.04, "{waited} of the decisions waited, {load} times");
         assert_eq!(self.sum(|metrics| &metrics.fallback), 0);
@@ -72,7 +72,7 @@ fn fixed(requests: u32, period: Period) -> Tier {
 const CASES: [(u32, u64, u64); 4] = [(1_000, 1, 2), (1_000, 1, 10), (500, 3, 2), (500, 3, 10)];
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_never_exceeds_the_limit_and_uses_all_of_it_at_few_calls() {
+async fn a_lease_never_exceeds_the_limit_and_uses_all_of_it_with_few_calls() {
     for (limit, seconds, load) in CASES {
         let tier = fixed(limit, Period::from_secs(seconds));
         let run = Run::new(Coordination::Lease, &tier, load, 4).await;
@@ -81,9 +81,9 @@ async fn a_lease_never_exceeds_the_limit_and_uses_all_of_it_at_few_calls() {
             assert!(admitted <= limit && admitted * 100 >= limit * 99, "{admitted} of {limit}, {load} times");
         }
         assert!(
-            run.calls_a_decision() < 0.1,
-            "{} calls a decision at {limit}, {load}",
-            run.calls_a_decision()
+            run.calls_per_decision() < 0.1,
+            "{} calls per decision at {limit}, {load}",
+            run.calls_per_decision()
         );
         let waited = run.share(run.sum(|metrics| &metrics.waited));
         assert!(waited < 0.04, "{waited} of the decisions waited");
@@ -91,7 +91,7 @@ async fn a_lease_never_exceeds_the_limit_and_uses_all_of_it_at_few_calls() {
     }
 }
 
-/// Even load, and most of it on one instance.
+/// Weights of an even load, and of a load that is mostly on one instance.
 const SPREADS: [[u32; 5]; 2] = [[1, 1, 1, 1, 1], SKEWED];
 
 #[tokio::test(start_paused = true)]
@@ -105,7 +105,7 @@ async fn a_lease_of_a_bucket_costs_few_calls_and_few_waits_in_steady_overload() 
             let most = most_in_any(&run.outcomes, Period::from_millis(millis));
             // leased hits may be used up to a twentieth of the period later
             let bound = 500 + 500 * (millis + 150) / 3_000;
-            assert!(most <= bound, "{most} in {millis} ms, where {bound} may be, {load} times");
+            assert!(most <= bound, "{most} in {millis} ms, but at most {bound} are allowed, {load} times");
         }
         let (admitted, bound) = (run.admitted(), 500 + 500 * 8);
         assert!(admitted * 100 >= bound * 98, "{admitted} of {bound}, {load} times");
@@ -143,10 +143,10 @@ async fn interval_overshoots_by_little_and_never_waits() {
         for admitted in by_window(&run.outcomes, tier.period) {
             let excess = admitted.saturating_sub(limit.into());
             assert!(excess * 100 <= u64::from(limit) * 5, "{excess} over {limit}, {load} times");
-            assert!(admitted >= u64::from(limit), "it never admits less: {admitted} of {limit}");
+            assert!(admitted >= u64::from(limit), "it admits the whole limit: {admitted} of {limit}");
         }
         assert!(run.outcomes.iter().all(|outcome| outcome.waited.is_zero()), "no decision waits");
-        // each excess hit is reported once, by the instance that admitted it; except for hits that are counted in the
+        // each excess hit is reported once, by the instance that admitted it, except for hits that are counted in the
         // window after their own
         tokio::time::sleep(Duration::from_secs(1)).await;
         let windows = every_window(&run.outcomes, tier.period).into_iter();
@@ -156,7 +156,7 @@ async fn interval_overshoots_by_little_and_never_waits() {
             reported.abs_diff(excess) <= 2 + excess / 10,
             "{reported} reported, {excess} above the limit"
         );
-        assert!(run.calls_a_decision() < 0.1, "{} calls a decision", run.calls_a_decision());
+        assert!(run.calls_per_decision() < 0.1, "{} calls per decision", run.calls_per_decision());
     }
 }
 
@@ -178,7 +178,7 @@ async fn a_lost_reply_is_counted_in_the_metrics() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn local_gives_every_instance_the_whole_limit() {
+async fn in_local_mode_every_instance_has_the_whole_limit() {
     let tier = fixed(100, Period::from_secs(1));
     let run = Run::new(Coordination::Local, &tier, 100, 3).await;
     for admitted in by_window(&run.outcomes, tier.period) {
@@ -188,7 +188,7 @@ async fn local_gives_every_instance_the_whole_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sliding_window_over_instances_holds_in_every_interval() {
+async fn a_shared_sliding_window_holds_in_every_interval() {
     let tier = Tier { algorithm: Algorithm::SlidingWindow, ..fixed(400, Period::from_secs(2)) };
     for mode in [Coordination::Lease, Coordination::Strict] {
         let run = Run::new(mode, &tier, 4, 6).await;
@@ -200,21 +200,21 @@ async fn a_sliding_window_over_instances_holds_in_every_interval() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bucket_over_instances_holds_in_every_interval() {
+async fn a_shared_bucket_holds_in_every_interval() {
     let bucket = Bucket { burst: 100, refill: Refill::Continuous, strict: false };
     let tier = Tier { algorithm: Algorithm::TokenBucket(bucket), ..fixed(200, Period::from_secs(1)) };
     for mode in [Coordination::Lease, Coordination::Strict, Coordination::Interval] {
         let run = Run::new(mode, &tier, 5, 6).await;
         for millis in [100, 500, 1_000, 3_000] {
             let most = most_in_any(&run.outcomes, Period::from_millis(millis));
-            // a lease of a bucket may be used up to a twentieth of the period later, and hits are known only when reported
+            // a lease of a bucket may be used up to a twentieth of the period later; in `interval` mode hits are reported later
             let hold = match mode {
                 Coordination::Lease => 50,
                 Coordination::Interval => 100,
                 _ => 0,
             };
             let bound = 100 + 200 * (millis + hold) / 1_000;
-            assert!(most <= bound, "{mode:?}: {most} in {millis} ms, where {bound} may be");
+            assert!(most <= bound, "{mode:?}: {most} in {millis} ms, but at most {bound} are allowed");
         }
         let admitted = run.outcomes.iter().filter(|outcome| outcome.admitted).count();
         assert!(admitted >= 6 * 200 * 95 / 100, "{mode:?}: {admitted}");

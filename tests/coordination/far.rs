@@ -1,4 +1,4 @@
-//! A counter that is far from its limit is flushed less often, and the limit still holds.
+//! A counter that is far from its limit is flushed less often, and its overshoot stays bounded.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::fleet::Fleet;
 const LIMIT: u64 = 20_000;
 
 async fn fleet() -> Fleet {
-    let requests = u32::try_from(LIMIT).expect("it is small");
+    let requests = u32::try_from(LIMIT).expect("it fits");
     let day = Tier { requests, period: Period::from_secs(86_400), algorithm: Algorithm::FixedWindow };
     Fleet::new(3, Coordination::Interval, &[day], Network::default()).await
 }
@@ -43,7 +43,7 @@ async fn a_counter_far_from_its_limit_is_flushed_once_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_was_far_away_holds_under_a_burst() {
+async fn a_burst_on_a_counter_far_from_its_limit_overshoots_by_two_percent_at_most() {
     for weights in [[1, 1, 1], [100, 1, 1], [10, 5, 1]] {
         let fleet = fleet().await;
         let mut admitted = fleet.admitted(100, 5, &[1, 1, 1]).await;
@@ -55,12 +55,12 @@ async fn a_limit_that_was_far_away_holds_under_a_burst() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_after_a_quiet_period_is_noticed_by_instances_with_little_load() {
+async fn a_burst_after_a_quiet_period_overshoots_by_one_percent_at_most() {
     const LIMIT: u64 = 10_000;
     let day = Tier { requests: 10_000, period: Period::from_secs(86_400), algorithm: Algorithm::FixedWindow };
     let fleet = Fleet::new(10, Coordination::Interval, &[day], Network::default()).await;
     let mut admitted = fleet.admitted(20, 30, &[1; 10]).await;
-    // instances with little load have to learn of the others
+    // instances with little load must receive the counts of the busy one
     admitted += fleet.admitted(10_000, 2, &[1000, 10, 10, 10, 10, 10, 10, 10, 10, 10]).await;
     assert!((LIMIT..=LIMIT * 101 / 100).contains(&admitted), "{admitted}");
 }

@@ -1,4 +1,4 @@
-//! Instances of weir that share one simulated store.
+//! A fleet of instances that share one simulated store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use weir::{
     },
 };
 
-/// The start of a window of every length that is used here.
+/// The time at which the tests begin: the start of a window of every length that they use.
 pub(crate) const EPOCH: Timestamp = Timestamp::from_secs(1_699_999_200);
 
 /// A fixed window of a day.
@@ -61,7 +61,7 @@ pub(crate) struct Outcome {
 }
 
 impl Fleet {
-    /// Starts `instances` that know of each other, with one rule of these tiers.
+    /// Starts `instances` that know each other, with one rule of `tiers`.
     pub(crate) async fn new(instances: usize, mode: Coordination, tiers: &[Tier], network: Network) -> Self {
         let clock = SimulatedClock::new(EPOCH);
         let store = SimulatedStore::new(clock.clone(), 7);
@@ -69,7 +69,7 @@ impl Fleet {
         Self::start(instances, rule, network, clock, store).await
     }
 
-    /// Starts `instances` that know of each other, with one rule, in front of `store`.
+    /// Starts `instances` that know each other, with `rule`, in front of `store`.
     pub(crate) async fn start(
         instances: usize,
         rule: Rule,
@@ -89,7 +89,7 @@ impl Fleet {
         });
         let instances = instances.collect();
         let fleet = Self { clock, shared: store, instances };
-        // two heartbeats, after which all instances know of each other
+        // after two heartbeats all instances know each other
         tokio::time::sleep(Duration::from_millis(2_500)).await;
         for instance in &fleet.instances {
             assert_eq!(instance.store.instances(), fleet.instances.len());
@@ -119,7 +119,7 @@ impl Fleet {
             let due = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX) * rate / 1_000_000;
             while sent < due {
                 sent += 1;
-                // a low-discrepancy walk over the weights
+                // a low-discrepancy sequence over the weights
                 turn = (turn + 0x9e37) % (total * 1_000);
                 let mut point = turn / 1_000;
                 let chosen = weights.iter().position(|weight| {
@@ -154,7 +154,7 @@ impl Instance {
         self.hit_under(&self.rules, Scope::Descriptor).await
     }
 
-    /// Sends one hit under other rules than its own.
+    /// Sends one hit under `rules` instead of its own. Returns whether it was admitted.
     pub(crate) async fn hit_under(&self, rules: &RuleSet, scope: Scope) -> bool {
         let now = self.now();
         with_check(rules, async |checks| {

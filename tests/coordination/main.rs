@@ -1,4 +1,4 @@
-//! Tests of coordination: many instances share a limit through a simulated store, in simulated time.
+//! Tests of coordination: several instances share a limit through a simulated store, in simulated time.
 
 mod bounds;
 mod far;

@@ -1,5 +1,5 @@
-//! The cost of a coordination mode, as `weir simulate` reports it and the documentation states it. The simulation depends on
-//! no machine's load or clock, so its metrics are the same everywhere.
+//! The cost of a coordination mode, as `weir simulate` reports it and the documentation states it. The simulation does not
+//! depend on the machine's load or clock, so its metrics are the same everywhere.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn simulate(scenario: &Scenario, mode: Coordination) -> SimulationMetrics {
 
 #[test]
 fn leases_of_fixed_windows_cost_little_with_any_number_of_instances() {
-    // calls a decision, and the share of decisions that wait: slightly above the measured values
+    // calls per decision, and the share of decisions that wait: slightly above the measured values
     for (instances, limit, seconds, load, skew, calls, waited) in [
         (3, 1_000, 1, 2.0, Skew::Even, 0.018, 0.02),
         (3, 1_000, 1, 2.0, Skew::Zipf, 0.02, 0.02),
@@ -64,7 +64,7 @@ fn the_first_window_of_a_key_overshoots_by_little_even_under_a_burst() {
     for (seed, skew) in [(1, Skew::Even), (2, Skew::Even), (3, Skew::Zipf), (4, Skew::Zipf)] {
         let scenario = Scenario { windows: 1, seed, ..scenario(10, 1_000, 1, 10.0, skew) };
         let metrics = simulate(&scenario, Coordination::Interval);
-        // measured: 4 or 5 %; 40 of 1,000 hits arrive in the time of two flushes
+        // the measured overshoot is 4 or 5 %: 40 of 1,000 hits arrive in the time of two flushes
         assert!(metrics.overshoot <= 0.1, "{skew:?}: {metrics:?}");
         assert!(metrics.calls <= 0.015 && metrics.waited == 0.0, "{skew:?}: {metrics:?}");
     }

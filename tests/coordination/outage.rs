@@ -1,4 +1,4 @@
-//! The store is unavailable, and comes back.
+//! Decisions while the store is unavailable, and when it is available again.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl Instance {
         (metrics.leased.get(), metrics.fallback.get())
     }
 
-    /// Waits until the store is noticed to be unavailable, or to be back.
+    /// Waits until the instance considers the store unavailable, or available if `unavailable` is false.
     async fn until_unavailable(&self, unavailable: bool) {
         while self.store.is_store_unavailable() != unavailable {
             sleep(Duration::from_millis(1)).await;
@@ -33,7 +33,7 @@ impl Instance {
     }
 }
 
-/// A lease is valid until it ends, whether or not the store is available.
+/// A lease is valid until it ends, even while the store is unavailable.
 #[tokio::test(start_paused = true)]
 async fn while_the_store_is_unavailable_leases_are_used_first() {
     let fleet = Fleet::new(2, Coordination::Lease, &[daily(10_000)], Network::default()).await;
@@ -43,7 +43,7 @@ async fn while_the_store_is_unavailable_leases_are_used_first() {
         sleep(Duration::from_millis(1)).await;
     }
     fleet.shared.set(Condition::Down);
-    // demand keeps the large lease from being returned
+    // continued hits prevent the large lease from being returned
     while !instance.store.is_store_unavailable() {
         assert_eq!(instance.hit_times(1).await, 1);
         sleep(Duration::from_millis(5)).await;
@@ -57,7 +57,7 @@ async fn while_the_store_is_unavailable_leases_are_used_first() {
     assert!(instance.decisions().1 > 0);
 }
 
-/// The store must not grant hits that the fallback has admitted, however early the next fetch.
+/// The store must not grant hits that the fallback has admitted, however early the next fetch is.
 #[tokio::test(start_paused = true)]
 async fn hits_admitted_by_the_fallback_are_reported_before_the_next_grant() {
     for spent in [1, 30, 60] {

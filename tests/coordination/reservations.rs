@@ -36,7 +36,7 @@ impl Instance {
     }
 }
 
-/// Two instances with a limit of 100 under `on_store_failure`.
+/// Starts two instances with a limit of 100 and this `on_store_failure`.
 async fn failing(on_store_failure: OnStoreFailure) -> Fleet {
     let clock = SimulatedClock::new(EPOCH);
     let store = SimulatedStore::new(clock.clone(), 7);
@@ -121,7 +121,7 @@ async fn while_the_store_is_down_on_store_failure_decides() {
     }
 }
 
-/// Hits reserved while the store is down are reported to it, and released from it, when it is back.
+/// Hits that are reserved and released while the store is down are reported when it is up again.
 #[tokio::test(start_paused = true)]
 async fn hits_reserved_during_an_outage_are_reported_once() {
     let fleet = failing(OnStoreFailure::Local).await;
@@ -130,7 +130,7 @@ async fn hits_reserved_during_an_outage_are_reported_once() {
     let first = instance.reserve(1, 50).await;
     assert_eq!(first.hits, Hits(50));
     instance.release(first, 20).await;
-    assert_eq!(instance.reserve(1, 50).await.hits, Hits(20), "the share is available again");
+    assert_eq!(instance.reserve(1, 50).await.hits, Hits(20), "released hits are available again");
     fleet.shared.set(Condition::Up);
     sleep(Duration::from_secs(3)).await;
     assert_eq!(fleet.counted(daily(100)), 50);

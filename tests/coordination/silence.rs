@@ -14,7 +14,7 @@ use weir::{
 
 use crate::fleet::{Fleet, daily};
 
-/// A network that drops no call for ten seconds, as with Redis.
+/// Returns a network whose calls time out after ten seconds, as with Redis.
 fn patient() -> Network {
     Network { timeout: Duration::from_secs(10), ..Network::default() }
 }
@@ -43,14 +43,14 @@ impl Fleet {
         self.instances.iter().map(|instance| metric(instance.store.coordination_metrics()).get()).sum()
     }
 
-    /// Returns how many instances have noticed that the store is unavailable.
+    /// Returns how many instances consider the store unavailable.
     fn unavailable(&self) -> usize {
         self.instances.iter().filter(|instance| instance.store.is_store_unavailable()).count()
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_frozen_store_is_noticed_by_the_next_flush_and_its_late_reply_counts_once() {
+async fn the_next_flush_notices_a_frozen_store_and_is_not_repeated() {
     let fleet = fleet(patient()).await;
     let mut sent = fleet.hit_each(10).await;
     sleep(Duration::from_millis(300)).await;
@@ -62,8 +62,8 @@ async fn a_frozen_store_is_noticed_by_the_next_flush_and_its_late_reply_counts_o
     while fleet.unavailable() < 3 {
         sleep(Duration::from_millis(1)).await;
     }
-    // the pause until the next flush, one second so far from the limit; half a second of silence; and the round trip of the
-    // last reply
+    // the pause until the next flush, which is one second far from the limit; half a second of silence; and the round trip
+    // of the last reply
     let noticed = frozen.elapsed();
     let longest = Duration::from_millis(1_000 + 500 + 10);
     assert!((Duration::from_millis(500)..longest).contains(&noticed), "{noticed:?}");
@@ -86,9 +86,9 @@ async fn a_frozen_store_is_noticed_by_the_next_flush_and_its_late_reply_counts_o
     assert_eq!((fleet.counted(tier()), fleet.sum(|metrics| &metrics.delivery_unknown)), (sent, 0));
 }
 
-/// An idle instance notices it by the heartbeat.
+/// An idle instance notices a frozen store, too.
 #[tokio::test(start_paused = true)]
-async fn a_frozen_store_is_noticed_by_a_heartbeat() {
+async fn a_heartbeat_notices_a_frozen_store() {
     let fleet = fleet(patient()).await;
     fleet.shared.set(Condition::Frozen);
     let frozen = Instant::now();
@@ -114,9 +114,9 @@ async fn a_slow_store_stays_available() {
     }
 }
 
-/// When the store is back, hits admitted by the fallback count here before they are reported.
+/// When the store is available again, hits that the fallback admitted count in this instance before they are reported.
 #[tokio::test(start_paused = true)]
-async fn hits_admitted_by_the_fallback_count_when_the_store_is_back() {
+async fn hits_admitted_by_the_fallback_count_when_the_store_is_available_again() {
     let few = Tier { requests: 10, ..tier() };
     let fleet = Fleet::new(1, Coordination::Interval, &[few], patient()).await;
     fleet.shared.set(Condition::Down);

@@ -10,7 +10,7 @@ use weir::{
 
 use crate::fleet::{Fleet, daily};
 
-/// One instance whose network drops no call.
+/// Starts one instance whose network drops no call.
 async fn fleet(requests: u32) -> Fleet {
     let network = Network { timeout: Duration::from_secs(10), ..Network::default() };
     Fleet::new(1, Coordination::Strict, &[daily(requests)], network).await
@@ -41,7 +41,7 @@ async fn concurrent_decisions_share_calls() {
     assert_eq!(admitted.count(), 1_000);
     let after = fleet.calls_and_commands();
     assert_eq!(after.1 - before.1, 1_500);
-    // a call carries 512 at most
+    // a call holds 512 commands at most
     assert_eq!(after.0 - before.0, 3);
 }
 
@@ -61,12 +61,12 @@ async fn cancelled_commands_are_not_sent() {
         }
         hits.push(fleet.hit_at_once(waiting));
         for hits in hits {
-            // by the fallback
+            // the fallback admits them
             assert!(hits.join_all().await.into_iter().all(|admitted| admitted));
         }
         let all = 4 + waiting as u64;
         assert_eq!(fleet.instances[0].store.coordination_metrics().fallback.get(), all);
-        // those four calls, and a flush of the hits that had no room in the queue
+        // the four calls in flight, and a flush of the hits that did not fit in the queue
         assert_eq!(fleet.calls_and_commands().1 - before.1, commands, "{waiting}");
         fleet.shared.set(Condition::Up);
         sleep(Duration::from_secs(3)).await;

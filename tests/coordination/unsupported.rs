@@ -1,4 +1,4 @@
-//! A store that does not support the coordination mode of a rule: the nearest mode that it supports stands in.
+//! Tests with a store that does not support the coordination mode of a rule, so that the nearest supported mode is used.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use weir::{
 
 use crate::fleet::{EPOCH, Fleet, daily, rule};
 
-/// Two instances in front of a store that only adds to single fixed windows and takes from them.
+/// Starts two instances in front of a store that only adds to single fixed windows and takes from them.
 async fn fleet(mode: Coordination, tiers: &[Tier], policy: OverLimitPolicy) -> Fleet {
     let clock = SimulatedClock::new(EPOCH);
     let store = SimulatedStore::with_capabilities(clock.clone(), 7, Capabilities::SingleFixedWindow);
@@ -44,7 +44,7 @@ impl Fleet {
 }
 
 #[tokio::test(start_paused = true)]
-async fn strict_stands_in_for_lease() {
+async fn strict_replaces_lease() {
     for policy in [OverLimitPolicy::Ignore, OverLimitPolicy::Count] {
         let fleet = fleet(Coordination::Lease, &[daily(50)], policy).await;
         assert_eq!(fleet.hit_all(100).await, 50);
@@ -53,7 +53,7 @@ async fn strict_stands_in_for_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn local_stands_in_for_every_mode_of_an_unsupported_algorithm() {
+async fn local_replaces_every_mode_for_an_unsupported_algorithm() {
     for mode in [Coordination::Lease, Coordination::Strict, Coordination::Interval] {
         for tiers in [vec![sliding(50)], vec![daily(50), sliding(100)]] {
             let fleet = fleet(mode, &tiers, OverLimitPolicy::Ignore).await;
@@ -66,7 +66,7 @@ async fn local_stands_in_for_every_mode_of_an_unsupported_algorithm() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_supported_mode_is_used_as_it_is() {
+async fn a_supported_mode_is_used_unchanged() {
     let fleet = fleet(Coordination::Interval, &[daily(100_000)], OverLimitPolicy::Ignore).await;
     assert_eq!(fleet.hit_all(100).await, 200);
     sleep(Duration::from_secs(2)).await;
@@ -92,8 +92,8 @@ async fn a_reload_chooses_the_mode_again() {
     }
 }
 
-/// Such a store counts rejected hits of a rule in the spelling of envoyproxy/ratelimit. They are given back if the whole
-/// request is not to count.
+/// Such a store counts rejected hits of a rule in the format of envoyproxy/ratelimit. They are given back if the whole request
+/// must not count.
 #[tokio::test(start_paused = true)]
 async fn a_rejected_request_does_not_count_in_the_request_scope() {
     let fleet = fleet(Coordination::Strict, &[daily(50)], OverLimitPolicy::Count).await;

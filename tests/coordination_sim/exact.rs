@@ -1,5 +1,5 @@
-//! `lease` and `strict` never admit more than the limit, with any faults, as long as `on_store_failure` denies; except for
-//! hits that the store lost in a failover.
+//! `lease` and `strict` with `on_store_failure: deny` never admit more than the limit, with any faults, except for hits that
+//! the store lost in a failover.
 
 use proptest::{prelude::*, sample::select};
 use weir::{
@@ -9,7 +9,7 @@ use weir::{
 
 use crate::fleet::{BUDGET, Case, CaseResult, events, networks};
 
-/// How long requests arrive, in milliseconds.
+/// The time during which requests arrive, in milliseconds.
 const LENGTH: u64 = 3_000;
 
 fn cases(failovers: bool) -> impl Strategy<Value = Case> {
@@ -57,7 +57,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_limit_is_kept(case in cases(false)) {
+    fn the_limit_is_never_exceeded(case in cases(false)) {
         let result = case.run();
         let excess = excess(&case, &result);
         prop_assert!(excess < 1e-6, "{excess} hits too many");
@@ -71,7 +71,7 @@ proptest! {
     }
 
     #[test]
-    fn no_decision_is_later_than_its_budget(case in cases(true), local in any::<bool>()) {
+    fn every_decision_is_made_within_its_budget(case in cases(true), local in any::<bool>()) {
         let failure = if local { OnStoreFailure::Local } else { OnStoreFailure::Deny };
         let result = Case { failure, ..case }.run();
         for decision in &result.outcome.decisions {

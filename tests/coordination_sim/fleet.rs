@@ -1,4 +1,4 @@
-//! Instances in front of one store, their requests, and faults.
+//! A random case: instances in front of one store, their requests, and faults.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ use weir::{
     },
 };
 
-/// How long the instances run before the first request.
+/// The time that the instances run before the first request.
 const WARM_UP: Duration = Duration::from_secs(5);
 
 /// The longest time of a decision: the budget, and a tick of the clock.
@@ -39,7 +39,7 @@ pub(crate) struct Case {
     pub(crate) failure: OnStoreFailure,
     /// Requests a millisecond, on average.
     pub(crate) rate: f64,
-    /// How long requests arrive, in milliseconds.
+    /// The time during which requests arrive, in milliseconds.
     pub(crate) length: u64,
     pub(crate) network: Network,
     /// The largest error of the instances' clocks, in milliseconds.
@@ -54,8 +54,11 @@ pub(crate) struct Case {
 pub(crate) enum Event {
     /// An instance dies with its state, and another takes its place at once.
     Crash(usize),
+    /// The store is frozen.
     Frozen(u64),
+    /// The store is down.
     Down(u64),
+    /// The store rejects every command.
     Rejecting(u64),
     /// An instance loses the connection to the store.
     Partition(usize, u64),
@@ -70,8 +73,7 @@ pub(crate) struct CaseResult {
     pub(crate) lost: u64,
     /// Hits whose delivery is unknown, and hits that were never reported.
     pub(crate) unknown: u64,
-    /// Hits that the store counts in the last window and in the one before the first, after the final flush of all
-    /// instances.
+    /// Hits that the store counts after the final flush of all instances, in the last window and in the one before the first.
     pub(crate) counted: u64,
     /// The process that made each of the decisions.
     pub(crate) by: Vec<usize>,
@@ -135,7 +137,7 @@ impl Case {
         }
     }
 
-    /// Returns the start of the first window that counts, when requests begin.
+    /// Returns the time at which requests begin: the start of the first window that counts.
     pub(crate) fn start_at(&self) -> Timestamp {
         Timestamp::from_secs(1_700_000_000).window_end(self.tier.period)
     }
@@ -181,7 +183,7 @@ impl Case {
             }
         }
         let (by, decisions) = requests.join_all().await.into_iter().unzip();
-        // late calls arrive, and pending hits are reported
+        // wait until late calls arrive and pending hits are reported
         sleep(Duration::from_secs(2)).await;
         for (instance, ..) in &fleet.instances {
             instance.close().await;
@@ -196,7 +198,7 @@ impl Case {
         let path = "simulated_key_value_".into();
         let target =
             Target { path, tiers: smallvec![self.tier.clone()], over_limit_policy: OverLimitPolicy::Ignore };
-        // without a reply so far an instance uses its instance clock, which may be in the window before
+        // before the first reply an instance uses its own clock, which may be in the previous window
         let before = Timestamp::from_nanos(self.start_at().as_nanos() - 1);
         let counted = [before, fleet.clock.now()].map(|at| fleet.store.used(&target, at)).iter().sum();
         CaseResult {
@@ -251,7 +253,7 @@ impl Fleet {
                 let i = i % self.instances.len();
                 let fresh = self.start(case, i);
                 let (instance, remote, _) = std::mem::replace(&mut self.instances[i], fresh);
-                // none of its calls arrive any more
+                // no further call of it arrives
                 remote.partition(true);
                 self.died.push(instance);
             }

@@ -1,4 +1,4 @@
-//! The overshoot of `interval`, with any faults, is no larger than documented.
+//! The overshoot of `interval` is no larger than documented, with any faults.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,13 +10,14 @@ use weir::{
 
 use crate::fleet::{Case, CaseResult, Event, events, networks};
 
-/// Long enough that everything is in one window.
+/// A period long enough that all hits are in one window.
 const DAY: Period = Period::from_secs(86_400);
 
-/// Milliseconds between two flushes of an instance.
+/// The time between two flushes of an instance, in milliseconds.
 const INTERVAL: u64 = 100;
 
-/// Milliseconds after a fault until all instances have a reply of the store again: a heartbeat and its round trip.
+/// The time from the end of a fault until all instances have a reply of the store, in milliseconds: a heartbeat and its
+/// round trip.
 const RECOVERY: u64 = 1_300;
 
 fn cases(
@@ -51,13 +52,14 @@ fn cases(
 /// An admitted hit.
 #[derive(Clone, Copy, Debug)]
 struct Hit {
-    /// In milliseconds after the start.
+    /// The time in milliseconds after the start.
     at: u64,
+    /// The process that admitted it.
     by: usize,
 }
 
-/// The largest error of an instance's estimate of the store's clock, in milliseconds. Earlier hits may be of the window
-/// before.
+/// The largest error of an instance's estimate of the store's clock, in milliseconds. Earlier hits may belong to the previous
+/// window.
 const CLOCK_ERROR: u64 = 60;
 
 /// Returns the hits of the window, in order of time.
@@ -73,17 +75,17 @@ fn hits(case: &Case, result: &CaseResult) -> Vec<Hit> {
     hits
 }
 
-/// What an instance can know, given a case's flushes and faults.
+/// Computes which hits an instance can know of, given the flushes and faults of a case.
 struct Knowledge<'a> {
     hits: &'a [Hit],
-    /// The longest time, in milliseconds, until a hit is reported and the reply is back.
+    /// The longest time until a hit is reported and the reply has arrived, in milliseconds.
     flush: u64,
     /// The start and the end of each fault, the last one first. Flushes of that time are lost or late.
     faults: Vec<(u64, u64)>,
 }
 
 impl Knowledge<'_> {
-    /// Returns the instant before which all hits had been reported by `at`, except for lost ones.
+    /// Returns the instant such that at `at` all hits before it had been reported, except for lost ones.
     fn reported(&self, at: u64) -> Option<u64> {
         let mut until = at;
         loop {
@@ -96,8 +98,8 @@ impl Knowledge<'_> {
         }
     }
 
-    /// Returns the instant before which `by` knew at `at` of all reported hits: it learns of them with its own flushes. None
-    /// if it had no reply yet.
+    /// Returns the instant such that at `at` the process `by` knew all reported hits before it: the replies to its own flushes
+    /// include them. None if it had no reply yet.
     fn known(&self, by: usize, at: u64) -> Option<u64> {
         let reported = self.reported(at)?;
         let own = self.hits.iter().rev().find(|hit| hit.by == by && hit.at <= reported)?;
@@ -133,9 +135,9 @@ fn calm() -> impl Strategy<Value = Network> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Each process stops at its own count: it admits no more than the limit, plus the reported hits that the store has lost.
+    /// Each process counts its own hits, so it admits no more than the limit plus the reported hits that the store has lost.
     #[test]
-    fn no_process_admits_more_than_the_limit_and_what_was_lost(case in cases(3_000, networks(), 6, true)) {
+    fn no_process_admits_more_than_the_limit_and_the_lost_hits(case in cases(3_000, networks(), 6, true)) {
         let result = case.run();
         let mut by_process = BTreeMap::<usize, u64>::new();
         for hit in hits(&case, &result) {
@@ -143,7 +145,7 @@ proptest! {
         }
         let most = u64::from(case.tier.requests) + result.unknown + result.lost;
         for admitted in by_process.into_values() {
-            prop_assert!(admitted <= most, "{admitted} where {most} may be");
+            prop_assert!(admitted <= most, "{admitted} admitted, but at most {most} are allowed");
         }
     }
 
@@ -164,7 +166,7 @@ proptest! {
         faults.sort_unstable_by_key(|(start, _)| std::cmp::Reverse(*start));
         let flush = INTERVAL + 2 * u64::try_from(call.as_millis()).expect("short") + 5;
         let knowledge = Knowledge { hits: &hits, flush, faults };
-        // hits that died unreported
+        // hits that a process had not reported when it died
         let unreported: usize = result
             .died
             .iter()
@@ -177,7 +179,7 @@ proptest! {
             let since = knowledge.known(hit.by, hit.at).unwrap_or(0);
             let others = hits[..before].iter().filter(|other| other.by != hit.by && other.at >= since).count();
             let most = case.tier.requests as usize + others + unreported + result.unknown as usize;
-            prop_assert!(before < most, "{} at {hit:?}, where {most} may be: {others} of others", before + 1);
+            prop_assert!(before < most, "{} at {hit:?}, but at most {most} are allowed: {others} of others", before + 1);
         }
     }
 }

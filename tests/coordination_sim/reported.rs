@@ -1,11 +1,11 @@
-//! Admitted hits are counted by the store once, despite losses, delays and outages.
+//! The store counts admitted hits once, despite losses, delays and outages.
 
 use proptest::{prelude::*, sample::select};
 use weir::limit::{Algorithm, Coordination, OnStoreFailure, Period, Tier};
 
 use crate::fleet::{Case, Event, events, networks};
 
-/// Long enough that everything is in one window.
+/// A period long enough that all hits are in one window.
 const DAY: Period = Period::from_secs(86_400);
 
 fn cases() -> impl Strategy<Value = Case> {
@@ -35,7 +35,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
-    fn hits_are_reported_once(case in cases()) {
+    fn no_admitted_hit_is_counted_twice_and_only_unknown_ones_are_missing(case in cases()) {
         let result = case.run();
         let admitted = result.outcome.decisions.iter().filter(|decision| decision.admitted == Some(true)).count();
         let admitted = u64::try_from(admitted).expect("few");

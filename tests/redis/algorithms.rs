@@ -23,7 +23,7 @@ use weir::{
     },
 };
 
-use crate::support::{Server, now, reference, remote, send, settings, target, tier, until};
+use crate::support::{Server, compatible, now, remote, send, settings, target, tier, until};
 
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);
 
@@ -64,17 +64,17 @@ fn steps(most: i64) -> impl Strategy<Value = Vec<(i64, Op)>> {
     vec((later, prop_oneof![4 => one, 4 => take, 2 => add]), 1..40)
 }
 
-/// A Redis under a clock that the test sets.
-struct Both {
+/// A Redis whose counters follow a clock that the test sets.
+struct RedisWithClock {
     clock: Arc<ManualClock>,
-    redis: RedisRemote,
+    remote: RedisRemote,
     runtime: tokio::runtime::Runtime,
     _server: Server,
     /// The number of the case, so that every case has its own counters.
     case: AtomicU64,
 }
 
-impl Both {
+impl RedisWithClock {
     fn new() -> Self {
         let server = Server::start();
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -82,10 +82,10 @@ impl Both {
         let redis = runtime.block_on(async {
             let redis = RedisRemote::with_clock(settings(server.address()), Arc::clone(&clock) as _);
             let redis = redis.expect("it needs no files");
-            until("a connection", async || redis.state().is_connected()).await;
+            until("redis is connected", async || redis.state().is_connected()).await;
             redis
         });
-        Self { clock, redis, runtime, _server: server, case: AtomicU64::new(0) }
+        Self { clock, remote: redis, runtime, _server: server, case: AtomicU64::new(0) }
     }
 
     fn target(&self, tiers: &[Tier]) -> Arc<Target> {
@@ -95,11 +95,12 @@ impl Both {
 
     fn send(&self, target: &Arc<Target>, op: Op) -> Reply {
         self.runtime
-            .block_on(send(&self.redis, target, self.clock.now(), op))
+            .block_on(send(&self.remote, target, self.clock.now(), op))
             .unwrap_or_else(|error| panic!("{op:?} on {target:?}: {error}"))
     }
 
-    /// Moves the clock; never back if a window is fixed, since the key of an earlier window does not hold later hits.
+    /// Moves the clock by thousandths of the first tier's period. It never moves back if a window is fixed, since the key of an
+    /// earlier window does not hold later hits.
     fn advance(&self, tiers: &[Tier], thousandths: i64) {
         let fixed = tiers.iter().any(|tier| tier.algorithm == Algorithm::FixedWindow);
         let thousandths = if fixed { thousandths.max(0) } else { thousandths };
@@ -138,14 +139,14 @@ fn hits_of(op: Op) -> u64 {
 /// Runs `check` on many random tiers and steps.
 fn random<F>(cases: u32, most: u32, check: F)
 where
-    F: Fn(&Both, Vec<Tier>, Vec<(i64, Op)>) -> Result<(), TestCaseError>,
+    F: Fn(&RedisWithClock, Vec<Tier>, Vec<(i64, Op)>) -> Result<(), TestCaseError>,
 {
-    let both = Both::new();
+    let redis = RedisWithClock::new();
     let mut runner = TestRunner::new(Config { failure_persistence: None, cases, ..Config::default() });
     let strategy = (tiers(most), steps(i64::from(most) * 5 / 4));
     let checked = runner.run(&strategy, |(tiers, steps)| {
-        both.clock.set(START);
-        check(&both, tiers, steps)
+        redis.clock.set(START);
+        check(&redis, tiers, steps)
     });
     if let Err(error) = checked {
         panic!("{error}");
@@ -153,21 +154,21 @@ where
 }
 
 #[test]
-fn the_script_counts_like_rust() {
-    random(150, 20, |both, tiers, steps| {
-        let target = both.target(&tiers);
+fn the_script_makes_the_same_decisions_as_rust() {
+    random(150, 20, |redis, tiers, steps| {
+        let target = redis.target(&tiers);
         let mut counters: Vec<CounterState> =
             tiers.iter().map(|tier| CounterState::unused(tier, START)).collect();
         let mut kept = vec![false; tiers.len()];
         for (later, op) in steps {
-            both.advance(&tiers, later);
-            let now = both.clock.now();
+            redis.advance(&tiers, later);
+            let now = redis.clock.now();
             for (i, tier) in tiers.iter().enumerate().filter(|(i, _)| !kept[*i]) {
                 // Redis keeps no key for an unused counter
                 counters[i] = CounterState::unused(tier, now);
             }
             let taken = model(&tiers, &mut counters, op, now);
-            let reply = both.send(&target, op);
+            let reply = redis.send(&target, op);
             prop_assert_eq!(reply.granted, if taken { hits_of(op) } else { 0 }, "{:?} at {:?}", op, now);
             for (i, tier) in tiers.iter().enumerate() {
                 let (rust, redis) =
@@ -185,19 +186,19 @@ fn the_script_counts_like_rust() {
 /// With the largest numbers, where doubles are rounded, the script never admits more than Rust.
 #[test]
 fn the_script_never_admits_more_than_rust() {
-    random(100, u32::MAX, |both, tiers, steps| {
-        let target = both.target(&tiers);
+    random(100, u32::MAX, |redis, tiers, steps| {
+        let target = redis.target(&tiers);
         let mut counters: Vec<CounterState> =
             tiers.iter().map(|tier| CounterState::unused(tier, START)).collect();
         let mut kept = vec![false; tiers.len()];
         for (later, op) in steps {
-            both.advance(&tiers, later);
-            let now = both.clock.now();
+            redis.advance(&tiers, later);
+            let now = redis.clock.now();
             for (i, tier) in tiers.iter().enumerate().filter(|(i, _)| !kept[*i]) {
                 counters[i] = CounterState::unused(tier, now);
             }
             let taken = model(&tiers, &mut counters, op, now);
-            let reply = both.send(&target, op);
+            let reply = redis.send(&target, op);
             prop_assert!(taken || reply.granted == 0, "{:?} at {:?} with {:?}", op, now, counters);
             for (i, tier) in tiers.iter().enumerate() {
                 let (rust, redis) =
@@ -222,20 +223,20 @@ fn the_script_never_admits_more_than_rust() {
 }
 
 #[test]
-fn a_grant_is_what_all_tiers_admit_and_counts_as_of_its_latest_use() {
-    random(100, 20, |both, tiers, steps| {
-        let target = both.target(&tiers);
+fn a_grant_takes_as_many_hits_as_all_tiers_admit_and_counts_as_of_its_latest_use() {
+    random(100, 20, |redis, tiers, steps| {
+        let target = redis.target(&tiers);
         for (i, (later, op)) in steps.into_iter().enumerate() {
-            both.advance(&tiers, later);
-            let now = both.clock.now();
+            redis.advance(&tiers, later);
+            let now = redis.clock.now();
             let want = hits_of(op) + 1;
-            let mut counters = both.send(&target, Op::Take { hits: 0 }).counters;
+            let mut counters = redis.send(&target, Op::Take { hits: 0 }).counters;
             let room =
                 tiers.iter().zip(&counters).map(|(tier, counter)| counter.availability(tier, now).remaining);
             let room = u64::from(room.min().unwrap_or_default()).min(want);
             let least = want.div_ceil(2);
             let hold = Period::from_nanos(tiers[0].period.as_nanos() / 1_000 / 40 * 1_000 * (i as u64 % 4));
-            let reply = both.send(&target, Op::Grant { least, want, hold });
+            let reply = redis.send(&target, Op::Grant { least, want, hold });
             prop_assert_eq!(reply.granted, if room < least { 0 } else { room }, "{:?}", counters);
             for (i, tier) in tiers.iter().enumerate() {
                 counters[i].reserve(tier, now, now.after(hold), Hits(reply.granted));
@@ -251,28 +252,28 @@ fn a_grant_is_what_all_tiers_admit_and_counts_as_of_its_latest_use() {
 }
 
 #[test]
-fn returned_hits_are_taken_from_where_they_count() {
-    random(100, 20, |both, tiers, steps| {
+fn returned_hits_are_removed_from_the_spans_that_count_them() {
+    random(100, 20, |redis, tiers, steps| {
         // a bucket rounds differently in Redis; other tests compare how it gives back
         if tiers.iter().any(|tier| matches!(tier.algorithm, Algorithm::TokenBucket(_))) {
             return Ok(());
         }
-        let target = both.target(&tiers);
+        let target = redis.target(&tiers);
         let hold = Period::from_nanos(tiers[0].period.as_nanos() / 1_000 / 40 * 1_000);
         let mut granted: Vec<(Timestamp, u64)> = Vec::new();
         for (i, (later, op)) in steps.into_iter().enumerate() {
-            both.advance(&tiers, later);
-            let now = both.clock.now();
+            redis.advance(&tiers, later);
+            let now = redis.clock.now();
             if i % 3 > 0 {
                 let grant = Op::Grant { least: 1, want: hits_of(op) + 1, hold };
-                granted.push((now, both.send(&target, grant).granted));
+                granted.push((now, redis.send(&target, grant).granted));
                 continue;
             }
             let Some((at, hits)) = granted.get(i / 3).copied() else { continue };
             let until = at.after(hold);
-            let mut counters = both.send(&target, Op::Take { hits: 0 }).counters;
+            let mut counters = redis.send(&target, Op::Take { hits: 0 }).counters;
             let back = Op::Return { hits: hits.div_ceil(2), until };
-            let reply = both.send(&target, back);
+            let reply = redis.send(&target, back);
             prop_assert_eq!(reply.granted, 0);
             for (i, tier) in tiers.iter().enumerate() {
                 counters[i].release(tier, now, until, Hits(hits.div_ceil(2)));
@@ -289,37 +290,37 @@ fn returned_hits_are_taken_from_where_they_count() {
 
 #[test]
 fn granted_hits_count_from_their_latest_use() {
-    let both = Both::new();
+    let redis = RedisWithClock::new();
     let tiers = [tier(10, 12, Algorithm::SlidingWindow)];
-    let target = both.target(&tiers);
+    let target = redis.target(&tiers);
     let hold = Period::from_secs(3);
-    assert_eq!(both.send(&target, Op::Take { hits: 4 }).granted, 4);
-    both.clock.advance(Period::from_secs(2));
-    assert_eq!(both.send(&target, Op::Grant { least: 1, want: 9, hold }).granted, 6);
+    assert_eq!(redis.send(&target, Op::Take { hits: 4 }).granted, 4);
+    redis.clock.advance(Period::from_secs(2));
+    assert_eq!(redis.send(&target, Op::Grant { least: 1, want: 9, hold }).granted, 6);
     // the four hits expire after their period and not before, whatever is granted
-    both.clock.advance(Period::from_millis(9_999));
-    assert_eq!(both.send(&target, Op::Take { hits: 1 }).granted, 0);
-    both.clock.advance(Period::from_millis(1));
-    assert_eq!(both.send(&target, Op::Take { hits: 4 }).granted, 4);
+    redis.clock.advance(Period::from_millis(9_999));
+    assert_eq!(redis.send(&target, Op::Take { hits: 1 }).granted, 0);
+    redis.clock.advance(Period::from_millis(1));
+    assert_eq!(redis.send(&target, Op::Take { hits: 4 }).granted, 4);
     // the last of the six hits may be used three seconds after the grant
-    both.clock.advance(Period::from_millis(4_999));
-    assert_eq!(both.send(&target, Op::Take { hits: 1 }).granted, 0);
-    both.clock.advance(Period::from_millis(1));
-    assert_eq!(both.send(&target, Op::Take { hits: 6 }).granted, 6);
+    redis.clock.advance(Period::from_millis(4_999));
+    assert_eq!(redis.send(&target, Op::Take { hits: 1 }).granted, 0);
+    redis.clock.advance(Period::from_millis(1));
+    assert_eq!(redis.send(&target, Op::Take { hits: 6 }).granted, 6);
 }
 
 #[test]
 fn takes_use_the_window_open_on_redis_clock_and_adds_the_window_of_their_hits() {
-    let both = Both::new();
+    let redis = RedisWithClock::new();
     let tiers = [tier(5, 10, Algorithm::FixedWindow), tier(50, 60, Algorithm::FixedWindow)];
-    let target = both.target(&tiers);
+    let target = redis.target(&tiers);
     let send = |seconds_off: i64, op| {
         let at = Timestamp::from_secs(
             START.as_nanos().div_euclid(1_000_000_000).saturating_add_signed(seconds_off),
         );
-        both.runtime.block_on(send(&both.redis, &target, at, op)).expect("it replies")
+        redis.runtime.block_on(send(&redis.remote, &target, at, op)).expect("it replies")
     };
-    // callers with wrong clocks still take from the open window
+    // takes use the open window even if the caller's clock is wrong
     assert_eq!(send(-70, Op::Take { hits: 3 }).granted, 3);
     assert_eq!(send(3_600, Op::Take { hits: 3 }).granted, 0);
     let reply = send(70, Op::Grant { least: 1, want: 9, hold: Period::default() });
@@ -338,7 +339,7 @@ async fn no_interval_exceeds_the_limit_under_concurrent_calls() {
     let bucket = Algorithm::TokenBucket(Bucket { burst: 20, refill: Refill::Continuous, strict: false });
     for (path, algorithm) in [("sliding_", Algorithm::SlidingWindow), ("bucket_", bucket)] {
         let target = target(path, OverLimitPolicy::Ignore, vec![Tier { requests: 20, period, algorithm }]);
-        let asking = (0..4).map(|_| {
+        let senders = (0..4).map(|_| {
             let (settings, target) = (settings(server.address()), Arc::clone(&target));
             tokio::spawn(async move {
                 let remote = RedisRemote::new(settings).expect("it needs no files");
@@ -357,8 +358,8 @@ async fn no_interval_exceeds_the_limit_under_concurrent_calls() {
             })
         });
         let mut admitted: Vec<Timestamp> = Vec::new();
-        for asked in asking.collect::<Vec<_>>() {
-            admitted.extend(asked.await.expect("it ends"));
+        for sender in senders.collect::<Vec<_>>() {
+            admitted.extend(sender.await.expect("it ends"));
         }
         admitted.sort();
         for (i, first) in admitted.iter().enumerate() {
@@ -380,7 +381,7 @@ async fn replies_are_in_the_order_of_the_commands() {
     let remote = remote(&server).await;
     let at = now(&remote).await;
     let one = target("one_", OverLimitPolicy::Ignore, vec![tier(3, 3_600, Algorithm::SlidingWindow)]);
-    let two = reference("two_", 3, 86_400 * 365);
+    let two = compatible("two_", 3, 86_400 * 365);
     let commands: Vec<Command> = (0..10)
         .map(|i| {
             let target = if i % 2 == 0 { &one } else { &two };
@@ -389,7 +390,7 @@ async fn replies_are_in_the_order_of_the_commands() {
         .collect();
     let replies = remote.call(commands).await.expect("it replies");
     let granted: Vec<u64> =
-        replies.replies.iter().map(|reply| reply.as_ref().expect("it is in order").granted).collect();
+        replies.replies.iter().map(|reply| reply.as_ref().expect("it is carried out").granted).collect();
     assert_eq!(granted, [1, 1, 1, 1, 1, 1, 0, 0, 0, 0]);
     assert!(replies.now >= at);
 }

@@ -1,4 +1,4 @@
-//! Clusters that lose a node: its keys are decided without it, all other keys as before.
+//! Clusters that lose a node: keys on that node are decided without it, and all other keys as before.
 
 use std::{
     fs,
@@ -13,8 +13,8 @@ use crate::support::{Cluster, Server, Weir, until};
 /// The coordination modes that wait for Redis, each with its `on_store_failure`.
 const MODES: [(&str, &str); 3] = [("interval", "local"), ("lease", "deny"), ("strict", "deny")];
 
-/// A cluster, and weirs that count in it.
-struct Clustered {
+/// A cluster, and weirs that use it.
+struct WeirsOnCluster {
     cluster: Cluster,
     weirs: Vec<Weir>,
     _dir: TempDir,
@@ -45,9 +45,9 @@ impl Loss {
     }
 }
 
-// === impl Clustered ===
+// === impl WeirsOnCluster ===
 
-impl Clustered {
+impl WeirsOnCluster {
     /// Starts two weirs, with a rule of `requests` for each coordination mode.
     async fn start(requests: u32) -> Self {
         let cluster = Cluster::start().await;
@@ -60,28 +60,28 @@ impl Clustered {
         let rules = format!("domain: shop\ndescriptors:\n{}", MODES.map(rule).concat());
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("rules.yaml"), rules).expect("a file in it");
-        let path = dir.path().to_str().expect("a plain path");
+        let path = dir.path().to_str().expect("a path in UTF-8");
         let nodes: Vec<String> =
             cluster.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
-        // longer than any test, so that it has no effect
+        // a timeout longer than any test, so that it has no effect
         let variables =
             [("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", &*nodes.join(",")), ("REDIS_TIMEOUT", "60s")];
         let mut weirs = Vec::new();
         for _ in 0..2 {
             weirs.push(Weir::start_with(&cluster.nodes[0], path, &variables).await);
         }
-        let clustered = Self { cluster, weirs, _dir: dir };
-        until("all know of all", async || {
-            clustered.weirs.iter().all(|weir| weir.metric("weir_instances") == 2)
+        let setup = Self { cluster, weirs, _dir: dir };
+        until("all instances know each other", async || {
+            setup.weirs.iter().all(|weir| weir.metric("weir_instances") == 2)
         })
         .await;
-        clustered
+        setup
     }
 
     /// Returns a key of `mode` that the node with this index holds.
     fn key(&self, mode: &str, node: usize) -> String {
         let on = |value: &char| self.cluster.holder(&format!("{{shop_{mode}_{value}_}}")).1 == node;
-        let value = ('a'..='z').find(on).expect("each node holds a third of all");
+        let value = ('a'..='z').find(on).expect("each node holds a third of the slots");
         format!("{mode}={value}")
     }
 
@@ -93,53 +93,53 @@ impl Clustered {
     }
 }
 
-/// The keys of a lost node are decided by `on_store_failure`, within the budget; Redis decides the keys of the other nodes as
-/// before; and the node is used again when it is back.
-async fn a_loss_affects_no_other_node(loss: Loss, members: bool) {
-    let mut clustered = Clustered::start(1_000_000).await;
-    let holder = clustered.cluster.holder("weir:instances").1;
-    // the node that keeps the registered instances, or another
-    let gone = if members { holder } else { (holder + 1) % 3 };
-    let others = [(gone + 1) % 3, (gone + 2) % 3];
-    let on_lost = MODES.map(|(mode, _)| clustered.key(mode, gone));
-    let on_others = others.map(|node| MODES.map(|(mode, _)| clustered.key(mode, node)));
-    let [weir, second] = &clustered.weirs[..] else { unreachable!("there are two") };
+/// Keys of a lost node are decided by `on_store_failure` within the budget, and Redis decides the keys of the other nodes as
+/// before. The node is used again when it is back.
+async fn a_loss_affects_no_other_node(loss: Loss, holds_instances: bool) {
+    let mut setup = WeirsOnCluster::start(1_000_000).await;
+    let holder = setup.cluster.holder("weir:instances").1;
+    // the node that keeps the registered instances, or another one
+    let lost = if holds_instances { holder } else { (holder + 1) % 3 };
+    let others = [(lost + 1) % 3, (lost + 2) % 3];
+    let on_lost = MODES.map(|(mode, _)| setup.key(mode, lost));
+    let on_others = others.map(|node| MODES.map(|(mode, _)| setup.key(mode, node)));
+    let [weir, second] = &setup.weirs[..] else { unreachable!("there are two") };
     for key in on_lost.iter().chain(on_others.iter().flatten()) {
         until("redis decides", async || weir.send(key).await && second.send(key).await).await;
     }
 
-    loss.begin(&mut clustered.cluster.nodes[gone]);
-    let [weir, second] = &clustered.weirs[..] else { unreachable!("there are two") };
-    until("the failure is noticed", async || {
+    loss.begin(&mut setup.cluster.nodes[lost]);
+    let [weir, second] = &setup.weirs[..] else { unreachable!("there are two") };
+    until("both weirs notice the failure", async || {
         !weir.send(&on_lost[2]).await && !second.send(&on_lost[2]).await
     })
     .await;
-    let (mut kept, mut asked, mut refused) = (0, 0, 0);
+    let (mut counted_locally, mut sent, mut rejected) = (0, 0, 0);
     let begun = Instant::now();
     // several heartbeats fail meanwhile
     while begun.elapsed() < Duration::from_secs(5) {
         for weir in [weir, second] {
-            assert!(weir.send(&on_lost[0]).await, "it counts by itself");
-            kept += 1;
-            assert!(!weir.send(&on_lost[2]).await, "nobody can tell");
+            assert!(weir.send(&on_lost[0]).await, "`on_store_failure: local` admits it");
+            counted_locally += 1;
+            assert!(!weir.send(&on_lost[2]).await, "`on_store_failure: deny` rejects it");
             weir.send(&on_lost[1]).await;
             for key in on_others.iter().flatten() {
-                asked += 1;
-                refused += u64::from(!weir.send(key).await);
+                sent += 1;
+                rejected += u64::from(!weir.send(key).await);
             }
         }
         sleep(Duration::from_millis(10)).await;
     }
     // except for replies that are late on a busy machine
-    assert!(refused * 20 <= asked, "{loss:?}: {refused} of {asked} were not decided by redis");
+    assert!(rejected * 20 <= sent, "{loss:?}: {rejected} of {sent} were not decided by redis");
     for (node, keys) in others.into_iter().zip(&on_others) {
-        let before = clustered.counted(&keys[0], node);
+        let before = setup.counted(&keys[0], node);
         assert!(weir.send(&keys[0]).await && second.send(&keys[0]).await);
-        until("the others count", async || clustered.counted(&keys[0], node) >= before + 2).await;
+        until("the other nodes count", async || setup.counted(&keys[0], node) >= before + 2).await;
     }
 
-    loss.end(&mut clustered.cluster.nodes[gone]);
-    let [weir, second] = &clustered.weirs[..] else { unreachable!("there are two") };
+    loss.end(&mut setup.cluster.nodes[lost]);
+    let [weir, second] = &setup.weirs[..] else { unreachable!("there are two") };
     for key in &on_lost {
         until("redis decides again", async || {
             weir.send(key).await
@@ -148,70 +148,70 @@ async fn a_loss_affects_no_other_node(loss: Loss, members: bool) {
         })
         .await;
     }
-    // except for syncs that were in flight when it was lost or found
-    until("it counts again", async || 2 * clustered.counted(&on_lost[0], gone) >= kept).await;
+    // except for syncs that were in flight when the node was lost or came back
+    until("the node counts again", async || 2 * setup.counted(&on_lost[0], lost) >= counted_locally).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_node_affects_no_other() {
+async fn killing_a_node_affects_no_other() {
     a_loss_affects_no_other_node(Loss::Killed, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_node_of_the_instances_may_be_killed() {
+async fn killing_the_node_of_the_registered_instances_affects_no_other() {
     a_loss_affects_no_other_node(Loss::Killed, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_node_affects_no_other() {
+async fn freezing_a_node_affects_no_other() {
     a_loss_affects_no_other_node(Loss::Frozen, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_node_of_the_instances_may_freeze() {
+async fn freezing_the_node_of_the_registered_instances_affects_no_other() {
     a_loss_affects_no_other_node(Loss::Frozen, true).await;
 }
 
 /// A replica takes over with the replicated counts, and the limit holds.
 async fn a_replica_continues_counting(loss: Loss) {
-    let mut clustered = Clustered::start(60).await;
-    let replica = clustered.cluster.add_replica(0).await;
-    let keys = MODES.map(|(mode, _)| clustered.key(mode, 0));
+    let mut setup = WeirsOnCluster::start(60).await;
+    let replica = setup.cluster.add_replica(0).await;
+    let keys = MODES.map(|(mode, _)| setup.key(mode, 0));
     let mut admitted = [0_u64; 3];
     for (key, admitted) in keys.iter().zip(&mut admitted) {
-        for weir in &clustered.weirs {
+        for weir in &setup.weirs {
             for _ in 0..5 {
                 *admitted += u64::from(weir.send(key).await);
             }
         }
-        until("it is counted", async || clustered.counted(key, 0) >= *admitted).await;
+        until("the hits are counted", async || setup.counted(key, 0) >= *admitted).await;
     }
-    let replicated: i64 = clustered.cluster.nodes[0].send(&["WAIT", "1", "5000"]);
+    let replicated: i64 = setup.cluster.nodes[0].send(&["WAIT", "1", "5000"]);
     assert_eq!(replicated, 1);
-    loss.begin(&mut clustered.cluster.nodes[0]);
-    let _lost = std::mem::replace(&mut clustered.cluster.nodes[0], replica);
+    loss.begin(&mut setup.cluster.nodes[0]);
+    let _lost_node = std::mem::replace(&mut setup.cluster.nodes[0], replica);
     until("the replica takes over", async || {
         for (i, key) in keys.iter().enumerate() {
-            admitted[i] += u64::from(clustered.weirs[0].send(key).await);
+            admitted[i] += u64::from(setup.weirs[0].send(key).await);
         }
-        let info: String = clustered.cluster.nodes[0].send(&["INFO", "replication"]);
+        let info: String = setup.cluster.nodes[0].send(&["INFO", "replication"]);
         info.contains("role:master")
     })
     .await;
     for (i, key) in keys.iter().enumerate() {
-        until("all of it is used", async || {
-            for weir in &clustered.weirs {
+        until("the whole limit is used", async || {
+            for weir in &setup.weirs {
                 admitted[i] += u64::from(weir.send(key).await);
             }
-            clustered.counted(key, 0) >= 60
+            setup.counted(key, 0) >= 60
         })
         .await;
-        for weir in &clustered.weirs {
+        for weir in &setup.weirs {
             admitted[i] += u64::from(weir.send(key).await);
         }
     }
     let [interval, lease, strict] = admitted;
-    // each weir by its own count, until the replica replies
+    // each weir decides by its own count until the replica replies
     assert!((60..=120).contains(&interval), "{interval}");
     assert!(lease <= 60 && strict <= 60, "{lease} and {strict}");
 }

@@ -1,4 +1,4 @@
-//! Connecting to Redis: sockets, passwords, TLS, sentinels, clusters.
+//! Connections to Redis: sockets, passwords, TLS, sentinels, clusters.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,29 +11,30 @@ use weir::{
 };
 
 use crate::support::{
-    Certificates, Cluster, Server, Watched, connected, now, reference, send, settings, target, tier, until,
+    Certificates, Cluster, MonitoredMaster, Server, compatible, connected, now, send, settings, target, tier,
+    until,
 };
 
 /// Returns whether hits are counted.
 async fn counts(remote: &RedisRemote) -> bool {
-    let target = reference("d_k_", 5, 60);
+    let target = compatible("d_k_", 5, 60);
     send(remote, &target, Timestamp::from_secs(60), Op::Take { hits: 1 }).await.is_ok()
 }
 
-/// Returns the error of settings that lead to no connection.
+/// Returns the error of settings with which no connection can be made.
 async fn failure(settings: RedisSettings) -> String {
-    let remote = RedisRemote::new(settings).expect("the files are in order");
-    until("an error", async || remote.state().servers[0].error.is_some()).await;
+    let remote = RedisRemote::new(settings).expect("the files are valid");
+    until("the connection fails", async || remote.state().servers[0].error.is_some()).await;
     assert!(!counts(&remote).await);
     remote.state().servers[0].error.clone().unwrap_or_default()
 }
 
-fn secret(user: Option<&str>, password: &str) -> Auth {
+fn credentials(user: Option<&str>, password: &str) -> Auth {
     Auth { user: user.map(str::to_owned), password: password.to_owned() }
 }
 
 #[tokio::test]
-async fn a_unix_socket_works() {
+async fn redis_can_be_reached_by_a_unix_socket() {
     let server = Server::start_with(&["--unixsocket", "{dir}/redis.sock"]);
     let remote = connected(settings(Address::Unix(server.path("redis.sock")))).await;
     assert!(counts(&remote).await);
@@ -41,11 +42,11 @@ async fn a_unix_socket_works() {
 
 #[tokio::test]
 async fn passwords_and_users_are_sent() {
-    let server = Server::start_guarded("s3cret", &["--user", "weir", "on", ">hunter2", "~*", "+@all"]);
+    let server = Server::start_with_password("s3cret", &["--user", "weir", "on", ">hunter2", "~*", "+@all"]);
     for (auth, works) in [
-        (Some(secret(None, "s3cret")), true),
-        (Some(secret(Some("weir"), "hunter2")), true),
-        (Some(secret(Some("weir"), "wr0ng")), false),
+        (Some(credentials(None, "s3cret")), true),
+        (Some(credentials(Some("weir"), "hunter2")), true),
+        (Some(credentials(Some("weir"), "wr0ng")), false),
         (None, false),
     ] {
         let mut settings = settings(server.address());
@@ -61,7 +62,7 @@ async fn passwords_and_users_are_sent() {
 }
 
 #[tokio::test]
-async fn a_url_may_hold_a_database() {
+async fn the_database_of_the_settings_is_used() {
     let server = Server::start();
     let mut settings = settings(server.address());
     settings.main.database = 3;
@@ -72,7 +73,7 @@ async fn a_url_may_hold_a_database() {
 }
 
 #[tokio::test]
-async fn the_connection_has_a_name_and_uses_resp3() {
+async fn connections_use_resp3() {
     let server = Server::start();
     let remote = connected(settings(server.address())).await;
     assert!(counts(&remote).await);
@@ -81,8 +82,8 @@ async fn the_connection_has_a_name_and_uses_resp3() {
 }
 
 #[tokio::test]
-async fn a_server_without_resp3_works_too() {
-    // as Redis 5 and many proxies do
+async fn a_server_without_resp3_is_used_with_resp2() {
+    // Redis 5 and many proxies lack this command
     let server = Server::start_with(&["--rename-command", "HELLO", ""]);
     let remote = connected(settings(server.address())).await;
     assert!(counts(&remote).await);
@@ -123,12 +124,12 @@ async fn tls_trusts_only_certificates_signed_for_the_name() {
     };
     let ca = Some(certificates.path("ca.pem"));
     assert!(counts(&connected(with(Tls { ca: ca.clone(), ..Tls::default() })).await).await);
-    let stranger = Certificates::new();
-    let strange = Tls { ca: Some(stranger.path("ca.pem")), ..Tls::default() };
-    let rejected = failure(with(strange.clone())).await;
+    let other = Certificates::new();
+    let other = Tls { ca: Some(other.path("ca.pem")), ..Tls::default() };
+    let rejected = failure(with(other.clone())).await;
     assert!(rejected.contains("TLS") && rejected.contains("certificate"), "{rejected}");
-    // the name may be ignored, the signature never
-    let rejected = failure(with(Tls { any_name: true, ..strange })).await;
+    // `any_name` ignores the name but not the signature
+    let rejected = failure(with(Tls { any_name: true, ..other })).await;
     assert!(rejected.contains("certificate"), "{rejected}");
 
     let (_server, address) = tls_server(&certificates, "elsewhere", false);
@@ -162,7 +163,7 @@ async fn tls_files_are_checked_at_start() {
     let (certificate, key) = certificates.sign("client", "weir");
     let ca = certificates.path("ca.pem");
     let missing = certificates.path("missing.pem");
-    for (tls, said) in [
+    for (tls, expected) in [
         (Tls { ca: Some(missing.clone()), ..Tls::default() }, "cannot read REDIS_TLS_CACERT"),
         (Tls { ca: Some(key.clone()), ..Tls::default() }, "holds no certificate"),
         (Tls { client: Some((missing, key.clone())), ..Tls::default() }, "cannot read REDIS_TLS_CLIENT_CERT"),
@@ -170,8 +171,8 @@ async fn tls_files_are_checked_at_start() {
     ] {
         let mut settings = settings(Address::tcp("localhost", 1));
         settings.main.tls = Some(Tls { ca: tls.ca.or(Some(ca.clone())), ..tls });
-        let error = RedisRemote::new(settings).expect_err("the files are not in order").to_string();
-        assert!(error.contains(said), "{error}");
+        let error = RedisRemote::new(settings).expect_err("a file is invalid").to_string();
+        assert!(error.contains(expected), "{error}");
     }
 }
 
@@ -182,36 +183,36 @@ fn at(topology: Topology) -> RedisSettings {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failover_is_followed() {
-    let mut watched = Watched::start(Some("s3cret")).await;
-    let remote = connected(at(watched.topology())).await;
+async fn after_a_failover_the_new_master_is_used() {
+    let mut monitored = MonitoredMaster::start(Some("s3cret")).await;
+    let remote = connected(at(monitored.topology())).await;
     let target =
         target("d_", OverLimitPolicy::Ignore, vec![tier(1_000_000, 3_600, Algorithm::SlidingWindow)]);
     let take = async || send(&remote, &target, Timestamp::default(), Op::Take { hits: 1 }).await;
     assert!(take().await.is_ok());
-    let sent: i64 = watched.master.send(&["WAIT", "1", "5000"]);
-    assert_eq!(sent, 1);
-    let port = watched.replica.port().to_string();
-    watched.master.kill();
+    let replicated: i64 = monitored.master.send(&["WAIT", "1", "5000"]);
+    assert_eq!(replicated, 1);
+    let port = monitored.replica.port().to_string();
+    monitored.master.kill();
     until("the replica counts", async || take().await.is_ok()).await;
     let state = remote.state();
     assert!(state.servers[0].name.contains(&port), "{state:?}");
     let used = take().await.expect("it counts").counters[0].used();
-    assert!(used.0 >= 3, "what was replicated is lost: {used:?}");
+    assert!(used.0 >= 3, "replicated hits are lost: {used:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_master_is_left_when_another_takes_over() {
-    let watched = Watched::start(None).await;
-    let remote = connected(at(watched.topology())).await;
-    watched.master.signal("STOP");
-    let target = reference("d_", 5, 60);
+async fn a_frozen_master_is_replaced_when_a_replica_takes_over() {
+    let monitored = MonitoredMaster::start(None).await;
+    let remote = connected(at(monitored.topology())).await;
+    monitored.master.signal("STOP");
+    let target = compatible("d_", 5, 60);
     let take = async || {
-        let asked = send(&remote, &target, Timestamp::default(), Op::Take { hits: 1 });
-        tokio::time::timeout(Duration::from_millis(50), asked).await
+        let reply = send(&remote, &target, Timestamp::default(), Op::Take { hits: 1 });
+        tokio::time::timeout(Duration::from_millis(50), reply).await
     };
     until("the replica counts", async || take().await.is_ok_and(|reply| reply.is_ok())).await;
-    assert!(remote.state().servers[0].name.contains(&watched.replica.port().to_string()));
+    assert!(remote.state().servers[0].name.contains(&monitored.replica.port().to_string()));
 }
 
 #[tokio::test]
@@ -231,7 +232,7 @@ fn tiered(path: &str) -> Arc<Target> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_is_queried_for_its_slots() {
     let cluster = Cluster::start().await;
-    // one node is enough to find the others
+    // the addresses of the other nodes are found through one of them
     let Topology::Cluster(nodes) = cluster.topology() else { unreachable!() };
     let remote = connected(at(Topology::Cluster(vec![nodes[1].clone()]))).await;
     let at = now(&remote).await;
@@ -241,17 +242,18 @@ async fn a_cluster_is_queried_for_its_slots() {
                 if i % 2 == 0 {
                     tiered(&format!("d_{i}_"))
                 } else {
-                    reference(&format!("d_{i}_"), 100, 3_600)
+                    compatible(&format!("d_{i}_"), 100, 3_600)
                 }
             })
             .collect();
     for round in 1..=2_u64 {
         let command =
             |target: &Arc<Target>| Command { target: Arc::clone(target), at, op: Op::Take { hits: 2 } };
-        let replies = remote.call(targets.iter().map(command).collect()).await.expect("all answer").replies;
+        let replies =
+            remote.call(targets.iter().map(command).collect()).await.expect("all nodes reply").replies;
         assert_eq!(replies.len(), 60);
         for reply in replies {
-            let reply = reply.expect("every one is in order");
+            let reply = reply.expect("every command is carried out");
             assert_eq!((reply.granted, reply.counters[0].used().0), (2, round * 2));
         }
     }
@@ -263,13 +265,13 @@ async fn a_cluster_is_queried_for_its_slots() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn moved_slots_are_followed() {
+async fn commands_follow_a_slot_that_moves_to_another_node() {
     let cluster = Cluster::start().await;
     let remote = connected(at(cluster.topology())).await;
     let at = Timestamp::from_secs(3_600);
-    let (reference, tiered) = (reference("d_{k}_", 100, 3_600), tiered("k"));
+    let (compatible, tiered) = (compatible("d_{k}_", 100, 3_600), tiered("k"));
     let take = async |expected: u64| {
-        for target in [&reference, &tiered] {
+        for target in [&compatible, &tiered] {
             let reply = send(&remote, target, at, Op::Take { hits: 1 }).await;
             let reply = reply.unwrap_or_else(|error| panic!("{error} at {expected} of {target:?}"));
             assert_eq!(reply.counters[0].used().0, expected);
@@ -282,7 +284,7 @@ async fn moved_slots_are_followed() {
     cluster.begin_move(slot, from, to);
     take(2).await;
     cluster.move_keys(slot, from, to);
-    // the slot has not moved yet, its keys have
+    // the keys have moved, but the slot has not
     take(3).await;
     cluster.end_move(slot, to);
     take(4).await;
@@ -295,10 +297,10 @@ async fn moved_slots_are_followed() {
 async fn a_cluster_node_used_as_a_single_server_is_reported() {
     let cluster = Cluster::start().await;
     let remote = connected(settings(cluster.nodes[0].address())).await;
-    let errors = (0..20).map(|i| reference(&format!("d_{i}_"), 5, 60));
+    let targets = (0..20).map(|i| compatible(&format!("d_{i}_"), 5, 60));
     let command = |target| Command { target, at: Timestamp::default(), op: Op::Take { hits: 1 } };
-    let replies = remote.call(errors.map(command).collect()).await.expect("it replies").replies;
-    let told = replies.iter().filter_map(|reply| reply.as_ref().err()).map(ToString::to_string);
-    let told: Vec<String> = told.collect();
-    assert!(told.iter().any(|error| error.contains("set REDIS_TYPE to CLUSTER")), "{told:?}");
+    let replies = remote.call(targets.map(command).collect()).await.expect("it replies").replies;
+    let errors = replies.iter().filter_map(|reply| reply.as_ref().err()).map(ToString::to_string);
+    let errors: Vec<String> = errors.collect();
+    assert!(errors.iter().any(|error| error.contains("set REDIS_TYPE to CLUSTER")), "{errors:?}");
 }

@@ -19,7 +19,7 @@ use weir::{
 };
 
 use crate::proxy::Proxy;
-use crate::support::{Server, free_port, now, reference, remote, send, settings, target, tier, until};
+use crate::support::{Server, compatible, free_port, now, remote, send, settings, target, tier, until};
 
 const AT: Timestamp = Timestamp::from_secs(3_600);
 
@@ -39,7 +39,7 @@ fn metric(remote: &RedisRemote, name: &str, label: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn it_starts_without_redis_and_connects_when_there_is_one() {
+async fn a_remote_starts_without_redis_and_connects_when_redis_starts() {
     let mut server = Server::start();
     server.kill();
     let remote = RedisRemote::new(settings(server.address())).expect("no server is needed yet");
@@ -48,14 +48,14 @@ async fn it_starts_without_redis_and_connects_when_there_is_one() {
     assert!(failed.expect_err("it is down").to_string().contains("refused"));
     assert!(!remote.state().is_connected());
     server.restart();
-    until("it counts", async || take(&remote, &sliding()).await.is_ok()).await;
+    until("redis counts", async || take(&remote, &sliding()).await.is_ok()).await;
     assert!(remote.state().is_connected() && remote.state().servers[0].error.is_none());
 }
 
 #[tokio::test]
 async fn without_redis_calls_fail_at_once() {
     let remote = RedisRemote::new(settings(Address::tcp("127.0.0.1", free_port()))).expect("no files");
-    until("it is known to be down", async || take(&remote, &sliding()).await.is_err()).await;
+    until("the failure is noticed", async || take(&remote, &sliding()).await.is_err()).await;
     let begun = Instant::now();
     for _ in 0..1_000 {
         assert!(matches!(take(&remote, &sliding()).await, Err(RemoteError::NotSent(_))));
@@ -72,8 +72,8 @@ async fn a_restarted_server_is_reconnected() {
     server.kill();
     until("the failure is noticed", async || take(&remote, &sliding()).await.is_err()).await;
     server.restart();
-    until("it counts", async || take(&remote, &sliding()).await.is_ok()).await;
-    // its counts are lost, and the script is loaded again
+    until("redis counts", async || take(&remote, &sliding()).await.is_ok()).await;
+    // the counts are lost, and the script is loaded again
     assert!(take(&remote, &sliding()).await.expect("it counts").counters[0].used().0 <= 3);
 }
 
@@ -83,32 +83,34 @@ async fn commands_in_flight_are_never_sent_twice() {
     let remote = Arc::new(remote(&server).await);
     let (done, unknown) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let stop = Arc::new(AtomicBool::new(false));
-    let asking = (0..8).map(|i| {
-        let (remote, done, unknown, stop) =
-            (Arc::clone(&remote), Arc::clone(&done), Arc::clone(&unknown), Arc::clone(&stop));
-        let target = if i % 2 == 0 { sliding() } else { reference("r_", 1_000_000, 86_400) };
-        tokio::spawn(async move {
-            while !stop.load(Ordering::Relaxed) {
-                match take(&remote, &target).await {
-                    Ok(reply) => done.fetch_add(reply.granted, Ordering::Relaxed),
-                    Err(error) if error.is_definitely_not_applied() => 0,
-                    Err(_) => unknown.fetch_add(1, Ordering::Relaxed),
-                };
-            }
+    let senders: Vec<_> = (0..8)
+        .map(|i| {
+            let (remote, done, unknown, stop) =
+                (Arc::clone(&remote), Arc::clone(&done), Arc::clone(&unknown), Arc::clone(&stop));
+            let target = if i % 2 == 0 { sliding() } else { compatible("r_", 1_000_000, 86_400) };
+            tokio::spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    match take(&remote, &target).await {
+                        Ok(reply) => done.fetch_add(reply.granted, Ordering::Relaxed),
+                        Err(error) if error.is_definitely_not_applied() => 0,
+                        Err(_) => unknown.fetch_add(1, Ordering::Relaxed),
+                    };
+                }
+            })
         })
-    });
-    let asking: Vec<_> = asking.collect();
-    for cut in 1..=20 {
+        .collect();
+    for disconnects in 1..=20 {
         let before = done.load(Ordering::Relaxed);
         server.send::<()>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-        until("it continues", async || done.load(Ordering::Relaxed) > before + 20 * cut).await;
+        until("20 more commands succeed", async || done.load(Ordering::Relaxed) > before + 20 * disconnects)
+            .await;
     }
     stop.store(true, Ordering::Relaxed);
-    for asked in asking {
-        asked.await.expect("it ends");
+    for sender in senders {
+        sender.await.expect("it ends");
     }
     let counted = take(&remote, &sliding()).await.expect("it counts").counters[0].used().0 - 1
-        + take(&remote, &reference("r_", 1_000_000, 86_400)).await.expect("it counts").counters[0].used().0
+        + take(&remote, &compatible("r_", 1_000_000, 86_400)).await.expect("it counts").counters[0].used().0
         - 1;
     let (done, unknown) = (done.load(Ordering::Relaxed), unknown.load(Ordering::Relaxed));
     assert!((done..=done + unknown).contains(&counted), "{counted} of {done}, and {unknown} unknown");
@@ -116,7 +118,7 @@ async fn commands_in_flight_are_never_sent_twice() {
 
 /// A broken connection is replaced at once, and only once.
 #[tokio::test]
-async fn a_missing_reply_on_an_old_connection_does_not_affect_the_next() {
+async fn a_reply_that_is_missing_on_one_connection_does_not_affect_the_next_connection() {
     let server = Server::start();
     let proxy = Proxy::start(([127, 0, 0, 1], server.port()).into());
     let address = Address::tcp("127.0.0.1", proxy.address().port());
@@ -138,7 +140,7 @@ async fn a_missing_reply_on_an_old_connection_does_not_affect_the_next() {
 }
 
 #[tokio::test]
-async fn a_frozen_server_is_waited_for_until_the_timeout() {
+async fn calls_to_a_frozen_server_fail_at_the_timeout() {
     let server = Server::start();
     let mut settings = settings(server.address());
     settings.main.timeout = Duration::from_millis(300);
@@ -149,19 +151,21 @@ async fn a_frozen_server_is_waited_for_until_the_timeout() {
     let failed = take(&remote, &sliding()).await;
     assert_eq!(failed, Err(RemoteError::TimedOut(Period::from_millis(300))));
     assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
-    until("it is given up", async || matches!(take(&remote, &sliding()).await, Err(RemoteError::NotSent(_))))
-        .await;
+    until("later calls are not sent", async || {
+        matches!(take(&remote, &sliding()).await, Err(RemoteError::NotSent(_)))
+    })
+    .await;
     server.signal("CONT");
-    until("it counts", async || take(&remote, &sliding()).await.is_ok()).await;
+    until("redis counts", async || take(&remote, &sliding()).await.is_ok()).await;
 }
 
 #[tokio::test]
 async fn the_queue_is_bounded_and_late_replies_are_not_lost() {
     let server = Server::start();
     let remote = Arc::new(remote(&server).await);
-    let target = reference("r_", 1_000_000, 86_400);
+    let target = compatible("r_", 1_000_000, 86_400);
     server.signal("STOP");
-    let asking: Vec<_> = (0..6_000)
+    let senders: Vec<_> = (0..6_000)
         .map(|_| {
             let (remote, target) = (Arc::clone(&remote), Arc::clone(&target));
             tokio::spawn(async move { take(&remote, &target).await })
@@ -169,15 +173,15 @@ async fn the_queue_is_bounded_and_late_replies_are_not_lost() {
         .collect();
     until("some calls are not sent", async || metric(&remote, "weir.redis.errors", "not_sent") > 1_000).await;
     server.signal("CONT");
-    let (mut done, mut turned_away) = (0, 0);
-    for asked in asking {
-        match asked.await.expect("it ends") {
+    let (mut done, mut not_sent) = (0, 0);
+    for sender in senders {
+        match sender.await.expect("it ends") {
             Ok(_) => done += 1,
-            Err(RemoteError::NotSent(_)) => turned_away += 1,
+            Err(RemoteError::NotSent(_)) => not_sent += 1,
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(done >= 4_000 && done + turned_away == 6_000, "{done} and {turned_away}");
+    assert!(done >= 4_000 && done + not_sent == 6_000, "{done} and {not_sent}");
     let counted: u64 = server.send(&["GET", "r_0"]);
     assert_eq!(counted, done);
     // calls that arrived together were sent together
@@ -188,11 +192,11 @@ async fn the_queue_is_bounded_and_late_replies_are_not_lost() {
 async fn a_call_whose_caller_has_given_up_is_not_counted_later() {
     let server = Server::start();
     let remote = Arc::new(remote(&server).await);
-    let target = reference("r_", 1_000_000, 86_400);
+    let target = compatible("r_", 1_000_000, 86_400);
     server.signal("STOP");
     for _ in 0..50 {
-        let asked = timeout(Duration::from_millis(2), take(&remote, &target)).await;
-        assert!(asked.is_err(), "it is frozen");
+        let reply = timeout(Duration::from_millis(2), take(&remote, &target)).await;
+        assert!(reply.is_err(), "it is frozen");
     }
     server.signal("CONT");
     assert!(take(&remote, &target).await.is_ok());
@@ -220,14 +224,14 @@ async fn counters_restart_after_a_flush() {
 }
 
 #[tokio::test]
-async fn a_rejected_command_is_not_counted_and_reports_redis_error() {
+async fn a_rejected_command_is_not_counted_and_reports_the_error_of_redis() {
     let server = Server::start();
     let remote = remote(&server).await;
-    for target in [sliding(), reference("r_", 10, 86_400)] {
-        let rejected = async |word: &str| {
+    for target in [sliding(), compatible("r_", 10, 86_400)] {
+        let rejected = async |code: &str| {
             let rejected = take(&remote, &target).await;
-            let told = matches!(&rejected, Err(RemoteError::Rejected(said)) if said.contains(word));
-            assert!(told, "{word}: {rejected:?}");
+            let is_reported = matches!(&rejected, Err(RemoteError::Rejected(text)) if text.contains(code));
+            assert!(is_reported, "{code}: {rejected:?}");
         };
         server.send::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
         rejected("NOREPLICAS").await;
@@ -246,7 +250,7 @@ async fn disk_failures_are_reported() {
     let server = Server::start();
     let remote = remote(&server).await;
     server.send::<()>(&["SET", "a", "b"]);
-    // a snapshot into a directory where the file should be
+    // the snapshot fails, because a directory has the name of its file
     server.send::<()>(&["CONFIG", "SET", "save", "3600 1000000"]);
     std::fs::create_dir(server.path("dump.rdb")).expect("a directory");
     server.send::<redis::Value>(&["BGSAVE"]);
@@ -255,10 +259,10 @@ async fn disk_failures_are_reported() {
         info.contains("rdb_last_bgsave_status:err")
     })
     .await;
-    for target in [sliding(), reference("r_", 10, 86_400)] {
+    for target in [sliding(), compatible("r_", 10, 86_400)] {
         let rejected = take(&remote, &target).await;
-        let told = matches!(&rejected, Err(RemoteError::Rejected(said)) if said.contains("MISCONF"));
-        assert!(told, "{rejected:?}");
+        let is_reported = matches!(&rejected, Err(RemoteError::Rejected(text)) if text.contains("MISCONF"));
+        assert!(is_reported, "{rejected:?}");
     }
     server.send::<()>(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
     assert!(take(&remote, &sliding()).await.is_ok());
@@ -269,22 +273,22 @@ async fn a_server_that_becomes_a_replica_rejects_until_it_is_a_master_again() {
     let (server, other) = (Server::start(), Server::start());
     let remote = remote(&server).await;
     server.send::<()>(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]);
-    for target in [sliding(), reference("r_", 10, 86_400)] {
+    for target in [sliding(), compatible("r_", 10, 86_400)] {
         let rejected = take(&remote, &target).await;
         assert!(
-            matches!(&rejected, Err(RemoteError::Rejected(said)) if said.contains("READONLY")),
+            matches!(&rejected, Err(RemoteError::Rejected(text)) if text.contains("READONLY")),
             "{rejected:?}"
         );
     }
-    // a new connection may lead to another server, so one is made, but not repeatedly
-    until("it makes a new connection", async || {
+    // a new connection may lead to another server, so one is made, but not for every command
+    until("a new connection is made", async || {
         sleep(Duration::from_millis(20)).await;
         let _ = take(&remote, &sliding()).await;
         metric(&remote, "weir.redis.disconnected", "main") >= 1
     })
     .await;
     server.send::<()>(&["REPLICAOF", "NO", "ONE"]);
-    until("it counts", async || take(&remote, &sliding()).await.is_ok()).await;
+    until("redis counts", async || take(&remote, &sliding()).await.is_ok()).await;
     assert!(metric(&remote, "weir.redis.disconnected", "main") < 20);
 }
 
@@ -294,7 +298,7 @@ async fn callers_share_round_trips() {
     let remote = Arc::new(remote(&server).await);
     now(&remote).await;
     let before = metric(&remote, "weir.redis.pipelines", "main");
-    let asking: Vec<_> = (0..64)
+    let senders: Vec<_> = (0..64)
         .map(|_| {
             let remote = Arc::clone(&remote);
             tokio::spawn(async move {
@@ -304,8 +308,8 @@ async fn callers_share_round_trips() {
             })
         })
         .collect();
-    for asked in asking {
-        asked.await.expect("it ends");
+    for sender in senders {
+        sender.await.expect("it ends");
     }
     let pipelines = metric(&remote, "weir.redis.pipelines", "main") - before;
     assert!(pipelines < 1_600, "{pipelines} round trips for 3,200 calls");

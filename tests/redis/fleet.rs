@@ -1,4 +1,4 @@
-//! Several instances on one Redis, in real time: the hits that they admit together, and their behaviour without Redis.
+//! Several instances on one Redis, in real time: the hits that they admit together, and their decisions without Redis.
 
 use std::{
     sync::Arc,
@@ -26,10 +26,10 @@ use weir::{
 
 use crate::support::{Server, settings, tier, until};
 
-/// Most of the load comes to one instance, and some to each.
+/// The instances that receive hits, in turn: most go to the first one, and some to each.
 const SKEWED: [usize; 10] = [0, 1, 0, 2, 0, 1, 0, 3, 0, 4];
 
-/// A clock with an offset, as on other machines.
+/// A clock with an offset in nanoseconds, like the clock of another machine.
 struct Skewed(i64);
 
 impl Clock for Skewed {
@@ -76,18 +76,21 @@ impl Instance {
         let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
         let request = Request { domain: "fleet", descriptors: [descriptor].into_iter().collect(), hits: 1 };
         let matched = Matched::new(&self.rules, &request);
-        let taken = self.store.take(&matched.checks, Scope::Descriptor, self.clock.now()).await;
-        !taken.expect("a coordinated store always decides")[0].over
+        let decisions = self.store.take(&matched.checks, Scope::Descriptor, self.clock.now()).await;
+        !decisions.expect("a coordinated store always decides")[0].over
     }
 }
 
-/// Five instances that know of each other; their clocks are up to half a second apart.
+/// Starts five instances that know each other. Their clocks differ by up to half a second.
 async fn fleet(server: &Server, tier: &Tier, mode: Coordination) -> Vec<Arc<Instance>> {
     let coordination = RuleCoordination { mode: Some(mode), ..RuleCoordination::default() };
     let skews = [0, 250_000_000, -250_000_000, 100_000_000, -30_000_000];
     let new = |(i, skew)| Instance::new(server, i, tier, coordination, skew);
     let fleet: Vec<_> = skews.into_iter().enumerate().map(new).collect();
-    until("all know of all", async || fleet.iter().all(|instance| instance.store.instances() == 5)).await;
+    until("all instances know each other", async || {
+        fleet.iter().all(|instance| instance.store.instances() == 5)
+    })
+    .await;
     fleet
 }
 
@@ -97,7 +100,7 @@ async fn offer(fleet: &[Arc<Instance>], tier: &Tier, rate: u64, periods: u32) ->
     let to_the_next = now.window_end(tier.period).since(now);
     sleep_until(tokio::time::Instant::now() + to_the_next.into()).await;
     let time = Duration::from(tier.period) * periods;
-    let mut asked = JoinSet::new();
+    let mut requests = JoinSet::new();
     let begun = Instant::now();
     let mut sent = 0;
     while begun.elapsed() < time {
@@ -107,18 +110,18 @@ async fn offer(fleet: &[Arc<Instance>], tier: &Tier, rate: u64, periods: u32) ->
             let turn = usize::try_from(sent).unwrap_or_default() % SKEWED.len();
             let instance = Arc::clone(&fleet[SKEWED[turn]]);
             sent += 1;
-            asked.spawn(async move {
+            requests.spawn(async move {
                 let from = SystemClock.now();
                 let admitted = instance.send().await;
                 (from, SystemClock.now(), admitted)
             });
         }
     }
-    asked.join_all().await
+    requests.join_all().await
 }
 
-fn sum(fleet: &[Arc<Instance>], figure: impl Fn(&CoordinationMetrics) -> &Counter) -> u64 {
-    fleet.iter().map(|instance| figure(instance.store.coordination_metrics()).get()).sum()
+fn sum(fleet: &[Arc<Instance>], metric: impl Fn(&CoordinationMetrics) -> &Counter) -> u64 {
+    fleet.iter().map(|instance| metric(instance.store.coordination_metrics()).get()).sum()
 }
 
 /// Returns the hits that each window certainly admitted: those of requests that started and ended within it.
@@ -150,19 +153,19 @@ async fn is_exact(mode: Coordination) {
         assert!(admitted(&outcomes) >= 990, "{mode:?}: {} of 1000", admitted(&outcomes));
     }
     if mode == Coordination::Lease {
-        let calls = sum(&fleet, |figures| &figures.calls);
+        let calls = sum(&fleet, |metrics| &metrics.calls);
         assert!(calls * 10 < outcomes.len() as u64, "{calls} calls for {} decisions", outcomes.len());
     }
-    assert_eq!(sum(&fleet, |figures| &figures.fallback), 0);
+    assert_eq!(sum(&fleet, |metrics| &metrics.fallback), 0);
 }
 
 #[tokio::test]
-async fn leases_of_five_instances_are_exact() {
+async fn lease_is_exact_with_five_instances() {
     is_exact(Coordination::Lease).await;
 }
 
 #[tokio::test]
-async fn strict_instances_are_exact() {
+async fn strict_is_exact_with_five_instances() {
     is_exact(Coordination::Strict).await;
 }
 
@@ -178,9 +181,9 @@ async fn five_instances_overshoot_by_no_more_than_the_hits_between_two_syncs() {
         assert!(admitted <= 500 + 600, "{admitted} of 500 in a window");
     }
     if outcomes.len() >= 2 * 1_500 {
-        assert!(admitted(&outcomes) >= 1_000, "it never admits less than the limit");
+        assert!(admitted(&outcomes) >= 1_000, "it admits the whole limit");
     }
-    assert_eq!(sum(&fleet, |figures| &figures.waited), 0);
+    assert_eq!(sum(&fleet, |metrics| &metrics.waited), 0);
 }
 
 #[tokio::test]
@@ -192,7 +195,7 @@ async fn a_sliding_window_and_a_bucket_hold_in_every_interval() {
             let tier = tier(200, 1, algorithm);
             let fleet = fleet(&server, &tier, mode).await;
             let outcomes = offer(&fleet, &tier, 800, 2).await;
-            // from the end of one request to the beginning of another is for certain no longer than between their decisions
+            // the time from the end of one request to the start of another is no longer than the time between their decisions
             let mut passed: Vec<_> = outcomes.iter().filter(|(_, _, admitted)| *admitted).collect();
             passed.sort_unstable_by_key(|(from, _, _)| *from);
             for (first, (begin, _, _)) in passed.iter().enumerate() {
@@ -200,12 +203,12 @@ async fn a_sliding_window_and_a_bucket_hold_in_every_interval() {
                     passed[first..].iter().filter(|(_, to, _)| to.since(*begin) < tier.period).count();
                 let bound = match algorithm {
                     Algorithm::SlidingWindow => 200,
-                    // the burst, a period's flow, and for a lease what flows while it may be held
+                    // the burst, the inflow of a period, and for a lease the inflow while it may be held
                     _ => 50 + 200 + if mode == Coordination::Lease { 10 } else { 0 },
                 };
                 assert!(
                     within <= bound,
-                    "{mode:?} {algorithm:?}: {within} within a period, where {bound} may be"
+                    "{mode:?} {algorithm:?}: {within} within a period, but at most {bound} are allowed"
                 );
             }
         }
@@ -213,7 +216,7 @@ async fn a_sliding_window_and_a_bucket_hold_in_every_interval() {
 }
 
 #[tokio::test]
-async fn an_instance_that_stops_gives_back_what_it_holds_and_is_no_longer_counted() {
+async fn an_instance_that_stops_returns_its_leases_and_deregisters() {
     let server = Server::start();
     let tier = tier(1_000, 3_600, Algorithm::FixedWindow);
     let fleet = fleet(&server, &tier, Coordination::Lease).await;
@@ -221,9 +224,11 @@ async fn an_instance_that_stops_gives_back_what_it_holds_and_is_no_longer_counte
         assert!(fleet[0].send().await);
     }
     fleet[0].store.close().await;
-    until("the others know", async || fleet[1..].iter().all(|instance| instance.store.instances() == 4))
-        .await;
-    // all that was not used is there for the others
+    until("the others know of four instances", async || {
+        fleet[1..].iter().all(|instance| instance.store.instances() == 4)
+    })
+    .await;
+    // all unused hits are available to the others
     let mut admitted = 0;
     while fleet[1].send().await {
         admitted += 1;
@@ -232,17 +237,20 @@ async fn an_instance_that_stops_gives_back_what_it_holds_and_is_no_longer_counte
 }
 
 #[tokio::test]
-async fn an_instance_that_dies_is_noticed() {
+async fn an_instance_that_dies_is_no_longer_registered() {
     let server = Server::start();
     let tier = tier(1_000, 3_600, Algorithm::FixedWindow);
     let mut fleet = fleet(&server, &tier, Coordination::Lease).await;
     drop(fleet.pop());
-    until("the others know", async || fleet.iter().all(|instance| instance.store.instances() == 4)).await;
+    until("the others know of four instances", async || {
+        fleet.iter().all(|instance| instance.store.instances() == 4)
+    })
+    .await;
 }
 
 /// Each mode decides by `on_store_failure` from a start without Redis, and uses Redis when it starts.
 #[tokio::test]
-async fn without_redis_each_way_decides_and_what_was_counted_goes_home_once() {
+async fn without_redis_each_mode_uses_on_store_failure_and_reports_its_hits_once() {
     for mode in [Coordination::Interval, Coordination::Lease, Coordination::Strict] {
         let mut server = Server::start();
         server.kill();
@@ -252,12 +260,12 @@ async fn without_redis_each_way_decides_and_what_was_counted_goes_home_once() {
         for _ in 0..30 {
             assert!(instance.send().await, "{mode:?}");
         }
-        // to count by itself is what an instance that syncs does anyway
-        let alone = sum(std::slice::from_ref(&instance), |figures| &figures.fallback);
-        assert!(alone > 0 || mode == Coordination::Interval, "{mode:?}");
+        // in `interval` mode an instance decides by its own count anyway
+        let fallback = sum(std::slice::from_ref(&instance), |metrics| &metrics.fallback);
+        assert!(fallback > 0 || mode == Coordination::Interval, "{mode:?}");
         server.restart();
-        until("it is back", async || !instance.store.is_store_unavailable()).await;
-        until("it went home", async || {
+        until("the store is available", async || !instance.store.is_store_unavailable()).await;
+        until("the hits are reported", async || {
             let keys: Vec<String> = server.send(&["KEYS", "*fleet*"]);
             let counts: Vec<Option<i64>> = keys.iter().map(|key| server.send(&["GET", key])).collect();
             counts.iter().flatten().sum::<i64>() == 30
@@ -267,12 +275,12 @@ async fn without_redis_each_way_decides_and_what_was_counted_goes_home_once() {
         while instance.send().await {
             admitted += 1;
         }
-        assert_eq!(admitted, 70, "{mode:?}: what was counted without redis counts");
+        assert_eq!(admitted, 70, "{mode:?}: the hits admitted without redis count");
     }
 }
 
 #[tokio::test]
-async fn a_frozen_redis_holds_nobody_up_for_longer_than_the_budget_and_is_found_again() {
+async fn a_frozen_redis_is_given_up_and_used_again_when_it_replies() {
     let server = Server::start();
     let tier = tier(1_000_000, 3_600, Algorithm::FixedWindow);
     let coordination = RuleCoordination {
@@ -281,19 +289,19 @@ async fn a_frozen_redis_holds_nobody_up_for_longer_than_the_budget_and_is_found_
         ..RuleCoordination::default()
     };
     let instance = Instance::new(&server, 0, &tier, coordination, 0);
-    until("it replies", async || {
+    until("redis is connected", async || {
         !instance.store.is_store_unavailable() && instance.store.remote().state().is_connected()
     })
     .await;
     assert!(instance.send().await);
     server.signal("STOP");
-    until("nobody waits any more", async || {
-        assert!(instance.send().await, "it is let through");
+    until("the store is unavailable", async || {
+        assert!(instance.send().await, "`on_store_failure: allow` admits it");
         instance.store.is_store_unavailable()
     })
     .await;
     server.signal("CONT");
-    until("it is found again", async || {
+    until("the store is available again", async || {
         instance.send().await;
         !instance.store.is_store_unavailable()
     })

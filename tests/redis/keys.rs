@@ -8,7 +8,7 @@ use weir::{
     },
 };
 
-use crate::support::{Server, connected, now, reference, remote, send, settings, target, tier, until};
+use crate::support::{Server, compatible, connected, now, remote, send, settings, target, tier, until};
 
 #[tokio::test]
 async fn a_rule_of_envoyproxy_ratelimit_uses_its_key_and_its_commands() {
@@ -17,7 +17,7 @@ async fn a_rule_of_envoyproxy_ratelimit_uses_its_key_and_its_commands() {
     settings.prefix = "eu:".into();
     settings.jitter_seconds = 0;
     let remote = connected(settings).await;
-    let target = reference("shop_tenant_acme_", 3, 60);
+    let target = compatible("shop_tenant_acme_", 3, 60);
     let at = Timestamp::from_secs(1_234_567_890);
     server.send::<()>(&["CONFIG", "RESETSTAT"]);
     let granted = async |op| send(&remote, &target, at, op).await.expect("it replies").granted;
@@ -38,15 +38,14 @@ async fn a_rule_of_envoyproxy_ratelimit_uses_its_key_and_its_commands() {
 }
 
 #[tokio::test]
-async fn a_count_of_envoyproxy_ratelimit_is_continued() {
+async fn a_counter_of_envoyproxy_ratelimit_is_continued() {
     let server = Server::start();
     let remote = remote(&server).await;
     let at = now(&remote).await;
     let start = at.as_nanos() / 1_000_000_000 / 3_600 * 3_600;
     server.send::<()>(&["SET", &format!("d_k_v_{start}"), "7"]);
-    let target = reference("d_k_v_", 10, 3_600);
+    let target = compatible("d_k_v_", 10, 3_600);
     let grant = Op::Grant { least: 1, want: 5, hold: Period::from_secs(1) };
-    // the window may end between the two
     let granted = send(&remote, &target, at, grant).await.expect("it replies").granted;
     assert_eq!(granted, 3);
     assert_eq!(server.send::<String>(&["GET", &format!("d_k_v_{start}")]), "10");
@@ -56,7 +55,7 @@ async fn a_count_of_envoyproxy_ratelimit_is_continued() {
 }
 
 #[tokio::test]
-async fn keys_live_as_long_as_they_count_plus_a_jitter() {
+async fn keys_expire_when_their_hits_no_longer_count_plus_a_jitter() {
     let server = Server::start();
     let bucket = Algorithm::TokenBucket(Bucket { burst: 10, refill: Refill::Continuous, strict: false });
     for (jitter, slack) in [(0, 0), (100, 99)] {
@@ -90,7 +89,7 @@ async fn jitter_spreads_expiries() {
     let remote = remote(&server).await;
     let at = Timestamp::from_secs(120);
     for i in 0..50 {
-        let target = reference(&format!("d_{i}_"), 1, 60);
+        let target = compatible(&format!("d_{i}_"), 1, 60);
         send(&remote, &target, at, Op::Take { hits: 1 }).await.expect("it replies");
     }
     let ttls: std::collections::BTreeSet<i64> =
@@ -110,17 +109,17 @@ async fn foreign_values_are_rejected_without_affecting_other_keys() {
     server.send::<()>(&["SET", "{text_}s1m", "hello"]);
     server.send::<()>(&["LPUSH", "{list_}s1m", "hello"]);
     server.send::<()>(&["SET", "{bucket_}b1m", "b 12 nan"]);
-    let hour = at.as_nanos() / 1_000_000_000 / 86_400 * 86_400;
-    server.send::<()>(&["SET", &format!("word_{hour}"), "word"]);
-    server.send::<()>(&["LPUSH", &format!("words_{hour}"), "word"]);
+    let day = at.as_nanos() / 1_000_000_000 / 86_400 * 86_400;
+    server.send::<()>(&["SET", &format!("text_{day}"), "hello"]);
+    server.send::<()>(&["LPUSH", &format!("list_{day}"), "hello"]);
     let targets = [
         sliding("text_"),
         sliding("list_"),
         target("bucket_", OverLimitPolicy::Ignore, vec![tier(5, 60, bucket)]),
-        reference("word_", 5, 86_400),
-        reference("words_", 5, 86_400),
+        compatible("text_", 5, 86_400),
+        compatible("list_", 5, 86_400),
         sliding("good_"),
-        reference("good_", 5, 86_400),
+        compatible("good_", 5, 86_400),
     ];
     for op in [
         Op::Take { hits: 1 },
@@ -150,7 +149,7 @@ async fn limits_by_the_second_use_the_per_second_redis() {
     settings.per_second = Some(self::settings(seconds.address()).main);
     let remote: RedisRemote = connected(settings).await;
     let at = now(&remote).await;
-    let targets = [reference("s_", 5, 1), reference("m_", 5, 60)];
+    let targets = [compatible("s_", 5, 1), compatible("m_", 5, 60)];
     let commands = targets
         .iter()
         .map(|target| Command { target: target.clone(), at, op: Op::Add { hits: 3 } })

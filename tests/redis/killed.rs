@@ -1,4 +1,4 @@
-//! Weirs that are killed while they hold leases and pending counts.
+//! Weirs that are killed while they hold leases and pending hits.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const LIMIT: u64 = 120;
 
 const PERIOD: Period = Period::from_secs(2);
 
-/// Returns a rule whose leases are not given back during the test.
+/// Returns rules with a lease that is not returned during the test.
 fn leased(tier: &str) -> String {
     format!(
         "domain: shop\ndescriptors:\n  - key: k\n    rate_limit: {{ requests: {LIMIT}, {tier}, \
@@ -23,10 +23,10 @@ fn leased(tier: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leases_of_a_killed_weir_are_lost_for_the_window_and_nothing_else() {
+async fn a_killed_weir_loses_only_its_leases_until_the_window_ends() {
     let mut weirs = Weirs::start(3, &leased("per: 365d")).await;
     let (mut admitted, mut held) = (0, 0);
-    until("it holds something", async || {
+    until("the weir holds a lease", async || {
         admitted += u64::from(weirs.all[0].send("k").await);
         held = weirs.counted("k") - admitted;
         held > 5
@@ -34,28 +34,28 @@ async fn leases_of_a_killed_weir_are_lost_for_the_window_and_nothing_else() {
     .await;
     weirs.all.remove(0).kill();
     admitted += weirs.exhaust("k", LIMIT).await;
-    // at least the lease held then; at most half of its part of the limit, and the next lease
+    // at least the lease held then; at most half of this instance's share of the limit, and the next lease
     let lost = LIMIT - admitted;
     assert!((held..=2 * LIMIT / (2 * 3)).contains(&lost), "{lost} lost, {held} held");
-    until("the failure is noticed", async || weirs.sum("weir_instances") == 2 * 2).await;
+    until("the others know of two instances", async || weirs.sum("weir_instances") == 2 * 2).await;
 }
 
 /// The start and the end of a request that was admitted.
-type Passed = (Timestamp, Timestamp);
+type AdmittedRequest = (Timestamp, Timestamp);
 
-/// Sends `count` requests to all weirs at once.
-async fn send(weirs: &Weirs, count: usize) -> Vec<Passed> {
-    let mut asked = JoinSet::new();
+/// Sends `count` requests to each weir, all at once. Returns the admitted ones.
+async fn send(weirs: &Weirs, count: usize) -> Vec<AdmittedRequest> {
+    let mut requests = JoinSet::new();
     for weir in &weirs.all {
         for _ in 0..count {
-            let asking = weir.asking("k", 1);
-            asked.spawn(async move {
+            let request = weir.send_hits("k", 1);
+            requests.spawn(async move {
                 let begun = SystemClock.now();
-                asking.await.then(|| (begun, SystemClock.now()))
+                request.await.then(|| (begun, SystemClock.now()))
             });
         }
     }
-    asked.join_all().await.into_iter().flatten().collect()
+    requests.join_all().await.into_iter().flatten().collect()
 }
 
 /// The next window has the whole limit again, and never more.
@@ -65,7 +65,7 @@ async fn leases_of_a_killed_weir_are_available_in_the_next_window() {
     let mut passed = send(&weirs, 5).await;
     weirs.all.remove(0).kill();
     let killed_in = SystemClock.now().window_end(PERIOD);
-    until("all of a limit is used", async || {
+    until("the whole limit of a later window is used", async || {
         passed.extend(send(&weirs, 5).await);
         // a request that started in one window and ended in another may belong to either
         let mut touched = BTreeMap::<Timestamp, u64>::new();
@@ -95,7 +95,7 @@ async fn leases_of_a_killed_weir_make_no_interval_exceed_the_limit() {
     weirs.all.remove(0).kill();
     let killed = SystemClock.now();
     // long enough for all earlier hits to expire
-    until("two limits are used", async || {
+    until("twice the limit was admitted", async || {
         passed.extend(send(&weirs, 5).await);
         passed.iter().filter(|(begun, _)| *begun > killed).count() as u64 >= 2 * LIMIT
     })
@@ -107,31 +107,30 @@ async fn leases_of_a_killed_weir_make_no_interval_exceed_the_limit() {
     }
 }
 
-/// `interval`: only hits that it had not reported are lost, and may be admitted again.
+/// In `interval` mode, only the hits that the killed weir had not reported are lost, and may be admitted again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_overshoot_of_a_killed_weir_is_what_it_had_not_reported() {
+async fn a_killed_weir_causes_an_overshoot_of_its_unreported_hits_at_most() {
     let rules =
         format!("domain: shop\ndescriptors:\n  - key: k\n    rate_limit: {{ requests: {LIMIT}, per: 365d }}");
     let mut weirs = Weirs::start(3, &rules).await;
-    let told = weirs.ask_each("k", 10).await;
-    until("it is told", async || weirs.counted("k") == told).await;
-    let mut admitted = told;
+    let mut admitted = weirs.send_each("k", 10).await;
+    until("the hits are reported", async || weirs.counted("k") == admitted).await;
     for _ in 0..20 {
         admitted += u64::from(weirs.all[0].send("k").await);
     }
     weirs.all.remove(0).kill();
-    // the others learn of the hits that it reported
-    let untold = admitted - weirs.counted("k");
-    assert!(untold <= 20, "{untold} of the last hits");
+    // the others receive the hits that it reported
+    let unreported = admitted - weirs.counted("k");
+    assert!(unreported <= 20, "{unreported} of the last hits are unreported");
     loop {
-        let now = weirs.ask_each("k", 1).await;
+        let now = weirs.send_each("k", 1).await;
         admitted += now;
-        until("it is told", async || weirs.counted("k") + untold >= admitted).await;
+        until("the hits are reported", async || weirs.counted("k") + unreported >= admitted).await;
         if now == 0 {
             break;
         }
     }
     // each may have missed the last two syncs of the other
-    assert!(admitted <= LIMIT + untold + 2 * 2, "{admitted} admitted, {untold} untold");
-    assert_eq!(weirs.counted("k") + untold, admitted);
+    assert!(admitted <= LIMIT + unreported + 2 * 2, "{admitted} admitted, {unreported} unreported");
+    assert_eq!(weirs.counted("k") + unreported, admitted);
 }

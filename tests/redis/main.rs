@@ -1,11 +1,11 @@
 //! Redis as the store that instances share, against real servers.
 
-#[expect(dead_code, reason = "what runs to its end by itself is a matter of other tests")]
+#[expect(dead_code, reason = "other tests run commands to their end")]
 #[path = "../support/child.rs"]
 mod child;
 #[path = "../support/proxy.rs"]
 mod proxy;
-#[expect(dead_code, reason = "hits of one rule are enough here")]
+#[expect(dead_code, reason = "these tests need few of the constructors")]
 #[path = "../support/wire.rs"]
 mod wire;
 

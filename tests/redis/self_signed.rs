@@ -8,10 +8,10 @@ use weir::store::redis::{Address, RedisRemote, RedisSettings, Tls};
 
 use crate::support::{Server, connected, settings, until};
 
-/// Years between which a certificate is valid today.
+/// The first and the last year of a certificate that is valid today.
 const VALID: [i32; 2] = [2020, 4000];
 
-/// A server that speaks TLS only, and its certificate in a file.
+/// A server that accepts TLS only, and its certificate in a file.
 struct SelfSigned {
     server: Server,
     dir: TempDir,
@@ -54,7 +54,7 @@ impl SelfSigned {
         self.dir.path().join("redis.pem")
     }
 
-    /// Settings for this server that trust the certificate in `ca`.
+    /// Returns settings for this server that trust the certificate in `ca`.
     fn trusting(&self, ca: PathBuf, any_name: bool) -> RedisSettings {
         let mut settings = settings(Address::tcp("localhost", self.server.port()));
         settings.main.tls = Some(Tls { ca: Some(ca), any_name, ..Tls::default() });
@@ -64,8 +64,8 @@ impl SelfSigned {
 
 /// Waits until a connection has failed. Returns the error.
 async fn error(settings: RedisSettings) -> String {
-    let remote = RedisRemote::new(settings).expect("the files are in order");
-    until("an error", async || remote.state().servers[0].error.is_some()).await;
+    let remote = RedisRemote::new(settings).expect("the files are valid");
+    until("the connection fails", async || remote.state().servers[0].error.is_some()).await;
     remote.state().servers[0].error.clone().expect("there is one")
 }
 
@@ -86,13 +86,14 @@ async fn a_self_signed_certificate_for_another_name_is_rejected() {
 }
 
 #[tokio::test]
-async fn a_self_signed_certificate_is_rejected_outside_its_dates() {
-    for (years, said) in [([2020, 2021], "certificate expired"), ([3000, 4000], "certificate not valid yet")]
+async fn a_self_signed_certificate_is_rejected_before_and_after_its_validity() {
+    for (years, expected) in
+        [([2020, 2021], "certificate expired"), ([3000, 4000], "certificate not valid yet")]
     {
         let redis = SelfSigned::start("localhost", years);
         for any_name in [false, true] {
             let error = error(redis.trusting(redis.certificate(), any_name)).await;
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

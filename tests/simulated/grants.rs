@@ -1,4 +1,4 @@
-//! Hits of a grant that are used at any time within its hold never exceed the limit.
+//! Granted hits never exceed the limit, at whatever time within the hold they are used.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use weir::{
     store::remote::Op,
 };
 
-use crate::support::{Counted, bucket, pass, tier};
+use crate::support::{CountedTarget, bucket, pass, tier};
 
-/// Milliseconds of the tiers' period.
+/// The period of the tiers, in milliseconds.
 const PERIOD: u64 = 10_000;
 
 /// An action of an instance.
@@ -24,7 +24,7 @@ enum Step {
     Take(u64),
     /// Requests a grant of up to `want` hits, and uses them at these fractions of the hold.
     Grant { want: u64, hold: u64, used_at: [f64; 3] },
-    /// Gives this fraction of one of its latest grants back.
+    /// Gives back this fraction of one of its latest grants.
     GiveBack { part: f64, latest: usize },
 }
 
@@ -42,6 +42,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 1..80)
 }
 
+/// A grant, and when its hits are used.
 #[derive(Clone, Debug)]
 struct Granted {
     at: Timestamp,
@@ -55,11 +56,11 @@ fn part(whole: u64, part: f64) -> u64 {
     (whole as f64 * part) as u64
 }
 
-/// Runs the steps against a store. Returns the number of hits by the time of their use.
+/// Runs the steps against a store. Returns the number of used hits by the time of their use.
 fn uses(tier: &Tier, steps: &[Step]) -> BTreeMap<Timestamp, u64> {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
     runtime.block_on(async {
-        let counted = Counted::new(vec![tier.clone()], OverLimitPolicy::Ignore);
+        let counted = CountedTarget::new(vec![tier.clone()], OverLimitPolicy::Ignore);
         let mut uses = BTreeMap::new();
         let mut grants: Vec<Granted> = Vec::new();
         for step in steps {
@@ -98,7 +99,7 @@ fn uses(tier: &Tier, steps: &[Step]) -> BTreeMap<Timestamp, u64> {
     })
 }
 
-/// The most hits in any interval of `length` that begins with a use.
+/// Returns the most hits in any interval of `length` that begins with a use.
 fn most_within(uses: &BTreeMap<Timestamp, u64>, length: Period) -> u64 {
     let within = |from: Timestamp| uses.range(from..from.after(length)).map(|(_, hits)| hits).sum();
     uses.keys().map(|from| within(*from)).max().unwrap_or(0)

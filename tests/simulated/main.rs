@@ -1,4 +1,4 @@
-//! The simulated store: the exact effects of its operations, and of its network and failures on calls.
+//! Tests of the simulated store: the effects of its operations on counters, and of its network and failures on calls.
 
 mod grants;
 mod network;

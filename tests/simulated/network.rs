@@ -14,7 +14,7 @@ use weir::{
 
 use crate::support::{pass, store, target, tier};
 
-fn counted() -> Arc<Target> {
+fn hourly() -> Arc<Target> {
     target(vec![tier(1_000, 3_600, Algorithm::FixedWindow)], OverLimitPolicy::Ignore)
 }
 
@@ -29,7 +29,7 @@ fn used(store: &SimulatedStore, target: &Target) -> u64 {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_takes_a_round_trip() {
-    let (store, target) = (store(), counted());
+    let (store, target) = (store(), hourly());
     let remote = store.connect(Network { round_trip: Duration::from_millis(6), ..Network::default() });
     let started = Instant::now();
     let replies = take(&remote, &target).await.expect("it is up");
@@ -41,7 +41,7 @@ async fn a_call_takes_a_round_trip() {
 #[tokio::test(start_paused = true)]
 async fn calls_overtake_each_other_only_where_the_network_reorders() {
     for reorders in [false, true] {
-        let (store, target) = (store(), counted());
+        let (store, target) = (store(), hourly());
         let slow = Network { round_trip: Duration::from_millis(40), reorders, ..Network::default() };
         let remote = store.connect(slow);
         let first = take(&remote, &target);
@@ -56,9 +56,9 @@ async fn calls_overtake_each_other_only_where_the_network_reorders() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_request_counts_nothing_and_a_lost_reply_does() {
+async fn hits_count_if_the_reply_is_lost_but_not_if_the_request_is_lost() {
     for (lost_requests, lost_replies, counts) in [(1.0, 0.0, 0), (0.0, 1.0, 20)] {
-        let (store, target) = (store(), counted());
+        let (store, target) = (store(), hourly());
         let remote = store.connect(Network { lost_requests, lost_replies, ..Network::default() });
         let (mut silent, mut noticed) = (0, 0);
         for _ in 0..20 {
@@ -82,8 +82,8 @@ async fn a_lost_request_counts_nothing_and_a_lost_reply_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_frozen_store_carries_out_later_the_calls_that_reached_it() {
-    let (store, target) = (store(), counted());
+async fn a_frozen_store_carries_out_received_calls_when_it_is_up_again() {
+    let (store, target) = (store(), hourly());
     let remote = store.connect(Network::default());
     store.set(Condition::Frozen);
     assert!(matches!(take(&remote, &target).await, Err(RemoteError::TimedOut(_))));
@@ -95,20 +95,20 @@ async fn a_frozen_store_carries_out_later_the_calls_that_reached_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_is_carried_out_although_its_caller_has_given_up() {
-    let (store, target) = (store(), counted());
+async fn a_call_is_carried_out_even_if_its_caller_has_given_up() {
+    let (store, target) = (store(), hourly());
     let remote = store.connect(Network { round_trip: Duration::from_millis(50), ..Network::default() });
     let given_up = tokio::time::timeout(Duration::from_millis(10), take(&remote, &target)).await;
     assert!(given_up.is_err());
     drop(remote);
-    // the paused clock advances only when every task waits, so the call has arrived when this sleep ends
+    // the paused clock advances only while every task waits, so the call has arrived when this sleep ends
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(used(&store, &target), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_down_rejects_new_calls_and_loses_calls_in_flight() {
-    let (store, target) = (store(), counted());
+    let (store, target) = (store(), hourly());
     let remote = store.connect(Network { round_trip: Duration::from_millis(50), ..Network::default() });
     let in_flight = take(&remote, &target);
     let stop = async {
@@ -129,26 +129,26 @@ async fn a_store_that_is_down_rejects_new_calls_and_loses_calls_in_flight() {
 
 #[tokio::test(start_paused = true)]
 async fn a_partition_affects_one_instance_only() {
-    let (store, target) = (store(), counted());
+    let (store, target) = (store(), hourly());
     let (cut, fine) = (store.connect(Network::default()), store.connect(Network::default()));
     cut.partition(true);
     assert!(take(&cut, &target).await.is_err());
     take(&fine, &target).await.expect("it is not cut off");
     cut.partition(false);
-    take(&cut, &target).await.expect("it is over");
+    take(&cut, &target).await.expect("the partition has ended");
     assert_eq!(used(&store, &target), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failover_loses_the_latest_writes_and_reports_how_many() {
-    let (store, target) = (store(), counted());
+async fn a_failover_loses_the_latest_writes_and_returns_their_number() {
+    let (store, target) = (store(), hourly());
     store.keep_writes(Period::from_secs(10));
     let remote = store.connect(Network::default());
     for _ in 0..10 {
         take(&remote, &target).await.expect("it is up");
         pass(98).await;
     }
-    // the last one was carried out 99 ms ago, and one every 100 ms before it
+    // the last hit was hourly 99 ms ago, and the others at intervals of 100 ms before it
     assert_eq!(store.fail_over(Period::from_millis(350)), 3);
     assert_eq!(used(&store, &target), 7);
     store.flush();
@@ -156,7 +156,7 @@ async fn a_failover_loses_the_latest_writes_and_reports_how_many() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn instances_are_known_until_their_registration_ends() {
+async fn instances_are_counted_until_their_registration_ends() {
     let store = store();
     let (one, two) = (store.connect(Network::default()), store.connect(Network::default()));
     let ttl = Period::from_secs(2);
@@ -173,7 +173,7 @@ async fn instances_are_known_until_their_registration_ends() {
 #[tokio::test(start_paused = true)]
 async fn the_same_seed_gives_the_same_run() {
     async fn run() -> Vec<Option<weir::limit::Timestamp>> {
-        let (store, target) = (store(), counted());
+        let (store, target) = (store(), hourly());
         let network = Network {
             jitter: Duration::from_millis(20),
             spikes: 0.2,

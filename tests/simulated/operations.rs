@@ -1,18 +1,18 @@
-//! The effect of each operation on the counters.
+//! Tests of the effect of each operation on the counters.
 
 use weir::{
     limit::{Algorithm, Hits, OverLimitPolicy, Period},
     store::remote::Op,
 };
 
-use crate::support::{Counted, START, bucket, pass, tier};
+use crate::support::{CountedTarget, START, bucket, pass, tier};
 
 const FIXED: Algorithm = Algorithm::FixedWindow;
 const SLIDING: Algorithm = Algorithm::SlidingWindow;
 
 #[tokio::test(start_paused = true)]
 async fn added_hits_count_whether_or_not_they_fit() {
-    let counted = Counted::new(vec![tier(3, 10, FIXED)], OverLimitPolicy::Ignore);
+    let counted = CountedTarget::new(vec![tier(3, 10, FIXED)], OverLimitPolicy::Ignore);
     assert_eq!(counted.add(5).granted, 5);
     assert_eq!(counted.used(0), 5);
     assert_eq!(counted.take(1), 0);
@@ -23,8 +23,8 @@ async fn added_hits_count_whether_or_not_they_fit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_hit_counts_in_the_window_that_it_was_admitted_in() {
-    let counted = Counted::new(vec![tier(3, 10, FIXED)], OverLimitPolicy::Count);
+async fn a_late_hit_counts_in_the_window_in_which_it_was_admitted() {
+    let counted = CountedTarget::new(vec![tier(3, 10, FIXED)], OverLimitPolicy::Count);
     counted.add(1);
     pass(10_000).await;
     let late = counted.at(START, Op::Add { hits: 1 });
@@ -34,8 +34,8 @@ async fn a_late_hit_counts_in_the_window_that_it_was_admitted_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn taking_follows_the_stores_clock() {
-    let counted = Counted::new(vec![tier(1, 10, FIXED)], OverLimitPolicy::Ignore);
+async fn takes_and_grants_use_the_window_of_the_stores_clock() {
+    let counted = CountedTarget::new(vec![tier(1, 10, FIXED)], OverLimitPolicy::Ignore);
     let ahead = START.after(Period::from_secs(15));
     assert_eq!(counted.at(ahead, Op::Take { hits: 1 }).granted, 1);
     assert_eq!(counted.at(ahead, Op::Take { hits: 1 }).granted, 0);
@@ -47,16 +47,16 @@ async fn taking_follows_the_stores_clock() {
 #[tokio::test(start_paused = true)]
 async fn rejected_hits_count_only_for_rules_of_envoyproxy_ratelimit() {
     for (over_limit_policy, used) in [(OverLimitPolicy::Count, 7), (OverLimitPolicy::Ignore, 2)] {
-        let counted = Counted::new(vec![tier(3, 10, FIXED)], over_limit_policy);
+        let counted = CountedTarget::new(vec![tier(3, 10, FIXED)], over_limit_policy);
         assert_eq!((counted.take(2), counted.take(5)), (2, 0));
         assert_eq!(counted.used(0), used);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn tiers_take_together_or_not_at_all() {
+async fn all_tiers_take_the_hits_or_none_does() {
     let tiers = vec![tier(9, 10, FIXED), tier(4, 60, SLIDING), tier(5, 1, bucket(6, false))];
-    let counted = Counted::new(tiers, OverLimitPolicy::Ignore);
+    let counted = CountedTarget::new(tiers, OverLimitPolicy::Ignore);
     assert_eq!(counted.take(5), 0);
     assert_eq!((0..3).map(|i| counted.used(i)).sum::<u64>(), 0);
     assert_eq!(counted.take(3), 3);
@@ -65,9 +65,9 @@ async fn tiers_take_together_or_not_at_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_is_as_much_as_fits_but_not_less_than_the_least() {
+async fn a_grant_takes_as_many_hits_as_fit_or_none_if_fewer_than_the_least_fit() {
     for algorithm in [FIXED, SLIDING, bucket(10, false)] {
-        let counted = Counted::new(vec![tier(10, 10, algorithm)], OverLimitPolicy::Ignore);
+        let counted = CountedTarget::new(vec![tier(10, 10, algorithm)], OverLimitPolicy::Ignore);
         assert_eq!(counted.grant(1, 4, 100), 4);
         assert_eq!(counted.grant(7, 20, 100), 0);
         assert_eq!(counted.used(0), 4);
@@ -80,7 +80,7 @@ async fn a_grant_is_as_much_as_fits_but_not_less_than_the_least() {
 
 #[tokio::test(start_paused = true)]
 async fn a_sliding_window_counts_a_grant_from_the_end_of_its_hold() {
-    let counted = Counted::new(vec![tier(10, 10, SLIDING)], OverLimitPolicy::Ignore);
+    let counted = CountedTarget::new(vec![tier(10, 10, SLIDING)], OverLimitPolicy::Ignore);
     assert_eq!(counted.take(5), 5);
     pass(9_500).await;
     // hits that count at the time of the grant still expire at their own time
@@ -96,7 +96,7 @@ async fn a_sliding_window_counts_a_grant_from_the_end_of_its_hold() {
 
 #[tokio::test(start_paused = true)]
 async fn a_strict_bucket_restarts_its_refill_on_a_rejection() {
-    let counted = Counted::new(vec![tier(1, 10, bucket(1, true))], OverLimitPolicy::Ignore);
+    let counted = CountedTarget::new(vec![tier(1, 10, bucket(1, true))], OverLimitPolicy::Ignore);
     assert_eq!(counted.take(1), 1);
     for _ in 0..5 {
         pass(6_000).await;
@@ -108,9 +108,9 @@ async fn a_strict_bucket_restarts_its_refill_on_a_rejection() {
 
 #[tokio::test(start_paused = true)]
 async fn rules_in_both_formats_have_separate_counters() {
-    let ours = Counted::new(vec![tier(3, 10, FIXED)], OverLimitPolicy::Ignore);
+    let ours = CountedTarget::new(vec![tier(3, 10, FIXED)], OverLimitPolicy::Ignore);
     let compatible = crate::support::target(vec![tier(3, 10, FIXED)], OverLimitPolicy::Count);
-    let theirs = Counted { store: ours.store.clone(), target: compatible };
+    let theirs = CountedTarget { store: ours.store.clone(), target: compatible };
     assert_eq!((ours.take(3), theirs.take(2)), (3, 2));
     assert_eq!((ours.used(0), theirs.used(0)), (3, 2));
 }

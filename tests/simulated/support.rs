@@ -1,4 +1,4 @@
-//! A store under a paused clock.
+//! Helpers for tests of the simulated store with a paused clock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,17 +31,18 @@ pub(crate) fn target(tiers: Vec<Tier>, over_limit_policy: OverLimitPolicy) -> Ar
     Arc::new(Target { path: "shop_tenant_acme_".into(), tiers: tiers.into(), over_limit_policy })
 }
 
-/// A target and the store that counts it.
-pub(crate) struct Counted {
+/// A target, and the store that counts it.
+pub(crate) struct CountedTarget {
     pub(crate) store: SimulatedStore,
     pub(crate) target: Arc<Target>,
 }
 
-impl Counted {
+impl CountedTarget {
     pub(crate) fn new(tiers: Vec<Tier>, over_limit_policy: OverLimitPolicy) -> Self {
         Self { store: store(), target: target(tiers, over_limit_policy) }
     }
 
+    /// Carries out `op` on hits of the instant `at`.
     pub(crate) fn at(&self, at: Timestamp, op: Op) -> Reply {
         self.store.execute(&Command { target: Arc::clone(&self.target), at, op })
     }
@@ -62,13 +63,14 @@ impl Counted {
         self.now(Op::Grant { least, want, hold: Period::from_millis(hold_millis) }).granted
     }
 
-    /// The hits of the tier's counter as of the store's clock.
+    /// Returns the hits that the tier's counter holds at the time of the store's clock.
     pub(crate) fn used(&self, tier: usize) -> u64 {
         let now = self.store.clock().now();
         self.add(0).counters[tier].probe(&self.target.tiers[tier], now, weir::limit::Hits(0)).used.0
     }
 }
 
+/// Advances the paused clock.
 pub(crate) async fn pass(millis: u64) {
     advance(Duration::from_millis(millis)).await;
 }

@@ -1,4 +1,4 @@
-//! weir as users start it: a separate process on free ports.
+//! Runs weir like a user: as a separate process, on free ports.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _},
@@ -16,18 +16,18 @@ pub(crate) struct Serving {
     child: Child,
     /// The addresses that it prints: `grpc=… http=… debug=…`.
     listening: String,
-    /// Its whole output, once it has ended.
+    /// Receives its whole output when it has exited.
     rest: mpsc::Receiver<String>,
 }
 
-/// Returns the command, with `variables` as its whole environment.
+/// Returns a command that runs weir with `variables` as its whole environment.
 pub(crate) fn weir(arguments: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(arguments).env_clear().envs(variables.iter().copied()).stdin(Stdio::null());
     command
 }
 
-/// Runs weir to its end.
+/// Runs weir until it exits.
 pub(crate) fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut child = weir(arguments, variables)
         .stdout(Stdio::piped())
@@ -54,7 +54,7 @@ fn wait(child: &mut Child) -> ExitStatus {
         }
         if begun.elapsed() > DEADLINE {
             child.kill().expect("it can be killed");
-            panic!("it did not end in time");
+            panic!("it did not exit in time");
         }
         thread::sleep(Duration::from_millis(5));
     }
@@ -80,7 +80,7 @@ impl Serving {
         Self::new(weir(&[&["serve", "--config", dir][..], &here, &any].concat(), variables))
     }
 
-    /// Serves with the settings of `variables`.
+    /// Serves with settings from the environment `variables` only.
     pub(crate) fn start_by_environment(variables: &[(&str, &str)]) -> Self {
         let mut command = weir(&[], &[("HOST", "127.0.0.1"), ("DEBUG_HOST", "127.0.0.1")]);
         command.envs([("PORT", "0"), ("DEBUG_PORT", "0")]).envs(variables.iter().copied());
@@ -91,7 +91,7 @@ impl Serving {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it can be started");
         let mut stderr = BufReader::new(child.stderr.take().expect("it is piped"));
         let (mut before, mut listening) = (String::new(), None);
-        // the log of the start comes first
+        // log lines of the start come before the addresses
         while listening.is_none() {
             let mut line = String::new();
             assert!(stderr.read_line(&mut line).expect("a line") > 0, "it does not listen: {before}");
@@ -122,7 +122,7 @@ impl Serving {
         assert!(sent.success());
     }
 
-    /// Waits for its end, and returns its exit status and output.
+    /// Waits until it exits. Returns its exit status and output.
     pub(crate) fn ended(mut self) -> (ExitStatus, String) {
         let status = wait(&mut self.child);
         let output = self.rest.recv_timeout(DEADLINE).expect("its output ends with it");
@@ -132,7 +132,7 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        // it may have ended already
+        // it may have exited already
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

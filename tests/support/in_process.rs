@@ -1,4 +1,4 @@
-//! A whole weir in the test's process, with real sockets on free ports and a clock that the test sets.
+//! Runs all of weir in the test's process, with real sockets on free ports and a clock that the test sets.
 
 use std::{
     collections::BTreeMap,
@@ -50,12 +50,12 @@ impl Weir {
         Self::try_start(rules, variables).await.expect("it starts")
     }
 
-    /// Serves `rules`, with `variables` set, or returns why it does not start.
+    /// Serves `rules`, with `variables` set. Returns an error if it does not start.
     pub(crate) async fn try_start(rules: &str, variables: &[(&str, &str)]) -> Result<Self, AppError> {
         Self::try_start_files(&[("rules.yaml", rules)], variables).await
     }
 
-    /// Serves the rules of `files`, which are names and texts, with `variables` set, if it starts.
+    /// Serves the rules of `files`, which are names and texts, with `variables` set. Returns an error if it does not start.
     pub(crate) async fn try_start_files(
         files: &[(&str, &str)],
         variables: &[(&str, &str)],
@@ -100,7 +100,7 @@ impl Weir {
         self.clock.advance(Period::from_secs(seconds));
     }
 
-    /// Stops it, and returns the task to wait for.
+    /// Stops it. Returns the task that ends when it has stopped.
     pub(crate) fn stop(self) -> JoinHandle<Result<(), AppError>> {
         self.stop.send(()).expect("it has not stopped yet");
         self.task
@@ -119,15 +119,15 @@ pub(crate) fn uri(addresses: &Addresses) -> String {
     }
 }
 
-/// Replaces the file atomically with `text`, like editors and deployments.
+/// Replaces the file atomically with `text`, as editors and deployments do.
 pub(crate) fn replace(file: &Path, text: &str) {
     let beside = file.parent().and_then(Path::parent).expect("a directory above").join("next");
     fs::write(&beside, text).expect("a file");
-    fs::rename(&beside, file).expect("it is put there");
+    fs::rename(&beside, file).expect("the file is replaced");
 }
 
 fn settings(dir: &TempDir, variables: &[(&str, &str)]) -> Settings {
-    let root = dir.path().to_str().expect("a plain path");
+    let root = dir.path().to_str().expect("a path in UTF-8");
     let base = [
         ("RUNTIME_ROOT", root),
         ("GRPC_HOST", "127.0.0.1"),
@@ -144,7 +144,7 @@ fn settings(dir: &TempDir, variables: &[(&str, &str)]) -> Settings {
         .chain(variables)
         .map(|(name, value)| ((*name).to_owned(), value.replace("{dir}", root)))
         .collect();
-    Settings::resolve(&Flags::default(), &environment).expect("the test's settings are right")
+    Settings::resolve(&Flags::default(), &environment).expect("the test's settings are valid")
 }
 
 /// Waits until `done` returns true; panics at the [`DEADLINE`].

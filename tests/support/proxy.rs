@@ -1,4 +1,4 @@
-//! A TCP proxy with injected faults: it delays, drops, disconnects and rejects.
+//! A TCP proxy that injects faults: delays, losses, disconnects and rejected connections.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -35,7 +35,7 @@ pub(crate) struct Faults {
     pub(crate) drops_replies: bool,
 }
 
-/// State shared by all connections.
+/// The state that all connections share.
 struct ProxyState {
     server: SocketAddr,
     faults: Mutex<Faults>,
@@ -81,8 +81,8 @@ impl Proxy {
         self.address
     }
 
-    /// Sets the faults from now on. A direction of a connection that has dropped bytes drops all that follow, too: TCP delivers
-    /// nothing after a gap.
+    /// Sets the faults from now on. When a direction of a connection has dropped bytes, it drops all later ones too, because
+    /// TCP delivers nothing after a gap.
     pub(crate) fn set(&self, faults: Faults) {
         *self.shared.faults.lock() = faults;
     }
@@ -97,7 +97,7 @@ impl Proxy {
         *self.shared.reply_cut.lock() = Some(ReplyCut { command: command.into(), pass });
     }
 
-    /// Cancels a [`Self::cut_reply_to`] whose command was not sent yet.
+    /// Cancels the last [`Self::cut_reply_to`] if its command was not sent yet.
     pub(crate) fn cancel_reply_cut(&self) {
         *self.shared.reply_cut.lock() = None;
     }
@@ -111,7 +111,7 @@ impl Proxy {
     pub(crate) async fn reject_connections(&mut self) {
         if let Some(listening) = self.listening.take() {
             listening.abort();
-            // the listener is closed when its task is gone
+            // the listener is closed when its task has ended
             let _ = listening.await;
         }
     }

@@ -1,4 +1,4 @@
-//! Short constructors of requests.
+//! Short constructors of requests, and a summary of responses.
 
 use weir::proto::envoy::{
     extensions::common::ratelimit::v3::{

@@ -12,8 +12,9 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
+    /// Creates a new authority, and writes its certificate to `ca.pem`.
     pub(crate) fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).expect("no names are no wrong names");
+        let mut params = CertificateParams::new(Vec::new()).expect("an empty list of names is valid");
         // a name of its own: otherwise OpenSSL would treat the certificates that it signs as self-signed
         params.distinguished_name.push(DnType::CommonName, "authority of a test");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -24,7 +25,7 @@ impl Certificates {
         certificates
     }
 
-    /// `{name}.pem` and `{name}.key`: a certificate for `host`.
+    /// Writes a certificate for `host` to `{name}.pem` and its key to `{name}.key`. Returns their paths.
     pub(crate) fn sign(&self, name: &str, host: &str) -> (PathBuf, PathBuf) {
         let params = CertificateParams::new(vec![host.to_owned()]).expect("a name");
         let key = KeyPair::generate().expect("a key");

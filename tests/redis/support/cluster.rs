@@ -3,7 +3,7 @@
 use super::{Server, until};
 use weir::store::redis::{Address, Topology};
 
-/// Arguments of a cluster node: a node is considered lost after a second, and the others continue.
+/// Arguments of a cluster node. The others consider a node lost after a second, and continue without it.
 const NODE: [&str; 6] =
     ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no"];
 
@@ -33,8 +33,8 @@ impl Cluster {
             self.nodes.iter().all(|node| {
                 let info: String = node.send(&["CLUSTER", "INFO"]);
                 // a node may report `ok` before it knows the masters of all slots
-                let told = ["cluster_state:ok", "cluster_known_nodes:3", "cluster_slots_assigned:16384"];
-                told.iter().all(|line| info.contains(line))
+                let expected = ["cluster_state:ok", "cluster_known_nodes:3", "cluster_slots_assigned:16384"];
+                expected.iter().all(|line| info.contains(line))
             })
         })
         .await;
@@ -50,19 +50,19 @@ impl Cluster {
         (slot, usize::from(slot > 5_460) + usize::from(slot > 10_922))
     }
 
-    /// Adds a replica to a master, which takes over when the master dies.
+    /// Adds a replica of the master with the index `of`. It takes over when that master dies.
     pub(crate) async fn add_replica(&self, of: usize) -> Server {
         let prompt = ["--repl-diskless-sync-delay", "0", "--cluster-replica-validity-factor", "0"];
         let replica = Server::start_with(&[&NODE[..], &prompt].concat());
         replica.send::<()>(&["CLUSTER", "MEET", "127.0.0.1", &self.nodes[of].port().to_string()]);
         let of = self.id(of);
-        until("it knows the others", async || {
+        until("the new node knows all masters", async || {
             let nodes: String = replica.send(&["CLUSTER", "NODES"]);
             nodes.lines().filter(|node| node.contains("master") && node.contains("connected")).count() == 4
         })
         .await;
         replica.send::<()>(&["CLUSTER", "REPLICATE", &of]);
-        until("the replica follows, and all know", async || {
+        until("the replica is in sync, and every node knows it", async || {
             let info: String = replica.send(&["INFO", "replication"]);
             let known = |node: &Server| {
                 let nodes: String = node.send(&["CLUSTER", "NODES"]);
@@ -78,7 +78,7 @@ impl Cluster {
         self.nodes[node].send(&["CLUSTER", "MYID"])
     }
 
-    /// Starts to move `slot`.
+    /// Starts to move `slot` from one node to another.
     pub(crate) fn begin_move(&self, slot: u16, from: usize, to: usize) {
         let slot = slot.to_string();
         self.nodes[to].send::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.id(from)]);
@@ -98,7 +98,7 @@ impl Cluster {
     /// Finishes the move of `slot`.
     pub(crate) fn end_move(&self, slot: u16, to: usize) {
         let (slot, id) = (slot.to_string(), self.id(to));
-        // the new holder first, so that the slot always has one
+        // the new holder first, so that a node holds the slot at all times
         let order = [to].into_iter().chain((0..3).filter(|node| *node != to));
         for node in order {
             self.nodes[node].send::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);

@@ -1,4 +1,4 @@
-//! Real Redis servers on free ports, and helpers of the tests.
+//! Real Redis servers on free ports, and helpers for the tests.
 
 mod certificates;
 mod cluster;
@@ -20,7 +20,7 @@ use weir::{
 pub(crate) use self::{
     certificates::Certificates,
     cluster::Cluster,
-    sentinel::Watched,
+    sentinel::MonitoredMaster,
     server::{Server, free_port},
     weirs::{Weir, Weirs},
 };
@@ -42,8 +42,8 @@ pub(crate) async fn remote(server: &Server) -> RedisRemote {
 
 /// Returns a connected remote of `settings`.
 pub(crate) async fn connected(settings: RedisSettings) -> RedisRemote {
-    let remote = RedisRemote::new(settings).expect("no files are needed, or they are in order");
-    until("a connection", async || remote.state().is_connected()).await;
+    let remote = RedisRemote::new(settings).expect("no files are needed, or they are valid");
+    until("redis is connected", async || remote.state().is_connected()).await;
     remote
 }
 
@@ -58,7 +58,7 @@ pub(crate) async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
 }
 
 /// Returns a target with one fixed window in the format of envoyproxy/ratelimit.
-pub(crate) fn reference(path: &str, requests: u32, seconds: u64) -> Arc<Target> {
+pub(crate) fn compatible(path: &str, requests: u32, seconds: u64) -> Arc<Target> {
     target(path, OverLimitPolicy::Count, vec![tier(requests, seconds, Algorithm::FixedWindow)])
 }
 

@@ -1,4 +1,4 @@
-//! A master with a replica, and sentinels that watch over them.
+//! A master with a replica, and sentinels that monitor them.
 
 use super::{Server, until};
 use weir::store::redis::{Address, Auth, Topology};
@@ -7,47 +7,48 @@ use weir::store::redis::{Address, Auth, Topology};
 pub(crate) const MASTER: &str = "mymaster";
 
 /// A master, a replica and three sentinels.
-pub(crate) struct Watched {
+pub(crate) struct MonitoredMaster {
     pub(crate) master: Server,
     pub(crate) replica: Server,
     pub(crate) sentinels: Vec<Server>,
     password: Option<String>,
 }
 
-impl Watched {
+impl MonitoredMaster {
     /// Starts sentinels that consider a master lost after a short time, and require `password` if there is one.
     pub(crate) async fn start(password: Option<&str>) -> Self {
         let master = Server::start();
         let of = master.port().to_string();
         let replica =
             Server::start_with(&["--replicaof", "127.0.0.1", &of, "--repl-diskless-sync-delay", "0"]);
-        let linked = || {
+        until("the replica is in sync", async || {
             let info: String = replica.send(&["INFO", "replication"]);
             info.contains("master_link_status:up")
-        };
-        until("the replica follows", async || linked()).await;
-        let guard = password.map_or_else(String::new, |password| format!("requirepass {password}\n"));
+        })
+        .await;
+        let require_password =
+            password.map_or_else(String::new, |password| format!("requirepass {password}\n"));
         let configuration = format!(
             "sentinel monitor {MASTER} 127.0.0.1 {of} 2\nsentinel down-after-milliseconds {MASTER} 300\n\
-             sentinel failover-timeout {MASTER} 3000\n{guard}"
+             sentinel failover-timeout {MASTER} 3000\n{require_password}"
         );
         let sentinels: Vec<Server> = (0..3)
             .map(|_| {
-                let guard = password
+                let sentinel_password = password
                     .map_or_else(String::new, |password| format!("sentinel sentinel-pass {password}\n"));
-                Server::start_sentinel(&format!("{configuration}{guard}"), password)
+                Server::start_sentinel(&format!("{configuration}{sentinel_password}"), password)
             })
             .collect();
-        let watched = Self { master, replica, sentinels, password: password.map(str::to_owned) };
+        let monitored = Self { master, replica, sentinels, password: password.map(str::to_owned) };
         until("the sentinels know each other and the replica", async || {
-            watched.sentinels.iter().all(|sentinel| {
+            monitored.sentinels.iter().all(|sentinel| {
                 let others: Vec<redis::Value> = sentinel.send(&["SENTINEL", "SENTINELS", MASTER]);
                 let replicas: Vec<redis::Value> = sentinel.send(&["SENTINEL", "REPLICAS", MASTER]);
                 others.len() == 2 && replicas.len() == 1
             })
         })
         .await;
-        watched
+        monitored
     }
 
     pub(crate) fn topology(&self) -> Topology {

@@ -18,7 +18,7 @@ use super::DEADLINE;
 pub(crate) struct Server {
     child: Child,
     port: u16,
-    /// Its arguments, to start it again.
+    /// Its arguments, with which it is restarted.
     arguments: Vec<String>,
     password: Option<String>,
     dir: TempDir,
@@ -35,18 +35,18 @@ impl Server {
         Self::launch(arguments, None, &[])
     }
 
-    /// A server that wants a password.
-    pub(crate) fn start_guarded(password: &str, arguments: &[&str]) -> Self {
+    /// Starts a server that requires `password`.
+    pub(crate) fn start_with_password(password: &str, arguments: &[&str]) -> Self {
         Self::launch(&[&["--requirepass", password][..], arguments].concat(), Some(password), &[])
     }
 
-    /// A sentinel with this configuration.
+    /// Starts a sentinel with `configuration`, which requires `password` if there is one.
     pub(crate) fn start_sentinel(configuration: &str, password: Option<&str>) -> Self {
         Self::launch(&[configuration], password, &["--sentinel"])
     }
 
     fn launch(arguments: &[&str], password: Option<&str>, mode: &[&str]) -> Self {
-        // a port that is free now may be taken in a moment: then another is tried
+        // another process may take the free port first; then the next attempt uses another port
         for _ in 0..5 {
             let dir = tempfile::tempdir().expect("a directory");
             let port = free_port();
@@ -69,15 +69,15 @@ impl Server {
             }
             let child = spawn(&all, dir.path());
             let mut server = Self { child, port, arguments: all, password: password.map(str::to_owned), dir };
-            if server.is_up() {
+            if server.wait_until_up() {
                 return server;
             }
         }
         panic!("redis-server does not start with {arguments:?}")
     }
 
-    /// Waits until it answers. Whether it does before it ends.
-    fn is_up(&mut self) -> bool {
+    /// Waits until it replies. Returns false if it exits before that.
+    fn wait_until_up(&mut self) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < DEADLINE {
             if self.child.try_wait().expect("its state").is_some() {
@@ -88,7 +88,7 @@ impl Server {
             }
             thread::sleep(Duration::from_millis(5));
         }
-        panic!("redis-server does not answer");
+        panic!("redis-server does not reply");
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -118,16 +118,14 @@ impl Server {
         redis::Client::open(url).expect("a URL").get_connection().ok()
     }
 
-    /// A connection of the test's own.
+    /// Opens a connection for the test.
     pub(crate) fn connection(&self) -> redis::Connection {
         self.try_connection().expect("it listens")
     }
 
-    /// Its answer to a command, such as `GET key`.
-    pub(crate) fn send<T: FromRedisValue>(&self, words: &[&str]) -> T {
-        let mut command = redis::cmd(words[0]);
-        command.arg(&words[1..]);
-        command.query(&mut self.connection()).expect("an answer")
+    /// Sends a command, such as `GET key`, and returns the reply.
+    pub(crate) fn send<T: FromRedisValue>(&self, command: &[&str]) -> T {
+        redis::cmd(command[0]).arg(&command[1..]).query(&mut self.connection()).expect("a reply")
     }
 
     /// Sends it a signal, such as `STOP`.
@@ -137,16 +135,16 @@ impl Server {
         assert!(sent.success());
     }
 
-    /// Ends it at once.
+    /// Kills it.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("its end");
     }
 
-    /// Starts it again, where it was, and empty.
+    /// Starts it again on the same port, without its data.
     pub(crate) fn restart(&mut self) {
         self.child = spawn(&self.arguments, self.dir.path());
-        assert!(self.is_up(), "it does not start again");
+        assert!(self.wait_until_up(), "it does not start again");
     }
 }
 
@@ -160,7 +158,7 @@ fn spawn(arguments: &[String], dir: &Path) -> Child {
         .expect("redis-server is installed")
 }
 
-/// A port that nobody listens on now, nor on the one that a cluster's node would take with it.
+/// Returns a free port whose cluster bus port, 10,000 above it, is free too.
 pub(crate) fn free_port() -> u16 {
     loop {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
@@ -173,7 +171,7 @@ pub(crate) fn free_port() -> u16 {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // it may have ended already
+        // it may have exited already
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
