@@ -63,7 +63,7 @@ fn about_redis(lines: &[String]) -> Vec<&String> {
 #[test]
 fn a_wrong_host_or_password_is_an_error_at_once_and_unhealthy_if_so_configured() {
     let rules = rules();
-    let guarded = Server::start_guarded("right", &[]);
+    let guarded = Server::start_with_password("right", &[]);
     let nowhere = format!("127.0.0.1:{}", free_port());
     let server = format!("127.0.0.1:{}", guarded.port());
     for (url, password, reason) in
