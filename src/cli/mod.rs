@@ -182,7 +182,7 @@ impl Check {
 // === impl Files ===
 
 impl Files {
-    /// Returns how files are read, by the flags or else by the variables of the service.
+    /// Returns the options for reading files, from the flags or else from the variables of the service.
     fn options(&self) -> Result<config::Options, SettingErrors> {
         let variables = settings::file_options(&ProcessEnvironment)?;
         Ok(config::Options {

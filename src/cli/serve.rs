@@ -80,7 +80,7 @@ async fn serve(settings: Settings) -> Result<(), Box<dyn Error>> {
     let mut signals = Signals::new()?;
     let app = tokio::select! {
         app = App::bind(settings) => app?,
-        // the start may wait for redis
+        // the start may wait for Redis
         () = signals.stop() => return Ok(()),
     };
     // at every log level: users and scripts need the addresses

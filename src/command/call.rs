@@ -59,7 +59,7 @@ pub enum CallError {
         /// The cause.
         source: tonic::transport::Error,
     },
-    /// The address asks for TLS.
+    /// The address requires TLS.
     #[error(
         "cannot call {address}: TLS is not supported yet; use http:// and the port of a proxy that adds it"
     )]

@@ -70,7 +70,7 @@ pub fn check(
     Ok(found.errors.is_empty())
 }
 
-/// Makes errors of all warnings.
+/// Turns all warnings into errors.
 fn deny_warnings(found: ConfigErrors) -> ConfigErrors {
     let ConfigErrors { mut errors, warnings } = found;
     errors.extend(warnings.into_iter().map(|ConfigWarning { at, message }| ConfigError { at, message }));

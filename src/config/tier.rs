@@ -1,4 +1,4 @@
-//! Reads one limit: requests per period in either spelling, and its algorithm.
+//! Reads one limit: requests per period in either syntax, and its algorithm.
 
 use super::{
     duration,
@@ -33,7 +33,7 @@ pub(super) enum Kind {
 /// A limit that was read.
 pub(super) struct Read {
     pub(super) tier: Tier,
-    /// Whether it has envoyproxy/ratelimit's spelling and algorithm.
+    /// Whether it has the syntax and the algorithm of envoyproxy/ratelimit.
     pub(super) is_reference: bool,
 }
 

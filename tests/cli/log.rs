@@ -47,9 +47,9 @@ fn objects(output: &str) -> Vec<Value> {
 fn failed_requests_at_json_do_not_flood_the_log() {
     let dir = rules(RULES);
     let weir = Serving::start(path(&dir), &[NO_DELAY]);
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     post(weir.address("http"), &["{\"a\nfake\": 1}"; 500]);
-    let seconds = begun.elapsed().as_secs();
+    let seconds = started.elapsed().as_secs();
     std::thread::sleep(std::time::Duration::from_secs(1));
     post(weir.address("http"), &["{"]);
     weir.signal("TERM");
