@@ -60,7 +60,7 @@ pub(super) async fn first_connection(
             tracing::error!(reason = state.failures(), "cannot connect to redis; retrying for {within:?}");
             is_reported = true;
         }
-        sleep(POLL_INTERVAL.min(within - waited)).await;
+        sleep(POLL_INTERVAL.min(within.saturating_sub(waited))).await;
     }
 }
 
@@ -83,7 +83,6 @@ pub(super) async fn follow(limiter: Arc<Limiter<AnyStore>>, health: Health, need
         }
         match (is_available, &loss) {
             (true, None) if !was_available => tracing::info!("redis connected"),
-            (true, None) => {}
             // at the level of the loss, so that a log with the loss also has its end
             (true, Some(_)) => {
                 tracing::warn!("redis connected again");
@@ -93,12 +92,12 @@ pub(super) async fn follow(limiter: Arc<Limiter<AnyStore>>, health: Health, need
             (false, None) if state.has_failed() || begun.elapsed() > FIRST_ATTEMPT => {
                 loss = Some(Loss::report(&state, report_failed_start));
             }
-            (false, None) => {}
-            (false, Some(reported)) => {
-                if reported.reason != reason(&state) && reported.reported.elapsed() > REASON_INTERVAL {
-                    loss = Some(Loss::report(&state, report_loss));
-                }
+            (false, Some(reported))
+                if reported.reason != reason(&state) && reported.reported.elapsed() > REASON_INTERVAL =>
+            {
+                loss = Some(Loss::report(&state, report_loss));
             }
+            _ => {}
         }
         was_available = is_available;
     }

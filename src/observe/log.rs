@@ -1,7 +1,7 @@
 //! The log on standard error, configured by envoyproxy/ratelimit's `LOG_LEVEL` and `LOG_FORMAT`.
 
 use std::{
-    fmt,
+    fmt::{self, Write as _},
     io::{self, IsTerminal as _, Write as _},
     panic,
     str::FromStr,
@@ -90,8 +90,12 @@ fn line(format: LogFormat, level: Level, message: &str, fields: &[(&str, String)
     match format {
         LogFormat::Text => {
             let error = if level == Level::ERROR { "error: " } else { "" };
-            let fields: String = fields.iter().map(|(name, value)| format!(" {name}={value}")).collect();
-            format!("weir: {error}{message}{fields}\n")
+            let mut line = format!("weir: {error}{message}");
+            for (name, value) in fields {
+                // writing to a String cannot fail
+                let _ = write!(line, " {name}={value}");
+            }
+            line + "\n"
         }
         LogFormat::Json => {
             let mut object: Map<String, Value> =
