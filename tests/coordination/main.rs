@@ -7,5 +7,6 @@ mod metrics;
 mod outage;
 mod reservations;
 mod silence;
+mod starvation;
 mod strict;
 mod unsupported;

@@ -27,17 +27,22 @@ const FINAL_FLUSH_RETRY: Period = Period::from_millis(5);
 
 /// Flushes once in an interval, and at once if a counter is urgent, until it is dropped.
 pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
-    let mut swept = Instant::now();
+    let interval = || Instant::now() + table.queue.interval().into();
+    let (mut swept, mut next) = (Instant::now(), interval());
     loop {
-        let next = Instant::now() + table.queue.interval().into();
+        // urgent counters do not move the deadline of the others; a new rule with a shorter interval does
+        next = next.min(interval());
         let urgent = tokio::select! {
-            // a fixed order, so that simulations are reproducible
+            // a fixed order, so that simulations are reproducible, and the deadline first, so that it is kept
             biased;
             () = sleep_until(next) => false,
             () = table.queue.wait_for_urgent() => true,
         };
+        if !urgent {
+            next = interval();
+        }
         let now = table.client.time().now;
-        if !urgent && swept.elapsed() >= SWEEP_PERIOD.into() {
+        if swept.elapsed() >= SWEEP_PERIOD.into() {
             swept = Instant::now();
             sweep(&table);
         }
