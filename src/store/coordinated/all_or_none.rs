@@ -8,13 +8,13 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::modes::{Counted, Made, Modes, Step};
+use super::modes::{CoordinationModes, Counted, Made, Step};
 use crate::{
     limit::{Coordination, Decision, Direction, Hits, LimitCheck, Period, Scope, Timestamp},
     store::{Decisions, remote::Remote},
 };
 
-impl<R: Remote> Modes<R> {
+impl<R: Remote> CoordinationModes<R> {
     /// Decides `checks` and counts their hits only if all of them are admitted.
     pub(super) async fn take_all_or_none(&self, checks: &[LimitCheck<'_>], now: Timestamp) -> Decisions {
         let begun = Instant::now();

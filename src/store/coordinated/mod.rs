@@ -45,7 +45,7 @@ use self::{
     fallback::Fallback,
     interval::Interval,
     lease::Lease,
-    modes::{Modes, Step},
+    modes::{CoordinationModes, Step},
     reservation::Reservations,
     strict::Strict,
     table::{CounterTable, flush},
@@ -58,7 +58,7 @@ use crate::{
 
 /// Memory in front of a shared store.
 pub struct Coordinated<R: Remote> {
-    modes: Modes<R>,
+    modes: CoordinationModes<R>,
     reservations: Reservations<R>,
     /// The background work, which ends with the store.
     _tasks: JoinSet<()>,
@@ -80,7 +80,7 @@ impl<R: Remote> Coordinated<R> {
         let CoordinationSettings { budget, local_cache, on_store_failure, .. } = settings;
         let shared = || (Arc::clone(&table), Arc::clone(&client));
         let reservations = Reservations::new(shared(), budget);
-        let modes = Modes {
+        let modes = CoordinationModes {
             memory: MemoryStore::new(settings.max_counters),
             interval: Interval::new(shared()),
             lease: Lease::new(shared()),

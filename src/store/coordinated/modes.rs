@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The coordination modes, and what they share.
-pub(super) struct Modes<R: Remote> {
+pub(super) struct CoordinationModes<R: Remote> {
     /// The counters of `local` rules.
     pub(super) memory: MemoryStore,
     pub(super) table: Arc<CounterTable<R>>,
@@ -66,9 +66,9 @@ pub(super) enum Counted {
     Nothing,
 }
 
-// === impl Modes ===
+// === impl CoordinationModes ===
 
-impl<R: Remote> Modes<R> {
+impl<R: Remote> CoordinationModes<R> {
     /// Decides `check`, if that needs no wait.
     pub(super) fn step(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Step {
         let mut mode = self.table.requested_mode(check);
