@@ -54,7 +54,7 @@ struct ReplyCut {
     pass: usize,
 }
 
-/// The bytes of a reply that still pass before the connection is closed, if its reply is cut. ProxyState by both directions.
+/// The bytes of a reply that still pass before the connection is closed, if its reply is cut. Shared by both directions.
 type BytesToCut = Mutex<Option<usize>>;
 
 // === impl Proxy ===
