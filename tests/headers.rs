@@ -54,7 +54,8 @@ impl Service {
         let request = Request { domain: "d", descriptors: descriptors.collect(), hits: 1 };
         let lines = self.limiter.decide(&request, Timestamp::from_secs(6_040), |verdict| {
             let headers = self.headers.render(verdict);
-            headers.iter().map(|header| format!("{}: {}\n", header.name, header.value)).collect::<String>()
+            let lines = headers.iter().map(|header| format!("{}: {}", header.name, header.value));
+            lines.chain([String::new()]).collect::<Vec<_>>().join("\n")
         });
         lines.await.expect("the memory store does not fail")
     }

@@ -97,18 +97,18 @@ impl WeirsOnCluster {
 /// before. The node is used again when it is back.
 async fn a_loss_affects_no_other_node(loss: Loss, holds_instances: bool) {
     let mut setup = WeirsOnCluster::start(1_000_000).await;
-    let holder = setup.cluster.holder("weir:instances").1;
+    let registry = setup.cluster.holder("weir:instances").1;
     // the node that keeps the registered instances, or another one
-    let lost = if holds_instances { holder } else { (holder + 1) % 3 };
-    let others = [(lost + 1) % 3, (lost + 2) % 3];
-    let on_lost = MODES.map(|(mode, _)| setup.key(mode, lost));
+    let failed = if holds_instances { registry } else { (registry + 1) % 3 };
+    let others = [(failed + 1) % 3, (failed + 2) % 3];
+    let on_lost = MODES.map(|(mode, _)| setup.key(mode, failed));
     let on_others = others.map(|node| MODES.map(|(mode, _)| setup.key(mode, node)));
     let [weir, second] = &setup.weirs[..] else { unreachable!("there are two") };
     for key in on_lost.iter().chain(on_others.iter().flatten()) {
         until("redis decides", async || weir.send(key).await && second.send(key).await).await;
     }
 
-    loss.begin(&mut setup.cluster.nodes[lost]);
+    loss.begin(&mut setup.cluster.nodes[failed]);
     let [weir, second] = &setup.weirs[..] else { unreachable!("there are two") };
     until("both weirs notice the failure", async || {
         !weir.send(&on_lost[2]).await && !second.send(&on_lost[2]).await
@@ -138,7 +138,7 @@ async fn a_loss_affects_no_other_node(loss: Loss, holds_instances: bool) {
         until("the other nodes count", async || setup.counted(&keys[0], node) >= before + 2).await;
     }
 
-    loss.end(&mut setup.cluster.nodes[lost]);
+    loss.end(&mut setup.cluster.nodes[failed]);
     let [weir, second] = &setup.weirs[..] else { unreachable!("there are two") };
     for key in &on_lost {
         until("redis decides again", async || {
@@ -149,7 +149,7 @@ async fn a_loss_affects_no_other_node(loss: Loss, holds_instances: bool) {
         .await;
     }
     // except for syncs that were in flight when the node was lost or came back
-    until("the node counts again", async || 2 * setup.counted(&on_lost[0], lost) >= counted_locally).await;
+    until("the node counts again", async || 2 * setup.counted(&on_lost[0], failed) >= counted_locally).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

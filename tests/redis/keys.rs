@@ -133,7 +133,7 @@ async fn foreign_values_are_rejected_without_affecting_other_keys() {
             match &*target.path {
                 "good_" => assert!(reply.is_ok(), "{op:?} {reply:?}"),
                 path => {
-                    assert!(matches!(reply, Err(RemoteError::Rejected(_))), "{op:?} on {path}: {reply:?}")
+                    assert!(matches!(reply, Err(RemoteError::Rejected(_))), "{op:?} on {path}: {reply:?}");
                 }
             }
         }
