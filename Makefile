@@ -35,7 +35,9 @@ announce-test:
 core: ## check and test the library without the server: the crate's features one by one, and its dependencies
 	scripts/core-dependencies.sh
 	$(CARGO) test --locked --no-default-features --lib --test algorithms --test matcher --test memory
-	for feature in yaml coordinated redis; do $(CARGO) clippy --locked --lib --no-default-features --features $$feature -- -D warnings || exit 1; done
+	for features in "" yaml coordinated redis; do \
+		$(CARGO) clippy --locked --lib --no-default-features --features "$$features" -- -D warnings || exit 1; \
+	done
 	CARGO_TARGET_DIR=$(abspath target/embedded) $(CARGO) run --locked --manifest-path examples/embedded/Cargo.toml
 
 bench: redis ## run the benchmarks (docs/performance.md)

@@ -1,10 +1,11 @@
 //! Compiles `proto/` with protox, which needs no `protoc`, and keeps the descriptors for gRPC reflection and for protobuf's
 //! JSON mapping. Without the server there is nothing to compile.
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() {
     #[cfg(feature = "server")]
-    server::compile()?;
-    Ok(())
+    if let Err(error) = server::compile() {
+        panic!("cannot compile proto/: {error}");
+    }
 }
 
 #[cfg(feature = "server")]
