@@ -13,7 +13,7 @@ use crate::{
         Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp,
         decision_from_store,
     },
-    store::remote::{Command, Op, Remote, Target},
+    store::remote::{Command, Op, Remote, Reply, Target},
 };
 
 /// Decides with one command for each check.
@@ -91,10 +91,7 @@ impl<R: Remote> Strict<R> {
         let counts_rejected = target.over_limit_policy == OverLimitPolicy::Count
             && policy == OverLimitPolicy::Ignore
             && matches!(op, Op::Take { .. });
-        let (reply, now) = self.client.request(Command { target, at, op }, self.budget).await?;
-        if reply.counters.len() != check.tiers().len() {
-            return Err(Undecided { delivery: Delivery::Unknown, late: false });
-        }
+        let (reply, now) = self.send(check, Command { target, at, op }).await?;
         if check.direction == Direction::GiveBack {
             let decision = self.table.with_counter(check, now, |counter| {
                 counter.apply_reply(&reply, now);
@@ -128,15 +125,21 @@ impl<R: Remote> Strict<R> {
         target: Arc<Target>,
     ) -> Result<Decision, Undecided> {
         let command = Command { target, at: self.client.time().now, op: Op::Take { hits: 0 } };
-        let (reply, now) = self.client.request(command, self.budget).await?;
-        if reply.counters.len() != check.tiers().len() {
-            return Err(Undecided { delivery: Delivery::Unknown, late: false });
-        }
+        let (reply, now) = self.send(check, command).await?;
         self.table.with_counter(check, now, |counter| counter.apply_reply(&reply, now));
         let over =
             check.tiers().iter().zip(&reply.counters).any(|(tier, c)| !c.probe(tier, now, check.hits).fits);
         let hits = if over { check.hits } else { Hits(0) };
         Ok(decision_from_store(check.tiers(), &reply.counters, OverLimitPolicy::Ignore, over, hits, now))
+    }
+
+    /// Sends `command` about `check`, and waits within the budget for the reply, which has one state for each tier.
+    async fn send(&self, check: &LimitCheck<'_>, command: Command) -> Result<(Reply, Timestamp), Undecided> {
+        let (reply, now) = self.client.request(command, self.budget).await?;
+        if reply.counters.len() != check.tiers().len() {
+            return Err(Undecided { delivery: Delivery::Unknown, late: false });
+        }
+        Ok((reply, now))
     }
 
     /// Gives back the hits that were taken for `check` at the instant `at`. Waits for the store within `budget`; if it has not

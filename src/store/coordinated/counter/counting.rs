@@ -65,16 +65,15 @@ impl LocalCounter {
 
     /// Counts `hits` that are admitted without a decision. Returns the status before.
     pub(in super::super) fn admit(&mut self, hits: Hits, now: Timestamp) -> Decision {
-        let decision = decision_from_store(
-            &self.target.tiers,
-            &self.estimate,
-            OverLimitPolicy::Ignore,
-            false,
-            Hits(0),
-            now,
-        );
+        let decision = self.estimated_status(now);
         self.count_admitted(Direction::Take, hits, now);
         decision
+    }
+
+    /// Returns how the counter stands by the estimate alone: the tier with the lowest share left, as an admitted decision
+    /// about no hits.
+    pub(super) fn estimated_status(&self, now: Timestamp) -> Decision {
+        decision_from_store(&self.target.tiers, &self.estimate, OverLimitPolicy::Ignore, false, Hits(0), now)
     }
 
     /// Counts `hits` that were not decided by the estimate. The estimate has to include them: the store may reply again
@@ -91,14 +90,7 @@ impl LocalCounter {
 
     /// Returns the status of the counter by the estimate, as a decision about no hits.
     pub(in super::super) fn status(&self, now: Timestamp) -> Decision {
-        let mut decision = decision_from_store(
-            &self.target.tiers,
-            &self.estimate,
-            OverLimitPolicy::Ignore,
-            false,
-            Hits(0),
-            now,
-        );
+        let mut decision = self.estimated_status(now);
         let left = u64::from(decision.remaining).saturating_add(self.leased_hits());
         decision.remaining = u32::try_from(left).unwrap_or(u32::MAX);
         decision.over =

@@ -8,7 +8,7 @@ use super::{
     tiers::{has_ended, has_flowed_back, same_windows},
 };
 use crate::{
-    limit::{Hits, OverLimitPolicy, Period, Timestamp, decision_from_store},
+    limit::{Hits, Period, Timestamp},
     store::{
         coordinated::delivery::Delivery,
         remote::{Command, Reply},
@@ -129,9 +129,7 @@ impl LocalCounter {
 
     /// Returns the hits that are counted in the tier that has the fewest left.
     fn used(&self, now: Timestamp) -> u64 {
-        decision_from_store(&self.target.tiers, &self.estimate, OverLimitPolicy::Ignore, false, Hits(0), now)
-            .before
-            .0
+        self.estimated_status(now).before.0
     }
 
     /// Returns how many of the `admitted` hits, which the store has just counted according to `reply`, are above a limit. The
