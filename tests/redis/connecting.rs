@@ -92,23 +92,7 @@ async fn a_server_without_resp3_is_used_with_resp2() {
 /// Starts a server that accepts TLS only, with a certificate for `host`; it requires client certificates if `mutual`.
 fn tls_server(certificates: &Certificates, host: &str, mutual: bool) -> (Server, Address) {
     let (certificate, key) = certificates.sign("server", host);
-    let path = |path: std::path::PathBuf| path.display().to_string();
-    let server = Server::start_with(&[
-        "--port",
-        "0",
-        "--tls-port",
-        "{port}",
-        "--unixsocket",
-        "{dir}/redis.sock",
-        "--tls-cert-file",
-        &path(certificate),
-        "--tls-key-file",
-        &path(key),
-        "--tls-ca-cert-file",
-        &path(certificates.path("ca.pem")),
-        "--tls-auth-clients",
-        if mutual { "yes" } else { "no" },
-    ]);
+    let server = Server::start_with_tls(&certificate, &key, &certificates.path("ca.pem"), mutual);
     let address = Address::tcp("localhost", server.port());
     (server, address)
 }

@@ -28,25 +28,11 @@ impl SelfSigned {
         params.not_after = date_time_ymd(to, 1, 1);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.self_signed(&key).expect("a certificate");
-        let path = |name: &str| dir.path().join(name).display().to_string();
+        let path = |name: &str| dir.path().join(name);
         fs::write(path("redis.pem"), certificate.pem()).expect("a file");
         fs::write(path("redis.key"), key.serialize_pem()).expect("a file");
-        let server = Server::start_with(&[
-            "--port",
-            "0",
-            "--tls-port",
-            "{port}",
-            "--unixsocket",
-            "{dir}/redis.sock",
-            "--tls-cert-file",
-            &path("redis.pem"),
-            "--tls-key-file",
-            &path("redis.key"),
-            "--tls-ca-cert-file",
-            &path("redis.pem"),
-            "--tls-auth-clients",
-            "no",
-        ]);
+        let own = path("redis.pem");
+        let server = Server::start_with_tls(&own, &path("redis.key"), &own, false);
         Self { server, dir }
     }
 

@@ -35,6 +35,27 @@ impl Server {
         Self::launch(arguments, None, &[])
     }
 
+    /// Starts a server that accepts TLS only, with a certificate and its key; it requires client certificates if `mutual`.
+    pub(crate) fn start_with_tls(certificate: &Path, key: &Path, ca: &Path, mutual: bool) -> Self {
+        let text = |path: &Path| path.display().to_string();
+        Self::start_with(&[
+            "--port",
+            "0",
+            "--tls-port",
+            "{port}",
+            "--unixsocket",
+            "{dir}/redis.sock",
+            "--tls-cert-file",
+            &text(certificate),
+            "--tls-key-file",
+            &text(key),
+            "--tls-ca-cert-file",
+            &text(ca),
+            "--tls-auth-clients",
+            if mutual { "yes" } else { "no" },
+        ])
+    }
+
     /// Starts a server that requires `password`.
     pub(crate) fn start_with_password(password: &str, arguments: &[&str]) -> Self {
         Self::launch(&[&["--requirepass", password][..], arguments].concat(), Some(password), &[])
