@@ -47,7 +47,7 @@ variable. All variables of envoyproxy/ratelimit are recognized.
              EXPIRATION_JITTER_MAX_SECONDS (300), REDIS_PERSECOND, and with it
              REDIS_PERSECOND_URL, _TYPE, _SOCKET_TYPE, _AUTH, _SENTINEL_AUTH,
              _TIMEOUT, _TLS; REDIS_HEALTH_CHECK_ACTIVE_CONNECTION
-  Instances  WEIR_COORDINATION (interval; or local, lease, strict),
+  Instances  WEIR_COORDINATION (auto; or local, interval, lease, strict),
              WEIR_SYNC_INTERVAL (100ms), WEIR_DECISION_BUDGET (15ms),
              WEIR_ON_STORE_FAILURE (local; or allow, deny),
              LOCAL_CACHE_SIZE_IN_BYTES (0 disables the cache, any other size

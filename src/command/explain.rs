@@ -5,7 +5,10 @@ use std::io::{self, Write};
 use super::check::write_findings;
 use crate::{
     config::{ConfigErrors, DisplayOrigin, Loaded},
-    limit::{Candidate, CompiledRule, Entry, KeyHasher, Limit, Outcome, OverLimitPolicy, RuleSet, Step},
+    limit::{
+        Candidate, CompiledRule, Coordination, Entry, KeyHasher, Limit, Outcome, OverLimitPolicy, Rule,
+        RuleSet, Step, Tier,
+    },
 };
 
 /// The result of an explanation.
@@ -145,6 +148,7 @@ fn write_rule(compiled: &CompiledRule, out: &mut impl Write) -> io::Result<()> {
             if *over_limit_policy == OverLimitPolicy::Ignore {
                 writeln!(out, "  rejected requests do not count")?;
             }
+            write_coordination(rule, tiers, out)?;
         }
     }
     if let Some(name) = &rule.name {
@@ -159,4 +163,20 @@ fn write_rule(compiled: &CompiledRule, out: &mut impl Write) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Writes how the rule is coordinated among instances that share a Redis.
+fn write_coordination(rule: &Rule, tiers: &[Tier], out: &mut impl Write) -> io::Result<()> {
+    let capacity = tiers.iter().map(|tier| u64::from(tier.capacity())).min().unwrap_or_default();
+    let most = capacity / Coordination::EXACT_BELOW;
+    let plural = if most == 1 { "" } else { "s" };
+    let auto = match most {
+        0 => "lease".to_owned(),
+        _ => format!("interval with up to {most} instance{plural}, lease with more"),
+    };
+    match rule.coordination.mode {
+        Some(Coordination::Auto) => writeln!(out, "  with Redis: {auto} (auto)"),
+        Some(mode) => writeln!(out, "  with Redis: {}", mode.name()),
+        None => writeln!(out, "  with Redis: {auto} (if WEIR_COORDINATION is auto)"),
+    }
 }

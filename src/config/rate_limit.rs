@@ -53,8 +53,8 @@ fn coordination(fields: &Fields<'_>, report: &mut FileReport) -> RuleCoordinatio
     let mode = fields.text("coordination", report).and_then(|field| {
         let mode = Coordination::parse(field.value);
         if mode.is_none() {
-            let right = "write local, interval, lease or strict";
-            report.error(field.at, format!("unknown coordination '{}'; {right}", brief(field.value)));
+            let (unknown, names) = (brief(field.value), Coordination::NAMES);
+            report.error(field.at, format!("unknown coordination '{unknown}'; write {names}"));
         }
         mode
     });
@@ -75,7 +75,7 @@ fn coordination(fields: &Fields<'_>, report: &mut FileReport) -> RuleCoordinatio
         interval
     });
     if let (Some(field), Some(mode)) = (interval, mode)
-        && mode != Coordination::Interval
+        && !matches!(mode, Coordination::Interval | Coordination::Auto)
     {
         report.warn(
             field.key_at,

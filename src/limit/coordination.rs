@@ -5,6 +5,9 @@ use super::units::Period;
 /// How the instances coordinate a rule's counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Coordination {
+    /// [`Coordination::Lease`] or [`Coordination::Interval`] for each counter, by its limit and the number of instances: see
+    /// [`Coordination::for_limit`].
+    Auto,
     /// The instances do not coordinate: each admits the whole limit.
     Local,
     /// Each instance counts locally and reports its counts to the store at an interval. No decision waits.
@@ -42,16 +45,38 @@ pub struct RuleCoordination {
 
 impl Coordination {
     /// Every coordination mode.
-    pub const ALL: [Self; 4] = [Self::Local, Self::Interval, Self::Lease, Self::Strict];
+    pub const ALL: [Self; 5] = [Self::Auto, Self::Local, Self::Interval, Self::Lease, Self::Strict];
+
+    /// The names of all modes, for messages.
+    pub const NAMES: &str = "auto, local, interval, lease or strict";
+
+    /// The hits for each instance below which [`Coordination::Auto`] is exact.
+    ///
+    /// An instance learns of a burst on an idle counter after one round trip. Few enough hits for each instance can be used up
+    /// several times in that time, so they need a lease. The overshoot of larger limits is a small share of them.
+    pub const EXACT_BELOW: u64 = 50;
 
     /// Returns its name in the rule language and in settings.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Auto => "auto",
             Self::Local => "local",
             Self::Interval => "interval",
             Self::Lease => "lease",
             Self::Strict => "strict",
+        }
+    }
+
+    /// Returns the mode that [`Coordination::Auto`] stands for: lease if the limit admits fewer than
+    /// [`Coordination::EXACT_BELOW`] hits at once for each of `instances`, otherwise interval. `capacity` is the smallest
+    /// capacity of the limit's tiers.
+    #[must_use]
+    pub const fn for_limit(capacity: u64, instances: usize) -> Self {
+        if capacity < Self::EXACT_BELOW.saturating_mul(instances as u64) {
+            Self::Lease
+        } else {
+            Self::Interval
         }
     }
 

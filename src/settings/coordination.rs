@@ -25,7 +25,7 @@ pub(super) fn coordination(read: &mut Reader<'_>, max_counters: usize) -> coordi
     });
     coordinated::CoordinationSettings {
         coordination: read.parsed("WEIR_COORDINATION", defaults.coordination, |text| {
-            Coordination::parse(text).ok_or("local, interval, lease or strict")
+            Coordination::parse(text).ok_or(Coordination::NAMES)
         }),
         sync_interval,
         budget,

@@ -147,6 +147,7 @@ rule shop.path_/a/*.method
   declared at DIR/a.yaml:9:5
   5 requests per 10s
   rejected requests do not count
+  with Redis: lease (if WEIR_COORDINATION is auto)
   name: five
 "
     );
@@ -234,6 +235,7 @@ fn tiers_and_algorithms_are_explained() {
     1000 requests per 90m
     5000 requests per 1d
   rejected requests do not count
+  with Redis: lease (if WEIR_COORDINATION is auto)
   name: orders
   shadow_mode
 ",
@@ -244,6 +246,7 @@ fn tiers_and_algorithms_are_explained() {
   declared at DIR/a.yaml:12:3
   5 requests per 1s, token bucket with a burst of 50
   rejected requests do not count
+  with Redis: interval with up to 1 instance, lease with more (if WEIR_COORDINATION is auto)
 ",
         ),
         (
@@ -252,6 +255,7 @@ fn tiers_and_algorithms_are_explained() {
   declared at DIR/a.yaml:14:3
   1 request per 1h, token bucket with a burst of 3, refilled in steps, strict
   rejected requests do not count
+  with Redis: lease (if WEIR_COORDINATION is auto)
 ",
         ),
         // in the syntax of envoyproxy/ratelimit, rejected requests count
@@ -260,6 +264,7 @@ fn tiers_and_algorithms_are_explained() {
             "rule d.multiple
   declared at DIR/a.yaml:16:3
   7 requests per 5m
+  with Redis: lease (if WEIR_COORDINATION is auto)
 ",
         ),
     ] {

@@ -174,7 +174,7 @@ fn a_rule_sets_its_coordination() {
     for (line, expected) in [
         (
             "coordination: gossip",
-            "f.yaml:7:21: unknown coordination 'gossip'; write local, interval, lease or strict",
+            "f.yaml:7:21: unknown coordination 'gossip'; write auto, local, interval, lease or strict",
         ),
         (
             "on_store_failure: panic",

@@ -77,24 +77,37 @@ impl Fleet {
         clock: SimulatedClock,
         store: SimulatedStore,
     ) -> Self {
-        let hasher = KeyHasher::random();
-        let instances = (0..instances).map(|i| {
-            let rules = rule_set(rule.clone(), hasher);
+        let mut fleet = Self { clock, shared: store, instances: Vec::new() };
+        fleet.add(instances, &rule, network);
+        fleet.wait_until_known().await;
+        fleet
+    }
+
+    /// Starts `count` more instances, and waits until all know each other.
+    pub(crate) async fn join(&mut self, count: usize, rule: Rule) {
+        self.add(count, &rule, Network::default());
+        self.wait_until_known().await;
+    }
+
+    /// Starts `count` more instances.
+    pub(crate) fn add(&mut self, count: usize, rule: &Rule, network: Network) {
+        let hasher = self.instances.first().map_or_else(KeyHasher::random, |instance| instance.hasher);
+        for i in self.instances.len()..self.instances.len() + count {
             let settings =
                 CoordinationSettings { instance: format!("i{i}"), ..CoordinationSettings::default() };
-            let clock = clock.clone();
-            let remote = store.connect(network);
-            let store = Coordinated::new(remote, Arc::new(clock.clone()), settings);
-            Arc::new(Instance { store, clock, rules, hasher })
-        });
-        let instances = instances.collect();
-        let fleet = Self { clock, shared: store, instances };
+            let clock = self.clock.clone();
+            let store = Coordinated::new(self.shared.connect(network), Arc::new(clock.clone()), settings);
+            let rules = rule_set(rule.clone(), hasher);
+            self.instances.push(Arc::new(Instance { store, clock, rules, hasher }));
+        }
+    }
+
+    async fn wait_until_known(&self) {
         // after two heartbeats all instances know each other
         tokio::time::sleep(Duration::from_millis(2_500)).await;
-        for instance in &fleet.instances {
-            assert_eq!(instance.store.instances(), fleet.instances.len());
+        for instance in &self.instances {
+            assert_eq!(instance.store.instances(), self.instances.len());
         }
-        fleet
     }
 
     /// Returns the hits that the store counts for `tier`, the only one.

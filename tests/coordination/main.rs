@@ -1,5 +1,6 @@
 //! Tests of coordination: several instances share a limit through a simulated store, in simulated time.
 
+mod auto;
 mod bounds;
 mod far;
 mod fleet;

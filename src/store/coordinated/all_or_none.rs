@@ -78,7 +78,8 @@ impl<R: Remote> CoordinationModes<R> {
             Counted::ByFallback(delivery) => self.fallback.undo(check, delivery, at),
             Counted::ByMode => match self.mode(check, at) {
                 Coordination::Local => self.memory.give_back(check, now),
-                Coordination::Interval => self.interval.undo(check, at),
+                // a counter's mode is never `auto`
+                Coordination::Interval | Coordination::Auto => self.interval.undo(check, at),
                 Coordination::Lease => self.lease.undo(check, at),
                 Coordination::Strict => self.strict.undo(check, at, budget).await,
             },

@@ -29,6 +29,10 @@ pub struct CoordinationMetrics {
     pub stranded: Counter,
     /// Hits above the limit of a window that this instance admitted, seen when it reported them.
     pub overshoot: Counter,
+    /// Counters that changed from `interval` to `lease` under `auto`.
+    pub to_lease: Counter,
+    /// Counters that changed from `lease` to `interval` under `auto`.
+    pub to_interval: Counter,
     /// Counters that were evicted with pending hits, because memory was full.
     pub evicted: Counter,
 }
@@ -47,6 +51,10 @@ impl Source for CoordinationMetrics {
         let decisions = decisions.into_iter().map(|(how, counter)| {
             Metric::counter("weir.decisions", "Decisions, by how they were made.", counter.get())
                 .label("how", how)
+        });
+        let switches = [("lease", &self.to_lease), ("interval", &self.to_interval)].map(|(to, counter)| {
+            let help = "Counters whose coordination mode `auto` has changed.";
+            Metric::counter("weir.coordination.switches", help, counter.get()).label("to", to)
         });
         let counters = [
             ("weir.store.calls", "Batches sent to the shared store.", &self.calls),
@@ -75,6 +83,7 @@ impl Source for CoordinationMetrics {
             ),
         ];
         decisions
+            .chain(switches)
             .chain(counters.map(|(name, help, counter)| Metric::counter(name, help, counter.get())))
             .collect()
     }

@@ -7,6 +7,8 @@
 //! - `lease` (`lease.rs`): every instance reserves some of the limit in advance.
 //! - `strict` (`strict.rs`): the shared store makes every decision.
 //!
+//! `auto` (`auto.rs`) chooses `lease` or `interval` for each counter.
+//!
 //! In every mode a decision waits no longer than its budget. Past it, and while the store is unavailable,
 //! `on_store_failure` decides (`fallback.rs`).
 //!
@@ -14,6 +16,7 @@
 //! one counter is in `counter/`, which is pure.
 
 mod all_or_none;
+mod auto;
 mod client;
 mod counter;
 mod delivery;

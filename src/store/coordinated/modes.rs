@@ -87,6 +87,7 @@ impl<R: Remote> CoordinationModes<R> {
         }
         loop {
             let step = match mode {
+                Coordination::Auto => Err(self.table.expected_mode(check)),
                 Coordination::Local => Ok(Step::Done(self.decide_locally(check, scope, now))),
                 Coordination::Interval => self.interval.decide(check, scope, time.now).map(Step::Done),
                 Coordination::Lease => self
@@ -100,7 +101,7 @@ impl<R: Remote> CoordinationModes<R> {
             };
             match step {
                 Ok(step) => return step,
-                // the store does not support the requested mode
+                // `auto`, or the store does not support the requested mode
                 Err(supported) => mode = supported,
             }
         }

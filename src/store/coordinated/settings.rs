@@ -33,7 +33,7 @@ pub struct CoordinationSettings {
 impl Default for CoordinationSettings {
     fn default() -> Self {
         Self {
-            coordination: Coordination::Interval,
+            coordination: Coordination::Auto,
             sync_interval: Period::from_millis(100),
             early_sync: true,
             budget: Period::from_millis(15),

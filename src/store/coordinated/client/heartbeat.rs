@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use smallvec::smallvec;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -15,6 +16,10 @@ use crate::{
     store::remote::{Command, Op, Remote, StoreNode, Target},
 };
 
+/// The heartbeats for which the largest number of instances is remembered: after a restart of many instances, or when Redis
+/// has lost its data, the number is too low for a few of them.
+const MEMORY: usize = 10;
+
 /// The registration of this instance among those that share the store.
 #[derive(Debug)]
 pub(super) struct Membership {
@@ -22,8 +27,12 @@ pub(super) struct Membership {
     instance: String,
     /// The time between two heartbeats.
     period: Period,
-    /// The number of instances, this one included.
+    /// The number of instances, this one included. Zero until it is known.
     instances: AtomicUsize,
+    /// The number of instances in each of the last heartbeats.
+    lately: Mutex<[usize; MEMORY]>,
+    /// The largest of them.
+    most_lately: AtomicUsize,
     /// Whether this instance has left and sends no more heartbeats.
     has_left: AtomicBool,
 }
@@ -32,12 +41,33 @@ pub(super) struct Membership {
 
 impl Membership {
     pub(super) fn new(instance: String, period: Period) -> Self {
-        Self { instance, period, instances: AtomicUsize::new(1), has_left: AtomicBool::new(false) }
+        Self {
+            instance,
+            period,
+            instances: AtomicUsize::new(0),
+            lately: Mutex::default(),
+            most_lately: AtomicUsize::new(0),
+            has_left: AtomicBool::new(false),
+        }
     }
 
     /// Returns the number of instances, this one included; at least 1.
     pub(super) fn instances(&self) -> usize {
         self.instances.load(Ordering::Relaxed).max(1)
+    }
+
+    /// Returns the largest number of instances in the last [`MEMORY`] heartbeats. None until one was replied to.
+    pub(super) fn most_instances_lately(&self) -> Option<usize> {
+        Some(self.most_lately.load(Ordering::Relaxed)).filter(|most| *most > 0)
+    }
+
+    fn record(&self, instances: usize) {
+        let instances = instances.max(1);
+        self.instances.store(instances, Ordering::Relaxed);
+        let mut lately = self.lately.lock();
+        lately.rotate_right(1);
+        lately[0] = instances;
+        self.most_lately.store(lately.iter().copied().max().unwrap_or(instances), Ordering::Relaxed);
     }
 
     /// Sends heartbeats until it is dropped or the instance leaves. The store removes an instance after two missed
@@ -62,7 +92,7 @@ impl Membership {
         let heartbeat = caller.remote.heartbeat(&self.instance, ttl);
         match timeout(self.period.into(), caller.wait_for_reply(node, None, heartbeat)).await {
             Ok(Ok(instances)) => {
-                self.instances.store(instances.max(1), Ordering::Relaxed);
+                self.record(instances);
                 caller.breaker.record_reply(node);
             }
             Ok(Err(_)) | Err(_) => caller.breaker.record_failure(node, None),

@@ -84,6 +84,11 @@ impl<R: Remote> StoreClient<R> {
         self.membership.instances()
     }
 
+    /// Returns the largest number of instances lately, this one included. None until a heartbeat was replied to.
+    pub(super) fn most_instances_lately(&self) -> Option<usize> {
+        self.membership.most_instances_lately()
+    }
+
     /// Returns the moving average of the time from a call to its reply.
     pub(super) fn round_trip(&self) -> Period {
         self.caller.round_trip()

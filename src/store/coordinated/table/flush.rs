@@ -9,7 +9,7 @@ use tokio::{
 
 use super::{CounterTable, batches::Batches};
 use crate::{
-    limit::{Period, Timestamp},
+    limit::{Coordination, Period, Timestamp},
     store::{coordinated::counter::LocalCounter, remote::Remote},
 };
 
@@ -90,7 +90,8 @@ fn sweep<R: Remote>(table: &CounterTable<R>) {
     let time = table.client.time();
     table.shards.sweep(time.now, SWEEP_BATCH, |key, counter| {
         table.record_dropped(counter.expire_leases(time));
-        if counter.is_abandoned(time.now) {
+        // a fetch that was running when the counter left `lease` may have been granted hits since
+        if counter.mode != Coordination::Lease || counter.is_abandoned(time.now) {
             counter.return_leases();
         }
         table.enqueue(key, counter, time.now);

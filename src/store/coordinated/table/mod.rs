@@ -12,6 +12,7 @@ use self::{
     shards::{Shard, Shards},
 };
 use super::{
+    auto,
     client::StoreClient,
     counter::{Dropped, LocalCounter},
     delivery::Delivery,
@@ -83,6 +84,9 @@ impl<R: Remote> CounterTable<R> {
         if counter.update_rule(check) {
             self.choose_mode(counter, check);
         }
+        if counter.requested_mode == Some(Coordination::Auto) {
+            self.follow_instances(counter);
+        }
         counter.last_check_at = now;
         let result = act(counter);
         self.enqueue(key, counter, now);
@@ -140,8 +144,39 @@ impl<R: Remote> CounterTable<R> {
         // a request that carries its own limit reaches this every time, although nothing has changed
         if counter.requested_mode != Some(requested) {
             counter.requested_mode = Some(requested);
-            counter.mode = self.client.nearest_mode(&counter.target, requested);
+            let requested = match requested {
+                Coordination::Auto => auto::first(&counter.target.tiers, self.client.most_instances_lately()),
+                requested => requested,
+            };
+            self.switch_mode(counter, requested);
         }
+    }
+
+    /// Chooses the coordination mode of `counter`, whose rule requests `auto`, again if the number of instances has changed.
+    fn follow_instances(&self, counter: &mut LocalCounter) {
+        let wanted = auto::next(counter.mode, &counter.target.tiers, self.client.most_instances_lately());
+        let is_exact = matches!(counter.mode, Coordination::Lease | Coordination::Strict);
+        if is_exact != (wanted == Coordination::Lease) {
+            match wanted {
+                Coordination::Lease => self.metrics.to_lease.add(1),
+                _ => self.metrics.to_interval.add(1),
+            }
+            self.switch_mode(counter, wanted);
+        }
+    }
+
+    /// Changes the mode of `counter` to `wanted`, or to the nearest that the store supports. Pending hits stay pending, and
+    /// are reported before a lease is requested. Leases are returned.
+    fn switch_mode(&self, counter: &mut LocalCounter, wanted: Coordination) {
+        counter.mode = self.client.nearest_mode(&counter.target, wanted);
+        if counter.mode != Coordination::Lease {
+            counter.return_leases();
+        }
+    }
+
+    /// Returns the coordination mode that the counter of `check`, whose rule requests `auto`, probably has.
+    pub(super) fn expected_mode(&self, check: &LimitCheck<'_>) -> Coordination {
+        auto::first(check.tiers(), self.client.most_instances_lately())
     }
 
     /// Returns the coordination mode that the rule of `check` requests.

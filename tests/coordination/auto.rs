@@ -1,0 +1,138 @@
+//! `auto`: exact for a limit that is small against the number of instances, without a wait for any other.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{task::JoinSet, time::sleep};
+use weir::{
+    limit::{Algorithm, Coordination, OverLimitPolicy, Period, Tier},
+    observe::Counter,
+    store::{
+        coordinated::CoordinationMetrics,
+        simulated::{Capabilities, Network, SimulatedClock, SimulatedStore},
+    },
+};
+
+use crate::fleet::{EPOCH, Fleet, Instance, daily, rule};
+
+/// The time until all instances have forgotten a larger number of instances, and some of their heartbeats.
+const FORGOTTEN: Duration = Duration::from_secs(14);
+
+async fn fleet(instances: usize, tier: Tier) -> Fleet {
+    Fleet::new(instances, Coordination::Auto, &[tier], Network::default()).await
+}
+
+fn sum(instances: &[Arc<Instance>], metric: impl Fn(&CoordinationMetrics) -> &Counter) -> u64 {
+    instances.iter().map(|instance| metric(instance.store.coordination_metrics()).get()).sum()
+}
+
+/// Sends `times` requests to each instance at once. Returns how many were admitted.
+async fn burst(instances: &[Arc<Instance>], times: usize) -> u64 {
+    let mut requests = JoinSet::new();
+    for _ in 0..times {
+        for instance in instances {
+            let instance = Arc::clone(instance);
+            requests.spawn(async move { instance.hit().await });
+        }
+    }
+    requests.join_all().await.into_iter().map(u64::from).sum()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_on_an_unknown_counter_of_a_small_limit_admits_the_limit() {
+    for (instances, limit) in [(2, 3), (2, 99), (10, 3), (10, 499)] {
+        let fleet = fleet(instances, daily(limit)).await;
+        assert_eq!(burst(&fleet.instances, limit as usize).await, u64::from(limit), "{instances} instances");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_decision_about_a_large_limit_waits() {
+    let fleet = fleet(2, daily(100)).await;
+    let outcomes = fleet.offer(20, Duration::from_secs(20), &[1, 1]).await;
+    assert!(outcomes.iter().all(|outcome| outcome.waited == Duration::ZERO));
+    let admitted = outcomes.iter().filter(|outcome| outcome.admitted).count();
+    assert!((100..=102).contains(&admitted), "{admitted}");
+    assert_eq!(sum(&fleet.instances, |metrics| &metrics.waited), 0);
+}
+
+/// Sends `rate` hits a second to `instances` in turn, for `time`. Returns how many were admitted.
+async fn offer(instances: &[Arc<Instance>], rate: u32, time: Duration) -> u64 {
+    let mut requests = JoinSet::new();
+    let begun = tokio::time::Instant::now();
+    let mut turn = 0;
+    while begun.elapsed() < time {
+        sleep(Duration::from_secs(1) / rate).await;
+        let instance = Arc::clone(&instances[turn % instances.len()]);
+        requests.spawn(async move { instance.hit().await });
+        turn += 1;
+    }
+    requests.join_all().await.into_iter().map(u64::from).sum()
+}
+
+/// Three instances join two and leave again, while all of them receive requests.
+#[tokio::test(start_paused = true)]
+async fn the_mode_follows_the_number_of_instances_and_every_hit_counts_once() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
+        let tier = Tier { algorithm, ..daily(20_000) };
+        // exact with more than 4 instances
+        let small = Tier { requests: 200, ..tier.clone() };
+        let per_minute = Tier { period: Period::from_secs(60), ..small.clone() };
+        for tier in [small, per_minute] {
+            let mut fleet = fleet(2, tier.clone()).await;
+            let mut admitted = offer(&fleet.instances, 20, Duration::from_secs(3)).await;
+            assert_eq!(sum(&fleet.instances, |metrics| &metrics.leased), 0);
+            fleet
+                .join(3, rule(Coordination::Auto, std::slice::from_ref(&tier), OverLimitPolicy::Ignore))
+                .await;
+            admitted += offer(&fleet.instances, 10, Duration::from_secs(4)).await;
+            assert_eq!(sum(&fleet.instances[..2], |metrics| &metrics.to_lease), 2, "{tier:?}");
+            assert!(sum(&fleet.instances, |metrics| &metrics.leased) > 10, "{tier:?}");
+            for left in fleet.instances.drain(2..) {
+                left.store.close().await;
+            }
+            let waited = sum(&fleet.instances, |metrics| &metrics.waited);
+            sleep(Duration::from_secs(2)).await;
+            admitted += offer(&fleet.instances, 4, FORGOTTEN).await;
+            assert_eq!(sum(&fleet.instances, |metrics| &metrics.to_interval), 2, "{tier:?}");
+            let waited_since = sum(&fleet.instances, |metrics| &metrics.waited) - waited;
+            admitted += offer(&fleet.instances, 4, Duration::from_secs(2)).await;
+            assert_eq!(sum(&fleet.instances, |metrics| &metrics.waited) - waited, waited_since);
+            for instance in &fleet.instances {
+                instance.store.close().await;
+                let metrics = instance.store.coordination_metrics();
+                assert_eq!((metrics.unreported.get(), metrics.stranded.get()), (0, 0), "{tier:?}");
+            }
+            if tier.period == daily(1).period {
+                assert_eq!(fleet.counted(tier.clone()), admitted, "{tier:?}");
+            }
+            assert!(admitted <= 202, "{admitted} {tier:?}");
+        }
+    }
+}
+
+/// Until the first heartbeat is replied to, an instance assumes many others.
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_does_not_know_the_others_yet_is_exact() {
+    let clock = SimulatedClock::new(EPOCH);
+    let shared = SimulatedStore::new(clock.clone(), 7);
+    let rule = rule(Coordination::Auto, &[daily(100)], OverLimitPolicy::Ignore);
+    let mut fleet = Fleet { clock, shared, instances: Vec::new() };
+    fleet.add(2, &rule, Network { round_trip: Duration::from_millis(4), ..Network::default() });
+    assert_eq!(burst(&fleet.instances, 100).await, 100);
+    assert_eq!(sum(&fleet.instances, |metrics| &metrics.fallback), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn auto_uses_the_modes_that_the_store_supports() {
+    for (limit, expected) in [(50, [0, 200]), (100, [200, 0])] {
+        let clock = SimulatedClock::new(EPOCH);
+        let shared = SimulatedStore::with_capabilities(clock.clone(), 7, Capabilities::SingleFixedWindow);
+        let rule = rule(Coordination::Auto, &[daily(limit)], OverLimitPolicy::Ignore);
+        let fleet = Fleet::start(2, rule, Network::default(), clock, shared).await;
+        for _ in 0..100 {
+            burst(&fleet.instances, 1).await;
+        }
+        let counts = [sum(&fleet.instances, |m| &m.local), sum(&fleet.instances, |m| &m.waited)];
+        assert_eq!(counts, expected, "limit {limit}");
+    }
+}
