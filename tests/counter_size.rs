@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use weir::{
     clock::Clock as _,
     limit::{
-        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Period, Request, Rule, RuleNode, RuleSet,
-        Scope, Timestamp, Values, algorithm::CounterState,
+        Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Period, Request, Rule, RuleNode,
+        RuleSet, Scope, Timestamp, Values, algorithm::CounterState,
     },
     store::{
         Store as _,
@@ -46,8 +46,10 @@ fn rules() -> RuleSet {
 async fn filled() -> Coordinated<EmptyStore> {
     let clock = SimulatedClock::new(Timestamp::from_secs(1_000_000));
     let rules = rules();
-    let store =
-        Coordinated::new(EmptyStore(clock.clone()), Arc::new(clock.clone()), CoordinationSettings::default());
+    // the store grants no lease
+    let settings =
+        CoordinationSettings { coordination: Coordination::Interval, ..CoordinationSettings::default() };
+    let store = Coordinated::new(EmptyStore(clock.clone()), Arc::new(clock.clone()), settings);
     for i in 0..COUNTERS {
         let tenant = format!("tenant-{i:06}");
         let entries = [Entry { key: "tenant", value: &tenant }];

@@ -110,8 +110,10 @@ async fn leases_of_a_killed_weir_make_no_interval_exceed_the_limit() {
 /// In `interval` mode, only the hits that the killed weir had not reported are lost, and may be admitted again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_weir_causes_an_overshoot_of_its_unreported_hits_at_most() {
-    let rules =
-        format!("domain: shop\ndescriptors:\n  - key: k\n    rate_limit: {{ requests: {LIMIT}, per: 365d }}");
+    let rules = format!(
+        "domain: shop\ndescriptors:\n  - key: k\n    rate_limit: {{ requests: {LIMIT}, per: 365d, \
+         coordination: interval }}"
+    );
     let mut weirs = Weirs::start(3, &rules).await;
     let mut admitted = weirs.send_each("k", 10).await;
     until("the hits are reported", async || weirs.counted("k") == admitted).await;
