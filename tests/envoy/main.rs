@@ -7,8 +7,11 @@ mod enforcement;
 mod example;
 mod failure;
 mod headers;
+#[path = "../support/helm.rs"]
+mod helm;
 mod limits;
 mod overrides;
+mod pod;
 mod quota;
 mod replaces;
 mod routing;

@@ -2,11 +2,14 @@
 
 pub(crate) mod backend;
 pub(crate) mod bootstrap;
+pub(crate) mod config_map;
 mod envoy;
 pub(crate) mod http;
+pub(crate) mod pod;
 mod process;
 mod stack;
 pub(crate) mod wait;
 mod weir;
 
+pub(crate) use envoy::Envoy;
 pub(crate) use stack::Stack;

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     thread,
 };
 
@@ -38,6 +38,17 @@ impl Process {
         if let Some(status) = self.child.try_wait().expect("its status") {
             panic!("{} ended: {status}", self.name);
         }
+    }
+
+    /// Sends SIGTERM.
+    pub(crate) fn terminate(&self) {
+        let sent = Command::new("kill").args(["-s", "TERM", &self.child.id().to_string()]).status();
+        assert!(sent.expect("kill can be started").success());
+    }
+
+    /// Returns its exit status, if it has ended.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("its status")
     }
 
     /// Kills it and waits for its end.

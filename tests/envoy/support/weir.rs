@@ -6,6 +6,8 @@ use std::{
     process::Command,
 };
 
+use serde_json::Value;
+
 use super::{process::Process, wait};
 
 /// A running weir.
@@ -43,17 +45,19 @@ impl Weir {
     }
 }
 
-fn program() -> PathBuf {
+pub(super) fn program() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_weir"))
 }
 
-/// Returns the addresses of gRPC and HTTP from the line that weir prints once it listens.
-fn listening(output: &str) -> Option<(SocketAddr, SocketAddr)> {
+/// Returns the addresses of gRPC and HTTP from the line that weir prints once it listens, as text or JSON.
+pub(super) fn listening(output: &str) -> Option<(SocketAddr, SocketAddr)> {
     // a line without its end may be half an address
-    let lines = output.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-    let line = lines.map(str::trim).find_map(|line| line.strip_prefix("weir: listening "))?;
+    let mut lines = output.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(str::trim);
+    let line = lines.find(|line| line.starts_with("weir: listening ") || line.contains("\"listening\""))?;
     let address = |name: &str| {
-        line.split(' ').find_map(|part| part.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
+        let text = line.split(' ').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+        let json = || Some(serde_json::from_str::<Value>(line).ok()?[name].as_str()?.to_owned());
+        text.map(str::to_owned).or_else(json)?.parse().ok()
     };
     Some((address("grpc")?, address("http")?))
 }

@@ -1,0 +1,210 @@
+{{- define "weir.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/* The beginning of all names. Short enough for the longest suffix. */}}
+{{- define "weir.fullname" -}}
+{{- $name := include "weir.name" . }}
+{{- if .Values.fullnameOverride }}{{ $name = .Values.fullnameOverride }}
+{{- else if not (contains $name .Release.Name) }}{{ $name = printf "%s-%s" .Release.Name $name }}
+{{- else }}{{ $name = .Release.Name }}
+{{- end }}
+{{- $name | trunc 50 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "weir.selector" -}}
+app.kubernetes.io/name: {{ include "weir.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: ratelimit
+{{- end }}
+
+{{- define "weir.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: {{ include "weir.name" . }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* The metadata of an object of the pod, with a suffix of its name: dict "root" . "suffix" "-rules" "labels" {} "annotations" {} */}}
+{{- define "weir.metadata" -}}
+name: {{ include "weir.fullname" .root }}{{ .suffix }}
+namespace: {{ .root.Release.Namespace }}
+labels:
+  {{- include "weir.selector" .root | nindent 2 }}
+  {{- include "weir.labels" .root | nindent 2 }}
+  {{- with .labels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "weir.image" -}}
+{{- with .Values.image }}
+{{- with .registry }}{{ . }}/{{ end }}{{ .repository }}
+{{- if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "weir.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}{{ .Values.serviceAccount.name | default (include "weir.fullname" .) }}
+{{- else }}{{ .Values.serviceAccount.name | default "default" }}{{ end }}
+{{- end }}
+
+{{- define "weir.rulesConfigMap" -}}
+{{- .Values.rules.existingConfigMap | default (printf "%s-rules" (include "weir.fullname" .)) }}
+{{- end }}
+
+{{/* The rule files as the data of a ConfigMap. */}}
+{{- define "weir.ruleFiles" -}}
+{{- $files := dict }}
+{{- range $name, $content := .Values.rules.files }}
+{{- $_ := set $files $name (ternary $content (toYaml $content) (kindIs "string" $content)) }}
+{{- end }}
+{{- toYaml $files }}
+{{- end }}
+
+{{/* Numbers of values files are floats: 1000000 would become 1e+06. */}}
+{{- define "weir.text" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ int64 . }}{{ else }}{{ . }}{{ end }}
+{{- end }}
+
+{{- define "weir.redisSecret" -}}
+{{- .Values.redis.existingSecret.name | default (printf "%s-redis" (include "weir.fullname" .)) }}
+{{- end }}
+
+{{/* The URL that the chart's own Secret holds; empty if there is none. */}}
+{{- define "weir.redisUrl" -}}
+{{- if .Values.redis.existingSecret.name }}
+{{- else if .Values.redis.url }}{{ .Values.redis.url }}
+{{- else if .Values.redis.trial.enabled }}{{ include "weir.fullname" . }}-valkey:6379
+{{- end }}
+{{- end }}
+
+{{/* Not empty if pods share their counts, or may do so by variables of unknown names. */}}
+{{- define "weir.sharedStore" -}}
+{{- $variables := dict "REDIS_URL" true "MEMCACHE_HOST_PORT" true "MEMCACHE_SRV" true }}
+{{- if or .Values.redis.existingSecret.name (include "weir.redisUrl" .) .Values.envFrom }}yes{{ end }}
+{{- range $name, $_ := .Values.env }}{{ if hasKey $variables $name }}yes{{ end }}{{ end }}
+{{- range .Values.extraEnv }}{{ if hasKey $variables .name }}yes{{ end }}{{ end }}
+{{- end }}
+
+{{- define "weir.hasRedis" -}}
+{{- if or .Values.redis.existingSecret.name (include "weir.redisUrl" .) }}yes{{ end }}
+{{- end }}
+
+{{- define "weir.tlsSecret" -}}
+{{- .Values.tls.existingSecret | default (printf "%s-tls" (include "weir.fullname" .)) }}
+{{- end }}
+
+{{/* weir's variables, as a mapping. */}}
+{{- define "weir.variables" -}}
+{{- $v := .Values }}
+{{- $all := dict "HOST" $v.host "GRPC_HOST" $v.host "DEBUG_HOST" $v.debugHost "LOG_LEVEL" $v.log.level "LOG_FORMAT" $v.log.format }}
+{{- $_ := set $all "GRPC_MAX_CONNECTION_AGE" $v.maxConnectionAge }}
+{{- $_ := set $all "GRPC_MAX_CONNECTION_AGE_GRACE" $v.maxConnectionAgeGrace }}
+{{- $_ := set $all "WEIR_STOP_DELAY" (printf "%ds" (int64 $v.stop.delaySeconds)) }}
+{{- $_ := set $all "WEIR_STOP_TIMEOUT" (printf "%ds" (int64 $v.stop.timeoutSeconds)) }}
+{{- if $v.shadowMode }}{{ $_ := set $all "SHADOW_MODE" "true" }}{{ end }}
+{{- with $v.responseHeaders }}{{ $_ := set $all "WEIR_RESPONSE_HEADERS" . }}{{ end }}
+{{- with $v.maxCounters }}{{ $_ := set $all "WEIR_MAX_COUNTERS" (int64 . | toString) }}{{ end }}
+{{- with $v.workers }}{{ $_ := set $all "WEIR_WORKERS" (int64 . | toString) }}{{ end }}
+{{- if include "weir.sharedStore" . }}
+{{- with $v.coordination.mode }}{{ $_ := set $all "WEIR_COORDINATION" . }}{{ end }}
+{{- with $v.coordination.syncInterval }}{{ $_ := set $all "WEIR_SYNC_INTERVAL" . }}{{ end }}
+{{- with $v.coordination.decisionBudget }}{{ $_ := set $all "WEIR_DECISION_BUDGET" . }}{{ end }}
+{{- with $v.coordination.onStoreFailure }}{{ $_ := set $all "WEIR_ON_STORE_FAILURE" . }}{{ end }}
+{{- end }}
+{{- if include "weir.hasRedis" . }}
+{{- $_ := set $all "REDIS_TYPE" $v.redis.type }}
+{{- with $v.redis.keyPrefix }}{{ $_ := set $all "CACHE_KEY_PREFIX" . }}{{ end }}
+{{- if $v.redis.tls.enabled }}
+{{- $_ := set $all "REDIS_TLS" "true" }}
+{{- if $v.redis.tls.caSecret }}{{ $_ := set $all "REDIS_TLS_CACERT" (printf "/etc/weir/redis-ca/%s" $v.redis.tls.caKey) }}{{ end }}
+{{- if $v.redis.tls.clientSecret }}
+{{- $_ := set $all "REDIS_TLS_CLIENT_CERT" "/etc/weir/redis-client/tls.crt" }}
+{{- $_ := set $all "REDIS_TLS_CLIENT_KEY" "/etc/weir/redis-client/tls.key" }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if $v.tls.enabled }}
+{{- $_ := set $all "GRPC_SERVER_USE_TLS" "true" }}
+{{- $_ := set $all "GRPC_SERVER_TLS_CERT" "/etc/weir/tls/tls.crt" }}
+{{- $_ := set $all "GRPC_SERVER_TLS_KEY" "/etc/weir/tls/tls.key" }}
+{{- if $v.tls.clients.caSecret }}{{ $_ := set $all "GRPC_CLIENT_TLS_CACERT" (printf "/etc/weir/client-ca/%s" $v.tls.clients.caKey) }}{{ end }}
+{{- with $v.tls.clients.san }}{{ $_ := set $all "GRPC_CLIENT_TLS_SAN" . }}{{ end }}
+{{- end }}
+{{- range $name, $value := $v.env }}{{ $_ := set $all $name (include "weir.text" $value) }}{{ end }}
+{{- range $v.extraEnv }}{{ $_ := unset $all .name }}{{ end }}
+{{- toYaml $all }}
+{{- end }}
+
+{{/* The container's list of variables, in a fixed order. */}}
+{{- define "weir.env" -}}
+{{- range $name, $value := include "weir.variables" . | fromYaml }}
+- name: {{ $name }}
+  value: {{ $value | toString | quote }}
+{{- end }}
+{{- $given := dict }}
+{{- range $name, $_ := .Values.env }}{{ $_ := set $given $name true }}{{ end }}
+{{- range .Values.extraEnv }}{{ $_ := set $given .name true }}{{ end }}
+{{- if include "weir.hasRedis" . }}
+{{- $existing := .Values.redis.existingSecret }}
+{{- $keys := dict "REDIS_URL" "url" }}
+{{- if $existing.name }}{{ $keys = dict "REDIS_URL" $existing.urlKey "REDIS_AUTH" $existing.authKey "REDIS_SENTINEL_AUTH" $existing.sentinelAuthKey }}{{ end }}
+{{- range $name, $key := $keys }}
+{{- if and $key (not (hasKey $given $name)) }}
+- name: {{ $name }}
+  valueFrom:
+    secretKeyRef: { name: {{ include "weir.redisSecret" $ }}, key: {{ $key }} }
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Rejects values that do not go together. */}}
+{{- define "weir.validate" -}}
+{{- $pods := int .Values.replicas }}
+{{- if .Values.autoscaling.enabled }}{{ $pods = int .Values.autoscaling.maxReplicas }}{{ end }}
+{{- if and (gt $pods 1) (not (include "weir.sharedStore" .)) (not .Values.allowUnsharedReplicas) }}
+{{- fail (printf "%d pods without a shared store would admit up to %d times each limit: set redis.url, redis.existingSecret.name or redis.trial.enabled, or replicas to 1, or allowUnsharedReplicas to true if that is what you want" $pods $pods) }}
+{{- end }}
+{{- if and .Values.autoscaling.enabled (lt (int .Values.autoscaling.maxReplicas) (int .Values.autoscaling.minReplicas)) }}
+{{- fail "autoscaling.maxReplicas must not be below autoscaling.minReplicas" }}
+{{- end }}
+{{- if and .Values.rules.existingConfigMap .Values.rules.files }}
+{{- fail "set rules.files or rules.existingConfigMap, not both" }}
+{{- end }}
+{{- $stores := 0 }}
+{{- if .Values.redis.url }}{{ $stores = add1 $stores }}{{ end }}
+{{- if .Values.redis.existingSecret.name }}{{ $stores = add1 $stores }}{{ end }}
+{{- if .Values.redis.trial.enabled }}{{ $stores = add1 $stores }}{{ end }}
+{{- if gt (int $stores) 1 }}
+{{- fail "set one of redis.url, redis.existingSecret.name and redis.trial.enabled" }}
+{{- end }}
+{{- if and .Values.tls.enabled (not .Values.tls.existingSecret) (not .Values.tls.certManager.enabled) }}
+{{- fail "tls.enabled needs tls.existingSecret or tls.certManager.enabled" }}
+{{- end }}
+{{- if and .Values.tls.existingSecret .Values.tls.certManager.enabled }}
+{{- fail "set tls.existingSecret or tls.certManager.enabled, not both" }}
+{{- end }}
+{{- if and .Values.tls.enabled .Values.tls.certManager.enabled (not .Values.tls.certManager.issuerRef.name) }}
+{{- fail "tls.certManager.enabled needs tls.certManager.issuerRef.name" }}
+{{- end }}
+{{- if and .Values.metrics.podMonitor.enabled .Values.metrics.serviceMonitor.enabled }}
+{{- fail "enable metrics.podMonitor or metrics.serviceMonitor, not both: each metric would be there twice" }}
+{{- end }}
+{{- with .Values.podDisruptionBudget }}
+{{- if and .enabled (ne (toString .maxUnavailable) "") (ne (toString .minAvailable) "") }}
+{{- fail "set one of podDisruptionBudget.maxUnavailable and podDisruptionBudget.minAvailable to \"\"" }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,90 @@
+//! Values that the schema or the chart refuses.
+
+use std::fs;
+
+use crate::helm::render;
+
+/// Renders with values as YAML, and returns Helm's error.
+fn error(values: &str) -> Option<String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("values.yaml");
+    fs::write(&file, values).expect("a file");
+    render(&["--values", file.to_str().expect("UTF-8")]).err()
+}
+
+#[test]
+fn values_of_a_wrong_name_or_kind_are_refused() {
+    for (values, place) in [
+        ("replica: 2", "replica"),
+        ("redis: { uri: a }", "uri"),
+        ("redis: { type: sentinel }", "type"),
+        ("replicas: two", "replicas"),
+        ("rules: { files: { shop.yaml: [] } }", "shop.yaml"),
+        ("rules: { files: { ../shop.yaml: {} } }", "../shop.yaml"),
+        ("rules: { files: { notes.txt: {} } }", "notes.txt"),
+        ("coordination: { mode: exact }", "mode"),
+        ("coordination: { syncInterval: 100 }", "syncInterval"),
+        ("coordination: { decisionBudget: 15 ms }", "decisionBudget"),
+        ("log: { level: verbose }", "level"),
+        ("responseHeaders: 'ietf,other'", "responseHeaders"),
+        ("env: { 'A-B': c }", "A-B"),
+        ("env: { A: [1] }", "A"),
+        ("extraEnv: [{ value: a }]", "extraEnv"),
+        ("image: { digest: abc }", "digest"),
+        ("stop: { delaySeconds: 5s }", "delaySeconds"),
+        ("workers: 5000", "workers"),
+        ("service: { type: ExternalName }", "type"),
+        ("autoscaling: { method: vpa }", "method"),
+        ("metrics: { podMonitor: { interval: often } }", "interval"),
+        ("host: example.com", "host"),
+    ] {
+        let error = error(values).unwrap_or_else(|| panic!("{values} is accepted"));
+        assert!(error.contains("schema") && error.contains(place), "{values}: {error}");
+    }
+}
+
+#[test]
+fn values_that_do_not_go_together_are_refused() {
+    for (values, reason) in [
+        ("replicas: 2", "without a shared store"),
+        ("autoscaling: { enabled: true }", "6 pods without a shared store"),
+        (
+            "autoscaling: { enabled: true, minReplicas: 5, maxReplicas: 4 }\nredis: { url: a }",
+            "must not be below",
+        ),
+        ("rules: { existingConfigMap: a, files: { a.yaml: {} } }", "not both"),
+        ("redis: { url: a, trial: { enabled: true } }", "set one of"),
+        ("tls: { enabled: true }", "tls.existingSecret"),
+        ("tls: { enabled: true, certManager: { enabled: true } }", "issuerRef.name"),
+        ("tls: { enabled: true, existingSecret: a, certManager: { enabled: true } }", "not both"),
+        ("metrics: { podMonitor: { enabled: true }, serviceMonitor: { enabled: true } }", "twice"),
+        ("podDisruptionBudget: { minAvailable: 1 }", "set one of podDisruptionBudget"),
+    ] {
+        let error = error(values).unwrap_or_else(|| panic!("{values} is accepted"));
+        assert!(error.contains(reason), "{values}: {error}");
+    }
+}
+
+#[test]
+fn several_pods_are_accepted_with_any_shared_store() {
+    for values in [
+        "redis: { url: redis:6379 }",
+        "redis: { existingSecret: { name: a } }",
+        "redis: { trial: { enabled: true } }",
+        "env: { REDIS_URL: redis:6379 }",
+        "env: { MEMCACHE_HOST_PORT: memcached:11211 }",
+        "extraEnv: [{ name: REDIS_URL, valueFrom: { secretKeyRef: { name: a, key: b } } }]",
+        "envFrom: [{ secretRef: { name: a } }]",
+        "allowUnsharedReplicas: true",
+    ] {
+        assert_eq!(error(&format!("replicas: 2\n{values}\n")), None, "{values}");
+    }
+}
+
+#[test]
+fn an_old_kubernetes_is_refused() {
+    let error = render(&["--kube-version", "1.29.9"]).expect_err("an error");
+    assert!(error.contains(">=1.30.0-0"), "{error}");
+    // vendors add suffixes
+    assert!(render(&["--kube-version", "1.30.0-eks-1a2b3c"]).is_ok());
+}
