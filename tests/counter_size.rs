@@ -26,7 +26,7 @@ impl Remote for EmptyStore {
         let now = self.0.now();
         let reply = |command: &Command| {
             let counters = command.target.tiers.iter().map(|tier| CounterState::unused(tier, now)).collect();
-            Ok(Reply { granted: 0, counters })
+            Ok(Reply { counters, ..Reply::default() })
         };
         Ok(Replies { now, replies: commands.iter().map(reply).collect() })
     }

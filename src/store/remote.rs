@@ -7,7 +7,10 @@ use std::{future::Future, sync::Arc};
 
 use smallvec::SmallVec;
 
-use crate::limit::{Coordination, OverLimitPolicy, Period, Tiers, Timestamp, algorithm::CounterState};
+use crate::limit::{
+    Algorithm, Coordination, OverLimitPolicy, Period, Tiers, Timestamp,
+    algorithm::{CountChange, CounterState},
+};
 
 /// A store that many instances share.
 pub trait Remote: Send + Sync + 'static {
@@ -59,8 +62,8 @@ pub struct StoreNode(pub u64);
 pub struct Command {
     /// The counters.
     pub target: Arc<Target>,
-    /// The instant of the hits, on the store's clock as far as it is known: hits that were admitted in one window must not be
-    /// counted in the next.
+    /// The present instant on the store's clock, as far as it is known. It selects the fixed windows; if they are not open, the
+    /// store uses those that are. [`Op::Add`] uses [`Report::at`] instead.
     pub at: Timestamp,
     /// The operation.
     pub op: Op,
@@ -80,21 +83,12 @@ pub struct Target {
 }
 
 /// An operation on the counters of a target: on all tiers together, or on none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Counts `hits` that were admitted already, whether or not they fit. Negative hits are given back; a counter never falls
-    /// below zero. A fixed window counts them in the window of [`Command::at`], sliding windows and buckets now.
+    /// Applies a report. A fixed window counts it in the window of [`Report::at`], even if that has ended.
     Add {
-        /// The number of hits.
-        hits: i64,
-    },
-    /// Gives back granted hits that were not used; a counter never falls below zero. A fixed window gives them back in the
-    /// window of [`Command::at`], a sliding window from the hits that it counts as of `until` or earlier.
-    Return {
-        /// The number of hits.
-        hits: u64,
-        /// The instant until which they could have been used.
-        until: Timestamp,
+        /// What has happened.
+        report: Report,
     },
     /// Takes `hits` if all tiers admit them. Otherwise it takes none, and strict buckets restart their refill. With
     /// [`OverLimitPolicy::Count`] rejected hits count too.
@@ -106,6 +100,9 @@ pub enum Op {
     /// `hold`, and before the end of a fixed window. A sliding window counts them as of the end of `hold`, when the last of
     /// them may be used.
     Grant {
+        /// A report that is applied first, together with the grant: no other instance sees one without the other. A fixed window
+        /// skips it if the window of [`Report::at`] is not the window of the grant, since it has ended then.
+        report: Option<Report>,
         /// The fewest hits that are of use, at least 1.
         least: u64,
         /// The most hits that are wanted.
@@ -113,6 +110,47 @@ pub enum Op {
         /// The time within which they must be used.
         hold: Period,
     },
+}
+
+/// What an instance has counted since its last report, in one window of each fixed tier.
+///
+/// Fixed windows apply `unused` and `change`, since other programs may count in them too. Sliding windows and buckets adopt
+/// `replaces` if no other instance has changed them; otherwise they apply `unused`, `change` and `rejected_at`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The instant of the last of the hits, on the store's clock as far as it is known: hits that were admitted in one window
+    /// must not be counted in the next. A sliding window or a bucket counts the hits as of this instant, or a little later; a
+    /// bucket may be in debt afterwards. An instant in the future counts as now.
+    pub at: Timestamp,
+    /// Hits that were admitted or given back, as one change.
+    pub change: CountChange,
+    /// Granted hits that are given back because they will not be used.
+    pub unused: Option<UnusedHits>,
+    /// The instant of the last request that a strict bucket rejected. The refill of strict buckets restarts then, unless they
+    /// counted a hit later.
+    pub rejected_at: Option<Timestamp>,
+    /// The exact state of sliding windows and buckets after all of this.
+    pub replaces: Option<Box<Replacement>>,
+}
+
+/// Granted hits that are given back. A counter never falls below zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnusedHits {
+    /// The number of hits.
+    pub hits: u64,
+    /// The instant until which they could have been used. A sliding window gives them back from the hits that it counts as of
+    /// this instant or earlier.
+    pub until: Timestamp,
+}
+
+/// States of sliding windows and buckets that an instance knows better than the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replacement {
+    /// The [`Reply::version`] on which the states are based. The store adopts them if it still has this version, or if it has
+    /// none of the counters any more.
+    pub version: u64,
+    /// One for each tier. Those of fixed windows are not used.
+    pub states: SmallVec<[CounterState; 2]>,
 }
 
 /// The replies to some commands.
@@ -125,13 +163,18 @@ pub struct Replies {
 }
 
 /// The reply to one command.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// The hits that were taken: for [`Op::Add`] all, for [`Op::Take`] all or none, for [`Op::Grant`] none or between `least`
+    /// The hits that were taken: for [`Op::Add`] those of its change, for [`Op::Take`] all or none, for [`Op::Grant`] none or between `least`
     /// and `want`.
     pub granted: u64,
     /// The counters after the command, one for each tier, on the store's clock.
     pub counters: SmallVec<[CounterState; 2]>,
+    /// A random number below 2^48 that every change of a sliding window or bucket of the target replaces: two equal ones mean
+    /// that nothing has changed in between. Zero if nothing is counted there. Commands that only read do not change it.
+    pub version: u64,
+    /// Whether the store has adopted the [`Replacement`] of the command's report.
+    pub matched: bool,
 }
 
 /// The reason why a store did not carry out a command, or did not confirm it.
@@ -150,6 +193,67 @@ pub enum RemoteError {
     #[error("the store is not connected: {0}")]
     NotSent(String),
 }
+
+// === impl Command ===
+
+impl Command {
+    /// Returns the instant whose fixed windows the command is about.
+    #[must_use]
+    pub const fn counted_at(&self) -> Timestamp {
+        self.op.counted_at(self.at)
+    }
+}
+
+// === impl Op ===
+
+impl Op {
+    /// Returns the instant whose fixed windows an operation of the instant `at` is about.
+    #[must_use]
+    pub const fn counted_at(&self, at: Timestamp) -> Timestamp {
+        match self {
+            Self::Add { report } => report.at,
+            Self::Take { .. } | Self::Grant { .. } => at,
+        }
+    }
+
+    /// Returns the report, if the operation has one.
+    #[must_use]
+    pub const fn report(&self) -> Option<&Report> {
+        match self {
+            Self::Add { report } => Some(report),
+            Self::Grant { report, .. } => report.as_ref(),
+            Self::Take { .. } => None,
+        }
+    }
+}
+
+// === impl Report ===
+
+impl Report {
+    /// Creates a report of `hits` at `at`: admitted, or given back if they are negative.
+    #[must_use]
+    pub fn of(at: Timestamp, hits: i64) -> Self {
+        Self { at, change: CountChange::of(hits), ..Self::default() }
+    }
+
+    /// Creates a report that gives back `hits` that were granted at `at` for use until `until`.
+    #[must_use]
+    pub fn unused(at: Timestamp, hits: u64, until: Timestamp) -> Self {
+        Self { at, unused: Some(UnusedHits { hits, until }), ..Self::default() }
+    }
+}
+
+// === impl Target ===
+
+impl Target {
+    /// Returns whether a [`Reply::version`] exists: whether a tier is a sliding window or a bucket.
+    #[must_use]
+    pub fn is_versioned(&self) -> bool {
+        self.tiers.iter().any(|tier| tier.algorithm != Algorithm::FixedWindow)
+    }
+}
+
+// === impl RemoteError ===
 
 impl RemoteError {
     /// Returns whether the command was definitely not carried out, so that it may be sent again.

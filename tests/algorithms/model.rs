@@ -29,9 +29,13 @@ fn model_admits(tier: &Tier, admitted: &Log, hits: u64, now: Timestamp, slack: b
             let mut as_of = START;
             let mut refill = |level: &mut u128, at: Timestamp| {
                 let elapsed = at.since(as_of).as_nanos();
+                let steps = (full - *level).div_ceil(unit * u128::from(tier.requests));
                 let credited = match bucket.refill {
-                    Refill::Continuous => elapsed,
-                    Refill::Step => elapsed / period * period,
+                    // the first hit of a bucket that was full for a whole period starts its steps
+                    Refill::Step if *level < full && u128::from(elapsed / period) <= steps => {
+                        elapsed / period * period
+                    }
+                    _ => elapsed,
                 };
                 as_of = as_of.after(Period::from_nanos(credited));
                 *level = full.min(*level + u128::from(credited) * u128::from(tier.requests));

@@ -19,7 +19,7 @@ use weir::{
     },
     store::{
         redis::RedisRemote,
-        remote::{Command, Op, Remote as _, Reply, Target},
+        remote::{Command, Op, Remote as _, Reply, Report, Target},
     },
 };
 
@@ -60,7 +60,7 @@ fn steps(most: i64) -> impl Strategy<Value = Vec<(i64, Op)>> {
     let later = prop_oneof![5 => 0..50_i64, 2 => 0..500_i64, 1 => 0..2_500_i64, 2 => Just(0), 1 => Just(1_000), 1 => -200..0_i64];
     let take = (0..=most).prop_map(|hits| Op::Take { hits: hits.unsigned_abs() });
     let one = Just(Op::Take { hits: 1 });
-    let add = (-most..=most).prop_map(|hits| Op::Add { hits });
+    let add = (-most..=most).prop_map(|hits| Op::Add { report: Report::of(Timestamp::default(), hits) });
     vec((later, prop_oneof![4 => one, 4 => take, 2 => add]), 1..40)
 }
 
@@ -95,7 +95,7 @@ impl RedisWithClock {
 
     fn send(&self, target: &Arc<Target>, op: Op) -> Reply {
         self.runtime
-            .block_on(send(&self.remote, target, self.clock.now(), op))
+            .block_on(send(&self.remote, target, self.clock.now(), op.clone()))
             .unwrap_or_else(|error| panic!("{op:?} on {target:?}: {error}"))
     }
 
@@ -112,27 +112,34 @@ impl RedisWithClock {
 }
 
 /// Applies `op` in Rust, and returns whether it was admitted.
-fn model(tiers: &[Tier], counters: &mut [CounterState], op: Op, now: Timestamp) -> bool {
-    match op {
+fn model(tiers: &[Tier], counters: &mut [CounterState], op: &Op, now: Timestamp) -> bool {
+    match *op {
         Op::Take { hits } => {
             !decide(tiers, counters, OverLimitPolicy::Ignore, Direction::Take, Hits(hits), now).over
         }
-        Op::Add { hits } => {
+        Op::Add { report: Report { change, .. } } => {
             for (tier, counter) in tiers.iter().zip(counters) {
-                let amount = Hits(hits.unsigned_abs());
-                if hits < 0 { counter.give_back(tier, now, amount) } else { counter.take(tier, now, amount) }
+                counter.add(tier, now, change, now);
             }
             true
         }
-        Op::Return { .. } | Op::Grant { .. } => unreachable!("the model takes and adds only"),
+        Op::Grant { .. } => unreachable!("the model takes and adds only"),
     }
 }
 
-fn hits_of(op: Op) -> u64 {
+fn hits_of(op: &Op) -> u64 {
     match op {
-        Op::Take { hits } | Op::Return { hits, .. } => hits,
-        Op::Add { hits } => u64::try_from(hits).unwrap_or_default(),
-        Op::Grant { want, .. } => want,
+        Op::Take { hits } => *hits,
+        Op::Add { report } => u64::try_from(report.change.hits).unwrap_or_default(),
+        Op::Grant { want, .. } => *want,
+    }
+}
+
+/// Returns `op` as of `now`.
+fn at_now(op: &Op, now: Timestamp) -> Op {
+    match op {
+        Op::Add { report } => Op::Add { report: Report { at: now, ..report.clone() } },
+        op => op.clone(),
     }
 }
 
@@ -167,9 +174,9 @@ fn the_script_makes_the_same_decisions_as_rust() {
                 // Redis keeps no key for an unused counter
                 counters[i] = CounterState::unused(tier, now);
             }
-            let taken = model(&tiers, &mut counters, op, now);
-            let reply = redis.send(&target, op);
-            prop_assert_eq!(reply.granted, if taken { hits_of(op) } else { 0 }, "{:?} at {:?}", op, now);
+            let taken = model(&tiers, &mut counters, &op, now);
+            let reply = redis.send(&target, at_now(&op, now));
+            prop_assert_eq!(reply.granted, if taken { hits_of(&op) } else { 0 }, "{:?} at {:?}", op, now);
             for (i, tier) in tiers.iter().enumerate() {
                 let (rust, redis) =
                     (counters[i].availability(tier, now), reply.counters[i].availability(tier, now));
@@ -197,14 +204,14 @@ fn the_script_never_admits_more_than_rust() {
             for (i, tier) in tiers.iter().enumerate().filter(|(i, _)| !kept[*i]) {
                 counters[i] = CounterState::unused(tier, now);
             }
-            let taken = model(&tiers, &mut counters, op, now);
-            let reply = redis.send(&target, op);
+            let taken = model(&tiers, &mut counters, &op, now);
+            let reply = redis.send(&target, at_now(&op, now));
             prop_assert!(taken || reply.granted == 0, "{:?} at {:?} with {:?}", op, now, counters);
             for (i, tier) in tiers.iter().enumerate() {
                 let (rust, redis) =
                     (counters[i].availability(tier, now), reply.counters[i].availability(tier, now));
                 // a rejection by only one of the two is covered by the test above
-                if taken == (reply.granted == hits_of(op)) {
+                if taken == (reply.granted == hits_of(&op)) {
                     prop_assert!(
                         redis.remaining <= rust.remaining && rust.remaining - redis.remaining <= 1,
                         "{:?} of {}: {:?} and {:?}",
@@ -229,14 +236,14 @@ fn a_grant_takes_as_many_hits_as_all_tiers_admit_and_counts_as_of_its_latest_use
         for (i, (later, op)) in steps.into_iter().enumerate() {
             redis.advance(&tiers, later);
             let now = redis.clock.now();
-            let want = hits_of(op) + 1;
+            let want = hits_of(&op) + 1;
             let mut counters = redis.send(&target, Op::Take { hits: 0 }).counters;
             let room =
                 tiers.iter().zip(&counters).map(|(tier, counter)| counter.availability(tier, now).remaining);
             let room = u64::from(room.min().unwrap_or_default()).min(want);
             let least = want.div_ceil(2);
             let hold = Period::from_nanos(tiers[0].period.as_nanos() / 1_000 / 40 * 1_000 * (i as u64 % 4));
-            let reply = redis.send(&target, Op::Grant { least, want, hold });
+            let reply = redis.send(&target, Op::Grant { report: None, least, want, hold });
             prop_assert_eq!(reply.granted, if room < least { 0 } else { room }, "{:?}", counters);
             for (i, tier) in tiers.iter().enumerate() {
                 counters[i].reserve(tier, now, now.after(hold), Hits(reply.granted));
@@ -265,14 +272,14 @@ fn returned_hits_are_removed_from_the_spans_that_count_them() {
             redis.advance(&tiers, later);
             let now = redis.clock.now();
             if i % 3 > 0 {
-                let grant = Op::Grant { least: 1, want: hits_of(op) + 1, hold };
+                let grant = Op::Grant { report: None, least: 1, want: hits_of(&op) + 1, hold };
                 granted.push((now, redis.send(&target, grant).granted));
                 continue;
             }
             let Some((at, hits)) = granted.get(i / 3).copied() else { continue };
             let until = at.after(hold);
             let mut counters = redis.send(&target, Op::Take { hits: 0 }).counters;
-            let back = Op::Return { hits: hits.div_ceil(2), until };
+            let back = Op::Add { report: Report::unused(now, hits.div_ceil(2), until) };
             let reply = redis.send(&target, back);
             prop_assert_eq!(reply.granted, 0);
             for (i, tier) in tiers.iter().enumerate() {
@@ -296,7 +303,7 @@ fn granted_hits_count_from_their_latest_use() {
     let hold = Period::from_secs(3);
     assert_eq!(redis.send(&target, Op::Take { hits: 4 }).granted, 4);
     redis.clock.advance(Period::from_secs(2));
-    assert_eq!(redis.send(&target, Op::Grant { least: 1, want: 9, hold }).granted, 6);
+    assert_eq!(redis.send(&target, Op::Grant { report: None, least: 1, want: 9, hold }).granted, 6);
     // the four hits expire after their period and not before, whatever is granted
     redis.clock.advance(Period::from_millis(9_999));
     assert_eq!(redis.send(&target, Op::Take { hits: 1 }).granted, 0);
@@ -323,11 +330,11 @@ fn takes_use_the_window_open_on_redis_clock_and_adds_the_window_of_their_hits() 
     // takes use the open window even if the caller's clock is wrong
     assert_eq!(send(-70, Op::Take { hits: 3 }).granted, 3);
     assert_eq!(send(3_600, Op::Take { hits: 3 }).granted, 0);
-    let reply = send(70, Op::Grant { least: 1, want: 9, hold: Period::default() });
+    let reply = send(70, Op::Grant { report: None, least: 1, want: 9, hold: Period::default() });
     assert_eq!(reply.granted, 2);
     assert_eq!(reply.counters[0].idle_at(), START.window_end(tiers[0].period));
     // admitted hits count in their own window, even if it has ended
-    let late = send(-10, Op::Add { hits: 4 });
+    let late = send(0, Op::Add { report: Report::of(Timestamp::from_secs(1_699_999_990), 4) });
     assert_eq!((late.counters[0].used(), late.counters[1].used()), (Hits(4), Hits(9)));
     assert_eq!(send(0, Op::Take { hits: 0 }).counters[0].used(), Hits(5));
 }

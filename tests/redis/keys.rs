@@ -4,7 +4,7 @@ use weir::{
     limit::{Algorithm, Bucket, OverLimitPolicy, Period, Refill, Timestamp},
     store::{
         redis::RedisRemote,
-        remote::{Command, Op, Remote as _, RemoteError},
+        remote::{Command, Op, Remote as _, RemoteError, Report},
     },
 };
 
@@ -23,7 +23,7 @@ async fn a_rule_of_envoyproxy_ratelimit_uses_its_key_and_its_commands() {
     let granted = async |op| send(&remote, &target, at, op).await.expect("it replies").granted;
     assert_eq!(granted(Op::Take { hits: 2 }).await, 2);
     assert_eq!(granted(Op::Take { hits: 2 }).await, 0);
-    assert_eq!(granted(Op::Add { hits: 5 }).await, 5);
+    assert_eq!(granted(Op::Add { report: Report::of(at, 5) }).await, 5);
     assert_eq!(server.send::<String>(&["GET", "eu:shop_tenant_acme_1234567860"]), "9");
     assert_eq!(server.send::<Vec<String>>(&["KEYS", "*"]).len(), 1);
     let ttl: i64 = server.send(&["TTL", "eu:shop_tenant_acme_1234567860"]);
@@ -45,12 +45,18 @@ async fn a_counter_of_envoyproxy_ratelimit_is_continued() {
     let start = at.as_nanos() / 1_000_000_000 / 3_600 * 3_600;
     server.send::<()>(&["SET", &format!("d_k_v_{start}"), "7"]);
     let target = compatible("d_k_v_", 10, 3_600);
-    let grant = Op::Grant { least: 1, want: 5, hold: Period::from_secs(1) };
-    let granted = send(&remote, &target, at, grant).await.expect("it replies").granted;
+    let grant = Op::Grant { report: None, least: 1, want: 5, hold: Period::from_secs(1) };
+    let granted = send(&remote, &target, at, grant.clone()).await.expect("it replies").granted;
     assert_eq!(granted, 3);
     assert_eq!(server.send::<String>(&["GET", &format!("d_k_v_{start}")]), "10");
     assert_eq!(send(&remote, &target, at, grant).await.expect("it replies").granted, 0);
-    assert_eq!(send(&remote, &target, at, Op::Add { hits: -20 }).await.expect("it replies").granted, 0);
+    assert_eq!(
+        send(&remote, &target, at, Op::Add { report: Report::of(at, -20) })
+            .await
+            .expect("it replies")
+            .granted,
+        0
+    );
     assert_eq!(server.send::<String>(&["GET", &format!("d_k_v_{start}")]), "0");
 }
 
@@ -123,11 +129,12 @@ async fn foreign_values_are_rejected_without_affecting_other_keys() {
     ];
     for op in [
         Op::Take { hits: 1 },
-        Op::Add { hits: 1 },
-        Op::Add { hits: -1 },
-        Op::Grant { least: 1, want: 1, hold: Period::default() },
+        Op::Add { report: Report::of(at, 1) },
+        Op::Add { report: Report::of(at, -1) },
+        Op::Grant { report: None, least: 1, want: 1, hold: Period::default() },
     ] {
-        let commands = targets.iter().map(|target| Command { target: target.clone(), at, op }).collect();
+        let commands =
+            targets.iter().map(|target| Command { target: target.clone(), at, op: op.clone() }).collect();
         let replies = remote.call(commands).await.expect("it replies").replies;
         for (target, reply) in targets.iter().zip(&replies) {
             match &*target.path {
@@ -152,7 +159,7 @@ async fn limits_by_the_second_use_the_per_second_redis() {
     let targets = [compatible("s_", 5, 1), compatible("m_", 5, 60)];
     let commands = targets
         .iter()
-        .map(|target| Command { target: target.clone(), at, op: Op::Add { hits: 3 } })
+        .map(|target| Command { target: target.clone(), at, op: Op::Add { report: Report::of(at, 3) } })
         .collect();
     let replies = remote.call(commands).await.expect("both reply").replies;
     assert!(replies.iter().all(|reply| reply.as_ref().is_ok_and(|reply| reply.granted == 3)), "{replies:?}");

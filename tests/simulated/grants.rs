@@ -7,7 +7,7 @@ use tokio::runtime::Builder;
 use weir::{
     clock::Clock as _,
     limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp},
-    store::remote::Op,
+    store::remote::{Op, Report},
 };
 
 use crate::support::{CountedTarget, bucket, pass, tier};
@@ -83,7 +83,7 @@ fn uses(tier: &Tier, steps: &[Step]) -> BTreeMap<Timestamp, u64> {
                         let back = part(grant.hits, share);
                         grant.hits -= back;
                         let at = std::mem::replace(&mut grant.at, now);
-                        counted.at(at, Op::Return { hits: back, until: grant.until });
+                        counted.now(Op::Add { report: Report::unused(at, back, grant.until) });
                     }
                 }
             }

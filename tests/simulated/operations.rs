@@ -2,7 +2,7 @@
 
 use weir::{
     limit::{Algorithm, Hits, OverLimitPolicy, Period},
-    store::remote::Op,
+    store::remote::{Op, Report},
 };
 
 use crate::support::{CountedTarget, START, bucket, pass, tier};
@@ -27,7 +27,7 @@ async fn a_late_hit_counts_in_the_window_in_which_it_was_admitted() {
     let counted = CountedTarget::new(vec![tier(3, 10, FIXED)], OverLimitPolicy::Count);
     counted.add(1);
     pass(10_000).await;
-    let late = counted.at(START, Op::Add { hits: 1 });
+    let late = counted.now(Op::Add { report: Report::of(START, 1) });
     assert_eq!(late.counters[0].used(), Hits(2));
     assert_eq!(late.counters[0].idle_at(), START.after(Period::from_secs(10)));
     assert_eq!(counted.used(0), 0);
@@ -39,7 +39,10 @@ async fn takes_and_grants_use_the_window_of_the_stores_clock() {
     let ahead = START.after(Period::from_secs(15));
     assert_eq!(counted.at(ahead, Op::Take { hits: 1 }).granted, 1);
     assert_eq!(counted.at(ahead, Op::Take { hits: 1 }).granted, 0);
-    assert_eq!(counted.at(ahead, Op::Grant { least: 1, want: 1, hold: Period::default() }).granted, 0);
+    assert_eq!(
+        counted.at(ahead, Op::Grant { report: None, least: 1, want: 1, hold: Period::default() }).granted,
+        0
+    );
     pass(10_000).await;
     assert_eq!(counted.at(START, Op::Take { hits: 1 }).granted, 1);
 }

@@ -7,7 +7,7 @@ use weir::{
     clock::Clock as _,
     limit::{Algorithm, Bucket, OverLimitPolicy, Period, Refill, Tier, Timestamp},
     store::{
-        remote::{Command, Op, Reply, Target},
+        remote::{Command, Op, Reply, Report, Target},
         simulated::{SimulatedClock, SimulatedStore},
     },
 };
@@ -52,7 +52,8 @@ impl CountedTarget {
     }
 
     pub(crate) fn add(&self, hits: i64) -> Reply {
-        self.now(Op::Add { hits })
+        let report = Report::of(self.store.clock().now(), hits);
+        self.now(Op::Add { report })
     }
 
     pub(crate) fn take(&self, hits: u64) -> u64 {
@@ -60,13 +61,16 @@ impl CountedTarget {
     }
 
     pub(crate) fn grant(&self, least: u64, want: u64, hold_millis: u64) -> u64 {
-        self.now(Op::Grant { least, want, hold: Period::from_millis(hold_millis) }).granted
+        self.now(Op::Grant { report: None, least, want, hold: Period::from_millis(hold_millis) }).granted
     }
 
     /// Returns the hits that the tier's counter holds at the time of the store's clock.
     pub(crate) fn used(&self, tier: usize) -> u64 {
         let now = self.store.clock().now();
-        self.add(0).counters[tier].probe(&self.target.tiers[tier], now, weir::limit::Hits(0)).used.0
+        self.now(Op::Take { hits: 0 }).counters[tier]
+            .probe(&self.target.tiers[tier], now, weir::limit::Hits(0))
+            .used
+            .0
     }
 }
 

@@ -1,6 +1,7 @@
 //! A counter's state under any algorithm, as stores keep it.
 
 use super::{
+    change::CountChange,
     fixed_window::FixedWindow,
     sliding_window::SlidingWindow,
     state::{AlgorithmState, Availability, Probe},
@@ -86,6 +87,12 @@ impl CounterState {
     /// Calls [`AlgorithmState::give_back`].
     pub fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         on_state!(self, state => state.give_back(tier, now, hits));
+        self.update_idle_at(tier);
+    }
+
+    /// Calls [`AlgorithmState::add`].
+    pub fn add(&mut self, tier: &Tier, at: Timestamp, change: CountChange, now: Timestamp) {
+        on_state!(self, state => state.add(tier, at, change, now));
         self.update_idle_at(tier);
     }
 

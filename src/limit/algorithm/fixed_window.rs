@@ -1,6 +1,9 @@
 //! The fixed window: at most `requests` in each epoch-aligned window. The algorithm of envoyproxy/ratelimit.
 
-use super::state::{AlgorithmState, Availability, Probe};
+use super::{
+    change::CountChange,
+    state::{AlgorithmState, Availability, Probe},
+};
 use crate::limit::{
     tier::Tier,
     units::{Hits, Period, Timestamp},
@@ -57,6 +60,14 @@ impl AlgorithmState for FixedWindow {
     fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         let (end, used) = self.open(tier, now);
         *self = Self { end, used: used.minus(hits) };
+    }
+
+    /// Applies the change in the window of `at`. Ignores it if a later window is open.
+    fn add(&mut self, tier: &Tier, at: Timestamp, change: CountChange, _now: Timestamp) {
+        if !change.is_none() && at.window_end(tier.period) >= self.end {
+            let (end, used) = self.open(tier, at);
+            *self = Self { end, used: Hits(change.apply(used.0)) };
+        }
     }
 
     fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {
@@ -123,6 +134,21 @@ mod tests {
         assert_eq!(window.availability(&tier, at(1)).remaining, 4);
         window.give_back(&tier, at(1), Hits(u64::MAX));
         assert_eq!(window.availability(&tier, at(1)).remaining, 5);
+    }
+
+    #[test]
+    fn a_change_counts_in_its_own_window() {
+        let tier = tier(5);
+        let mut window = FixedWindow::unused(&tier, at(0));
+        window.add(&tier, at(59), CountChange { hits: -2, floor: 3 }, at(59));
+        assert_eq!(window.used(), Hits(3));
+        window.add(&tier, at(61), CountChange::of(4), at(62));
+        assert_eq!((window.used(), window.end()), (Hits(4), at(120)));
+        // the window before is over, so that its hits matter no more
+        window.add(&tier, at(59), CountChange::of(1), at(62));
+        assert_eq!(window.used(), Hits(4));
+        window.add(&tier, at(62), CountChange::of(-9), at(62));
+        assert_eq!(window.used(), Hits(0));
     }
 
     #[test]

@@ -2,12 +2,14 @@
 //!
 //! A store keeps one [`CounterState`] per counter and tier.
 
+mod change;
 mod counter;
 mod fixed_window;
 mod sliding_window;
 mod state;
 mod token_bucket;
 
+pub use change::CountChange;
 pub use counter::{CounterState, IdleAt};
 pub use fixed_window::FixedWindow;
 pub use sliding_window::{SlidingWindow, Span};

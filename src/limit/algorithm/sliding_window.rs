@@ -1,6 +1,9 @@
 //! The sliding window: at most `requests` in any interval of one period, aligned or not.
 
-use super::state::{AlgorithmState, Availability, Probe};
+use super::{
+    change::CountChange,
+    state::{AlgorithmState, Availability, Probe},
+};
 use crate::limit::{
     tier::Tier,
     units::{Hits, Period, Timestamp},
@@ -9,8 +12,11 @@ use crate::limit::{
 /// The number of spans per period: hits within a twelfth of a period share a span.
 const SPANS: u64 = 12;
 
+/// The most spans of hits that are counted in the order of their instants.
+const MAX_SPANS: usize = 14;
+
 /// The hits of the last period, grouped into spans of up to a twelfth of a period. Takes 32 bytes, plus 16 for each of at
-/// most 14 spans, in a list that grows by doubling.
+/// most 14 spans, in a list that grows by doubling; late reports of other instances may add 13 more.
 ///
 /// A span begins with a hit and counts until one period after its last hit. So every hit counts for at least one period,
 /// and no interval of one period admits more than the limit. Hits at least a twelfth of a period apart expire after
@@ -107,6 +113,20 @@ impl SlidingWindow {
         self.spans.extend(newest);
     }
 
+    /// Counts `hits` that were taken at the instant `at`, before the newest span began. They join the next later span if it
+    /// ended within a twelfth of a period after them, or if there are as many spans as the window has at most by itself.
+    fn insert(&mut self, tier: &Tier, at: Timestamp, hits: Hits) {
+        let hits = u32::try_from(hits.0).unwrap_or(u32::MAX);
+        let later = self.spans.iter().take_while(|span| span.last < at).count();
+        let full = self.spans.len() >= MAX_SPANS;
+        match self.spans.get_mut(later) {
+            Some(span) if full || span.last.since(at) < longest_span(tier) => {
+                span.hits = span.hits.saturating_add(hits);
+            }
+            _ => self.spans.insert(later, Span { last: at, hits }),
+        }
+    }
+
     /// Returns the spans that count at `now`, oldest first.
     fn counting(&self, tier: &Tier, now: Timestamp) -> &[Span] {
         let expired = self.spans.iter().take_while(|span| span.expires_at(tier) <= now).count();
@@ -149,6 +169,22 @@ impl AlgorithmState for SlidingWindow {
             left -= span.give_back(left);
         }
         self.spans.retain(|span| span.hits > 0);
+    }
+
+    /// Counts the hits as of `at`, up to a twelfth of a period later where that saves a span.
+    fn add(&mut self, tier: &Tier, at: Timestamp, change: CountChange, now: Timestamp) {
+        let used = self.sum(tier, now);
+        let changed = Hits(change.apply(used.0));
+        if changed < used {
+            self.give_back(tier, now, used.minus(changed));
+        } else if changed > used && at.after(tier.period) > now {
+            self.drop_expired(tier, now);
+            if self.spans.is_empty() || at >= self.opened {
+                self.reserve(tier, now, at, changed.minus(used));
+            } else {
+                self.insert(tier, at, changed.minus(used));
+            }
+        }
     }
 
     fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {
@@ -264,6 +300,60 @@ mod tests {
         // the next hit joins the span that is still open
         window.take(&tier, at(106_500), Hits(1));
         assert_eq!((window.opened, window.spans.len()), (at(106_000), 1));
+    }
+
+    #[test]
+    fn hits_of_the_past_expire_with_their_own_instant() {
+        let tier = tier(50);
+        let mut window = SlidingWindow::unused(&tier, at(100_000));
+        window.take(&tier, at(100_000), Hits(1));
+        window.take(&tier, at(106_000), Hits(2));
+        let add = |window: &mut SlidingWindow, millis, hits| {
+            window.add(&tier, at(millis), CountChange::of(hits), at(107_000));
+        };
+        add(&mut window, 103_000, 4);
+        // within a twelfth of the period before a span: it joins that span
+        add(&mut window, 102_001, 8);
+        // an hour ago: it no longer counts
+        add(&mut window, 95_000, 16);
+        add(&mut window, 107_000, 3);
+        let spans: Vec<_> = window.spans.iter().map(|span| (span.last, span.hits)).collect();
+        assert_eq!(
+            spans,
+            [(at(100_000), 1), (at(103_000), 12), (at(106_000), 2), (at(107_000), 3)],
+            "{window:?}"
+        );
+        assert_eq!(window.wait(&tier, at(112_000), Hits(45)), Period::from_millis(3_000));
+    }
+
+    #[test]
+    fn a_change_never_leaves_less_than_its_floor() {
+        let tier = tier(10);
+        let mut window = SlidingWindow::unused(&tier, at(100_000));
+        window.take(&tier, at(100_000), Hits(4));
+        window.add(&tier, at(105_000), CountChange { hits: -3, floor: 2 }, at(105_000));
+        assert_eq!(window.used(), Hits(2));
+        window.add(&tier, at(105_000), CountChange { hits: -3, floor: 3 }, at(105_000));
+        assert_eq!(
+            window.spans(),
+            [Span { last: at(100_000), hits: 2 }, Span { last: at(105_000), hits: 1 }]
+        );
+    }
+
+    #[test]
+    fn late_hits_add_few_spans() {
+        let tier = tier(1_000);
+        let mut window = SlidingWindow::unused(&tier, at(100_000));
+        for i in 0..600 {
+            let now = at(100_000 + i * 97);
+            window.take(&tier, now, Hits(1));
+            for back in [11_900, 7_000, 5_003, 1_100, 900] {
+                let then = at(100_000 + i * 97 - back);
+                window.add(&tier, then, CountChange::of(1), now);
+            }
+            assert!(window.spans.len() <= 27, "{}", window.spans.len());
+            assert!(window.spans.is_sorted_by_key(|span| span.last), "{window:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The operations that every algorithm implements on its state.
 
+use super::change::CountChange;
 use crate::limit::{
     tier::Tier,
     units::{Hits, Period, Timestamp},
@@ -26,6 +27,10 @@ pub trait AlgorithmState {
 
     /// Gives back `hits`, at most as many as are counted.
     fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits);
+
+    /// Applies a `change` that was decided elsewhere, at the instant `at`, whether or not its hits fit: the counted hits become
+    /// [`CountChange::apply`] of them. Hits that `at` makes too old for any later decision are ignored.
+    fn add(&mut self, tier: &Tier, at: Timestamp, change: CountChange, now: Timestamp);
 
     /// Returns the remaining requests and the time until the counter resets.
     fn availability(&self, tier: &Tier, now: Timestamp) -> Availability;

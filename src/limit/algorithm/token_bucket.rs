@@ -3,7 +3,10 @@
 //! Continuous refill is the generic cell rate algorithm (ITU-T I.371) in terms of tokens. Refill in steps and strict
 //! buckets follow the durable rate limiter of Smyte.
 
-use super::state::{AlgorithmState, Availability, Probe};
+use super::{
+    change::CountChange,
+    state::{AlgorithmState, Availability, Probe},
+};
 use crate::limit::{
     tier::{Bucket, Refill, Tier},
     units::{Hits, Period, Timestamp},
@@ -12,7 +15,10 @@ use crate::limit::{
 /// The tokens that a bucket lacks at an instant. 16 bytes.
 ///
 /// The state holds the taken tokens, not those left, so that a changed `burst` applies immediately: raised, the extra
-/// tokens are available; lowered below the taken tokens, the bucket is just empty.
+/// tokens are available; lowered below the taken tokens, the bucket is empty.
+///
+/// A bucket can be in debt, by at most one burst more than it holds: hits that several instances admitted with the same token
+/// are missing later, so that the long-run rate holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenBucket {
     /// The instant of `taken`; with steps, the instant of the last step.
@@ -43,9 +49,9 @@ impl TokenBucket {
         self.taken
     }
 
-    /// Returns the taken tokens, capped at the bucket's size.
+    /// Returns the taken tokens, capped at the bucket's size and one more burst of debt; in all at most 2^32-1 tokens.
     fn capped(self, bucket: Bucket) -> u64 {
-        self.taken.min(u64::from(bucket.burst) * TOKEN)
+        self.taken.min(u64::from(bucket.burst.saturating_mul(2)) * TOKEN)
     }
 
     /// Returns the bucket refilled up to `now`.
@@ -55,6 +61,8 @@ impl TokenBucket {
         let elapsed = now.since(self.as_of);
         let (credited, inflow) = match bucket.refill {
             Refill::Continuous => (elapsed, inflow(tier, elapsed)),
+            // the steps are counted from the first hit of the full bucket
+            Refill::Step if self.is_idle(tier, now) => (elapsed, u64::MAX),
             Refill::Step => {
                 let steps = elapsed.as_nanos() / tier.period.as_nanos();
                 let tokens = steps.saturating_mul(tier.requests.into());
@@ -62,6 +70,11 @@ impl TokenBucket {
             }
         };
         Self { as_of: self.as_of.after(credited), taken: self.capped(bucket).saturating_sub(inflow) }
+    }
+
+    /// Returns whether it is no different from an unused bucket.
+    fn is_idle(self, tier: &Tier, now: Timestamp) -> bool {
+        self.taken == 0 || self.idle_at(tier) <= now
     }
 
     /// Returns the instant from which at most `room` is taken if no other request takes any. It is computed from the stored
@@ -83,6 +96,11 @@ impl TokenBucket {
     }
 }
 
+/// Returns the size of a full bucket, in units of 2^-32 tokens.
+fn full(bucket: Bucket) -> u64 {
+    u64::from(bucket.burst) * TOKEN
+}
+
 /// Returns the largest `taken` at which `hits` fit; `None` if they never fit.
 fn room_for(bucket: Bucket, hits: Hits) -> Option<u64> {
     let room = u64::from(bucket.burst).checked_sub(hits.0)?;
@@ -97,8 +115,9 @@ fn inflow(tier: &Tier, elapsed: Period) -> u64 {
 }
 
 impl AlgorithmState for TokenBucket {
-    fn unused(_tier: &Tier, now: Timestamp) -> Self {
-        Self { as_of: now, taken: 0 }
+    /// Returns a bucket that has been full since the epoch, whose clock starts with the first hit.
+    fn unused(_tier: &Tier, _now: Timestamp) -> Self {
+        Self::default()
     }
 
     fn probe(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Probe {
@@ -113,13 +132,15 @@ impl AlgorithmState for TokenBucket {
     fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         if hits > Hits(0) {
             let Self { as_of, taken } = self.at(tier, now);
-            *self = Self { as_of, taken: taken.saturating_add(hits.0.saturating_mul(TOKEN)) };
+            // a bucket that rejected hits is empty, not in debt
+            let most = taken.max(full(tier.bucket()));
+            *self = Self { as_of, taken: taken.saturating_add(hits.0.saturating_mul(TOKEN)).min(most) };
         }
     }
 
     fn reject(&mut self, tier: &Tier, now: Timestamp) {
         let bucket = tier.bucket();
-        if bucket.strict && now > self.as_of {
+        if bucket.strict && now > self.as_of && !self.is_idle(tier, now) {
             // whole refilled tokens stay; the fraction of the next token is lost
             let refilled = self.capped(bucket) - self.at(tier, now).taken;
             *self = Self { as_of: now, taken: self.capped(bucket) - refilled / TOKEN * TOKEN };
@@ -128,12 +149,26 @@ impl AlgorithmState for TokenBucket {
 
     fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         let Self { as_of, taken } = self.at(tier, now);
-        *self = Self { as_of, taken: taken.saturating_sub(hits.0.saturating_mul(TOKEN)) };
+        let left = taken.saturating_sub(hits.0.saturating_mul(TOKEN));
+        if left != taken {
+            *self = Self { as_of, taken: left };
+        }
+    }
+
+    /// Takes the tokens at `at`, or at the instant of the state if that is later. The bucket may be in debt afterwards.
+    fn add(&mut self, tier: &Tier, at: Timestamp, change: CountChange, _now: Timestamp) {
+        let Self { as_of, taken } = self.at(tier, at);
+        let tokens = change.hits.unsigned_abs().saturating_mul(TOKEN);
+        let sum = if change.hits < 0 { taken.saturating_sub(tokens) } else { taken.saturating_add(tokens) };
+        let changed = sum.max(change.floor.saturating_mul(TOKEN));
+        if changed != taken {
+            *self = Self { as_of, taken: changed };
+            self.taken = self.capped(tier.bucket());
+        }
     }
 
     fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {
-        let full = u64::from(tier.bucket().burst) * TOKEN;
-        let left = (full - self.at(tier, now).taken) / TOKEN;
+        let left = full(tier.bucket()).saturating_sub(self.at(tier, now).taken) / TOKEN;
         Availability {
             remaining: u32::try_from(left).unwrap_or(u32::MAX),
             reset: self.ready_at(tier, 0).since(now),
@@ -266,9 +301,54 @@ mod tests {
         state.take(&with_burst(10), at(0), Hits(8));
         assert_eq!(state.availability(&with_burst(100), at(0)).remaining, 92);
         assert_eq!(state.availability(&with_burst(9), at(0)).remaining, 1);
-        // lowered below the taken tokens: the new bucket is empty
+        // lowered below the taken tokens: the new bucket is empty, and lacks at most one burst more
         assert_eq!(state.availability(&with_burst(3), at(0)).remaining, 0);
-        assert_eq!(state.wait(&with_burst(3), at(0), Hits(3)), Period::from_millis(300));
+        assert_eq!(state.wait(&with_burst(3), at(0), Hits(3)), Period::from_millis(600));
+    }
+
+    #[test]
+    fn hits_admitted_elsewhere_take_a_bucket_into_debt_by_at_most_one_burst() {
+        let tier = tier(10, 1, bucket(5, Refill::Continuous, false));
+        let mut state = TokenBucket::unused(&tier, at(0));
+        state.add(&tier, at(1_000), CountChange::of(8), at(1_000));
+        assert_eq!(state.availability(&tier, at(1_000)).remaining, 0);
+        assert_eq!(state.wait(&tier, at(1_000), Hits(1)), Period::from_millis(400));
+        state.add(&tier, at(1_000), CountChange::of(100), at(1_000));
+        assert_eq!(state.wait(&tier, at(1_000), Hits(1)), Period::from_millis(600));
+        state.add(&tier, at(1_000), CountChange::of(-7), at(1_000));
+        assert_eq!(state.availability(&tier, at(1_000)).remaining, 2);
+        // hits that were rejected, and counted all the same, leave no debt
+        let mut state = TokenBucket::unused(&tier, at(1_000));
+        state.take(&tier, at(1_000), Hits(8));
+        assert_eq!(state.wait(&tier, at(1_000), Hits(1)), Period::from_millis(100));
+    }
+
+    #[test]
+    fn hits_of_the_past_are_refilled_since() {
+        let tier = tier(10, 1, bucket(5, Refill::Continuous, false));
+        let mut state = TokenBucket::unused(&tier, at(0));
+        state.add(&tier, at(1_000), CountChange::of(5), at(1_400));
+        assert_eq!(state.availability(&tier, at(1_400)).remaining, 4);
+        // an instant before the last hit: the tokens are missing as of the last hit
+        state.take(&tier, at(1_400), Hits(1));
+        state.add(&tier, at(1_200), CountChange::of(2), at(1_400));
+        assert_eq!(state.availability(&tier, at(1_400)).remaining, 1);
+        state.add(&tier, at(1_400), CountChange { hits: -9, floor: 1 }, at(1_400));
+        assert_eq!(state.availability(&tier, at(1_400)).remaining, 4);
+    }
+
+    #[test]
+    fn steps_are_counted_from_the_first_hit_of_a_full_bucket() {
+        let tier = tier(3, 10, bucket(5, Refill::Step, true));
+        let mut state = TokenBucket::unused(&tier, at(0));
+        // neither a check nor a request that never fits starts the clock
+        assert!(take(&mut state, &tier, at(1_000), 0) && !take(&mut state, &tier, at(2_000), 6));
+        assert!(take(&mut state, &tier, at(5_000), 4));
+        assert!(!take(&mut state, &tier, at(14_999), 4));
+        state.take(&tier, at(100_000), Hits(5));
+        assert_eq!(state.wait(&tier, at(100_000), Hits(1)), Period::from_secs(10));
+        state.add(&tier, at(203_000), CountChange::of(5), at(204_000));
+        assert_eq!(state.wait(&tier, at(204_000), Hits(1)), Period::from_secs(9));
     }
 
     #[test]

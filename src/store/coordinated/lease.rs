@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     limit::{Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Period, Timestamp},
-    store::remote::{Command, Op, Remote, RemoteError, Replies},
+    store::remote::{Command, Op, Remote, RemoteError, Replies, Report},
 };
 
 /// The shortest time that a lease should last, unless [`ROUND_TRIPS`] take longer.
@@ -162,11 +162,11 @@ impl<R: Remote> Lease<R> {
 
     /// Carries out a fetch. The first `reported` commands report pending hits.
     async fn call(self, key: CounterKey, commands: Vec<Command>, reported: usize) {
-        let ops: SmallVec<[Op; 2]> = commands[reported..].iter().map(|command| command.op).collect();
+        let ops: SmallVec<[Op; 2]> = commands[reported..].iter().map(|command| command.op.clone()).collect();
         let target = commands.first().map(|command| Arc::clone(&command.target));
         let outcome = self.client.call(commands).await;
         for (i, op) in ops.iter().enumerate() {
-            self.record_lost(*op, &outcome, reported + i);
+            self.record_lost(op, &outcome, reported + i);
         }
         self.table.with_existing(key, |counter| {
             if reported > 0 {
@@ -203,15 +203,17 @@ impl<R: Remote> Lease<R> {
     }
 
     /// Counts the hits that are lost, or may be lost, if `op`, the `i`-th command of a call, has failed.
-    fn record_lost(&self, op: Op, outcome: &Result<Replies, RemoteError>, i: usize) {
+    fn record_lost(&self, op: &Op, outcome: &Result<Replies, RemoteError>, i: usize) {
         let error = match outcome {
             Ok(replies) => replies.replies.get(i).and_then(|reply| reply.as_ref().err()),
             Err(error) => Some(error),
         };
         match (op, error) {
-            (Op::Return { hits, .. }, Some(_)) => self.table.metrics.stranded.add(hits),
+            (Op::Add { report: Report { unused: Some(unused), .. } }, Some(_)) => {
+                self.table.metrics.stranded.add(unused.hits);
+            }
             (Op::Grant { want, .. }, Some(error)) if !error.is_definitely_not_applied() => {
-                self.table.metrics.delivery_unknown.add(want);
+                self.table.metrics.delivery_unknown.add(*want);
             }
             _ => {}
         }

@@ -47,7 +47,7 @@ impl<R: Remote> Reservations<R> {
             }));
         }
         let (least, want) = (request.fit(request.least.max(Hits(1))), request.fit(Hits(u64::MAX)));
-        let op = Op::Grant { least: least.0, want: want.0, hold: request.hold };
+        let op = Op::Grant { report: None, least: least.0, want: want.0, hold: request.hold };
         let command = Command { target, at: self.client.time_at(now).now, op };
         let (reply, store_now) =
             self.client.request(command, self.budget).await.inspect_err(|undecided| {

@@ -13,7 +13,7 @@ use crate::{
         Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp,
         decision_from_store,
     },
-    store::remote::{Command, Op, Remote, Reply, Target},
+    store::remote::{Command, Op, Remote, Reply, Report, Target},
 };
 
 /// Decides with one command for each check.
@@ -76,14 +76,14 @@ impl<R: Remote> Strict<R> {
         let at = self.client.time().now;
         let policy = check.over_limit_policy_in(scope);
         let op = match (check.direction, target.over_limit_policy) {
-            (Direction::GiveBack, _) => Op::Add { hits: negative(check.hits.0) },
+            (Direction::GiveBack, _) => Op::Add { report: Report::of(at, negative(check.hits.0)) },
             // `Take` would count rejected hits of such a target, but this request must not count them
             (Direction::Take, OverLimitPolicy::Count)
                 if policy == OverLimitPolicy::Ignore
                     && check.hits > Hits(0)
                     && self.client.supports(&target, Coordination::Lease) =>
             {
-                Op::Grant { least: check.hits.0, want: check.hits.0, hold: Period::default() }
+                Op::Grant { report: None, least: check.hits.0, want: check.hits.0, hold: Period::default() }
             }
             (Direction::Take, _) => Op::Take { hits: check.hits.0 },
         };
@@ -146,7 +146,7 @@ impl<R: Remote> Strict<R> {
     /// received the command then, the hits are given back with the next flush.
     pub(super) async fn undo(&self, check: &LimitCheck<'_>, at: Timestamp, budget: Period) {
         let target = self.table.target(check, at);
-        let command = Command { target, at, op: Op::Add { hits: negative(check.hits.0) } };
+        let command = Command { target, at, op: Op::Add { report: Report::of(at, negative(check.hits.0)) } };
         match self.client.request(command, budget).await {
             Ok((reply, now)) => {
                 self.table.with_counter(check, now, |counter| counter.apply_reply(&reply, now));

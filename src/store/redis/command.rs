@@ -98,11 +98,14 @@ impl PreparedCommand {
         random: u64,
     ) -> Self {
         let jitter = random % settings.jitter_seconds.max(1);
+        let at = op.counted_at(at);
         let mut keys = name::keys(&settings.prefix, &target, at);
-        let hits = match op {
-            Op::Add { hits } => u64::try_from(hits).ok(),
-            Op::Take { hits } => Some(hits),
-            Op::Return { .. } | Op::Grant { .. } => None,
+        let hits = match &op {
+            Op::Add { report } if report.unused.is_none() && report.change.is_addition() => {
+                u64::try_from(report.change.hits).ok()
+            }
+            Op::Take { hits } => Some(*hits),
+            Op::Add { .. } | Op::Grant { .. } => None,
         };
         let adds = matches!(op, Op::Add { .. }) && name::is_one_window(&target);
         let encoded = match hits.filter(|_| adds || name::is_compatible(&target)) {
@@ -115,7 +118,7 @@ impl PreparedCommand {
             None => EncodedCommand::Run {
                 script: &script::TAKE,
                 keys,
-                arguments: smallvec![script::argument(&target, op, at, now, Period::from_secs(jitter))],
+                arguments: smallvec![script::argument(&target, &op, at, now, Period::from_secs(jitter))],
             },
         };
         Self { target, op, at, encoded }
@@ -143,12 +146,13 @@ impl PreparedCommand {
         let Value::Int(total) = value else { return Err(malformed_reply()) };
         let tier = &self.target.tiers[0];
         let used = u64::try_from(*total).unwrap_or_default();
-        let granted = match self.op {
-            Op::Add { hits } => u64::try_from(hits).unwrap_or_default(),
-            Op::Take { hits } if used <= tier.requests.into() => hits,
+        let granted = match &self.op {
+            Op::Add { report } => u64::try_from(report.change.hits).unwrap_or_default(),
+            Op::Take { hits } if used <= tier.requests.into() => *hits,
             _ => 0,
         };
-        Ok(Reply { granted, counters: std::iter::once(encoding::window(tier, self.at, used)).collect() })
+        let counters = std::iter::once(encoding::window(tier, self.at, used)).collect();
+        Ok(Reply { granted, counters, ..Reply::default() })
     }
 }
 

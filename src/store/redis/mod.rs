@@ -261,7 +261,7 @@ impl NodeRequest for CommandRequest<'_> {
     fn move_to_window(&mut self, now: Timestamp) {
         let PreparedCommand { target, op, .. } = &self.prepared;
         self.prepared =
-            self.remote.request(Command { target: Arc::clone(target), at: now, op: *op }).prepared;
+            self.remote.request(Command { target: Arc::clone(target), at: now, op: op.clone() }).prepared;
     }
 }
 

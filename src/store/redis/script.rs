@@ -6,10 +6,10 @@ use redis::Value;
 
 use super::name;
 use crate::{
-    limit::{Algorithm, Period, Refill, Tier, Timestamp},
+    limit::{Algorithm, Period, Refill, Tier, Timestamp, algorithm::CountChange},
     store::{
         encoding::{self, DecodeError},
-        remote::{Op, Reply, Target},
+        remote::{Op, Reply, Report, Target},
     },
 };
 
@@ -68,19 +68,33 @@ fn heartbeat_sha() -> String {
 /// reads Redis' clock.
 pub(super) fn argument(
     target: &Target,
-    op: Op,
+    op: &Op,
     at: Timestamp,
     now: Option<Timestamp>,
     jitter: Period,
 ) -> Vec<u8> {
-    let (letter, hits, want, hold) = match op {
-        // bounded, so that no caller can make a counter overflow
-        Op::Add { hits } if hits < 0 => (b'a', -exact(hits.unsigned_abs().min(MAX_HITS)), 0, 0),
-        Op::Add { hits } => (b'a', exact(hits.unsigned_abs().min(MAX_HITS)), 0, 0),
+    let (letter, hits, want, hold) = match *op {
         // exactly the instant of the grant: an earlier one would release older hits, a later one younger hits of others
-        Op::Return { hits, until } => (b'r', exact(hits.min(MAX_HITS)), 0, micros(until)),
+        Op::Add {
+            report:
+                Report {
+                    change: CountChange { hits: 0, floor: 0 },
+                    unused: Some(unused),
+                    rejected_at: None,
+                    replaces: None,
+                    ..
+                },
+        } => (b'r', exact(unused.hits.min(MAX_HITS)), 0, micros(unused.until)),
+        // bounded, so that no caller can make a counter overflow
+        Op::Add { report: Report { change, unused: None, rejected_at: None, replaces: None, .. } }
+            if change == CountChange::of(change.hits) =>
+        {
+            let hits = exact(change.hits.unsigned_abs().min(MAX_HITS));
+            (b'a', if change.hits < 0 { -hits } else { hits }, 0, 0)
+        }
+        Op::Add { .. } | Op::Grant { report: Some(_), .. } => (b'x', 0.0, 0, 0),
         Op::Take { hits } => (b't', exact(hits.min(MAX_HITS)), 0, 0),
-        Op::Grant { least, want, hold } => {
+        Op::Grant { report: None, least, want, hold } => {
             // rounded up: hits count for at least as long as they may be used
             (b'g', exact(least.clamp(1, MAX_HITS)), want.min(MAX_HITS), hold.as_nanos().div_ceil(1_000))
         }
@@ -158,7 +172,7 @@ pub(super) fn reply(value: &Value, target: &Target, at: Timestamp) -> Result<Scr
     if states.next().is_some() {
         return Err(DecodeError::TrailingText);
     }
-    Ok(ScriptReply::Applied(Reply { granted: number(first, "granted hits")?, counters }))
+    Ok(ScriptReply::Applied(Reply { granted: number(first, "granted hits")?, counters, ..Reply::default() }))
 }
 
 #[cfg(test)]
@@ -187,7 +201,11 @@ mod tests {
             let counter = encoding::decode(&target.tiers[0], at, state).expect("the state is valid");
             let parsed = reply(&bulk(&["3", "90000000", state]), &target, at);
             let counters = std::iter::once(counter).collect();
-            assert_eq!(parsed, Ok(ScriptReply::Applied(Reply { granted: 3, counters })), "{state}");
+            assert_eq!(
+                parsed,
+                Ok(ScriptReply::Applied(Reply { granted: 3, counters, ..Reply::default() })),
+                "{state}"
+            );
         }
     }
 

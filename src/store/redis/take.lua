@@ -21,12 +21,18 @@
 -- open now. src/store/encoding.rs documents the states.
 
 local MAX_SPAN_HITS = 4294967295
+local MAX_SPANS = 14
 local EXACT = 9007199254740992
 
 local op, now, hits, want, hold, jitter, offset = struct.unpack('<c1ddddd', ARGV[1])
 if now < 0 then
   local time = redis.call('TIME')
   now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+end
+
+-- a report that this script does not know
+if op == 'x' then
+  return redis.error_reply('ERR unknown report')
 end
 
 local function whole(number)
@@ -152,8 +158,30 @@ function sliding.take(tier, n, hold)
   tier.changed = true
 end
 
+-- Counts n hits that were taken at the instant `at`. Before the newest span began, they join the next later span if it ended
+-- within a twelfth of a period after them, or if there are many spans.
+function sliding.add(tier, n, at)
+  if n == 0 or at + tier.period <= now then return end
+  if at >= tier.opened or expired(tier) == #tier.last then
+    return sliding.take(tier, n, at - now)
+  end
+  drop_expired(tier)
+  local i = 1
+  while tier.last[i] < at do
+    i = i + 1
+  end
+  if #tier.last >= MAX_SPANS or tier.last[i] - at < math.ceil(tier.period / 12) then
+    tier.hits[i] = math.min(tier.hits[i] + n, MAX_SPAN_HITS)
+  else
+    table.insert(tier.last, i, at)
+    table.insert(tier.hits, i, math.min(n, MAX_SPAN_HITS))
+  end
+  tier.changed = true
+end
+
 -- Gives back the oldest hits first. The others count for longer, so the limit holds whichever hits the caller means.
 function sliding.give_back(tier, n)
+  if n == 0 or sliding.room(tier) == tier.requests then return end
   drop_expired(tier)
   while n > 0 and tier.hits[1] do
     local back = math.min(n, tier.hits[1])
@@ -229,16 +257,24 @@ function bucket.load(tier, text)
     tier.kept_as_of, tier.kept = tonumber(as_of), tonumber(taken)
     if not tier.kept_as_of or not tier.kept then return false end
   end
-  tier.held = math.min(tier.kept, tier.burst)
+  -- at most one burst more than it holds is missing: the debt of hits that were admitted elsewhere
+  tier.most = math.min(2 * tier.burst, 4294967295)
+  tier.held = math.min(tier.kept, tier.most)
   -- a clock that steps back changes nothing
   local elapsed = math.max(0, now - tier.kept_as_of)
   if tier.steps then
     local lasted = elapsed - math.fmod(elapsed, tier.period)
+    -- a bucket that has been full for a period counts its steps from the next hit
+    tier.idle = tier.held == 0 or (lasted / tier.period - 1) * tier.requests >= tier.held
+    if tier.idle then
+      lasted = elapsed
+    end
     tier.as_of = tier.kept_as_of + lasted
     tier.taken = math.max(0, tier.held - lasted / tier.period * tier.requests)
   else
     tier.as_of = tier.kept_as_of + elapsed
     tier.taken = math.max(0, tier.held - inflow(tier, elapsed))
+    tier.idle = tier.taken == 0
   end
   return true
 end
@@ -261,12 +297,16 @@ end
 
 function bucket.give_back(tier, n)
   -- the clock of a bucket starts with its first hit
-  if tier.exists then keep(tier, tier.as_of, math.max(0, tier.taken - n)) end
+  if n > 0 and tier.taken > 0 then keep(tier, tier.as_of, math.max(0, tier.taken - n)) end
+end
+
+function bucket.add(tier, n)
+  if n > 0 then keep(tier, tier.as_of, math.min(tier.taken + n, tier.most)) end
 end
 
 -- Restarts the refill of a strict bucket: whole refilled tokens stay, the fraction of the next one is lost.
 function bucket.reject(tier)
-  if tier.strict and now > tier.kept_as_of then
+  if tier.strict and now > tier.kept_as_of and not tier.idle then
     keep(tier, now, tier.held - math.floor(tier.held - tier.taken))
   end
 end
@@ -279,7 +319,7 @@ function bucket.save(tier)
   if not tier.changed then return end
   local full = 0
   if tier.requests > 0 then
-    full = math.min(tier.kept, tier.burst) * tier.period / tier.requests
+    full = math.min(tier.kept, tier.most) * tier.period / tier.requests
   else
     -- nothing flows in, so the tokens stay taken for as long as Redis can keep the key
     full = 3e15
@@ -314,7 +354,8 @@ if op == 'a' then
     if hits < 0 then
       tier.kind.give_back(tier, -hits)
     else
-      tier.kind.take(tier, hits)
+      local add = tier.kind.add or tier.kind.take
+      add(tier, hits, now)
     end
   end
   granted = math.max(0, hits)

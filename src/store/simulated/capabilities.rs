@@ -25,7 +25,11 @@ impl Capabilities {
 
     /// Returns whether `command` can be carried out.
     pub(super) fn include(self, command: &Command) -> bool {
-        let known_op = matches!(command.op, Op::Add { .. } | Op::Take { .. });
+        let known_op = match &command.op {
+            Op::Add { report } => report.unused.is_none(),
+            Op::Take { .. } => true,
+            Op::Grant { .. } => false,
+        };
         self.include_target(&command.target) && (self == Self::All || known_op)
     }
 

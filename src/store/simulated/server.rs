@@ -9,10 +9,11 @@ use smallvec::SmallVec;
 
 use crate::{
     limit::{
-        Algorithm, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp, algorithm::CounterState,
-        algorithm::FixedWindow, decide,
+        Algorithm, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp,
+        algorithm::{CountChange, CounterState, FixedWindow},
+        decide,
     },
-    store::remote::{Command, Op, Reply, Target},
+    store::remote::{Command, Op, Reply, Report, Target},
 };
 
 /// The time that a counter is kept after its expiry, as real stores do, so that late hits are still counted in it.
@@ -24,7 +25,9 @@ const SWEEP_EVERY: u32 = 65_536;
 /// The counters of a store. The caller passes the time.
 #[derive(Debug, Default)]
 pub struct SimulatedServer {
-    counters: HashMap<Key, CounterState>,
+    counters: HashMap<Key, StoredCounter>,
+    /// The latest version of any target.
+    version: u64,
     /// The instances, and the end of each registration.
     members: HashMap<String, Timestamp>,
     /// The latest writes, which a failover can lose. Empty unless writes are recorded.
@@ -45,11 +48,19 @@ struct Key {
     window: Timestamp,
 }
 
+/// A counter as the store keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct StoredCounter {
+    state: CounterState,
+    /// Equal for all sliding windows and buckets of a target; zero for fixed windows.
+    version: u64,
+}
+
 /// A command that changed counters.
 #[derive(Debug)]
 struct Written {
     at: Timestamp,
-    before: SmallVec<[(Key, Option<CounterState>); 2]>,
+    before: SmallVec<[(Key, Option<StoredCounter>); 2]>,
     /// Hits that were taken; negative if they were given back.
     hits: i64,
 }
@@ -64,22 +75,43 @@ impl SimulatedServer {
 
     /// Carries out `command` at `now`.
     pub fn execute(&mut self, command: &Command, now: Timestamp) -> Reply {
-        let Command { target, at, op } = command;
-        let counted_at = if matches!(op, Op::Add { .. } | Op::Return { .. }) { *at } else { now };
+        let Command { target, op, .. } = command;
+        let counted_at = if matches!(op, Op::Add { .. }) { command.counted_at() } else { now };
         let keys: SmallVec<[Key; 2]> = keys(target, counted_at).collect();
-        let before: SmallVec<[Option<CounterState>; 2]> =
+        let before: SmallVec<[Option<StoredCounter>; 2]> =
             keys.iter().map(|key| self.counters.get(key).cloned()).collect();
-        let mut counters: SmallVec<[CounterState; 2]> = target
-            .tiers
-            .iter()
-            .zip(&keys)
-            .zip(&before)
-            .map(|((tier, key), before)| before.clone().unwrap_or_else(|| unused(tier, key, now)))
-            .collect();
+        let loaded = target.tiers.iter().zip(&keys).zip(&before).map(|((tier, key), before)| match before {
+            Some(before) => before.state.clone(),
+            None => unused(tier, key, now),
+        });
+        let versions = || before.iter().flatten().map(|stored| stored.version).filter(|version| *version > 0);
+        let replacement = op.report().and_then(|report| report.replaces.as_deref());
+        let matched = target.is_versioned()
+            && replacement.is_some_and(|replacement| {
+                replacement.states.len() == keys.len()
+                    && versions().all(|version| version == replacement.version)
+            });
+        let mut version = versions().next().unwrap_or_default();
+        let mut counted = Counted { target, keys: &keys, counters: loaded.collect(), now };
+        // so that a comparison finds changes only
+        counted.drop_expired();
+        let loaded = counted.counters.clone();
+        let hits = counted.apply(op, matched);
+        let counters = counted.counters;
 
-        let hits = apply(target, &mut counters, *op, counted_at, now);
-        for (key, counter) in keys.iter().zip(&counters) {
-            self.counters.insert(key.clone(), counter.clone());
+        let is_fixed = |i: usize| target.tiers[i].algorithm == Algorithm::FixedWindow;
+        let changed = |i: usize| counters[i] != loaded[i];
+        let rewrite = matched || (0..keys.len()).any(|i| !is_fixed(i) && changed(i));
+        if rewrite {
+            self.version += 1;
+            version = self.version;
+        }
+        for (i, (key, counter)) in keys.iter().zip(&counters).enumerate() {
+            let is_new = before[i].is_none();
+            if changed(i) || (rewrite && !is_fixed(i) && !(is_new && counter.used() == Hits(0))) {
+                let version = if is_fixed(i) { 0 } else { version };
+                self.counters.insert(key.clone(), StoredCounter { state: counter.clone(), version });
+            }
         }
         if self.keeps > Period::default() {
             let before = keys.into_iter().zip(before).collect();
@@ -89,7 +121,11 @@ impl SimulatedServer {
             }
         }
         self.sweep(now);
-        Reply { granted: u64::try_from(hits).unwrap_or(0), counters }
+        let granted = match op {
+            Op::Add { report } => report.change.hits,
+            _ => hits,
+        };
+        Reply { granted: u64::try_from(granted).unwrap_or(0), counters, version, matched }
     }
 
     /// Registers `instance` for `ttl` from `now`, or removes it if `ttl` is zero. Returns the number of instances.
@@ -126,14 +162,14 @@ impl SimulatedServer {
     #[must_use]
     pub fn used(&self, target: &Target, now: Timestamp) -> u64 {
         let counter = keys(target, now).next().and_then(|key| self.counters.get(&key));
-        counter.map_or(0, |counter| counter.probe(&target.tiers[0], now, Hits(0)).used.0)
+        counter.map_or(0, |counter| counter.state.probe(&target.tiers[0], now, Hits(0)).used.0)
     }
 
     fn sweep(&mut self, now: Timestamp) {
         self.since_sweep += 1;
         if self.since_sweep >= SWEEP_EVERY {
             self.since_sweep = 0;
-            self.counters.retain(|_, counter| counter.idle_at().after(LINGER) > now);
+            self.counters.retain(|_, counter| counter.state.idle_at().after(LINGER) > now);
         }
     }
 }
@@ -164,52 +200,90 @@ fn unused(tier: &Tier, key: &Key, now: Timestamp) -> CounterState {
     }
 }
 
-/// Applies `op` to the counters of a target. Returns the hits that were taken; negative if they were given back.
-fn apply(
-    target: &Target,
-    counters: &mut [CounterState],
-    op: Op,
-    counted_at: Timestamp,
+/// The counters of a target while a command is carried out.
+struct Counted<'a> {
+    target: &'a Target,
+    keys: &'a [Key],
+    counters: SmallVec<[CounterState; 2]>,
     now: Timestamp,
-) -> i64 {
-    let tiers = &target.tiers;
-    match op {
-        Op::Add { hits } => {
-            for (tier, counter) in tiers.iter().zip(counters) {
-                let at = match tier.algorithm {
-                    Algorithm::FixedWindow => counted_at,
-                    _ => now,
-                };
-                let size = Hits(hits.unsigned_abs());
-                if hits < 0 {
-                    counter.give_back(tier, at, size);
-                } else {
-                    counter.take(tier, at, size);
-                }
+}
+
+impl Counted<'_> {
+    /// Drops expired spans of sliding windows.
+    fn drop_expired(&mut self) {
+        for (tier, counter) in self.target.tiers.iter().zip(&mut self.counters) {
+            if tier.algorithm == Algorithm::SlidingWindow {
+                counter.give_back(tier, self.now, Hits(0));
             }
-            hits
-        }
-        Op::Return { hits, until } => {
-            for (tier, counter) in tiers.iter().zip(counters) {
-                counter.release(tier, now, until, Hits(hits));
-            }
-            -i64::try_from(hits).unwrap_or(i64::MAX)
-        }
-        Op::Take { hits } => {
-            let taken = decide(tiers, counters, target.over_limit_policy, Direction::Take, Hits(hits), now);
-            if taken.over { 0 } else { i64::try_from(hits).unwrap_or(i64::MAX) }
-        }
-        Op::Grant { least, want, hold } => {
-            let room =
-                tiers.iter().zip(&*counters).map(|(tier, counter)| counter.availability(tier, now).remaining);
-            let granted = want.min(room.min().unwrap_or(0).into());
-            if granted < least {
-                return 0;
-            }
-            for (tier, counter) in tiers.iter().zip(counters) {
-                counter.reserve(tier, now, now.after(hold), Hits(granted));
-            }
-            i64::try_from(granted).unwrap_or(i64::MAX)
         }
     }
+
+    /// Applies `op`. Returns the hits that were taken; negative if they were given back. `may_replace` says whether the report
+    /// replaces sliding windows and buckets.
+    fn apply(&mut self, op: &Op, may_replace: bool) -> i64 {
+        if let Some(report) = op.report() {
+            self.report(report, may_replace);
+        }
+        let (tiers, now) = (&self.target.tiers, self.now);
+        match *op {
+            Op::Add { ref report } => {
+                let unused = report.unused.map_or(0, |unused| i64::try_from(unused.hits).unwrap_or(i64::MAX));
+                report.change.hits.saturating_sub(unused)
+            }
+            Op::Take { hits } => {
+                let policy = self.target.over_limit_policy;
+                let taken = decide(tiers, &mut self.counters, policy, Direction::Take, Hits(hits), now);
+                if taken.over { 0 } else { i64::try_from(hits).unwrap_or(i64::MAX) }
+            }
+            Op::Grant { least, want, hold, .. } => {
+                let room = tiers
+                    .iter()
+                    .zip(&self.counters)
+                    .map(|(tier, counter)| counter.availability(tier, now).remaining);
+                let granted = want.min(room.min().unwrap_or(0).into());
+                if granted < least {
+                    return 0;
+                }
+                for (tier, counter) in tiers.iter().zip(&mut self.counters) {
+                    counter.reserve(tier, now, now.after(hold), Hits(granted));
+                }
+                i64::try_from(granted).unwrap_or(i64::MAX)
+            }
+        }
+    }
+
+    fn report(&mut self, report: &Report, may_replace: bool) {
+        let now = self.now;
+        let at = report.at.min(now);
+        let rejected_at = report.rejected_at.map(|rejected| rejected.min(now));
+        for (i, (tier, counter)) in self.target.tiers.iter().zip(&mut self.counters).enumerate() {
+            if tier.algorithm == Algorithm::FixedWindow {
+                if self.keys[i].window == report.at.window_end(tier.period) {
+                    if let Some(unused) = report.unused {
+                        counter.add(tier, report.at, CountChange::of(negative(unused.hits)), now);
+                    }
+                    counter.add(tier, report.at, report.change, now);
+                }
+                continue;
+            }
+            if let Some(replacement) = report.replaces.as_deref().filter(|_| may_replace) {
+                counter.clone_from(&replacement.states[i]);
+                continue;
+            }
+            if let Some(unused) = report.unused {
+                counter.release(tier, now, unused.until, Hits(unused.hits));
+            }
+            if let Some(rejected_at) = rejected_at.filter(|rejected| *rejected <= at) {
+                counter.reject(tier, rejected_at);
+            }
+            counter.add(tier, at, report.change, now);
+            if let Some(rejected_at) = rejected_at.filter(|rejected| *rejected > at) {
+                counter.reject(tier, rejected_at);
+            }
+        }
+    }
+}
+
+fn negative(hits: u64) -> i64 {
+    i64::try_from(hits).map_or(i64::MIN, |hits| -hits)
 }

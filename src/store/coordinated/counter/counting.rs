@@ -36,6 +36,7 @@ impl LocalCounter {
         } else if policy == OverLimitPolicy::Count {
             self.push_pending(PendingDelta {
                 at: now,
+                last_at: now,
                 hits: positive(hits.0),
                 rejected: hits.0,
                 lease_end: None,

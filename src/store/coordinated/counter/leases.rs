@@ -124,7 +124,8 @@ impl LocalCounter {
 
     fn return_lease(&mut self, lease: HeldLease) {
         let (hits, lease_end) = (negative(lease.left), Some(lease.until));
-        self.push_pending(PendingDelta { at: lease.granted_at, hits, rejected: 0, lease_end });
+        let at = lease.granted_at;
+        self.push_pending(PendingDelta { at, last_at: at, hits, rejected: 0, lease_end });
     }
 
     /// Returns whether no check has arrived for longer than the sync interval, and for longer than is likely at the last demand.

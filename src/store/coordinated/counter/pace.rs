@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     limit::{Algorithm, Hits, Period, Timestamp, algorithm::CounterState},
-    store::remote::{Command, Op, Reply},
+    store::remote::{Command, Op, Reply, Report},
 };
 
 /// The fewest expected hits that make a pause worthwhile.
@@ -37,7 +37,7 @@ impl LocalCounter {
             while let Some(lease) = self.leases.first().filter(|lease| lease.until <= soon).copied() {
                 self.leases.remove(0);
                 returned += lease.left;
-                let op = Op::Return { hits: lease.left, until: lease.until };
+                let op = Op::Add { report: Report::unused(lease.granted_at, lease.left, lease.until) };
                 commands.push(Command { target: Arc::clone(&self.target), at: lease.granted_at, op });
             }
         }
@@ -51,7 +51,8 @@ impl LocalCounter {
             likely.min(self.share(now).max(returned)).max(waiting).max(least)
         };
         if self.fetch.want > 0 {
-            let op = Op::Grant { least, want: self.fetch.want, hold: hold(&self.target.tiers) };
+            let hold = hold(&self.target.tiers);
+            let op = Op::Grant { report: None, least, want: self.fetch.want, hold };
             commands.push(Command { target: Arc::clone(&self.target), at: now, op });
         }
         commands

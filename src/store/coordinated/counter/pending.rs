@@ -11,7 +11,7 @@ use crate::{
     limit::{Hits, Period, Timestamp},
     store::{
         coordinated::delivery::Delivery,
-        remote::{Command, Reply},
+        remote::{Command, Op, Reply},
     },
 };
 
@@ -28,7 +28,7 @@ impl LocalCounter {
 
     /// Adds `hits` that were counted at `now` to the pending ones.
     pub(in super::super) fn add_pending(&mut self, hits: i64, now: Timestamp) {
-        self.push_pending(PendingDelta { at: now, hits, rejected: 0, lease_end: None });
+        self.push_pending(PendingDelta { at: now, last_at: now, hits, rejected: 0, lease_end: None });
     }
 
     pub(super) fn push_pending(&mut self, delta: PendingDelta) {
@@ -39,6 +39,7 @@ impl LocalCounter {
         match self.pending.last_mut() {
             Some(last) if last.lease_end == delta.lease_end && same_windows(tiers, last.at, delta.at) => {
                 last.hits = last.hits.saturating_add(delta.hits);
+                last.last_at = delta.last_at;
                 last.rejected = last.rejected.saturating_add(delta.rejected);
             }
             _ => self.pending.push(delta),
@@ -66,8 +67,11 @@ impl LocalCounter {
                 self.in_flight.push(delta);
             }
         }
-        let command =
-            |delta: &PendingDelta| Command { target: Arc::clone(&self.target), at: delta.at, op: delta.op() };
+        let command = |delta: &PendingDelta| Command {
+            target: Arc::clone(&self.target),
+            at: delta.at,
+            op: Op::Add { report: delta.report() },
+        };
         commands.extend(self.in_flight.iter().map(command));
         dropped
     }

@@ -1,12 +1,14 @@
 //! The records that a local counter keeps: pending hits and held leases, and the outcome of each.
 
-use crate::{limit::Timestamp, store::remote::Op};
+use crate::{limit::Timestamp, store::remote::Report};
 
 /// Hits that were counted here and that the store has not counted yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PendingDelta {
-    /// When they were counted.
+    /// When the first of them was counted.
     pub(super) at: Timestamp,
+    /// When the last of them was counted.
+    pub(super) last_at: Timestamp,
     /// Negative if they are given back.
     pub(super) hits: i64,
     /// The number of them that were counted although they were rejected.
@@ -56,11 +58,11 @@ pub(in super::super) fn negative(hits: u64) -> i64 {
 // === impl PendingDelta ===
 
 impl PendingDelta {
-    /// Returns the operation that sends it.
-    pub(super) const fn op(&self) -> Op {
+    /// Returns the report that sends it.
+    pub(super) fn report(&self) -> Report {
         match self.lease_end {
-            Some(until) => Op::Return { hits: self.hits.unsigned_abs(), until },
-            None => Op::Add { hits: self.hits },
+            Some(until) => Report::unused(self.at, self.hits.unsigned_abs(), until),
+            None => Report::of(self.last_at, self.hits),
         }
     }
 }

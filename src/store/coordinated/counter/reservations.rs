@@ -82,7 +82,7 @@ impl LocalCounter {
                 state.give_back(tier, span.from, Hits(hits.unsigned_abs()));
             }
         }
-        self.push_pending(PendingDelta { at: span.from, hits, rejected: 0, lease_end });
+        self.push_pending(PendingDelta { at: span.from, last_at: span.from, hits, rejected: 0, lease_end });
     }
 
     /// Counts `hits` that are reserved without the store.

@@ -1,0 +1,94 @@
+//! A change of a count that was decided elsewhere.
+
+/// Hits that were counted and given back one after the other, where each operation stopped at zero: a count `x` becomes
+/// `max(floor, x + hits)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CountChange {
+    /// The sum of the operations. Negative if more was given back than counted.
+    pub hits: i64,
+    /// The least count after the operations, which they give to a count of zero. At least `hits`.
+    pub floor: u64,
+}
+
+// === impl CountChange ===
+
+impl CountChange {
+    /// Creates the change of counting `hits`, or of giving them back if they are negative.
+    #[must_use]
+    pub fn of(hits: i64) -> Self {
+        let mut change = Self::default();
+        change.append(hits);
+        change
+    }
+
+    /// Appends counting `hits`, or giving them back if they are negative.
+    pub fn append(&mut self, hits: i64) {
+        self.hits = self.hits.saturating_add(hits);
+        self.floor = self.floor.saturating_add_signed(hits);
+    }
+
+    /// Appends the operations of `later`.
+    pub fn append_all(&mut self, later: Self) {
+        self.hits = self.hits.saturating_add(later.hits);
+        self.floor = self.floor.saturating_add_signed(later.hits).max(later.floor);
+    }
+
+    /// Returns whether adding [`CountChange::hits`] to any count has the same result, because at no time more was given back
+    /// than was counted before.
+    #[must_use]
+    pub fn is_addition(self) -> bool {
+        i64::try_from(self.floor).is_ok_and(|floor| floor <= self.hits)
+    }
+
+    /// Returns whether it changes no count.
+    #[must_use]
+    pub const fn is_none(self) -> bool {
+        self.hits == 0 && self.floor == 0
+    }
+
+    /// Returns `count` after the operations.
+    #[must_use]
+    pub fn apply(self, count: u64) -> u64 {
+        count.saturating_add_signed(self.hits).max(self.floor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn one_change_equals_its_operations(
+            before in vec(-20..20_i64, 0..10),
+            after in vec(-20..20_i64, 0..10),
+            count in 0..60_u64,
+        ) {
+            let each = before.iter().chain(&after).fold(count, |count, hits| count.saturating_add_signed(*hits));
+            let change = |hits: &[i64]| {
+                let mut change = CountChange::default();
+                hits.iter().for_each(|hits| change.append(*hits));
+                change
+            };
+            let mut all = change(&before);
+            all.append_all(change(&after));
+            prop_assert_eq!(all, change(&[before, after].concat()));
+            prop_assert_eq!(all.apply(count), each);
+            if all.is_addition() {
+                prop_assert_eq!(i64::try_from(each), Ok(i64::try_from(count).unwrap_or_default() + all.hits));
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_numbers_do_not_overflow() {
+        let mut change = CountChange::of(i64::MAX);
+        change.append(i64::MAX);
+        assert_eq!(change.apply(u64::MAX), u64::MAX);
+        change.append(i64::MIN);
+        assert!(change.apply(0) >= CountChange::of(i64::MIN).apply(0));
+        assert!(!CountChange { hits: i64::MAX, floor: u64::MAX }.is_addition());
+    }
+}
