@@ -2,6 +2,7 @@
 
 mod auto;
 mod bounds;
+mod churn;
 mod far;
 mod fleet;
 mod metrics;

@@ -188,13 +188,13 @@ impl<R: Remote> Lease<R> {
                 if target.is_none_or(|target| !Arc::ptr_eq(&target, &counter.target)) {
                     // the limit has changed since the lease was requested
                     counter.return_leases();
-                    self.table.enqueue(key, counter, replies.now);
                 } else if !counter.fetch.is_watched
                     && let Some(time) = counter.first_lease_ends_in(self.lead(), self.client.time().now)
                 {
                     counter.fetch.is_watched = true;
                     self.client.spawn(watch(self.downgrade(), key, time));
                 }
+                self.table.enqueue(key, counter, replies.now);
             }
             if let Some(done) = &counter.fetch.done {
                 done.notify_waiters();

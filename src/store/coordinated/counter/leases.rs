@@ -6,7 +6,7 @@ use super::{
     tiers::{has_ended, has_flowed_back},
 };
 use crate::{
-    limit::{Decision, Hits, OverLimitPolicy, Period, Timestamp, decision_from_store},
+    limit::{Coordination, Decision, Hits, OverLimitPolicy, Period, Timestamp, decision_from_store},
     store::coordinated::store_time::StoreTime,
 };
 
@@ -130,7 +130,20 @@ impl LocalCounter {
 
     /// Returns whether no check has arrived for longer than the sync interval, and for longer than is likely at the last demand.
     pub(in super::super) fn is_abandoned(&self, now: Timestamp) -> bool {
+        now > self.abandoned_at()
+    }
+
+    fn abandoned_at(&self) -> Timestamp {
         let expected = self.demand.time_for(ABANDONED_AFTER, self.last_check_at).min(LONGEST_ABANDONMENT);
-        now.since(self.last_check_at) > self.schedule.interval.max(expected)
+        self.last_check_at.after(self.schedule.interval.max(expected))
+    }
+
+    /// Returns when a lease has ended, or has to be returned if no check arrives until then. None without a lease.
+    pub(in super::super) fn lease_is_due_at(&self) -> Option<Timestamp> {
+        self.leases.first().map(|lease| match self.mode {
+            Coordination::Lease => lease.until.min(self.abandoned_at()),
+            // granted when the mode had changed already
+            _ => Timestamp::default(),
+        })
     }
 }

@@ -10,10 +10,12 @@ mod fetch;
 mod leases;
 mod pace;
 mod pending;
+mod place;
 mod records;
 mod reservations;
 mod schedule;
 mod tiers;
+mod urgency;
 mod usage;
 
 use std::sync::Arc;
@@ -30,6 +32,7 @@ use self::{
 };
 pub(super) use self::{
     fetch::LeaseReply,
+    place::{QueuePlace, Slot, Turn, Urgency},
     records::{Dropped, negative, positive},
 };
 use crate::{
@@ -55,10 +58,8 @@ pub(super) struct LocalCounter {
     leases: SmallVec<[HeldLease; 1]>,
     pub(super) demand: Demand,
     pub(super) schedule: FlushSchedule,
-    /// Whether it is in the flush queue.
-    pub(super) is_queued: bool,
-    /// Whether it must be flushed without waiting for the interval.
-    pub(super) is_urgent: bool,
+    /// Its place in the queue of the flush loop.
+    pub(super) place: QueuePlace,
     /// The coordination mode: the requested one, or the nearest that the store supports for the target.
     pub(super) mode: Coordination,
     /// The mode that the rule requests. None until `mode` has been chosen for the current target.
@@ -94,8 +95,7 @@ impl LocalCounter {
             leases: SmallVec::new(),
             demand: Demand::default(),
             schedule: FlushSchedule::new(interval),
-            is_queued: false,
-            is_urgent: false,
+            place: QueuePlace::default(),
             mode: Coordination::Local,
             requested_mode: None,
             in_flight: Vec::new(),

@@ -8,7 +8,7 @@ use super::{
     tiers::{has_ended, has_flowed_back, same_windows},
 };
 use crate::{
-    limit::{Hits, Period, Timestamp},
+    limit::{Hits, Timestamp},
     store::{
         coordinated::delivery::Delivery,
         remote::{Command, Op, Reply},
@@ -19,6 +19,11 @@ impl LocalCounter {
     /// Returns whether there are hits to send.
     pub(in super::super) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
+    }
+
+    /// Returns whether there are hits to send, and none in flight.
+    pub(in super::super) fn can_flush(&self) -> bool {
+        self.has_pending() && self.in_flight.is_empty()
     }
 
     /// Returns when the oldest pending hits were counted.
@@ -125,8 +130,22 @@ impl LocalCounter {
         self.last_reply_at = Some(now);
     }
 
+    /// Drops pending hits whose windows have ended, which the store would not count any more.
+    pub(in super::super) fn drop_ended(&mut self, now: Timestamp) -> Dropped {
+        let mut dropped = Dropped::default();
+        let tiers = &self.target.tiers;
+        self.pending.retain(|delta| {
+            let ended = tiers.iter().all(|tier| has_ended(tier, delta.at, now));
+            if ended {
+                dropped.unreported += u64::try_from(delta.hits).unwrap_or_default();
+            }
+            !ended
+        });
+        dropped
+    }
+
     /// Returns the hits that were taken here since the store's last reply.
-    fn unacknowledged_hits(&self) -> u64 {
+    pub(super) fn unacknowledged_hits(&self) -> u64 {
         let deltas = self.pending.iter().chain(&self.in_flight);
         deltas.filter_map(|delta| u64::try_from(delta.hits).ok()).sum()
     }
@@ -143,35 +162,5 @@ impl LocalCounter {
             state.probe(tier, now, Hits(0)).used.0.saturating_sub(tier.capacity().into())
         });
         over.max().unwrap_or_default().min(admitted)
-    }
-
-    /// Returns whether the pending hits should be sent before the interval ends:
-    ///
-    /// - half of the time has passed until the limit is reached, at the rate of all instances;
-    /// - this instance has taken its share of the remaining hits, or will have by the time a reply can arrive;
-    /// - it has taken more hits than the schedule assumes;
-    /// - the store has not replied yet, or not for more than two pauses.
-    ///
-    /// Hits that are not urgent share a batch.
-    pub(in super::super) fn needs_early_flush(
-        &self,
-        instances: usize,
-        round_trip: Period,
-        now: Timestamp,
-    ) -> bool {
-        let Some(last_reply_at) = self.last_reply_at else {
-            return self.in_flight.is_empty();
-        };
-        let own = self.unacknowledged_hits();
-        // a flush in flight checks again when its reply arrives
-        if own == 0 || !self.in_flight.is_empty() {
-            return false;
-        }
-        let soon = own.saturating_add(self.demand.in_the_next(round_trip, now));
-        let part = self.remaining_at_reply / instances as u64;
-        soon >= part
-            || self.schedule.is_outrun(own, part)
-            || self.schedule.early.is_some_and(|early| now >= early)
-            || now.since(last_reply_at).as_nanos() > 2 * self.schedule.pause.as_nanos()
     }
 }

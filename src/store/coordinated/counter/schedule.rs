@@ -15,8 +15,6 @@ const MAX_PAUSE: Period = Period::from_secs(1);
 /// The time of a counter's next flush.
 #[derive(Debug, Default)]
 pub(in super::super) struct FlushSchedule {
-    /// A flush that is not urgent waits until this instant.
-    pub(in super::super) due: Timestamp,
     /// The flush is urgent from this instant on. None while the limit is far away.
     pub(super) early: Option<Timestamp>,
     /// The sync interval.
@@ -37,6 +35,12 @@ impl FlushSchedule {
     /// a quiet period reports it. A single hit is not a burst.
     pub(super) fn is_outrun(&self, own: u64, part: u64) -> bool {
         self.pause > self.interval && own > (2 * part / PAUSES_TO_LIMIT).max(1)
+    }
+
+    /// Returns whether half of the time until the limit was less than an interval as of the reply at `last_reply_at`.
+    pub(super) fn is_close(&self, last_reply_at: Option<Timestamp>) -> bool {
+        let replied = last_reply_at.unwrap_or_default();
+        self.early.is_some_and(|early| early.since(replied) < self.interval)
     }
 
     /// Plans the next flush. The limit is reached after the time `left`, at the rate of all instances.

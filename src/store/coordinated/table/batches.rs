@@ -13,8 +13,9 @@ use crate::{
     },
 };
 
-/// The number of commands at which a batch is sent.
-const MAX_BATCH: usize = 2_000;
+/// The number of commands at which a batch is sent: few, so that a decision that has to be made in the store does not wait
+/// for long behind it.
+const MAX_BATCH: usize = 256;
 
 /// Collects pending hits. Each batch is for one node, so that no counter waits for another node's reply.
 pub(super) struct Batches<'a, R: Remote> {
@@ -40,7 +41,6 @@ impl<'a, R: Remote> Batches<'a, R> {
 
     /// Adds the pending hits of `counter`, unless an earlier flush of it is in flight.
     pub(super) fn add(&mut self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
-        counter.is_urgent = false;
         let Some(at) = counter.oldest_pending_at() else { return };
         let batch = self.open.entry(self.table.client.node(&counter.target, at)).or_default();
         let before = batch.commands.len();

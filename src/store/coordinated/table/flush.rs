@@ -3,21 +3,24 @@
 use std::sync::Arc;
 
 use tokio::{
-    task::JoinHandle,
+    task::yield_now,
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{CounterTable, batches::Batches};
+use super::{CounterTable, batches::Batches, queue::Chunk};
 use crate::{
-    limit::{Coordination, Period, Timestamp},
-    store::{coordinated::counter::LocalCounter, remote::Remote},
+    limit::{Coordination, Period},
+    store::{
+        coordinated::{counter::LocalCounter, store_time::StoreTime},
+        remote::Remote,
+    },
 };
 
-/// The time between two sweeps.
-const SWEEP_PERIOD: Period = Period::from_millis(250);
+/// The time between two steps of the sweep.
+const SWEEP_STEP: Period = Period::from_millis(250);
 
-/// The counters that one sweep visits, which takes a few milliseconds.
-const SWEEP_BATCH: usize = 50_000;
+/// The steps in which the sweep visits the whole table.
+const SWEEP_STEPS: usize = 20;
 
 /// The longest that the final flush takes.
 const FINAL_FLUSH: Period = Period::from_secs(2);
@@ -25,39 +28,63 @@ const FINAL_FLUSH: Period = Period::from_secs(2);
 /// The time between two attempts of the final flush.
 const FINAL_FLUSH_RETRY: Period = Period::from_millis(5);
 
-/// Flushes once in an interval, and at once if a counter is urgent, until it is dropped.
+/// Flushes what is due, and sweeps the table, until it is dropped.
 pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
-    let interval = || Instant::now() + table.queue.interval().into();
-    let (mut swept, mut next) = (Instant::now(), interval());
+    let next_sweep = || Instant::now() + SWEEP_STEP.into();
+    let mut sweep_at = next_sweep();
     loop {
-        // urgent counters do not move the deadline of the others; a new rule with a shorter interval does
-        next = next.min(interval());
-        let urgent = tokio::select! {
-            // a fixed order, so that simulations are reproducible, and the deadline first, so that it is kept
+        // pending hits are kept while no node is available; the heartbeat detects when one replies again
+        let is_waiting = table.client.is_unavailable_everywhere();
+        tokio::select! {
+            // a fixed order, so that simulations are reproducible, and the sweep first, so that no load delays it
             biased;
-            () = sleep_until(next) => false,
-            () = table.queue.wait_for_urgent() => true,
-        };
-        if !urgent {
-            next = interval();
+            () = sleep_until(sweep_at) => {}
+            () = table.queue.wait(), if !is_waiting => {}
         }
-        let now = table.client.time().now;
-        if swept.elapsed() >= SWEEP_PERIOD.into() {
-            swept = Instant::now();
+        if Instant::now() >= sweep_at {
             sweep(&table);
+            sweep_at = next_sweep();
         }
-        // pending hits are kept while a node is unavailable; the heartbeat detects when it replies again
-        if table.client.is_unavailable_everywhere() {
-            continue;
+        if !table.client.is_unavailable_everywhere() {
+            flush_due(&table).await;
         }
-        if urgent {
-            flush_urgent(&table, now);
-        } else {
-            flush(&table, |counter| {
-                (counter.is_urgent || counter.schedule.due <= now)
-                    && !table.client.is_unavailable_for(&counter.target, now)
-            });
-        }
+    }
+}
+
+/// Sends the pending hits of all counters that are due, in the background.
+async fn flush_due<R: Remote>(table: &Arc<CounterTable<R>>) {
+    let mut batches = Batches::new(table);
+    while let Some(chunk) = table.queue.take() {
+        flush_chunk(table, &chunk, &mut batches);
+        // decisions of this thread's other tasks do not wait for all of them
+        yield_now().await;
+    }
+    batches.finish();
+}
+
+fn flush_chunk<R: Remote>(table: &Arc<CounterTable<R>>, chunk: &Chunk, batches: &mut Batches<'_, R>) {
+    let time = table.client.time();
+    for key in &chunk.keys {
+        table.with_existing(*key, |counter| {
+            if !table.queue.is_due(*key, &mut counter.place, chunk.slot) {
+                return;
+            }
+            return_ended(table, counter, time);
+            if !table.client.is_unavailable_for(&counter.target, time.now) {
+                batches.add(*key, counter, time.now);
+            }
+            // what is not in flight now is due again
+            table.enqueue(*key, counter, time.now);
+        });
+    }
+}
+
+/// Returns the leases of `counter` that have ended, and all of them if it is abandoned, or was not in mode `lease` any more when
+/// they were granted.
+fn return_ended<R: Remote>(table: &CounterTable<R>, counter: &mut LocalCounter, time: StoreTime) {
+    table.record_dropped(counter.expire_leases(time));
+    if counter.mode != Coordination::Lease || counter.is_abandoned(time.now) {
+        counter.return_leases();
     }
 }
 
@@ -67,16 +94,16 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &Arc<CounterTable<R>
     let all = async {
         loop {
             let now = table.client.time().now;
-            let mut unreported = false;
-            table.shards.sweep(now, usize::MAX, |key, counter| {
+            let (mut unreported, mut batches) = (false, Batches::new(table));
+            table.shards.sweep(1, now, |key, counter| {
                 counter.return_leases();
-                table.enqueue(key, counter, now);
+                batches.add(key, counter, now);
                 unreported |= counter.has_unacknowledged();
             });
             if !unreported {
                 return;
             }
-            for batch in flush(table, |_| true) {
+            for batch in batches.finish() {
                 let _ = batch.await;
             }
             sleep_until(Instant::now() + FINAL_FLUSH_RETRY.into()).await;
@@ -85,52 +112,13 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &Arc<CounterTable<R>
     let _ = timeout(FINAL_FLUSH.into(), all).await;
 }
 
-/// Removes idle counters, and returns the leases of abandoned ones.
+/// Removes idle counters from a part of the table. What its other counters need was queued when it became known; only hits
+/// whose windows ended while no node was available are dropped here.
 fn sweep<R: Remote>(table: &CounterTable<R>) {
     let time = table.client.time();
-    table.shards.sweep(time.now, SWEEP_BATCH, |key, counter| {
-        table.record_dropped(counter.expire_leases(time));
-        // a fetch that was running when the counter left `lease` may have been granted hits since
-        if counter.mode != Coordination::Lease || counter.is_abandoned(time.now) {
-            counter.return_leases();
-        }
+    table.shards.sweep(SWEEP_STEPS, time.now, |key, counter| {
+        table.record_dropped(counter.drop_ended(time.now));
+        return_ended(table, counter, time);
         table.enqueue(key, counter, time.now);
     });
-}
-
-/// Sends the pending hits of the queued counters that are `due`, in the background.
-fn flush<R: Remote>(
-    table: &Arc<CounterTable<R>>,
-    due: impl Fn(&LocalCounter) -> bool,
-) -> Vec<JoinHandle<()>> {
-    let now = table.client.time().now;
-    let (mut later, mut batches) = (Vec::new(), Batches::new(table));
-    for key in table.queue.take() {
-        table.with_existing(key, |counter| {
-            if due(counter) {
-                batches.add(key, counter, now);
-            }
-            // counters that are not due yet, or wait for a reply, stay queued
-            counter.is_queued = counter.has_pending();
-            if counter.is_queued {
-                later.push(key);
-            }
-        });
-    }
-    table.queue.put_back(later);
-    batches.finish()
-}
-
-/// Sends the pending hits of the urgent counters, which stay queued.
-fn flush_urgent<R: Remote>(table: &Arc<CounterTable<R>>, now: Timestamp) {
-    let mut batches = Batches::new(table);
-    for key in table.queue.take_urgent() {
-        table.with_existing(key, |counter| {
-            if counter.is_urgent && !table.client.is_unavailable_for(&counter.target, now) {
-                batches.add(key, counter, now);
-                counter.schedule.due = now.after(table.queue.pause(key, counter));
-            }
-        });
-    }
-    batches.finish();
 }

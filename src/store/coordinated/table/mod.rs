@@ -8,13 +8,13 @@ mod shards;
 use std::{ops::Range, sync::Arc};
 
 use self::{
-    queue::FlushQueue,
+    queue::AttentionQueue,
     shards::{Shard, Shards},
 };
 use super::{
     auto,
     client::StoreClient,
-    counter::{Dropped, LocalCounter},
+    counter::{Dropped, LocalCounter, Urgency},
     delivery::Delivery,
     metrics::CoordinationMetrics,
     settings::CoordinationSettings,
@@ -27,10 +27,12 @@ use crate::{
 /// The local counters of all coordinated rules.
 pub(super) struct CounterTable<R> {
     shards: Shards,
-    queue: FlushQueue,
+    queue: AttentionQueue,
     client: Arc<StoreClient<R>>,
     /// The sync interval of rules that have none of their own.
     sync_interval: Period,
+    /// Whether flushes may be sent before their interval ends, and so wait longer while the limit is far.
+    early_sync: bool,
     /// The coordination mode of rules that have none of their own.
     coordination: Coordination,
     /// Also used by the modes, to count their decisions.
@@ -41,6 +43,25 @@ pub(super) struct CounterTable<R> {
 /// they belong to a rule or to a request.
 pub(super) fn counter_key(check: &LimitCheck<'_>) -> CounterKey {
     check.key.of_tiers(check.tiers(), check.over_limit_policy())
+}
+
+/// The longest time for which flushes that are not urgent are collected.
+const LONGEST_GRID: Period = Period::from_millis(100);
+
+/// The shortest time between two checks whether a lease is still used.
+const LEASE_CHECK: Period = Period::from_millis(250);
+
+/// Returns the time for which urgent flushes of counters with this sync interval are collected: a tenth of it, 5 to 10 ms.
+fn tick(interval: Period) -> Period {
+    Period::from_nanos((interval.as_nanos() / 10).clamp(5_000_000, 10_000_000))
+}
+
+/// Returns how long the next flush of a counter may wait. Long pauses are shortened by up to a quarter, differently for each
+/// key, so that counters that became busy together are not flushed together from then on.
+fn pause(key: CounterKey, counter: &LocalCounter) -> Period {
+    let (pause, interval) = (counter.schedule.pause.as_nanos(), counter.schedule.interval.as_nanos());
+    let shorter = pause / 4 / 256 * (key.hash() % 256);
+    Period::from_nanos(pause.saturating_sub(shorter).max(interval))
 }
 
 // === impl CounterTable ===
@@ -54,9 +75,10 @@ impl<R: Remote> CounterTable<R> {
     ) -> Self {
         Self {
             shards: Shards::new(settings.max_counters),
-            queue: FlushQueue::new(settings.sync_interval, settings.early_sync),
+            queue: AttentionQueue::new(),
             client,
             sync_interval: settings.sync_interval,
+            early_sync: settings.early_sync,
             coordination: settings.coordination,
             metrics,
         }
@@ -77,7 +99,7 @@ impl<R: Remote> CounterTable<R> {
     ) -> T {
         let key = counter_key(check);
         let mut shard = self.shards.lock(key);
-        let counter = match shard.get_mut(&key) {
+        let counter = match shard.get_mut(key) {
             Some(counter) => counter,
             None => self.insert(&mut shard, key, check, now),
         };
@@ -99,7 +121,7 @@ impl<R: Remote> CounterTable<R> {
         key: CounterKey,
         act: impl FnOnce(&mut LocalCounter) -> T,
     ) -> Option<T> {
-        self.shards.lock(key).get_mut(&key).map(|counter| act(counter))
+        self.shards.lock(key).get_mut(key).map(|counter| act(counter))
     }
 
     fn insert<'a>(
@@ -109,18 +131,17 @@ impl<R: Remote> CounterTable<R> {
         check: &LimitCheck<'_>,
         now: Timestamp,
     ) -> &'a mut LocalCounter {
-        if self.shards.make_room(shard) {
-            self.metrics.evicted.add(1);
-        }
         let interval = check
             .rule
             .declared()
             .and_then(|rule| rule.coordination.sync_interval)
             .unwrap_or(self.sync_interval);
-        self.queue.shorten_interval(interval);
-        shard
-            .entry(key)
-            .or_insert_with(|| Box::new(LocalCounter::new(Arc::new(Target::of(check)), interval, now)))
+        let create = || LocalCounter::new(Arc::new(Target::of(check)), interval, now);
+        let (counter, lost) = self.shards.insert(shard, key, create);
+        if lost {
+            self.metrics.evicted.add(1);
+        }
+        counter
     }
 
     /// Runs `act` on the counter of `check` if its coordination mode is `mode`. Otherwise returns the counter's mode.
@@ -198,11 +219,41 @@ impl<R: Remote> CounterTable<R> {
         self.with_counter(check, now, |counter| Arc::clone(&counter.target))
     }
 
-    /// Queues `counter` for a flush, if it has pending hits.
+    /// Queues `counter` for the time at which it needs attention: to report its pending hits, if none are in flight, or to
+    /// return a lease. To be called whenever that may have changed.
     pub(super) fn enqueue(&self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
-        if counter.has_pending() {
-            self.queue.push(key, counter, self.client.instances(), self.client.round_trip(), now);
+        if !counter.can_flush() {
+            if let Some(at) = counter.lease_is_due_at().filter(|_| !counter.place.is_due_for(Urgency::Lease))
+            {
+                let delay = at.since(now).max(LEASE_CHECK);
+                self.queue.push(key, &mut counter.place, Urgency::Lease, delay, LONGEST_GRID);
+            }
+            return;
         }
+        let interval = counter.schedule.interval;
+        let tick = tick(interval);
+        if !self.early_sync {
+            return self.queue.push(key, &mut counter.place, Urgency::Pause, interval, tick);
+        }
+        let mut urgency = counter.urgency(self.client.instances(), self.client.round_trip(), tick, now);
+        // the flush waits for the node anyway
+        if urgency > Urgency::Interval && self.client.is_unavailable_for(&counter.target, now) {
+            urgency = Urgency::Interval;
+        }
+        if counter.place.is_due_for(urgency) {
+            return;
+        }
+        let (delay, grid) = match urgency {
+            Urgency::Pause => {
+                let pause = pause(key, counter);
+                // with the others of the interval, unless it would be much too early then
+                let is_long = pause.as_nanos() >= 2 * interval.as_nanos();
+                (pause, if is_long { interval.min(LONGEST_GRID) } else { tick })
+            }
+            Urgency::Interval => (interval.min(LONGEST_GRID), interval.min(LONGEST_GRID)),
+            _ => (Period::default(), tick),
+        };
+        self.queue.push(key, &mut counter.place, urgency, delay, grid);
     }
 
     /// Applies the outcome of a call to `counter`, whose commands are those in `range`. Returns the last reply to them, if

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hashbrown::HashMap;
+use hashbrown::HashTable;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
@@ -13,20 +13,33 @@ use crate::{
 /// The number of counters per shard that the number of shards is chosen for.
 const COUNTERS_PER_SHARD: usize = 1024;
 
-/// The number of counters among which the one to evict is chosen.
+/// The number of buckets among which the counter to evict is chosen.
 const EVICTION_SAMPLE: usize = 32;
 
-/// The counters of one shard. Each is boxed: they are large, and a hash table keeps up to as many free slots as used ones.
-pub(super) type Shard = HashMap<CounterKey, Box<LocalCounter>, foldhash::fast::RandomState>;
+/// The fewest buckets of a shard that are returned when most of them are free.
+const MIN_BUCKETS: usize = 64;
 
 /// The counters of all targets.
 #[derive(Debug)]
 pub(super) struct Shards {
-    /// The shards, whose number is a power of two. A lock is held for one decision, never across a wait.
+    /// The shards, whose number is a power of two. A lock is held for one decision, or for one pass over a shard, never
+    /// across a wait.
     all: Box<[Mutex<Shard>]>,
-    max_per_shard: usize,
+    max: usize,
+    /// The number of counters in all shards.
+    live: AtomicUsize,
     /// The shard at which the next sweep begins.
     next_swept: AtomicUsize,
+}
+
+/// The counters of one shard.
+#[derive(Debug, Default)]
+pub(super) struct Shard {
+    /// Each counter is boxed: they are large, and a hash table keeps up to as many free slots as used ones.
+    table: HashTable<(CounterKey, Box<LocalCounter>)>,
+    /// The bucket at which the next sample for an eviction begins. Keys are spread over buckets at random, so each counter is
+    /// as likely to be in a sample as any other.
+    next_sample: usize,
 }
 
 // === impl Shards ===
@@ -37,7 +50,8 @@ impl Shards {
         let shards = max.div_ceil(COUNTERS_PER_SHARD).next_power_of_two();
         Self {
             all: (0..shards).map(|_| Mutex::default()).collect(),
-            max_per_shard: max.div_ceil(shards).max(1),
+            max,
+            live: AtomicUsize::new(0),
             next_swept: AtomicUsize::new(0),
         }
     }
@@ -48,45 +62,96 @@ impl Shards {
         self.all[key.shard() as usize & (self.all.len() - 1)].lock()
     }
 
-    /// Makes room for one more counter in `shard`, if it is full. Evicts a settled counter, whose hits are all in the store,
-    /// if there is one in a small sample; otherwise pending hits are lost. Returns whether some were lost.
-    pub(super) fn make_room(&self, shard: &mut Shard) -> bool {
-        if shard.len() < self.max_per_shard {
-            return false;
+    /// Adds the counter that `create` returns to `shard`, where `key` belongs. If the map is full, evicts another counter of
+    /// the shard. Returns the counter, and whether hits were lost with the other one.
+    pub(super) fn insert<'a>(
+        &self,
+        shard: &'a mut Shard,
+        key: CounterKey,
+        create: impl FnOnce() -> LocalCounter,
+    ) -> (&'a mut LocalCounter, bool) {
+        let mut lost = false;
+        if self.live.load(Ordering::Relaxed) < self.max {
+            self.live.fetch_add(1, Ordering::Relaxed);
+        } else {
+            match shard.evict() {
+                Some(evicted) => lost = !evicted.is_settled(),
+                // the counters of the other shards leave no room for the first one of this shard
+                None => drop(self.live.fetch_add(1, Ordering::Relaxed)),
+            }
         }
-        let sample = || shard.iter().take(EVICTION_SAMPLE);
-        let settled = sample().find(|(_, counter)| counter.is_settled()).map(|(key, _)| *key);
-        let chosen = settled.or_else(|| sample().next().map(|(key, _)| *key));
-        chosen.is_some_and(|key| shard.remove(&key).is_some()) && settled.is_none()
+        let entry = (key, Box::new(create()));
+        let entry = shard.table.insert_unique(key.hash(), entry, |(key, _)| key.hash());
+        (&mut entry.into_mut().1, lost)
     }
 
-    /// Removes idle counters, a shard at a time, and passes every other one to `visit`. Stops after about `max` counters;
-    /// the next sweep continues there.
+    /// Removes idle counters from one of `parts` parts of the map, each time from another one, and passes every other counter
+    /// of it to `visit`.
     pub(super) fn sweep(
         &self,
+        parts: usize,
         now: Timestamp,
-        max: usize,
         mut visit: impl FnMut(CounterKey, &mut LocalCounter),
     ) {
-        let first = self.next_swept.load(Ordering::Relaxed);
-        let mut visited = 0;
-        for turn in 0..self.all.len() {
-            let next = (first + turn) % self.all.len();
-            if visited >= max {
-                self.next_swept.store(next, Ordering::Relaxed);
-                return;
-            }
-            let mut shard = self.all[next].lock();
-            visited += shard.len();
-            shard.retain(|_, counter| !counter.is_idle(now));
-            for (key, counter) in shard.iter_mut() {
-                visit(*key, counter);
-            }
+        let count = self.all.len().div_ceil(parts);
+        let first = self.next_swept.fetch_add(count, Ordering::Relaxed);
+        for next in first..first.wrapping_add(count) {
+            let mut shard = self.all[next & (self.all.len() - 1)].lock();
+            let before = shard.table.len();
+            shard.table.retain(|(key, counter)| {
+                let idle = counter.is_idle(now);
+                if !idle {
+                    visit(*key, counter);
+                }
+                !idle
+            });
+            shard.shrink();
+            self.live.fetch_sub(before - shard.table.len(), Ordering::Relaxed);
         }
     }
 
     /// Returns the number of counters.
     pub(super) fn len(&self) -> usize {
-        self.all.iter().map(|shard| shard.lock().len()).sum()
+        self.live.load(Ordering::Relaxed)
+    }
+}
+
+// === impl Shard ===
+
+impl Shard {
+    /// Returns the counter of `key`.
+    pub(super) fn get_mut(&mut self, key: CounterKey) -> Option<&mut LocalCounter> {
+        self.table.find_mut(key.hash(), |(other, _)| *other == key).map(|(_, counter)| &mut **counter)
+    }
+
+    /// Removes the counter of a sample that is missed least: one whose hits are all in the store, and that has not been used
+    /// for longest. The others' pending hits would be lost.
+    fn evict(&mut self) -> Option<Box<LocalCounter>> {
+        let buckets = self.table.num_buckets();
+        let (mut chosen, mut sampled) = (None, 0);
+        for step in 0..buckets {
+            if sampled >= EVICTION_SAMPLE && chosen.is_some() {
+                break;
+            }
+            sampled += 1;
+            let bucket = (self.next_sample + step) % buckets;
+            if let Some((_, counter)) = self.table.get_bucket(bucket) {
+                let cost = (!counter.is_settled(), counter.last_check_at);
+                if chosen.is_none_or(|(least, _)| cost < least) {
+                    chosen = Some((cost, bucket));
+                }
+            }
+        }
+        self.next_sample = self.next_sample.wrapping_add(sampled) % buckets.max(1);
+        let (_, bucket) = chosen?;
+        self.table.get_bucket_entry(bucket).ok().map(|entry| entry.remove().0.1)
+    }
+
+    /// Returns the memory of many keys after they have been removed.
+    fn shrink(&mut self) {
+        let (used, buckets) = (self.table.len(), self.table.num_buckets());
+        if buckets > MIN_BUCKETS && used * 4 < buckets {
+            self.table.shrink_to(used * 2, |(key, _)| key.hash());
+        }
     }
 }

@@ -1,0 +1,123 @@
+//! The place of a counter in the queue of counters that need attention.
+
+use std::num::NonZeroU32;
+
+/// A slot of the queue, modulo 2^32, and never 0, which takes no space for "none". The order of slots less than 2^31 apart is
+/// known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Slot(NonZeroU32);
+
+/// How soon a counter needs attention. Ordered by urgency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) enum Urgency {
+    /// When a lease may have to be returned.
+    Lease,
+    /// After its pause.
+    Pause,
+    /// Within a sync interval, and a tenth of a second.
+    Interval,
+    /// With the next batch.
+    Tick,
+    /// At once.
+    Now,
+}
+
+/// Where a counter is queued: in one slot for the time at which it is due, and in an earlier one if it became due sooner.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in super::super) struct QueuePlace {
+    /// The slot in whose turn it is due, and how urgent that is. None if it needs no attention. An urgency of
+    /// [`Urgency::Now`] precedes every slot.
+    due: Option<(Slot, Urgency)>,
+    /// A slot that holds it.
+    queued: Option<Slot>,
+    /// An earlier slot that holds it too.
+    earlier: Option<Slot>,
+}
+
+/// What to do with a counter whose slot was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Turn {
+    /// It needs attention.
+    Due,
+    /// It has to be queued again, for this slot.
+    Later(Slot),
+    /// Nothing: it was attended to earlier.
+    Passed,
+}
+
+// === impl Slot ===
+
+impl Slot {
+    /// Returns slot `number`.
+    #[expect(clippy::cast_possible_truncation, reason = "modulo 2^32")]
+    pub(in super::super) const fn of(number: u64) -> Self {
+        match NonZeroU32::new(number as u32) {
+            Some(slot) => Self(slot),
+            None => Self(NonZeroU32::MIN),
+        }
+    }
+
+    /// Returns whether it is after `other`.
+    pub(in super::super) const fn is_after(self, other: Self) -> bool {
+        // the sign bit of the difference
+        self.0.get() != other.0.get() && self.distance_from(other) < 1 << 31
+    }
+
+    /// Returns the number of slots from `other` to it, modulo 2^32.
+    pub(in super::super) const fn distance_from(self, other: Self) -> u32 {
+        self.0.get().wrapping_sub(other.0.get())
+    }
+}
+
+// === impl QueuePlace ===
+
+impl QueuePlace {
+    /// Returns whether it is due with at least `urgency`.
+    pub(in super::super) fn is_due_for(&self, urgency: Urgency) -> bool {
+        self.due.is_some_and(|(_, current)| current >= urgency)
+    }
+
+    /// Makes it due in the turn of `slot`, or at once, unless it is due earlier. Returns whether it must be queued for that.
+    pub(in super::super) fn make_due(&mut self, slot: Slot, urgency: Urgency) -> bool {
+        if let Some((due, current)) = self.due
+            && (current == Urgency::Now || (urgency != Urgency::Now && !due.is_after(slot)))
+        {
+            // due earlier already; the higher urgency is kept, so that it is not computed again for every hit
+            self.due = Some((due, current.max(urgency)));
+            return false;
+        }
+        self.due = Some((slot, urgency));
+        let precedes = |queued: Option<Slot>| queued.is_some_and(|queued| !queued.is_after(slot));
+        // a slot that precedes the turn queues it again then
+        urgency == Urgency::Now || !(precedes(self.queued) || precedes(self.earlier))
+    }
+
+    /// Records that it was queued in `slot`.
+    pub(in super::super) fn queue(&mut self, slot: Slot) {
+        if self.queued.is_some() {
+            self.earlier = Some(slot);
+        } else {
+            self.queued = Some(slot);
+        }
+    }
+
+    /// Records that the turn of `slot` has come; none for counters that are due at once. If it was due, it is no more.
+    pub(in super::super) fn take_turn(&mut self, slot: Option<Slot>) -> Turn {
+        for queued in [&mut self.queued, &mut self.earlier] {
+            if slot.is_some() && *queued == slot {
+                *queued = None;
+            }
+        }
+        match (self.due, slot) {
+            (Some((due, urgency)), Some(slot)) if urgency != Urgency::Now && due.is_after(slot) => {
+                Turn::Later(due)
+            }
+            (Some((_, Urgency::Now)), Some(_)) | (None, _) => Turn::Passed,
+            (Some((_, urgency)), None) if urgency != Urgency::Now => Turn::Passed,
+            (Some(_), _) => {
+                self.due = None;
+                Turn::Due
+            }
+        }
+    }
+}

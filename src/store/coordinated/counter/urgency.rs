@@ -1,0 +1,78 @@
+//! How soon the pending hits have to be sent.
+
+use super::{LocalCounter, place::Urgency};
+use crate::limit::{Period, Timestamp};
+
+/// The part of the remaining hits that all instances together may take before the next reply while a flush waits for a batch:
+/// a sixteenth.
+const NEAR: u64 = 16;
+
+/// The same, while this instance does not know the others' rate: after a quiet time, each of them may receive a burst.
+const NEAR_UNKNOWN: u64 = 256;
+
+/// The part that they may take while a flush waits for the interval.
+const FAR: u64 = 100;
+
+impl LocalCounter {
+    /// Returns how soon the pending hits have to be sent. `tick` is the time between two batches. They are sent after the pause
+    /// unless
+    ///
+    /// - half of the time has passed until the limit is reached, at the rate of all instances;
+    /// - this instance has taken its share of the remaining hits, or will have by the time a reply can arrive;
+    /// - it has taken more hits than the schedule assumes;
+    /// - the store has not replied yet, or not for more than two pauses.
+    ///
+    /// In these cases the hits wait for a batch only if the limit is so far away that this does not matter.
+    pub(in super::super) fn urgency(
+        &self,
+        instances: usize,
+        round_trip: Period,
+        tick: Period,
+        now: Timestamp,
+    ) -> Urgency {
+        let own = self.admitted_since_reply();
+        // rejected hits and hits that are given back make nothing overshoot
+        if own == 0 {
+            return Urgency::Pause;
+        }
+        let instances = instances.max(1) as u64;
+        let unknown = self.last_reply_at.is_none_or(|last_reply_at| {
+            now.since(last_reply_at).as_nanos() > 2 * self.schedule.pause.as_nanos()
+        });
+        if !unknown {
+            let soon = own.saturating_add(self.demand.in_the_next(round_trip, now));
+            let part = self.remaining_at_reply / instances;
+            let early = self.schedule.early.is_some_and(|early| now >= early);
+            if soon < part && !early && !self.schedule.is_outrun(own, part) {
+                return Urgency::Pause;
+            }
+            if early && self.schedule.is_close(self.last_reply_at) {
+                return Urgency::Now;
+            }
+        }
+        // without the hits that are pending, and in the window of `now`
+        let remaining = self.remaining(now).saturating_add(own);
+        let taken = own.saturating_add(self.demand.in_the_next(tick, now));
+        let by_all = taken.saturating_mul(instances);
+        let by_others = taken.saturating_mul(instances - 1);
+        if by_all.saturating_mul(NEAR) >= remaining
+            || (unknown && by_others.saturating_mul(NEAR_UNKNOWN) >= remaining)
+        {
+            Urgency::Now
+        } else if !unknown || by_all.saturating_mul(FAR) >= remaining {
+            Urgency::Tick
+        } else {
+            Urgency::Interval
+        }
+    }
+
+    /// Returns the hits that were admitted here since the store's last reply.
+    fn admitted_since_reply(&self) -> u64 {
+        let deltas = self.pending.iter().chain(&self.in_flight);
+        deltas
+            .filter_map(|delta| {
+                u64::try_from(delta.hits).ok().map(|hits| hits.saturating_sub(delta.rejected))
+            })
+            .sum()
+    }
+}
