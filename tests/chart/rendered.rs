@@ -59,6 +59,18 @@ fn objects_are_valid_in_the_oldest_and_the_newest_kubernetes() {
     assert!(!valid && errors.contains("replica"), "{errors}");
 }
 
+#[test]
+fn manifests_of_the_examples_are_valid() {
+    let files: Vec<String> = ["gateway", "sidecar-inbound", "sidecar-outbound", "waypoint"]
+        .iter()
+        .map(|name| format!("istio/{name}"))
+        .chain(["kubernetes/weir".into()])
+        .map(|name| project(&format!("examples/{name}.yaml")).display().to_string())
+        .collect();
+    let (valid, errors) = validate(&files);
+    assert!(valid, "{errors}");
+}
+
 /// Returns whether the labels have everything that the selector demands.
 fn selects(selector: &Value, labels: &Value) -> bool {
     let demanded = selector.as_object().expect("a selector");

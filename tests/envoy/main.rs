@@ -9,7 +9,9 @@ mod failure;
 mod headers;
 #[path = "../support/helm.rs"]
 mod helm;
+mod istio;
 mod limits;
+mod llm;
 mod overrides;
 mod pod;
 mod quota;

@@ -14,6 +14,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct HttpRequest {
     method: &'static str,
     path: String,
+    host: String,
     headers: Vec<(String, String)>,
     body: String,
 }
@@ -30,11 +31,22 @@ pub(crate) struct HttpResponse {
 
 impl HttpRequest {
     pub(crate) fn get(path: &str) -> Self {
-        Self { method: "GET", path: path.to_owned(), headers: Vec::new(), body: String::new() }
+        Self {
+            method: "GET",
+            path: path.to_owned(),
+            host: "test".into(),
+            headers: Vec::new(),
+            body: String::new(),
+        }
     }
 
     pub(crate) fn post(path: &str, body: String) -> Self {
-        Self { method: "POST", path: path.to_owned(), headers: Vec::new(), body }
+        Self { method: "POST", path: path.to_owned(), host: "test".into(), headers: Vec::new(), body }
+    }
+
+    pub(crate) fn to(mut self, host: &str) -> Self {
+        host.clone_into(&mut self.host);
+        self
     }
 
     pub(crate) fn with(mut self, header: &str, value: &str) -> Self {
@@ -43,10 +55,10 @@ impl HttpRequest {
     }
 
     fn to_wire(&self) -> String {
-        let Self { method, path, headers, body } = self;
+        let Self { method, path, host, headers, body } = self;
         let length = body.len();
         let mut wire = format!(
-            "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {length}\r\n"
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: {length}\r\n"
         );
         for (name, value) in headers {
             let _ = write!(wire, "{name}: {value}\r\n");

@@ -5,6 +5,7 @@ pub(crate) mod bootstrap;
 pub(crate) mod config_map;
 mod envoy;
 pub(crate) mod http;
+pub(crate) mod istiod;
 pub(crate) mod pod;
 mod process;
 mod stack;

@@ -1,6 +1,6 @@
 //! weir and an Envoy in front of it, for one test.
 
-use std::{fs, path::PathBuf};
+use std::{fs, net::SocketAddr, path::PathBuf};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -36,6 +36,19 @@ impl Stack {
         let weir = Weir::start(&config, settings, folder.path());
         let bootstrap_file = folder.path().join("envoy.json");
         fs::write(&bootstrap_file, bootstrap.to_json(weir.grpc).to_string()).expect("a file");
+        let envoy = Envoy::start(&bootstrap_file, folder.path());
+        Self { envoy, weir, folder }
+    }
+
+    /// Starts both programs with the text of a rule file, and a bootstrap made from weir's address.
+    pub(crate) fn with_bootstrap(rules: &str, bootstrap: impl FnOnce(SocketAddr) -> Value) -> Self {
+        let folder = TempDir::new().expect("a folder");
+        let config = folder.path().join("config");
+        fs::create_dir(&config).expect("a folder");
+        fs::write(config.join("rules.yaml"), rules).expect("a file");
+        let weir = Weir::start(&config, &[], folder.path());
+        let bootstrap_file = folder.path().join("envoy.json");
+        fs::write(&bootstrap_file, bootstrap(weir.grpc).to_string()).expect("a file");
         let envoy = Envoy::start(&bootstrap_file, folder.path());
         Self { envoy, weir, folder }
     }

@@ -1,0 +1,92 @@
+//! The example of a budget of tokens for language models, with the real Envoy and the rules of the example.
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    Stack,
+    http::{self, HttpRequest},
+    wait::{self, DAY},
+};
+
+/// Starts the example with other ports and a longer timeout.
+fn start() -> Stack {
+    let stack =
+        Stack::from_files("examples/llm-tokens/config", "examples/llm-tokens/envoy.yaml", |text, weir| {
+            let replaced = |text: &str, old: &str, new: &str| {
+                assert_eq!(text.matches(old).count(), 1, "{old}");
+                text.replace(old, new)
+            };
+            let text = replaced(&text, "port_value: 8081 ", &format!("port_value: {weir} "));
+            let text = replaced(&text, "port_value: 9901 ", "port_value: 0 ");
+            let text = replaced(&text, "port_value: 10000 ", "port_value: 0 ");
+            // a busy machine is no failure of weir
+            replaced(&text, "timeout: 0.05s", "timeout: 30s")
+        });
+    wait::away_from_the_end_of(DAY);
+    stack
+}
+
+fn ask(stack: &Stack, path: &str, tenant: &str) -> u16 {
+    stack.send(&HttpRequest::post(path, "{}".into()).with("x-tenant", tenant)).status
+}
+
+/// Returns the tokens that a tenant has left, by a check of 0 hits. None if the check is rejected.
+fn left(stack: &Stack, key: &str, tenant: &str) -> Option<u64> {
+    let request = json!({
+        "domain": "llm",
+        "descriptors": [{ "entries": [{ "key": key, "value": tenant }], "hitsAddend": "0" }],
+    });
+    let response = http::send(stack.weir.http, &HttpRequest::post("/json", request.to_string()));
+    let body: Value = serde_json::from_str(&response.body).expect("JSON");
+    // protobuf's JSON mapping omits zeros
+    (response.status == 200)
+        .then(|| body.pointer("/statuses/0/limitRemaining").and_then(Value::as_u64).unwrap_or(0))
+}
+
+/// Waits until the tenant has that many tokens left: they are counted after the answer.
+fn await_left(stack: &Stack, key: &str, tenant: &str, tokens: Option<u64>) {
+    wait::until(&format!("{tenant} has {tokens:?} left"), || {
+        (left(stack, key, tenant) == tokens).then_some(())
+    });
+}
+
+#[test]
+fn the_tokens_of_an_answer_are_counted_when_it_is_complete() {
+    let stack = start();
+    for (path, rest) in [("/v1/chat/completions", Some(60_000)), ("/stream", Some(20_000))] {
+        assert_eq!(ask(&stack, path, "acme"), 200);
+        await_left(&stack, "tenant", "acme", rest);
+    }
+    // the last answer may exceed the budget, because its cost is known only at its end
+    assert_eq!(ask(&stack, "/stream", "acme"), 200);
+    await_left(&stack, "tenant", "acme", None);
+    assert_eq!(ask(&stack, "/v1/chat/completions", "acme"), 429);
+    assert_eq!(ask(&stack, "/v1/chat/completions", "globex"), 200, "each tenant has a budget of its own");
+}
+
+#[test]
+fn an_answer_without_tokens_costs_nothing() {
+    let stack = start();
+    assert_eq!(ask(&stack, "/broken", "acme"), 503);
+    assert_eq!(ask(&stack, "/v1/chat/completions", "acme"), 200);
+    await_left(&stack, "tenant", "acme", Some(60_000));
+}
+
+#[test]
+fn a_reservation_keeps_the_budget() {
+    let stack = start();
+    for rest in [60_000, 20_000] {
+        assert_eq!(ask(&stack, "/reserved/v1/chat/completions", "acme"), 200);
+        // the reservation of 50,000 is given back, and 40,000 are counted
+        await_left(&stack, "reserving_tenant", "acme", Some(rest));
+    }
+    assert_eq!(
+        ask(&stack, "/reserved/v1/chat/completions", "acme"),
+        429,
+        "20,000 are left, and 50,000 wanted"
+    );
+    // the model fails: everything is given back, after the rejected request gave back nothing
+    assert_eq!(ask(&stack, "/reserved/broken", "globex"), 503);
+    await_left(&stack, "reserving_tenant", "globex", Some(100_000));
+    await_left(&stack, "reserving_tenant", "acme", Some(20_000));
+}
