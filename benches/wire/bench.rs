@@ -62,7 +62,7 @@ impl Bench<'_> {
                     std::thread::sleep(Duration::from_millis(10));
                 }
             }
-            Runner::new(&*entrant.name, server, plan.load, entrant.workload)
+            Runner::new(&*entrant.name, server, plan.load, entrant.workload, entrant.needs_redis())
         };
         entrants.iter().map(start).collect()
     }

@@ -18,7 +18,7 @@ use super::{
     table::{Table, thousands},
 };
 
-const CLOSED: Plan = Plan {
+pub(crate) const CLOSED: Plan = Plan {
     load: Load { connections: 4, in_flight: 64 },
     pace: Pace::Closed,
     instructions: false,
@@ -30,7 +30,8 @@ const SEQUENTIAL: Plan = Plan { load: Load { connections: 1, in_flight: 1 }, ..C
 const IN_USE: Plan = Plan { warm_up: Duration::from_secs(1), ..CLOSED };
 const STEADY: Plan = Plan { pace: Pace::Open(5_000), ..CLOSED };
 
-const ONE: Workload = Workload { shape: Shape::One, rules: 1, matched: 1, keys: 10_000, limitador: false };
+pub(crate) const ONE: Workload =
+    Workload { shape: Shape::One, rules: 1, matched: 1, keys: 10_000, turnover: None, limitador: false };
 const TWO_BY_THREE: Workload = Workload { shape: Shape::TwoByThree, ..ONE };
 
 /// Runs the cases that `options` select, or loads a given server instead.
@@ -84,6 +85,8 @@ impl Bench<'_> {
             vec![Entrant::weir("weir, one processor", ONE, ""), two.on(Cores::Two)]
         })?;
         self.coordination()?;
+        self.everyday()?;
+        self.long_tail()?;
         self.limitador()?;
         self.idle();
         Ok(())

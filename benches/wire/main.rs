@@ -10,6 +10,7 @@ mod client;
 mod comparison;
 mod connection;
 mod entrant;
+mod everyday;
 mod frame;
 mod histogram;
 mod hpack;

@@ -1,5 +1,7 @@
 //! Requests, encoded once as templates; each request overwrites only the numbers in its template.
 
+use std::time::Instant;
+
 use clap::ValueEnum;
 use prost::Message as _;
 use weir::proto::envoy::{
@@ -18,6 +20,9 @@ pub(crate) const DOMAIN: &str = "bench";
 /// Placeholders for the numbers of keys and rules.
 const KEY: &[u8] = b"#######";
 const RULE: &[u8] = b"@@@@@";
+
+/// The number of keys that fit their placeholder.
+const MAX_KEYS: u64 = 9_999_900;
 
 /// The shape of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -41,6 +46,8 @@ pub(crate) struct Workload {
     pub(crate) matched: u32,
     /// The number of keys, used evenly; at most 9,999,900.
     pub(crate) keys: u32,
+    /// The time in seconds after which all of them are others, if any.
+    pub(crate) turnover: Option<u32>,
     /// Whether the server is limitador: it reports no statuses, and its error responses are counted instead of ending the run.
     pub(crate) limitador: bool,
 }
@@ -52,6 +59,7 @@ pub(crate) struct Requests {
     later: Template,
     random: u64,
     next: u32,
+    started: Instant,
 }
 
 /// The frames HEADERS and DATA of one request.
@@ -122,6 +130,7 @@ impl Requests {
             later: Template::new(&later, &message),
             random: 0x9e37_79b9_7f4a_7c15,
             next: 0,
+            started: Instant::now(),
         }
     }
 
@@ -162,7 +171,12 @@ impl Requests {
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         let product = (self.random >> 32) * u64::from(self.workload.keys);
-        u32::try_from(product >> 32).unwrap_or(0)
+        let key = product >> 32;
+        let moved = self.workload.turnover.map_or(0, |seconds| {
+            let millis = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(0);
+            millis * u64::from(self.workload.keys) / 1_000 / u64::from(seconds)
+        });
+        u32::try_from((moved + key) % MAX_KEYS).unwrap_or(0)
     }
 }
 

@@ -66,6 +66,10 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=9_999_900))]
     keys: u32,
 
+    /// With --target: the seconds after which all keys are others; the rules then have windows of 10 s.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    turnover: Option<u32>,
+
     /// With --target: the number of rules.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rules: u32,
@@ -114,6 +118,7 @@ impl Options {
             rules: self.rules,
             matched: self.matched.unwrap_or(self.rules),
             keys: self.keys,
+            turnover: self.turnover,
             limitador: false,
         }
     }

@@ -38,7 +38,8 @@ pub(crate) fn text(workload: Workload, more: &str) -> String {
     match workload.shape {
         Shape::One | Shape::Hundred => {
             for rule in 0..workload.rules {
-                let limit = format!("{{ requests: 4000000000, per: 365d{more} }}");
+                let period = if workload.turnover.is_some() { "10s" } else { "365d" };
+                let limit = format!("{{ requests: 4000000000, per: {period}{more} }}");
                 // writing to a String cannot fail
                 let _ = writeln!(text, "  - key: api-{rule:05}\n    rate_limit: {limit}");
             }

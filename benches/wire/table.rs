@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, fs, io, path::Path, time::Duration};
 
-use super::rounds::RunSummary;
+use super::{everyday, rounds::RunSummary};
 
 const HEAD: &str = "\
 | case | server | requests/s | CPU, µs | x | instructions | x | p50, µs | p99, µs | p99.9, µs |
@@ -12,6 +12,10 @@ const HEAD: &str = "\
 /// The marks around the results in the file.
 const BEGIN: &str = "<!-- wire: begin -->\n";
 const END: &str = "<!-- wire: end -->\n";
+
+/// The same for the results of everyday loads.
+const EVERYDAY_BEGIN: &str = "<!-- everyday: begin -->\n";
+const EVERYDAY_END: &str = "<!-- everyday: end -->\n";
 
 /// One server in one case.
 pub(crate) struct Row {
@@ -23,6 +27,7 @@ pub(crate) struct Row {
 #[derive(Default)]
 pub(crate) struct Table {
     text: String,
+    everyday: String,
     notes: String,
 }
 
@@ -57,6 +62,15 @@ impl Table {
         self.text.push_str(&text);
     }
 
+    /// Adds rows of the table of everyday loads, and prints them.
+    pub(crate) fn add_everyday(&mut self, rows: &str) {
+        if self.everyday.is_empty() {
+            print!("{}", everyday::HEAD);
+        }
+        print!("{rows}");
+        self.everyday.push_str(rows);
+    }
+
     /// Adds a note below the table.
     pub(crate) fn note(&mut self, note: &str) {
         println!("- {note}");
@@ -65,17 +79,23 @@ impl Table {
 
     /// Replaces the text between the marks in `file`.
     pub(crate) fn write(&self, file: &Path) -> io::Result<()> {
+        let Self { text, everyday, notes } = self;
         let old = fs::read_to_string(file)?;
-        let marks = old.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
-        let (before, after) =
-            marks.ok_or_else(|| io::Error::other("the marks for the results are missing"))?;
-        let Self { text, notes } = self;
-        fs::write(file, format!("{before}{BEGIN}\n{HEAD}{text}\n{notes}\n{END}{after}"))
+        let new = replace(&old, BEGIN, END, &format!("{HEAD}{text}\n{notes}"))?;
+        let new = replace(&new, EVERYDAY_BEGIN, EVERYDAY_END, &format!("{}{everyday}", everyday::HEAD))?;
+        fs::write(file, new)
     }
 }
 
+/// Replaces the text between the marks `begin` and `end`.
+fn replace(old: &str, begin: &str, end: &str, text: &str) -> io::Result<String> {
+    let marks = old.split_once(begin).and_then(|(before, rest)| Some((before, rest.split_once(end)?.1)));
+    let (before, after) = marks.ok_or_else(|| io::Error::other("the marks for the results are missing"))?;
+    Ok(format!("{before}{begin}\n{text}\n{end}{after}"))
+}
+
 /// Formats microseconds with three significant digits.
-fn micros(time: Duration) -> String {
+pub(crate) fn micros(time: Duration) -> String {
     let micros = time.as_secs_f64() * 1e6;
     if micros < 100.0 { format!("{micros:.1}") } else { format!("{micros:.0}") }
 }

@@ -1,10 +1,11 @@
 //! The embedded store: a bounded number of counters in this process's memory.
 //!
-//! Counters are spread over shards, each a hash table behind its own lock. A lock is held for one check and never across an
-//! `await`. All tiers of a check are in one shard, so deciding them together takes one lock.
+//! Counters are spread over shards, each a hash table behind its own lock. A lock is held for one check, or for a few that
+//! count together or not at all, and never across an `await`. All tiers of a check are in one shard, so deciding them together takes one lock.
 
 mod metrics;
 mod shard;
+mod together;
 
 use std::{
     future,
@@ -12,15 +13,12 @@ use std::{
     time::Instant,
 };
 
-use parking_lot::{Mutex, MutexGuard};
-use smallvec::SmallVec;
+use parking_lot::Mutex;
 
-use self::shard::{Shard, Undo};
+use self::shard::Shard;
 use super::{Decisions, Store, StoreError};
 use crate::{
-    limit::{
-        CounterKey, Hits, LimitCheck, OverLimitPolicy, Reservation, ReservationRequest, Scope, Timestamp,
-    },
+    limit::{CounterKey, Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
     observe::histogram::{Distribution, Histogram},
 };
 
@@ -179,41 +177,6 @@ impl MemoryStore {
     pub(super) fn give_back(&self, check: &LimitCheck<'_>, now: Timestamp) {
         let mut shard = self.shards[self.index(check.key)].lock();
         self.counting(&mut shard, |shard| shard.give_back(check, now));
-    }
-
-    /// Decides all checks or none: takes every lock in ascending order, so that requests cannot deadlock, decides one check
-    /// after the other, and undoes all of them if one is over its limit.
-    fn decide_together(&self, checks: &[LimitCheck<'_>], now: Timestamp) -> Decisions {
-        let mut indexes: SmallVec<[usize; 4]> = checks.iter().map(|check| self.index(check.key)).collect();
-        indexes.sort_unstable();
-        indexes.dedup();
-        let mut shards: SmallVec<[MutexGuard<'_, Shard>; 4]> =
-            indexes.iter().map(|index| self.shards[*index].lock()).collect();
-        let shard_of =
-            |check: &LimitCheck<'_>| indexes.partition_point(|index| *index < self.index(check.key));
-
-        let mut undos: SmallVec<[Undo; 4]> = SmallVec::new();
-        let mut decisions: Decisions = checks
-            .iter()
-            .map(|check| {
-                let shard = &mut shards[shard_of(check)];
-                undos.push(shard.undo(check));
-                self.counting(shard, |shard| shard.take(check, OverLimitPolicy::Ignore, now))
-            })
-            .collect();
-        if decisions.iter().any(|decision| decision.over) {
-            for (check, undo) in checks.iter().zip(undos).rev() {
-                self.counting(&mut shards[shard_of(check)], |shard| shard.restore(undo));
-            }
-            for (check, decision) in checks.iter().zip(&mut decisions) {
-                if decision.over {
-                    shards[shard_of(check)].reject(check, now);
-                } else {
-                    *decision = shards[shard_of(check)].status(check, now);
-                }
-            }
-        }
-        decisions
     }
 
     /// Runs `act` on a shard and updates the number of counters.

@@ -27,8 +27,8 @@ struct Slot {
     counter: CounterState,
 }
 
-/// The earlier states of the counters of a check.
-pub(super) type Undo = SmallVec<[(CounterKey, Option<CounterState>); 2]>;
+/// The states of the counters of a check, one for each tier; none where there is no counter.
+pub(super) type States = SmallVec<[Option<CounterState>; 2]>;
 
 impl Shard {
     /// Returns the number of counters.
@@ -131,22 +131,42 @@ impl Shard {
     }
 
     /// Returns the states of the counters of `check`, to [restore](Self::restore) them later.
-    pub(super) fn undo(&self, check: &LimitCheck<'_>) -> Undo {
+    pub(super) fn states(&self, check: &LimitCheck<'_>) -> States {
         let keys = check.tiers().iter().map(|tier| check.key.of_tier(tier));
         keys.map(|key| {
-            let slot = self.find(key).and_then(|bucket| self.table.get_bucket(bucket));
-            (key, slot.map(|slot| slot.counter.clone()))
+            self.find(key).and_then(|bucket| self.table.get_bucket(bucket)).map(|slot| slot.counter.clone())
         })
         .collect()
     }
 
-    /// Restores earlier states.
-    pub(super) fn restore(&mut self, undo: Undo) {
-        for (key, counter) in undo {
-            match (self.find(key), counter) {
+    /// Restores the states that the counters of `check` had `before` its hits were counted. `after` are those that they had
+    /// then, if other requests may have counted since: their hits must stay, so the hits of `check` are taken back.
+    pub(super) fn restore(
+        &mut self,
+        check: &LimitCheck<'_>,
+        before: States,
+        after: Option<States>,
+        now: Timestamp,
+    ) {
+        let mut after = after.map(SmallVec::into_iter);
+        for (tier, before) in check.tiers().iter().zip(before) {
+            let key = check.key.of_tier(tier);
+            let bucket = self.find(key);
+            let current = bucket.and_then(|bucket| self.table.get_bucket(bucket)).map(|slot| &slot.counter);
+            if let Some(after) = after.as_mut().and_then(Iterator::next)
+                && current != after.as_ref()
+            {
+                let used = |state: &Option<CounterState>| state.as_ref().map_or(Hits(0), CounterState::used);
+                let (taken, given) = (used(&after).minus(used(&before)), used(&before).minus(used(&after)));
+                if let Some(slot) = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket)) {
+                    slot.counter.give_back(tier, now, taken);
+                    slot.counter.take(tier, now, given);
+                }
+                continue;
+            }
+            match (bucket, before) {
                 (Some(bucket), Some(counter)) => self.put(bucket, counter),
                 (Some(bucket), None) => self.remove(bucket),
-                // does not happen: the lock is held, so no counter is removed between a take and its undo
                 (None, Some(counter)) => self.insert(key, counter),
                 (None, None) => {}
             }

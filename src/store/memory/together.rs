@@ -1,0 +1,220 @@
+//! Checks of one request that count together or not at all.
+
+use parking_lot::MutexGuard;
+use smallvec::SmallVec;
+
+use super::{
+    MemoryStore,
+    shard::{Shard, States},
+};
+use crate::{
+    limit::{LimitCheck, OverLimitPolicy, Timestamp},
+    store::Decisions,
+};
+
+/// The most checks that are decided under locks taken together. Nearly all requests have fewer, so they are exact. A larger
+/// request takes its hits group by group, and takes them back if it is rejected; until then they may reject other requests.
+const GROUP: usize = 16;
+
+/// The shards of a group of checks.
+struct LockedShards<'a> {
+    /// In ascending order.
+    indexes: SmallVec<[usize; 4]>,
+    shards: SmallVec<[MutexGuard<'a, Shard>; 4]>,
+}
+
+impl MemoryStore {
+    /// Decides all checks or none: decides one check after the other, and undoes all of them if one is over its limit.
+    pub(super) fn decide_together(&self, checks: &[LimitCheck<'_>], now: Timestamp) -> Decisions {
+        let groups: SmallVec<[&[LimitCheck<'_>]; 1]> = checks.chunks(GROUP).collect();
+        // a single group keeps its locks
+        let mut only = None;
+        let mut undos: SmallVec<[(States, Option<States>); 4]> = SmallVec::new();
+        let mut decisions = Decisions::new();
+        for group in &groups {
+            let mut locked = self.lock_all(group);
+            for check in *group {
+                let shard = locked.of(self.index(check.key));
+                let before = shard.states(check);
+                decisions.push(self.counting(shard, |shard| shard.take(check, OverLimitPolicy::Ignore, now)));
+                undos.push((before, (groups.len() > 1).then(|| shard.states(check))));
+            }
+            if groups.len() == 1 {
+                only = Some(locked);
+            }
+        }
+        if decisions.iter().all(|decision| !decision.over) {
+            return decisions;
+        }
+        for group in groups.iter().rev() {
+            let mut locked = only.take().unwrap_or_else(|| self.lock_all(group));
+            for check in group.iter().rev() {
+                let Some((before, after)) = undos.pop() else { continue };
+                let shard = locked.of(self.index(check.key));
+                self.counting(shard, |shard| shard.restore(check, before, after, now));
+            }
+            if groups.len() == 1 {
+                only = Some(locked);
+            }
+        }
+        for (group, decisions) in groups.iter().zip(decisions.chunks_mut(GROUP)) {
+            let mut locked = only.take().unwrap_or_else(|| self.lock_all(group));
+            for (check, decision) in group.iter().zip(decisions) {
+                let shard = locked.of(self.index(check.key));
+                if decision.over {
+                    shard.reject(check, now);
+                } else {
+                    *decision = shard.status(check, now);
+                }
+            }
+        }
+        decisions
+    }
+
+    /// Locks the shards of `checks`, in ascending order, so that requests cannot deadlock.
+    fn lock_all(&self, checks: &[LimitCheck<'_>]) -> LockedShards<'_> {
+        let mut indexes: SmallVec<[usize; 4]> = checks.iter().map(|check| self.index(check.key)).collect();
+        indexes.sort_unstable();
+        indexes.dedup();
+        let shards = indexes.iter().map(|index| self.shards[*index].lock()).collect();
+        LockedShards { indexes, shards }
+    }
+}
+
+impl LockedShards<'_> {
+    /// Returns the shard with this index, which must be one of them.
+    fn of(&mut self, index: usize) -> &mut Shard {
+        &mut self.shards[self.indexes.partition_point(|other| *other < index)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        thread,
+        time::{Duration, Instant},
+    };
+
+    use super::*;
+    use crate::limit::{
+        Algorithm, Bucket, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Period, Refill, Request,
+        Rule, RuleNode, RuleSet, Scope, Tier, Values,
+    };
+
+    const CHECKS: usize = 100;
+
+    fn rules(algorithm: Algorithm, requests: u32) -> RuleSet {
+        let tier = Tier { requests, period: Period::from_secs(60), algorithm };
+        let limit =
+            Limit::Tiers { tiers: [tier].into_iter().collect(), over_limit_policy: OverLimitPolicy::Ignore };
+        let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("k", Values::Any) };
+        RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random())
+    }
+
+    fn with_checks<T>(
+        rules: &RuleSet,
+        values: impl Iterator<Item = usize>,
+        act: impl FnOnce(&[LimitCheck<'_>]) -> T,
+    ) -> T {
+        let values: Vec<String> = values.map(|value| value.to_string()).collect();
+        let descriptors = values.iter().map(|value| Descriptor {
+            entries: [Entry { key: "k", value }].into_iter().collect(),
+            ..Descriptor::default()
+        });
+        let descriptors = descriptors.collect();
+        let request = Request { domain: "d", descriptors, hits: 1 };
+        act(&Matched::new(rules, &request).checks)
+    }
+
+    fn now() -> Timestamp {
+        Timestamp::from_secs(1_000_020)
+    }
+
+    /// A request that waits for one lock holds few others.
+    #[test]
+    fn a_request_holds_a_bounded_number_of_locks() {
+        let (store, rules) = (MemoryStore::new(1_000_000), rules(Algorithm::FixedWindow, 10));
+        let index = |check: &LimitCheck<'_>| store.index(check.key);
+        let tried = (0..).step_by(CHECKS).any(|from| {
+            with_checks(&rules, from..from + CHECKS, |checks| {
+                let (last, others) = (index(&checks[CHECKS - 1]), &checks[..CHECKS - GROUP]);
+                if others.iter().any(|check| index(check) == last) {
+                    return false;
+                }
+                thread::scope(|scope| {
+                    let held = store.shards[last].lock();
+                    let request = scope.spawn(|| store.decide(checks, Scope::Request, now()));
+                    // all but the last group are counted, and unlocked
+                    let deadline = Instant::now() + Duration::from_secs(60);
+                    let is_counted = |check: &LimitCheck<'_>| {
+                        let shard = store.shards[index(check)].try_lock();
+                        shard.is_some_and(|shard| shard.states(check)[0].is_some())
+                    };
+                    while !others.iter().all(is_counted) {
+                        assert!(Instant::now() < deadline, "shards stay locked");
+                        thread::yield_now();
+                    }
+                    drop(held);
+                    let decisions = request.join().expect("no panic");
+                    assert!(decisions.iter().all(|decision| !decision.over && decision.remaining == 9));
+                });
+                true
+            })
+        });
+        assert!(tried);
+    }
+
+    /// A rejected request of many groups leaves every counter exactly as it was.
+    #[test]
+    fn a_rejected_request_of_several_groups_counts_nothing() {
+        let bucket = |strict| Algorithm::TokenBucket(Bucket { burst: 3, refill: Refill::Continuous, strict });
+        for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, bucket(false)] {
+            let (store, rules) = (MemoryStore::new(1_000_000), rules(algorithm, 3));
+            let late = now().after(Period::from_millis(1));
+            with_checks(&rules, (0..CHECKS).step_by(2), |checks| {
+                assert!(store.decide(checks, Scope::Request, now()).iter().all(|decision| !decision.over));
+            });
+            with_checks(&rules, [70, 70].into_iter(), |checks| {
+                assert!(store.decide(checks, Scope::Request, now()).iter().all(|decision| !decision.over));
+            });
+            let states = |checks: &[LimitCheck<'_>]| -> Vec<States> {
+                checks.iter().map(|check| store.shards[store.index(check.key)].lock().states(check)).collect()
+            };
+            with_checks(&rules, 0..CHECKS, |checks| {
+                let before = (states(checks), store.usage());
+                let decisions = store.decide(checks, Scope::Request, late);
+                for (i, decision) in decisions.iter().enumerate() {
+                    assert_eq!(decision.over, i == 70, "{algorithm:?}, {i}");
+                    let left = if i == 70 {
+                        0
+                    } else if i % 2 == 0 {
+                        2
+                    } else {
+                        3
+                    };
+                    assert_eq!(decision.remaining, left, "{algorithm:?}, {i}");
+                }
+                assert_eq!((states(checks), store.usage()), before, "{algorithm:?}");
+            });
+        }
+    }
+
+    /// Hits that other requests count meanwhile stay.
+    #[test]
+    fn hits_are_taken_back_from_a_state_that_has_changed() {
+        for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
+            let (store, rules) = (MemoryStore::new(1_000), rules(algorithm, 5));
+            with_checks(&rules, [1].into_iter(), |checks| {
+                let check = &checks[0];
+                let mut shard = store.shards[store.index(check.key)].lock();
+                let before = shard.states(check);
+                shard.take(check, OverLimitPolicy::Ignore, now());
+                let after = shard.states(check);
+                shard.take(check, OverLimitPolicy::Ignore, now());
+                shard.take(check, OverLimitPolicy::Ignore, now());
+                shard.restore(check, before, Some(after), now());
+                assert_eq!(shard.status(check, now()).remaining, 3, "{algorithm:?}");
+            });
+        }
+    }
+}
