@@ -9,7 +9,9 @@ use weir::{
         Algorithm, Bucket, Decision, Hits, LimitCheck, Period, Refill, Reservation, ReservationRequest,
         RuleCoordination, Scope, Tier, Timestamp,
     },
-    simulate::{Instance, Scenario, Series, SimulationMetrics, SimulationOutcome, Skew, chart, run},
+    simulate::{
+        Arrivals, Instance, Scenario, Series, SimulationMetrics, SimulationOutcome, Skew, chart, run,
+    },
     store::{
         Decisions, MemoryStore, Store, StoreError,
         remote::{Command, Op, Remote as _, Target},
@@ -75,8 +77,10 @@ impl Store for StoreOnly {
 fn scenario(algorithm: Algorithm) -> Scenario {
     Scenario {
         instances: 3,
+        keys: 1,
         tier: Tier { requests: 200, period: Period::from_secs(1), algorithm },
         load: 4.0,
+        arrivals: Arrivals::Random,
         skew: Skew::Even,
         network: Network::default(),
         clock_skew: Period::default(),

@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use crate::{
     config, limit,
     limit::{Bucket, Coordination, Period, Refill, RuleCoordination, Tier},
-    settings,
+    settings, simulate,
     simulate::{
         Instance, Scenario, ScenarioError, Series, SimulationMetrics, SimulationOutcome, Skew, chart, run,
         table,
@@ -27,6 +27,12 @@ use crate::{
 /// The number of steps in a chart, about one per pixel.
 const STEPS: u32 = 800;
 
+/// The most keys that are simulated by default.
+const MAX_DEFAULT_KEYS: f64 = 2_000.0;
+
+/// The most requests that are simulated by default, unless one key has more.
+const MAX_DEFAULT_REQUESTS: f64 = 500_000.0;
+
 /// The width of the progress bar in characters.
 const BAR: usize = 30;
 
@@ -36,8 +42,11 @@ pub struct Simulate {
     /// Instances of weir that share the limit
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub instances: usize,
+    /// Keys, each with the limit for itself; requests are for random keys [default: 2000, or fewer for 500000 requests]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub keys: Option<u32>,
     /// Requests that the limit admits in each period
-    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: u32,
     /// The limit's period, such as 500ms, 10s, 1m or 1h
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_period)]
@@ -48,9 +57,12 @@ pub struct Simulate {
     /// Tokens in a full token bucket [default: the limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub burst: Option<u32>,
-    /// Offered requests, as a multiple of the limit
+    /// Offered requests of each key, as a multiple of the limit
     #[arg(long, value_name = "FACTOR", default_value_t = 2.0)]
     pub load: f64,
+    /// When requests arrive
+    #[arg(long, value_name = "WHEN", default_value = "random")]
+    pub arrivals: Arrivals,
     /// How requests are spread over the instances
     #[arg(long, value_name = "HOW", default_value = "even")]
     pub skew: Spread,
@@ -75,7 +87,7 @@ pub struct Simulate {
     /// Seed of the random number generator: equal seeds give equal results
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Write a chart of the admitted requests over time to this SVG file
+    /// Write a chart of the admitted requests over time to this SVG file; with --keys 1
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
@@ -90,6 +102,16 @@ pub enum Algorithm {
     SlidingWindow,
     /// A burst, and the limit in each period.
     TokenBucket,
+}
+
+/// The times of requests, by their names on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "kebab-case")]
+pub enum Arrivals {
+    /// Independently of each other.
+    Random,
+    /// All requests of a key and a period at the same time.
+    AtOnce,
 }
 
 /// The distributions of requests over the instances, by their names on the command line.
@@ -110,6 +132,9 @@ pub enum SimulateError {
     /// A burst is set, but the algorithm is not the token bucket.
     #[error("only a token bucket has a burst: add --algorithm token_bucket, or leave --burst out")]
     Burst,
+    /// A chart of several keys.
+    #[error("a chart shows one key: add --keys 1, or leave --svg out")]
+    Chart,
     /// The runtime cannot be created.
     #[error("cannot run the simulation")]
     Run(#[source] io::Error),
@@ -143,6 +168,9 @@ fn parse_interval(text: &str) -> Result<Duration, &'static str> {
 pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateError> {
     let scenario = args.scenario()?;
     scenario.check()?;
+    if scenario.keys > 1 && args.svg.is_some() {
+        return Err(SimulateError::Chart);
+    }
     // opened first, so that an invalid path fails before the simulation, not after it
     let svg = match &args.svg {
         Some(path) => Some((path, fs::File::create(path).map_err(svg_error(path))?)),
@@ -185,8 +213,13 @@ impl Simulate {
         };
         Ok(Scenario {
             instances: self.instances,
+            keys: self.keys.unwrap_or_else(|| self.default_keys()) as usize,
             tier: Tier { requests: self.limit, period: self.period, algorithm },
             load: self.load,
+            arrivals: match self.arrivals {
+                Arrivals::Random => simulate::Arrivals::Random,
+                Arrivals::AtOnce => simulate::Arrivals::AtOnce,
+            },
             skew: match self.skew {
                 Spread::Even => Skew::Even,
                 Spread::Zipf => Skew::Zipf,
@@ -196,6 +229,13 @@ impl Simulate {
             windows: self.windows,
             seed: self.seed,
         })
+    }
+
+    /// Returns as many keys as can be simulated in a few seconds.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "limited to a small number")]
+    fn default_keys(&self) -> u32 {
+        let requests = f64::from(self.limit) * self.load * f64::from(self.windows);
+        (MAX_DEFAULT_REQUESTS / requests).clamp(1.0, MAX_DEFAULT_KEYS) as u32
     }
 
     /// Simulates one mode, with the code that the service runs.
@@ -213,7 +253,7 @@ impl Simulate {
                 sync_interval,
                 early_sync: !self.no_early_sync,
                 instance,
-                max_counters: 1_024,
+                max_counters: 2 * scenario.keys.max(512),
                 ..coordinated::CoordinationSettings::default()
             };
             Coordinated::new(remote, Arc::new(clock), settings)
@@ -232,11 +272,19 @@ impl Simulate {
             Spread::Even => "evenly",
             Spread::Zipf => "by Zipf's law",
         };
+        let keys = match scenario.keys {
+            1 => String::new(),
+            keys => format!(" for each of {keys} keys"),
+        };
+        let arrivals = match self.arrivals {
+            Arrivals::Random => "",
+            Arrivals::AtOnce => " at once",
+        };
         let Self { round_trip, sync_interval, .. } = self;
         let early = if self.no_early_sync { ", none early" } else { "" };
         writeln!(
             out,
-            "{} instance{plural}, {}, {} times the limit offered, spread {spread}\n\
+            "{} instance{plural}, {}{keys}, {} times the limit offered{arrivals}, spread {spread}\n\
              {round_trip:?} round trip, {sync_interval:?} between syncs{early}, seed {}\n",
             scenario.instances, scenario.tier, scenario.load, scenario.seed,
         )?;

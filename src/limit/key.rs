@@ -88,6 +88,13 @@ impl KeyHasher {
         Self { secret: [random(), random()] }
     }
 
+    /// Creates a hasher with a known secret, for simulations that must be reproducible. Clients that know the secret can choose
+    /// names that collide.
+    #[must_use]
+    pub const fn with_secret(secret: [u64; 2]) -> Self {
+        Self { secret }
+    }
+
     /// Returns the key of `entries` in `domain`, where `shared(i)` is the text that replaces the value of entry `i`.
     #[must_use]
     pub fn key<'a>(

@@ -1,20 +1,24 @@
 //! The outcome of a simulation, compared with the limit's bounds.
 
-use super::{Scenario, SimulatedDecision, SimulationOutcome};
-use crate::limit::{
-    Algorithm, Direction, Hits, OverLimitPolicy, Period, Tier, Timestamp, algorithm::CounterState, decide,
+use super::{
+    Scenario, SimulatedDecision, SimulationOutcome,
+    one_counter::{by_one_counter, rejected_early},
 };
+use crate::limit::{Algorithm, Period, Tier, Timestamp};
 
 /// The outcome of a simulation, compared with the limit's bounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimulationMetrics {
     /// The worst excess over the limit, as a share of it: 0.17 is 17 % too many. Below zero if the limit was never reached.
-    /// Measured per window for fixed windows, otherwise over any interval.
+    /// Measured per window for fixed windows, otherwise over any interval. Of several keys the worst.
     pub overshoot: f64,
     /// The admitted requests, as a share of those that one counter for all instances would have admitted; at most 1. For
     /// fixed windows, the lowest share of any window. Otherwise the share over the whole time, since intervals that are
-    /// not aligned have no offered load of their own to compare with.
+    /// not aligned have no offered load of their own to compare with. Of several keys the lowest, each over the whole time.
     pub used: f64,
+    /// The share of requests that were rejected although one counter for all instances would have admitted them, after
+    /// the same admitted requests.
+    pub rejected_early: f64,
     /// Calls to the store per decision.
     pub calls: f64,
     /// The share of decisions that waited for the store.
@@ -56,14 +60,17 @@ impl SimulationMetrics {
     pub fn of(scenario: &Scenario, outcome: &SimulationOutcome) -> Self {
         let decisions = &outcome.decisions;
         let share = |n: usize| n as f64 / decisions.len().max(1) as f64;
-        let admitted = Admitted::of(decisions);
+        let by_key = by_key(decisions);
+        let keys = || by_key.iter().map(|decisions| (Admitted::of(decisions), decisions));
+        let early = by_key.iter().map(|decisions| rejected_early(&scenario.tier, decisions)).sum();
         let mut waits: Vec<Period> =
             decisions.iter().map(|decision| decision.decided.since(decision.arrived)).collect();
         waits.retain(|wait| *wait > Period::default());
         waits.sort_unstable();
         Self {
-            overshoot: admitted.overshoot(scenario),
-            used: admitted.used(scenario, decisions),
+            overshoot: keys().map(|(admitted, _)| admitted.overshoot(scenario)).fold(-1.0, f64::max),
+            used: keys().map(|(admitted, all)| admitted.used(scenario, all)).fold(1.0, f64::min),
+            rejected_early: share(early),
             calls: outcome.calls as f64 / decisions.len().max(1) as f64,
             waited: share(waits.len()),
             typical_wait: waits.get(waits.len().saturating_sub(1) / 2).copied().unwrap_or_default(),
@@ -138,8 +145,8 @@ impl Admitted {
         let mut arrived: Vec<Timestamp> = decisions.iter().map(|decision| decision.arrived).collect();
         arrived.sort_unstable();
         let share = |admitted: u64, possible: u64| (admitted as f64 / possible.max(1) as f64).min(1.0);
-        if scenario.tier.algorithm != Algorithm::FixedWindow {
-            return share(self.arrived.len() as u64, by_one_counter(&scenario.tier, &arrived));
+        if scenario.tier.algorithm != Algorithm::FixedWindow || scenario.keys > 1 {
+            return share(self.arrived.len() as u64, by_one_counter(&scenario.tier, decisions));
         }
         let used = windows(scenario).map(|(from, to)| {
             let offered = arrived.partition_point(|arrived| *arrived < to)
@@ -151,22 +158,14 @@ impl Admitted {
     }
 }
 
-/// Counts the arrivals that one counter for all instances would have admitted.
-fn by_one_counter(tier: &Tier, arrived: &[Timestamp]) -> u64 {
-    let Some(begin) = arrived.first() else { return 0 };
-    let mut counter = [CounterState::unused(tier, *begin)];
-    let admits = |at: &&Timestamp| {
-        !decide(
-            std::slice::from_ref(tier),
-            &mut counter,
-            OverLimitPolicy::Ignore,
-            Direction::Take,
-            Hits(1),
-            **at,
-        )
-        .over
-    };
-    arrived.iter().filter(admits).count() as u64
+/// Returns the decisions of each key.
+fn by_key(decisions: &[SimulatedDecision]) -> Vec<Vec<SimulatedDecision>> {
+    let keys = decisions.iter().map(|decision| decision.key as usize + 1).max().unwrap_or(0);
+    let mut by_key = vec![Vec::new(); keys];
+    for decision in decisions {
+        by_key[decision.key as usize].push(*decision);
+    }
+    by_key
 }
 
 /// Returns the fixed windows of a scenario.
@@ -218,7 +217,7 @@ mod tests {
     use super::*;
     use crate::{
         limit::{Bucket, Refill},
-        simulate::Skew,
+        simulate::{Arrivals, Skew},
         store::simulated::Network,
     };
 
@@ -227,8 +226,10 @@ mod tests {
     fn scenario(algorithm: Algorithm) -> Scenario {
         Scenario {
             instances: 1,
+            keys: 1,
             tier: Tier { requests: LIMIT, period: Period::from_secs(1), algorithm },
             load: 2.0,
+            arrivals: Arrivals::Random,
             skew: Skew::Even,
             network: Network::default(),
             clock_skew: Period::default(),
@@ -241,6 +242,7 @@ mod tests {
     fn outcome(scenario: &Scenario, admitted: &[(u64, u64)]) -> SimulationOutcome {
         let at = |millis| scenario.begin().after(Period::from_millis(millis));
         let decision = |&(arrived, decided)| SimulatedDecision {
+            key: 0,
             arrived: at(arrived),
             decided: at(decided),
             admitted: Some(true),
@@ -287,6 +289,39 @@ mod tests {
         let bucket = Bucket { burst: 2, refill: Refill::Continuous, strict: false };
         assert_eq!(used(Algorithm::TokenBucket(bucket), &at_once([100, 350]), &[100, 100, 100]), 2.0 / 3.0);
         assert_eq!(used(Algorithm::FixedWindow, &[], &[]), 1.0);
+    }
+
+    #[test]
+    fn each_key_is_compared_with_the_limit_by_itself() {
+        let scenario = Scenario { keys: 2, ..scenario(Algorithm::FixedWindow) };
+        let mut both = outcome(&scenario, &at_once([100, 200, 300, 400, 500]));
+        let other = outcome(&scenario, &at_once([100, 1_100])).decisions;
+        let rejected = outcome(&scenario, &at_once([200])).decisions;
+        let of_key_1 =
+            |decision, admitted| SimulatedDecision { key: 1, admitted: Some(admitted), ..decision };
+        both.decisions.extend(other.into_iter().map(|decision| of_key_1(decision, true)));
+        both.decisions.extend(rejected.into_iter().map(|decision| of_key_1(decision, false)));
+        let metrics = SimulationMetrics::of(&scenario, &both);
+        assert_eq!((metrics.overshoot, metrics.used, metrics.rejected_early), (0.25, 2.0 / 3.0, 0.125));
+    }
+
+    #[test]
+    fn a_rejection_is_early_while_quota_is_left() {
+        let early = |rejected: (u64, u64), algorithm| {
+            let scenario = scenario(algorithm);
+            let admitted = outcome(&scenario, &at_once([100, 200, 300, 400])).decisions;
+            let rejected = outcome(&scenario, &[rejected]).decisions;
+            let rejected = rejected.into_iter().map(|d| SimulatedDecision { admitted: Some(false), ..d });
+            rejected_early(&scenario.tier, &admitted.into_iter().chain(rejected).collect::<Vec<_>>())
+        };
+        let (fixed, sliding) = (Algorithm::FixedWindow, Algorithm::SlidingWindow);
+        assert_eq!(
+            (early((300, 300), fixed), early((400, 400), fixed), early((1_000, 1_001), fixed)),
+            (1, 0, 1)
+        );
+        assert_eq!((early((1_050, 1_052), sliding), early((1_150, 1_152), sliding)), (0, 1));
+        // it may have been decided after the last hit, or in the old window
+        assert_eq!((early((399, 401), fixed), early((999, 1_001), fixed)), (0, 0));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Simulates a limit over several instances: the real coordination under a simulated clock, store and network.
 //!
 //! ```text
-//! scenario  the parameters: instances, limit, load, network
-//! run       runs the instances, each with its own clock and connection to one simulated store, and the requests
-//! metrics   compares the outcome with the limit's bounds
-//! table     renders the metrics as text
-//! chart     draws the admitted requests over time, as an SVG
+//! scenario     the parameters: instances, limit, load, network
+//! arrivals     when requests arrive, and for which keys
+//! run          runs the instances, each with its own clock and connection to one simulated store, and the requests
+//! metrics      compares the outcome with the limit's bounds
+//! one_counter  what one counter for all instances would have decided
+//! table        renders the metrics as text
+//! chart        draws the admitted requests over time, as an SVG
 //! ```
 
 #![expect(
@@ -15,8 +17,10 @@
     reason = "reported metrics: no decision depends on them"
 )]
 
+mod arrivals;
 mod chart;
 mod metrics;
+mod one_counter;
 mod run;
 mod scenario;
 mod table;
@@ -24,5 +28,5 @@ mod table;
 pub use chart::chart;
 pub use metrics::{Series, SimulationMetrics};
 pub use run::{Instance, SimulatedDecision, SimulationOutcome, run};
-pub use scenario::{Scenario, ScenarioError, Skew};
+pub use scenario::{Arrivals, Scenario, ScenarioError, Skew};
 pub use table::table;

@@ -8,7 +8,10 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::scenario::{DOMAIN, Scenario, WARM_UP, choose};
+use super::{
+    arrivals::{Arrival, arrivals},
+    scenario::{DOMAIN, Scenario, WARM_UP, choose},
+};
 use crate::{
     clock::Clock as _,
     limit::{Descriptor, Entry, Matched, Period, Request, RuleSet, Scope, Timestamp},
@@ -32,6 +35,8 @@ pub struct Instance {
 /// The decision on one request. Times are those of the exact clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimulatedDecision {
+    /// The number of its key, from 0.
+    pub key: u32,
     /// The instant at which the request arrived.
     pub arrived: Timestamp,
     /// The instant at which it was decided.
@@ -90,29 +95,26 @@ async fn simulate<S: Store>(
     let calls_before = calls();
 
     let started = Instant::now();
-    let (rate, end) = (scenario.rate(), scenario.end().since(scenario.begin()));
-    let end = end.as_nanos() as f64 / 1e9;
+    let end = scenario.end().since(scenario.begin()).as_nanos() as f64 / 1e9;
     let spread = scenario.skew.spread(stores.len());
     let mut decisions = Vec::new();
     let mut waiting = JoinSet::new();
-    // seconds since the start
-    let mut next = random.exponential(1.0 / rate);
-    while next < end {
+    let mut arrivals = arrivals(scenario, random.fork()).peekable();
+    while let Some(Arrival { at, .. }) = arrivals.peek().copied() {
         // timers have a resolution of 1 ms: requests within a millisecond arrive at its end
-        let tick = (next * 1e3).ceil();
+        let tick = (at * 1e3).ceil();
         sleep_until(started + Duration::from_millis(tick as u64)).await;
-        while next * 1e3 <= tick && next < end {
+        while let Some(arrival) = arrivals.next_if(|arrival| arrival.at * 1e3 <= tick) {
             let i = choose(&spread, &mut random);
             let (store, rules) = (Arc::clone(&stores[i]), Arc::clone(rules));
-            waiting.spawn(decide(store, rules, clock.clone(), instances[i].clock.clone()));
-            next += random.exponential(1.0 / rate);
+            waiting.spawn(decide(store, rules, arrival.key, clock.clone(), instances[i].clock.clone()));
         }
         // lets all of the tasks start
         tokio::task::yield_now().await;
         while let Some(decision) = waiting.try_join_next() {
             decisions.extend(decision);
         }
-        progress((next / end).min(1.0));
+        progress(arrivals.peek().map_or(1.0, |next| (next.at / end).min(1.0)));
     }
     while let Some(decision) = waiting.join_next().await {
         decisions.extend(decision);
@@ -125,18 +127,20 @@ async fn simulate<S: Store>(
 async fn decide<S: Store>(
     store: Arc<S>,
     rules: Arc<RuleSet>,
+    key: u32,
     exact: SimulatedClock,
     own: SimulatedClock,
 ) -> SimulatedDecision {
     let arrived = exact.now();
-    let entry = Entry { key: "key", value: "value" };
+    let value = format!("value{key}");
+    let entry = Entry { key: "key", value: &value };
     let descriptor = Descriptor { entries: [entry].into_iter().collect(), ..Descriptor::default() };
     let request =
         Request { domain: DOMAIN, descriptors: [descriptor].into_iter().collect(), ..Request::default() };
     let matched = Matched::new(&rules, &request);
     let decisions = store.take(&matched.checks, Scope::Descriptor, own.now()).await;
     let admitted = decisions.ok().and_then(|decisions| decisions.first().map(|decision| !decision.over));
-    SimulatedDecision { arrived, decided: exact.now(), admitted }
+    SimulatedDecision { key, arrived, decided: exact.now(), admitted }
 }
 
 /// Returns a random clock error of up to `most`, in nanoseconds.

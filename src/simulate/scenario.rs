@@ -27,10 +27,14 @@ pub(super) const WARM_UP: Period = Period::from_secs(10);
 pub struct Scenario {
     /// Instances of weir, 1 to 1,000.
     pub instances: usize,
-    /// The limit that they share, on one key. Admits at least one request.
+    /// The number of keys, at least 1. Each has the limit for itself.
+    pub keys: usize,
+    /// The limit that they share. Admits at least one request.
     pub tier: Tier,
-    /// The offered load, as a multiple of what the limit admits on average. Above 0.
+    /// The offered load of each key on average, as a multiple of what the limit admits. Above 0.
     pub load: f64,
+    /// When requests arrive.
+    pub arrivals: Arrivals,
     /// How requests are spread over the instances.
     pub skew: Skew,
     /// The network between each instance and the store.
@@ -41,6 +45,16 @@ pub struct Scenario {
     pub windows: u32,
     /// Seeds the random number generator: equal seeds give equal simulations.
     pub seed: u64,
+}
+
+/// When requests arrive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Arrivals {
+    /// At random and independently, each for a random key.
+    #[default]
+    Random,
+    /// All requests of one key and period at once, at a random time in the period.
+    AtOnce,
 }
 
 /// How requests are spread over instances. Each request goes to a random instance, as with a load balancer.
@@ -65,12 +79,15 @@ pub enum ScenarioError {
     /// The load is zero, negative or not finite.
     #[error("the load must be above 0, such as 2 for twice the limit")]
     NoLoad,
+    /// No keys.
+    #[error("at least one key must be simulated")]
+    NoKeys,
     /// No windows.
     #[error("at least one window must be simulated")]
     NoWindows,
     /// More requests than can be simulated.
     #[error(
-        "{0:.0} requests are too many, at most {MAX_REQUESTS:.0} can be simulated: take fewer windows, or a smaller limit"
+        "{0:.0} requests are too many, at most {MAX_REQUESTS:.0} can be simulated: take fewer windows, fewer keys, or a smaller limit"
     )]
     TooMany(f64),
 }
@@ -80,13 +97,15 @@ pub enum ScenarioError {
 impl Scenario {
     /// Checks that the scenario can be simulated.
     pub fn check(&self) -> Result<(), ScenarioError> {
-        let requests = self.rate() * self.tier.period.as_nanos() as f64 / 1e9 * f64::from(self.windows);
+        let requests = self.requests();
         if !(1..=MAX_INSTANCES).contains(&self.instances) {
             Err(ScenarioError::Instances(self.instances))
         } else if self.tier.requests == 0 || self.tier.capacity() == 0 {
             Err(ScenarioError::NoLimit)
         } else if !self.load.is_finite() || self.load <= 0.0 {
             Err(ScenarioError::NoLoad)
+        } else if self.keys == 0 {
+            Err(ScenarioError::NoKeys)
         } else if self.windows == 0 {
             Err(ScenarioError::NoWindows)
         } else if requests > MAX_REQUESTS {
@@ -96,9 +115,15 @@ impl Scenario {
         }
     }
 
-    /// Returns the requests per second.
+    /// Returns the number of requests, on average.
+    fn requests(&self) -> f64 {
+        self.keys as f64 * f64::from(self.tier.requests) * self.load * f64::from(self.windows)
+    }
+
+    /// Returns the requests per second, of all keys.
     pub(super) fn rate(&self) -> f64 {
-        f64::from(self.tier.requests) * self.load * 1e9 / self.tier.period.as_nanos() as f64
+        let seconds = self.tier.period.as_nanos() as f64 / 1e9;
+        self.keys as f64 * f64::from(self.tier.requests) * self.load / seconds
     }
 
     /// Returns the earliest arrival: the start of a window, late enough after the epoch for skewed clocks.
@@ -120,7 +145,7 @@ impl Scenario {
         let rule = Rule { coordination, ..Rule::new(limit) };
         let node = RuleNode { rule: Some(rule), ..RuleNode::new("key", Values::Any) };
         let domain = Domain { name: DOMAIN.into(), nodes: vec![node] };
-        Arc::new(RuleSet::new(&[domain], KeyHasher::random()))
+        Arc::new(RuleSet::new(&[domain], KeyHasher::with_secret([self.seed, 0])))
     }
 }
 
@@ -155,8 +180,10 @@ mod tests {
     fn scenario() -> Scenario {
         Scenario {
             instances: 3,
+            keys: 1,
             tier: Tier { requests: 1_000, period: Period::from_secs(1), algorithm: Algorithm::FixedWindow },
             load: 2.0,
+            arrivals: Arrivals::Random,
             skew: Skew::Even,
             network: Network::default(),
             clock_skew: Period::default(),
@@ -176,6 +203,8 @@ mod tests {
             assert_eq!(load(wrong), Err(ScenarioError::NoLoad));
         }
         assert!(matches!(load(1e6), Err(ScenarioError::TooMany(_))));
+        assert!(matches!(Scenario { keys: 2_000, ..scenario() }.check(), Err(ScenarioError::TooMany(_))));
+        assert_eq!(Scenario { keys: 0, ..scenario() }.check(), Err(ScenarioError::NoKeys));
         assert_eq!(Scenario { windows: 0, ..scenario() }.check(), Err(ScenarioError::NoWindows));
         let none = Tier { requests: 0, ..scenario().tier };
         assert_eq!(Scenario { tier: none, ..scenario() }.check(), Err(ScenarioError::NoLimit));

@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 use super::SimulationMetrics;
 use crate::limit::Period;
 
-const HEAD: [&str; 7] = [
+const HEAD: [&str; 8] = [
     "coordination",
     "worst overshoot",
     "used",
+    "rejected early",
     "store calls a decision",
     "waited",
     "median and longest wait",
@@ -52,6 +53,7 @@ fn row(name: &str, metrics: &SimulationMetrics) -> [String; HEAD.len()] {
         name.to_owned(),
         overshoot(metrics.overshoot),
         percent(metrics.used),
+        percent(metrics.rejected_early),
         calls(metrics.calls),
         percent(metrics.waited),
         waits,
@@ -124,6 +126,7 @@ mod tests {
         let metrics = SimulationMetrics {
             overshoot: 0.097,
             used: 1.0,
+            rejected_early: 0.0,
             calls: 0.0113,
             waited: 0.0,
             typical_wait: Period::default(),
@@ -134,6 +137,7 @@ mod tests {
         let waited = SimulationMetrics {
             overshoot: -0.01,
             waited: 0.013,
+            rejected_early: 0.002,
             typical_wait: Period::from_millis(2),
             longest_wait: Period::from_millis(14),
             fallback: 0.002,
@@ -142,9 +146,9 @@ mod tests {
         };
         let text = table(&[("interval", metrics), ("lease", waited)]);
         let expected = "\
-coordination  worst overshoot   used  store calls a decision  waited  median and longest wait  fallback
-interval               +9.7 %  100 %                  0.0113     0 %                        -       0 %
-lease                       0  100 %                  0.0113   1.3 %              2 ms, 14 ms     0.2 %
+coordination  worst overshoot   used  rejected early  store calls a decision  waited  median and longest wait  fallback
+interval               +9.7 %  100 %             0 %                  0.0113     0 %                        -       0 %
+lease                       0  100 %           0.2 %                  0.0113   1.3 %              2 ms, 14 ms     0.2 %
 lease: 50 % of the requests were not decided
 ";
         assert_eq!(text, expected);

@@ -5,7 +5,13 @@ use std::fs;
 use crate::child::{run, stderr, stdout};
 
 /// The arguments of a short simulation.
-const SMALL: [&str; 7] = ["simulate", "--limit", "100", "--windows", "3", "--instances", "2"];
+const SMALL: [&str; 9] = ["simulate", "--keys", "1", "--limit", "100", "--windows", "3", "--instances", "2"];
+
+/// Returns the fields of the line of `mode`.
+fn line(text: &str, mode: &str) -> Vec<String> {
+    let line = text.lines().find(|line| line.starts_with(mode)).expect("a line for the mode");
+    line.split("  ").map(str::trim).filter(|field| !field.is_empty()).map(str::to_owned).collect()
+}
 
 #[test]
 fn simulate_prints_a_line_and_draws_a_panel_for_each_mode() {
@@ -19,23 +25,39 @@ fn simulate_prints_a_line_and_draws_a_panel_for_each_mode() {
         text.starts_with("2 instances, 100 requests per 1s, 2 times the limit offered, spread evenly\n"),
         "{text}"
     );
-    let line = |mode: &str| -> Vec<String> {
-        let line = text.lines().find(|line| line.starts_with(mode)).expect("a line for the mode");
-        line.split("  ").map(str::trim).filter(|field| !field.is_empty()).map(str::to_owned).collect()
-    };
+    let line = |mode| line(&text, mode);
     // in every mode, an instance reads the store's clock occasionally
-    let calls: f64 = line("local")[3].parse().expect("a number");
+    let calls: f64 = line("local")[4].parse().expect("a number");
     assert!(line("local")[1].starts_with('+') && calls < 0.01, "{text}");
     assert_eq!((&*line("lease")[1], &*line("strict")[1]), ("0", "0"), "{text}");
     // some checks share a call
-    assert_eq!((&*line("strict")[3], &*line("strict")[4]), ("0.94", "100 %"), "{text}");
-    assert_eq!(line("interval")[4], "0 %", "{text}");
+    assert_eq!((&*line("strict")[4], &*line("strict")[5]), ("0.94", "100 %"), "{text}");
+    assert_eq!(line("interval")[5], "0 %", "{text}");
     let svg = fs::read_to_string(file).expect("the chart");
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
-    for mode in ["local", "interval", "lease", "strict"] {
+    for mode in ["auto", "local", "interval", "lease", "strict"] {
         assert!(svg.contains(&format!(">{mode}<")), "{mode}");
     }
     assert_eq!(stdout(&run(&SMALL, &[])), text, "equal seeds give equal simulations");
+}
+
+#[test]
+fn simulate_measures_each_of_many_keys() {
+    let few = "simulate --keys 100 --limit 3 --windows 3 --instances 2 --arrivals at-once";
+    let few: Vec<&str> = few.split(' ').collect();
+    let output = run(&few, &[]);
+    let text = stdout(&output);
+    assert!(
+        text.starts_with(
+            "2 instances, 3 requests per 1s for each of 100 keys, 2 times the limit offered at once, "
+        ),
+        "{text}"
+    );
+    // a small limit is exact by default
+    assert_eq!((&*line(&text, "auto")[1], &*line(&text, "strict")[1]), ("0", "0"), "{text}");
+    assert_eq!((&*line(&text, "local")[1], &*line(&text, "strict")[2]), ("+100 %", "100 %"), "{text}");
+    let again = run(&few, &[]);
+    assert_eq!(stdout(&again), text, "equal seeds give equal simulations");
 }
 
 #[test]
@@ -50,8 +72,10 @@ fn simulate_reports_invalid_arguments() {
         (&["--instances", "0"], "0 instances cannot be simulated, only 1 to 1000"),
         (&["--windows", "0"], "at least one window must be simulated"),
         (&["--load", "1e9"], "requests are too many, at most 20000000 can be simulated"),
+        (&["--keys", "0"], "0 is not in 1..=1000000"),
+        (&["--svg", "x.svg"], "a chart shows one key: add --keys 1"),
         (&["--burst", "5"], "only a token bucket has a burst"),
-        (&["--svg", "/nowhere/x.svg"], "cannot write /nowhere/x.svg: "),
+        (&["--keys", "1", "--svg", "/nowhere/x.svg"], "cannot write /nowhere/x.svg: "),
     ] {
         let output = run(&[&["simulate"], arguments].concat(), &[]);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weir::{
     limit::{Algorithm, Coordination, Period, RuleCoordination, Tier},
-    simulate::{Instance, Scenario, SimulationMetrics, Skew, run},
+    simulate::{Arrivals, Instance, Scenario, SimulationMetrics, Skew, run},
     store::{
         coordinated::{Coordinated, CoordinationSettings},
         simulated::{Network, SimulatedRemote},
@@ -17,8 +17,10 @@ fn scenario(instances: usize, limit: u32, seconds: u64, load: f64, skew: Skew) -
     let period = Period::from_secs(seconds);
     Scenario {
         instances,
+        keys: 1,
         tier: Tier { requests: limit, period, algorithm: Algorithm::FixedWindow },
         load,
+        arrivals: Arrivals::Random,
         skew,
         network: Network::default(),
         clock_skew: Period::default(),

@@ -15,7 +15,7 @@ use weir::{
         Coordination, Descriptor, Entry, Matched, OnStoreFailure, OverLimitPolicy, Period, Request,
         RuleCoordination, RuleSet, Scope, Tier, Timestamp,
     },
-    simulate::{Scenario, SimulatedDecision, SimulationOutcome, Skew},
+    simulate::{Arrivals, Scenario, SimulatedDecision, SimulationOutcome, Skew},
     store::{
         Store as _,
         coordinated::{Coordinated, CoordinationSettings},
@@ -127,8 +127,10 @@ impl Case {
     pub(crate) fn scenario(&self) -> Scenario {
         Scenario {
             instances: self.instances,
+            keys: 1,
             tier: self.tier.clone(),
             load: 1.0,
+            arrivals: Arrivals::Random,
             skew: Skew::Even,
             network: self.network,
             clock_skew: Period::default(),
@@ -292,6 +294,7 @@ async fn send(
     let matched = Matched::new(&rules, &request);
     let decisions = instance.take(&matched.checks, Scope::Descriptor, clock.now()).await;
     SimulatedDecision {
+        key: 0,
         arrived,
         decided: right.now(),
         admitted: decisions.ok().map(|decisions| !decisions[0].over),

@@ -1,0 +1,81 @@
+//! The times at which the requests of a scenario arrive, and their keys.
+
+use super::scenario::{Arrivals, Scenario};
+use crate::store::simulated::Random;
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Arrival {
+    /// Seconds since the start.
+    pub(super) at: f64,
+    /// The number of its key, from 0.
+    pub(super) key: u32,
+}
+
+/// Returns the requests of `scenario` in the order of their arrival. Uses random numbers of `random` only.
+pub(super) fn arrivals(scenario: &Scenario, random: Random) -> Box<dyn Iterator<Item = Arrival>> {
+    let end = scenario.end().since(scenario.begin()).as_nanos() as f64 / 1e9;
+    match scenario.arrivals {
+        Arrivals::Random => Box::new(at_random(scenario.rate(), scenario.keys, end, random)),
+        Arrivals::AtOnce => {
+            let each = (f64::from(scenario.tier.requests) * scenario.load).round() as usize;
+            let (keys, windows, period) =
+                (scenario.keys, scenario.windows, scenario.tier.period.as_nanos() as f64 / 1e9);
+            Box::new(at_once(each, keys, windows, period, random))
+        }
+    }
+}
+
+fn at_random(rate: f64, keys: usize, end: f64, mut random: Random) -> impl Iterator<Item = Arrival> {
+    let mut at = 0.0;
+    std::iter::from_fn(move || {
+        at += random.exponential(1.0 / rate);
+        // one key needs no random number
+        let key = if keys == 1 { 0 } else { (random.unit() * keys as f64) as u32 };
+        (at < end).then_some(Arrival { at, key })
+    })
+}
+
+fn at_once(
+    each: usize,
+    keys: usize,
+    windows: u32,
+    period: f64,
+    mut random: Random,
+) -> impl Iterator<Item = Arrival> {
+    (0..windows).flat_map(move |window| {
+        let mut bursts: Vec<Arrival> = (0..keys)
+            .map(|key| Arrival { at: period * (f64::from(window) + random.unit()), key: key as u32 })
+            .collect();
+        bursts.sort_unstable_by(|a, b| a.at.total_cmp(&b.at));
+        bursts.into_iter().flat_map(move |burst| std::iter::repeat_n(burst, each))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_arrivals_have_the_rate_and_reach_every_key() {
+        let all: Vec<Arrival> = at_random(1_000.0, 10, 10.0, Random::new(1)).collect();
+        assert!((9_700..10_300).contains(&all.len()), "{}", all.len());
+        assert!(all.is_sorted_by(|a, b| a.at <= b.at) && all.iter().all(|arrival| arrival.at < 10.0));
+        for key in 0..10 {
+            let of_key = all.iter().filter(|arrival| arrival.key == key).count();
+            assert!((850..1_150).contains(&of_key), "{of_key}");
+        }
+    }
+
+    #[test]
+    fn a_burst_of_each_key_arrives_in_each_window() {
+        let all: Vec<Arrival> = at_once(7, 3, 2, 0.5, Random::new(1)).collect();
+        assert!(all.len() == 42 && all.is_sorted_by(|a, b| a.at <= b.at));
+        for (window, key) in [(0, 0), (0, 2), (1, 1)] {
+            let window = f64::from(window) * 0.5..f64::from(window + 1) * 0.5;
+            let mut times = all.iter().filter(|arrival| arrival.key == key && window.contains(&arrival.at));
+            let first = times.next().expect("a burst");
+            assert_eq!(times.filter(|arrival| *arrival == first).count(), 6);
+        }
+    }
+}
