@@ -29,6 +29,8 @@ pub mod clock;
 pub mod command;
 #[cfg(feature = "yaml")]
 pub mod config;
+#[cfg(feature = "server")]
+pub mod grpc_client;
 pub mod limit;
 mod limiter;
 #[cfg(feature = "server")]
@@ -48,6 +50,6 @@ pub mod simulate;
 mod spelling;
 pub mod store;
 #[cfg(feature = "redis")]
-mod tls;
+pub mod tls;
 
 pub use limiter::{DecisionSettings, LimitError, Limiter};

@@ -16,7 +16,7 @@ const MAX_LINES: usize = 400;
 /// What each room may import from, as the diagram in ARCHITECTURE.md shows it: the rooms that stand below it.
 const LAYERS: [&[&str]; 10] = [
     &["limit", "net", "proto", "runtime", "spelling", "tls"],
-    &["clock", "observe"],
+    &["clock", "grpc_client", "observe"],
     &["config", "store"],
     &["limiter", "simulate"],
     &["server"],

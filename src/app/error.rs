@@ -4,7 +4,7 @@ use std::{error::Error, io, time::Duration};
 
 use tokio::task::JoinError;
 
-use crate::{config::ConfigErrors, net::BindError, server::grpc, store::redis::TlsError};
+use crate::{config::ConfigErrors, net::BindError, server::grpc, tls::TlsError};
 
 /// Why a service did not start, or ended early.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +24,9 @@ pub enum AppError {
     /// The TLS settings of Redis are invalid.
     #[error("cannot set up TLS to redis")]
     Tls(#[from] TlsError),
+    /// The certificates of the gRPC server are invalid.
+    #[error("cannot set up TLS of the gRPC port")]
+    GrpcTls(#[source] TlsError),
     /// Redis cannot be reached within `REDIS_STARTUP_MAX_ELAPSED_TIME`.
     #[error("cannot connect to redis within {within:?} (REDIS_STARTUP_MAX_ELAPSED_TIME): {reason}")]
     NoRedis {

@@ -14,7 +14,7 @@ use super::{
     error::AppError,
     reload::Reload,
     rules::Rules,
-    servers::Servers,
+    servers::{Servers, load_certificates},
     shutdown::{drain, until_true},
     store::{self, StoreThread},
     store_state, sweep,
@@ -77,6 +77,8 @@ impl App {
         for warning in &settings.warnings {
             tracing::warn!("{warning}");
         }
+        // before anything that may wait
+        let certificates = load_certificates(&settings).await?;
         let stats = Arc::new(Stats::default());
         let (store, store_thread) = store::open(&settings, &clock).await?;
         let limiter = Arc::new(Limiter::new(store, Arc::clone(&stats), settings.limiter.clone()));
@@ -93,7 +95,7 @@ impl App {
         store_state::first_connection(context.limiter.store(), settings.redis.as_ref()).await?;
         let (reload, follow_rules) = (rules.reload(), Box::pin(rules.follow()));
 
-        let servers = Servers::bind(&settings).await?;
+        let servers = Servers::bind(&settings, certificates).await?;
         let addresses = servers.addresses()?;
         let Settings { statsd, stop, .. } = settings;
         Ok(Self {

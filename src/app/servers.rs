@@ -1,11 +1,12 @@
 //! All servers. They are bound before any of them accepts connections, so that an address that cannot be bound fails the start.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
 use super::{addresses::Addresses, context::AppContext, error::AppError, shutdown::until_true};
 use crate::{
+    config::Watch,
     net::{BindError, ConnectionAge, Listener, bind_tcp},
     server::{grpc, http},
     settings::{Address, GrpcAddress, Settings},
@@ -19,15 +20,28 @@ pub(super) struct Servers {
     /// With the path of the metrics page.
     prometheus: Option<(TcpListener, String)>,
     age: ConnectionAge,
+    certificates: Option<WatchedCertificates>,
     /// The threads that serve gRPC.
     threads: usize,
     /// How long open gRPC requests may take after the stop.
     drain: Duration,
 }
 
+/// The certificates of gRPC, and the watch of their files.
+pub(super) type WatchedCertificates = (Arc<grpc::Certificates>, Watch);
+
+/// Loads the certificates of gRPC, if it is encrypted.
+pub(super) async fn load_certificates(settings: &Settings) -> Result<Option<WatchedCertificates>, AppError> {
+    let Some(tls) = settings.grpc.tls.clone() else { return Ok(None) };
+    grpc::Certificates::load(tls).await.map(Some).map_err(AppError::GrpcTls)
+}
+
 impl Servers {
-    /// Binds every listener.
-    pub(super) async fn bind(settings: &Settings) -> Result<Self, BindError> {
+    /// Binds every listener. gRPC is encrypted with `certificates`, if there are any.
+    pub(super) async fn bind(
+        settings: &Settings,
+        certificates: Option<WatchedCertificates>,
+    ) -> Result<Self, BindError> {
         let prometheus = match &settings.prometheus {
             Some(prometheus) => {
                 Some((bind_tcp(socket_addr(prometheus.address)).await?, prometheus.path.clone()))
@@ -44,6 +58,7 @@ impl Servers {
             debug: bind_tcp(socket_addr(settings.debug)).await?,
             prometheus,
             age: ConnectionAge { max: settings.grpc.max_age, grace: settings.grpc.max_age_grace },
+            certificates,
             threads: settings.grpc.threads,
             drain: settings.stop.timeout,
         })
@@ -70,8 +85,20 @@ impl Servers {
         let AppContext { limiter, clock, stats, headers, .. } = context;
         let service = grpc::Service::new(limiter.clone(), clock.clone(), stats, headers.clone());
         let server = grpc::Server::new(service, context.health.subscribe(), self.age, self.threads).await?;
-
         let mut servers = JoinSet::new();
+        let certificates = self.certificates.map(|(certificates, watch)| {
+            stats.register(&certificates);
+            let (follow, until) = (Arc::clone(&certificates).follow(watch), until());
+            servers.spawn(async move {
+                tokio::select! {
+                    () = follow => {}
+                    () = until => {}
+                }
+                Ok(())
+            });
+            certificates
+        });
+        let server = server.with_tls(certificates);
         let (listener, stop, drain) = (self.grpc, until(), self.drain);
         servers.spawn(server.serve(listener, stop, drain));
         servers.spawn(http::serve(self.http, http::router(context), until()));

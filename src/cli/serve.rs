@@ -21,6 +21,9 @@ variable. All variables of envoyproxy/ratelimit are recognized.
   Listening  HOST, PORT, DEBUG_HOST, DEBUG_PORT, GRPC_HOST, GRPC_PORT, GRPC_UDS,
              GRPC_MAX_CONNECTION_AGE (24h), GRPC_MAX_CONNECTION_AGE_GRACE (1h),
              WEIR_WORKERS (gRPC threads; one per core)
+  TLS        GRPC_SERVER_USE_TLS, GRPC_SERVER_TLS_CERT, GRPC_SERVER_TLS_KEY,
+             GRPC_CLIENT_TLS_CACERT (clients need a certificate),
+             GRPC_CLIENT_TLS_SAN (DNS names or URIs, of which they need one)
   Replies    SHADOW_MODE, QUOTA_MODE, RESPONSE_DYNAMIC_METADATA,
              LIMIT_RESPONSE_HEADERS_ENABLED, LIMIT_LIMIT_HEADER,
              LIMIT_REMAINING_HEADER, LIMIT_RESET_HEADER,

@@ -1,13 +1,14 @@
 //! `weir call`: sends one request to a server, and prints the reply.
 
-use std::{error::Error, io, io::Write};
+use std::{error::Error, io, io::Write, path::PathBuf, time::Duration};
 
 use clap::Args;
 use prost_reflect::{DescriptorPool, DynamicMessage};
-use tonic::transport::Endpoint;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::descriptors::Descriptors;
 use crate::{
+    grpc_client::{ConnectError, Target, TargetTls, connect},
     limit::Unit,
     proto::{
         self,
@@ -20,12 +21,16 @@ use crate::{
             r#type::v3::RateLimitUnit,
         },
     },
+    tls::{ALPN_H2, ClientTls, ClientTlsNames, TlsError},
 };
+
+/// How long the connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The arguments of `weir call`.
 #[derive(Args, Clone, Debug)]
 pub struct Call {
-    /// Address of the server: HOST:PORT or unix:PATH
+    /// Address of the server: HOST:PORT, https://HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
     pub address: String,
     /// Domain of the request
@@ -43,29 +48,50 @@ pub struct Call {
     /// Apply this limit instead of the configured one, such as 10/minute
     #[arg(long, value_name = "N/UNIT", value_parser = parse_limit)]
     pub limit: Option<RateLimitOverride>,
+    /// Files of TLS, which https:// or any of them switches on.
+    #[command(flatten)]
+    pub tls: CallTls,
     /// Print the reply as JSON
     #[arg(long)]
     pub json: bool,
 }
 
+/// The arguments for a connection with TLS.
+#[derive(Args, Clone, Debug, Default)]
+pub struct CallTls {
+    /// Trust the certificate authorities in this PEM file beside those of the system
+    #[arg(long = "tls-ca", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// Present the certificate chain in this PEM file
+    #[arg(long = "tls-cert", value_name = "FILE", requires = "key")]
+    pub certificate: Option<PathBuf>,
+    /// The private key of --tls-cert
+    #[arg(long = "tls-key", value_name = "FILE", requires = "certificate")]
+    pub key: Option<PathBuf>,
+    /// Expect this name in the server's certificate instead of the host
+    #[arg(long = "tls-server-name", value_name = "NAME", value_parser = parse_server_name)]
+    pub server_name: Option<ServerName<'static>>,
+}
+
 /// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
+    /// The address is invalid.
+    #[error("invalid address {0:?}; write host:port, https://host:port or unix:path")]
+    Address(String),
+    /// Files of TLS are given for an address without TLS.
+    #[error("{0} is without TLS; write https:// to use the certificates")]
+    PlainText(String),
+    /// A file of TLS cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The server cannot be reached.
     #[error("cannot reach {address}")]
     Unreachable {
         /// Its address.
         address: String,
         /// The cause.
-        source: tonic::transport::Error,
-    },
-    /// The address requires TLS.
-    #[error(
-        "cannot call {address}: TLS is not supported yet; use http:// and the port of a proxy that adds it"
-    )]
-    Tls {
-        /// The address.
-        address: String,
+        source: ConnectError,
     },
     /// The server replied with an error.
     #[error("the server replied {code}: {message}")]
@@ -95,7 +121,7 @@ pub enum Outcome {
 /// Sends the request of `call`, and prints the reply to `out`.
 pub async fn call(call: &Call, out: &mut impl Write) -> Result<Outcome, CallError> {
     let request = call.request();
-    let reply = send(&call.address, request.clone()).await?;
+    let reply = send(&call.address, &call.tls, request.clone()).await?;
     if call.json {
         writeln!(out, "{}", json(&reply)?)?;
     } else {
@@ -104,23 +130,60 @@ pub async fn call(call: &Call, out: &mut impl Write) -> Result<Outcome, CallErro
     Ok(if reply.overall_code() == Code::OverLimit { Outcome::OverLimit } else { Outcome::Admitted })
 }
 
-async fn send(address: &str, request: RateLimitRequest) -> Result<RateLimitResponse, CallError> {
-    // without this, the address would be called without TLS
-    if address.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://")) {
-        return Err(CallError::Tls { address: address.to_owned() });
-    }
-    let unreachable = |source| CallError::Unreachable { address: address.to_owned(), source };
-    let uri = if address.contains("://") || address.starts_with("unix:") {
-        address.to_owned()
-    } else {
-        format!("http://{address}")
-    };
-    let channel = Endpoint::from_shared(uri).map_err(unreachable)?.connect().await.map_err(unreachable)?;
+async fn send(
+    address: &str,
+    tls: &CallTls,
+    request: RateLimitRequest,
+) -> Result<RateLimitResponse, CallError> {
+    let (target, tls) = (target(address)?, tls.of(address)?);
+    let channel = connect(&target, tls.as_ref(), CONNECT_TIMEOUT)
+        .await
+        .map_err(|source| CallError::Unreachable { address: address.to_owned(), source })?;
     let reply = RateLimitServiceClient::new(channel).should_rate_limit(request).await;
     reply.map(tonic::Response::into_inner).map_err(|status| CallError::Status {
         code: format!("{:?}", status.code()),
         message: status.message().to_owned(),
     })
+}
+
+/// Parses an address, with or without a scheme.
+fn target(address: &str) -> Result<Target, CallError> {
+    let rest = without_scheme(address, "http://").or_else(|| without_scheme(address, "https://"));
+    let rest = rest.map_or(address, |rest| rest.trim_end_matches('/'));
+    Target::parse(rest).ok_or_else(|| CallError::Address(address.to_owned()))
+}
+
+/// Returns the part of `address` after `scheme`, ignoring case.
+fn without_scheme<'a>(address: &'a str, scheme: &str) -> Option<&'a str> {
+    let (start, rest) = address.split_at_checked(scheme.len())?;
+    start.eq_ignore_ascii_case(scheme).then_some(rest)
+}
+
+// === impl CallTls ===
+
+impl CallTls {
+    const NAMES: ClientTlsNames =
+        ClientTlsNames { ca: "--tls-ca", certificate: "--tls-cert", key: "--tls-key" };
+
+    /// Returns the TLS for `address`; none without `https://` and without any of the arguments.
+    fn of(&self, address: &str) -> Result<Option<TargetTls>, CallError> {
+        let Self { ca, certificate, key, server_name } = self;
+        let is_given = ca.is_some() || certificate.is_some() || server_name.is_some();
+        if without_scheme(address, "http://").is_some() && is_given {
+            return Err(CallError::PlainText(address.to_owned()));
+        }
+        if without_scheme(address, "https://").is_none() && !is_given {
+            return Ok(None);
+        }
+        let client = certificate.clone().zip(key.clone());
+        let files = ClientTls { ca: ca.clone(), client, any_name: false };
+        let config = files.load(&Self::NAMES, &[ALPN_H2])?;
+        Ok(Some(TargetTls { config, server_name: server_name.clone() }))
+    }
+}
+
+fn parse_server_name(text: &str) -> Result<ServerName<'static>, &'static str> {
+    ServerName::try_from(text.to_owned()).map_err(|_| "write a DNS name or an IP address")
 }
 
 // === impl Call ===

@@ -1,4 +1,4 @@
-//! Notices changes to a directory of rule files.
+//! Notices changes to a directory of rule files, or to single files such as certificates.
 //!
 //! A change is reported 75 ms after the last event of a burst, and at most a second after the first. A poll every 5 s finds
 //! changes that the file system does not report, such as those on network file systems.
@@ -45,10 +45,10 @@ const POLL: Duration = Duration::from_secs(5);
 /// The number of links followed on the path to the directory: Linux's own limit.
 const MAX_LINKS: usize = 40;
 
-/// Watches a directory of rule files.
+/// Watches a directory of rule files, or single files.
 #[derive(Debug)]
 pub struct Watch {
-    dir: PathBuf,
+    watched_paths: WatchedPaths,
     poll: Duration,
     /// None if the system grants no more watches; the poll remains.
     watcher: Option<RecommendedWatcher>,
@@ -57,6 +57,14 @@ pub struct Watch {
     /// The fingerprint at the last report.
     fingerprint: u64,
     next_poll: Instant,
+}
+
+/// What a watch is about. The paths are absolute, so that a change of the working directory has no effect.
+#[derive(Clone, Debug)]
+enum WatchedPaths {
+    /// Everything below a directory.
+    Dir(PathBuf),
+    Files(Vec<PathBuf>),
 }
 
 /// The events that the watcher's thread has seen.
@@ -88,23 +96,44 @@ impl Watch {
     /// If the system grants no watch, this is logged, and the poll finds changes within five seconds.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
+        Self::start(WatchedPaths::Dir(absolute(dir)))
+    }
+
+    /// Watches `files`, which need not exist yet, and the links on the paths to them. May also report a change to another file
+    /// in the directory of one of them. Otherwise like [`Watch::new`].
+    #[must_use]
+    pub fn files(files: &[PathBuf]) -> Self {
+        Self::start(WatchedPaths::Files(files.iter().map(|file| absolute(file)).collect()))
+    }
+
+    fn start(watched_paths: WatchedPaths) -> Self {
         let events = Arc::new(Events::default());
         let seen = Arc::clone(&events);
         let watcher = notify::recommended_watcher(move |event| seen.add(event))
-            .inspect_err(|error| warn!(%error, "cannot watch the rules; changes are found by polling"))
+            .inspect_err(|error| warn!(%error, "cannot watch files; changes are found by polling"))
             .ok();
-        Self::with(dir, POLL, watcher, events)
+        Self::with(watched_paths, POLL, watcher, events)
     }
 
-    fn with(dir: &Path, poll: Duration, watcher: Option<RecommendedWatcher>, events: Arc<Events>) -> Self {
-        // absolute, so that a change of the working directory has no effect
-        let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    fn with(
+        watched_paths: WatchedPaths,
+        poll: Duration,
+        watcher: Option<RecommendedWatcher>,
+        events: Arc<Events>,
+    ) -> Self {
         let next_poll = Instant::now() + poll;
-        let mut watch =
-            Self { dir, poll, watcher, watched: BTreeSet::new(), events, fingerprint: 0, next_poll };
+        let mut watch = Self {
+            watched_paths,
+            poll,
+            watcher,
+            watched: BTreeSet::new(),
+            events,
+            fingerprint: 0,
+            next_poll,
+        };
         // twice: the second snapshot sees what was created between the first and its watches
         for _ in 0..2 {
-            let snapshot = Snapshot::take(&watch.dir);
+            let snapshot = Snapshot::take(&watch.watched_paths);
             watch.fingerprint = snapshot.fingerprint;
             watch.follow(&snapshot);
         }
@@ -126,8 +155,8 @@ impl Watch {
             let touched = self.events.touched.swap(false, Ordering::AcqRel);
             restore.touched = touched;
             restore.due |= touched;
-            let dir = self.dir.clone();
-            let snapshot = tokio::task::spawn_blocking(move || Snapshot::take(&dir)).await;
+            let paths = self.watched_paths.clone();
+            let snapshot = tokio::task::spawn_blocking(move || Snapshot::take(&paths)).await;
             restore.due = false;
             self.next_poll = Instant::now() + self.poll;
             let Ok(snapshot) = snapshot else {
@@ -232,8 +261,16 @@ impl Events {
 // === impl Snapshot ===
 
 impl Snapshot {
+    /// Reads the state of what `paths` name.
+    fn take(paths: &WatchedPaths) -> Self {
+        match paths {
+            WatchedPaths::Dir(dir) => Self::of_dir(dir),
+            WatchedPaths::Files(files) => Self::of_files(files),
+        }
+    }
+
     /// Reads the state of `dir` and everything below.
-    fn take(dir: &Path) -> Self {
+    fn of_dir(dir: &Path) -> Self {
         let mut hasher = DefaultHasher::new();
         // includes hidden files, since a few more files cost less than passing the settings here
         let listing = files::list(dir, false);
@@ -244,17 +281,38 @@ impl Snapshot {
         for file in listing.files {
             file.path.hash(&mut hasher);
             file.real.hash(&mut hasher);
-            match fs::metadata(&file.real) {
-                Ok(data) => {
-                    // inode and change time distinguish files of the same size and age
-                    (data.ino(), data.size(), data.mtime(), data.mtime_nsec()).hash(&mut hasher);
-                    (data.ctime(), data.ctime_nsec()).hash(&mut hasher);
-                }
-                Err(error) => error.to_string().hash(&mut hasher),
-            }
+            hash_metadata(&file.real, &mut hasher);
         }
         Self { fingerprint: hasher.finish(), dirs: listing.dirs, link_dirs: link_dirs(dir) }
     }
+
+    fn of_files(files: &[PathBuf]) -> Self {
+        let mut hasher = DefaultHasher::new();
+        let (mut dirs, mut links) = (BTreeSet::new(), BTreeSet::new());
+        for file in files {
+            let real = fs::canonicalize(file).unwrap_or_else(|_| file.clone());
+            real.hash(&mut hasher);
+            hash_metadata(&real, &mut hasher);
+            dirs.extend(real.parent().map(Path::to_owned));
+            links.append(&mut link_dirs(file));
+        }
+        Self { fingerprint: hasher.finish(), dirs, link_dirs: links }
+    }
+}
+
+fn hash_metadata(file: &Path, hasher: &mut DefaultHasher) {
+    match fs::metadata(file) {
+        Ok(data) => {
+            // inode and change time distinguish files of the same size and age
+            (data.ino(), data.size(), data.mtime(), data.mtime_nsec()).hash(hasher);
+            (data.ctime(), data.ctime_nsec()).hash(hasher);
+        }
+        Err(error) => error.to_string().hash(hasher),
+    }
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Returns the directories that hold the links on the path to `path`, and the last directory of that path that exists.
@@ -303,7 +361,7 @@ mod tests {
     async fn the_poll_finds_changes_without_events() {
         let dir = tempfile::tempdir().expect("a directory");
         let poll = Duration::from_millis(20);
-        let mut watch = Watch::with(dir.path(), poll, None, Arc::default());
+        let mut watch = Watch::with(WatchedPaths::Dir(dir.path().to_owned()), poll, None, Arc::default());
         let quiet = tokio::time::timeout(10 * poll, watch.changed()).await;
         assert!(quiet.is_err(), "nothing has changed");
         for name in ["a", "b"] {

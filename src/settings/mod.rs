@@ -12,6 +12,7 @@ mod reader;
 mod redis;
 mod resolve;
 mod resolved;
+mod tls;
 mod unknown;
 mod unsupported;
 

@@ -13,7 +13,7 @@ use super::{
         Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings, Settings,
         StopSettings,
     },
-    unknown, unsupported,
+    tls, unknown, unsupported,
 };
 use crate::{
     config,
@@ -51,7 +51,7 @@ impl Settings {
         warnings.extend(unsupported::check(read, redis::is_wanted(read)));
         let mut settings = Self {
             rules: rules(read, flags),
-            grpc: grpc(read),
+            grpc: grpc(read, &mut warnings),
             http: Address { host: read.host("HOST"), port: read.port("PORT", 8080) },
             debug: Address { host: read.host("DEBUG_HOST"), port: read.port("DEBUG_PORT", 6070) },
             prometheus: prometheus(read),
@@ -138,7 +138,7 @@ fn rules_dir(read: &mut Reader<'_>) -> PathBuf {
     dir
 }
 
-fn grpc(read: &mut Reader<'_>) -> GrpcSettings {
+fn grpc(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> GrpcSettings {
     let host = read.host("GRPC_HOST");
     let port = read.port("GRPC_PORT", 8081);
     let socket = read.given("GRPC_UDS");
@@ -147,6 +147,7 @@ fn grpc(read: &mut Reader<'_>) -> GrpcSettings {
     GrpcSettings {
         address: socket
             .map_or(GrpcAddress::Tcp(Address { host, port }), |given| GrpcAddress::Unix(given.value.into())),
+        tls: tls::server(read, warnings),
         max_age: age(read.duration("GRPC_MAX_CONNECTION_AGE", 24 * HOUR)),
         max_age_grace: age(read.duration("GRPC_MAX_CONNECTION_AGE_GRACE", HOUR)),
         threads: read.parsed("WEIR_WORKERS", available_parallelism().map_or(1, NonZero::get), |text| {

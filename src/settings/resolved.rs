@@ -7,6 +7,7 @@ use crate::{
     observe::{log::LogFormat, prometheus::TimeUnit, statsd::StatsdSettings},
     server::headers::ResponseHeaders,
     store,
+    tls::ServerTls,
 };
 
 /// All settings, resolved.
@@ -63,6 +64,8 @@ pub struct RulesSettings {
 pub struct GrpcSettings {
     /// The address that it listens on.
     pub address: GrpcAddress,
+    /// `GRPC_SERVER_USE_TLS`: the certificates, if connections are encrypted.
+    pub tls: Option<ServerTls>,
     /// `GRPC_MAX_CONNECTION_AGE`: the age, ±10 %, at which a connection is closed gracefully, so that its client opens
     /// another; none for no limit.
     pub max_age: Option<Duration>,

@@ -49,11 +49,6 @@ pub(super) fn check(reader: &mut Reader<'_>, shared: bool) -> Vec<String> {
         };
         reader.reject(given, expected);
     }
-    if reader.bool("GRPC_SERVER_USE_TLS")
-        && let Some(given) = reader.given("GRPC_SERVER_USE_TLS")
-    {
-        reader.reject(given, "false: TLS for gRPC is not supported yet; terminate it in a proxy in front");
-    }
     if reader.bool("TRACING_ENABLED") {
         warnings.push("TRACING_ENABLED is set, but has no effect: tracing is not supported yet".into());
     }

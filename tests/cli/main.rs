@@ -88,19 +88,6 @@ fn a_failed_call_prints_the_reason() {
 }
 
 #[test]
-fn call_rejects_an_address_with_tls() {
-    for address in ["https://127.0.0.1:1", "HTTPS://127.0.0.1:1"] {
-        let called = run(&["call", "--address", address, "--domain", "d", "a=b"], &[]);
-        assert_eq!(called.status.code(), Some(1));
-        let error = stderr(&called);
-        assert!(
-            error.starts_with(&format!("weir: error: cannot call {address}: TLS is not supported")),
-            "{error}"
-        );
-    }
-}
-
-#[test]
 fn invalid_arguments_exit_with_1() {
     for arguments in [
         &["call", "--domain", "d", "hello"][..],

@@ -4,7 +4,7 @@ use std::{
     future,
     pin::pin,
     sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use h2::{
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
     sync::watch,
     time::{self, timeout},
 };
@@ -25,7 +26,7 @@ use super::{
     service::Service,
     stream::{CallKind, StreamDriver},
 };
-use crate::{limit::Timestamp, net::ConnectionAge, store::Store};
+use crate::{limit::Timestamp, net::ConnectionAge, observe::throttle::Throttle, store::Store};
 
 /// The maximum number of open requests of one connection. Each is decided in microseconds, and Envoy opens another connection
 /// past the bound. The connection's window bounds their unread bytes in any case.
@@ -50,6 +51,9 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_mins(1);
 /// How long to wait for the reply to a ping before the connection is closed.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// The first byte of a TLS handshake. HTTP/2 begins with `P`.
+const TLS_HANDSHAKE: u8 = 0x16;
+
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 /// The services of every connection.
@@ -59,6 +63,8 @@ pub(super) struct Services<S> {
     /// Everything but [`Service::PATH`].
     pub(super) health_and_reflection: Routes,
     pub(super) age: ConnectionAge,
+    /// Bounds the messages about clients that speak TLS to a server without it.
+    pub(super) tls_rejected: Throttle,
 }
 
 /// Serves `services` on `io` until the client closes the connection. When the connection reaches its age, or `stopping`
@@ -92,6 +98,29 @@ where
         () = &mut lost => {}
         () = services.age.grace_over() => tracing::debug!("connection closed: grace period over"),
     }
+}
+
+/// Waits for the first byte of a connection without TLS. Returns whether it begins a TLS handshake, which it logs, or the client
+/// sent nothing.
+pub(super) async fn reject_tls<S>(stream: &TcpStream, services: &Services<S>) -> bool {
+    let mut first = [0];
+    match timeout(HANDSHAKE_TIMEOUT, stream.peek(&mut first)).await {
+        Ok(Ok(1)) if first[0] != TLS_HANDSHAKE => return false,
+        Ok(Ok(1)) => {
+            if let Some(suppressed) = services.tls_rejected.admit(Instant::now()) {
+                let peer = stream.peer_addr().map_or_else(|_| "unknown".to_owned(), |peer| peer.to_string());
+                tracing::warn!(
+                    %peer,
+                    suppressed,
+                    "connection rejected: the client speaks TLS, and GRPC_SERVER_USE_TLS is not set"
+                );
+            }
+        }
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "connection lost"),
+        Err(_) => tracing::debug!("connection closed: handshake timed out"),
+    }
+    true
 }
 
 /// Waits until the client is unreachable: the connection was not `active` for a while, and a ping gets no reply.

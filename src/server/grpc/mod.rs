@@ -1,16 +1,21 @@
 //! The gRPC server: Envoy's `RateLimitService`, health and reflection.
 
+mod certificates;
 mod connection;
 mod decode;
 mod encode;
+mod handshake;
 mod health;
 mod health_and_reflection;
 mod message;
+mod refusal;
 mod server;
 mod service;
+mod socket;
 mod status;
 mod stream;
 mod worker;
 
+pub use certificates::Certificates;
 pub use server::{Server, ServerError};
 pub use service::Service;

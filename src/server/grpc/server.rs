@@ -3,15 +3,19 @@
 use std::{future::Future, io, pin::pin, sync::Arc, time::Duration};
 
 use tokio::{
-    sync::watch,
+    sync::{mpsc, watch},
     time::{sleep, timeout},
 };
 use tonic::service::Routes;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use super::{connection::Services, health, service::Service, worker::Workers};
+use super::{
+    certificates::Certificates, connection::Services, handshake::Handshakes, health, service::Service,
+    socket::Incoming, worker::Workers,
+};
 use crate::{
     net::{ConnectionAge, Listener},
+    observe::throttle::Throttle,
     proto,
     store::Store,
 };
@@ -24,6 +28,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Server<S> {
     services: Arc<Services<S>>,
     threads: usize,
+    /// None to serve without TLS.
+    certificates: Option<Arc<Certificates>>,
     healthy: watch::Receiver<bool>,
     reporter: HealthReporter,
 }
@@ -64,8 +70,15 @@ impl<S: Store> Server<S> {
                 .add_service(reflection().build_v1()?)
                 .add_service(reflection().build_v1alpha()?)
                 .prepare();
-        let services = Arc::new(Services { service, health_and_reflection, age });
-        Ok(Self { services, threads, healthy, reporter })
+        let services =
+            Arc::new(Services { service, health_and_reflection, age, tls_rejected: Throttle::default() });
+        Ok(Self { services, threads, certificates: None, healthy, reporter })
+    }
+
+    /// Accepts TLS connections only, with `certificates`; without any, plain text only.
+    #[must_use]
+    pub fn with_tls(self, certificates: Option<Arc<Certificates>>) -> Self {
+        Self { certificates, ..self }
     }
 
     /// Serves the connections of `listener` until `stop`, then accepts no more and shuts the open ones down gracefully. Closes
@@ -80,16 +93,23 @@ impl<S: Store> Server<S> {
         stop: impl Future<Output = ()>,
         drain: Duration,
     ) -> io::Result<()> {
-        let Self { services, threads, healthy, reporter } = self;
+        let Self { services, threads, certificates, healthy, reporter } = self;
         let mut workers = Workers::start(threads, &services)?;
+        let (done, mut secured) = mpsc::unbounded_channel();
+        let start = |certificates| Handshakes::start(threads, certificates, &done);
+        let mut handshakes = certificates.as_ref().map(start).transpose()?;
         let mut stop = pin!(stop);
         let mut follow = pin!(health::follow(healthy, &reporter));
         loop {
             tokio::select! {
                 () = &mut stop => break,
                 never = &mut follow => match never {},
+                Some(stream) = secured.recv() => workers.serve(Incoming::Secured(stream)),
                 accepted = listener.accept() => match accepted {
-                    Ok(accepted) => workers.serve(accepted),
+                    Ok(accepted) => match &mut handshakes {
+                        None => workers.serve(Incoming::Plain(accepted)),
+                        Some(handshakes) => handshakes.begin(accepted).await,
+                    },
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a connection");
                         sleep(ACCEPT_PAUSE).await;
@@ -98,6 +118,10 @@ impl<S: Store> Server<S> {
             }
         }
         drop(listener);
+        drop(handshakes);
+        while let Ok(stream) = secured.try_recv() {
+            workers.serve(Incoming::Secured(stream));
+        }
         health::end(reporter.clone()).await;
         if timeout(drain, workers.stop()).await.is_err() {
             tracing::warn!(connections = workers.open(), "shutdown timed out; closing the open connections");

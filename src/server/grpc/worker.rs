@@ -15,7 +15,10 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::connection::{Services, serve};
+use super::{
+    connection::{Services, reject_tls, serve},
+    socket::Incoming,
+};
 use crate::{net::Accepted, runtime, store::Store};
 
 /// All worker threads.
@@ -30,7 +33,7 @@ pub(super) struct Workers {
 /// One thread.
 struct Worker {
     /// None once the worker should end.
-    connections: Option<mpsc::UnboundedSender<Accepted>>,
+    connections: Option<mpsc::UnboundedSender<Incoming>>,
     /// The number of open connections.
     open: Arc<AtomicUsize>,
     /// Completes when the last connection has ended, after `connections` was dropped.
@@ -56,7 +59,7 @@ impl Workers {
     }
 
     /// Serves `accepted` on the thread with the fewest connections, so that a proxy's few connections use all cores.
-    pub(super) fn serve(&self, accepted: Accepted) {
+    pub(super) fn serve(&self, accepted: Incoming) {
         let idlest = self.threads.iter().min_by_key(|worker| worker.open.load(Ordering::Relaxed));
         if let Some(worker) = idlest
             && let Some(connections) = &worker.connections
@@ -108,7 +111,7 @@ impl Worker {
 
 /// Serves the `accepted` connections until the channel is closed and all of them have ended, or until `cut`.
 async fn run<S: Store>(
-    mut accepted: mpsc::UnboundedReceiver<Accepted>,
+    mut accepted: mpsc::UnboundedReceiver<Incoming>,
     services: &Arc<Services<S>>,
     open: &Arc<AtomicUsize>,
     stopping: watch::Receiver<bool>,
@@ -139,13 +142,24 @@ async fn run<S: Store>(
 }
 
 async fn serve_accepted<S: Store>(
-    connection: Accepted,
+    connection: Incoming,
     services: &Services<S>,
     stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
     match connection {
-        Accepted::Tcp(stream) => serve(TcpStream::from_std(stream)?, services, stopping).await,
-        Accepted::Unix(stream) => serve(UnixStream::from_std(stream)?, services, stopping).await,
+        Incoming::Plain(Accepted::Tcp(stream)) => {
+            let stream = TcpStream::from_std(stream)?;
+            if !reject_tls(&stream, services).await {
+                serve(stream, services, stopping).await;
+            }
+        }
+        Incoming::Plain(Accepted::Unix(stream)) => {
+            serve(UnixStream::from_std(stream)?, services, stopping).await;
+        }
+        Incoming::Secured(mut stream) => {
+            stream.get_mut().0.attach()?;
+            serve(stream, services, stopping).await;
+        }
     }
     Ok(())
 }

@@ -186,13 +186,32 @@ fn settings_for_shared_counts_are_not_ignored() {
 #[test]
 fn unsupported_settings_cause_errors_or_warnings() {
     assert!(rejected(&[("CONFIG_TYPE", "GRPC_XDS_SOTW")]).contains("xDS is not supported"));
-    assert!(rejected(&[("GRPC_SERVER_USE_TLS", "true")]).contains("TLS for gRPC is not supported"));
     assert!(resolved(&[("GRPC_SERVER_USE_TLS", "false"), ("CONFIG_TYPE", "FILE")]).warnings.is_empty());
     let warnings = resolved(&[("TRACING_ENABLED", "true"), ("LOCAL_CACHE_SIZE_IN_BYTES", "1000")]).warnings;
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(
         resolved(&[("TRACING_ENABLED", "false"), ("LOCAL_CACHE_SIZE_IN_BYTES", "0")]).warnings.is_empty()
     );
+}
+
+#[test]
+fn tls_needs_a_certificate_and_a_key() {
+    let error = rejected(&[("GRPC_SERVER_USE_TLS", "true")]);
+    assert!(error.contains("GRPC_SERVER_TLS_CERT") && error.contains("GRPC_SERVER_TLS_KEY"), "{error}");
+    let files = [("GRPC_SERVER_TLS_CERT", "/c/tls.crt"), ("GRPC_SERVER_TLS_KEY", "/k/tls.key")];
+    assert!(resolved(&files).grpc.tls.is_none());
+    let with =
+        |more: &[(&str, &str)]| resolved(&[&files[..], &[("GRPC_SERVER_USE_TLS", "true")], more].concat());
+    let tls = with(&[]).grpc.tls.expect("it is on");
+    assert_eq!((tls.certificate, tls.key), ("/c/tls.crt".into(), "/k/tls.key".into()));
+    let names = [("GRPC_CLIENT_TLS_SAN", "envoy,spiffe://a/b")];
+    let without_ca = with(&names);
+    assert_eq!(without_ca.warnings.len(), 1, "{:?}", without_ca.warnings);
+    let with_ca = with(&[names[0], ("GRPC_CLIENT_TLS_CACERT", "/ca.crt")]);
+    assert!(with_ca.warnings.is_empty());
+    assert_eq!(with_ca.grpc.tls.map(|tls| tls.client_names.len()), Some(2));
+    // a variable of Envoy Gateway that neither service has
+    assert!(with(&[("GRPC_SERVER_TLS_CA_CERT", "/ca.crt")]).warnings.is_empty());
 }
 
 #[test]

@@ -26,7 +26,6 @@ use std::{fmt, sync::Arc};
 pub use self::{
     server_state::ServerState,
     settings::{Address, Auth, Backoff, Endpoint, RedisSettings, Tls, Topology},
-    tls::TlsError,
 };
 
 use redis::Value;
@@ -41,6 +40,7 @@ use crate::{
     clock::Clock,
     limit::{Period, Timestamp},
     observe::{Metric, Source},
+    tls::TlsError,
 };
 
 /// A store in Redis. Connections are made in the background and remade when they break; without one, calls fail at once.

@@ -16,7 +16,7 @@ use tokio_rustls::rustls::{
 
 /// The certificates that a client trusts.
 #[derive(Debug)]
-pub(crate) struct TrustAnchors {
+pub(super) struct TrustAnchors {
     authorities: RootCertStore,
     certificates: Vec<CertificateDer<'static>>,
 }
@@ -26,7 +26,7 @@ pub(crate) struct TrustAnchors {
 /// webpki accepts only the first kind: it rejects the certificate of an authority (`CA:TRUE`) as a server's. `openssl req
 /// -x509` makes such certificates by default, and OpenSSL and Go accept them where they are trusted.
 #[derive(Debug)]
-pub(crate) struct ServerVerifier {
+pub(super) struct ServerVerifier {
     webpki: Arc<WebPkiServerVerifier>,
     anchors: Vec<CertificateDer<'static>>,
     name_check: NameCheck,
@@ -45,26 +45,26 @@ pub(crate) enum NameCheck {
 
 impl TrustAnchors {
     /// Returns a set that trusts no certificate.
-    pub(crate) fn empty() -> Self {
+    pub(super) fn empty() -> Self {
         Self { authorities: RootCertStore::empty(), certificates: Vec::new() }
     }
 
     /// Trusts `certificate`.
-    pub(crate) fn add(&mut self, certificate: CertificateDer<'static>) -> Result<(), Error> {
+    pub(super) fn add(&mut self, certificate: CertificateDer<'static>) -> Result<(), Error> {
         self.authorities.add(certificate.clone())?;
         self.certificates.push(certificate);
         Ok(())
     }
 
     /// Trusts the certificates that the system trusts, except for unreadable ones.
-    pub(crate) fn add_native(&mut self) {
+    pub(super) fn add_native(&mut self) {
         for certificate in rustls_native_certs::load_native_certs().certs {
             // one unreadable certificate is no reason not to trust the others
             let _ = self.add(certificate);
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.certificates.is_empty()
     }
 }
@@ -73,7 +73,7 @@ impl TrustAnchors {
 
 impl ServerVerifier {
     /// Returns a verifier that trusts `anchors`. Fails if there are none.
-    pub(crate) fn new(
+    pub(super) fn new(
         anchors: TrustAnchors,
         name_check: NameCheck,
         provider: Arc<CryptoProvider>,
@@ -143,7 +143,7 @@ impl ServerCertVerifier for ServerVerifier {
 }
 
 /// Returns whether webpki rejected the certificate only because it is an authority's.
-fn is_ca_used_as_end_entity(error: &Error) -> bool {
+pub(super) fn is_ca_used_as_end_entity(error: &Error) -> bool {
     let Error::InvalidCertificate(CertificateError::Other(other)) = error else { return false };
     matches!(other.0.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
 }

@@ -1,0 +1,187 @@
+//! The gRPC connections that weir opens itself: `weir call`, and the client of an xDS control plane.
+
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
+
+use hyper_util::rt::TokioIo;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+};
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{ClientConfig, pki_types::ServerName},
+};
+use tonic::transport::{Channel, Endpoint, Uri};
+use tower::service_fn;
+
+/// The idle time after which the system checks whether a TCP peer still exists, and the time between two checks. HTTP/2 pings
+/// would end the connection: grpc-go allows one in five minutes.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
+
+/// The address of a gRPC server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A host name or IP address, and a port.
+    Tcp(String, u16),
+    /// The path of a unix socket.
+    Unix(PathBuf),
+}
+
+/// The TLS of one connection.
+#[derive(Clone, Debug)]
+pub struct TargetTls {
+    /// The certificates.
+    pub config: Arc<ClientConfig>,
+    /// The name that the server's certificate must have, which SNI sends; the target's host by default.
+    pub server_name: Option<ServerName<'static>>,
+}
+
+/// Why a server cannot be reached.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// There is no connection.
+    #[error("{0}")]
+    Socket(#[from] io::Error),
+    /// The TLS handshake failed.
+    #[error("TLS: {0}")]
+    Tls(io::Error),
+    /// The target's host is no name that a certificate can have.
+    #[error("'{0}' is no name that a certificate can have; set the name of the server")]
+    Name(String),
+    /// The HTTP/2 connection cannot be opened.
+    #[error(transparent)]
+    Http(#[from] tonic::transport::Error),
+    /// There was no connection in time.
+    #[error("no connection within {0:?}")]
+    TimedOut(Duration),
+}
+
+/// An open socket, encrypted or not.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Opens a connection to `target` within `limit`, encrypted with `tls` if given. It is not opened again when it breaks, and sends
+/// no HTTP/2 pings.
+///
+/// # Errors
+///
+/// [`ConnectError`].
+pub async fn connect(
+    target: &Target,
+    tls: Option<&TargetTls>,
+    limit: Duration,
+) -> Result<Channel, ConnectError> {
+    let connecting = async {
+        let socket = open(target, tls).await?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let uri = format!("{scheme}://{}", target.authority());
+        let uri = Uri::try_from(uri).map_err(|error| io::Error::other(error.to_string()))?;
+        // tonic would connect again with the same certificates; the caller does so with new ones
+        let mut socket = Some(TokioIo::new(socket));
+        let connector = service_fn(move |_: Uri| {
+            let socket = socket.take().ok_or_else(|| io::Error::other("the connection is closed"));
+            async move { socket }
+        });
+        Ok(Endpoint::from(uri).connect_with_connector(connector).await?)
+    };
+    tokio::time::timeout(limit, connecting).await.unwrap_or(Err(ConnectError::TimedOut(limit)))
+}
+
+// === impl Target ===
+
+impl Target {
+    /// Parses `host:port`, `[::1]:port`, `unix:path` or `unix:///path`, and gRPC's `dns:///host:port` and `passthrough:///host:port`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            return (!path.is_empty()).then(|| Self::Unix(path.into()));
+        }
+        let text = ["dns:///", "dns:", "passthrough:///", "passthrough:", "ipv4:", "ipv6:"]
+            .into_iter()
+            .find_map(|scheme| text.strip_prefix(scheme))
+            .unwrap_or(text);
+        let (host, port) = text.rsplit_once(':')?;
+        let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let host = bracketed.unwrap_or(host);
+        let plain = !host.is_empty()
+            && (bracketed.is_some() || !host.contains(':'))
+            && !host.contains(|c: char| c.is_whitespace() || c.is_control() || "/@,?#[]".contains(c));
+        let port = port.parse().ok().filter(|port| *port > 0)?;
+        plain.then(|| Self::Tcp(host.to_owned(), port))
+    }
+
+    fn host(&self) -> &str {
+        match self {
+            Self::Tcp(host, _) => host,
+            Self::Unix(_) => "localhost",
+        }
+    }
+
+    fn authority(&self) -> String {
+        match self {
+            Self::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
+            Self::Tcp(host, port) => format!("{host}:{port}"),
+            Self::Unix(_) => "localhost".to_owned(),
+        }
+    }
+}
+
+async fn open(target: &Target, tls: Option<&TargetTls>) -> Result<Box<dyn Stream>, ConnectError> {
+    match target {
+        Target::Unix(path) => secured(UnixStream::connect(path).await?, target, tls).await,
+        Target::Tcp(host, port) => {
+            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            stream.set_nodelay(true)?;
+            let (idle, interval) = KEEP_ALIVE;
+            let keep_alive = TcpKeepalive::new().with_time(idle).with_interval(interval);
+            SockRef::from(&stream).set_tcp_keepalive(&keep_alive)?;
+            secured(stream, target, tls).await
+        }
+    }
+}
+
+/// Returns `stream`, after a handshake if there is `tls`.
+async fn secured(
+    stream: impl Stream + 'static,
+    target: &Target,
+    tls: Option<&TargetTls>,
+) -> Result<Box<dyn Stream>, ConnectError> {
+    let Some(TargetTls { config, server_name }) = tls else { return Ok(Box::new(stream)) };
+    let name = match server_name {
+        Some(name) => name.clone(),
+        None => ServerName::try_from(target.host().to_owned())
+            .map_err(|_| ConnectError::Name(target.host().to_owned()))?,
+    };
+    let connector = TlsConnector::from(Arc::clone(config));
+    Ok(Box::new(connector.connect(name, stream).await.map_err(ConnectError::Tls)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_has_the_syntax_of_grpc() {
+        let tcp = |host: &str, port| Some(Target::Tcp(host.to_owned(), port));
+        for (text, target) in [
+            ("localhost:18000", tcp("localhost", 18000)),
+            ("dns:///envoy-gateway:18001", tcp("envoy-gateway", 18001)),
+            ("passthrough:///10.0.0.1:1", tcp("10.0.0.1", 1)),
+            ("[::1]:80", tcp("::1", 80)),
+            ("unix:/run/weir.sock", Some(Target::Unix("/run/weir.sock".into()))),
+            ("unix:///run/weir.sock", Some(Target::Unix("/run/weir.sock".into()))),
+            ("unix:weir.sock", Some(Target::Unix("weir.sock".into()))),
+            ("localhost", None),
+            ("::1:80", None),
+            ("http://a:80", None),
+            (":80", None),
+            ("a:0", None),
+            ("a b:80", None),
+            ("unix:", None),
+        ] {
+            assert_eq!(Target::parse(text), target, "{text}");
+        }
+    }
+}

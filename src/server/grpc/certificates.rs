@@ -1,0 +1,149 @@
+//! The certificates of the gRPC server, which are replaced while it serves when their files change.
+
+use std::{sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::{task::spawn_blocking, time::sleep};
+use tokio_rustls::rustls::ServerConfig;
+
+use super::refusal::Refusals;
+use crate::{
+    config::Watch,
+    observe::{Counter, Gauge, Metric, Source},
+    tls::{CertificateTime, ServerTls, ServerTlsFiles, TlsError},
+};
+
+/// How long to wait for the next file of a pair before the pair is reported as invalid: many tools replace a certificate and its
+/// key one after the other.
+const PAIR_DELAY: Duration = Duration::from_secs(1);
+
+/// The certificates in use. New connections use the latest valid ones; open connections are not affected by a change.
+#[derive(Debug)]
+pub struct Certificates {
+    tls: ServerTls,
+    config: ArcSwap<ServerConfig>,
+    /// The contents that `config` was made of.
+    files: Mutex<ServerTlsFiles>,
+    /// In seconds since the epoch.
+    not_after: Gauge,
+    reloads: Counter,
+    reloads_failed: Counter,
+    /// Completed handshakes.
+    pub(super) handshakes: Counter,
+    pub(super) refusals: Refusals,
+}
+
+impl Certificates {
+    /// Loads the files of `tls`. Returns a watch of them for [`Certificates::follow`].
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`], if a file cannot be read or used, or the key does not belong to the certificate.
+    pub async fn load(tls: ServerTls) -> Result<(Arc<Self>, Watch), TlsError> {
+        // first, so that no change is missed
+        let watch = Watch::files(&tls.paths());
+        let (files, config, time) = blocking(tls.clone(), |tls| {
+            let files = tls.read()?;
+            let (config, time) = tls.configure(&files)?;
+            Ok((files, config, time))
+        })
+        .await?;
+        let certificates = Self {
+            tls,
+            config: ArcSwap::new(config),
+            files: Mutex::new(files),
+            not_after: Gauge::default(),
+            reloads: Counter::default(),
+            reloads_failed: Counter::default(),
+            handshakes: Counter::default(),
+            refusals: Refusals::default(),
+        };
+        certificates.note(time);
+        Ok((Arc::new(certificates), watch))
+    }
+
+    /// Returns the configuration for the next connection.
+    pub(super) fn config(&self) -> Arc<ServerConfig> {
+        self.config.load_full()
+    }
+
+    /// Loads the files again after each change that `watch` reports, and never returns. Invalid files leave the previous ones in
+    /// use.
+    pub async fn follow(self: Arc<Self>, mut watch: Watch) {
+        loop {
+            watch.changed().await;
+            while let Err(error) = self.reload().await {
+                tokio::select! {
+                    () = watch.changed() => {}
+                    () = sleep(PAIR_DELAY) => {
+                        self.reloads_failed.add(1);
+                        tracing::error!("certificates not reloaded, keeping the previous ones: {error}");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Loads the files unless their contents are in use already.
+    async fn reload(&self) -> Result<(), TlsError> {
+        let used = self.files.lock().clone();
+        let read = blocking(self.tls.clone(), move |tls| {
+            let files = tls.read()?;
+            if files == used {
+                return Ok(None);
+            }
+            let (config, time) = tls.configure(&files)?;
+            Ok(Some((files, config, time)))
+        });
+        if let Some((files, config, time)) = read.await? {
+            self.config.store(config);
+            *self.files.lock() = files;
+            self.reloads.add(1);
+            tracing::info!("certificates reloaded");
+            self.note(time);
+        }
+        Ok(())
+    }
+
+    fn note(&self, time: CertificateTime) {
+        self.not_after.set(time.not_after);
+        if time.has_expired {
+            let certificate = self.tls.certificate.display();
+            tracing::warn!(%certificate, "the certificate has expired; clients that verify it cannot connect");
+        }
+    }
+}
+
+/// Runs `work` on a thread that may block.
+async fn blocking<T: Send + 'static>(
+    tls: ServerTls,
+    work: impl FnOnce(&ServerTls) -> Result<T, TlsError> + Send + 'static,
+) -> Result<T, TlsError> {
+    match spawn_blocking(move || work(&tls)).await {
+        Ok(worked) => worked,
+        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+    }
+}
+
+impl Source for Certificates {
+    fn metrics(&self) -> Vec<Metric> {
+        let mut metrics = vec![
+            Metric::gauge(
+                "weir.tls.certificate_expiry_timestamp_seconds",
+                "When the certificate of the gRPC server expires, in seconds since the epoch.",
+                self.not_after.get(),
+            ),
+            Metric::counter("weir.tls.reloads", "Changed certificates that were loaded.", self.reloads.get()),
+            Metric::counter(
+                "weir.tls.reloads_failed",
+                "Changed certificates that were invalid; the previous ones stayed.",
+                self.reloads_failed.get(),
+            ),
+            Metric::counter("weir.tls.handshakes", "Completed TLS handshakes.", self.handshakes.get()),
+        ];
+        metrics.extend(self.refusals.metrics());
+        metrics
+    }
+}

@@ -1,0 +1,184 @@
+//! TLS handshakes. They have threads of their own, because a handshake takes up to a millisecond of computing, which would hold
+//! up the decisions of a thread that serves connections.
+
+use std::{collections::VecDeque, io, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::mpsc,
+    task::{AbortHandle, JoinSet},
+    time::timeout,
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+use super::{
+    certificates::Certificates,
+    refusal::Refusal,
+    socket::{Peer, Socket},
+};
+use crate::{net::Accepted, runtime};
+
+/// How long a handshake may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The most handshakes under way on one thread. One more aborts the oldest: connections that never say anything must not keep
+/// out those that do.
+const MAX_OPEN: usize = 1024;
+
+/// The most accepted connections that wait for one thread. More wait in the system's queue.
+const MAX_QUEUED: usize = 128;
+
+/// One thread of handshakes for as many threads that serve connections.
+const SERVING_THREADS: usize = 4;
+
+/// The threads that make handshakes. They end when this is dropped.
+pub(super) struct Handshakes {
+    threads: Vec<mpsc::Sender<Accepted>>,
+    next: usize,
+}
+
+/// Receives completed handshakes.
+type Done = mpsc::UnboundedSender<Box<TlsStream<Socket>>>;
+
+impl Handshakes {
+    /// Starts threads for a server that has `serving` threads. Handshakes use the latest of `certificates`, and those that succeed
+    /// are sent to `done`.
+    ///
+    /// # Errors
+    ///
+    /// The system's, if it cannot start a thread.
+    pub(super) fn start(serving: usize, certificates: &Arc<Certificates>, done: &Done) -> io::Result<Self> {
+        let start = |index| {
+            let (sender, accepted) = mpsc::channel(MAX_QUEUED);
+            let (certificates, done) = (Arc::clone(certificates), done.clone());
+            runtime::spawn(format!("weir-tls-{index}"), async move || {
+                run(accepted, MAX_OPEN, certificates, done).await;
+            })?;
+            Ok(sender)
+        };
+        let threads = (0..serving.div_ceil(SERVING_THREADS).max(1)).map(start).collect::<io::Result<_>>()?;
+        Ok(Self { threads, next: 0 })
+    }
+
+    /// Begins the handshake of `accepted`. Waits if as many connections as the system should queue are waiting already.
+    pub(super) async fn begin(&mut self, accepted: Accepted) {
+        self.next = (self.next + 1) % self.threads.len();
+        // the thread receives for as long as the sender exists
+        let _ = self.threads[self.next].send(accepted).await;
+    }
+}
+
+/// Makes the handshakes of the `accepted` connections, up to `max_open` at a time, until the channel is closed. Then aborts those
+/// under way.
+async fn run(
+    mut accepted: mpsc::Receiver<Accepted>,
+    max_open: usize,
+    certificates: Arc<Certificates>,
+    done: Done,
+) {
+    let mut tasks = JoinSet::new();
+    let mut open: VecDeque<(Peer, AbortHandle)> = VecDeque::new();
+    loop {
+        tokio::select! {
+            next = accepted.recv() => {
+                let Some(next) = next else { return };
+                let socket = match Socket::new(next) {
+                    Ok(socket) => socket,
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot serve a connection");
+                        continue;
+                    }
+                };
+                if tasks.len() >= max_open {
+                    abort_oldest(&mut open, &certificates);
+                }
+                let peer = socket.peer();
+                open.push_back((peer, tasks.spawn(handshake(socket, peer, Arc::clone(&certificates), done.clone()))));
+            }
+            Some(_) = tasks.join_next() => {
+                while open.front().is_some_and(|(_, task)| task.is_finished()) {
+                    open.pop_front();
+                }
+            }
+        }
+    }
+}
+
+fn abort_oldest(open: &mut VecDeque<(Peer, AbortHandle)>, certificates: &Certificates) {
+    while let Some((peer, task)) = open.pop_front() {
+        if !task.is_finished() {
+            task.abort();
+            return certificates.refusals.add(peer, &Refusal::timed_out());
+        }
+    }
+}
+
+async fn handshake(socket: Socket, peer: Peer, certificates: Arc<Certificates>, done: Done) {
+    let refusal = match timeout(TIMEOUT, TlsAcceptor::from(certificates.config()).accept(socket)).await {
+        Ok(Ok(mut stream)) => match stream.get_mut().0.detach() {
+            Ok(()) => {
+                certificates.handshakes.add(1);
+                // an error means that the server stops
+                let _ = done.send(Box::new(stream));
+                return;
+            }
+            Err(error) => Refusal::of(&error),
+        },
+        Ok(Err(error)) => Refusal::of(&error),
+        Err(_) => Refusal::timed_out(),
+    };
+    certificates.refusals.add(peer, &refusal);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::net::UnixStream as StdStream, path::Path};
+
+    use tokio::{io::AsyncReadExt as _, net::UnixStream, time::Instant};
+
+    use super::*;
+    use crate::tls::ServerTls;
+
+    /// Runs handshakes in the test's runtime. Returns the sender of connections.
+    async fn started(max_open: usize) -> mpsc::Sender<Accepted> {
+        let keys = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/keys");
+        let (certificate, key) = (keys.join("rsa.crt"), keys.join("rsa.pem"));
+        let tls = ServerTls { certificate, key, client_ca: None, client_names: Vec::new() };
+        let (certificates, _) = Certificates::load(tls).await.expect("a valid pair");
+        let (sender, accepted) = mpsc::channel(1);
+        let (done, _) = mpsc::unbounded_channel();
+        tokio::spawn(run(accepted, max_open, certificates, done));
+        sender
+    }
+
+    /// Sends a connection whose other end, which is returned, says nothing.
+    async fn silent(sender: &mpsc::Sender<Accepted>) -> UnixStream {
+        let (ours, theirs) = StdStream::pair().expect("a pair");
+        ours.set_nonblocking(true).expect("a socket");
+        theirs.set_nonblocking(true).expect("a socket");
+        sender.send(Accepted::Unix(ours)).await.expect("it runs");
+        UnixStream::from_std(theirs).expect("a socket")
+    }
+
+    fn is_open(stream: &UnixStream) -> bool {
+        stream.try_read(&mut [0; 1]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    #[tokio::test]
+    async fn one_handshake_too_many_aborts_the_oldest() {
+        let sender = started(2).await;
+        let (mut first, second) = (silent(&sender).await, silent(&sender).await);
+        let third = silent(&sender).await;
+        assert_eq!(first.read(&mut [0; 1]).await.expect("the end"), 0);
+        assert!(is_open(&second) && is_open(&third));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_connection_is_closed_in_time() {
+        let sender = started(2).await;
+        let begun = Instant::now();
+        let mut stream = silent(&sender).await;
+        assert_eq!(stream.read(&mut [0; 1]).await.expect("the end"), 0);
+        let waited = begun.elapsed();
+        assert!((TIMEOUT..TIMEOUT + Duration::from_secs(1)).contains(&waited), "{waited:?}");
+    }
+}

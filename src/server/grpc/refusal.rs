@@ -1,0 +1,180 @@
+//! Why a TLS handshake failed, in words for the log, and a counter and a log throttle for each reason.
+
+use std::{fmt, io, time::Instant};
+
+use tokio_rustls::rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
+
+use super::socket::Peer;
+use crate::{
+    observe::{Counter, Metric, throttle::Throttle},
+    tls::WrongClientName,
+};
+
+/// Why a handshake failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// The client closed the connection before it sent anything wrong, as TCP health checks do.
+    Closed,
+    /// It took too long, or too many others began meanwhile.
+    TimedOut,
+    /// The first bytes are not TLS.
+    NotTls,
+    /// There is no certificate, and one is required.
+    NoCertificate,
+    /// The certificate has expired, or is not valid yet.
+    Expired,
+    /// No trusted authority has signed the certificate.
+    Untrusted,
+    /// The certificate is valid, for another name.
+    WrongName,
+    /// The client rejected weir's certificate.
+    Rejected,
+    /// The client offers no common version, cipher or protocol.
+    Incompatible,
+    /// Anything else.
+    Other,
+}
+
+/// A failed handshake.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) reason: Reason,
+    detail: String,
+}
+
+/// Counts and logs failed handshakes by their reasons.
+#[derive(Debug, Default)]
+pub(super) struct Refusals([(Counter, Throttle); Reason::ALL.len()]);
+
+// === impl Reason ===
+
+impl Reason {
+    const ALL: [Self; 10] = [
+        Self::Closed,
+        Self::TimedOut,
+        Self::NotTls,
+        Self::NoCertificate,
+        Self::Expired,
+        Self::Untrusted,
+        Self::WrongName,
+        Self::Rejected,
+        Self::Incompatible,
+        Self::Other,
+    ];
+
+    /// Returns its name in metrics.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::TimedOut => "timed_out",
+            Self::NotTls => "not_tls",
+            Self::NoCertificate => "no_certificate",
+            Self::Expired => "expired",
+            Self::Untrusted => "untrusted",
+            Self::WrongName => "wrong_name",
+            Self::Rejected => "rejected",
+            Self::Incompatible => "incompatible",
+            Self::Other => "other",
+        }
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Closed => "the client closed the connection",
+            Self::TimedOut => "the handshake was not complete in time",
+            Self::NotTls => "the client does not speak TLS; is it configured for plain text?",
+            Self::NoCertificate => {
+                "the client presented no certificate, and GRPC_CLIENT_TLS_CACERT requires one"
+            }
+            Self::Expired => "the client's certificate has expired, or is not valid yet",
+            Self::Untrusted => "no authority in GRPC_CLIENT_TLS_CACERT has signed the client's certificate",
+            Self::WrongName => "the client's certificate has no name of GRPC_CLIENT_TLS_SAN",
+            Self::Rejected => "the client rejected weir's certificate",
+            Self::Incompatible => "the client offers no common TLS version, cipher or protocol (ALPN h2)",
+            Self::Other => "TLS failed",
+        }
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    pub(super) fn timed_out() -> Self {
+        Self { reason: Reason::TimedOut, detail: String::new() }
+    }
+
+    pub(super) fn of(error: &io::Error) -> Self {
+        let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+        let closed = matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset);
+        match tls {
+            None if closed => Self { reason: Reason::Closed, detail: error.to_string() },
+            None => Self { reason: Reason::Other, detail: error.to_string() },
+            Some(Error::InvalidCertificate(CertificateError::Other(other)))
+                if other.0.is::<WrongClientName>() =>
+            {
+                Self { reason: Reason::WrongName, detail: other.0.to_string() }
+            }
+            Some(error) => Self { reason: reason(error), detail: error.to_string() },
+        }
+    }
+}
+
+fn reason(error: &Error) -> Reason {
+    use CertificateError as Certificate;
+    match error {
+        Error::InvalidMessage(
+            InvalidMessage::InvalidContentType
+            | InvalidMessage::UnknownProtocolVersion
+            | InvalidMessage::MessageTooLarge,
+        ) => Reason::NotTls,
+        Error::NoCertificatesPresented => Reason::NoCertificate,
+        Error::InvalidCertificate(error) => match error {
+            Certificate::Expired
+            | Certificate::ExpiredContext { .. }
+            | Certificate::NotValidYet
+            | Certificate::NotValidYetContext { .. } => Reason::Expired,
+            Certificate::UnknownIssuer | Certificate::BadSignature => Reason::Untrusted,
+            _ => Reason::Other,
+        },
+        Error::PeerIncompatible(_) | Error::NoApplicationProtocol => Reason::Incompatible,
+        Error::AlertReceived(
+            AlertDescription::UnknownCA
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::UnsupportedCertificate,
+        ) => Reason::Rejected,
+        _ => Reason::Other,
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reason.text())?;
+        if self.detail.is_empty() { Ok(()) } else { write!(f, ": {}", self.detail) }
+    }
+}
+
+// === impl Refusals ===
+
+impl Refusals {
+    /// Counts and logs `refusal` of a connection from `peer`: each reason at most once a second.
+    pub(super) fn add(&self, peer: Peer, refusal: &Refusal) {
+        let (counter, throttle) = &self.0[refusal.reason as usize];
+        counter.add(1);
+        if refusal.reason == Reason::Closed {
+            return tracing::debug!(%peer, "TLS handshake failed: {refusal}");
+        }
+        if let Some(suppressed) = throttle.admit(Instant::now()) {
+            tracing::warn!(%peer, suppressed, "TLS handshake failed: {refusal}");
+        }
+    }
+
+    pub(super) fn metrics(&self) -> impl Iterator<Item = Metric> {
+        Reason::ALL.into_iter().zip(&self.0).map(|(reason, (counter, _))| {
+            let help = "TLS handshakes that failed, by reason.";
+            Metric::counter("weir.tls.handshakes_failed", help, counter.get()).label("reason", reason.name())
+        })
+    }
+}

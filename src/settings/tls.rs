@@ -1,0 +1,37 @@
+//! Reads the variables of envoyproxy/ratelimit for TLS on the gRPC port.
+
+use std::path::PathBuf;
+
+use super::reader::{Given, Reader};
+use crate::tls::{ClientName, ServerTls};
+
+/// Reads the TLS of the gRPC server, if it is on. Without `GRPC_SERVER_USE_TLS` the other variables have no effect, as in
+/// envoyproxy/ratelimit.
+pub(super) fn server(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<ServerTls> {
+    const NAMES: &str = "DNS names or URIs such as envoy.example.org or spiffe://cluster.local/ns/x/sa/y, with \
+                         commas between them";
+    let client_names = read.parsed("GRPC_CLIENT_TLS_SAN", Vec::new(), |text| {
+        text.split(',').map(ClientName::parse).collect::<Option<Vec<_>>>().ok_or(NAMES)
+    });
+    let client_ca = read.given("GRPC_CLIENT_TLS_CACERT").map(|given| PathBuf::from(given.value));
+    if !read.bool("GRPC_SERVER_USE_TLS") {
+        return None;
+    }
+    if !client_names.is_empty() && client_ca.is_none() {
+        warnings.push(
+            "GRPC_CLIENT_TLS_SAN is set, but has no effect: clients need no certificate without \
+             GRPC_CLIENT_TLS_CACERT"
+                .into(),
+        );
+    }
+    let mut file = |variable: &str, expected: &str| {
+        let given = read.given(variable);
+        if given.is_none() {
+            read.reject(Given { name: variable.into(), value: String::new() }, expected);
+        }
+        given.map(|given| PathBuf::from(given.value))
+    };
+    let certificate = file("GRPC_SERVER_TLS_CERT", "the file of the certificate chain, because TLS is on");
+    let key = file("GRPC_SERVER_TLS_KEY", "the file of the private key, because TLS is on");
+    Some(ServerTls { certificate: certificate?, key: key?, client_ca, client_names })
+}

@@ -1,0 +1,74 @@
+//! The configuration of a TLS client.
+
+use std::{path::PathBuf, sync::Arc};
+
+use tokio_rustls::rustls::{ClientConfig, crypto::ring};
+
+use super::{
+    files::{NamedFile, TlsError},
+    verify_server::{NameCheck, ServerVerifier, TrustAnchors},
+};
+
+/// The files and options of a TLS client. The files are read again by each [`ClientTls::load`], so renewed ones take effect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientTls {
+    /// Certificate authorities to trust beside those that the system trusts.
+    pub ca: Option<PathBuf>,
+    /// The client's certificate chain and its private key.
+    pub client: Option<(PathBuf, PathBuf)>,
+    /// Accepts a certificate for another name.
+    pub any_name: bool,
+}
+
+/// The settings that name the files of a [`ClientTls`], for errors.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientTlsNames {
+    /// Of [`ClientTls::ca`].
+    pub ca: &'static str,
+    /// Of the client's certificate chain.
+    pub certificate: &'static str,
+    /// Of the client's private key.
+    pub key: &'static str,
+}
+
+// === impl ClientTls ===
+
+impl ClientTls {
+    /// Loads the files and returns the configuration of one connection. Offers `alpn` as protocols. Blocks on file access.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`], with the setting of the file in question from `names`.
+    pub fn load(&self, names: &ClientTlsNames, alpn: &[&[u8]]) -> Result<Arc<ClientConfig>, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let name_check = if self.any_name { NameCheck::Skipped } else { NameCheck::Required };
+        let verifier = ServerVerifier::new(self.anchors(names)?, name_check, Arc::clone(&provider))?;
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
+        let mut config = match &self.client {
+            None => builder.with_no_client_auth(),
+            Some((chain, key)) => {
+                let chain = NamedFile { variable: names.certificate, path: chain };
+                let key = NamedFile { variable: names.key, path: key };
+                let certificates = chain.certificates(&chain.read()?)?;
+                builder.with_client_auth_cert(certificates, key.private_key(&key.read()?)?)?
+            }
+        };
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        Ok(Arc::new(config))
+    }
+
+    fn anchors(&self, names: &ClientTlsNames) -> Result<TrustAnchors, TlsError> {
+        let mut anchors = TrustAnchors::empty();
+        if let Some(ca) = &self.ca {
+            let file = NamedFile { variable: names.ca, path: ca };
+            for certificate in file.certificates(&file.read()?)? {
+                anchors.add(certificate).map_err(|error| file.unusable(error))?;
+            }
+        }
+        anchors.add_native();
+        if anchors.is_empty() { Err(TlsError::NoRoots { variable: names.ca }) } else { Ok(anchors) }
+    }
+}

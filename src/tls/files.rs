@@ -1,0 +1,95 @@
+//! Certificates and private keys in PEM files.
+
+use std::{fs, io, path::Path};
+
+use tokio_rustls::rustls::{
+    Error,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+
+/// Why TLS cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("cannot read {variable}, {path}: {error}")]
+    Read {
+        /// The setting that names the file.
+        variable: &'static str,
+        /// The path.
+        path: String,
+        /// The error.
+        error: io::Error,
+    },
+    /// A file does not hold the expected content.
+    #[error("{variable}, {path}, holds no {expected} in PEM format")]
+    Content {
+        /// The setting that names the file.
+        variable: &'static str,
+        /// The path.
+        path: String,
+        /// The expected content.
+        expected: &'static str,
+    },
+    /// A file holds a certificate that cannot be used.
+    #[error("{variable}, {path}: {error}")]
+    Certificate {
+        /// The setting that names the file.
+        variable: &'static str,
+        /// The path.
+        path: String,
+        /// The error.
+        error: Error,
+    },
+    /// A private key does not belong to its certificate.
+    #[error("the private key in {key} does not belong to the certificate in {certificate}")]
+    Mismatch {
+        /// The path of the key.
+        key: String,
+        /// The path of the certificate.
+        certificate: String,
+    },
+    /// There is no certificate authority to trust.
+    #[error("the system trusts no certificates; set {variable}")]
+    NoRoots {
+        /// The setting of a file with certificates to trust.
+        variable: &'static str,
+    },
+    /// The contents of the files do not match each other.
+    #[error("cannot set up TLS: {0}")]
+    Setup(#[from] Error),
+}
+
+/// A file that a setting names.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NamedFile<'a> {
+    pub(super) variable: &'static str,
+    pub(super) path: &'a Path,
+}
+
+// === impl NamedFile ===
+
+impl NamedFile<'_> {
+    pub(super) fn read(self) -> Result<Vec<u8>, TlsError> {
+        let Self { variable, path } = self;
+        fs::read(path).map_err(|error| TlsError::Read { variable, path: path.display().to_string(), error })
+    }
+
+    /// Returns the certificates in `pem`, the content of this file; at least one.
+    pub(super) fn certificates(self, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+        read.ok().filter(|read| !read.is_empty()).ok_or_else(|| self.lacks("certificate"))
+    }
+
+    /// Returns the first private key in `pem`, the content of this file, in PKCS #1, PKCS #8 or SEC 1.
+    pub(super) fn private_key(self, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
+        PrivateKeyDer::from_pem_slice(pem).map_err(|_| self.lacks("private key"))
+    }
+
+    pub(super) fn unusable(self, error: Error) -> TlsError {
+        TlsError::Certificate { variable: self.variable, path: self.path.display().to_string(), error }
+    }
+
+    fn lacks(self, expected: &'static str) -> TlsError {
+        TlsError::Content { variable: self.variable, path: self.path.display().to_string(), expected }
+    }
+}

@@ -1,0 +1,18 @@
+//! TLS on the gRPC port: certificates and their rotation, accepted and rejected clients, and `weir call` with TLS.
+
+#[path = "../support/authority.rs"]
+mod authority;
+#[expect(dead_code, reason = "other tests configure it by the environment only")]
+#[path = "../support/child.rs"]
+mod child;
+#[expect(dead_code, reason = "these tests need few of the constructors")]
+#[path = "../support/wire.rs"]
+mod wire;
+
+mod clients;
+mod command;
+mod mounted;
+mod rotation;
+mod service;
+mod starting;
+mod storm;

@@ -1,0 +1,136 @@
+//! A whole weir in the test's process, with TLS on its gRPC port.
+
+use std::{collections::BTreeMap, fs, net::SocketAddr, sync::Arc, time::Duration};
+
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::oneshot,
+    task::JoinHandle,
+};
+use tokio_rustls::rustls::{ALL_VERSIONS, ClientConfig};
+use tonic::{Status, transport::Channel};
+use weir::{
+    app::{Addresses, App, AppError},
+    grpc_client::{ConnectError, Target, TargetTls, connect},
+    net::BoundAddress,
+    proto::envoy::service::ratelimit::v3::{
+        RateLimitResponse, rate_limit_service_client::RateLimitServiceClient,
+    },
+    settings::{Flags, Settings},
+};
+
+use crate::{
+    authority::{Authority, Pair},
+    mounted::Mounted,
+    wire::{descriptor, request},
+};
+
+/// How long a test waits for an event before it fails.
+pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
+
+pub(crate) const RULES: &str = "
+domain: d
+descriptors:
+  - key: k
+    rate_limit: { unit: hour, requests_per_unit: 1000000 }
+";
+
+pub(crate) struct Weir {
+    pub(crate) addresses: Addresses,
+    _rules: TempDir,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), AppError>>,
+}
+
+// === impl Weir ===
+
+impl Weir {
+    /// Serves with the certificates that are mounted in `mounted`.
+    pub(crate) async fn start(mounted: &Mounted, variables: &[(&str, &str)]) -> Self {
+        let rules = tempfile::tempdir().expect("a directory");
+        fs::write(rules.path().join("rules.yaml"), RULES).expect("a file");
+        let flags = Flags { config: rules.path().to_str().map(str::to_owned), ..Flags::default() };
+        let base = [
+            ("GRPC_HOST", "127.0.0.1"),
+            ("HOST", "127.0.0.1"),
+            ("DEBUG_HOST", "127.0.0.1"),
+            ("GRPC_PORT", "0"),
+            ("PORT", "0"),
+            ("DEBUG_PORT", "0"),
+            ("WEIR_STOP_DELAY", "0"),
+            ("WEIR_STOP_TIMEOUT", "5s"),
+        ];
+        let mut environment: BTreeMap<String, String> =
+            base.iter().chain(variables).map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        environment.extend(mounted.variables().map(|(name, value)| (name.to_owned(), value)));
+        let settings = Settings::resolve(&flags, &environment).expect("valid settings");
+        let app = App::bind(settings).await.expect("it starts");
+        let addresses = app.addresses().clone();
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(app.run(async move {
+            let _ = stopped.await;
+        }));
+        Self { addresses, _rules: rules, stop, task }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        match self.addresses.grpc {
+            BoundAddress::Tcp(address) => address,
+            BoundAddress::Unix(_) => panic!("a unix socket"),
+        }
+    }
+
+    /// Opens a connection with TLS.
+    pub(crate) async fn connect(&self, config: Arc<ClientConfig>) -> Result<Client, ConnectError> {
+        let target = Target::Tcp("localhost".into(), self.address().port());
+        let tls = TargetTls { config, server_name: None };
+        connect(&target, Some(&tls), DEADLINE)
+            .await
+            .map(|channel| Client(RateLimitServiceClient::new(channel)))
+    }
+
+    /// Returns the value of a metric with its labels, or 0.
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let mut stream = TcpStream::connect(self.addresses.http).await.expect("a connection");
+        let request = "GET /metrics HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.expect("a request");
+        let mut page = String::new();
+        stream.read_to_string(&mut page).await.expect("a response");
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        value.unwrap_or_default()
+    }
+
+    /// Waits until the metric `name` is at least `value`.
+    pub(crate) async fn until_metric(&self, name: &str, value: f64) {
+        let waiting = async {
+            while self.metric(name).await < value {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let arrived = tokio::time::timeout(DEADLINE, waiting).await;
+        assert!(arrived.is_ok(), "{name} is {}, not {value}", self.metric(name).await);
+    }
+
+    pub(crate) async fn stop(self) {
+        self.stop.send(()).expect("it runs");
+        self.task.await.expect("no panic").expect("a graceful stop");
+    }
+}
+
+/// A connection.
+#[derive(Clone)]
+pub(crate) struct Client(RateLimitServiceClient<Channel>);
+
+impl Client {
+    pub(crate) async fn decide(&mut self) -> Result<RateLimitResponse, Status> {
+        let request = request("d", [descriptor([("k", "v")])]);
+        self.0.should_rate_limit(request).await.map(tonic::Response::into_inner)
+    }
+}
+
+/// Returns a client that trusts `authority`, presents `pair` if any, and speaks gRPC over TLS 1.2 or 1.3.
+pub(crate) fn client(authority: &Authority, pair: Option<&Pair>) -> Arc<ClientConfig> {
+    authority.client(pair, ALL_VERSIONS, &["h2"])
+}
