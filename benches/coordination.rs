@@ -1,11 +1,18 @@
 //! Measures the latency that each coordination mode adds to a decision, and the Redis calls that it needs. Runs all modes
 //! against one Redis, which the benchmark starts.
 //!
+//! Then measures how long `strict` decisions take alone, and beside `interval` decisions on many keys, in turns.
+//!
 //! `cargo bench --bench coordination`; it needs `redis-server`.
 
 use std::{
     process::{Child, Command, Stdio},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -27,6 +34,15 @@ const DECISIONS: usize = 20_000;
 
 /// The number of keys that the decisions are spread over.
 const KEYS: usize = 100;
+
+/// The keys of the `interval` decisions beside which `strict` is measured, and these decisions a second.
+const BESIDE_KEYS: u64 = 100_000;
+const BESIDE_RATE: u64 = 15_000;
+
+/// The `strict` decisions a second that are measured alone and beside, and the time of a turn.
+const EXACT_RATE: u64 = 1_000;
+const TURN: Duration = Duration::from_secs(2);
+const TURNS: usize = 5;
 
 /// A Redis server on a Unix socket, killed on drop.
 struct Redis {
@@ -123,6 +139,98 @@ async fn run(redis: &Redis, mode: Coordination) {
     store.close().await;
 }
 
+/// Opens a store on a thread of its own, as the service does.
+fn open_on_a_thread(redis: &Redis) -> Arc<Coordinated<RedisRemote>> {
+    let (sender, receiver) = mpsc::channel();
+    let settings = weir::store::redis::RedisSettings::single(redis.address());
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async move {
+            let remote = RedisRemote::new(settings).expect("settings without TLS files");
+            let own = CoordinationSettings {
+                budget: Period::from_secs(1),
+                instance: "beside".into(),
+                ..CoordinationSettings::default()
+            };
+            let store = Arc::new(Coordinated::new(remote, Arc::new(SystemClock), own));
+            while !store.remote().state().is_connected() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            sender.send(store).expect("the benchmark waits");
+            std::future::pending::<()>().await;
+        });
+    });
+    receiver.recv().expect("the store opens")
+}
+
+/// Decides `rate` hits a second one after the other until `until`, and returns the latencies.
+fn decide(
+    store: &Coordinated<RedisRemote>,
+    mode: Coordination,
+    (keys, rate): (u64, u64),
+    until: impl Fn() -> bool,
+) -> Vec<Duration> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let rules = rules(mode);
+    let started = Instant::now();
+    let (mut latencies, mut sent, mut random) = (Vec::new(), 0_u64, 1_u64);
+    while !until() {
+        let due = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX) * rate / 1_000_000;
+        if sent >= due {
+            thread::sleep(Duration::from_micros(200));
+            continue;
+        }
+        sent += 1;
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let value = ((random >> 33) % keys).to_string();
+        let entries = [Entry { key: "key", value: &value }];
+        let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
+        let request =
+            Request { domain: mode.name(), descriptors: [descriptor].into_iter().collect(), hits: 1 };
+        let begun = Instant::now();
+        let matched = Matched::new(&rules, &request);
+        let decisions = runtime.block_on(store.take(&matched.checks, Scope::Descriptor, SystemClock.now()));
+        assert!(!decisions.expect("a coordinated store always decides")[0].over);
+        latencies.push(begun.elapsed());
+    }
+    latencies
+}
+
+/// Measures `strict` decisions alone and beside `interval` decisions, in turns, and prints both.
+fn beside(redis: &Redis) {
+    let store = open_on_a_thread(redis);
+    let mut latencies = [Vec::new(), Vec::new()];
+    for _ in 0..TURNS {
+        for (is_beside, latencies) in latencies.iter_mut().enumerate() {
+            let stop = AtomicBool::new(is_beside == 0);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    decide(&store, Coordination::Interval, (BESIDE_KEYS, BESIDE_RATE), || {
+                        stop.load(Ordering::Relaxed)
+                    })
+                });
+                let started = Instant::now();
+                latencies.extend(decide(&store, Coordination::Strict, (1_000, EXACT_RATE), || {
+                    started.elapsed() >= TURN
+                }));
+                stop.store(true, Ordering::Relaxed);
+            });
+            // the flushes of the keys end before the next turn
+            thread::sleep(Duration::from_millis(500));
+        }
+    }
+    println!(
+        "\n{EXACT_RATE} strict decisions a second, alone and beside {BESIDE_RATE} interval decisions a second on \
+         {BESIDE_KEYS} keys; latency in microseconds"
+    );
+    println!("{:<10} {:>10} {:>10} {:>10} {:>12}", "strict", "p50", "p99", "p99.9", "decisions");
+    for (name, latencies) in ["alone", "beside"].into_iter().zip(&mut latencies) {
+        latencies.sort_unstable();
+        let at = |per_mille: usize| latencies[latencies.len() * per_mille / 1_000].as_micros();
+        println!("{name:<10} {:>10} {:>10} {:>10} {:>12}", at(500), at(990), at(999), latencies.len());
+    }
+}
+
 fn main() {
     let redis = Redis::start();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
@@ -133,4 +241,5 @@ fn main() {
     for mode in Coordination::ALL {
         runtime.block_on(run(&redis, mode));
     }
+    beside(&redis);
 }

@@ -24,6 +24,19 @@ pub trait Remote: Send + Sync + 'static {
     /// repeated.
     fn call(&self, commands: Vec<Command>) -> impl Future<Output = Result<Replies, RemoteError>> + Send;
 
+    /// Carries out `commands` like [`Remote::call`], but no decision waits for them: the store may send those of decisions
+    /// first, also when they were called later.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remote::call`].
+    fn call_in_background(
+        &self,
+        commands: Vec<Command>,
+    ) -> impl Future<Output = Result<Replies, RemoteError>> + Send {
+        self.call(commands)
+    }
+
     /// Registers the instance named `instance` for `ttl` from now, and returns the number of registered instances, including
     /// this one. With a `ttl` of zero the instance leaves.
     fn heartbeat(
@@ -41,7 +54,7 @@ pub trait Remote: Send + Sync + 'static {
     }
 
     /// Returns the node that counts `target` at the instant `at`, as far as it is known; it may change. By default a store
-    /// has one node. Commands for several nodes in one [`Remote::call`] wait for each other's replies.
+    /// has one node. The replies to commands for several nodes in one [`Remote::call`] are returned together.
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
         let _ = (target, at);
         StoreNode::default()
@@ -51,6 +64,15 @@ pub trait Remote: Send + Sync + 'static {
     fn members_node(&self) -> StoreNode {
         StoreNode::default()
     }
+}
+
+/// Who waits for a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// A decision.
+    Decision,
+    /// No decision.
+    Background,
 }
 
 /// A part of a store that replies or fails independently: a server of a cluster.

@@ -17,6 +17,8 @@ mod fleet;
 mod keys;
 mod killed;
 mod network;
+mod priority;
 mod self_signed;
 mod startup;
 mod support;
+mod topology;

@@ -82,7 +82,7 @@ fn uncompressed(message: &[u8], headers: &HeaderMap) -> Result<Vec<u8>, Status> 
 }
 
 fn too_large() -> Status {
-    Status::out_of_range(format!("the message exceeds {MAX_MESSAGE} bytes, compressed or uncompressed"))
+    Status::resource_exhausted(format!("the message exceeds {MAX_MESSAGE} bytes, compressed or uncompressed"))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it goes into map_err")]
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(unpack(&packed(b"abc"), &gzip()).expect("a message").as_ref(), b"abc");
         assert!(unpack(&packed(&vec![0; MAX_MESSAGE]), &gzip()).is_ok());
         let large = unpack(&packed(&vec![0; MAX_MESSAGE + 1]), &gzip()).expect_err("too large");
-        assert_eq!(large.code(), Code::OutOfRange);
+        assert_eq!(large.code(), Code::ResourceExhausted);
         assert_eq!(unpack(&framed(1, b"abc"), &gzip()).expect_err("invalid gzip").code(), Code::Internal);
         let unnamed = unpack(&packed(b"abc"), &HeaderMap::new()).expect_err("no encoding");
         assert_eq!(unnamed.code(), Code::Internal);

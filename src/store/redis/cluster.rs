@@ -2,10 +2,14 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use redis::Value;
 use tokio::{
@@ -21,15 +25,25 @@ use super::{
     server::ServerConnection,
     server_state::ServerState,
     settings::{Address, Backoff, Endpoint},
-    slot::{self, SLOTS},
+    slot,
+    slot_map::SlotMap,
 };
-use crate::store::remote::RemoteError;
+use crate::store::remote::{RemoteError, Urgency};
 
 /// The interval between two look-ups of the slots while every server is connected.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The interval while the map is unknown or a server is not connected, and the shortest interval between look-ups.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The longest wait for a server's map while another map is known: one that hangs must not delay the others.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The known servers that one look-up asks, and as many seeds. An odd number has no ties.
+const MAX_ASKED: usize = 7;
+
+/// The time for which a server counts as asked after its connection broke.
+const VOTES_FOR: Duration = Duration::from_secs(15);
 
 /// The servers of a cluster.
 pub(super) struct Cluster {
@@ -42,15 +56,10 @@ pub(super) struct Cluster {
     servers: Mutex<HashMap<Address, ServerConnection>>,
     /// None until the first look-up has ended.
     map: watch::Sender<Option<Result<Arc<SlotMap>, String>>>,
+    /// The number of look-ups so far.
+    look_ups: AtomicUsize,
     /// Notified when the map seems to be out of date.
     refresh: Notify,
-}
-
-/// The server of each slot.
-struct SlotMap {
-    masters: Vec<Address>,
-    /// For each slot an index into the masters, or `u16::MAX` if no server holds it.
-    slots: Box<[u16]>,
 }
 
 // === impl Cluster ===
@@ -72,6 +81,7 @@ impl Cluster {
             random,
             servers: Mutex::default(),
             map: watch::Sender::new(None),
+            look_ups: AtomicUsize::new(0),
             refresh: Notify::new(),
         });
         tokio::spawn(keep_up_to_date(Arc::downgrade(&cluster)));
@@ -116,16 +126,20 @@ impl Cluster {
         self.servers.lock().entry(address.clone()).or_insert_with(open).clone()
     }
 
-    /// Updates the map after a redirect: the slot of `key` is at `address`, or at an unknown server if that is none. Also
-    /// starts a look-up of all slots.
-    pub(super) fn moved(&self, key: &str, address: Option<Address>) {
-        if let Some(address) = address {
-            self.map.send_if_modified(|map| {
-                let Some(Ok(map)) = map else { return false };
-                *map = Arc::new(map.with(slot::slot(key.as_bytes()), address));
-                true
-            });
-        }
+    /// Updates the map after a redirect: the slot of `key` is at `address`. Also starts a look-up of all slots. Servers that
+    /// redirect to each other change the map only once between two look-ups, since the majority decides.
+    pub(super) fn moved(&self, key: &str, address: Address) {
+        self.map.send_if_modified(|map| {
+            let Some(Ok(map)) = map else { return false };
+            let Some(redirected) = map.redirected(slot::slot(key.as_bytes()), address) else { return false };
+            *map = Arc::new(redirected);
+            true
+        });
+        self.refresh.notify_one();
+    }
+
+    /// Starts a look-up of all slots.
+    pub(super) fn refresh(&self) {
         self.refresh.notify_one();
     }
 
@@ -147,14 +161,14 @@ impl Cluster {
         let found = self.find().await;
         if let Ok(map) = &found {
             self.servers.lock().retain(|address, server| {
-                let is_master = map.masters.contains(address);
+                let is_master = map.masters().contains(address);
                 if !is_master {
                     server.close();
                 }
                 is_master
             });
             // connect to new masters before a request needs them
-            for master in &map.masters {
+            for master in map.masters() {
                 self.server(master);
             }
         }
@@ -165,45 +179,77 @@ impl Cluster {
         });
     }
 
-    /// Queries one server after the other: the connected ones, then the seeds.
+    /// Asks the known servers and the seeds, all at once, and returns the map that most of them have.
     async fn find(&self) -> Result<SlotMap, String> {
         let known: Vec<(Address, ServerConnection)> = {
             let servers = self.servers.lock();
             servers.iter().map(|(address, server)| (address.clone(), server.clone())).collect()
         };
-        let mut errors = Vec::new();
-        for (address, server) in known.into_iter().filter(|(_, server)| server.state().connected) {
-            let query = async {
-                let pending = server.send(vec![command()]).map_err(|error| error.to_string())?;
-                let reply = pending.await.map_err(|error| error.to_string())?;
-                let reply = reply.map_err(|error| error.to_string())?;
-                SlotMap::parse(reply.values.first().unwrap_or(&Value::Nil), &address)
-            };
-            // a server that hangs must not delay the others for long
-            match time::timeout(Duration::from_secs(1), query).await {
-                Ok(Ok(map)) => return Ok(map),
-                Ok(Err(error)) => errors.push(format!("{address}: {error}")),
-                Err(_) => errors.push(format!("{address}: no reply")),
-            }
+        let mut known: Vec<_> =
+            known.into_iter().map(|(address, server)| (address, server.state(), server)).collect();
+        // a server that is gone for good has no vote, so that the others can outvote its absence
+        known.retain(|(_, state, _)| state.connected || state.since.elapsed() < VOTES_FOR);
+        known.sort_unstable_by(|(a, ..), (b, ..)| a.cmp(b));
+        // in a large cluster each look-up asks others
+        if known.len() > MAX_ASKED {
+            let turn = self.look_ups.fetch_add(1, Ordering::Relaxed) * MAX_ASKED;
+            let first = turn % known.len();
+            known.rotate_left(first);
+            known.truncate(MAX_ASKED);
         }
-        for seed in &self.seeds {
+        let seeds = self.seeds.iter().filter(|seed| known.iter().all(|(address, ..)| address != *seed));
+        let seeds: Vec<&Address> = seeds.take(MAX_ASKED).collect();
+        let ask_known = known.iter().map(|(address, state, server)| async move {
+            if !state.connected {
+                return Err(format!("{address}: not connected"));
+            }
+            let query = async {
+                let mut pending =
+                    server.send(vec![command()], Urgency::Decision).map_err(|error| error.to_string())?;
+                let reply = pending.receive().await.map_err(|error| error.to_string())?;
+                SlotMap::parse(reply.values.first().unwrap_or(&Value::Nil), address)
+            };
+            answer(address, QUERY_TIMEOUT, query).await
+        });
+        // without a map nothing can be decided, so even slow seeds are waited for
+        let within = if known.is_empty() { self.endpoint.timeout } else { QUERY_TIMEOUT };
+        let ask_seeds = seeds.into_iter().map(|seed| async move {
             let query = async {
                 let mut connection = connection::connect(&self.endpoint, seed).await?;
                 let value: Value = connection.query(&command()).await?;
                 SlotMap::parse(&value, seed)
             };
-            match time::timeout(self.endpoint.timeout, query).await {
-                Ok(Ok(map)) => return Ok(map),
-                Ok(Err(error)) => errors.push(format!("{seed}: {error}")),
-                Err(_) => errors.push(format!("{seed}: no reply")),
+            answer(seed, within, query).await
+        });
+        let (known, seeds) = tokio::join!(join_all(ask_known), join_all(ask_seeds));
+        let voters = known.len();
+        let (mut maps, mut errors) = (Vec::new(), Vec::new());
+        for reply in known.into_iter().chain(seeds) {
+            match reply {
+                Ok(map) => maps.push(map),
+                Err(error) => errors.push(error),
             }
         }
-        Err(errors.join("; "))
+        let current = self.map.borrow().as_ref().and_then(|map| map.as_ref().ok().cloned());
+        // seeds that are no longer used need not reply
+        SlotMap::elect(&maps, voters.max(maps.len()), current.as_deref()).ok_or_else(|| errors.join("; "))
     }
 
     fn is_healthy(&self) -> bool {
         let known = matches!(&*self.map.borrow(), Some(Ok(_)));
         known && self.servers.lock().values().all(|server| server.state().connected)
+    }
+}
+
+/// Waits for a map of the server at `address`, but no longer than `within`.
+async fn answer(
+    address: &Address,
+    within: Duration,
+    query: impl Future<Output = Result<SlotMap, String>>,
+) -> Result<SlotMap, String> {
+    match time::timeout(within, query).await {
+        Ok(map) => map.map_err(|error| format!("{address}: {error}")),
+        Err(_) => Err(format!("{address}: no reply")),
     }
 }
 
@@ -230,117 +276,5 @@ async fn keep_up_to_date(cluster: Weak<Cluster>) {
         drop(cluster);
         // many redirects in a short time cause one look-up
         time::sleep(RETRY_INTERVAL.saturating_sub(started.elapsed())).await;
-    }
-}
-
-// === impl SlotMap ===
-
-impl SlotMap {
-    /// Parses the reply of the server at `source` to `CLUSTER SLOTS`.
-    fn parse(value: &Value, source: &Address) -> Result<Self, String> {
-        let parse = |value: &Value| -> Option<Vec<(usize, usize, Address)>> {
-            let Value::Array(ranges) = value else { return None };
-            ranges.iter().map(|range| parse_range(range, source)).collect()
-        };
-        if let Value::ServerError(error) = value {
-            return Err(format!("{} {}", error.code(), error.details().unwrap_or_default()));
-        }
-        let ranges = parse(value).ok_or("its reply to CLUSTER SLOTS is malformed")?;
-        if ranges.is_empty() {
-            return Err("its cluster holds no slots".into());
-        }
-        let mut map = Self { masters: Vec::new(), slots: vec![u16::MAX; SLOTS.into()].into() };
-        for (first, last, address) in ranges {
-            let master = map.master(address);
-            map.slots[first..=last].fill(master);
-        }
-        Ok(map)
-    }
-
-    /// Returns the master that holds `slot`.
-    fn holder(&self, slot: u16) -> Option<&Address> {
-        self.masters.get(usize::from(self.slots[usize::from(slot)]))
-    }
-
-    /// Returns this map with `slot` at `address`.
-    fn with(&self, slot: u16, address: Address) -> Self {
-        let mut map = Self { masters: self.masters.clone(), slots: self.slots.clone() };
-        map.slots[usize::from(slot)] = map.master(address);
-        map
-    }
-
-    /// Returns the index of the master at `address`, and adds it if it is new.
-    fn master(&mut self, address: Address) -> u16 {
-        let index = self.masters.iter().position(|master| *master == address).unwrap_or_else(|| {
-            self.masters.push(address);
-            self.masters.len() - 1
-        });
-        // a cluster has at most as many masters as slots
-        u16::try_from(index).unwrap_or(u16::MAX)
-    }
-}
-
-/// Parses the first and the last slot of a range, and the server that holds it.
-fn parse_range(range: &Value, source: &Address) -> Option<(usize, usize, Address)> {
-    let Value::Array(parts) = range else { return None };
-    let [first, last, Value::Array(master), ..] = parts.as_slice() else { return None };
-    let (first, last): (usize, usize) = (number(first)?, number(last)?);
-    let host: Option<String> = redis::from_redis_value(master.first()?.clone()).ok()?;
-    let port = u16::try_from(number(master.get(1)?)?).ok()?;
-    let host = match (host, source) {
-        (Some(host), _) if !host.is_empty() && host != "?" => host,
-        // a server that does not know its own host name is at the address that was queried
-        (_, Address::Tcp(host, _)) => host.to_string(),
-        (_, Address::Unix(_)) => return None,
-    };
-    (first <= last && last < usize::from(SLOTS)).then(|| (first, last, Address::tcp(&host, port)))
-}
-
-fn number(value: &Value) -> Option<usize> {
-    redis::from_redis_value(value.clone()).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
-        Value::Array(vec![
-            Value::Int(first),
-            Value::Int(last),
-            Value::Array(vec![host, Value::Int(port), Value::BulkString(b"id".to_vec())]),
-        ])
-    }
-
-    #[test]
-    fn slots_are_parsed() {
-        let source = Address::tcp("source", 1);
-        let host = |name: &str| Value::BulkString(name.as_bytes().to_vec());
-        let slots = Value::Array(vec![
-            range(0, 99, host("a"), 7000),
-            range(100, 16_000, host(""), 7001),
-            range(16_001, 16_001, Value::Nil, 7002),
-        ]);
-        let map = SlotMap::parse(&slots, &source).expect("the reply is valid");
-        let at = |slot: usize| map.masters.get(usize::from(map.slots[slot])).cloned();
-        assert_eq!(at(99), Some(Address::tcp("a", 7000)));
-        assert_eq!(at(100), Some(Address::tcp("source", 7001)));
-        assert_eq!(at(16_001), Some(Address::tcp("source", 7002)));
-        assert_eq!(at(16_002), None);
-        let map = map.with(99, Address::tcp("b", 7003));
-        assert_eq!(map.masters[usize::from(map.slots[99])], Address::tcp("b", 7003));
-    }
-
-    #[test]
-    fn malformed_replies_are_errors() {
-        let source = Address::tcp("source", 1);
-        for value in [
-            Value::Nil,
-            Value::Array(vec![]),
-            Value::Array(vec![range(5, 4, Value::Nil, 1)]),
-            Value::Array(vec![range(0, 16_384, Value::Nil, 1)]),
-        ] {
-            assert!(SlotMap::parse(&value, &source).is_err(), "{value:?}");
-        }
     }
 }

@@ -55,6 +55,8 @@ pub(super) enum Retry {
     ReadOnly(String),
     /// The keys are being moved from one server to another.
     Later(String),
+    /// The cluster has lost a part of its slots, or its majority.
+    ClusterDown(String),
     /// The command's window is not open at this instant of the server's clock.
     OtherWindow(Timestamp),
 }
@@ -167,6 +169,22 @@ impl EncodedCommand {
         }
     }
 
+    /// Returns how long a server needs for it, compared with the cheapest one.
+    pub(super) const fn cost(&self) -> usize {
+        match self {
+            Self::Count { .. } => 1,
+            Self::Run { .. } => 4,
+        }
+    }
+
+    /// Returns the number of commands that it consists of.
+    pub(super) const fn commands(&self) -> usize {
+        match self {
+            Self::Count { .. } => 2,
+            Self::Run { .. } => 1,
+        }
+    }
+
     /// Appends the Redis commands to `commands`: with the text of the script if `load`, and with `ASKING` before each if
     /// `asking`.
     pub(super) fn write(&self, load: bool, asking: bool, commands: &mut Vec<Cmd>) {
@@ -219,8 +237,10 @@ pub(super) fn error_outcome<T>(error: &ServerError) -> CommandOutcome<T> {
         },
         Some(ServerErrorKind::ReadOnly) => Retry::ReadOnly(text()),
         Some(ServerErrorKind::TryAgain) => Retry::Later(text()),
+        Some(ServerErrorKind::ClusterDown) => Retry::ClusterDown(text()),
         // an error inside a script has a code of its own, and holds the original error in its text
         _ if detail.contains("READONLY You can't write") => Retry::ReadOnly(text()),
+        _ if detail.contains("CLUSTERDOWN ") => Retry::ClusterDown(text()),
         _ => return CommandOutcome::Done(Err(RemoteError::Rejected(text()))),
     })
 }

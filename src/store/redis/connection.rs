@@ -15,13 +15,13 @@ use tokio::{
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 use super::{
+    reply_guard::ReplyGuard,
     script,
     settings::{Address, Auth, Endpoint},
 };
 
-/// The most pipelines in flight on one connection. More than one keeps the network busy while the server works; few let the
-/// calls that arrive meanwhile share a pipeline.
-pub(super) const MAX_IN_FLIGHT: usize = 4;
+/// The pipelines that wait to be written to one connection; the worker keeps fewer in flight.
+const PIPELINES: usize = 64;
 
 /// An authenticated connection.
 pub(super) struct Connection {
@@ -123,7 +123,8 @@ async fn handshake(
     let config = AsyncConnectionConfig::new()
         // the worker bounds the time and the number of pipelines in flight
         .set_response_timeout(None)
-        .set_pipeline_buffer_size(MAX_IN_FLIGHT);
+        .set_pipeline_buffer_size(PIPELINES);
+    let stream = ReplyGuard::new(stream);
     let (handle, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
     Ok(Connection { handle, driver: Driver(tokio::spawn(driver)) })
 }

@@ -5,19 +5,24 @@
 //! calls in one pipeline. Times are on Redis' clock. The module `name` describes the keys, and
 //! [`encoding`](crate::store::encoding) the state of counters.
 
+mod background;
 mod cluster;
 mod command;
 mod connection;
 mod metrics;
 mod name;
 mod pool;
+mod queue;
 mod random;
+mod reply_guard;
+mod request;
 mod resolver;
 mod script;
 mod server;
 mod server_state;
 mod settings;
 mod slot;
+mod slot_map;
 mod tls;
 mod worker;
 
@@ -32,16 +37,20 @@ use redis::Value;
 
 use self::{
     command::{CommandOutcome, EncodedCommand, KeySettings, PreparedCommand},
-    pool::{NodeRequest, Pool},
+    pool::Pool,
     random::RandomGenerator,
+    request::NodeRequest,
 };
-use super::remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Target};
+use super::remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency};
 use crate::{
     clock::Clock,
     limit::{Period, Timestamp},
     observe::{Metric, Source},
     tls::TlsError,
 };
+
+/// The commands of a background call that are encoded before others have a turn.
+const ENCODED_AT_ONCE: usize = 64;
 
 /// A store in Redis. Connections are made in the background and remade when they break; without one, calls fail at once.
 pub struct RedisRemote {
@@ -50,6 +59,8 @@ pub struct RedisRemote {
     per_second: Option<Pool>,
     keys: Arc<KeySettings>,
     random: Arc<RandomGenerator>,
+    /// Held by the background call that is being encoded.
+    background: tokio::sync::Mutex<()>,
     /// The clock of a test. None in production, where Redis' clock is used.
     clock: Option<Arc<dyn Clock>>,
 }
@@ -111,6 +122,7 @@ impl RedisRemote {
             per_second: per_second.map(|endpoint| Pool::open("per_second", endpoint, backoff, &random)),
             keys: Arc::new(KeySettings { prefix, jitter_seconds }),
             random,
+            background: tokio::sync::Mutex::default(),
             clock,
         })
     }
@@ -136,29 +148,15 @@ impl RedisRemote {
         usize::from(self.per_second.is_some() && name::is_per_second(target))
     }
 
-    fn request(&self, command: Command) -> CommandRequest<'_> {
-        let Command { target, at, op } = command;
-        let prepared = PreparedCommand::new(target, op, at, self.now(), &self.keys, self.random.next());
-        CommandRequest { prepared, remote: self }
-    }
-}
-
-/// With a per-second Redis, the clocks of both are assumed to agree: [`Replies::now`] is the later one.
-impl Remote for RedisRemote {
-    async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
+    async fn run(&self, commands: Vec<Command>, urgency: Urgency) -> Result<Replies, RemoteError> {
         if commands.is_empty() {
             return Err(RemoteError::NotSent("no commands".into()));
         }
-        let mut pools = Vec::with_capacity(commands.len());
-        let mut requests = [Vec::new(), Vec::new()];
-        for command in commands {
-            let pool = self.pool_of(&command.target);
-            pools.push(pool);
-            requests[pool].push(self.request(command));
-        }
-        let [main, per_second] = requests;
-        let (main, per_second) =
-            tokio::join!(run(Some(&self.main), main), run(self.per_second.as_ref(), per_second));
+        let (pools, [main, per_second]) = self.prepare(commands, urgency).await;
+        let (main, per_second) = tokio::join!(
+            run(Some(&self.main), main, urgency),
+            run(self.per_second.as_ref(), per_second, urgency)
+        );
         let now = self.now().or(main.now.max(per_second.now));
         let mut replies = [main.replies, per_second.replies].map(Vec::into_iter);
         let replies: Vec<Result<Reply, RemoteError>> =
@@ -174,13 +172,54 @@ impl Remote for RedisRemote {
         }
     }
 
+    /// Encodes `commands`. Returns the index of the pool of each, and the requests of each pool. Background calls take turns,
+    /// and pause often, because all calls are encoded on one thread.
+    async fn prepare(
+        &self,
+        commands: Vec<Command>,
+        urgency: Urgency,
+    ) -> (Vec<usize>, [Vec<CommandRequest<'_>>; 2]) {
+        let _turn = match urgency {
+            Urgency::Background => Some(self.background.lock().await),
+            Urgency::Decision => None,
+        };
+        let mut pools = Vec::with_capacity(commands.len());
+        let mut requests = [Vec::new(), Vec::new()];
+        for (i, command) in commands.into_iter().enumerate() {
+            if urgency == Urgency::Background && i % ENCODED_AT_ONCE == ENCODED_AT_ONCE - 1 {
+                tokio::task::yield_now().await;
+            }
+            let pool = self.pool_of(&command.target);
+            pools.push(pool);
+            requests[pool].push(self.request(command));
+        }
+        (pools, requests)
+    }
+
+    fn request(&self, command: Command) -> CommandRequest<'_> {
+        let Command { target, at, op } = command;
+        let prepared = PreparedCommand::new(target, op, at, self.now(), &self.keys, self.random.next());
+        CommandRequest { prepared, remote: self }
+    }
+}
+
+/// With a per-second Redis, the clocks of both are assumed to agree: [`Replies::now`] is the later one.
+impl Remote for RedisRemote {
+    async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
+        self.run(commands, Urgency::Decision).await
+    }
+
+    async fn call_in_background(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
+        self.run(commands, Urgency::Background).await
+    }
+
     async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<usize, RemoteError> {
         let now = self.now().map(|now| script::micros(now).to_string()).unwrap_or_default();
         let ttl = ttl.as_nanos().div_ceil(1_000_000).to_string();
         let arguments = [now, instance.to_owned(), ttl].into_iter().map(String::into_bytes).collect();
         let keys = std::iter::once(name::instances(&self.keys.prefix)).collect();
         let encoded = EncodedCommand::Run { script: &script::HEARTBEAT, keys, arguments };
-        let done = self.main.run(vec![HeartbeatRequest(encoded)]).await;
+        let done = self.main.run(vec![HeartbeatRequest(encoded)], Urgency::Decision).await;
         done.replies.into_iter().next().unwrap_or_else(|| Err(command::malformed_reply()))
     }
 
@@ -198,9 +237,13 @@ impl Remote for RedisRemote {
     }
 }
 
-async fn run(pool: Option<&Pool>, requests: Vec<CommandRequest<'_>>) -> pool::PoolReplies<Reply> {
+async fn run(
+    pool: Option<&Pool>,
+    requests: Vec<CommandRequest<'_>>,
+    urgency: Urgency,
+) -> pool::PoolReplies<Reply> {
     match pool {
-        Some(pool) if !requests.is_empty() => pool.run(requests).await,
+        Some(pool) if !requests.is_empty() => pool.run(requests, urgency).await,
         _ => pool::PoolReplies { now: None, replies: Vec::new() },
     }
 }
@@ -250,6 +293,8 @@ impl ConnectionStates {
 impl NodeRequest for CommandRequest<'_> {
     type Reply = Reply;
 
+    const DECIDES: bool = true;
+
     fn encoded(&self) -> &EncodedCommand {
         &self.prepared.encoded
     }
@@ -269,6 +314,8 @@ impl NodeRequest for CommandRequest<'_> {
 
 impl NodeRequest for HeartbeatRequest {
     type Reply = usize;
+
+    const DECIDES: bool = false;
 
     fn encoded(&self) -> &EncodedCommand {
         &self.0

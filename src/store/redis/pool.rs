@@ -7,31 +7,39 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{Cmd, Value};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use redis::Value;
+use smallvec::SmallVec;
 use tokio::time;
 
 use super::{
     cluster::Cluster,
-    command::{CommandOutcome, EncodedCommand, Retry, malformed_reply},
+    command::{CommandOutcome, Retry, malformed_reply},
     metrics::RedisMetrics,
+    queue::PipelineReply,
     random::RandomGenerator,
+    request::{ExchangedBatch, NodeBatch, NodeRequest, Route, RoutedRequest},
     resolver::Resolver,
-    server::{PendingReply, ServerConnection},
+    server::ServerConnection,
     server_state::ServerState,
-    settings::{Address, Backoff, Endpoint, Topology},
+    settings::{Backoff, Endpoint, Topology},
     worker,
 };
 use crate::{
     limit::Timestamp,
     observe::Metric,
-    store::remote::{RemoteError, StoreNode},
+    store::remote::{RemoteError, StoreNode, Urgency},
 };
 
-/// The most times that a command is sent. More than two, since redirects may follow each other and a failover takes a while.
+/// The most times that a command is sent, unless the cluster is down. More than two, since redirects may follow each other and
+/// a failover takes a while.
 const ROUNDS: usize = 6;
 
 /// The wait before a retry while keys are being moved, or while a replica is still used as a master.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// The longest wait before a retry while the cluster is down.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// One Redis.
 pub(super) struct Pool {
@@ -48,55 +56,12 @@ enum PoolServers {
     Cluster(Arc<Cluster>),
 }
 
-/// A request to the node that holds its key, which may be sent more than once.
-pub(super) trait NodeRequest {
-    /// The type of a reply.
-    type Reply;
-
-    /// Returns the commands.
-    fn encoded(&self) -> &EncodedCommand;
-
-    /// Interprets the reply to the first of the commands.
-    fn outcome(&self, value: &Value) -> CommandOutcome<Self::Reply>;
-
-    /// Changes the request to the window that is open at `now`.
-    fn move_to_window(&mut self, now: Timestamp);
-}
-
 /// The replies to some requests.
 pub(super) struct PoolReplies<T> {
     /// The clock of the last server that replied.
     pub(super) now: Option<Timestamp>,
     /// One for each request.
     pub(super) replies: Vec<Result<T, RemoteError>>,
-}
-
-/// How a request is sent next.
-#[derive(Clone, Default)]
-struct Route {
-    /// Whether the text of its script is sent, too.
-    load_script: bool,
-    /// The server that it is sent to, after `ASKING`. Without one, the slot of its key determines the server.
-    asking: Option<Address>,
-}
-
-/// The requests that go to one server in one round.
-struct NodeBatch {
-    server: ServerConnection,
-    commands: Vec<Cmd>,
-    entries: Vec<BatchEntry>,
-    /// Whether the text of a script is among the commands already.
-    loads_script: bool,
-}
-
-/// One request of a batch.
-struct BatchEntry {
-    /// The index of the request.
-    request: usize,
-    /// The number of its commands.
-    commands: usize,
-    /// The index of the decisive reply among the replies to these commands: 1 after `ASKING`, else 0.
-    reply: usize,
 }
 
 // === impl Pool ===
@@ -131,128 +96,164 @@ impl Pool {
         Self { name, node: node(name, ()), endpoint, servers, metrics }
     }
 
-    /// Runs `requests`, those for one key in their order.
-    pub(super) async fn run<R: NodeRequest>(&self, mut requests: Vec<R>) -> PoolReplies<R::Reply> {
+    /// Runs `requests`, those for one key in their order. Every server has its own batches, retries and pauses, so that none
+    /// delays the requests of another.
+    pub(super) async fn run<R: NodeRequest>(
+        &self,
+        requests: Vec<R>,
+        urgency: Urgency,
+    ) -> PoolReplies<R::Reply> {
         self.metrics.calls.add(1);
         self.metrics.commands.add(requests.len() as u64);
         let deadline = Instant::now() + self.endpoint.timeout;
-        let timed_out = || RemoteError::TimedOut(worker::period(self.endpoint.timeout));
         if let PoolServers::Cluster(cluster) = &self.servers {
             // if the slots are still unknown at the deadline, routing reports it
             let _ = time::timeout_at(deadline.into(), cluster.ready()).await;
         }
-        let mut routes = vec![Route::default(); requests.len()];
         let mut replies: Vec<Option<Result<R::Reply, RemoteError>>> = Vec::new();
         replies.resize_with(requests.len(), || None);
         let mut now = None;
-        for round in 1..=ROUNDS {
-            let mut pause = false;
-            for (batch, pending) in self.send(&requests, &routes, &mut replies) {
-                let received = match time::timeout_at(deadline.into(), pending).await {
-                    Ok(Ok(Ok(received))) => received,
-                    failed => {
-                        let error = match failed {
-                            Ok(Ok(Err(error))) => error,
-                            Ok(_) => RemoteError::Unreachable("the connection broke".into()),
-                            Err(_) => timed_out(),
-                        };
-                        batch
-                            .entries
-                            .iter()
-                            .for_each(|entry| replies[entry.request] = Some(Err(error.clone())));
-                        continue;
-                    }
-                };
-                now = now.max(received.now);
-                let mut values = received.values.as_slice();
-                for entry in &batch.entries {
-                    let (own, rest) = values.split_at(entry.commands.min(values.len()));
-                    values = rest;
-                    let request = &mut requests[entry.request];
-                    let value = own.get(entry.reply);
-                    match value.map_or_else(
-                        || CommandOutcome::Done(Err(malformed_reply())),
-                        |value| request.outcome(value),
-                    ) {
-                        CommandOutcome::Done(reply) => replies[entry.request] = Some(reply),
-                        CommandOutcome::Retry(retry) => {
-                            pause |= matches!(retry, Retry::ReadOnly(_) | Retry::Later(_));
-                            match self.route_for_retry(retry, request, &batch.server) {
-                                Ok(route) if round < ROUNDS => routes[entry.request] = route,
-                                Ok(_) => replies[entry.request] = Some(Err(too_many_attempts())),
-                                Err(error) => replies[entry.request] = Some(Err(error)),
+        let mut batches = FuturesUnordered::new();
+        let mut waiting: Vec<_> = requests.into_iter().enumerate().map(RoutedRequest::new).collect();
+        loop {
+            let pause = waiting.iter().map(|request| request.route.pause).max().unwrap_or_default();
+            for batch in self.batches(waiting, urgency, &mut replies) {
+                batches.push(self.exchange(batch, pause, urgency, deadline));
+            }
+            let Some(exchanged) = batches.next().await else { break };
+            now = now.max(exchanged.now);
+            waiting = Vec::new();
+            for (mut request, outcome) in exchanged.outcomes {
+                let reply = match outcome {
+                    CommandOutcome::Done(reply) => reply,
+                    CommandOutcome::Retry(retry) => {
+                        match self.route_for_retry(retry, &mut request, &exchanged.server, deadline) {
+                            Ok(()) => {
+                                waiting.push(request);
+                                continue;
                             }
+                            Err(error) => Err(error),
                         }
                     }
-                }
+                };
+                replies[request.index] = Some(reply);
             }
-            let left = replies.iter().filter(|reply| reply.is_none()).count();
-            if left == 0 {
-                break;
-            }
-            self.metrics.retries.add(left as u64);
-            if pause {
-                time::sleep(PAUSE).await;
-            }
+            self.metrics.retries.add(waiting.len() as u64);
         }
         let replies: Vec<_> =
-            replies.into_iter().map(|reply| reply.unwrap_or_else(|| Err(too_many_attempts()))).collect();
+            replies.into_iter().map(|reply| reply.unwrap_or_else(|| Err(malformed_reply()))).collect();
         replies.iter().filter_map(|reply| reply.as_ref().err()).for_each(|error| self.metrics.error(error));
         PoolReplies { now, replies }
     }
 
-    /// Sends every request that has no reply yet, those for one server together.
-    fn send<R: NodeRequest>(
+    /// Divides `requests` into batches for one server each. Those that no server is known for get their `replies` at once.
+    fn batches<R: NodeRequest>(
         &self,
-        requests: &[R],
-        routes: &[Route],
+        requests: Vec<RoutedRequest<R>>,
+        urgency: Urgency,
         replies: &mut [Option<Result<R::Reply, RemoteError>>],
-    ) -> Vec<(NodeBatch, PendingReply)> {
-        let mut batches: Vec<NodeBatch> = Vec::new();
-        for (i, reply) in replies.iter_mut().enumerate().filter(|(_, reply)| reply.is_none()) {
-            let (encoded, route) = (requests[i].encoded(), &routes[i]);
-            let server = match self.server(encoded.key(), route) {
+    ) -> Vec<NodeBatch<R>> {
+        let mut batches: Vec<NodeBatch<R>> = Vec::new();
+        // the last batch of each server, which is the only one with room
+        let mut open: Vec<usize> = Vec::new();
+        for request in requests {
+            let encoded = request.request.encoded();
+            let (cost, server) = (encoded.cost(), self.server(encoded.key(), &request.route));
+            let server = match server {
                 Ok(server) => server,
                 Err(error) => {
-                    *reply = Some(Err(error));
+                    replies[request.index] = Some(Err(error));
                     continue;
                 }
             };
-            let at = batches.iter().position(|batch| batch.server.is(&server)).unwrap_or_else(|| {
-                batches.push(NodeBatch {
-                    server,
-                    commands: Vec::new(),
-                    entries: Vec::new(),
-                    loads_script: false,
-                });
-                batches.len() - 1
-            });
-            let batch = &mut batches[at];
-            let before = batch.commands.len();
-            let load = route.load_script && !batch.loads_script;
-            encoded.write(load, route.asking.is_some(), &mut batch.commands);
-            batch.loads_script |= route.load_script;
-            batch.entries.push(BatchEntry {
-                request: i,
-                commands: batch.commands.len() - before,
-                reply: usize::from(route.asking.is_some()),
-            });
-        }
-        let mut sent = Vec::with_capacity(batches.len());
-        for mut batch in batches {
-            match batch.server.send(std::mem::take(&mut batch.commands)) {
-                Ok(pending) => sent.push((batch, pending)),
-                Err(error) => {
-                    batch.entries.iter().for_each(|entry| replies[entry.request] = Some(Err(error.clone())));
+            let last = open.iter_mut().find(|last| batches[**last].server.is(&server));
+            match last {
+                Some(last) if batches[*last].room >= cost => {
+                    let batch = &mut batches[*last];
+                    batch.room -= cost;
+                    batch.requests.push(request);
+                }
+                last => {
+                    let room = server.background().cost(urgency).saturating_sub(cost);
+                    match last {
+                        Some(last) => *last = batches.len(),
+                        None => open.push(batches.len()),
+                    }
+                    batches.push(NodeBatch { server, requests: vec![request], room });
                 }
             }
         }
-        sent
+        batches
+    }
+
+    /// Sends `batch` after `pause`, and waits for the outcomes until `deadline`.
+    async fn exchange<R: NodeRequest>(
+        &self,
+        batch: NodeBatch<R>,
+        pause: Duration,
+        urgency: Urgency,
+        deadline: Instant,
+    ) -> ExchangedBatch<R> {
+        if !pause.is_zero() {
+            time::sleep(pause).await;
+        }
+        let NodeBatch { server, requests, .. } = batch;
+        let received = match self.send(&server, &requests, urgency, deadline).await {
+            Ok(received) => received,
+            Err(error) => {
+                let failed = |request| (request, CommandOutcome::Done(Err(error.clone())));
+                let outcomes = requests.into_iter().map(failed).collect();
+                return ExchangedBatch { server, now: None, outcomes };
+            }
+        };
+        let mut values = received.values.into_iter();
+        let outcomes = requests.into_iter().map(|request| {
+            // the reply to `ASKING` goes before the decisive one
+            let skipped = usize::from(request.route.is_asking);
+            let own: SmallVec<[Value; 2]> = values.by_ref().take(request.replies()).collect();
+            let outcome = own.get(skipped).map(|value| request.request.outcome(value));
+            (request, outcome.unwrap_or_else(|| CommandOutcome::Done(Err(malformed_reply()))))
+        });
+        ExchangedBatch { outcomes: outcomes.collect(), server, now: received.now }
+    }
+
+    /// Sends `requests` to `server` in one pipeline, and waits for the replies until `deadline`.
+    async fn send<R: NodeRequest>(
+        &self,
+        server: &ServerConnection,
+        requests: &[RoutedRequest<R>],
+        urgency: Urgency,
+        deadline: Instant,
+    ) -> Result<PipelineReply, RemoteError> {
+        let _permit = match urgency {
+            Urgency::Background => {
+                // these commands were not written yet
+                let entered = time::timeout_at(deadline.into(), server.background().enter()).await;
+                entered.map_err(|_| RemoteError::NotSent("other commands take too long".into()))?
+            }
+            Urgency::Decision => {
+                if R::DECIDES {
+                    server.background().record_decision();
+                }
+                None
+            }
+        };
+        let (mut commands, mut loads) = (Vec::with_capacity(2 * requests.len()), false);
+        for request in requests {
+            let load = request.route.load_script && !loads;
+            loads |= load;
+            request.request.encoded().write(load, request.route.is_asking, &mut commands);
+        }
+        let mut pending = server.send(commands, urgency)?;
+        match time::timeout_at(deadline.into(), pending.receive()).await {
+            Ok(received) => received,
+            Err(_) => pending.give_up(RemoteError::TimedOut(worker::period(self.endpoint.timeout))),
+        }
     }
 
     /// Returns the server to send a request for `key` to.
     fn server(&self, key: &str, route: &Route) -> Result<ServerConnection, RemoteError> {
-        match (&self.servers, &route.asking) {
+        match (&self.servers, &route.server) {
             (PoolServers::One(server), _) => Ok(server.clone()),
             (PoolServers::Cluster(cluster), Some(address)) => Ok(cluster.server(address)),
             (PoolServers::Cluster(cluster), None) => cluster.server_of_key(key),
@@ -272,21 +273,38 @@ impl Pool {
     fn route_for_retry<R: NodeRequest>(
         &self,
         retry: Retry,
-        request: &mut R,
+        request: &mut RoutedRequest<R>,
         server: &ServerConnection,
-    ) -> Result<Route, RemoteError> {
+        deadline: Instant,
+    ) -> Result<(), RemoteError> {
         let mut route = Route::default();
+        let is_bounded = !matches!(retry, Retry::ClusterDown(_));
+        let key = request.request.encoded().key();
         match (retry, &self.servers) {
             (Retry::LoadScript, _) => route.load_script = true,
-            (Retry::OtherWindow(now), _) => request.move_to_window(now),
-            (Retry::Moved(address), PoolServers::Cluster(cluster)) => {
-                cluster.moved(request.encoded().key(), address);
+            (Retry::OtherWindow(now), _) => request.request.move_to_window(now),
+            (Retry::Moved(Some(address)), PoolServers::Cluster(cluster)) => {
+                cluster.moved(key, address.clone());
+                route.server = Some(address);
             }
-            (Retry::Ask(address), PoolServers::Cluster(_)) => route.asking = Some(address),
-            (Retry::Later(_), PoolServers::Cluster(_)) => {}
+            (Retry::Moved(None), PoolServers::Cluster(cluster)) => cluster.refresh(),
+            (Retry::Ask(address), PoolServers::Cluster(_)) => {
+                route.is_asking = true;
+                route.server = Some(address);
+            }
+            (Retry::Later(_), PoolServers::Cluster(_)) => route.pause = PAUSE,
+            (Retry::ClusterDown(error), PoolServers::Cluster(cluster)) => {
+                // lasts until a replica has taken over, or the servers see each other again
+                route.pause = LONGEST_PAUSE.min(PAUSE * (1 << request.attempts.min(8)));
+                if Instant::now() + route.pause >= deadline {
+                    return Err(RemoteError::Rejected(error));
+                }
+                cluster.refresh();
+            }
             (Retry::ReadOnly(_), PoolServers::Cluster(cluster)) => {
                 server.renew();
-                cluster.moved(request.encoded().key(), None);
+                cluster.refresh();
+                route.pause = PAUSE;
             }
             (Retry::ReadOnly(error), PoolServers::One(_)) => {
                 // sentinels may report a new master, and a host name may resolve to a new server
@@ -294,14 +312,22 @@ impl Pool {
                 if !matches!(self.endpoint.topology, Topology::Sentinel { .. }) {
                     return Err(RemoteError::Rejected(error));
                 }
+                route.pause = PAUSE;
             }
             (Retry::Moved(_) | Retry::Ask(_), PoolServers::One(_)) => {
                 const CLUSTER: &str = "it is part of a cluster; set REDIS_TYPE to CLUSTER";
                 return Err(RemoteError::Rejected(CLUSTER.into()));
             }
-            (Retry::Later(error), PoolServers::One(_)) => return Err(RemoteError::Rejected(error)),
+            (Retry::Later(error) | Retry::ClusterDown(error), PoolServers::One(_)) => {
+                return Err(RemoteError::Rejected(error));
+            }
         }
-        Ok(route)
+        if is_bounded && request.attempts >= ROUNDS {
+            return Err(RemoteError::Rejected(format!("not carried out after {ROUNDS} attempts")));
+        }
+        request.attempts += 1;
+        request.route = route;
+        Ok(())
     }
 
     /// Returns the states of its connections, and the last error of looking up the servers of a cluster.
@@ -323,9 +349,4 @@ fn node(name: &str, part: impl Hash) -> StoreNode {
     let mut hasher = DefaultHasher::new();
     (name, part).hash(&mut hasher);
     StoreNode(hasher.finish())
-}
-
-/// Returns the error for a command that was redirected in every round.
-fn too_many_attempts() -> RemoteError {
-    RemoteError::Rejected(format!("not carried out after {ROUNDS} attempts"))
 }

@@ -7,28 +7,27 @@ use std::{
 
 use parking_lot::Mutex;
 use redis::Cmd;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc};
 
 use super::{
+    background::BackgroundWindow,
     metrics::RedisMetrics,
+    queue::{CallQueue, MAX_WAITING, PendingReply, QueuedCall, WaitingCalls},
     random::RandomGenerator,
     resolver::Resolver,
     server_state::ServerState,
     settings::{Backoff, Endpoint},
-    worker::{ConnectionWorker, PipelineReply, QueuedCall, SharedServerState},
+    worker::{ConnectionWorker, SharedServerState},
 };
-use crate::store::remote::RemoteError;
-
-/// The most calls that may wait to be sent.
-const QUEUE: usize = 4_096;
-
-/// The receiving end of the replies to one call.
-pub(super) type PendingReply = oneshot::Receiver<Result<PipelineReply, RemoteError>>;
+use crate::store::remote::{RemoteError, Urgency};
 
 /// One server. Clones are the same server; when the last one is dropped, the worker ends.
 #[derive(Clone)]
 pub(super) struct ServerConnection {
-    queue: mpsc::Sender<QueuedCall>,
+    /// Unbounded, since `waiting` bounds each urgency by itself.
+    calls: mpsc::UnboundedSender<QueuedCall>,
+    waiting: Arc<WaitingCalls>,
+    background: Arc<BackgroundWindow>,
     shared: Arc<SharedServerState>,
 }
 
@@ -43,33 +42,36 @@ impl ServerConnection {
         metrics: Arc<RedisMetrics>,
         random: Arc<RandomGenerator>,
     ) -> Self {
-        let (sender, queue) = mpsc::channel(QUEUE);
+        let (sender, calls) = mpsc::unbounded_channel();
         let shared = Arc::new(SharedServerState::new(resolver.name()));
         let worker = ConnectionWorker {
             endpoint,
             resolver,
             backoff,
-            queue,
+            calls,
+            queue: CallQueue::default(),
             shared: Arc::clone(&shared),
             metrics,
             random,
         };
         tokio::spawn(worker.run());
-        Self { queue: sender, shared }
+        Self { calls: sender, waiting: Arc::default(), background: Arc::default(), shared }
     }
 
     /// Queues `commands`, which are sent together and in their order.
-    pub(super) fn send(&self, commands: Vec<Cmd>) -> Result<PendingReply, RemoteError> {
-        let (reply, pending) = oneshot::channel();
-        match self.queue.try_send(QueuedCall { commands, reply }) {
+    pub(super) fn send(&self, commands: Vec<Cmd>, urgency: Urgency) -> Result<PendingReply, RemoteError> {
+        let Some((call, pending)) = self.waiting.call(commands, urgency) else {
+            return Err(RemoteError::NotSent(format!("its queue is full: {MAX_WAITING} calls are waiting")));
+        };
+        match self.calls.send(call) {
             Ok(()) => Ok(pending),
-            Err(mpsc::error::TrySendError::Full(_)) => {
-                Err(RemoteError::NotSent(format!("its queue is full: {QUEUE} calls are waiting")))
-            }
-            Err(mpsc::error::TrySendError::Closed(_)) => {
-                Err(RemoteError::NotSent("its connection was closed".into()))
-            }
+            Err(_) => Err(RemoteError::NotSent("its connection was closed".into())),
         }
+    }
+
+    /// Returns the window of its background calls.
+    pub(super) const fn background(&self) -> &Arc<BackgroundWindow> {
+        &self.background
     }
 
     /// Replaces the connection, unless it is younger than half a second: such a connection was made after the failure that

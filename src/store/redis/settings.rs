@@ -56,7 +56,7 @@ pub enum Topology {
 }
 
 /// The address of a server.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
     /// A host and a port.
     Tcp(Arc<str>, u16),

@@ -1,27 +1,32 @@
 //! The task that owns the connection to one server: it connects, sends the queued calls, and reconnects when the connection
 //! breaks.
 //!
-//! Calls are batched: while pipelines are in flight, calls queue up, and the next pipeline takes all of them. The queue is
-//! bounded. Without a connection, calls fail at once instead of waiting: their callers can decide without the store.
+//! Calls are batched: while pipelines are in flight, calls queue up, and the next pipeline takes as many as it may hold. Calls of
+//! decisions go first, and never share a pipeline with background calls, whose replies they would wait for. The `queue` holds
+//! them in this order. Without a connection, calls fail at once instead of waiting: their callers can decide without the store.
 //!
 //! A command that may have been carried out is never sent again. When a connection breaks, every call in flight on it fails.
 
 use std::{
     future::Future,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
-use redis::{Cmd, Pipeline, Value};
+use redis::{Pipeline, Value};
 use tokio::{
-    sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    sync::{Notify, mpsc},
     time,
 };
 
 use super::{
-    connection::{self, Connection, MAX_IN_FLIGHT},
+    connection::{self, Connection},
     metrics::RedisMetrics,
+    queue::{CallQueue, PipelineReply, QueuedCall},
     random::RandomGenerator,
     resolver::Resolver,
     script,
@@ -29,8 +34,8 @@ use super::{
     settings::{Address, Backoff, Endpoint},
 };
 use crate::{
-    limit::{Period, Timestamp},
-    store::remote::RemoteError,
+    limit::Period,
+    store::remote::{RemoteError, Urgency},
 };
 
 /// The shortest life of a connection that does not count as a failure to connect, after which the next attempt waits.
@@ -40,22 +45,12 @@ const BRIEF: Duration = Duration::from_millis(100);
 /// longer a master.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The most calls in one pipeline.
-const BATCH: usize = 512;
+/// The most pipelines of decisions in flight on one connection. More than one keeps the network busy while the server works;
+/// few let the calls that arrive meanwhile share a pipeline.
+pub(super) const MAX_IN_FLIGHT: usize = 4;
 
-/// The replies to the commands of one call.
-pub(super) struct PipelineReply {
-    /// The server's clock when it replied, if it reported it.
-    pub(super) now: Option<Timestamp>,
-    /// One value for each command.
-    pub(super) values: Vec<Value>,
-}
-
-/// A call that waits to be sent: its commands, which are sent in one pipeline, and the channel for the reply.
-pub(super) struct QueuedCall {
-    pub(super) commands: Vec<Cmd>,
-    pub(super) reply: oneshot::Sender<Result<PipelineReply, RemoteError>>,
-}
+/// The calls that the worker takes from its channel at once.
+const TAKEN_AT_ONCE: usize = 64;
 
 /// The state that a worker shares with the `ServerConnection` handles.
 pub(super) struct SharedServerState {
@@ -71,7 +66,10 @@ pub(super) struct ConnectionWorker {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) resolver: Resolver,
     pub(super) backoff: Backoff,
-    pub(super) queue: mpsc::Receiver<QueuedCall>,
+    /// The calls that the handles send.
+    pub(super) calls: mpsc::UnboundedReceiver<QueuedCall>,
+    /// The calls that wait for their turn.
+    pub(super) queue: CallQueue,
     pub(super) shared: Arc<SharedServerState>,
     pub(super) metrics: Arc<RedisMetrics>,
     pub(super) random: Arc<RandomGenerator>,
@@ -81,7 +79,10 @@ pub(super) struct ConnectionWorker {
 /// old connection says nothing about its successor.
 #[derive(Clone)]
 struct ConnectionState {
-    in_flight: Arc<Semaphore>,
+    /// Pipelines of decisions.
+    in_flight: Arc<AtomicUsize>,
+    /// Notified when a pipeline of decisions has returned.
+    returned: Arc<Notify>,
     /// Notified when a reply did not arrive.
     failed: Arc<Notify>,
 }
@@ -151,16 +152,20 @@ impl ConnectionWorker {
     /// Fails every call until `done` completes. Returns none if no handle is left.
     async fn reject_while<T>(&mut self, done: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(done);
+        while let Some(call) = self.queue.pop() {
+            self.reject(call);
+        }
         loop {
             tokio::select! {
                 done = &mut done => return Some(done),
-                call = self.queue.recv() => {
-                    let error = self.shared.state.lock().error.clone();
-                    let error = error.unwrap_or_else(|| "no connection yet".into());
-                    let _ = call?.reply.send(Err(RemoteError::NotSent(error)));
-                }
+                call = self.calls.recv() => self.reject(call?),
             }
         }
+    }
+
+    fn reject(&self, call: QueuedCall) {
+        let error = self.shared.state.lock().error.clone();
+        call.fail(RemoteError::NotSent(error.unwrap_or_else(|| "no connection yet".into())));
     }
 
     /// Updates the shared state.
@@ -183,21 +188,16 @@ impl ConnectionWorker {
         self.shared.state.lock().name = self.resolver.name_at(&address);
         self.set_state(true, None);
         let mut calls = Vec::new();
-        let state = ConnectionState {
-            in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
-            failed: Arc::new(Notify::new()),
-        };
+        let state =
+            ConnectionState { in_flight: Arc::default(), returned: Arc::default(), failed: Arc::default() };
         let resolver = self.resolver.clone();
         let moved = resolver.moved(&self.endpoint, &address);
         tokio::pin!(moved);
         loop {
-            let permit = Arc::clone(&state.in_flight).acquire_owned();
-            let next = async {
-                let permit = permit.await;
-                // cancel-safe: no call is lost if another branch completes first
-                let taken = self.queue.recv_many(&mut calls, BATCH).await;
-                (permit, taken)
-            };
+            let may_decide = || state.in_flight.load(Ordering::Relaxed) < MAX_IN_FLIGHT;
+            while let Some(pipeline) = self.queue.next_pipeline(may_decide()) {
+                self.send(&connection, &state, pipeline);
+            }
             tokio::select! {
                 // a fixed order, so that the cause is reported and not its consequence
                 biased;
@@ -209,10 +209,9 @@ impl ConnectionWorker {
                 }
                 () = self.shared.close.notified() => {
                     retire(connection, self.endpoint.timeout.min(PATIENCE));
-                    self.queue.close();
-                    while let Ok(call) = self.queue.try_recv() {
-                        let error = "it is no longer a master".into();
-                        let _ = call.reply.send(Err(RemoteError::NotSent(error)));
+                    self.calls.close();
+                    while let Some(call) = self.queue.pop().or_else(|| self.calls.try_recv().ok()) {
+                        call.fail(RemoteError::NotSent("it is no longer a master".into()));
                     }
                     return ConnectionEnd::Unused;
                 }
@@ -224,30 +223,21 @@ impl ConnectionWorker {
                     retire(connection, self.endpoint.timeout.min(PATIENCE));
                     return ConnectionEnd::Renew(format!("the master has moved to {to}"));
                 }
-                (permit, taken) = next => {
-                    let Ok(permit) = permit else { return ConnectionEnd::Unused };
+                () = state.returned.notified() => {}
+                // cancel-safe: no call is lost if another branch completes first
+                taken = self.calls.recv_many(&mut calls, TAKEN_AT_ONCE) => {
                     if taken == 0 {
                         return ConnectionEnd::Unused;
                     }
-                    self.send(&connection, &state, permit, std::mem::take(&mut calls));
+                    calls.drain(..).for_each(|call| self.queue.push(call));
                 }
             }
         }
     }
 
     /// Sends `calls` as one pipeline. A separate task waits for the replies and delivers them.
-    fn send(
-        &self,
-        connection: &Connection,
-        state: &ConnectionState,
-        permit: OwnedSemaphorePermit,
-        mut calls: Vec<QueuedCall>,
-    ) {
-        // a caller that has given up decides without Redis, and its hits must not be counted twice
-        calls.retain(|call| !call.reply.is_closed());
-        if calls.is_empty() {
-            return;
-        }
+    fn send(&self, connection: &Connection, state: &ConnectionState, mut calls: Vec<QueuedCall>) {
+        let Some(urgency) = calls.first().map(|call| call.urgency) else { return };
         let counts: Vec<usize> = calls.iter().map(|call| call.commands.len()).collect();
         let mut pipeline = Pipeline::with_capacity(counts.iter().sum::<usize>() + 1);
         pipeline.cmd("TIME");
@@ -255,13 +245,19 @@ impl ConnectionWorker {
             pipeline.add_command(command);
         }
         let mut handle = connection.handle.clone();
-        let (metrics, failed, within) =
-            (Arc::clone(&self.metrics), Arc::clone(&state.failed), self.endpoint.timeout);
+        let (metrics, state, within) = (Arc::clone(&self.metrics), state.clone(), self.endpoint.timeout);
+        let is_counted = urgency == Urgency::Decision;
+        if is_counted {
+            state.in_flight.fetch_add(1, Ordering::Relaxed);
+        }
         tokio::spawn(async move {
             let started = Instant::now();
             let reply =
                 time::timeout(within, handle.send_packed_commands(&pipeline, 0, pipeline.len())).await;
-            drop(permit);
+            if is_counted {
+                state.in_flight.fetch_sub(1, Ordering::Relaxed);
+                state.returned.notify_one();
+            }
             metrics.pipeline(calls.len(), started.elapsed());
             let error = match reply {
                 Ok(Ok(values)) if values.len() == pipeline.len() => return deliver(calls, &counts, values),
@@ -269,9 +265,9 @@ impl ConnectionWorker {
                 Ok(Err(error)) => RemoteError::Unreachable(connection::explain(&error)),
                 Err(_) => RemoteError::TimedOut(period(within)),
             };
-            failed.notify_one();
+            state.failed.notify_one();
             for call in calls {
-                let _ = call.reply.send(Err(error.clone()));
+                call.fail(error.clone());
             }
         });
     }
@@ -283,8 +279,7 @@ fn deliver(calls: Vec<QueuedCall>, counts: &[usize], values: Vec<Value>) {
     let now = values.next().and_then(|value| script::time(&value));
     for (call, count) in calls.into_iter().zip(counts) {
         let values = values.by_ref().take(*count).collect();
-        // a caller that has given up has dropped its receiver
-        let _ = call.reply.send(Ok(PipelineReply { now, values }));
+        call.complete(PipelineReply { now, values });
     }
 }
 

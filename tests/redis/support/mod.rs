@@ -2,6 +2,7 @@
 
 mod certificates;
 mod cluster;
+mod fake;
 mod sentinel;
 mod server;
 mod weirs;
@@ -20,6 +21,7 @@ use weir::{
 pub(crate) use self::{
     certificates::Certificates,
     cluster::Cluster,
+    fake::FakeRedis,
     sentinel::MonitoredMaster,
     server::{Server, free_port},
     weirs::{Weir, Weirs},

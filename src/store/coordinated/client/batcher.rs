@@ -17,7 +17,7 @@ use crate::{
     limit::{Period, Timestamp},
     store::{
         coordinated::delivery::{Delivery, Undecided},
-        remote::{Command, Remote, RemoteError, Reply, StoreNode},
+        remote::{Command, Remote, RemoteError, Reply, StoreNode, Urgency},
     },
 };
 
@@ -138,7 +138,7 @@ async fn call<R: Remote>(caller: &Caller<R>, node: StoreNode, batch: Vec<Pending
     let (commands, waiting): (Vec<_>, Vec<_>) =
         batch.into_iter().map(|pending| (pending.command, pending.reply)).unzip();
     // a decision whose budget ran out does not receive its reply
-    match caller.call(commands).await {
+    match caller.call(commands, Urgency::Decision).await {
         Ok(replies) => {
             for (waiting, reply) in waiting.into_iter().zip(replies.replies) {
                 let _ = waiting.send(reply.map(|reply| (reply, replies.now)));

@@ -1,6 +1,7 @@
 //! Calls the shared store. Each reply also updates the clock offset, the round trip estimate and the circuit breaker.
 
 use std::{
+    collections::BTreeMap,
     pin::pin,
     sync::{
         Arc,
@@ -8,6 +9,8 @@ use std::{
     },
 };
 
+use futures_util::future::join_all;
+use smallvec::SmallVec;
 use tokio::time::timeout;
 
 use super::{breaker::Breaker, clock::StoreClock};
@@ -16,7 +19,7 @@ use crate::{
     limit::{Period, Timestamp},
     store::{
         coordinated::{metrics::CoordinationMetrics, store_time::StoreTime},
-        remote::{Command, Remote, RemoteError, Replies, StoreNode, Target},
+        remote::{Command, Remote, RemoteError, Replies, StoreNode, Target, Urgency},
     },
 };
 
@@ -52,15 +55,69 @@ impl<R: Remote> Caller<R> {
         }
     }
 
-    /// Sends `commands`, whose targets are all on one node, and waits for the replies however late they are.
-    pub(super) async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
+    /// Sends `commands` and waits for the replies, however late they are. Every node has a call of its own, so that one that
+    /// does not reply delays no command for another, and is not held responsible for another's failure.
+    pub(super) async fn call(
+        &self,
+        commands: Vec<Command>,
+        urgency: Urgency,
+    ) -> Result<Replies, RemoteError> {
+        let nodes: SmallVec<[StoreNode; 4]> =
+            commands.iter().map(|command| self.remote.node(&command.target, command.at)).collect();
+        let Some(first) = nodes.first().copied() else {
+            return Err(RemoteError::NotSent("no commands".into()));
+        };
+        if nodes.iter().all(|node| *node == first) {
+            return self.call_node(first, commands, urgency).await;
+        }
+        let mut by_node: BTreeMap<StoreNode, Vec<Command>> = BTreeMap::new();
+        for (node, command) in nodes.iter().zip(commands) {
+            by_node.entry(*node).or_default().push(command);
+        }
+        let calls = by_node.into_iter().map(async |(node, commands)| {
+            let count = commands.len();
+            (node, count, self.call_node(node, commands, urgency).await)
+        });
+        let outcomes = join_all(calls).await;
+        let now = outcomes.iter().filter_map(|(_, _, outcome)| Some(outcome.as_ref().ok()?.now)).max();
+        let mut error = None;
+        let mut replies: BTreeMap<StoreNode, _> = outcomes
+            .into_iter()
+            .map(|(node, count, outcome)| {
+                let replies = outcome.map_or_else(
+                    |failed| {
+                        error = Some(failed.clone());
+                        vec![Err(failed); count]
+                    },
+                    |replies| replies.replies,
+                );
+                (node, replies.into_iter())
+            })
+            .collect();
+        let replies = nodes.iter().filter_map(|node| replies.get_mut(node)?.next()).collect();
+        match (now, error) {
+            (None, Some(error)) => Err(error),
+            (now, _) => Ok(Replies { now: now.unwrap_or_default(), replies }),
+        }
+    }
+
+    /// Sends `commands`, which are all for `node`.
+    async fn call_node(
+        &self,
+        node: StoreNode,
+        commands: Vec<Command>,
+        urgency: Urgency,
+    ) -> Result<Replies, RemoteError> {
         self.metrics.calls.add(1);
         self.metrics.commands.add(commands.len() as u64);
-        let first = commands.first().map(|command| (Arc::clone(&command.target), command.at));
-        let (target, at) = first.map_or((None, Timestamp::default()), |(target, at)| (Some(target), at));
-        let node = self.node(target.as_deref(), at);
+        let target = commands.first().map(|command| Arc::clone(&command.target));
         let sent = self.clock.now();
-        let replies = self.wait_for_reply(node, target.as_ref(), self.remote.call(commands)).await;
+        let replies = match urgency {
+            Urgency::Decision => self.wait_for_reply(node, target.as_ref(), self.remote.call(commands)).await,
+            Urgency::Background => {
+                self.wait_for_reply(node, target.as_ref(), self.remote.call_in_background(commands)).await
+            }
+        };
         let received = self.clock.now();
         if let Ok(replies) = &replies {
             self.breaker.record_reply(node);

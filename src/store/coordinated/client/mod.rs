@@ -27,7 +27,7 @@ use super::{
 use crate::{
     clock::Clock,
     limit::{Coordination, Period, Timestamp},
-    store::remote::{Command, Remote, RemoteError, Replies, StoreNode, Target},
+    store::remote::{Command, Remote, RemoteError, Replies, StoreNode, Target, Urgency},
 };
 
 /// The modes in the order of fallback: a mode that the store does not support is replaced by the next one.
@@ -114,9 +114,14 @@ impl<R: Remote> StoreClient<R> {
         self.caller.store_clock.offset()
     }
 
-    /// Sends `commands`, whose targets are all on one node, and waits for the replies however late they are.
+    /// Sends `commands`, which a decision waits for, and waits for the replies however late they are.
     pub(super) async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
-        self.caller.call(commands).await
+        self.caller.call(commands, Urgency::Decision).await
+    }
+
+    /// Sends `commands` like [`StoreClient::call`], but behind those that decisions wait for.
+    pub(super) async fn call_in_background(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
+        self.caller.call(commands, Urgency::Background).await
     }
 
     /// Sends `command` in a batch with others and waits for the reply, but no longer than `budget`.

@@ -68,7 +68,7 @@ fn send<R: Remote>(table: &Arc<CounterTable<R>>, batch: Batch) -> JoinHandle<()>
     table.client.spawn(async move {
         let table = task_table;
         let Batch { commands, counters } = batch;
-        let outcome = table.client.call(commands).await;
+        let outcome = table.client.call_in_background(commands).await;
         let now = outcome.as_ref().map_or_else(|_| table.client.time().now, |replies| replies.now);
         let mut first = 0;
         for (key, count) in counters {

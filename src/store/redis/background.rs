@@ -1,0 +1,70 @@
+//! Bounds the background commands on one connection, so that a decision waits for few of them.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::store::remote::Urgency;
+
+/// The background calls in flight on one connection: one that the server works at, and one that is on its way.
+const IN_FLIGHT: usize = 2;
+
+/// The time after a decision in which others are expected.
+const RECENT: Duration = Duration::from_secs(10);
+
+/// The cost of one pipeline while decisions are expected. A server needs about 3 us for a unit.
+const SHORT: usize = 128;
+
+/// The cost of one pipeline while none are expected. Long ones are fewer.
+const LONG: usize = 1_024;
+
+/// The background calls of one server that may be in flight, and how many commands they have. The others wait in the order of
+/// arrival.
+pub(super) struct BackgroundWindow {
+    in_flight: Semaphore,
+    opened: Instant,
+    /// The time of the last decision, in milliseconds since `opened`, plus one; 0 if there was none.
+    last_decision: AtomicU64,
+}
+
+// === impl BackgroundWindow ===
+
+impl BackgroundWindow {
+    /// Waits until a background call may be sent. It is in flight as long as the permit is held.
+    pub(super) async fn enter(&self) -> Option<SemaphorePermit<'_>> {
+        // does not fail: the semaphore is never closed
+        self.in_flight.acquire().await.ok()
+    }
+
+    /// Records that a decision sends a command to the server.
+    pub(super) fn record_decision(&self) {
+        self.last_decision.store(self.millis() + 1, Ordering::Relaxed);
+    }
+
+    /// Returns the cost that the commands of one pipeline of `urgency` may have now.
+    pub(super) fn cost(&self, urgency: Urgency) -> usize {
+        if urgency == Urgency::Decision {
+            return SHORT;
+        }
+        let last = self.last_decision.load(Ordering::Relaxed);
+        let recent = u64::try_from(RECENT.as_millis()).unwrap_or(u64::MAX);
+        if last > 0 && self.millis() - (last - 1) < recent { SHORT } else { LONG }
+    }
+
+    fn millis(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or_default()
+    }
+}
+
+impl Default for BackgroundWindow {
+    fn default() -> Self {
+        Self {
+            in_flight: Semaphore::new(IN_FLIGHT),
+            opened: Instant::now(),
+            last_decision: AtomicU64::new(0),
+        }
+    }
+}
