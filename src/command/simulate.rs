@@ -42,6 +42,9 @@ pub struct Simulate {
     /// Instances of weir that share the limit
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub instances: usize,
+    /// Coordination modes to simulate, separated by commas [default: all]
+    #[arg(long, value_name = "MODE", value_delimiter = ',', value_parser = parse_mode)]
+    pub coordination: Vec<Coordination>,
     /// Keys, each with the limit for itself; requests are for random keys [default: 2000, or fewer for 500000 requests]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub keys: Option<u32>,
@@ -155,6 +158,10 @@ fn parse_period(text: &str) -> Result<Period, &'static str> {
     config::parse_period(text).ok_or(config::PERIOD_RIGHT)
 }
 
+fn parse_mode(text: &str) -> Result<Coordination, String> {
+    Coordination::parse(text).ok_or_else(|| format!("write {}", Coordination::NAMES))
+}
+
 fn parse_time(text: &str) -> Result<Duration, &'static str> {
     settings::parse_duration(text)
 }
@@ -176,10 +183,11 @@ pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateErr
         Some(path) => Some((path, fs::File::create(path).map_err(svg_error(path))?)),
         None => None,
     };
+    let chosen = if args.coordination.is_empty() { &Coordination::ALL[..] } else { &args.coordination };
     let mut modes = Vec::new();
-    let part = 1.0 / f64::from(u8::try_from(Coordination::ALL.len()).unwrap_or(1));
+    let part = 1.0 / f64::from(u8::try_from(chosen.len()).unwrap_or(u8::MAX));
     let mut completed = 0.0;
-    for mode in Coordination::ALL {
+    for &mode in chosen {
         let mut progress = Progress::new(mode.name());
         let outcome = args
             .run(&scenario, mode, |done| progress.show(completed + part * done))

@@ -56,6 +56,8 @@ fn simulate_measures_each_of_many_keys() {
     // a small limit is exact by default
     assert_eq!((&*line(&text, "auto")[1], &*line(&text, "strict")[1]), ("0", "0"), "{text}");
     assert_eq!((&*line(&text, "local")[1], &*line(&text, "strict")[2]), ("+100 %", "100 %"), "{text}");
+    let chosen = stdout(&run(&[&few[..], &["--coordination", "lease,strict"]].concat(), &[]));
+    assert_eq!((line(&chosen, "lease"), chosen.lines().count()), (line(&text, "lease"), 6), "{chosen}");
     let again = run(&few, &[]);
     assert_eq!(stdout(&again), text, "equal seeds give equal simulations");
 }
@@ -72,6 +74,7 @@ fn simulate_reports_invalid_arguments() {
         (&["--instances", "0"], "0 instances cannot be simulated, only 1 to 1000"),
         (&["--windows", "0"], "at least one window must be simulated"),
         (&["--load", "1e9"], "requests are too many, at most 20000000 can be simulated"),
+        (&["--coordination", "gossip"], "write auto, local, interval, lease or strict"),
         (&["--keys", "0"], "0 is not in 1..=1000000"),
         (&["--svg", "x.svg"], "a chart shows one key: add --keys 1"),
         (&["--burst", "5"], "only a token bucket has a burst"),

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::sleep};
 use weir::{
-    limit::{Algorithm, Coordination, OverLimitPolicy, Period, Tier},
+    limit::{Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, Tier},
     observe::Counter,
     store::{
         coordinated::CoordinationMetrics,
@@ -16,6 +16,17 @@ use crate::fleet::{EPOCH, Fleet, Instance, daily, rule};
 
 /// The time until all instances have forgotten a larger number of instances, and some of their heartbeats.
 const FORGOTTEN: Duration = Duration::from_secs(14);
+
+const BUCKET: Algorithm =
+    Algorithm::TokenBucket(Bucket { burst: 0, refill: Refill::Continuous, strict: false });
+
+/// Returns `algorithm`; a bucket holds `limit`.
+fn of(algorithm: Algorithm, limit: u32) -> Algorithm {
+    match algorithm {
+        Algorithm::TokenBucket(bucket) => Algorithm::TokenBucket(Bucket { burst: limit, ..bucket }),
+        other => other,
+    }
+}
 
 async fn fleet(instances: usize, tier: Tier) -> Fleet {
     Fleet::new(instances, Coordination::Auto, &[tier], Network::default()).await
@@ -43,6 +54,42 @@ async fn a_burst_on_an_unknown_counter_of_a_small_limit_admits_the_limit() {
         let fleet = fleet(instances, daily(limit)).await;
         assert_eq!(burst(&fleet.instances, limit as usize).await, u64::from(limit), "{instances} instances");
     }
+}
+
+/// All requests arrive within a round trip, when no instance can know of the others.
+#[tokio::test(start_paused = true)]
+async fn a_burst_on_an_unknown_counter_of_a_large_limit_overshoots_by_a_tenth_at_most() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, BUCKET] {
+        for (instances, limit, load) in
+            [(2, 100, 2), (3, 150, 10), (3, 3_000, 2), (10, 500, 10), (24, 1_200, 5)]
+        {
+            let fleet = fleet(instances, Tier { algorithm: of(algorithm, limit), ..daily(limit) }).await;
+            let admitted = burst(&fleet.instances, (limit as usize * load) / instances).await;
+            let limit = u64::from(limit);
+            assert!(
+                admitted <= limit + limit / 10,
+                "{admitted} of {limit}, {instances} instances, {algorithm:?}"
+            );
+            assert!(
+                admitted * 10 >= limit * 9,
+                "{admitted} of {limit}, {instances} instances, {algorithm:?}"
+            );
+            assert_eq!(sum(&fleet.instances, |metrics| &metrics.fallback), 0);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_burst_no_decision_waits() {
+    let fleet = fleet(3, daily(3_000)).await;
+    assert_eq!(burst(&fleet.instances, 500).await, 1_500);
+    assert_eq!(sum(&fleet.instances, |metrics| &metrics.bursts), 3);
+    sleep(Duration::from_secs(12)).await;
+    let waited = sum(&fleet.instances, |metrics| &metrics.waited);
+    assert!(waited > 0);
+    let outcomes = fleet.offer(200, Duration::from_secs(3), &[1, 1, 1]).await;
+    assert!(outcomes.iter().all(|outcome| outcome.admitted && outcome.waited == Duration::ZERO));
+    assert_eq!(sum(&fleet.instances, |metrics| &metrics.waited), waited);
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,6 +178,7 @@ async fn auto_uses_the_modes_that_the_store_supports() {
         let fleet = Fleet::start(2, rule, Network::default(), clock, shared).await;
         for _ in 0..100 {
             burst(&fleet.instances, 1).await;
+            sleep(Duration::from_millis(20)).await;
         }
         let counts = [sum(&fleet.instances, |m| &m.local), sum(&fleet.instances, |m| &m.waited)];
         assert_eq!(counts, expected, "limit {limit}");

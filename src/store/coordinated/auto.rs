@@ -12,12 +12,17 @@ const UNKNOWN_INSTANCES: usize = 100;
 
 /// Returns the mode for a counter of `tiers` that has none yet. `instances` is none if their number is not known.
 pub(super) fn first(tiers: &[Tier], instances: Option<usize>) -> Coordination {
-    Coordination::for_limit(capacity(tiers), instances.unwrap_or(UNKNOWN_INSTANCES))
+    Coordination::for_limit(capacity(tiers), or_unknown(instances))
+}
+
+/// Returns the number of instances, or as many as are assumed if it is not known.
+pub(super) fn or_unknown(instances: Option<usize>) -> usize {
+    instances.unwrap_or(UNKNOWN_INSTANCES)
 }
 
 /// Returns the mode for a counter of `tiers` that is in mode `current`.
 pub(super) fn next(current: Coordination, tiers: &[Tier], instances: Option<usize>) -> Coordination {
-    let (instances, capacity) = (instances.unwrap_or(UNKNOWN_INSTANCES), capacity(tiers));
+    let (instances, capacity) = (or_unknown(instances), capacity(tiers));
     match current {
         // `strict` stands for `lease` where the store does not support that
         Coordination::Lease | Coordination::Strict => Coordination::for_limit(capacity * 2 / 3, instances),

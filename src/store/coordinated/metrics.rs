@@ -31,6 +31,8 @@ pub struct CoordinationMetrics {
     pub overshoot: Counter,
     /// Counters that changed from `interval` to `lease` under `auto`.
     pub to_lease: Counter,
+    /// Bursts for which `auto` changed a counter from `interval` to `lease`.
+    pub bursts: Counter,
     /// Counters that changed from `lease` to `interval` under `auto`.
     pub to_interval: Counter,
     /// Counters that were evicted with pending hits, because memory was full.
@@ -57,6 +59,11 @@ impl Source for CoordinationMetrics {
             Metric::counter("weir.coordination.switches", help, counter.get()).label("to", to)
         });
         let counters = [
+            (
+                "weir.coordination.bursts",
+                "Bursts for which `auto` has coordinated a counter by leases.",
+                &self.bursts,
+            ),
             ("weir.store.calls", "Batches sent to the shared store.", &self.calls),
             ("weir.store.commands", "Commands in all batches.", &self.commands),
             ("weir.store.failures", "Batches and decisions without a reply in time.", &self.failures),

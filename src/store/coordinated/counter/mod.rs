@@ -4,6 +4,7 @@
 //! has not been sent yet are *pending*; they belong to the instant at which they were counted, since hits of one window must
 //! not be counted in the next. Hits that the store granted in advance are a *lease*.
 
+mod burst;
 mod counting;
 mod demand;
 mod fetch;
@@ -62,6 +63,8 @@ pub(super) struct LocalCounter {
     pub(super) place: QueuePlace,
     /// The coordination mode: the requested one, or the nearest that the store supports for the target.
     pub(super) mode: Coordination,
+    /// Whether `auto` has chosen `lease` because of a burst, rather than because of the limit.
+    pub(super) is_in_burst: bool,
     /// The mode that the rule requests. None until `mode` has been chosen for the current target.
     pub(super) requested_mode: Option<Coordination>,
     /// Hits that were sent to the store, which has not replied yet.
@@ -97,6 +100,7 @@ impl LocalCounter {
             schedule: FlushSchedule::new(interval),
             place: QueuePlace::default(),
             mode: Coordination::Local,
+            is_in_burst: false,
             requested_mode: None,
             in_flight: Vec::new(),
             last_reply_at: None,

@@ -20,7 +20,7 @@ use super::{
     settings::CoordinationSettings,
 };
 use crate::{
-    limit::{Coordination, CounterKey, LimitCheck, Period, Timestamp},
+    limit::{Coordination, CounterKey, Direction, LimitCheck, Period, Timestamp},
     store::remote::{Remote, RemoteError, Replies, Reply, Target},
 };
 
@@ -107,7 +107,7 @@ impl<R: Remote> CounterTable<R> {
             self.choose_mode(counter, check);
         }
         if counter.requested_mode == Some(Coordination::Auto) {
-            self.follow_instances(counter);
+            self.follow_instances(counter, check, now);
         }
         counter.last_check_at = now;
         let result = act(counter);
@@ -173,17 +173,36 @@ impl<R: Remote> CounterTable<R> {
         }
     }
 
-    /// Chooses the coordination mode of `counter`, whose rule requests `auto`, again if the number of instances has changed.
-    fn follow_instances(&self, counter: &mut LocalCounter) {
-        let wanted = auto::next(counter.mode, &counter.target.tiers, self.client.most_instances_lately());
+    /// Chooses the coordination mode of `counter`, whose rule requests `auto`, again: the number of instances may have changed,
+    /// or `check` may be part of a burst.
+    fn follow_instances(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>, now: Timestamp) {
+        let instances = self.client.most_instances_lately();
+        let wanted = auto::next(counter.mode, &counter.target.tiers, instances);
+        if counter.mode == Coordination::Interval
+            && wanted == Coordination::Interval
+            && check.direction == Direction::Take
+            && counter.is_burst(check.hits, auto::or_unknown(instances), now)
+        {
+            counter.is_in_burst = true;
+            self.metrics.bursts.add(1);
+            return self.switch_mode(counter, Coordination::Lease);
+        }
         let is_exact = matches!(counter.mode, Coordination::Lease | Coordination::Strict);
-        if is_exact != (wanted == Coordination::Lease) {
+        if is_exact == (wanted == Coordination::Lease) {
+            counter.is_in_burst &= wanted == Coordination::Interval;
+            return;
+        }
+        // a burst lasts until nothing is leased or waits for a lease
+        if counter.is_in_burst && !counter.is_settled() {
+            return;
+        }
+        if !std::mem::take(&mut counter.is_in_burst) {
             match wanted {
                 Coordination::Lease => self.metrics.to_lease.add(1),
                 _ => self.metrics.to_interval.add(1),
             }
-            self.switch_mode(counter, wanted);
         }
+        self.switch_mode(counter, wanted);
     }
 
     /// Changes the mode of `counter` to `wanted`, or to the nearest that the store supports. Pending hits stay pending, and

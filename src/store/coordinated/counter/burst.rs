@@ -1,0 +1,24 @@
+//! Bursts: more hits than the schedule of syncs can keep up with.
+
+use super::{LocalCounter, tiers::capacity};
+use crate::limit::{Hits, Timestamp};
+
+/// The part of the limit by which all instances together may exceed it in a burst: a tenth.
+const PART: u64 = 10;
+
+/// A burst is several times as many hits as the demand so far lets expect.
+const TIMES_EXPECTED: u64 = 3;
+
+impl LocalCounter {
+    /// Returns whether `hits` more would be a burst: unexpectedly many since the store's last reply, and so many that the
+    /// instances would exceed the limit by more than a tenth if each of `instances` took as many without knowing of the others.
+    pub(in super::super) fn is_burst(&self, hits: Hits, instances: usize, now: Timestamp) -> bool {
+        let own = self.unacknowledged_hits().saturating_add(hits.0);
+        if instances < 2 || own.saturating_mul(PART * instances as u64) <= capacity(&self.target.tiers) {
+            return false;
+        }
+        let since = self.last_reply_at.map_or(now, |at| at.min(now));
+        let expected = self.demand.in_the_next(now.since(since), now);
+        own > expected.saturating_mul(TIMES_EXPECTED)
+    }
+}
