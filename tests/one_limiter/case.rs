@@ -1,0 +1,297 @@
+//! A case: rules, and what happens to them one after the other.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+use weir::limit::{OverLimitPolicy, Period, Tier};
+
+/// The keys of the rules. Each has a rule of its own for any value.
+pub(crate) const KEYS: [&str; 3] = ["a", "b", "c"];
+
+/// The values of requests.
+pub(crate) const VALUES: [&str; 2] = ["x", "y"];
+
+/// The limit of a rule, or of a request.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Limit {
+    pub(crate) tiers: Vec<Tier>,
+    /// Whether it is in envoyproxy/ratelimit's spelling, where rejected requests count. A single fixed window then.
+    pub(crate) reference: bool,
+}
+
+/// One descriptor of a request.
+#[derive(Clone)]
+pub(crate) struct Ask {
+    /// An index of [`KEYS`].
+    pub(crate) key: usize,
+    /// An index of [`VALUES`].
+    pub(crate) value: usize,
+    pub(crate) hits: u64,
+    pub(crate) gives_back: bool,
+    /// A limit that the request carries.
+    pub(crate) own: Option<Limit>,
+}
+
+#[derive(Clone)]
+pub(crate) enum Step {
+    /// Time passes.
+    Wait(Period),
+    /// A request arrives at the instance of this number.
+    Request(usize, Vec<Ask>),
+    /// The limit of a key changes.
+    Reload(usize, Limit),
+}
+
+#[derive(Clone)]
+pub(crate) struct Case {
+    /// One for each of [`KEYS`].
+    pub(crate) limits: Vec<Limit>,
+    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`.
+    pub(crate) together: bool,
+    /// `LOCAL_CACHE_SIZE_IN_BYTES`.
+    pub(crate) local_cache: bool,
+    /// From an instance to the store and back, in milliseconds; even.
+    pub(crate) round_trip: u64,
+    pub(crate) instances: usize,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// What a case may contain. A mode that is known to differ is compared without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Feature {
+    /// Hits that are given back.
+    GiveBack,
+    /// Checks with 0 hits.
+    NoHits,
+    /// Requests that carry their limit.
+    OwnLimits,
+    /// Requests that carry a limit in another spelling than the rule of the same entries.
+    OtherSpelling,
+    /// Changed limits.
+    Reload,
+    /// Limits with other tiers than before.
+    OtherTiers,
+    /// Descriptors that count all or none.
+    Together,
+    LocalCache,
+    /// Limits in envoyproxy/ratelimit's spelling.
+    Reference,
+    Sliding,
+    Buckets,
+    StrictBuckets,
+    Steps,
+    Tiers,
+    RoundTrip,
+}
+
+// === impl Feature ===
+
+impl Feature {
+    pub(crate) const ALL: [Self; 15] = [
+        Self::GiveBack,
+        Self::NoHits,
+        Self::OwnLimits,
+        Self::OtherSpelling,
+        Self::Reload,
+        Self::OtherTiers,
+        Self::Together,
+        Self::LocalCache,
+        Self::Reference,
+        Self::Sliding,
+        Self::Buckets,
+        Self::StrictBuckets,
+        Self::Steps,
+        Self::Tiers,
+        Self::RoundTrip,
+    ];
+}
+
+// === impl Limit ===
+
+impl Limit {
+    pub(crate) fn policy(&self) -> OverLimitPolicy {
+        if self.reference { OverLimitPolicy::Count } else { OverLimitPolicy::Ignore }
+    }
+
+    pub(crate) fn tiers(&self) -> SmallVec<[Tier; 1]> {
+        self.tiers.iter().cloned().collect()
+    }
+}
+
+// === impl Case ===
+
+impl Case {
+    /// Calls `change` on every limit.
+    fn limits_mut(&mut self, mut change: impl FnMut(&mut Limit)) {
+        self.limits.iter_mut().for_each(&mut change);
+        for step in &mut self.steps {
+            match step {
+                Step::Reload(_, limit) => change(limit),
+                Step::Request(_, asks) => {
+                    asks.iter_mut().filter_map(|ask| ask.own.as_mut()).for_each(&mut change)
+                }
+                Step::Wait(_) => {}
+            }
+        }
+    }
+
+    fn asks_mut(&mut self) -> impl Iterator<Item = &mut Ask> {
+        self.steps.iter_mut().flat_map(|step| match step {
+            Step::Request(_, asks) => asks.as_mut_slice(),
+            _ => &mut [],
+        })
+    }
+
+    /// Removes what is of `feature`.
+    pub(crate) fn remove(&mut self, feature: Feature) {
+        use weir::limit::{Algorithm, Refill};
+        match feature {
+            Feature::GiveBack => self.asks_mut().for_each(|ask| ask.gives_back = false),
+            Feature::NoHits => self.asks_mut().for_each(|ask| ask.hits = ask.hits.max(1)),
+            Feature::OwnLimits => self.asks_mut().for_each(|ask| ask.own = None),
+            Feature::OtherSpelling => self.limits_mut(|limit| {
+                // the spelling follows the period, so that no counter is spelled in two ways
+                limit.reference = limit.reference && limit.tiers[0].period.as_nanos() % 60_000_000_000 == 0;
+                if let ([tier], false) = (&mut limit.tiers[..], limit.reference)
+                    && tier.algorithm == Algorithm::FixedWindow
+                    && tier.period.as_nanos() % 60_000_000_000 == 0
+                {
+                    limit.reference = true;
+                }
+            }),
+            Feature::Reload => self.steps.retain(|step| !matches!(step, Step::Reload(..))),
+            Feature::OtherTiers => {
+                let mut last = self.limits.clone();
+                for step in &mut self.steps {
+                    if let Step::Reload(key, limit) = step {
+                        let tiers = last[*key].tiers.iter().zip(limit.tiers.iter().cycle());
+                        let tiers =
+                            tiers.map(|(old, new)| Tier { requests: new.requests.max(1), ..old.clone() });
+                        *limit = Limit { tiers: tiers.collect(), reference: last[*key].reference };
+                        last[*key] = limit.clone();
+                    }
+                }
+            }
+            Feature::Together => self.together = false,
+            Feature::LocalCache => self.local_cache = false,
+            Feature::Reference => self.limits_mut(|limit| limit.reference = false),
+            Feature::Sliding => self.limits_mut(|limit| {
+                for tier in &mut limit.tiers {
+                    if tier.algorithm == Algorithm::SlidingWindow {
+                        tier.algorithm = Algorithm::FixedWindow;
+                    }
+                }
+                limit.drop_repeated();
+            }),
+            Feature::Buckets => self.limits_mut(|limit| {
+                for tier in &mut limit.tiers {
+                    if matches!(tier.algorithm, Algorithm::TokenBucket(_)) {
+                        tier.algorithm = Algorithm::FixedWindow;
+                    }
+                }
+                limit.drop_repeated();
+            }),
+            Feature::StrictBuckets | Feature::Steps => self.limits_mut(|limit| {
+                for tier in &mut limit.tiers {
+                    if let Algorithm::TokenBucket(bucket) = &mut tier.algorithm {
+                        if feature == Feature::Steps {
+                            bucket.refill = Refill::Continuous;
+                        } else {
+                            bucket.strict = false;
+                        }
+                    }
+                }
+            }),
+            Feature::Tiers => self.limits_mut(|limit| limit.tiers.truncate(1)),
+            Feature::RoundTrip => self.round_trip = 0,
+        }
+    }
+
+    /// Makes the case one that the documentation speaks about.
+    pub(crate) fn tidy(&mut self) {
+        // rejections from the local cache do not count, so what is counted then is not that of other modes
+        if self.local_cache {
+            self.remove(Feature::Reference);
+        }
+        if self.together {
+            let lowers = self.steps.iter().any(|step| match step {
+                Step::Reload(..) => true,
+                Step::Request(_, asks) => asks.iter().any(|ask| ask.own.is_some()),
+                Step::Wait(_) => false,
+            });
+            for step in &mut self.steps {
+                if let Step::Request(_, asks) = step {
+                    // whether hits that are given back to a lowered limit count, if they are not enough, is not documented
+                    if lowers && asks.len() > 1 {
+                        asks.iter_mut().for_each(|ask| ask.gives_back = false);
+                    }
+                    // nor is the order in which two descriptors of one counter are tried
+                    let mut seen = Vec::new();
+                    asks.retain(|ask| {
+                        let is_new = !seen.contains(&(ask.key, ask.value));
+                        seen.push((ask.key, ask.value));
+                        is_new
+                    });
+                }
+            }
+        }
+    }
+}
+
+impl Limit {
+    /// Drops tiers whose algorithm and period an earlier one has.
+    pub(crate) fn drop_repeated(&mut self) {
+        let mut kept: Vec<Tier> = Vec::new();
+        for tier in self.tiers.drain(..) {
+            if kept.iter().all(|other| !other.shares_counter(&tier)) {
+                kept.push(tier);
+            }
+        }
+        self.tiers = kept;
+    }
+}
+
+impl fmt::Debug for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tiers: Vec<String> = self.tiers.iter().map(ToString::to_string).collect();
+        let spelling = if self.reference { ", rejected hits count" } else { "" };
+        write!(f, "{}{spelling}", tiers.join("; "))
+    }
+}
+
+impl fmt::Debug for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = if self.gives_back { "give back" } else { "take" };
+        write!(f, "{verb} {} of {}={}", self.hits, KEYS[self.key], VALUES[self.value])?;
+        match &self.own {
+            Some(own) => write!(f, " under its own limit ({own:?})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wait(time) => write!(f, "wait {time}"),
+            Self::Request(0, asks) => write!(f, "{asks:?}"),
+            Self::Request(instance, asks) => write!(f, "at instance {instance}: {asks:?}"),
+            Self::Reload(key, limit) => write!(f, "{} becomes {limit:?}", KEYS[*key]),
+        }
+    }
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limits, together, local_cache, round_trip, instances, steps } = self;
+        write!(f, "\n  all or none: {together}, local cache: {local_cache}, ")?;
+        write!(f, "round trip: {round_trip}ms, instances: {instances}")?;
+        for (key, limit) in KEYS.iter().zip(limits) {
+            write!(f, "\n  {key}: {limit:?}")?;
+        }
+        for (i, step) in steps.iter().enumerate() {
+            write!(f, "\n  {i}. {step:?}")?;
+        }
+        Ok(())
+    }
+}

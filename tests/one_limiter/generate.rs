@@ -1,0 +1,117 @@
+//! Random cases.
+
+use proptest::{collection::vec, option, prelude::*, sample::select};
+use weir::limit::{Algorithm, Bucket, Period, Refill, Tier};
+
+use crate::case::{Ask, Case, KEYS, Limit, Step, VALUES};
+
+/// Periods of windows, in milliseconds: also ones that are not twelve equal parts, and not units.
+const WINDOWS: [u64; 7] = [1_000, 2_000, 10_000, 60_000, 300_000, 3_600_000, 21_600_000];
+
+/// Periods of buckets, in milliseconds: powers of two, of which any number of tokens has an exact part.
+const BUCKETS: [u64; 4] = [1_024, 8_192, 65_536, 4_194_304];
+
+fn requests() -> impl Strategy<Value = u32> {
+    prop_oneof![
+        1 => Just(0_u32),
+        6 => 1..12_u32,
+        4 => 12..120_u32,
+        2 => 120..5_000_u32,
+    ]
+}
+
+fn tier() -> impl Strategy<Value = Tier> {
+    let window = |algorithm: Algorithm| {
+        (requests(), select(&WINDOWS[..])).prop_map(move |(requests, millis)| Tier {
+            requests,
+            period: Period::from_millis(millis),
+            algorithm,
+        })
+    };
+    let refill = prop_oneof![3 => Just(Refill::Continuous), 1 => Just(Refill::Step)];
+    let bucket = (requests(), requests(), refill, proptest::bool::weighted(0.3), select(&BUCKETS[..]));
+    let bucket = bucket.prop_map(|(requests, burst, refill, strict, millis)| Tier {
+        requests: requests.max(1),
+        period: Period::from_millis(millis),
+        algorithm: Algorithm::TokenBucket(Bucket { burst: burst.max(1), refill, strict }),
+    });
+    prop_oneof![
+        3 => window(Algorithm::FixedWindow),
+        2 => window(Algorithm::SlidingWindow),
+        2 => bucket,
+    ]
+}
+
+fn limit() -> impl Strategy<Value = Limit> {
+    let tiers = prop_oneof![3 => vec(tier(), 1), 1 => vec(tier(), 2..4)];
+    (tiers, any::<bool>()).prop_map(|(tiers, reference)| {
+        let mut limit = Limit { tiers, reference: false };
+        limit.drop_repeated();
+        limit.reference =
+            reference && matches!(limit.tiers[..], [Tier { algorithm: Algorithm::FixedWindow, .. }]);
+        limit
+    })
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    let hits = prop_oneof![
+        8 => Just(1_u64),
+        4 => 2..6_u64,
+        1 => Just(0_u64),
+        2 => 6..60_u64,
+        1 => 60..3_000_u64,
+    ];
+    let own = option::weighted(0.1, limit());
+    (0..KEYS.len(), 0..VALUES.len(), hits, proptest::bool::weighted(0.12), own).prop_map(
+        |(key, value, hits, gives_back, own)| Ask {
+            // most requests are for one counter, so that it is used up
+            key: if key == 2 && value == 0 { 0 } else { key },
+            value,
+            hits,
+            gives_back,
+            own,
+        },
+    )
+}
+
+/// A time between two requests. Most are short.
+fn gap() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        6 => 1..40_u64,
+        5 => 40..400_u64,
+        4 => 400..4_000_u64,
+        2 => select(vec![125_u64, 500, 1_000, 1_024, 2_000, 8_192, 10_000, 60_000]),
+        1 => 4_000..100_000_u64,
+        1 => prop_oneof![5 => 100_000..400_000_u64, 1 => 400_000..4_000_000_u64],
+    ]
+}
+
+/// Cases of `instances` with up to `most` steps.
+pub(crate) fn cases(instances: usize, most: usize) -> impl Strategy<Value = Case> {
+    let asks = prop_oneof![5 => vec(ask(), 1), 1 => vec(ask(), 2..4)];
+    let step = prop_oneof![
+        12 => (0..instances, asks).prop_map(|(instance, asks)| Step::Request(instance, asks)),
+        8 => gap().prop_map(|millis| Step::Wait(Period::from_millis(millis))),
+        1 => (0..KEYS.len(), limit()).prop_map(|(key, limit)| Step::Reload(key, limit)),
+    ];
+    // a reload often changes only the number
+    let step = (step, proptest::bool::weighted(0.7));
+    let settings =
+        (proptest::bool::weighted(0.3), proptest::bool::weighted(0.2), select(vec![0_u64, 0, 2, 10]));
+    (vec(limit(), KEYS.len()), settings, vec(step, 1..most)).prop_map(
+        move |(limits, (together, local_cache, round_trip), steps)| {
+            let steps = steps.into_iter().map(|(step, changes_number)| match step {
+                Step::Reload(key, limit) if changes_number => {
+                    let mut changed: Limit = limits[key].clone();
+                    changed.tiers[0].requests = limit.tiers[0].requests.max(1);
+                    Step::Reload(key, changed)
+                }
+                step => step,
+            });
+            let steps = steps.collect();
+            let mut case = Case { limits, together, local_cache, round_trip, instances, steps };
+            case.tidy();
+            case
+        },
+    )
+}

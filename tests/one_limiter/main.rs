@@ -1,0 +1,10 @@
+//! Every coordination mode is the same limiter.
+//!
+//! Random rules and requests go through the real decision path, a [`Limiter`](weir::Limiter) in front of the memory store or of
+//! a coordinated one, in simulated time. A plain model, written from `docs/rules.md`, says what each answer must be.
+
+mod case;
+mod generate;
+mod model;
+mod one_instance;
+mod run;

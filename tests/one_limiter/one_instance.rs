@@ -1,0 +1,69 @@
+//! With one instance and requests one after the other, every mode answers as the model does.
+
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use weir::limit::Coordination;
+
+use crate::{
+    case::Feature,
+    generate::cases,
+    run::{Mode, run},
+};
+
+/// What a mode is known to do differently. A case is compared without it.
+fn known(mode: Mode) -> &'static [Feature] {
+    match mode {
+        Mode::Memory => &[],
+        Mode::Coordinated(_) => &[],
+    }
+}
+
+/// The features that `ONE_LIMITER_WITHOUT` names, to look at a mode without them.
+fn without() -> Vec<Feature> {
+    let names = std::env::var("ONE_LIMITER_WITHOUT").unwrap_or_default();
+    Feature::ALL
+        .into_iter()
+        .filter(|feature| names.split(',').any(|name| name == format!("{feature:?}")))
+        .collect()
+}
+
+/// Compares random cases, without what `mode` is `known` to do differently.
+fn compare(mode: Mode, known: &[Feature]) {
+    let cases_to_run = std::env::var("ONE_LIMITER_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(96);
+    let config = Config {
+        cases: cases_to_run,
+        failure_persistence: None,
+        max_shrink_iters: 20_000,
+        ..Config::default()
+    };
+    let without = without();
+    let mut runner = TestRunner::new(config);
+    let result = runner.run(&cases(1, 60), |mut case| {
+        known.iter().chain(&without).for_each(|feature| case.remove(*feature));
+        case.tidy();
+        run(&case, mode).map_err(|differs| TestCaseError::fail(format!("{mode:?}, {differs}\nin{case:?}")))
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn memory() {
+    compare(Mode::Memory, known(Mode::Memory));
+}
+
+#[test]
+fn strict() {
+    let mode = Mode::Coordinated(Coordination::Strict);
+    compare(mode, known(mode));
+}
+
+#[test]
+fn interval() {
+    let mode = Mode::Coordinated(Coordination::Interval);
+    compare(mode, known(mode));
+}
+
+#[test]
+fn lease() {
+    let mode = Mode::Coordinated(Coordination::Lease);
+    compare(mode, known(mode));
+}

@@ -1,0 +1,213 @@
+//! Runs a case through the real decision path, and compares every answer with the model's.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{runtime::Builder, time::sleep};
+use weir::{
+    DecisionSettings, Limiter,
+    clock::Clock as _,
+    limit::{
+        Code, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit as RuleLimit, Period, Request, Rule,
+        RuleNode, RuleSet, RuntimeLimit, Scope, Timestamp, Values, Verdict,
+    },
+    observe::Stats,
+    store::{
+        MemoryStore, Store,
+        coordinated::{Coordinated, CoordinationSettings},
+        simulated::{Network, SimulatedClock, SimulatedStore},
+    },
+};
+
+use crate::{
+    case::{Ask, Case, KEYS, Limit, Step, VALUES},
+    model::{Answer, Check, Model},
+};
+
+/// The time at which cases begin: shortly after the start of a window of every length.
+const EPOCH: Timestamp = Timestamp::from_millis(1_699_999_200_321);
+
+/// Where the counters are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Memory,
+    Coordinated(Coordination),
+}
+
+/// Runs `case` in `mode`. Fails with the first answer that differs.
+pub(crate) fn run(case: &Case, mode: Mode) -> Result<(), String> {
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+    runtime.block_on(async {
+        let clock = SimulatedClock::new(EPOCH);
+        match mode {
+            Mode::Memory => {
+                let store = MemoryStore::new(1_000);
+                Run::new(case, clock, vec![store]).all().await
+            }
+            Mode::Coordinated(coordination) => {
+                let shared = SimulatedStore::new(clock.clone(), 7);
+                let network = Network {
+                    round_trip: Duration::from_millis(case.round_trip),
+                    timeout: Duration::from_secs(10),
+                    ..Network::default()
+                };
+                let stores = (0..case.instances).map(|i| {
+                    let settings = CoordinationSettings {
+                        coordination,
+                        local_cache: case.local_cache,
+                        instance: format!("i{i}"),
+                        ..CoordinationSettings::default()
+                    };
+                    Coordinated::new(shared.connect(network), Arc::new(clock.clone()), settings)
+                });
+                let stores: Vec<_> = stores.collect();
+                let run = Run::new(case, clock, stores);
+                // after two heartbeats all instances know each other
+                sleep(Duration::from_millis(2_500)).await;
+                run.all().await
+            }
+        }
+    })
+}
+
+/// The limiters of a case, and the model that they are compared with.
+struct Run<'a, S> {
+    case: &'a Case,
+    clock: SimulatedClock,
+    limiters: Vec<Limiter<S>>,
+    hasher: KeyHasher,
+    limits: Vec<Limit>,
+    model: Model,
+}
+
+impl<'a, S: Store> Run<'a, S> {
+    fn new(case: &'a Case, clock: SimulatedClock, stores: Vec<S>) -> Self {
+        let scope = if case.together { Scope::Request } else { Scope::Descriptor };
+        let settings = DecisionSettings { scope, ..DecisionSettings::default() };
+        let limiters =
+            stores.into_iter().map(|store| Limiter::new(store, Arc::new(Stats::default()), settings.clone()));
+        let limits = case.limits.clone();
+        Self {
+            case,
+            clock,
+            limiters: limiters.collect(),
+            hasher: KeyHasher::random(),
+            limits,
+            model: Model::default(),
+        }
+    }
+
+    async fn all(mut self) -> Result<(), String> {
+        self.load();
+        for (i, step) in self.case.steps.iter().enumerate() {
+            match step {
+                Step::Wait(time) => sleep((*time).into()).await,
+                Step::Reload(key, limit) => {
+                    self.limits[*key] = limit.clone();
+                    self.load();
+                }
+                Step::Request(instance, asks) => {
+                    if let Err(differs) = self.request(*instance, asks).await {
+                        return Err(format!("step {i}, {step:?}: {differs}"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn load(&self) {
+        for limiter in &self.limiters {
+            let nodes = KEYS.iter().zip(&self.limits).map(|(key, limit)| {
+                let tiers = RuleLimit::Tiers { tiers: limit.tiers(), over_limit_policy: limit.policy() };
+                RuleNode { rule: Some(Rule::new(tiers)), ..RuleNode::new(key, Values::Any) }
+            });
+            let domain = Domain { name: "d".into(), nodes: nodes.collect() };
+            limiter.load(RuleSet::new(&[domain], self.hasher));
+        }
+    }
+
+    async fn request(&mut self, instance: usize, asks: &[Ask]) -> Result<(), String> {
+        let request = Request { domain: "d", descriptors: asks.iter().map(descriptor).collect(), hits: 1 };
+        let before = self.clock.now();
+        let limiter = &self.limiters[instance];
+        let decided = limiter.decide(&request, before, |verdict| (verdict.code, answers(verdict))).await;
+        let (code, got) = decided.map_err(|error| error.to_string())?;
+        let time = self.clock.now().since(before);
+        let checks: Vec<Check> = asks.iter().map(|ask| self.check(ask)).collect();
+        // a decision is made at one instant while its request waits
+        let instants: Vec<Timestamp> = (0..=time.as_nanos() / 1_000_000)
+            .map(|millis| before.after(Period::from_millis(millis)))
+            .collect();
+        let expected = if self.case.together && checks.len() > 1 {
+            self.follow(&instants, &got, |model, now| model.answer_together(&checks, now))
+        } else {
+            let mut expected = Vec::new();
+            for (check, got) in checks.iter().zip(&got) {
+                let counts_rejected = check.limit.reference && !self.case.together;
+                let got = std::slice::from_ref(got);
+                let answer = |model: &mut Model, now| vec![model.answer(check, counts_rejected, now)];
+                expected.extend(self.follow(&instants, got, answer));
+            }
+            expected
+        };
+        if got != expected {
+            return Err(format!("\n      got {got:?}\n expected {expected:?}"));
+        }
+        let over = expected.iter().any(|answer| answer.over);
+        if (code == Code::OverLimit) != over {
+            return Err(format!("the request's code is {code:?}"));
+        }
+        Ok(())
+    }
+
+    /// Has the model answer at the first of `instants` at which it answers `got`, or at the first one if there is none.
+    fn follow(
+        &mut self,
+        instants: &[Timestamp],
+        got: &[Answer],
+        answer: impl Fn(&mut Model, Timestamp) -> Vec<Answer>,
+    ) -> Vec<Answer> {
+        let mut tried = instants.iter().map(|now| {
+            let mut model = self.model.clone();
+            let expected = answer(&mut model, *now);
+            (model, expected)
+        });
+        let first = tried.next().expect("there is one");
+        let (model, expected) =
+            if first.1 == got { first } else { tried.find(|(_, expected)| expected == got).unwrap_or(first) };
+        self.model = model;
+        expected
+    }
+
+    fn check(&self, ask: &Ask) -> Check {
+        Check {
+            name: format!("{}={}", KEYS[ask.key], VALUES[ask.value]),
+            limit: ask.own.clone().unwrap_or_else(|| self.limits[ask.key].clone()),
+            hits: ask.hits,
+            gives_back: ask.gives_back,
+        }
+    }
+}
+
+fn descriptor(ask: &Ask) -> Descriptor<'static> {
+    let entry = Entry { key: KEYS[ask.key], value: VALUES[ask.value] };
+    let own = |limit: &Limit| {
+        Box::new(RuntimeLimit::new(limit.tiers(), limit.policy()).expect("generated limits are valid"))
+    };
+    Descriptor {
+        entries: [entry].into_iter().collect(),
+        limit: ask.own.as_ref().map(own),
+        hits: Some(ask.hits),
+        refund: ask.gives_back,
+    }
+}
+
+fn answers(verdict: &Verdict<'_>) -> Vec<Answer> {
+    let answer = |status: &weir::limit::Status<'_>| Answer {
+        over: status.code == Code::OverLimit,
+        remaining: status.remaining,
+        reset: status.reset.expect("each descriptor has a limit").as_nanos(),
+        tier: status.limit.expect("each descriptor has a limit").tier.clone(),
+    };
+    verdict.statuses.iter().map(answer).collect()
+}
