@@ -28,18 +28,28 @@ pub struct KeyHasher {
 // === impl CounterKey ===
 
 impl CounterKey {
+    /// Returns the key of the counters of limits with this over-limit policy. Each policy has its own, since a shared store keeps
+    /// limits in the format of envoyproxy/ratelimit under that service's keys.
+    #[must_use]
+    pub const fn of_policy(self, policy: OverLimitPolicy) -> Self {
+        match policy {
+            OverLimitPolicy::Count => self,
+            OverLimitPolicy::Ignore => Self([self.0[0] ^ IGNORES, self.0[1]]),
+        }
+    }
+
     /// Returns the key of one tier's counter. All tiers of a key have the same [`CounterKey::shard`].
     #[must_use]
     pub fn of_tier(self, tier: &Tier) -> Self {
         Self([self.0[0] ^ scramble(kind(tier)), self.0[1]])
     }
 
-    /// Returns one key for the counters of all `tiers`, for stores that keep them together. Limits with the same periods,
-    /// algorithms and over-limit policy share it.
+    /// Returns one key for the counters of all `tiers`, for stores that keep them together. Limits with the same periods and
+    /// algorithms share it.
     #[must_use]
-    pub fn of_tiers(self, tiers: &[Tier], policy: OverLimitPolicy) -> Self {
-        // the shared store keeps separate counters for each policy; this bit of a kind is always zero
-        let start = if policy == OverLimitPolicy::Count { 0 } else { 1 << 61 };
+    pub fn of_tiers(self, tiers: &[Tier]) -> Self {
+        // this bit of a kind is always zero
+        let start = 1 << 61;
         Self([self.0[0] ^ tiers.iter().fold(start, |mixed, tier| scramble(mixed ^ kind(tier))), self.0[1]])
     }
 
@@ -55,6 +65,9 @@ impl CounterKey {
         self.0[1]
     }
 }
+
+/// Distinguishes the keys of [`OverLimitPolicy::Ignore`]: any bits that no [`scramble`]d kind has.
+const IGNORES: u64 = scramble(1 << 60);
 
 /// Encodes the period and the algorithm. A tier that changes either starts a new counter, since the old counts do not fit
 /// its windows. 365 days of nanoseconds leave the top bits free for the algorithm.
@@ -170,19 +183,21 @@ mod tests {
         assert_ne!(key.of_tier(&tier(1)), key.of_tier(&tier(2)));
         let sliding = Tier { algorithm: Algorithm::SlidingWindow, ..tier(1) };
         assert_ne!(key.of_tier(&tier(1)), key.of_tier(&sliding));
+        let ignoring = key.of_policy(OverLimitPolicy::Ignore);
+        assert_ne!(ignoring.of_tier(&tier(1)), key.of_policy(OverLimitPolicy::Count).of_tier(&tier(1)));
         let all = [
-            key.of_tiers(&[tier(1)], OverLimitPolicy::Count),
-            key.of_tiers(&[tier(1)], OverLimitPolicy::Ignore),
-            key.of_tiers(&[tier(2)], OverLimitPolicy::Count),
-            key.of_tiers(&[tier(1), tier(2)], OverLimitPolicy::Ignore),
-            key.of_tiers(&[tier(2), tier(1)], OverLimitPolicy::Ignore),
-            key.of_tiers(std::slice::from_ref(&sliding), OverLimitPolicy::Ignore),
+            key.of_tiers(&[tier(1)]),
+            ignoring.of_tiers(&[tier(1)]),
+            key.of_tiers(&[tier(2)]),
+            key.of_tiers(&[tier(1), tier(2)]),
+            key.of_tiers(&[tier(2), tier(1)]),
+            key.of_tiers(std::slice::from_ref(&sliding)),
         ];
         for (i, a) in all.iter().enumerate() {
             assert!(all[..i].iter().all(|b| a != b) && a.shard() == key.shard(), "{i}");
         }
         let raised = Tier { requests: 9, ..tier(1) };
-        assert_eq!(all[0], key.of_tiers(&[raised], OverLimitPolicy::Count));
+        assert_eq!(all[0], key.of_tiers(&[raised]));
         assert_eq!(key.of_tier(&tier(1)).shard(), key.of_tier(&tier(2)).shard());
     }
 }

@@ -124,10 +124,10 @@ impl<'a> Matched<'a> {
             Some(RuleRef::Override(_)) => rules.override_key(request.domain, entries),
         };
         self.checks.extend(rule.map(|rule| LimitCheck {
+            key: key.of_policy(rule.over_limit_policy()),
             rule,
             domain: request.domain,
             entries,
-            key,
             hits: request.hits_of(descriptor),
             direction: if descriptor.refund { Direction::GiveBack } else { Direction::Take },
         }));

@@ -65,8 +65,8 @@ pub(crate) enum Feature {
     NoHits,
     /// Requests that carry their limit.
     OwnLimits,
-    /// Requests that carry a limit in another spelling than the rule of the same entries.
-    OtherSpelling,
+    /// Requests that carry a limit of any algorithm and tiers, which no protocol can send yet.
+    RichOwnLimits,
     /// Changed limits.
     Reload,
     /// Limits with other tiers than before.
@@ -91,7 +91,7 @@ impl Feature {
         Self::GiveBack,
         Self::NoHits,
         Self::OwnLimits,
-        Self::OtherSpelling,
+        Self::RichOwnLimits,
         Self::Reload,
         Self::OtherTiers,
         Self::Together,
@@ -149,15 +149,8 @@ impl Case {
             Feature::GiveBack => self.asks_mut().for_each(|ask| ask.gives_back = false),
             Feature::NoHits => self.asks_mut().for_each(|ask| ask.hits = ask.hits.max(1)),
             Feature::OwnLimits => self.asks_mut().for_each(|ask| ask.own = None),
-            Feature::OtherSpelling => self.limits_mut(|limit| {
-                // the spelling follows the period, so that no counter is spelled in two ways
-                limit.reference = limit.reference && limit.tiers[0].period.as_nanos() % 60_000_000_000 == 0;
-                if let ([tier], false) = (&mut limit.tiers[..], limit.reference)
-                    && tier.algorithm == Algorithm::FixedWindow
-                    && tier.period.as_nanos() % 60_000_000_000 == 0
-                {
-                    limit.reference = true;
-                }
+            Feature::RichOwnLimits => self.asks_mut().for_each(|ask| {
+                ask.own.take_if(|own| !own.reference);
             }),
             Feature::Reload => self.steps.retain(|step| !matches!(step, Step::Reload(..))),
             Feature::OtherTiers => {
@@ -213,8 +206,6 @@ impl Case {
         if self.local_cache {
             self.remove(Feature::Reference);
         }
-        // whether giving back nothing is a change is not documented
-        self.asks_mut().filter(|ask| ask.gives_back).for_each(|ask| ask.hits = ask.hits.max(1));
         if self.together {
             let lowers = self.steps.iter().any(|step| match step {
                 Step::Reload(..) => true,

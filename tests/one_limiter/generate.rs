@@ -61,7 +61,17 @@ fn ask() -> impl Strategy<Value = Ask> {
         2 => 6..60_u64,
         1 => 60..3_000_u64,
     ];
-    let own = option::weighted(0.1, limit());
+    // as Envoy sends it, or of any kind
+    let per_unit =
+        (requests(), select(vec![1_000, 60_000, 3_600_000])).prop_map(|(requests, millis)| Limit {
+            tiers: vec![Tier {
+                requests,
+                period: Period::from_millis(millis),
+                algorithm: Algorithm::FixedWindow,
+            }],
+            reference: true,
+        });
+    let own = option::weighted(0.1, prop_oneof![4 => per_unit, 1 => limit()]);
     (0..KEYS.len(), 0..VALUES.len(), hits, proptest::bool::weighted(0.12), own).prop_map(
         |(key, value, hits, gives_back, own)| Ask {
             // most requests are for one counter, so that it is used up

@@ -7,7 +7,8 @@
 //!   that group's first hit. A group counts until one period after its last hit.
 //! - A token bucket has exact fractions of tokens. Its docs promise nothing finer than what a limit of 2^k milliseconds can
 //!   represent exactly, so the generator uses such periods for buckets.
-//! - Each value of a key, algorithm and period has one counter, whoever brings the limit: a rule, a reloaded rule, or a request.
+//! - Each value of a key, spelling, algorithm and period has one counter, whoever brings the limit: a rule, a reloaded rule, or a
+//!   request.
 //! - A changed limit applies to what is counted already.
 
 use std::collections::BTreeMap;
@@ -40,9 +41,11 @@ pub(crate) struct Answer {
     pub(crate) tier: Tier,
 }
 
-/// The counters, by entries, algorithm and period.
+/// The counters, by entries, spelling, algorithm and period.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Model(BTreeMap<(String, u8, u64), Counter>);
+pub(crate) struct Model(BTreeMap<Key, Counter>);
+
+type Key = (String, bool, u8, u64);
 
 /// What one counter remembers. Times are in nanoseconds since the epoch.
 #[derive(Clone, Debug)]
@@ -108,14 +111,14 @@ impl Model {
         let tiers = &check.limit.tiers;
         let mut counters: Vec<Counter> = tiers
             .iter()
-            .map(|tier| {
-                self.0.get(&key(&check.name, tier)).cloned().unwrap_or_else(|| Counter::new(tier, now))
-            })
+            .map(|tier| self.0.get(&key(check, tier)).cloned().unwrap_or_else(|| Counter::new(tier, now)))
             .collect();
         let each = || tiers.iter().zip(0_usize..);
         let mut hits = check.hits;
         if check.gives_back {
-            each().for_each(|(tier, i)| counters[i].give_back(tier, hits, now));
+            if hits > 0 {
+                each().for_each(|(tier, i)| counters[i].give_back(tier, hits, now));
+            }
             // the answer tells what is left then
             hits = 0;
         }
@@ -152,10 +155,7 @@ impl Model {
             tier: tier.clone(),
         };
         for (tier, counter) in tiers.iter().zip(counters) {
-            // a counter begins with its first hit
-            if self.0.contains_key(&key(&check.name, tier)) || counter.used(tier, now) > 0 {
-                self.0.insert(key(&check.name, tier), counter);
-            }
+            self.0.insert(key(check, tier), counter);
         }
         answer
     }
@@ -172,13 +172,13 @@ impl<I: Iterator<Item = (u64, usize)>> FirstMax for I {
     }
 }
 
-fn key(name: &str, tier: &Tier) -> (String, u8, u64) {
+fn key(check: &Check, tier: &Tier) -> Key {
     let algorithm = match tier.algorithm {
         Algorithm::FixedWindow => 0,
         Algorithm::SlidingWindow => 1,
         Algorithm::TokenBucket(_) => 2,
     };
-    (name.to_owned(), algorithm, tier.period.as_nanos())
+    (check.name.clone(), check.limit.reference, algorithm, tier.period.as_nanos())
 }
 
 // === impl Counter ===
@@ -254,6 +254,7 @@ impl Counter {
         if let Self::Bucket(level) = self
             && tier.bucket().strict
             && level.since < now
+            && !level.is_idle(tier, now)
         {
             // whole tokens that have returned stay, and the wait for the next one begins again
             let full = level.capped(tier);
@@ -264,6 +265,9 @@ impl Counter {
     }
 
     fn give_back(&mut self, tier: &Tier, mut hits: u64, now: u64) {
+        if self.used(tier, now) == 0 {
+            return;
+        }
         self.advance(tier, now);
         match self {
             Self::Fixed { hits: counted, .. } => *counted = counted.saturating_sub(hits),
@@ -319,13 +323,25 @@ impl Counter {
 // === impl Level ===
 
 impl Level {
-    /// A bucket never lacks more than it holds, though its limit may have been lowered.
+    /// The tokens that are missing at `since`. If the limit was lowered, at most one burst more than the bucket holds.
     fn capped(self, tier: &Tier) -> u128 {
-        self.missing.min(u128::from(tier.capacity()) * u128::from(tier.period.as_nanos()))
+        self.missing.min(2 * u128::from(tier.capacity()) * u128::from(tier.period.as_nanos()))
+    }
+
+    /// Whether the next hit is the first one again: the bucket is full, with steps for one period at least.
+    fn is_idle(self, tier: &Tier, now: u64) -> bool {
+        let full_for = match tier.bucket().refill {
+            Refill::Continuous => 0,
+            Refill::Step => tier.period.as_nanos(),
+        };
+        self.missing == 0 || self.reaches(tier, 0) + full_for <= now
     }
 
     /// The bucket at `now`.
     fn at(self, tier: &Tier, now: u64) -> Self {
+        if self.is_idle(tier, now) {
+            return Self { since: now, missing: 0 };
+        }
         let (period, elapsed) = (tier.period.as_nanos(), now.saturating_sub(self.since));
         let credited = match tier.bucket().refill {
             Refill::Continuous => elapsed,

@@ -134,10 +134,11 @@ impl<'a, S: Store> Run<'a, S> {
         let (code, got) = decided.map_err(|error| error.to_string())?;
         let time = self.clock.now().since(before);
         let checks: Vec<Check> = asks.iter().map(|ask| self.check(ask)).collect();
-        // a decision is made at one instant while its request waits
-        let instants: Vec<Timestamp> = (0..=time.as_nanos() / 1_000_000)
-            .map(|millis| before.after(Period::from_millis(millis)))
-            .collect();
+        // a decision is made at one instant while its request waits, most often when the store has it
+        let mut instants: Vec<u64> = (0..=time.as_nanos() / 1_000_000).collect();
+        instants.sort_by_key(|millis| millis.abs_diff(time.as_nanos() / 2_000_000));
+        let instants: Vec<Timestamp> =
+            instants.into_iter().map(|millis| before.after(Period::from_millis(millis))).collect();
         let expected = if self.case.together && checks.len() > 1 {
             self.follow(&instants, &got, |model, now| model.answer_together(&checks, now))
         } else {

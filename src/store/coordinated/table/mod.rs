@@ -42,7 +42,7 @@ pub(super) struct CounterTable<R> {
 /// Returns the key of the counter of `check`. Limits with the same keys in the shared store have the same counter, whether
 /// they belong to a rule or to a request.
 pub(super) fn counter_key(check: &LimitCheck<'_>) -> CounterKey {
-    check.key.of_tiers(check.tiers(), check.over_limit_policy())
+    check.key.of_tiers(check.tiers())
 }
 
 /// The longest time for which flushes that are not urgent are collected.
