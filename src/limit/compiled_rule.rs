@@ -7,6 +7,7 @@ use super::{
     key::{CounterKey, KeyHasher},
     pattern::Values,
     rule::{Limit, Rule, RuleNode},
+    tier::SharedTiers,
 };
 
 /// A rule with its position in the tree, compiled for look-ups.
@@ -46,6 +47,8 @@ pub struct RuleId {
 pub struct Details {
     /// The rule as declared.
     pub rule: Rule,
+    /// Its tiers, for counters of their own that outlive a request; they share them.
+    pub shared_tiers: SharedTiers,
     /// The key of its one counter, if no value is part of it.
     static_key: Option<CounterKey>,
     /// Its domain, in one allocation that all rules of the domain share.
@@ -97,6 +100,7 @@ impl CompiledRule {
             has_shared_values: levels.iter().any(|level| level.shared.is_some()),
             has_dynamic_stats: levels.iter().any(|level| level.has_dynamic_stats(rule.detailed_metric)),
             details: Box::new(Details {
+                shared_tiers: rule.limit.tiers().into(),
                 rule,
                 static_key,
                 domain: Arc::clone(domain),

@@ -11,7 +11,7 @@ use super::{
     matcher::RuleSet,
     rule::{Limit, Rule},
     runtime_limit::RuntimeLimit,
-    tier::{OverLimitPolicy, Tier},
+    tier::{OverLimitPolicy, SharedTiers, Tier},
     units::Hits,
 };
 
@@ -176,6 +176,15 @@ impl LimitCheck<'_> {
     #[must_use]
     pub fn tiers(&self) -> &[Tier] {
         self.rule.tiers()
+    }
+
+    /// Returns the tiers for a counter that outlives the request: those of a rule are shared, not copied.
+    #[must_use]
+    pub fn shared_tiers(&self) -> SharedTiers {
+        match &self.rule {
+            RuleRef::Compiled(rule) => rule.shared_tiers.clone(),
+            RuleRef::Override(limit) => limit.tiers().into(),
+        }
     }
 
     /// Returns whether its hits count if they are rejected.

@@ -32,6 +32,6 @@ pub use reservation::{Reservation, ReservationRequest, ReservedSpan, release, re
 pub use rule::{Domain, Limit, Metadata, Origin, Rule, RuleNode};
 pub use runtime_limit::{RuntimeLimit, RuntimeLimitError};
 pub use tally::Tally;
-pub use tier::{Algorithm, Bucket, OverLimitPolicy, Refill, Tier, Tiers};
+pub use tier::{Algorithm, Bucket, OverLimitPolicy, Refill, SharedTiers, Tier, Tiers};
 pub use units::{Hits, NANOS_PER_SECOND, Period, Timestamp, Unit};
 pub use verdict::{Code, CurrentLimit, Modes, Status, Verdict};

@@ -1,6 +1,6 @@
 //! A limit's parameters: the requests that a period admits, and the algorithm that applies the period.
 
-use std::fmt;
+use std::{fmt, ops::Deref, slice, sync::Arc};
 
 use smallvec::SmallVec;
 
@@ -19,6 +19,10 @@ pub struct Tier {
 
 /// The tiers of one limit. Most limits have one, which is stored inline.
 pub type Tiers = SmallVec<[Tier; 1]>;
+
+/// The tiers of one limit in an allocation that the limit shares with its counters. At least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedTiers(Arc<[Tier]>);
 
 /// The algorithm that applies a tier's period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +96,37 @@ impl Tier {
     #[must_use]
     pub fn unit(&self) -> Option<Unit> {
         Unit::of(self.period)
+    }
+}
+
+// === impl SharedTiers ===
+
+impl Deref for SharedTiers {
+    type Target = [Tier];
+
+    fn deref(&self) -> &[Tier] {
+        &self.0
+    }
+}
+
+impl<T: Into<Arc<[Tier]>>> From<T> for SharedTiers {
+    fn from(tiers: T) -> Self {
+        Self(tiers.into())
+    }
+}
+
+impl FromIterator<Tier> for SharedTiers {
+    fn from_iter<I: IntoIterator<Item = Tier>>(tiers: I) -> Self {
+        Self(tiers.into_iter().collect())
+    }
+}
+
+impl<'a> IntoIterator for &'a SharedTiers {
+    type Item = &'a Tier;
+    type IntoIter = slice::Iter<'a, Tier>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
     }
 }
 

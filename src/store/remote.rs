@@ -8,7 +8,7 @@ use std::{future::Future, sync::Arc};
 use smallvec::SmallVec;
 
 use crate::limit::{
-    Algorithm, Coordination, OverLimitPolicy, Period, Tiers, Timestamp,
+    Algorithm, Coordination, OverLimitPolicy, Period, SharedTiers, Timestamp,
     algorithm::{CountChange, CounterState},
 };
 
@@ -98,7 +98,7 @@ pub struct Target {
     /// counter, their pattern stands in for the value. The store adds its prefix, and a suffix for the tier and the window.
     pub path: Box<str>,
     /// The tiers, at least one.
-    pub tiers: Tiers,
+    pub tiers: SharedTiers,
     /// [`OverLimitPolicy::Count`] marks a rule in the format of envoyproxy/ratelimit: one fixed window, with the same key and
     /// count as there, so that both services can share a store.
     pub over_limit_policy: OverLimitPolicy,

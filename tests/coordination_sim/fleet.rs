@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use proptest::{collection::vec, prelude::*};
-use smallvec::smallvec;
 use tokio::{
     runtime::Builder,
     task::JoinSet,
@@ -199,7 +198,7 @@ impl Case {
             .sum();
         let path = "simulated_key_value_".into();
         let target =
-            Target { path, tiers: smallvec![self.tier.clone()], over_limit_policy: OverLimitPolicy::Ignore };
+            Target { path, tiers: [self.tier.clone()].into(), over_limit_policy: OverLimitPolicy::Ignore };
         // before the first reply an instance uses its own clock, which may be in the previous window
         let before = Timestamp::from_nanos(self.start_at().as_nanos() - 1);
         let counted = [before, fleet.clock.now()].map(|at| fleet.store.used(&target, at)).iter().sum();

@@ -14,7 +14,7 @@ impl Target {
         }
         Self {
             path: path.into(),
-            tiers: check.tiers().into(),
+            tiers: check.shared_tiers(),
             over_limit_policy: check.over_limit_policy(),
         }
     }

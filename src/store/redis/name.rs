@@ -23,7 +23,7 @@ pub(super) fn window_start(tier: &Tier, at: Timestamp) -> Timestamp {
 
 /// Returns whether envoyproxy/ratelimit can have such a rule: one fixed window of one of its units.
 pub(super) fn is_compatible(target: &Target) -> bool {
-    match target.tiers.as_slice() {
+    match &target.tiers[..] {
         [tier] => {
             target.over_limit_policy == OverLimitPolicy::Count
                 && tier.algorithm == Algorithm::FixedWindow
@@ -35,7 +35,7 @@ pub(super) fn is_compatible(target: &Target) -> bool {
 
 /// Returns whether the target is one fixed window, a plain number in Redis.
 pub(super) fn is_one_window(target: &Target) -> bool {
-    matches!(target.tiers.as_slice(), [tier] if tier.algorithm == Algorithm::FixedWindow)
+    matches!(&target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
 }
 
 /// Returns whether the target belongs to the per-second Redis: every tier has a period of one second.

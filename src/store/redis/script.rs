@@ -177,7 +177,6 @@ pub(super) fn reply(value: &Value, target: &Target, at: Timestamp) -> Result<Scr
 
 #[cfg(test)]
 mod tests {
-    use smallvec::smallvec;
 
     use super::*;
     use crate::limit::OverLimitPolicy;
@@ -188,7 +187,7 @@ mod tests {
 
     fn target(algorithm: Algorithm) -> Target {
         let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm };
-        Target { path: "d_k_v_".into(), tiers: smallvec![tier], over_limit_policy: OverLimitPolicy::Ignore }
+        Target { path: "d_k_v_".into(), tiers: [tier].into(), over_limit_policy: OverLimitPolicy::Ignore }
     }
 
     #[test]

@@ -34,7 +34,6 @@ impl Capabilities {
     }
 
     fn include_target(self, target: &Target) -> bool {
-        self == Self::All
-            || matches!(target.tiers.as_slice(), [tier] if tier.algorithm == Algorithm::FixedWindow)
+        self == Self::All || matches!(&target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
     }
 }

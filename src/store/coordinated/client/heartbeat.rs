@@ -7,7 +7,6 @@ use std::sync::{
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use smallvec::smallvec;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::caller::Caller;
@@ -135,16 +134,16 @@ impl Membership {
         if !caller.store_clock.is_stale(sent) {
             return;
         }
-        let tier = Tier { requests: 1, period: Period::from_secs(1), algorithm: Algorithm::SlidingWindow };
-        let mut target = Target {
+        let target = |algorithm| Target {
             path: "weir:clock_".into(),
-            tiers: smallvec![tier],
+            tiers: [Tier { requests: 1, period: Period::from_secs(1), algorithm }].into(),
             over_limit_policy: OverLimitPolicy::Ignore,
         };
-        if !caller.remote.supports(&target, Coordination::Strict) {
-            target.tiers[0].algorithm = Algorithm::FixedWindow;
+        let mut target_of_clock = target(Algorithm::SlidingWindow);
+        if !caller.remote.supports(&target_of_clock, Coordination::Strict) {
+            target_of_clock = target(Algorithm::FixedWindow);
         }
-        let command = Command { target: Arc::new(target), at: sent, op: Op::Take { hits: 0 } };
+        let command = Command { target: Arc::new(target_of_clock), at: sent, op: Op::Take { hits: 0 } };
         let call = timeout(self.period.into(), caller.remote.call(vec![command]));
         if let Ok(Ok(replies)) = call.await {
             caller.store_clock.record(sent, caller.clock.now(), replies.now);

@@ -155,3 +155,49 @@ impl Shard {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        limit::{Algorithm, Entry, KeyHasher, OverLimitPolicy, Period, Tier},
+        store::remote::Target,
+    };
+
+    const MAX: usize = 4_000;
+
+    /// A flood of new keys evicts those that have not been used for longest, wherever they are in their tables.
+    #[test]
+    fn counters_in_use_survive_a_flood_of_new_keys() {
+        let (shards, hasher) = (Shards::new(MAX), KeyHasher::random());
+        let key = |i: usize| hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
+        let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+        let target = Arc::new(Target {
+            path: "d_k_".into(),
+            tiers: [tier].into(),
+            over_limit_policy: OverLimitPolicy::Ignore,
+        });
+        let insert = |i: usize, now: Timestamp| {
+            let create = || LocalCounter::new(Arc::clone(&target), Period::from_millis(100), now);
+            assert!(!shards.insert(&mut shards.lock(key(i)), key(i), create).1, "nothing was pending");
+        };
+        let start = Timestamp::from_secs(1_000);
+        (0..MAX).for_each(|i| insert(i, start));
+        let (used, mut next) = (0..MAX / 2, MAX);
+        for second in 1..=10 {
+            let now = start.after(Period::from_secs(second));
+            for i in used.clone() {
+                if let Some(counter) = shards.lock(key(i)).get_mut(key(i)) {
+                    counter.last_check_at = now;
+                }
+            }
+            (next..next + MAX / 10).for_each(|i| insert(i, now));
+            next += MAX / 10;
+            assert!(shards.len() <= MAX);
+        }
+        let left = used.clone().filter(|i| shards.lock(key(*i)).get_mut(key(*i)).is_some()).count();
+        assert!(left * 100 >= used.len() * 95, "{left} of {} are left", used.len());
+    }
+}
