@@ -4,16 +4,17 @@ use std::{
     pin::pin,
     sync::Arc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use arc_swap::ArcSwapOption;
 
 use crate::{
     limit::{
-        Decision, Direction, LimitCheck, Matched, Modes, Request, RulePath, RuleRef, RuleSet, Scope, Tally,
-        Timestamp, Verdict,
+        CompiledRule, Decision, Direction, Limit, LimitCheck, Matched, Modes, Request, RulePath, RuleRef,
+        RuleSet, Scope, Tally, Timestamp, Verdict,
     },
-    observe::{Metric, RuleCounts, RuleStats, Source, Stats},
+    observe::{Metric, RuleCounts, RuleLimit, RuleStats, Source, Stats},
     store::{MemoryStore, Store, StoreError},
 };
 
@@ -83,6 +84,7 @@ impl<S: Store> Limiter<S> {
     /// Replaces the rules. Counts are kept: counters are found by domain and entries, not by rule.
     pub fn load(&self, rules: RuleSet) {
         let stats = rules.rules().iter().map(|rule| self.stats.rule(rule.path.parts())).collect();
+        self.stats.set_rule_limits(rules.rules().iter().flat_map(rule_limits).collect());
         self.loaded.store(Some(Arc::new(Loaded { rules, stats })));
     }
 
@@ -207,6 +209,20 @@ impl Limiter<MemoryStore> {
             Poll::Pending => unreachable!("a decision in memory does not wait"),
         }
     }
+}
+
+/// Returns a limit for each tier of the rule; none for an unlimited one.
+fn rule_limits(rule: &CompiledRule) -> impl Iterator<Item = RuleLimit> {
+    let tiers = match &rule.rule.limit {
+        Limit::Unlimited => &[],
+        Limit::Tiers { tiers, .. } => tiers.as_slice(),
+    };
+    tiers.iter().map(|tier| RuleLimit {
+        name: rule.path.parts().into(),
+        requests: tier.requests,
+        period: Duration::from_nanos(tier.period.as_nanos()),
+        per: tier.period.to_string().into(),
+    })
 }
 
 impl<S: Store + Source> Source for Limiter<S> {

@@ -8,8 +8,8 @@ use stats_support::{Service, above, changed, descriptor, limited, node, rules, u
 use weir::{
     DecisionSettings, Limiter,
     limit::{
-        Descriptor, Hits, LimitCheck, Modes, Pattern, Request, Reservation, ReservationRequest, RuleNode,
-        RuntimeLimit, Scope, Timestamp, Unit, Values,
+        Algorithm, Descriptor, Hits, Limit, LimitCheck, Modes, OverLimitPolicy, Pattern, Period, Request,
+        Reservation, ReservationRequest, RuleNode, RuntimeLimit, Scope, Tier, Timestamp, Unit, Values,
     },
     observe::{
         Stats,
@@ -289,6 +289,53 @@ async fn the_memory_store_and_the_build_are_reported() {
     }
     service.limiter.store().sweep_step(0, Timestamp::from_secs(1_000));
     assert_eq!(service.snapshot()["weir.counters.expired"], StatValue::Counter(2));
+}
+
+#[test]
+fn limits_of_the_current_rules_are_gauges() {
+    let tiered = changed(limited("path", "/a:b", 1), |rule| {
+        let tier = |requests, period| Tier { requests, period, algorithm: Algorithm::SlidingWindow };
+        rule.limit = Limit::Tiers {
+            tiers: [tier(7, Period::from_millis(1_500)), tier(90, Period::from_secs(3_600))]
+                .into_iter()
+                .collect(),
+            over_limit_policy: OverLimitPolicy::Ignore,
+        };
+    });
+    let service = Service::new(vec![
+        limited("tenant", "acme", 5),
+        above(node("tenant", ""), vec![tiered]),
+        unlimited("tenant", "free"),
+    ]);
+    let gauges = || -> Vec<String> {
+        let text = render(&service.stats, TimeUnit::Seconds);
+        text.lines().filter(|line| line.starts_with("weir_rule_limit")).map(str::to_owned).collect()
+    };
+    assert_eq!(
+        gauges(),
+        [
+            r#"weir_rule_limit{domain="shop",key1="tenant",key2="path_/a_b",per="1500ms"} 7"#,
+            r#"weir_rule_limit{domain="shop",key1="tenant",key2="path_/a_b",per="1h"} 90"#,
+            r#"weir_rule_limit{domain="shop",key1="tenant_acme",per="1m"} 5"#,
+            r#"weir_rule_limit_period_seconds{domain="shop",key1="tenant",key2="path_/a_b",per="1500ms"} 1.5"#,
+            r#"weir_rule_limit_period_seconds{domain="shop",key1="tenant",key2="path_/a_b",per="1h"} 3600"#,
+            r#"weir_rule_limit_period_seconds{domain="shop",key1="tenant_acme",per="1m"} 60"#,
+        ]
+    );
+    assert_eq!(service.snapshot()["weir.rule_limit.shop.tenant_acme.1m"], StatValue::Gauge(5));
+
+    // a rule that is gone has no limit, though its counters stay
+    service.limiter.load(rules("shop", vec![limited("tenant", "acme", 6)]));
+    assert_eq!(gauges()[0], r#"weir_rule_limit{domain="shop",key1="tenant_acme",per="1m"} 6"#);
+    assert_eq!(gauges().len(), 2);
+}
+
+#[test]
+fn rules_of_one_name_have_one_limit_the_lowest() {
+    let service = Service::new(vec![limited("tenant", "a:b", 9), limited("tenant", "a|b", 4)]);
+    let text = render(&service.stats, TimeUnit::Seconds);
+    assert_eq!(text.matches("\nweir_rule_limit{").count(), 1);
+    assert!(text.contains("\nweir_rule_limit{domain=\"shop\",key1=\"tenant_a_b\",per=\"1m\"} 4\n"), "{text}");
 }
 
 /// Checks a scraper's requirements on a page with all kinds of stats.

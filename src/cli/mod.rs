@@ -9,6 +9,7 @@ use weir::{
     command::{
         self, CheckFormat, CheckOptions, Explained,
         call::{Call, Outcome},
+        health::HealthCheck,
         parse_entry,
         simulate::Simulate,
     },
@@ -47,6 +48,8 @@ enum Command {
     /// Send one request to a server. Exits with 0 if admitted, 2 if over limit, 1 on an error
     #[command(after_help = CALL_EXAMPLES)]
     Call(Call),
+    /// Ask a running weir on this host for its health. Exits with 0 if it is healthy, 1 if not
+    Health(HealthCheck),
     /// Simulate each coordination mode: admitted requests, overshoot and store commands
     #[command(after_help = SIMULATE_EXAMPLES)]
     Simulate(Simulate),
@@ -150,6 +153,10 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
         Some(Command::Simulate(simulate)) => {
             command::simulate(&simulate, &mut io::stdout().lock())?;
             Ok(ExitCode::SUCCESS)
+        }
+        Some(Command::Health(check)) => {
+            let healthy = command::health(&check, &ProcessEnvironment, &mut io::stdout().lock())?;
+            Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Some(Command::Call(call)) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -4,10 +4,12 @@ pub mod call;
 mod check;
 mod descriptors;
 mod explain;
+pub mod health;
 pub mod simulate;
 
 pub use call::call;
 pub use check::{CheckFormat, CheckOptions, check};
 pub use descriptors::{Descriptors, parse_entry};
 pub use explain::{Explained, explain};
+pub use health::health;
 pub use simulate::simulate;

@@ -15,7 +15,8 @@ pub mod metric;
 mod process;
 #[cfg(feature = "server")]
 pub mod prometheus;
-pub mod rule_stats;
+mod rule_limit;
+mod rule_stats;
 #[cfg(feature = "server")]
 mod sanitize;
 #[cfg(feature = "server")]
@@ -31,5 +32,6 @@ pub use counter::{Counter, Gauge};
 pub use health::Health;
 pub use method_stats::MethodStats;
 pub use metric::{Metric, Source};
+pub use rule_limit::RuleLimit;
 pub use rule_stats::{RuleCounts, RuleStats};
 pub use stats::Stats;

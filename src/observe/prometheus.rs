@@ -12,7 +12,7 @@ use std::{
 use super::{
     histogram::{BOUNDS, Distribution},
     metric::{Metric, MetricKind},
-    process,
+    process, rule_limit,
     rule_stats::RuleCounts,
     sanitize::sanitize,
     stats::Stats,
@@ -46,6 +46,7 @@ const RULE_HELP: [&str; 6] = [
 pub fn render(stats: &Stats, unit: TimeUnit) -> String {
     let mut page = Page::default();
     rules(&mut page, stats);
+    rule_limits(&mut page, stats);
     service(&mut page, stats);
     methods(&mut page, stats, unit);
     own_metrics(&mut page, stats.metrics());
@@ -81,6 +82,25 @@ fn rules(page: &mut Page, stats: &Stats) {
     page.family(name, "Descriptors for a domain that has no rules.", "counter");
     for (domain, descriptors) in domains {
         page.sample(name, &labels([("domain", domain.as_str())]), descriptors);
+    }
+}
+
+/// Writes the limits of the current rules, under the labels of their counters and the period.
+fn rule_limits(page: &mut Page, stats: &Stats) {
+    let limits = stats.rule_limits();
+    let series: Vec<_> = rule_limit::series(&limits)
+        .into_iter()
+        .map(|((name, per), limit)| (format!("{},{}", name_labels(&name), labels([("per", per)])), limit))
+        .collect();
+    let name = "weir_rule_limit";
+    page.family(name, "Requests that a loaded rule admits in each period.", "gauge");
+    for (labels, (requests, _)) in &series {
+        page.sample(name, labels, u64::from(*requests));
+    }
+    let name = "weir_rule_limit_period_seconds";
+    page.family(name, "The period of a loaded rule's limit.", "gauge");
+    for (labels, (_, period)) in &series {
+        page.line(format_args!("{name}{{{labels}}} {}", period.as_secs_f64()));
     }
 }
 

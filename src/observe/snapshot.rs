@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 use super::{
     histogram::Distribution,
     metric::{Metric, MetricKind},
+    rule_limit,
     rule_stats::RuleCounts,
     sanitize::sanitize,
     stats::Stats,
@@ -56,6 +57,10 @@ pub fn snapshot(stats: &Stats) -> BTreeMap<String, StatValue> {
         ("call.should_rate_limit.service_error", &stats.service_error),
     ] {
         count(format!("ratelimit.service.{name}"), counter.get());
+    }
+    for ((name, per), (requests, _)) in rule_limit::series(&stats.rule_limits()) {
+        let name = format!("weir.rule_limit.{}.{per}", name.join("."));
+        values.insert(name, StatValue::Gauge(u64::from(requests)));
     }
     for (method, stats) in stats.methods() {
         let timing = StatValue::Timing(Box::new(stats.response_time.get()));

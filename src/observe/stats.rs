@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 use parking_lot::RwLock;
 
@@ -12,6 +13,7 @@ use super::{
     counter::{Counter, Gauge},
     method_stats::MethodStats,
     metric::{Metric, Source},
+    rule_limit::RuleLimit,
     rule_stats::RuleStats,
 };
 
@@ -28,6 +30,8 @@ const MAX_DYNAMIC_NAME: usize = 1_024;
 pub struct Stats {
     rules: RwLock<Rules>,
     unknown_domains: RwLock<HashMap<String, Arc<Counter>, foldhash::fast::RandomState>>,
+    /// Those of the current rules, replaced by a reload.
+    rule_limits: ArcSwap<Vec<RuleLimit>>,
     /// Sorted by name, for printing.
     methods: RwLock<BTreeMap<&'static str, Arc<MethodStats>>>,
     /// Weak: a source usually holds the stats, too.
@@ -73,6 +77,7 @@ impl Stats {
         Self {
             rules: RwLock::default(),
             unknown_domains: RwLock::default(),
+            rule_limits: ArcSwap::default(),
             methods: RwLock::default(),
             sources: RwLock::default(),
             max_dynamic_names,
@@ -124,6 +129,17 @@ impl Stats {
     #[must_use]
     pub fn rules(&self) -> Vec<Arc<RuleStats>> {
         self.rules.read().by_name.values().cloned().collect()
+    }
+
+    /// Replaces the limits of the rules.
+    pub fn set_rule_limits(&self, limits: Vec<RuleLimit>) {
+        self.rule_limits.store(Arc::new(limits));
+    }
+
+    /// Returns the limits of the current rules.
+    #[must_use]
+    pub fn rule_limits(&self) -> Arc<Vec<RuleLimit>> {
+        self.rule_limits.load_full()
     }
 
     /// Counts `descriptors` for a domain that has no rules.

@@ -20,7 +20,7 @@ pub use environment::{Environment, ProcessEnvironment};
 pub use flags::Flags;
 pub(crate) use parse::duration as parse_duration;
 pub use reader::{SettingError, SettingErrors};
-pub use resolve::{file_options, log_format};
+pub use resolve::{file_options, http_address, log_format};
 pub use resolved::{
     Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings, Settings,
     StopSettings,

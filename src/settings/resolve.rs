@@ -52,7 +52,7 @@ impl Settings {
         let mut settings = Self {
             rules: rules(read, flags),
             grpc: grpc(read, &mut warnings),
-            http: Address { host: read.host("HOST"), port: read.port("PORT", 8080) },
+            http: read_http_address(read),
             debug: Address { host: read.host("DEBUG_HOST"), port: read.port("DEBUG_PORT", 6070) },
             prometheus: prometheus(read),
             time_unit: if read.bool("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS") {
@@ -94,6 +94,22 @@ pub fn file_options(environment: &dyn Environment) -> Result<config::Options, Se
     let mut reader = Reader::new(&flags, environment);
     let options = read_file_options(&mut reader);
     reader.finish().map(|()| options)
+}
+
+/// Resolves the address of the HTTP server from `environment`, for commands that call it.
+///
+/// # Errors
+///
+/// All invalid settings among these.
+pub fn http_address(environment: &dyn Environment) -> Result<Address, SettingErrors> {
+    let flags = Flags::default();
+    let mut reader = Reader::new(&flags, environment);
+    let address = read_http_address(&mut reader);
+    reader.finish().map(|()| address)
+}
+
+fn read_http_address(read: &mut Reader<'_>) -> Address {
+    Address { host: read.host("HOST"), port: read.port("PORT", 8080) }
 }
 
 fn read_file_options(read: &mut Reader<'_>) -> config::Options {

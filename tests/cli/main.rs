@@ -3,6 +3,7 @@
 #[path = "../support/child.rs"]
 mod child;
 mod config_map;
+mod health;
 mod log;
 mod rules;
 mod simulate;

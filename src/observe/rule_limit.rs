@@ -1,0 +1,33 @@
+//! The limits of the loaded rules, as gauges beside the rules' counters.
+
+#[cfg(feature = "server")]
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+#[cfg(feature = "server")]
+use super::sanitize::sanitize;
+
+/// One tier of a loaded rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleLimit {
+    /// The domain, then the steps below it. Never empty.
+    pub name: Box<[Box<str>]>,
+    /// The requests that each period admits, 0 to 2^32-1.
+    pub requests: u32,
+    /// The period; longer than zero.
+    pub period: Duration,
+    /// The period as text, such as `1m`. Tells the tiers of a rule apart.
+    pub per: Box<str>,
+}
+
+#[cfg(feature = "server")]
+/// Returns the lowest limit and its period of each series: a sanitized name, and the period's text.
+pub(super) fn series(limits: &[RuleLimit]) -> BTreeMap<(Vec<String>, &str), (u32, Duration)> {
+    let mut series = BTreeMap::new();
+    for limit in limits {
+        let name = limit.name.iter().map(|part| sanitize(part)).collect();
+        let lowest = series.entry((name, &*limit.per)).or_insert((limit.requests, limit.period));
+        lowest.0 = lowest.0.min(limit.requests);
+    }
+    series
+}

@@ -1,0 +1,108 @@
+//! A Docker engine, and the image under test.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::OnceLock,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The version of Envoy that `make tools` installs; the Makefile has the same.
+const ENVOY: &str = "target/tools/envoy-1.40.0";
+
+/// How long to wait for a condition, which is enough for a busy machine.
+const TIMEOUT: Duration = Duration::from_mins(2);
+
+/// A Docker client that can build with `BuildKit`, and the image built with it from the Dockerfile.
+#[derive(Clone, Debug)]
+pub(crate) struct Docker {
+    client: PathBuf,
+    pub(crate) image: String,
+}
+
+/// Returns the engine with the image, or none if there is no engine. Tells so, because the test then shows nothing.
+pub(crate) fn docker() -> Option<&'static Docker> {
+    static DOCKER: OnceLock<Option<Docker>> = OnceLock::new();
+    let docker = DOCKER.get_or_init(|| {
+        let client = client()?;
+        // several checkouts may be tested at a time; the images of the last test are replaced
+        let tag = project("").file_name().expect("a name").to_string_lossy().to_lowercase();
+        let docker = Docker { client, image: format!("weir-test:{tag}") };
+        let prepared = Command::new(project("scripts/test-images.sh"))
+            .arg(&docker.client)
+            .args([env!("CARGO_BIN_EXE_weir"), &tag, ENVOY])
+            .current_dir(project(""))
+            .output()
+            .expect("the script can be started");
+        assert!(prepared.status.success(), "{}", String::from_utf8_lossy(&prepared.stderr));
+        let binary = format!("BINARY=weir-test-binary:{tag}");
+        let label = ["--label", "weir-test=image"];
+        docker.run(
+            &[&["build", "--quiet", "--build-arg", &binary, "--tag", &docker.image], &label[..], &["."]]
+                .concat(),
+        );
+        docker.run(&["image", "prune", "--force", "--filter", "label=weir-test"]);
+        Some(docker)
+    });
+    if docker.is_none() {
+        eprintln!("skipped: there is no Docker engine whose client builds with BuildKit");
+    }
+    docker.as_ref()
+}
+
+/// Returns the first client of the PATH that reaches an engine and builds with `BuildKit`: an old one does so itself, a later one
+/// with its plug-in buildx.
+fn client() -> Option<PathBuf> {
+    let succeeds = |client: &Path, arguments: &[&str]| {
+        Command::new(client).args(arguments).output().is_ok_and(|output| output.status.success())
+    };
+    let builds = |client: &Path| {
+        let version = Command::new(client).arg("--version").output().ok()?;
+        let version = String::from_utf8_lossy(&version.stdout).into_owned();
+        let major: u32 = version.strip_prefix("Docker version ")?.split('.').next()?.parse().ok()?;
+        ((18..23).contains(&major) || succeeds(client, &["buildx", "version"])).then_some(())
+    };
+    let path = env::var_os("PATH")?;
+    let mut clients =
+        env::split_paths(&path).map(|folder| folder.join("docker")).filter(|file| file.exists());
+    clients.find(|client| builds(client).is_some() && succeeds(client, &["info"]))
+}
+
+/// Returns a path in the repository.
+pub(crate) fn project(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// Calls `poll` until it returns a value, and returns that.
+pub(crate) fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        if let Some(found) = poll() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within {TIMEOUT:?}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+// === impl Docker ===
+
+impl Docker {
+    /// Runs the client in the repository's root.
+    pub(crate) fn try_run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(&self.client);
+        command.args(arguments).current_dir(project("")).env("DOCKER_BUILDKIT", "1");
+        command.output().expect("the client can be started")
+    }
+
+    /// Runs the client, and returns what it prints, without spaces around it.
+    #[track_caller]
+    pub(crate) fn run(&self, arguments: &[&str]) -> String {
+        let output = self.try_run(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "docker {arguments:?}: {errors}");
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+}
