@@ -3,9 +3,10 @@
 //! | algorithm | text | fields |
 //! | --- | --- | --- |
 //! | fixed window | `17` | the hits of the window |
-//! | sliding window | `s 80000000 -20000000 2 1000000 1` | the instant at which the newest span began; then for each span, oldest first, the time from that instant to the span's last hit, and the span's hits |
-//! | token bucket | `b 90000000 1.5` | an instant, and the tokens that the bucket lacked then |
+//! | sliding window | `w 7 80000000 -20000000 2 1000000 1` | the version; the instant at which the newest span began; then for each span, oldest first, the time from that instant to the span's last hit, and the span's hits |
+//! | token bucket | `b 7 90000000 1.5` | the version; an instant, and the tokens that the bucket lacked then |
 //!
+//! The version is a whole number that identifies the last change: see [`Reply::version`](super::remote::Reply::version).
 //! Instants are whole microseconds since the Unix epoch, times are whole microseconds, and tokens are decimal fractions.
 //! The text of a fixed window is the value that envoyproxy/ratelimit keeps, so it does not hold the window's end: the
 //! counter's key names the window.
@@ -23,7 +24,7 @@ use crate::limit::{
 };
 
 /// The letters of the formats.
-const SLIDING_WINDOW: &str = "s";
+const SLIDING_WINDOW: &str = "w";
 const TOKEN_BUCKET: &str = "b";
 
 /// 2^-32 tokens, the unit of a bucket, in a token.
@@ -43,20 +44,22 @@ pub enum DecodeError {
     TrailingText,
 }
 
-/// Decodes the state of the counter of `tier`. `at` is an instant in the window that the counter's key names; it matters to
+/// Decodes the state of the counter of `tier`, and its version; 0 for a fixed window. `at` is an instant in the window that the counter's key names; it matters to
 /// fixed windows only.
 ///
 /// # Errors
 ///
 /// Returns an error if `text` is not in the format of the tier's algorithm.
-pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<CounterState, DecodeError> {
+pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<(CounterState, u64), DecodeError> {
     let mut fields = text.split(' ');
+    let version;
     let state = match tier.algorithm {
         Algorithm::FixedWindow => {
-            return Ok(window(tier, at, number(Some(text), "hits")?));
+            return Ok((window(tier, at, number(Some(text), "hits")?), 0));
         }
         Algorithm::SlidingWindow => {
             expect_format(fields.next(), SLIDING_WINDOW)?;
+            version = number(fields.next(), "version")?;
             let opened: u64 = number(fields.next(), "start of the newest span")?;
             let mut spans = Vec::new();
             while let Some(last) = fields.next() {
@@ -68,6 +71,7 @@ pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<CounterState, De
         }
         Algorithm::TokenBucket(_) => {
             expect_format(fields.next(), TOKEN_BUCKET)?;
+            version = number(fields.next(), "version")?;
             let as_of = timestamp(number(fields.next(), "instant of the bucket")?);
             let tokens: f64 = number(fields.next(), "tokens")?;
             if !tokens.is_finite() || tokens < 0.0 {
@@ -76,18 +80,18 @@ pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<CounterState, De
             CounterState::from_token_bucket(TokenBucket::new(as_of, units(tokens)), tier)
         }
     };
-    if fields.next().is_some() { Err(DecodeError::TrailingText) } else { Ok(state) }
+    if fields.next().is_some() { Err(DecodeError::TrailingText) } else { Ok((state, version)) }
 }
 
-/// Encodes the state of a counter. Values are rounded so that the counter admits less, not more: instants up to the next
+/// Encodes the state of a counter, with the `version` of its last change unless it is a fixed window. Values are rounded so that the counter admits less, not more: instants up to the next
 /// microsecond, tokens up to the next number with 53 significant bits.
 #[must_use]
-pub fn encode(state: &CounterState) -> String {
+pub fn encode(state: &CounterState, version: u64) -> String {
     match state {
         CounterState::FixedWindow(_) => state.used().0.to_string(),
         CounterState::SlidingWindow(window, _) => {
             let opened = micros_ceil(window.opened());
-            let mut text = format!("{SLIDING_WINDOW} {opened}");
+            let mut text = format!("{SLIDING_WINDOW} {version} {opened}");
             for span in window.spans() {
                 let last = micros_ceil(span.last).cast_signed().wrapping_sub(opened.cast_signed());
                 // writing to a string does not fail
@@ -96,7 +100,8 @@ pub fn encode(state: &CounterState) -> String {
             text
         }
         CounterState::TokenBucket(bucket, _) => {
-            format!("{TOKEN_BUCKET} {} {}", micros_ceil(bucket.as_of()), tokens(bucket.taken()))
+            let (as_of, tokens) = (micros_ceil(bucket.as_of()), tokens(bucket.taken()));
+            format!("{TOKEN_BUCKET} {version} {as_of} {tokens}")
         }
     }
 }
@@ -175,21 +180,23 @@ mod tests {
         let (fixed, sliding, bucket) =
             (tier(Algorithm::FixedWindow), tier(Algorithm::SlidingWindow), tier(bucket()));
         let window = SlidingWindow::new(Timestamp::from_secs(80), spans);
-        for (tier, text, state) in [
-            (&fixed, "3", CounterState::FixedWindow(FixedWindow::new(Timestamp::from_secs(120), Hits(3)))),
+        for (tier, text, version, state) in [
+            (&fixed, "3", 0, CounterState::FixedWindow(FixedWindow::new(Timestamp::from_secs(120), Hits(3)))),
             (
                 &sliding,
-                "s 80000000 -20000000 2 1000000 1",
+                "w 7 80000000 -20000000 2 1000000 1",
+                7,
                 CounterState::from_sliding_window(window, &sliding),
             ),
             (
                 &bucket,
-                "b 90000000 1.5",
+                "b 281474976710655 90000000 1.5",
+                (1 << 48) - 1,
                 CounterState::from_token_bucket(TokenBucket::new(at, 3 << 31), &bucket),
             ),
         ] {
-            assert_eq!(encode(&state), text);
-            assert_eq!(decode(tier, at, text), Ok(state), "{text}");
+            assert_eq!(encode(&state, version), text);
+            assert_eq!(decode(tier, at, text), Ok((state, version)), "{text}");
         }
     }
 
@@ -200,18 +207,44 @@ mod tests {
             (Algorithm::FixedWindow, &["", "x", "-1", "1 2", "s 1", "18446744073709551616"][..]),
             (
                 Algorithm::SlidingWindow,
-                &["", "s", "b 1 2", "v 1", "s 1 2", "s 1 -2 3", "s 1 2 -3", "s x", "s 1 2 3 "],
+                &[
+                    "",
+                    "w",
+                    "b 1 1 2",
+                    "v 1 1",
+                    "w 1",
+                    "w 1 1 2",
+                    "w 1 1 -2 3",
+                    "w -1 1 2 3",
+                    "w 1 1 2 -3",
+                    "w x",
+                    "w 1 1 2 3 ",
+                    "s 1 1 2 3",
+                ],
             ),
             (
                 bucket(),
-                &["", "b", "b 1", "s 1 2 3", "b 1 2 3", "b -1 2", "b 1 -2", "b 1 inf", "b 1 NaN", "b 1 2 "],
+                &[
+                    "",
+                    "b",
+                    "b 1",
+                    "b 1 2",
+                    "w 1 1 2 3",
+                    "b 1 1 2 3",
+                    "b 1 -1 2",
+                    "b x 1 2",
+                    "b 1 1 -2",
+                    "b 1 1 inf",
+                    "b 1 1 NaN",
+                    "b 1 1 2 ",
+                ],
             ),
         ] {
             for text in texts {
                 assert!(decode(&tier(algorithm), at, text).is_err(), "{text}");
             }
         }
-        assert_eq!(decode(&tier(bucket()), at, "c 1 2"), Err(DecodeError::UnknownFormat));
+        assert_eq!(decode(&tier(bucket()), at, "c 1 1 2"), Err(DecodeError::UnknownFormat));
     }
 
     proptest! {
@@ -221,20 +254,22 @@ mod tests {
             spans in vec((-60_000_000..60_000_000_i64, any::<u32>()), 0..15),
             taken in 0..1_u64 << 53,
             used in any::<u64>(),
+            version in any::<u64>(),
         ) {
             let at = timestamp(opened);
+            let fixed_state = window(&tier(Algorithm::FixedWindow), at, used);
+            let text = encode(&fixed_state, version);
+            prop_assert_eq!(decode(&tier(Algorithm::FixedWindow), at, &text), Ok((fixed_state, 0)));
             let spans = spans.into_iter().map(|(last, hits)| Span {
                 last: timestamp(opened.saturating_add_signed(last)),
                 hits,
             });
-            let (fixed, sliding, bucket) =
-                (tier(Algorithm::FixedWindow), tier(Algorithm::SlidingWindow), tier(bucket()));
+            let (sliding, bucket) = (tier(Algorithm::SlidingWindow), tier(bucket()));
             for (tier, state) in [
-                (&fixed, window(&fixed, at, used)),
                 (&sliding, CounterState::from_sliding_window(SlidingWindow::new(at, spans.collect()), &sliding)),
                 (&bucket, CounterState::from_token_bucket(TokenBucket::new(at, taken), &bucket)),
             ] {
-                prop_assert_eq!(decode(tier, at, &encode(&state)), Ok(state));
+                prop_assert_eq!(decode(tier, at, &encode(&state, version)), Ok((state, version)));
             }
         }
 
@@ -242,14 +277,15 @@ mod tests {
         fn rounding_never_admits_more(nanos in any::<u64>(), taken in any::<u64>()) {
             let tier = tier(bucket());
             let state = CounterState::from_token_bucket(TokenBucket::new(Timestamp::from_nanos(nanos), taken), &tier);
-            let Ok(CounterState::TokenBucket(decoded, _)) = decode(&tier, Timestamp::default(), &encode(&state)) else {
+            let decoded = decode(&tier, Timestamp::default(), &encode(&state, 1));
+            let Ok((CounterState::TokenBucket(decoded, _), 1)) = decoded else {
                 return Err(TestCaseError::fail("no bucket"));
             };
             prop_assert!(decoded.as_of() >= Timestamp::from_nanos(nanos) && decoded.taken() >= taken);
         }
 
         #[test]
-        fn decoding_never_panics(text in "[sb0-9 .e+-]{0,40}|.{0,20}") {
+        fn decoding_never_panics(text in "[wb0-9 .e+-]{0,40}|.{0,20}") {
             for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, bucket()] {
                 let _ = decode(&tier(algorithm), Timestamp::from_secs(90), &text);
             }

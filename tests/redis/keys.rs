@@ -114,7 +114,7 @@ async fn foreign_values_are_rejected_without_affecting_other_keys() {
         |path: &str| target(path, OverLimitPolicy::Ignore, vec![tier(5, 60, Algorithm::SlidingWindow)]);
     server.send::<()>(&["SET", "{text_}s1m", "hello"]);
     server.send::<()>(&["LPUSH", "{list_}s1m", "hello"]);
-    server.send::<()>(&["SET", "{bucket_}b1m", "b 12 nan"]);
+    server.send::<()>(&["SET", "{bucket_}b1m", "b 7 12 nan"]);
     let day = at.as_nanos() / 1_000_000_000 / 86_400 * 86_400;
     server.send::<()>(&["SET", &format!("text_{day}"), "hello"]);
     server.send::<()>(&["LPUSH", &format!("list_{day}"), "hello"]);

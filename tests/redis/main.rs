@@ -18,6 +18,7 @@ mod keys;
 mod killed;
 mod network;
 mod priority;
+mod reports;
 mod self_signed;
 mod startup;
 mod support;

@@ -69,7 +69,9 @@ mod tests {
             let each = before.iter().chain(&after).fold(count, |count, hits| count.saturating_add_signed(*hits));
             let change = |hits: &[i64]| {
                 let mut change = CountChange::default();
-                hits.iter().for_each(|hits| change.append(*hits));
+                for hits in hits {
+                    change.append(*hits);
+                }
                 change
             };
             let mut all = change(&before);

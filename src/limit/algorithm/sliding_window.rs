@@ -107,6 +107,9 @@ impl SlidingWindow {
         for span in self.spans.iter_mut().take(older + 1).rev() {
             left -= span.give_back(left);
         }
+        if left == hits.0 {
+            return;
+        }
         // the newest span stays even if empty: without it, the next hit would extend the span before it
         let newest = self.spans.pop();
         self.spans.retain(|span| span.hits > 0);
@@ -168,7 +171,10 @@ impl AlgorithmState for SlidingWindow {
         for span in &mut self.spans {
             left -= span.give_back(left);
         }
-        self.spans.retain(|span| span.hits > 0);
+        if left < hits.0 {
+            let empty = self.spans.iter().take_while(|span| span.hits == 0).count();
+            self.spans.drain(..empty);
+        }
     }
 
     /// Counts the hits as of `at`, up to a twelfth of a period later where that saves a span.

@@ -51,7 +51,7 @@ impl TokenBucket {
 
     /// Returns the taken tokens, capped at the bucket's size and one more burst of debt; in all at most 2^32-1 tokens.
     fn capped(self, bucket: Bucket) -> u64 {
-        self.taken.min(u64::from(bucket.burst.saturating_mul(2)) * TOKEN)
+        self.taken.min(most_taken(bucket))
     }
 
     /// Returns the bucket refilled up to `now`.
@@ -74,7 +74,7 @@ impl TokenBucket {
 
     /// Returns whether it is no different from an unused bucket.
     fn is_idle(self, tier: &Tier, now: Timestamp) -> bool {
-        self.taken == 0 || self.idle_at(tier) <= now
+        self.idle_at(tier) <= now
     }
 
     /// Returns the instant from which at most `room` is taken if no other request takes any. It is computed from the stored
@@ -94,6 +94,11 @@ impl TokenBucket {
         };
         self.as_of.after(u64::try_from(nanos).map_or(Period::MAX, Period::from_nanos))
     }
+}
+
+/// Returns the most tokens that a bucket lacks, in units of 2^-32 tokens: its burst, and another one of debt.
+fn most_taken(bucket: Bucket) -> u64 {
+    u64::from(bucket.burst.saturating_mul(2)) * TOKEN
 }
 
 /// Returns the size of a full bucket, in units of 2^-32 tokens.
@@ -160,10 +165,9 @@ impl AlgorithmState for TokenBucket {
         let Self { as_of, taken } = self.at(tier, at);
         let tokens = change.hits.unsigned_abs().saturating_mul(TOKEN);
         let sum = if change.hits < 0 { taken.saturating_sub(tokens) } else { taken.saturating_add(tokens) };
-        let changed = sum.max(change.floor.saturating_mul(TOKEN));
+        let changed = sum.max(change.floor.saturating_mul(TOKEN)).min(most_taken(tier.bucket()));
         if changed != taken {
             *self = Self { as_of, taken: changed };
-            self.taken = self.capped(tier.bucket());
         }
     }
 
@@ -188,8 +192,8 @@ impl AlgorithmState for TokenBucket {
     fn idle_at(&self, tier: &Tier) -> Timestamp {
         let full = self.ready_at(tier, 0);
         match tier.bucket().refill {
-            Refill::Continuous => full,
-            Refill::Step => full.after(tier.period),
+            Refill::Step if self.taken > 0 => full.after(tier.period),
+            _ => full,
         }
     }
 

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{
     name,
-    script::{self, Script, ScriptReply},
+    script::{self, CommandContext, Script, ScriptReply},
     settings::Address,
 };
 use crate::{
@@ -120,7 +120,13 @@ impl PreparedCommand {
             None => EncodedCommand::Run {
                 script: &script::TAKE,
                 keys,
-                arguments: smallvec![script::argument(&target, &op, at, now, Period::from_secs(jitter))],
+                arguments: smallvec![script::argument(
+                    &target,
+                    &op,
+                    at,
+                    // the jitter depends on the lowest bits, the version on the others
+                    CommandContext { now, jitter: Period::from_secs(jitter), version: (random >> 16).max(1) },
+                )],
             },
         };
         Self { target, op, at, encoded }

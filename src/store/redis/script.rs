@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::name;
 use crate::{
-    limit::{Algorithm, Period, Refill, Tier, Timestamp, algorithm::CountChange},
+    limit::{Algorithm, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp},
     store::{
         encoding::{self, DecodeError},
         remote::{Op, Reply, Report, Target},
@@ -31,7 +31,7 @@ pub(super) static ALL: [&Script; 2] = [&TAKE, &HEARTBEAT];
 pub(super) const MAX_HITS: u64 = 1 << 48;
 
 /// The number of bytes in the argument of [`TAKE`] for the operation, and for each tier.
-const OP_BYTES: usize = 1 + 5 * 8;
+const OP_BYTES: usize = 1 + 5 * 8 + 16;
 const TIER_BYTES: usize = 1 + 5 * 8 + 1;
 
 /// The reply of [`TAKE`].
@@ -64,54 +64,76 @@ fn heartbeat_sha() -> String {
     redis::Script::new(HEARTBEAT.text).get_hash().to_owned()
 }
 
-/// Encodes the argument of [`TAKE`] for `op` on `target` in the window of `at`. `now` is none in production, where the script
-/// reads Redis' clock.
-pub(super) fn argument(
-    target: &Target,
-    op: &Op,
-    at: Timestamp,
-    now: Option<Timestamp>,
-    jitter: Period,
-) -> Vec<u8> {
+/// The values that a command brings along besides its operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CommandContext {
+    /// The present instant. None in production, where the script reads Redis' clock.
+    pub(super) now: Option<Timestamp>,
+    /// How much longer than needed a key lives.
+    pub(super) jitter: Period,
+    /// The version of what the command writes: random, above zero and below 2^48.
+    pub(super) version: u64,
+}
+
+/// Encodes the argument of [`TAKE`] for `op` on `target` in the window of `at`.
+pub(super) fn argument(target: &Target, op: &Op, at: Timestamp, context: CommandContext) -> Vec<u8> {
     let (letter, hits, want, hold) = match *op {
-        // exactly the instant of the grant: an earlier one would release older hits, a later one younger hits of others
-        Op::Add {
-            report:
-                Report {
-                    change: CountChange { hits: 0, floor: 0 },
-                    unused: Some(unused),
-                    rejected_at: None,
-                    replaces: None,
-                    ..
-                },
-        } => (b'r', exact(unused.hits.min(MAX_HITS)), 0, micros(unused.until)),
-        // bounded, so that no caller can make a counter overflow
-        Op::Add { report: Report { change, unused: None, rejected_at: None, replaces: None, .. } }
-            if change == CountChange::of(change.hits) =>
-        {
-            let hits = exact(change.hits.unsigned_abs().min(MAX_HITS));
-            (b'a', if change.hits < 0 { -hits } else { hits }, 0, 0)
-        }
-        Op::Add { .. } | Op::Grant { report: Some(_), .. } => (b'x', 0.0, 0, 0),
-        Op::Take { hits } => (b't', exact(hits.min(MAX_HITS)), 0, 0),
-        Op::Grant { report: None, least, want, hold } => {
-            // rounded up: hits count for at least as long as they may be used
-            (b'g', exact(least.clamp(1, MAX_HITS)), want.min(MAX_HITS), hold.as_nanos().div_ceil(1_000))
-        }
+        Op::Add { .. } => (b'a', 0, 0, 0),
+        Op::Take { hits } if target.over_limit_policy == OverLimitPolicy::Count => (b'c', hits, 0, 0),
+        Op::Take { hits } => (b't', hits, 0, 0),
+        // rounded up: hits count for at least as long as they may be used
+        Op::Grant { ref report, least, want, hold } => (
+            if report.is_some() { b'b' } else { b'g' },
+            least.max(1),
+            want.min(MAX_HITS),
+            hold.as_nanos().div_ceil(1_000),
+        ),
     };
-    let now = now.map_or(-1.0, |now| exact(micros(now)));
-    let jitter = exact(jitter.as_nanos() / 1_000_000);
+    let now = context.now.map_or(-1.0, |now| exact(micros(now)));
+    let jitter = exact(context.jitter.as_nanos() / 1_000_000);
     let mut packed = Vec::with_capacity(OP_BYTES + TIER_BYTES * target.tiers.len());
     packed.push(letter);
-    pack(&mut packed, [now, hits, exact(want), exact(hold), jitter]);
+    pack(&mut packed, [now, count(hits), exact(want), exact(hold), jitter]);
+    pack_text(&mut packed, itoa::Buffer::new().format(context.version));
     for tier in &target.tiers {
-        pack_tier(tier, at, &mut packed);
+        let is_reported = tier.algorithm == Algorithm::FixedWindow
+            && op
+                .report()
+                .is_some_and(|report| report.at.window_end(tier.period) == at.window_end(tier.period));
+        pack_tier(tier, at, is_reported, &mut packed);
+    }
+    if let Some(report) = op.report() {
+        pack_report(report, target, context.version, &mut packed);
     }
     packed
 }
 
+/// Appends the fields of a report.
+fn pack_report(report: &Report, target: &Target, version: u64, packed: &mut Vec<u8>) {
+    let hits = count(report.change.hits.unsigned_abs());
+    let (unused, until) =
+        report.unused.map_or((0, Timestamp::default()), |unused| (unused.hits, unused.until));
+    let at = exact(micros(report.at));
+    pack(packed, [at, if report.change.hits < 0 { -hits } else { hits }, count(report.change.floor)]);
+    // exactly the instant of the grant: an earlier one would release older hits, a later one younger hits of others
+    let rejected_at = report.rejected_at.map_or(-1.0, |rejected_at| exact(micros(rejected_at)));
+    pack(packed, [count(unused), exact(micros(until)), rejected_at]);
+    let replacement = report
+        .replaces
+        .as_deref()
+        .filter(|replacement| target.is_versioned() && replacement.states.len() == target.tiers.len());
+    packed.push(u8::from(replacement.is_some()));
+    pack_text(packed, itoa::Buffer::new().format(replacement.map_or(0, |replacement| replacement.version)));
+    for state in replacement.iter().flat_map(|replacement| &replacement.states) {
+        // zero for a state that counts nothing, which need not be stored
+        let idle_at = if state.used() == Hits(0) { 0 } else { micros(state.idle_at()) };
+        pack(packed, [exact(idle_at)]);
+        pack_text(packed, &encoding::encode(state, version));
+    }
+}
+
 /// Appends the seven fields of a tier.
-fn pack_tier(tier: &Tier, at: Timestamp, packed: &mut Vec<u8>) {
+fn pack_tier(tier: &Tier, at: Timestamp, is_reported: bool, packed: &mut Vec<u8>) {
     let bucket = tier.bucket();
     packed.push(match tier.algorithm {
         Algorithm::FixedWindow => b'f',
@@ -123,14 +145,26 @@ fn pack_tier(tier: &Tier, at: Timestamp, packed: &mut Vec<u8>) {
     let (start, end) = (name::window_start(tier, at), at.window_end(tier.period));
     let times = [tier.period.as_nanos(), start.as_nanos(), end.as_nanos()].map(micros);
     pack(packed, [tier.requests.into(), times[0], times[1], times[2], bucket.burst.into()]);
-    packed.push(u8::from(bucket.refill == Refill::Step) + 2 * u8::from(bucket.strict));
+    let steps = u8::from(bucket.refill == Refill::Step);
+    packed.push(steps + 2 * u8::from(bucket.strict) + 4 * u8::from(is_reported));
 }
 
 /// Appends `numbers` as doubles, the numbers of Lua.
-fn pack(packed: &mut Vec<u8>, numbers: [f64; 5]) {
+fn pack<const N: usize>(packed: &mut Vec<u8>, numbers: [f64; N]) {
     for number in numbers {
         packed.extend_from_slice(&number.to_le_bytes());
     }
+}
+
+/// Appends `text`, which contains no zero byte, and a zero byte.
+fn pack_text(packed: &mut Vec<u8>, text: &str) {
+    packed.extend_from_slice(text.as_bytes());
+    packed.push(0);
+}
+
+/// Converts a number of hits to a double. It is bounded, so that no caller can make a counter overflow.
+const fn count(hits: u64) -> f64 {
+    exact(if hits < MAX_HITS { hits } else { MAX_HITS })
 }
 
 /// Converts a number to a double. Exact up to 2^53, in microseconds 285 years.
@@ -163,23 +197,30 @@ pub(super) fn reply(value: &Value, target: &Target, at: Timestamp) -> Result<Scr
         return Ok(ScriptReply::OtherWindow(encoding::timestamp(number(rest, "time")?)));
     }
     let (_now, states) = rest.split_once('|').ok_or(DecodeError::InvalidField("states"))?;
+    let (matched, granted) = match first.strip_prefix('=') {
+        Some(granted) => (true, granted),
+        None => (false, first),
+    };
     let mut states = states.split('|');
+    let mut version = 0;
     let counters = target.tiers.iter().map(|tier| {
         let state = states.next().ok_or(DecodeError::InvalidField("states"))?;
-        encoding::decode(tier, at, state)
+        let (state, stored) = encoding::decode(tier, at, state)?;
+        // a tier that nothing is stored of has none
+        version = if version == 0 { stored } else { version };
+        Ok(state)
     });
     let counters = counters.collect::<Result<_, _>>()?;
     if states.next().is_some() {
         return Err(DecodeError::TrailingText);
     }
-    Ok(ScriptReply::Applied(Reply { granted: number(first, "granted hits")?, counters, ..Reply::default() }))
+    Ok(ScriptReply::Applied(Reply { granted: number(granted, "granted hits")?, counters, version, matched }))
 }
 
 #[cfg(test)]
 mod tests {
 
     use super::*;
-    use crate::limit::OverLimitPolicy;
 
     fn bulk(texts: &[&str]) -> Value {
         Value::BulkString(texts.join("|").into_bytes())
@@ -194,15 +235,16 @@ mod tests {
     fn a_reply_holds_the_granted_hits_and_a_counter_for_each_tier() {
         let at = Timestamp::from_secs(90);
         for (algorithm, state) in
-            [(Algorithm::FixedWindow, "3"), (Algorithm::SlidingWindow, "s 80000000 -20000000 2 1000000 1")]
+            [(Algorithm::FixedWindow, "3"), (Algorithm::SlidingWindow, "w 7 80000000 -20000000 2 1000000 1")]
         {
             let target = target(algorithm);
-            let counter = encoding::decode(&target.tiers[0], at, state).expect("the state is valid");
-            let parsed = reply(&bulk(&["3", "90000000", state]), &target, at);
+            let (counter, version) =
+                encoding::decode(&target.tiers[0], at, state).expect("the state is valid");
+            let parsed = reply(&bulk(&["=3", "90000000", state]), &target, at);
             let counters = std::iter::once(counter).collect();
             assert_eq!(
                 parsed,
-                Ok(ScriptReply::Applied(Reply { granted: 3, counters, ..Reply::default() })),
+                Ok(ScriptReply::Applied(Reply { granted: 3, counters, version, matched: true })),
                 "{state}"
             );
         }
@@ -215,7 +257,7 @@ mod tests {
         {
             assert!(reply(&bulk(texts), &target(Algorithm::FixedWindow), at).is_err(), "{texts:?}");
         }
-        for state in ["s", "s 1 2", "b 1 2", "s 1 -2 3", "s 1 2 -3"] {
+        for state in ["w", "w 1", "w 1 1 2", "b 1 1 2", "w 1 1 -2 3", "w 1 1 2 -3"] {
             let parsed = reply(&bulk(&["1", "2", state]), &target(Algorithm::SlidingWindow), at);
             assert!(parsed.is_err(), "{state}");
         }

@@ -2,37 +2,38 @@
 --
 -- Lua's numbers are doubles, so times are whole microseconds since the epoch and tokens are multiples of a power of two;
 -- both are exact. Rounding never admits more. All values are read and validated before the first one is written, so a
--- script that fails has changed nothing.
+-- script that fails has changed nothing; and Redis refuses the first write if it refuses any (OOM, READONLY, MISCONF).
 --
 -- KEYS    one for each tier
 -- ARGV    one, packed, because seventeen separate arguments took a large part of a call's time:
---         op, now, hits, want, hold, jitter, and then seven for each tier:
+--         op, now, hits, want, hold, jitter, version, and then seven for each tier:
 --         kind, requests, period, start, end, burst, mode
---   op      'a', add: counts hits, which may be negative, whether or not they fit
---           'r', return: gives back granted hits that were not used
---           't', take: takes hits, if all tiers admit them
+--         and for a report eight more, and two for each tier
+--   op      't', take: takes hits, if all tiers admit them; 'c': the same, but rejected hits count too
 --           'g', grant: takes as many hits as all tiers admit, at least hits and at most want
+--           'a', add: applies a report
+--           'b': applies a report, and then grants
 --   now     the time; negative in production, where the server's clock is used
---   hold    for a grant, the time within which the hits must be used; for a return, the end of that time
+--   hold    for a grant, the time within which the hits must be used
 --   jitter  milliseconds that a key outlives its use
---   kind    'f': a fixed window from start to end; 's': a sliding window; 'b': a bucket of burst tokens, whose mode is the
---           sum of 1 if it is refilled in steps and 2 if it is strict
--- Returns granted, now and the state of each tier, separated by |; or 'moved' and now, if the window of a fixed tier is not
--- open now. src/store/encoding.rs documents the states.
+--   version the new version of sliding windows and buckets, if one of them changes
+--   kind    'f': a fixed window from start to end; 's': a sliding window; 'b': a bucket of burst tokens
+--   mode    the sum of 1 for a bucket that is refilled in steps, 2 for a strict bucket, and 4 for a fixed window that the
+--           report is about
+--   report  at, hits, floor, unused, until_, rejected_at, has_known, known: src/store/remote.rs documents them. If has_known
+--           is 1 and the store has the version `known`, it adopts the states that follow: for each tier the time from which it
+--           is unused, and its state, with the new version
+-- Returns granted, with = before it if the states were adopted, now and the state of each tier, separated by |; or 'moved' and
+-- now, if the window of a fixed tier is not open now. src/store/encoding.rs documents the states.
 
 local MAX_SPAN_HITS = 4294967295
 local MAX_SPANS = 14
 local EXACT = 9007199254740992
 
-local op, now, hits, want, hold, jitter, offset = struct.unpack('<c1ddddd', ARGV[1])
+local op, now, hits, want, hold, jitter, version, offset = struct.unpack('<c1ddddds', ARGV[1])
 if now < 0 then
   local time = redis.call('TIME')
   now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-end
-
--- a report that this script does not know
-if op == 'x' then
-  return redis.error_reply('ERR unknown report')
 end
 
 local function whole(number)
@@ -41,18 +42,29 @@ end
 
 -- Returns the milliseconds until `idle`, plus the jitter: at least 1, since 0 would delete the key.
 local function ttl(idle)
-  return whole(math.max(1, math.ceil((idle - now) / 1000)) + jitter)
+  return math.max(1, math.ceil((idle - now) / 1000)) + jitter
+end
+
+-- Writes the state of a sliding window or bucket that is unused from `idle` on. It lives at least as long as the one that it
+-- replaces, so that no instance takes a counter that was given back for one that has expired.
+local function write(tier, text, idle)
+  local keep = ttl(idle)
+  if tier.text and tier.is_less then
+    keep = math.max(keep, redis.call('PTTL', tier.key))
+  end
+  redis.call('SET', tier.key, text, 'PX', whole(keep))
+  tier.text = text
 end
 
 local fixed = {}
 
 function fixed.load(tier, text)
-  tier.used = 0
+  tier.used, tier.change = 0, 0
   if text then
-    if not string.find(text, '^%d+$') then return false end
+    -- longer numbers could overflow in INCRBY
+    if not string.find(text, '^%d+$') or #text > 18 then return false end
     tier.used = tonumber(text)
   end
-  tier.change = 0
   return true
 end
 
@@ -65,11 +77,8 @@ function fixed.room(tier)
 end
 
 function fixed.take(tier, n)
+  if n > 0 then n = math.max(0, math.min(n, EXACT - tier.used)) end
   tier.used, tier.change = tier.used + n, tier.change + n
-end
-
-function fixed.give_back(tier, n)
-  fixed.take(tier, -math.min(n, tier.used))
 end
 
 function fixed.reject() end
@@ -78,31 +87,29 @@ function fixed.reject() end
 function fixed.save(tier)
   if tier.change ~= 0 then
     redis.call('INCRBY', tier.key, whole(tier.change))
-    redis.call('PEXPIRE', tier.key, ttl(tier.ends))
+    redis.call('PEXPIRE', tier.key, whole(ttl(tier.ends)))
   end
+  tier.text = whole(tier.used)
 end
 
-function fixed.state(tier)
-  return whole(tier.used)
-end
-
--- The state is 's', the start of the newest span, and for each span, oldest first, the time from that start to its last hit,
--- and its hits.
-local sliding = {}
+-- The state is 'w', the version, the start of the newest span, and for each span, oldest first, the time from that start to
+-- its last hit, and its hits.
+local sliding = { versioned = true }
 
 function sliding.load(tier, text)
   tier.opened, tier.last, tier.hits = now, {}, {}
   if text then
-    local fields = string.match(text, '^s( [%d -]+)$')
+    local fields = string.match(text, '^w %d+( [%d -]+)$')
     if not fields then return false end
     local read = {}
     for number in string.gmatch(fields, ' (%-?%d+)') do
       read[#read + 1] = tonumber(number)
     end
     if #read % 2 == 0 then return false end
-    tier.opened = read[1]
+    local opened = read[1]
+    tier.opened = opened
     for i = 2, #read, 2 do
-      tier.last[i / 2] = tier.opened + read[i]
+      tier.last[i / 2] = opened + read[i]
       tier.hits[i / 2] = read[i + 1]
     end
   end
@@ -121,7 +128,6 @@ end
 local function drop(tier)
   table.remove(tier.last, 1)
   table.remove(tier.hits, 1)
-  tier.changed = true
 end
 
 local function drop_expired(tier)
@@ -130,23 +136,27 @@ local function drop_expired(tier)
   end
 end
 
-function sliding.room(tier)
-  local left = tier.requests
+local function sum(tier)
+  local used = 0
   for i = expired(tier) + 1, #tier.hits do
-    left = left - tier.hits[i]
+    used = used + tier.hits[i]
   end
-  return left
+  return used
+end
+
+function sliding.room(tier)
+  return tier.requests - sum(tier)
 end
 
 function sliding.admits(tier, n)
   return n == 0 or n <= sliding.room(tier)
 end
 
--- Takes n hits. If they may be used for a time `hold`, they count as of its end.
-function sliding.take(tier, n, hold)
+-- Takes n hits. If they may be used for a time `hold_`, they count as of its end.
+function sliding.take(tier, n, hold_)
   if n == 0 then return end
   drop_expired(tier)
-  local at, newest = now + (hold or 0), #tier.last
+  local at, newest = now + (hold_ or 0), #tier.last
   if newest > 0 and at < tier.opened + math.ceil(tier.period / 12) then
     -- a clock that steps back must not shorten a span
     tier.last[newest] = math.max(tier.last[newest], at)
@@ -158,85 +168,27 @@ function sliding.take(tier, n, hold)
   tier.changed = true
 end
 
--- Counts n hits that were taken at the instant `at`. Before the newest span began, they join the next later span if it ended
--- within a twelfth of a period after them, or if there are many spans.
-function sliding.add(tier, n, at)
-  if n == 0 or at + tier.period <= now then return end
-  if at >= tier.opened or expired(tier) == #tier.last then
-    return sliding.take(tier, n, at - now)
-  end
-  drop_expired(tier)
-  local i = 1
-  while tier.last[i] < at do
-    i = i + 1
-  end
-  if #tier.last >= MAX_SPANS or tier.last[i] - at < math.ceil(tier.period / 12) then
-    tier.hits[i] = math.min(tier.hits[i] + n, MAX_SPAN_HITS)
-  else
-    table.insert(tier.last, i, at)
-    table.insert(tier.hits, i, math.min(n, MAX_SPAN_HITS))
-  end
-  tier.changed = true
-end
-
--- Gives back the oldest hits first. The others count for longer, so the limit holds whichever hits the caller means.
-function sliding.give_back(tier, n)
-  if n == 0 or sliding.room(tier) == tier.requests then return end
-  drop_expired(tier)
-  while n > 0 and tier.hits[1] do
-    local back = math.min(n, tier.hits[1])
-    tier.hits[1] = tier.hits[1] - back
-    n = n - back
-    if tier.hits[1] == 0 then
-      drop(tier)
-    end
-    tier.changed = true
-  end
-end
-
--- Gives back hits that count as of `until_` or earlier, since later hits belong to other grants.
-function sliding.release(tier, n, until_)
-  drop_expired(tier)
-  local i = 1
-  while tier.last[i + 1] and tier.last[i] < until_ do
-    i = i + 1
-  end
-  while n > 0 and i > 0 and tier.hits[i] do
-    local back = math.min(n, tier.hits[i])
-    tier.hits[i] = tier.hits[i] - back
-    n = n - back
-    -- the newest span stays even if it is empty: otherwise the next hit would extend the span before it
-    if tier.hits[i] == 0 and i < #tier.last then
-      table.remove(tier.last, i)
-      table.remove(tier.hits, i)
-    end
-    tier.changed = true
-    i = i - 1
-  end
-end
-
 function sliding.reject() end
 
-function sliding.state(tier)
-  local texts = { 's', whole(tier.opened) }
-  for i = 1, #tier.last do
-    texts[#texts + 1] = whole(tier.last[i] - tier.opened)
-    texts[#texts + 1] = whole(tier.hits[i])
-  end
-  return table.concat(texts, ' ')
-end
-
 function sliding.save(tier)
-  if not tier.changed then return end
-  if #tier.last == 0 then
-    redis.call('DEL', tier.key)
-  else
-    redis.call('SET', tier.key, sliding.state(tier), 'PX', ttl(tier.last[#tier.last] + tier.period))
+  drop_expired(tier)
+  local opened, n = tier.opened, #tier.last
+  local texts = { 'w', version, whole(opened) }
+  for i = 1, n do
+    texts[2 * i + 2] = whole(tier.last[i] - opened)
+    texts[2 * i + 3] = whole(tier.hits[i])
+  end
+  if n > 0 or tier.text then
+    write(tier, table.concat(texts, ' '), n > 0 and tier.last[n] + tier.period or now)
   end
 end
 
--- The state is 'b', an instant, and the tokens that the bucket lacked then.
-local bucket = {}
+function sliding.unused()
+  return 'w 0 ' .. whole(now)
+end
+
+-- The state is 'b', the version, an instant, and the tokens that the bucket lacked then.
+local bucket = { versioned = true }
 
 -- Returns the tokens that flow in during `elapsed`, rounded down to the unit of the tier.
 local function inflow(tier, elapsed)
@@ -248,34 +200,42 @@ local function inflow(tier, elapsed)
   return (product - rest) / tier.period + math.floor(rest * tier.unit / tier.period) / tier.unit
 end
 
+-- Computes the tokens that are missing at the instant `at`, and since when. A clock that steps back changes nothing.
+local function refill(tier, at)
+  local elapsed = math.max(0, at - tier.kept_as_of)
+  -- a bucket that has been full for a period counts its steps from the next hit
+  tier.idle = tier.kept == 0
+  if tier.idle then
+    tier.as_of, tier.taken = tier.kept_as_of + elapsed, 0
+  elseif tier.steps then
+    local steps = (elapsed - math.fmod(elapsed, tier.period)) / tier.period
+    tier.idle = (steps - 1) * tier.requests >= tier.kept
+    tier.as_of = tier.kept_as_of + (tier.idle and elapsed or steps * tier.period)
+    tier.taken = math.max(0, tier.kept - steps * tier.requests)
+  else
+    tier.as_of = tier.kept_as_of + elapsed
+    tier.taken = math.max(0, tier.kept - inflow(tier, elapsed))
+    tier.idle = tier.taken == 0
+  end
+end
+
 function bucket.load(tier, text)
   -- small enough that rounding does not matter, large enough that all sums are exact
   tier.unit = tier.burst < 1048576 and 4294967296 or 1048576
-  tier.kept_as_of, tier.kept, tier.exists = now, 0, text
-  if text then
-    local as_of, taken = string.match(text, '^b (%d+) ([%d.e+-]+)$')
-    tier.kept_as_of, tier.kept = tonumber(as_of), tonumber(taken)
-    if not tier.kept_as_of or not tier.kept then return false end
-  end
-  -- at most one burst more than it holds is missing: the debt of hits that were admitted elsewhere
+  -- the debt of hits that were admitted elsewhere is at most one burst
   tier.most = math.min(2 * tier.burst, 4294967295)
-  tier.held = math.min(tier.kept, tier.most)
-  -- a clock that steps back changes nothing
-  local elapsed = math.max(0, now - tier.kept_as_of)
-  if tier.steps then
-    local lasted = elapsed - math.fmod(elapsed, tier.period)
-    -- a bucket that has been full for a period counts its steps from the next hit
-    tier.idle = tier.held == 0 or (lasted / tier.period - 1) * tier.requests >= tier.held
-    if tier.idle then
-      lasted = elapsed
+  tier.kept_as_of, tier.kept = 0, 0
+  if text then
+    local as_of, taken = string.match(text, '^b %d+ (%d+) ([%d.e+-]+)$')
+    tier.kept_as_of, tier.kept = tonumber(as_of), tonumber(taken)
+    if not tier.kept_as_of or not tier.kept or tier.kept < 0 then return false end
+    if tier.unit == 1048576 then
+      -- a state of an instance has a smaller unit
+      tier.kept = math.ceil(tier.kept * tier.unit) / tier.unit
     end
-    tier.as_of = tier.kept_as_of + lasted
-    tier.taken = math.max(0, tier.held - lasted / tier.period * tier.requests)
-  else
-    tier.as_of = tier.kept_as_of + elapsed
-    tier.taken = math.max(0, tier.held - inflow(tier, elapsed))
-    tier.idle = tier.taken == 0
+    tier.kept = math.min(tier.kept, tier.most)
   end
+  refill(tier, now)
   return true
 end
 
@@ -295,31 +255,21 @@ function bucket.take(tier, n)
   if n > 0 then keep(tier, tier.as_of, tier.taken + n) end
 end
 
-function bucket.give_back(tier, n)
-  -- the clock of a bucket starts with its first hit
-  if n > 0 and tier.taken > 0 then keep(tier, tier.as_of, math.max(0, tier.taken - n)) end
-end
-
-function bucket.add(tier, n)
-  if n > 0 then keep(tier, tier.as_of, math.min(tier.taken + n, tier.most)) end
-end
-
--- Restarts the refill of a strict bucket: whole refilled tokens stay, the fraction of the next one is lost.
-function bucket.reject(tier)
-  if tier.strict and now > tier.kept_as_of and not tier.idle then
-    keep(tier, now, tier.held - math.floor(tier.held - tier.taken))
+-- Restarts the refill of a strict bucket, whose state is that of the instant `at`: whole refilled tokens stay, the fraction of
+-- the next one is lost.
+function bucket.reject(tier, at)
+  if tier.strict and at > tier.kept_as_of and not tier.idle then
+    keep(tier, at, tier.kept - math.floor(tier.kept - tier.taken))
   end
 end
 
-function bucket.state(tier)
-  return string.format('b %.0f %.17g', tier.kept_as_of, tier.kept)
-end
-
 function bucket.save(tier)
-  if not tier.changed then return end
+  local text = string.format('b %s %.0f %.17g', version, tier.kept_as_of, tier.kept)
   local full = 0
-  if tier.requests > 0 then
-    full = math.min(tier.kept, tier.most) * tier.period / tier.requests
+  if tier.kept == 0 then
+    if not tier.text then return end
+  elseif tier.requests > 0 then
+    full = tier.kept * tier.period / tier.requests
   else
     -- nothing flows in, so the tokens stay taken for as long as Redis can keep the key
     full = 3e15
@@ -327,7 +277,121 @@ function bucket.save(tier)
   if tier.steps then
     full = (math.ceil(full / tier.period) + 1) * tier.period
   end
-  redis.call('SET', tier.key, bucket.state(tier), 'PX', ttl(math.min(tier.kept_as_of + full, now + 3e15)))
+  write(tier, text, math.min(tier.kept_as_of + full, now + 3e15))
+end
+
+function bucket.unused()
+  return 'b 0 0 0'
+end
+
+local reports, grants = op == 'a' or op == 'b', op == 'g' or op == 'b'
+
+-- Defined for reports only, because definitions take time.
+if reports then
+  function fixed.report(tier, report)
+    if tier.reported then
+      local used = math.max(0, tier.used - report.unused)
+      used = math.max(used + report.hits, report.floor)
+      fixed.take(tier, used - tier.used)
+    end
+  end
+
+  -- Counts n hits that were taken at the instant `at`. Before the newest span began, they join the next later span if it ended
+  -- within a twelfth of a period after them, or if there are many spans.
+  local function insert(tier, n, at)
+    if at + tier.period <= now then return end
+    drop_expired(tier)
+    if #tier.last == 0 or at >= tier.opened then
+      return sliding.take(tier, n, at - now)
+    end
+    local i = 1
+    while tier.last[i] and tier.last[i] < at do
+      i = i + 1
+    end
+    if tier.last[i] and (#tier.last >= MAX_SPANS or tier.last[i] - at < math.ceil(tier.period / 12)) then
+      tier.hits[i] = math.min(tier.hits[i] + n, MAX_SPAN_HITS)
+    else
+      table.insert(tier.last, i, at)
+      table.insert(tier.hits, i, math.min(n, MAX_SPAN_HITS))
+    end
+    tier.changed = true
+  end
+
+  -- Gives back up to n hits of span i, and returns how many are left.
+  local function give_back_span(tier, i, n)
+    local back = math.min(n, tier.hits[i])
+    if back > 0 then
+      tier.hits[i] = tier.hits[i] - back
+      tier.changed, tier.is_less = true, true
+    end
+    return n - back
+  end
+
+  -- Gives back the oldest hits first. The others count for longer, so the limit holds whichever hits the caller means.
+  local function give_back(tier, n)
+    drop_expired(tier)
+    while n > 0 and tier.hits[1] do
+      n = give_back_span(tier, 1, n)
+      while tier.hits[1] == 0 do
+        drop(tier)
+      end
+    end
+  end
+
+  -- Gives back hits that count as of `until_` or earlier, since later hits belong to other grants.
+  local function release(tier, n, until_)
+    drop_expired(tier)
+    local i = 1
+    while tier.last[i + 1] and tier.last[i] < until_ do
+      i = i + 1
+    end
+    while n > 0 and i > 0 and tier.hits[i] do
+      n = give_back_span(tier, i, n)
+      -- the newest span stays even if it is empty: otherwise the next hit would extend the span before it
+      if tier.hits[i] == 0 and i < #tier.last then
+        table.remove(tier.last, i)
+        table.remove(tier.hits, i)
+      end
+      i = i - 1
+    end
+  end
+
+  function sliding.report(tier, report)
+    if report.unused > 0 then
+      release(tier, report.unused, report.until_)
+    end
+    local used = sum(tier)
+    local change = math.max(used + report.hits, report.floor) - used
+    if change < 0 then
+      give_back(tier, -change)
+    elseif change > 0 then
+      insert(tier, change, report.at)
+    end
+  end
+
+  local function set_taken(tier, taken)
+    taken = math.min(taken, tier.most)
+    if taken ~= tier.taken then
+      tier.is_less = tier.is_less or taken < tier.taken
+      keep(tier, tier.as_of, taken)
+    end
+  end
+
+  function bucket.report(tier, report)
+    local at, rejected_at = report.at, report.rejected_at
+    set_taken(tier, math.max(0, tier.taken - report.unused))
+    if rejected_at >= 0 and rejected_at <= at then
+      refill(tier, rejected_at)
+      bucket.reject(tier, rejected_at)
+    end
+    refill(tier, at)
+    set_taken(tier, math.max(tier.taken + report.hits, report.floor))
+    if rejected_at > at then
+      refill(tier, rejected_at)
+      bucket.reject(tier, rejected_at)
+    end
+    refill(tier, now)
+  end
 end
 
 local kinds = { f = fixed, s = sliding, b = bucket }
@@ -337,48 +401,53 @@ for i = 1, #KEYS do
   local tier, kind, mode = { key = KEYS[i] }
   kind, tier.requests, tier.period, tier.starts, tier.ends, tier.burst, mode, offset =
     struct.unpack('<c1dddddB', ARGV[1], offset)
-  tier.kind, tier.steps, tier.strict = kinds[kind], mode % 2 == 1, mode >= 2
+  tier.kind, tier.steps, tier.strict, tier.reported = kinds[kind], mode % 2 == 1, mode % 4 >= 2, mode >= 4
   -- admitted hits belong to their window, even if it has ended
-  if tier.kind == fixed and op ~= 'a' and op ~= 'r' and (now < tier.starts or now >= tier.ends) then
+  if tier.kind == fixed and op ~= 'a' and (now < tier.starts or now >= tier.ends) then
     return 'moved|' .. whole(now)
   end
-  if not tier.kind.load(tier, redis.call('GET', tier.key)) then
+  tier.text = redis.call('GET', tier.key)
+  tiers[i] = tier
+end
+
+-- Reads the report, and which states replace the stored ones if there are any.
+local report, adopts
+if reports then
+  report = {}
+  report.at, report.hits, report.floor, report.unused, report.until_, report.rejected_at, adopts, report.known, offset =
+    struct.unpack('<ddddddBs', ARGV[1], offset)
+  report.at, report.rejected_at = math.min(report.at, now), math.min(report.rejected_at, now)
+  adopts = adopts == 1
+end
+if adopts then
+  for _, tier in ipairs(tiers) do
+    tier.new_idle, tier.new_text, offset = struct.unpack('<ds', ARGV[1], offset)
+    if tier.kind.versioned and tier.text then
+      local known = string.match(tier.text, '^[wb] (%d+) ')
+      adopts = adopts and known == report.known
+    end
+  end
+end
+
+local changed = adopts
+for _, tier in ipairs(tiers) do
+  local text = tier.text
+  if adopts and tier.kind.versioned then
+    text = tier.new_text
+    tier.adopted, tier.is_less = true, true
+  end
+  if not tier.kind.load(tier, text) then
     return redis.error_reply('FOREIGN the value of ' .. tier.key .. ' was not written by weir')
   end
-  tiers[i] = tier
+  if report and not tier.adopted then
+    tier.kind.report(tier, report)
+  end
 end
 
 local granted = 0
 if op == 'a' then
-  for _, tier in ipairs(tiers) do
-    if hits < 0 then
-      tier.kind.give_back(tier, -hits)
-    else
-      local add = tier.kind.add or tier.kind.take
-      add(tier, hits, now)
-    end
-  end
-  granted = math.max(0, hits)
-elseif op == 'r' then
-  for _, tier in ipairs(tiers) do
-    local release = tier.kind.release or tier.kind.give_back
-    release(tier, hits, hold)
-  end
-elseif op == 't' then
-  local admitted, rejects = true, {}
-  for i, tier in ipairs(tiers) do
-    rejects[i] = not tier.kind.admits(tier, hits)
-    admitted = admitted and not rejects[i]
-  end
-  for i, tier in ipairs(tiers) do
-    if admitted then
-      tier.kind.take(tier, hits)
-    elseif rejects[i] then
-      tier.kind.reject(tier)
-    end
-  end
-  granted = admitted and hits or 0
-else
+  granted = math.max(0, report.hits)
+elseif grants then
   granted = want
   for _, tier in ipairs(tiers) do
     granted = math.min(granted, tier.kind.room(tier))
@@ -389,11 +458,41 @@ else
   for _, tier in ipairs(tiers) do
     tier.kind.take(tier, granted, hold)
   end
+else
+  local admitted, rejects = true, {}
+  for i, tier in ipairs(tiers) do
+    rejects[i] = not tier.kind.admits(tier, hits)
+    admitted = admitted and not rejects[i]
+  end
+  for i, tier in ipairs(tiers) do
+    if admitted or op == 'c' then
+      tier.kind.take(tier, hits)
+    elseif rejects[i] then
+      tier.kind.reject(tier, now)
+    end
+  end
+  granted = admitted and hits or 0
 end
 
+for _, tier in ipairs(tiers) do
+  changed = changed or tier.changed
+end
 local reply = { whole(granted), whole(now) }
+if adopts then
+  reply[1] = '=' .. reply[1]
+end
 for i, tier in ipairs(tiers) do
-  tier.kind.save(tier)
-  reply[i + 2] = tier.kind.state(tier)
+  if not tier.kind.versioned then
+    tier.kind.save(tier)
+  elseif tier.adopted and not tier.changed then
+    if tier.text or tier.new_idle > 0 then
+      write(tier, tier.new_text, tier.new_idle)
+    else
+      tier.text = tier.new_text
+    end
+  elseif changed then
+    tier.kind.save(tier)
+  end
+  reply[i + 2] = tier.text or tier.kind.unused()
 end
 return table.concat(reply, '|')

@@ -84,6 +84,13 @@ impl SimulatedServer {
             Some(before) => before.state.clone(),
             None => unused(tier, key, now),
         });
+        let mut counters: SmallVec<[CounterState; 2]> = loaded.collect();
+        for (tier, counter) in target.tiers.iter().zip(&mut counters) {
+            if tier.algorithm == Algorithm::SlidingWindow {
+                // drops expired spans, so that only changes are found
+                counter.give_back(tier, now, Hits(0));
+            }
+        }
         let versions = || before.iter().flatten().map(|stored| stored.version).filter(|version| *version > 0);
         let replacement = op.report().and_then(|report| report.replaces.as_deref());
         let matched = target.is_versioned()
@@ -92,24 +99,18 @@ impl SimulatedServer {
                     && versions().all(|version| version == replacement.version)
             });
         let mut version = versions().next().unwrap_or_default();
-        let mut counted = Counted { target, keys: &keys, counters: loaded.collect(), now };
-        // so that a comparison finds changes only
-        counted.drop_expired();
-        let loaded = counted.counters.clone();
+        let mut counted = Counted { target, keys: &keys, counters, now, has_changed: matched };
         let hits = counted.apply(op, matched);
-        let counters = counted.counters;
-
-        let is_fixed = |i: usize| target.tiers[i].algorithm == Algorithm::FixedWindow;
-        let changed = |i: usize| counters[i] != loaded[i];
-        let rewrite = matched || (0..keys.len()).any(|i| !is_fixed(i) && changed(i));
-        if rewrite {
+        let Counted { counters, has_changed, .. } = counted;
+        if has_changed {
             self.version += 1;
             version = self.version;
         }
         for (i, (key, counter)) in keys.iter().zip(&counters).enumerate() {
-            let is_new = before[i].is_none();
-            if changed(i) || (rewrite && !is_fixed(i) && !(is_new && counter.used() == Hits(0))) {
-                let version = if is_fixed(i) { 0 } else { version };
+            let is_fixed = target.tiers[i].algorithm == Algorithm::FixedWindow;
+            // a counter that counts nothing need not be created
+            if (is_fixed || has_changed) && (before[i].is_some() || counter.used() > Hits(0)) {
+                let version = if is_fixed { 0 } else { version };
                 self.counters.insert(key.clone(), StoredCounter { state: counter.clone(), version });
             }
         }
@@ -206,16 +207,18 @@ struct Counted<'a> {
     keys: &'a [Key],
     counters: SmallVec<[CounterState; 2]>,
     now: Timestamp,
+    /// Whether a sliding window or bucket has changed.
+    has_changed: bool,
 }
 
 impl Counted<'_> {
-    /// Drops expired spans of sliding windows.
-    fn drop_expired(&mut self) {
-        for (tier, counter) in self.target.tiers.iter().zip(&mut self.counters) {
-            if tier.algorithm == Algorithm::SlidingWindow {
-                counter.give_back(tier, self.now, Hits(0));
-            }
-        }
+    /// Edits the counter of tier `i`, and notes whether it has changed.
+    fn edit<T>(&mut self, i: usize, edit: impl FnOnce(&Tier, &mut CounterState) -> T) -> T {
+        let (tier, counter) = (&self.target.tiers[i], &mut self.counters[i]);
+        let before = counter.clone();
+        let result = edit(tier, counter);
+        self.has_changed |= tier.algorithm != Algorithm::FixedWindow && *counter != before;
+        result
     }
 
     /// Applies `op`. Returns the hits that were taken; negative if they were given back. `may_replace` says whether the report
@@ -232,7 +235,11 @@ impl Counted<'_> {
             }
             Op::Take { hits } => {
                 let policy = self.target.over_limit_policy;
-                let taken = decide(tiers, &mut self.counters, policy, Direction::Take, Hits(hits), now);
+                let mut after = self.counters.clone();
+                let taken = decide(tiers, &mut after, policy, Direction::Take, Hits(hits), now);
+                for (i, after) in after.into_iter().enumerate() {
+                    self.edit(i, |_, counter| *counter = after);
+                }
                 if taken.over { 0 } else { i64::try_from(hits).unwrap_or(i64::MAX) }
             }
             Op::Grant { least, want, hold, .. } => {
@@ -244,8 +251,10 @@ impl Counted<'_> {
                 if granted < least {
                     return 0;
                 }
-                for (tier, counter) in tiers.iter().zip(&mut self.counters) {
-                    counter.reserve(tier, now, now.after(hold), Hits(granted));
+                for i in 0..tiers.len() {
+                    self.edit(i, |tier, counter| {
+                        counter.reserve(tier, now, now.after(hold), Hits(granted));
+                    });
                 }
                 i64::try_from(granted).unwrap_or(i64::MAX)
             }
@@ -256,9 +265,10 @@ impl Counted<'_> {
         let now = self.now;
         let at = report.at.min(now);
         let rejected_at = report.rejected_at.map(|rejected| rejected.min(now));
-        for (i, (tier, counter)) in self.target.tiers.iter().zip(&mut self.counters).enumerate() {
+        for (i, tier) in self.target.tiers.iter().enumerate() {
             if tier.algorithm == Algorithm::FixedWindow {
                 if self.keys[i].window == report.at.window_end(tier.period) {
+                    let counter = &mut self.counters[i];
                     if let Some(unused) = report.unused {
                         counter.add(tier, report.at, CountChange::of(negative(unused.hits)), now);
                     }
@@ -267,18 +277,18 @@ impl Counted<'_> {
                 continue;
             }
             if let Some(replacement) = report.replaces.as_deref().filter(|_| may_replace) {
-                counter.clone_from(&replacement.states[i]);
+                self.counters[i].clone_from(&replacement.states[i]);
                 continue;
             }
             if let Some(unused) = report.unused {
-                counter.release(tier, now, unused.until, Hits(unused.hits));
+                self.edit(i, |tier, counter| counter.release(tier, now, unused.until, Hits(unused.hits)));
             }
             if let Some(rejected_at) = rejected_at.filter(|rejected| *rejected <= at) {
-                counter.reject(tier, rejected_at);
+                self.edit(i, |tier, counter| counter.reject(tier, rejected_at));
             }
-            counter.add(tier, at, report.change, now);
+            self.edit(i, |tier, counter| counter.add(tier, at, report.change, now));
             if let Some(rejected_at) = rejected_at.filter(|rejected| *rejected > at) {
-                counter.reject(tier, rejected_at);
+                self.edit(i, |tier, counter| counter.reject(tier, rejected_at));
             }
         }
     }
