@@ -172,7 +172,7 @@ pub struct Replacement {
     /// none of the counters any more.
     pub version: u64,
     /// One for each tier. Those of fixed windows are not used.
-    pub states: SmallVec<[CounterState; 2]>,
+    pub states: SmallVec<[CounterState; 1]>,
 }
 
 /// The replies to some commands.
@@ -191,7 +191,7 @@ pub struct Reply {
     /// and `want`.
     pub granted: u64,
     /// The counters after the command, one for each tier, on the store's clock.
-    pub counters: SmallVec<[CounterState; 2]>,
+    pub counters: SmallVec<[CounterState; 1]>,
     /// A random number below 2^48 that every change of a sliding window or bucket of the target replaces: two equal ones mean
     /// that nothing has changed in between. Zero if nothing is counted there. Commands that only read do not change it.
     pub version: u64,

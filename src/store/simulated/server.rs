@@ -205,7 +205,7 @@ fn unused(tier: &Tier, key: &Key, now: Timestamp) -> CounterState {
 struct Counted<'a> {
     target: &'a Target,
     keys: &'a [Key],
-    counters: SmallVec<[CounterState; 2]>,
+    counters: SmallVec<[CounterState; 1]>,
     now: Timestamp,
     /// Whether a sliding window or bucket has changed.
     has_changed: bool,

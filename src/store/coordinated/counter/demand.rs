@@ -20,10 +20,10 @@ pub(in super::super) struct Demand {
     /// The start of the current span.
     since: Timestamp,
     /// The hits in it.
-    hits: u64,
+    hits: u32,
     /// The average of earlier spans, in hits per nanosecond: half of it from the last, a quarter from the one before, and
     /// so on.
-    rate: f64,
+    rate: f32,
 }
 
 // === impl Demand ===
@@ -38,13 +38,13 @@ impl Demand {
     /// Records `hits`, admitted or not.
     pub(in super::super) fn record(&mut self, hits: u64, now: Timestamp) {
         let span = now.since(self.since);
-        if span >= SPAN && (self.hits >= MIN_HITS || span >= LONGEST_SPAN) {
-            let rate = self.hits as f64 / span.as_nanos() as f64;
+        if span >= SPAN && (u64::from(self.hits) >= MIN_HITS || span >= LONGEST_SPAN) {
+            let rate = (f64::from(self.hits) / span.as_nanos() as f64) as f32;
             let weight = if span > GAP || self.rate == 0.0 { 0.0 } else { 0.5 };
             self.rate = self.rate * weight + rate * (1.0 - weight);
             (self.since, self.hits) = (now, 0);
         }
-        self.hits = self.hits.saturating_add(hits);
+        self.hits = self.hits.saturating_add(u32::try_from(hits).unwrap_or(u32::MAX));
     }
 
     /// Returns the hits to expect in `time` from `now` on.
@@ -63,10 +63,10 @@ impl Demand {
         let span = now.since(self.since).max(SPAN).as_nanos() as f64;
         if self.rate == 0.0 {
             // at first only the current span counts; a single hit gives no rate
-            return self.hits.saturating_sub(1) as f64 / span;
+            return f64::from(self.hits.saturating_sub(1)) / span;
         }
         // when hits stop, the rate falls with the length of the current span
-        self.rate.min((self.hits + MIN_HITS) as f64 / span)
+        f64::from(self.rate).min((u64::from(self.hits) + MIN_HITS) as f64 / span)
     }
 }
 

@@ -42,7 +42,7 @@ use crate::{
 };
 
 /// One state for each tier.
-type States = SmallVec<[CounterState; 2]>;
+type States = SmallVec<[CounterState; 1]>;
 
 /// This instance's copy of the counters of one target. Fields that every decision reads come first, in this order: with
 /// thousands of counters most are not in the CPU cache, and every additional cache line costs a memory access.

@@ -15,8 +15,8 @@ const MAX_PAUSE: Period = Period::from_secs(1);
 /// The time of a counter's next flush.
 #[derive(Debug, Default)]
 pub(in super::super) struct FlushSchedule {
-    /// The flush is urgent from this instant on. None while the limit is far away.
-    pub(super) early: Option<Timestamp>,
+    /// The flush is urgent from this instant on. Zero while the limit is far away.
+    early: Timestamp,
     /// The sync interval.
     pub(in super::super) interval: Period,
     /// The longest time until the next flush: the interval, or longer while the limit is far away.
@@ -37,10 +37,14 @@ impl FlushSchedule {
         self.pause > self.interval && own > (2 * part / PAUSES_TO_LIMIT).max(1)
     }
 
+    /// Returns whether the flush is urgent at `now`, because the limit is close at the rate of all instances.
+    pub(super) fn is_early(&self, now: Timestamp) -> bool {
+        self.early > Timestamp::default() && now >= self.early
+    }
+
     /// Returns whether half of the time until the limit was less than an interval as of the reply at `last_reply_at`.
     pub(super) fn is_close(&self, last_reply_at: Option<Timestamp>) -> bool {
-        let replied = last_reply_at.unwrap_or_default();
-        self.early.is_some_and(|early| early.since(replied) < self.interval)
+        self.early.since(last_reply_at.unwrap_or_default()) < self.interval
     }
 
     /// Plans the next flush. The limit is reached after the time `left`, at the rate of all instances.
@@ -51,6 +55,10 @@ impl FlushSchedule {
         // half of the remaining time, so that the last flush before the limit is recent; while the limit is far away,
         // flushes need not be punctual, and share batches
         let half = Period::from_nanos(left.as_nanos() / 2);
-        self.early = (self.pause == self.interval).then(|| now.after(half.min(self.interval)));
+        self.early = if self.pause == self.interval {
+            now.after(half.min(self.interval))
+        } else {
+            Timestamp::default()
+        };
     }
 }

@@ -42,7 +42,7 @@ impl LocalCounter {
         if !unknown {
             let soon = own.saturating_add(self.demand.in_the_next(round_trip, now));
             let part = self.remaining_at_reply / instances;
-            let early = self.schedule.early.is_some_and(|early| now >= early);
+            let early = self.schedule.is_early(now);
             if soon < part && !early && !self.schedule.is_outrun(own, part) {
                 return Urgency::Pause;
             }

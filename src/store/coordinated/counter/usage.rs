@@ -9,13 +9,14 @@ const WARM_UP: u8 = 4;
 /// The rate at which all instances together use a counter, measured from the store's replies.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct UsageRate {
-    created: Timestamp,
+    /// When it was created, in milliseconds modulo 2^32: every 50 days a counter is new again for one interval.
+    created: u32,
     /// The instant of the last reply.
     at: Timestamp,
     /// The hits that it counted.
-    used: u64,
+    used: u32,
     /// The rate in hits per nanosecond.
-    rate: f64,
+    rate: f32,
     /// Replies so far, up to [`WARM_UP`].
     replies: u8,
 }
@@ -31,7 +32,7 @@ pub(super) struct UsageRate {
 impl UsageRate {
     /// Creates the rate of a counter that is created at `now`.
     pub(super) fn new(now: Timestamp) -> Self {
-        Self { created: now, at: now, ..Self::default() }
+        Self { created: millis(now), at: now, ..Self::default() }
     }
 
     /// Records a reply that counts `used` hits, `own` of which this instance, one of `instances`, has taken since the last
@@ -40,21 +41,33 @@ impl UsageRate {
     pub(super) fn record(&mut self, used: u64, own: u64, instances: usize, interval: Period, now: Timestamp) {
         let time = now.since(self.at).as_nanos();
         // hits that were counted before the counter was created here do not belong to this time span
-        let mut hits = if self.replies == 0 { 0 } else { used.saturating_sub(self.used) };
-        if self.replies < WARM_UP || now.since(self.created) < interval {
+        let mut hits = if self.replies == 0 { 0 } else { used.saturating_sub(self.used.into()) };
+        if self.replies < WARM_UP
+            || u64::from(millis(now).wrapping_sub(self.created)) < interval.as_nanos().div_ceil(1_000_000)
+        {
             self.replies = self.replies.saturating_add(1);
             hits = hits.max(own.saturating_mul(instances as u64));
         }
         if time > 0 && hits > 0 {
-            let rate = hits as f64 / time as f64;
+            let rate = (hits as f64 / time as f64) as f32;
             // a higher rate applies at once: an early flush costs little, a late one admits hits above the limit
             self.rate = if rate > self.rate { rate } else { 0.75 * self.rate + 0.25 * rate };
         }
-        (self.at, self.used) = (now, used);
+        (self.at, self.used) = (now, u32::try_from(used).unwrap_or(u32::MAX));
     }
 
     /// Returns how long it takes until `hits` are used.
     pub(super) fn time_for(&self, hits: u64) -> Period {
-        if self.rate > 0.0 { Period::from_nanos((hits as f64 / self.rate) as u64) } else { Period::MAX }
+        if self.rate > 0.0 {
+            Period::from_nanos((hits as f64 / f64::from(self.rate)) as u64)
+        } else {
+            Period::MAX
+        }
     }
+}
+
+/// Returns the milliseconds since the epoch, modulo 2^32.
+#[expect(clippy::cast_possible_truncation, reason = "modulo 2^32")]
+const fn millis(at: Timestamp) -> u32 {
+    (at.as_nanos() / 1_000_000) as u32
 }

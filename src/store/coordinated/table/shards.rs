@@ -36,10 +36,17 @@ pub(super) struct Shards {
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     /// Each counter is boxed: they are large, and a hash table keeps up to as many free slots as used ones.
-    table: HashTable<(CounterKey, Box<LocalCounter>)>,
+    table: HashTable<Box<Entry>>,
     /// The bucket at which the next sample for an eviction begins. Keys are spread over buckets at random, so each counter is
     /// as likely to be in a sample as any other.
     next_sample: usize,
+}
+
+/// A counter with its key. The key is in the box too, because free slots of a table cost what used ones do.
+#[derive(Debug)]
+struct Entry {
+    key: CounterKey,
+    counter: LocalCounter,
 }
 
 // === impl Shards ===
@@ -75,14 +82,14 @@ impl Shards {
             self.live.fetch_add(1, Ordering::Relaxed);
         } else {
             match shard.evict() {
-                Some(evicted) => lost = !evicted.is_settled(),
+                Some(evicted) => lost = !evicted.counter.is_settled(),
                 // the counters of the other shards leave no room for the first one of this shard
                 None => drop(self.live.fetch_add(1, Ordering::Relaxed)),
             }
         }
-        let entry = (key, Box::new(create()));
-        let entry = shard.table.insert_unique(key.hash(), entry, |(key, _)| key.hash());
-        (&mut entry.into_mut().1, lost)
+        let entry = Box::new(Entry { key, counter: create() });
+        let entry = shard.table.insert_unique(key.hash(), entry, |entry| entry.key.hash());
+        (&mut entry.into_mut().counter, lost)
     }
 
     /// Removes idle counters from one of `parts` parts of the map, each time from another one, and passes every other counter
@@ -98,7 +105,8 @@ impl Shards {
         for next in first..first.wrapping_add(count) {
             let mut shard = self.all[next & (self.all.len() - 1)].lock();
             let before = shard.table.len();
-            shard.table.retain(|(key, counter)| {
+            shard.table.retain(|entry| {
+                let Entry { key, counter } = &mut **entry;
                 let idle = counter.is_idle(now);
                 if !idle {
                     visit(*key, counter);
@@ -121,12 +129,12 @@ impl Shards {
 impl Shard {
     /// Returns the counter of `key`.
     pub(super) fn get_mut(&mut self, key: CounterKey) -> Option<&mut LocalCounter> {
-        self.table.find_mut(key.hash(), |(other, _)| *other == key).map(|(_, counter)| &mut **counter)
+        self.table.find_mut(key.hash(), |entry| entry.key == key).map(|entry| &mut entry.counter)
     }
 
     /// Removes the counter of a sample that is missed least: one whose hits are all in the store, and that has not been used
     /// for longest. The others' pending hits would be lost.
-    fn evict(&mut self) -> Option<Box<LocalCounter>> {
+    fn evict(&mut self) -> Option<Box<Entry>> {
         let buckets = self.table.num_buckets();
         let (mut chosen, mut sampled) = (None, 0);
         for step in 0..buckets {
@@ -135,8 +143,8 @@ impl Shard {
             }
             sampled += 1;
             let bucket = (self.next_sample + step) % buckets;
-            if let Some((_, counter)) = self.table.get_bucket(bucket) {
-                let cost = (!counter.is_settled(), counter.last_check_at);
+            if let Some(entry) = self.table.get_bucket(bucket) {
+                let cost = (!entry.counter.is_settled(), entry.counter.last_check_at);
                 if chosen.is_none_or(|(least, _)| cost < least) {
                     chosen = Some((cost, bucket));
                 }
@@ -144,14 +152,14 @@ impl Shard {
         }
         self.next_sample = self.next_sample.wrapping_add(sampled) % buckets.max(1);
         let (_, bucket) = chosen?;
-        self.table.get_bucket_entry(bucket).ok().map(|entry| entry.remove().0.1)
+        self.table.get_bucket_entry(bucket).ok().map(|entry| entry.remove().0)
     }
 
     /// Returns the memory of many keys after they have been removed.
     fn shrink(&mut self) {
         let (used, buckets) = (self.table.len(), self.table.num_buckets());
         if buckets > MIN_BUCKETS && used * 4 < buckets {
-            self.table.shrink_to(used * 2, |(key, _)| key.hash());
+            self.table.shrink_to(used * 2, |entry| entry.key.hash());
         }
     }
 }
