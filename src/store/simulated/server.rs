@@ -84,7 +84,7 @@ impl SimulatedServer {
             Some(before) => before.state.clone(),
             None => unused(tier, key, now),
         });
-        let mut counters: SmallVec<[CounterState; 2]> = loaded.collect();
+        let mut counters: SmallVec<[CounterState; 1]> = loaded.collect();
         for (tier, counter) in target.tiers.iter().zip(&mut counters) {
             if tier.algorithm == Algorithm::SlidingWindow {
                 // drops expired spans, so that only changes are found
