@@ -12,6 +12,7 @@ mod helm;
 mod istio;
 mod limits;
 mod llm;
+mod monitoring;
 mod overrides;
 mod pod;
 mod quota;

@@ -7,10 +7,11 @@ mod envoy;
 pub(crate) mod http;
 pub(crate) mod istiod;
 pub(crate) mod pod;
-mod process;
+pub(crate) mod process;
+pub(crate) mod prometheus;
 mod stack;
 pub(crate) mod wait;
-mod weir;
+pub(crate) mod weir;
 
 pub(crate) use envoy::Envoy;
 pub(crate) use stack::Stack;

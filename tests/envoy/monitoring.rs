@@ -1,0 +1,168 @@
+//! A real Prometheus scrapes weir: its tool accepts the metrics and the alerts, and every panel of the dashboard has data.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::SocketAddr,
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    helm::project,
+    support::{
+        http::{self, HttpRequest},
+        process::Process,
+        prometheus::{Prometheus, promtool},
+        wait,
+        weir::Weir,
+    },
+};
+
+/// A weir with the rules of `config/` that shares its counts through a Redis of its own.
+struct Monitored {
+    weir: Weir,
+    _redis: Process,
+    folder: TempDir,
+}
+
+impl Monitored {
+    fn start() -> Self {
+        let folder = TempDir::new().expect("a folder");
+        let socket = folder.path().join("redis.sock");
+        let mut command = Command::new("redis-server");
+        command.args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket).current_dir(folder.path());
+        let redis = Process::start("redis", &mut command, folder.path());
+        wait::until("Redis listens", || socket.exists().then_some(()));
+        let url = socket.to_str().expect("UTF-8");
+        let weir = Weir::start(&project("config"), &[("REDIS_URL", url)], folder.path());
+        Self { weir, _redis: redis, folder }
+    }
+}
+
+fn decide(weir: SocketAddr, domain: &str, entries: &[(&str, &str)]) {
+    let entries: Vec<Value> =
+        entries.iter().map(|(key, value)| json!({ "key": key, "value": value })).collect();
+    let request = json!({ "domain": domain, "descriptors": [{ "entries": entries }] });
+    http::send(weir, &HttpRequest::post("/json", request.to_string()));
+}
+
+/// Sends requests that pass, are rejected, have no rules and are errors, until `done`.
+fn load(weir: SocketAddr, done: &AtomicBool) {
+    while !done.load(Relaxed) {
+        decide(weir, "shop", &[("hello", "world")]);
+        decide(weir, "shop", &[("tenant", "acme"), ("path", "/v1/checkout"), ("method", "POST")]);
+        decide(weir, "shop", &[("tenant", "acme"), ("path", "/v1/cart"), ("method", "GET")]);
+        decide(weir, "nowhere", &[("a", "b")]);
+        decide(weir, "", &[("a", "b")]);
+    }
+}
+
+/// Returns every query of the dashboard with its panel, without Grafana's variables.
+fn queries() -> Vec<(String, String)> {
+    let text = fs::read_to_string(project("charts/weir/files/dashboard.json")).expect("the dashboard");
+    let dashboard: Value = serde_json::from_str(&text).expect("JSON");
+    let mut ids = BTreeSet::new();
+    let mut queries = Vec::new();
+    for panel in dashboard["panels"].as_array().expect("panels") {
+        assert!(ids.insert(panel["id"].as_u64()), "{}: its id is used twice", panel["title"]);
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let query = target["expr"].as_str().expect("a query");
+            let query =
+                query.replace("$__rate_interval", "10s").replace("$job", "weir").replace("$domain", ".*");
+            assert!(!query.contains('$'), "{query}");
+            queries.push((panel["title"].to_string(), query));
+        }
+    }
+    queries
+}
+
+#[test]
+fn every_panel_of_the_dashboard_has_data() {
+    let monitored = Monitored::start();
+    let prometheus = Prometheus::start(monitored.weir.http, monitored.folder.path());
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| load(monitored.weir.http, &done));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let queries = queries();
+            assert!(queries.len() > 40);
+            for (panel, query) in queries {
+                wait::until(&format!("{panel} has data: {query}"), || {
+                    let values = prometheus.query(&query).unwrap_or_else(|error| panic!("{query}: {error}"));
+                    values.iter().any(|value| value.is_finite()).then_some(())
+                });
+            }
+            // the load exceeds this limit, so all of it is in use
+            let used = "sum(rate(ratelimit_service_rate_limit_over_limit{key1=\"hello\"}[10s]))";
+            wait::until("a rule is over its limit", || {
+                prometheus
+                    .query(used)
+                    .is_ok_and(|values| values.iter().any(|value| *value > 0.0))
+                    .then_some(())
+            });
+            alerts_are_healthy(&prometheus);
+        }));
+        done.store(true, Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+/// Asserts that Prometheus evaluates every alert without an error.
+fn alerts_are_healthy(prometheus: &Prometheus) {
+    let rules = wait::until("alerts are evaluated", || {
+        let rules = prometheus.get("/api/v1/rules");
+        let rules = rules["data"]["groups"][0]["rules"].as_array().expect("rules").clone();
+        rules.iter().all(|rule| rule["health"] != "unknown").then_some(rules)
+    });
+    assert!(rules.len() > 10);
+    for rule in rules {
+        assert_eq!(rule["health"], "ok", "{rule}");
+    }
+}
+
+#[test]
+fn promtool_accepts_the_metrics() {
+    let monitored = Monitored::start();
+    decide(monitored.weir.http, "shop", &[("hello", "world")]);
+    decide(monitored.weir.http, "nowhere", &[("a", "b")]);
+    let page = monitored.folder.path().join("metrics");
+    fs::write(&page, http::send(monitored.weir.http, &HttpRequest::get("/metrics")).body).expect("a file");
+    let output = promtool(&["check", "metrics"], Some(&page));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    // the exit code 3 is for style only; envoyproxy/ratelimit's names are not in Prometheus' style,
+    // and weir's gauges are whole numbers
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{text}");
+    let known = ["ratelimit_", "weir_store_clock_offset_nanoseconds use base unit"];
+    let own: Vec<&str> =
+        text.lines().filter(|line| !known.iter().any(|known| line.starts_with(known))).collect();
+    assert_eq!(own, [""; 0]);
+}
+
+#[test]
+fn promtool_accepts_the_alerts_which_fire_in_trouble_only() {
+    for arguments in [
+        ["check", "rules", "--lint-fatal", "charts/weir/files/alerts.yaml"].as_slice(),
+        &["test", "rules", "tests/monitoring/alerts.test.yaml"],
+    ] {
+        let output = promtool(arguments, None);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    }
+}
+
+#[test]
+fn every_alert_is_tested_and_documented() {
+    let read = |path: &str| fs::read_to_string(project(path)).expect("the file");
+    let alerts: Value = serde_yaml::from_str(&read("charts/weir/files/alerts.yaml")).expect("YAML");
+    let (tests, docs) = (read("tests/monitoring/alerts.test.yaml"), read("docs/operations.md"));
+    for alert in alerts["groups"][0]["rules"].as_array().expect("rules") {
+        let name = alert["alert"].as_str().expect("a name");
+        assert!(tests.contains(&format!("alertname=\"{name}\"")), "{name} has no test");
+        assert!(docs.contains(name), "docs/operations.md does not name {name}");
+    }
+}
