@@ -3,7 +3,9 @@
 use proptest::{collection::vec, prelude::*, sample::select};
 use weir::limit::{Algorithm, Bucket, Period, Refill, Tier};
 
-use crate::support::{Log, PERIODS, Rule, START, Try, algorithm, later, run, tier, tries};
+use crate::support::{
+    Log, PERIODS, Rule, START, Try, algorithm, later, run, tier, tries, tries_with_steps_back,
+};
 
 /// Checks the documented bound in every interval that begins and ends with an admitted request.
 fn check_bound(tier: &Tier, admitted: &Log) -> Result<(), TestCaseError> {
@@ -53,7 +55,10 @@ proptest! {
     }
 
     #[test]
-    fn a_request_takes_from_all_tiers_or_from_none(tiers in vec(tier(), 2..4), tries in tries(80)) {
+    fn a_request_takes_from_all_tiers_or_from_none(
+        tiers in vec(tier(), 2..4),
+        tries in tries_with_steps_back(80),
+    ) {
         let mut rule = Rule::new(tiers.clone(), START);
         // a separate rule for each tier, which counts only requests that all tiers admit
         let mut separate: Vec<Rule> = tiers.iter().map(|tier| Rule::new(vec![tier.clone()], START)).collect();
@@ -73,9 +78,29 @@ proptest! {
                 admitted.push((now, hits));
             }
         }
-        for tier in &tiers {
-            check_bound(tier, &admitted)?;
+        if admitted.is_sorted_by_key(|(at, _)| *at) {
+            for tier in &tiers {
+                check_bound(tier, &admitted)?;
+            }
         }
+    }
+
+    /// In the time for which the clock runs forward, no more is admitted than by a clock that never steps back. A fixed window
+    /// that has counted hits stays open until the clock reaches its end.
+    #[test]
+    fn a_clock_that_steps_back_extends_no_bound(tier in tier(), tries in tries_with_steps_back(150)) {
+        let mut rule = Rule::new(vec![tier.clone()], START);
+        let (mut now, mut forward, mut admitted) = (START, START, Log::new());
+        for Try { later: share, hits } in tries {
+            let before = now;
+            now = later(now, &tier, share);
+            forward = forward.after(now.since(before));
+            if !rule.take(hits, now).over {
+                let open = admitted.last().map_or(now, |(at, _)| now.max(*at));
+                admitted.push((if tier.algorithm == Algorithm::FixedWindow { open } else { forward }, hits));
+            }
+        }
+        check_bound(&tier, &admitted)?;
     }
 
     #[test]

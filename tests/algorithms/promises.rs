@@ -3,7 +3,7 @@
 use proptest::{collection::vec, prelude::*, sample::select};
 use weir::limit::{Algorithm, Bucket, Direction, Period, Refill, Tier};
 
-use crate::support::{Rule, START, Try, later, tier, tries};
+use crate::support::{Rule, START, Try, later, tier, tries_with_steps_back};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
@@ -11,7 +11,7 @@ proptest! {
     #[test]
     fn a_rejected_request_is_admitted_after_the_reported_wait_and_not_before(
         tiers in vec(tier(), 1..4),
-        tries in tries(60),
+        tries in tries_with_steps_back(60),
     ) {
         let mut rule = Rule::new(tiers, START);
         let mut now = START;
@@ -29,7 +29,10 @@ proptest! {
     }
 
     #[test]
-    fn the_remaining_requests_are_admitted_and_no_more(tiers in vec(tier(), 1..3), tries in tries(60)) {
+    fn the_remaining_requests_are_admitted_and_no_more(
+        tiers in vec(tier(), 1..3),
+        tries in tries_with_steps_back(60),
+    ) {
         let mut rule = Rule::new(tiers, START);
         let mut now = START;
         for Try { later: share, hits } in tries {
@@ -40,6 +43,23 @@ proptest! {
                 prop_assert!(remaining == 0 || rule.would_pass(remaining, now));
                 prop_assert!(!rule.would_pass(remaining + 1, now));
             }
+        }
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_admits_no_more(
+        tiers in vec(tier(), 1..3),
+        tries in tries_with_steps_back(60),
+        share in 0.0..2.0_f64,
+    ) {
+        let mut rule = Rule::new(tiers, START);
+        let mut now = START;
+        for Try { later: step, hits } in tries {
+            let first = rule.tiers[0].clone();
+            now = later(now, &first, step);
+            let earlier = later(now, &first, -share);
+            prop_assert!(rule.would_pass(hits, now) || !rule.would_pass(hits, earlier), "{hits} at {earlier:?}");
+            rule.take(hits, now);
         }
     }
 

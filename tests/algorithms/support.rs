@@ -46,9 +46,27 @@ pub(crate) fn tries(most: usize) -> impl Strategy<Value = Vec<Try>> {
     vec((later, hits).prop_map(|(later, hits)| Try { later, hits }), 1..most)
 }
 
+/// The same, but the clock steps back now and then, by up to two periods.
+pub(crate) fn tries_with_steps_back(most: usize) -> impl Strategy<Value = Vec<Try>> {
+    let back = prop_oneof![3 => -0.2..0.0, 1 => -2.0..0.0];
+    (tries(most), vec(prop_oneof![4 => Just(None), 1 => back.prop_map(Some)], most)).prop_map(
+        |(mut tries, steps)| {
+            for (each, step) in tries.iter_mut().zip(steps) {
+                each.later = step.unwrap_or(each.later);
+            }
+            tries
+        },
+    )
+}
+
+/// Returns the instant that is `share` periods after `now`, before it if negative.
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 pub(crate) fn later(now: Timestamp, tier: &Tier, share: f64) -> Timestamp {
-    now.after(Period::from_nanos((tier.period.as_nanos() as f64 * share) as u64))
+    let nanos = (tier.period.as_nanos() as f64 * share.abs()) as u64;
+    if share < 0.0 {
+        return Timestamp::from_nanos(now.as_nanos() - nanos);
+    }
+    now.after(Period::from_nanos(nanos))
 }
 
 /// A rule with its counters.

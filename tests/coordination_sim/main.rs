@@ -9,5 +9,6 @@
 
 mod exact;
 mod fleet;
+mod many_keys;
 mod overshoot;
 mod reported;
