@@ -54,7 +54,7 @@ fn check_accounts(case: &Case, report: &Report) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, max_shrink_time: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, max_shrink_time: 20_000, ..ProptestConfig::default() })]
 
     #[test]
     fn every_hit_is_accounted_for_and_memory_is_bounded(case in cases(ALL)) {
