@@ -14,14 +14,20 @@ mod server {
 
     use prost::Message as _;
 
-    const FILES: [&str; 1] = ["envoy/service/ratelimit/v3/rls.proto"];
+    /// What weir serves, and gRPC reflection therefore shows.
+    const SERVED: [&str; 1] = ["envoy/service/ratelimit/v3/rls.proto"];
+
+    /// What weir is a client of.
+    const CALLED: [&str; 2] =
+        ["envoy/service/discovery/v3/discovery.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
 
     pub(super) fn compile() -> Result<(), Box<dyn Error>> {
         println!("cargo:rerun-if-changed=proto");
-        let descriptors = protox::compile(FILES, ["proto"])?;
+        let served = protox::compile(SERVED, ["proto"])?;
         let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?).join("descriptors.bin");
-        fs::write(out, descriptors.encode_to_vec())?;
-        tonic_prost_build::configure().include_file("proto.rs").compile_fds(descriptors)?;
+        fs::write(out, served.encode_to_vec())?;
+        let all = protox::compile(SERVED.iter().chain(&CALLED), ["proto"])?;
+        tonic_prost_build::configure().include_file("proto.rs").compile_fds(all)?;
         Ok(())
     }
 }

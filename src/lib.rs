@@ -51,5 +51,7 @@ mod spelling;
 pub mod store;
 #[cfg(feature = "redis")]
 pub mod tls;
+#[cfg(feature = "server")]
+pub mod xds;
 
 pub use limiter::{DecisionSettings, LimitError, Limiter};

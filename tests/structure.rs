@@ -18,7 +18,7 @@ const LAYERS: [&[&str]; 10] = [
     &["limit", "net", "proto", "runtime", "spelling", "tls"],
     &["clock", "grpc_client", "observe"],
     &["config", "store"],
-    &["limiter", "simulate"],
+    &["limiter", "simulate", "xds"],
     &["server"],
     &["settings"],
     &["app", "command"],

@@ -12,6 +12,9 @@ pub enum AppError {
     /// The initial rules are invalid.
     #[error("cannot load the rules; FORCE_START_WITHOUT_INITIAL_CONFIG=true starts without them\n{0}")]
     Rules(ConfigErrors),
+    /// The defaults for rules from a control plane are invalid.
+    #[error("cannot load the defaults of WEIR_XDS_DEFAULTS\n{0}")]
+    Defaults(ConfigErrors),
     /// An address cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),

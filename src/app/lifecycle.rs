@@ -25,6 +25,7 @@ use crate::{
     config::{DirectorySource, RuleSource},
     observe::{Health, Stats, health::Reason, statsd},
     settings::{Settings, StopSettings},
+    xds::XdsSource,
 };
 
 /// How much longer than its own timeout a task may take to end, before it is aborted.
@@ -60,6 +61,10 @@ impl App {
     ///
     /// Those of [`App::bind`].
     pub async fn bind_with(settings: Settings, clock: Arc<dyn Clock>) -> Result<Self, AppError> {
+        if let Some(xds) = settings.rules.xds.clone() {
+            let source = XdsSource::start(xds).map_err(AppError::Defaults)?;
+            return Self::bind_with_source(settings, clock, source).await;
+        }
         let source = DirectorySource::new(&settings.rules.dir, settings.rules.files);
         Self::bind_with_source(settings, clock, source).await
     }
@@ -86,6 +91,7 @@ impl App {
         let time_unit = settings.time_unit;
         let headers = settings.response_headers.clone();
         let context = AppContext { limiter, stats, clock, health: Health::new(), headers, time_unit };
+        source.register(&context.stats);
         let mut rules = Rules::new(source, &settings, context.clone());
         rules.load_first().await.map_err(AppError::Rules)?;
         let health_needs_store = settings.redis.as_ref().is_some_and(|redis| redis.health_needs_connection);

@@ -1,6 +1,8 @@
 //! Loads the rules of a source into the limiter: at the start, and after every change.
 
-use tokio::task::spawn_blocking;
+use std::time::Duration;
+
+use tokio::{task::spawn_blocking, time::timeout};
 
 use super::{context::AppContext, reload::Reload};
 use crate::{
@@ -10,11 +12,17 @@ use crate::{
     settings::Settings,
 };
 
+/// How long a service that may start without rules waits for the first ones of a control plane, so that its first requests are
+/// limited.
+const FIRST_RULES: Duration = Duration::from_secs(2);
+
 /// Loads the rules of `source` into a limiter.
 pub(super) struct Rules<S> {
     source: S,
     force_start: bool,
     healthy_with_rules_only: bool,
+    /// Whether any rules are in use.
+    is_loaded: bool,
     context: AppContext,
     /// Kept across loads: counters outlive the rules, and are found by the keys that this hasher makes.
     hasher: KeyHasher,
@@ -29,6 +37,7 @@ impl<S: RuleSource> Rules<S> {
             source,
             force_start: settings.rules.force_start,
             healthy_with_rules_only: settings.healthy_with_rules_only,
+            is_loaded: false,
             context,
             hasher: KeyHasher::random(),
             reload: Reload::default(),
@@ -40,17 +49,29 @@ impl<S: RuleSource> Rules<S> {
         self.reload.clone()
     }
 
-    /// Loads for the first time. Bad rules are an error only if the service must not start without rules.
+    /// Loads for the first time. Bad rules are an error only if the service must not start without rules, and the source does not
+    /// correct itself.
     pub(super) async fn load_first(&mut self) -> Result<(), ConfigErrors> {
         if self.healthy_with_rules_only {
             self.context.health.fail(Reason::NoConfiguration);
         }
-        match self.load().await {
-            Err(errors) if self.force_start => {
-                log(&errors, "initial load failed, starting without rules");
-                Ok(())
+        loop {
+            let waits = self.force_start && S::CORRECTS_ITSELF;
+            let longest = if waits { FIRST_RULES } else { Duration::MAX };
+            let Ok(outcome) = timeout(longest, self.load()).await else {
+                tracing::warn!("no rules received yet, starting without rules");
+                return Ok(());
+            };
+            match outcome {
+                Err(errors) if self.force_start => {
+                    log(&errors, "initial load failed, starting without rules");
+                    return Ok(());
+                }
+                Err(errors) if S::CORRECTS_ITSELF => {
+                    log(&errors, "initial load failed, waiting for valid rules");
+                }
+                outcome => return outcome,
             }
-            outcome => outcome,
         }
     }
 
@@ -77,6 +98,9 @@ impl<S: RuleSource> Rules<S> {
             }
             Err(errors) => {
                 self.context.stats.config_load_error.add(1);
+                if S::CORRECTS_ITSELF && !self.is_loaded {
+                    self.context.health.fail(Reason::NoConfiguration);
+                }
                 Err(errors)
             }
         };
@@ -99,12 +123,11 @@ impl<S: RuleSource> Rules<S> {
         self.context.limiter.load(set);
         self.context.stats.config_load_success.add(1);
         self.context.stats.config_loaded_at.set(self.context.clock.now().as_nanos() / NANOS_PER_SECOND);
-        if self.healthy_with_rules_only {
-            if domain_count == 0 {
-                self.context.health.fail(Reason::NoConfiguration);
-            } else {
-                self.context.health.ok(Reason::NoConfiguration);
-            }
+        self.is_loaded = true;
+        if self.healthy_with_rules_only && domain_count == 0 {
+            self.context.health.fail(Reason::NoConfiguration);
+        } else {
+            self.context.health.ok(Reason::NoConfiguration);
         }
         tracing::info!(files, domains = domain_count, rules = rule_count, "rules loaded");
     }

@@ -18,6 +18,15 @@ variable. All variables of envoyproxy/ratelimit are recognized.
              RUNTIME_IGNOREDOTFILES, MERGE_DOMAIN_CONFIG,
              FORCE_START_WITHOUT_INITIAL_CONFIG,
              HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED
+  xDS        CONFIG_TYPE (FILE; or GRPC_XDS_SOTW),
+             CONFIG_GRPC_XDS_SERVER_URL (localhost:18000), _NODE_ID (default),
+             _NODE_METADATA, _CLIENT_ADDITIONAL_HEADERS, _SERVER_USE_TLS,
+             _SERVER_TLS_CACERT, _SERVER_TLS_SAN, _CLIENT_TLS_CERT,
+             _CLIENT_TLS_KEY, _SERVER_CONNECT_RETRY_INTERVAL (3s);
+             XDS_CLIENT_BACKOFF_INITIAL_INTERVAL (10s), _MAX_INTERVAL (60s),
+             _RANDOM_FACTOR (0.5), _JITTER (true);
+             XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES (4 MiB);
+             WEIR_XDS_ALGORITHM, WEIR_XDS_DEFAULTS (for rules that come so)
   Listening  HOST, PORT, DEBUG_HOST, DEBUG_PORT, GRPC_HOST, GRPC_PORT, GRPC_UDS,
              GRPC_MAX_CONNECTION_AGE (24h), GRPC_MAX_CONNECTION_AGE_GRACE (1h),
              WEIR_WORKERS (gRPC threads; one per core)

@@ -59,7 +59,8 @@ impl Walk<'_> {
         match &key {
             None if fields.get("key").is_some_and(|key| key.value.scalar().is_none()) => {}
             None => self.report.error(node.at, "descriptor has empty key"),
-            Some(key) if key.value.contains('*') => {
+            // control planes make keys of names, which may have any characters
+            Some(key) if key.value.contains('*') && key.at != Position::default() => {
                 self.report.warn(key.at, "'*' in a key is literal; wildcards work in values only");
             }
             Some(_) => {}

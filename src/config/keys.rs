@@ -31,11 +31,18 @@ pub(super) enum Level {
     RateLimit,
     Tier,
     Replaces,
+    /// The top of a file of defaults.
+    #[cfg(feature = "server")]
+    Defaults,
+    /// A domain in a file of defaults.
+    #[cfg(feature = "server")]
+    DomainDefaults,
 }
 
 // === impl Level ===
 
 impl Level {
+    /// The levels of rule files.
     const ALL: [Self; 5] = [Self::Root, Self::Descriptor, Self::RateLimit, Self::Tier, Self::Replaces];
 
     /// Returns the valid keys of this level.
@@ -86,6 +93,12 @@ impl Level {
                 "strict",
             ],
             Self::Replaces => &["name"],
+            #[cfg(feature = "server")]
+            Self::Defaults => &["algorithm", "coordination", "sync_interval", "on_store_failure", "domains"],
+            #[cfg(feature = "server")]
+            Self::DomainDefaults => {
+                &["domain", "algorithm", "coordination", "sync_interval", "on_store_failure"]
+            }
         }
     }
 
@@ -97,13 +110,17 @@ impl Level {
             Self::RateLimit => "under 'rate_limit'",
             Self::Tier => "in a tier",
             Self::Replaces => "in an entry of 'replaces'",
+            #[cfg(feature = "server")]
+            Self::Defaults => "at the top of a file of defaults",
+            #[cfg(feature = "server")]
+            Self::DomainDefaults => "in an entry of 'domains'",
         }
     }
 
     /// Returns whether `key`, which is not a key of this level, is ignored, as envoyproxy/ratelimit ignores its keys where
-    /// they have no effect. Keys in tiers are never ignored, since envoyproxy/ratelimit has no tiers.
+    /// they have no effect. Keys in tiers and defaults are never ignored, since envoyproxy/ratelimit has neither.
     pub(super) fn ignores(self, key: &str) -> bool {
-        self != Self::Tier && is_reference(key)
+        self != Self::Tier && Self::ALL.contains(&self) && is_reference(key)
     }
 
     /// Returns the message about a `key` that has no effect at this level.
@@ -118,6 +135,7 @@ impl Level {
     pub(super) fn unknown(self, key: &str) -> String {
         let right = self.keys().join(", ");
         let elsewhere = Self::ALL.into_iter().find(|level| level.keys().contains(&key));
+        let elsewhere = elsewhere.filter(|_| Self::ALL.contains(&self));
         let hint = match (elsewhere, spelling::nearest(key, self.keys().iter().copied())) {
             (Some(level), _) => format!("it belongs {}; ", level.place()),
             (None, Some(meant)) => format!("did you mean '{meant}'? "),

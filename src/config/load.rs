@@ -12,11 +12,12 @@ use std::{
 
 use super::{
     compile::{Declared, compile},
+    documents::{self, Document, DocumentContent},
     duplicates,
     error::{ConfigErrors, ConfigWarning, DisplayOrigin, FileReport, Report},
     files::{self, Listing, RuleFile},
     ineffective,
-    yaml::{self, Position},
+    yaml::{self, Position, YamlNode},
 };
 use crate::limit::{Domain, Origin};
 
@@ -134,6 +135,34 @@ pub fn parse(file: &str, text: &str) -> Result<Loaded, ConfigErrors> {
     reading.finish(1)
 }
 
+/// Reads `documents` together, as the files of one directory: a domain or name may be in any of them.
+///
+/// # Errors
+///
+/// All errors of all documents.
+pub fn load_documents(documents: &[Document], options: &Options) -> Result<Loaded, ConfigErrors> {
+    let mut reading = Reading::new(*options);
+    for Document { name, content } in documents {
+        let mut report = FileReport::new(name.as_str().into());
+        match content {
+            DocumentContent::Yaml(text) => reading.document(text, &mut report),
+            DocumentContent::Tree(value) => reading.root(Some(&documents::tree(value)), &mut report),
+        }
+        report.finish(&mut reading.report);
+    }
+    reading.finish(documents.len())
+}
+
+/// Reads the text of the file `path`, and reports why it cannot be read.
+#[cfg(feature = "server")]
+pub(super) fn read_file(path: &Path, report: &mut FileReport) -> Option<String> {
+    let opened = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+    let text = opened.and_then(|(size, file)| read(file, size)).and_then(|bytes| {
+        String::from_utf8(bytes).map_err(|_| io::Error::other("the file is not valid UTF-8"))
+    });
+    text.inspect_err(|error| report.error(Position::default(), format!("error loading file: {error}"))).ok()
+}
+
 /// The state of a load: what was read so far.
 struct Reading {
     options: Options,
@@ -177,9 +206,13 @@ impl Reading {
             report.error(fault.at, format!("{UNREADABLE}: {}", fault.message));
         }
         // after a fault without a root, compiling would also report a missing domain
-        if (!faulty || document.root.is_some())
-            && let Some(declared) = compile(document.root.as_deref(), report)
-        {
+        if !faulty || document.root.is_some() {
+            self.root(document.root.as_deref(), report);
+        }
+    }
+
+    fn root(&mut self, root: Option<&YamlNode>, report: &mut FileReport) {
+        if let Some(declared) = compile(root, report) {
             self.declare(declared, report);
         }
     }

@@ -7,11 +7,15 @@
 //! | `load` | reads all files of a directory to [`limit::Domain`](crate::limit::Domain)s, or all errors |
 //! | `yaml`, `scalar` | a document as a tree with positions; only `yaml` uses the YAML crate |
 //! | `keys`, `fields`, `misplaced` | the keys of each level, typed access to their values, and keys at another level |
+//! | `documents`, `defaults` | rules that come as messages, and settings for those that their messages cannot express |
 //! | `compile`, `rate_limit`, `tier`, `metadata`, `duration` | compile the tree to rules, level by level |
 //! | `duplicates`, `redundant_tiers`, `ineffective` | checks that need more than one descriptor or tier |
 //! | `error`, `go_format` | errors and warnings with their places, worded as envoyproxy/ratelimit's |
 
 mod compile;
+#[cfg(feature = "server")]
+mod defaults;
+mod documents;
 mod duplicates;
 mod duration;
 mod error;
@@ -35,11 +39,14 @@ mod watch;
 mod yaml;
 
 #[cfg(feature = "server")]
+pub use defaults::RuleDefaults;
+pub use documents::{Document, DocumentContent};
+#[cfg(feature = "server")]
 pub(crate) use duration::{RIGHT as PERIOD_RIGHT, parse as parse_period};
 #[cfg(feature = "server")]
 pub(crate) use error::DisplayOrigin;
 pub use error::{ConfigError, ConfigErrors, ConfigWarning};
-pub use load::{Loaded, Options, load, load_file, load_input, parse};
+pub use load::{Loaded, Options, load, load_documents, load_file, load_input, parse};
 #[cfg(feature = "server")]
 pub use source::{DirectorySource, RuleSource};
 #[cfg(feature = "server")]

@@ -49,7 +49,7 @@ pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -
 }
 
 /// Reads `coordination`, `sync_interval` and `on_store_failure`.
-fn coordination(fields: &Fields<'_>, report: &mut FileReport) -> RuleCoordination {
+pub(super) fn coordination(fields: &Fields<'_>, report: &mut FileReport) -> RuleCoordination {
     let mode = fields.text("coordination", report).and_then(|field| {
         let mode = Coordination::parse(field.value);
         if mode.is_none() {

@@ -12,6 +12,7 @@ use super::{
     load::{Loaded, Options, load},
     watch::Watch,
 };
+use crate::observe::Stats;
 
 /// A source of rules, such as a directory of files or a control plane.
 ///
@@ -19,7 +20,12 @@ use super::{
 /// signal. Every load is followed by one [`acknowledge`](Self::acknowledge) before the next call. A source of versioned
 /// snapshots such as xDS therefore keeps the version that `load` returned, and sends its ACK or NACK from `acknowledge`.
 pub trait RuleSource: Send + 'static {
-    /// Loads the current rules. A source that has received none yet may wait for its first snapshot.
+    /// Whether the source replaces invalid rules by itself. If so, the service waits for valid ones at its start instead of
+    /// giving up, and is unhealthy if the first ones are invalid.
+    const CORRECTS_ITSELF: bool = false;
+
+    /// Loads the current rules. A source that has received none yet may wait for its first snapshot. Dropping the future loses
+    /// none: the next load returns it.
     ///
     /// # Errors
     ///
@@ -32,6 +38,9 @@ pub trait RuleSource: Send + 'static {
     /// Receives the outcome of the last load: requests are now decided by its rules, or the previous rules stay because
     /// of these errors.
     fn acknowledge(&mut self, outcome: Result<(), &ConfigErrors>);
+
+    /// Registers its metrics, if it has any.
+    fn register(&self, _stats: &Stats) {}
 }
 
 /// The rule files below a directory, which is watched for changes.

@@ -76,13 +76,23 @@ pub(super) fn read(
 /// Reads the `algorithm` of `fields`. Returns none if it is missing, or unknown, which is reported.
 pub(super) fn kind(fields: &Fields<'_>, report: &mut FileReport) -> Option<Kind> {
     let field = fields.text("algorithm", report)?;
-    match field.value {
-        "fixed_window" => Some(Kind::FixedWindow),
-        "sliding_window" => Some(Kind::SlidingWindow),
-        "token_bucket" => Some(Kind::TokenBucket),
-        other => {
-            report.error(field.at, format!("unknown algorithm '{}'; write {ALGORITHMS}", brief(other)));
-            None
+    let kind = Kind::parse(field.value);
+    if kind.is_none() {
+        report.error(field.at, format!("unknown algorithm '{}'; write {ALGORITHMS}", brief(field.value)));
+    }
+    kind
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// Returns the algorithm of that name.
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        match name {
+            "fixed_window" => Some(Self::FixedWindow),
+            "sliding_window" => Some(Self::SlidingWindow),
+            "token_bucket" => Some(Self::TokenBucket),
+            _ => None,
         }
     }
 }

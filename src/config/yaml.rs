@@ -129,16 +129,16 @@ impl YamlNode {
         self.scalar().is_some_and(Scalar::is_null)
     }
 
-    fn leaf(scalar: Scalar, at: Position) -> Self {
+    pub(super) fn leaf(scalar: Scalar, at: Position) -> Self {
         Self { value: Value::Scalar(scalar), at, size: 1, height: 1 }
     }
 
-    fn list(items: Vec<Rc<Self>>, at: Position) -> Self {
+    pub(super) fn list(items: Vec<Rc<Self>>, at: Position) -> Self {
         let (size, height) = measure(&items);
         Self { value: Value::List(items), at, size, height }
     }
 
-    fn map(entries: Vec<(Rc<Self>, Rc<Self>)>, at: Position) -> Self {
+    pub(super) fn map(entries: Vec<(Rc<Self>, Rc<Self>)>, at: Position) -> Self {
         let (size, height) = measure(entries.iter().flat_map(|(key, value)| [key, value]));
         Self { value: Value::Map(entries), at, size, height }
     }

@@ -15,6 +15,7 @@ mod resolved;
 mod tls;
 mod unknown;
 mod unsupported;
+mod xds;
 
 pub use environment::{Environment, ProcessEnvironment};
 pub use flags::Flags;

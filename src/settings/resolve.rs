@@ -13,7 +13,7 @@ use super::{
         Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings, Settings,
         StopSettings,
     },
-    tls, unknown, unsupported,
+    tls, unknown, unsupported, xds,
 };
 use crate::{
     config,
@@ -50,7 +50,7 @@ impl Settings {
         let redis = redis::redis(read, &mut warnings);
         warnings.extend(unsupported::check(read, redis::is_wanted(read)));
         let mut settings = Self {
-            rules: rules(read, flags),
+            rules: rules(read, flags, &mut warnings),
             grpc: grpc(read, &mut warnings),
             http: read_http_address(read),
             debug: Address { host: read.host("DEBUG_HOST"), port: read.port("DEBUG_PORT", 6070) },
@@ -130,10 +130,11 @@ fn read_log_format(read: &mut Reader<'_>) -> LogFormat {
     read.choice("LOG_FORMAT", LogFormat::Text, &[("text", LogFormat::Text), ("json", LogFormat::Json)])
 }
 
-fn rules(read: &mut Reader<'_>, flags: &Flags) -> RulesSettings {
+fn rules(read: &mut Reader<'_>, flags: &Flags, warnings: &mut Vec<String>) -> RulesSettings {
     // has no effect, since the whole path to the rules is always watched; parsed so that typing errors are reported
     read.parsed("RUNTIME_WATCH_ROOT", true, parse::bool);
     RulesSettings {
+        xds: xds::xds(read, warnings),
         dir: flags.config.as_ref().map_or_else(|| rules_dir(read), PathBuf::from),
         files: read_file_options(read),
         force_start: read.bool("FORCE_START_WITHOUT_INITIAL_CONFIG"),

@@ -8,6 +8,7 @@ use crate::{
     server::headers::ResponseHeaders,
     store,
     tls::ServerTls,
+    xds::XdsSettings,
 };
 
 /// All settings, resolved.
@@ -49,8 +50,10 @@ pub struct Settings {
 }
 
 /// The source of the rules.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct RulesSettings {
+    /// `CONFIG_TYPE`: the control plane that sends the rules; none to read them from the directory.
+    pub xds: Option<XdsSettings>,
     /// The directory that is read and watched.
     pub dir: PathBuf,
     /// How its files are read.

@@ -7,7 +7,7 @@ use crate::spelling;
 const PREFIX: &str = "WEIR_";
 
 /// The variables that only weir has, without [`PREFIX`].
-const OWN: [&str; 9] = [
+const OWN: [&str; 11] = [
     "COORDINATION",
     "DECISION_BUDGET",
     "MAX_COUNTERS",
@@ -17,6 +17,8 @@ const OWN: [&str; 9] = [
     "STOP_TIMEOUT",
     "SYNC_INTERVAL",
     "WORKERS",
+    "XDS_ALGORITHM",
+    "XDS_DEFAULTS",
 ];
 
 /// Reports variables that look misspelled, and returns warnings about others that do not exist. Call it after all settings

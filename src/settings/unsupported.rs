@@ -42,13 +42,6 @@ const WITHOUT_EFFECT_IN_MEMORY: [(&str, &str); 6] = [
 pub(super) fn check(reader: &mut Reader<'_>, shared: bool) -> Vec<String> {
     let mut warnings = Vec::new();
     store(reader, shared, &mut warnings);
-    if let Some(given) = reader.given("CONFIG_TYPE").filter(|given| given.value != "FILE") {
-        let expected = match given.value.as_str() {
-            "GRPC_XDS_SOTW" => "FILE: xDS is not supported yet",
-            _ => "FILE",
-        };
-        reader.reject(given, expected);
-    }
     if reader.bool("TRACING_ENABLED") {
         warnings.push("TRACING_ENABLED is set, but has no effect: tracing is not supported yet".into());
     }

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::{grpc_client::Target, xds::XdsBackoff};
 
 fn environment(variables: &[(&str, &str)]) -> BTreeMap<String, String> {
     variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
@@ -185,7 +186,7 @@ fn settings_for_shared_counts_are_not_ignored() {
 
 #[test]
 fn unsupported_settings_cause_errors_or_warnings() {
-    assert!(rejected(&[("CONFIG_TYPE", "GRPC_XDS_SOTW")]).contains("xDS is not supported"));
+    assert!(rejected(&[("CONFIG_TYPE", "XDS")]).contains("must be FILE or GRPC_XDS_SOTW"));
     assert!(resolved(&[("GRPC_SERVER_USE_TLS", "false"), ("CONFIG_TYPE", "FILE")]).warnings.is_empty());
     let warnings = resolved(&[("TRACING_ENABLED", "true"), ("LOCAL_CACHE_SIZE_IN_BYTES", "1000")]).warnings;
     assert_eq!(warnings.len(), 2, "{warnings:?}");
@@ -212,6 +213,53 @@ fn tls_needs_a_certificate_and_a_key() {
     assert_eq!(with_ca.grpc.tls.map(|tls| tls.client_names.len()), Some(2));
     // a variable of Envoy Gateway that neither service has
     assert!(with(&[("GRPC_SERVER_TLS_CA_CERT", "/ca.crt")]).warnings.is_empty());
+}
+
+#[test]
+fn rules_may_come_from_a_control_plane() {
+    const TYPE: (&str, &str) = ("CONFIG_TYPE", "GRPC_XDS_SOTW");
+    let xds = |more: &[(&str, &str)]| resolved(&[&[TYPE], more].concat()).rules.xds.expect("a control plane");
+    let default = xds(&[]);
+    assert_eq!(default.server, Target::Tcp("localhost".into(), 18000));
+    assert_eq!((&*default.node_id, default.max_message), ("default", 4 << 20));
+    assert_eq!(default.connect_retry, Duration::from_secs(3));
+    let backoff = XdsBackoff { initial: Duration::from_secs(10), max: Duration::from_mins(1), jitter: 0.5 };
+    assert_eq!(default.backoff, backoff);
+    assert!(default.tls.is_none() && default.headers.is_empty());
+    let exact = xds(&[("XDS_CLIENT_BACKOFF_JITTER", "false"), ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "0.3")]);
+    assert_eq!(exact.backoff, XdsBackoff { jitter: 0.0, ..backoff });
+    // the multiplier of envoyproxy/ratelimit
+    let double = xds(&[("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "2")]).backoff;
+    assert_eq!(double, XdsBackoff { jitter: 1.0, ..backoff });
+    let long = xds(&[("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "2m")]).backoff;
+    assert_eq!(long.max, Duration::from_mins(2));
+    assert_eq!(xds(&[("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "0")]).max_message, 4 << 20);
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let metadata = xds(&[("CONFIG_GRPC_XDS_NODE_METADATA", "a=b=c,d=")]).node_metadata;
+    assert_eq!(metadata, [pair("a", "b=c"), pair("d", "")]);
+    let tls = xds(&[
+        ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/c"),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/k"),
+    ]);
+    assert_eq!(tls.tls.expect("it is on").files.client, Some(("/c".into(), "/k".into())));
+    for (variable, value, expected) in [
+        ("CONFIG_GRPC_XDS_SERVER_URL", "http://a", "host:port"),
+        ("CONFIG_GRPC_XDS_NODE_METADATA", "a", "pairs such as env=prod"),
+        ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "a b:c", "headers such as"),
+        ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "token-bin:c", "headers such as"),
+        ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "-1", "0 or more"),
+        ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "0", "above 0"),
+        ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "4MB", "a number of bytes"),
+        ("WEIR_XDS_ALGORITHM", "leaky", "fixed_window, sliding_window or token_bucket"),
+    ] {
+        let error = rejected(&[TYPE, (variable, value)]);
+        assert!(error.starts_with(variable) && error.contains(expected), "{error}");
+    }
+    let one = [TYPE, ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"), ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/c")];
+    assert!(rejected(&one).contains("together with CONFIG_GRPC_XDS_CLIENT_TLS_KEY"));
+    let files = resolved(&[("WEIR_XDS_ALGORITHM", "sliding_window"), ("CONFIG_GRPC_XDS_NODE_ID", "x")]);
+    assert!(files.rules.xds.is_none() && files.warnings.len() == 1, "{:?}", files.warnings);
 }
 
 #[test]

@@ -1,0 +1,221 @@
+//! Defaults for rules from a control plane, whose messages have no place for weir's own settings.
+//!
+//! ```yaml
+//! algorithm: sliding_window
+//! domains:
+//!   - domain: default/eg/*
+//!     coordination: lease
+//! ```
+
+use std::path::Path;
+
+use super::{
+    error::{ConfigErrors, FileReport, Report},
+    fields::Fields,
+    keys::Level,
+    load::read_file,
+    rate_limit::coordination,
+    tier::{self, Kind},
+    yaml::{self, YamlNode},
+};
+use crate::limit::{
+    Algorithm, Bucket, Domain, Limit, OverLimitPolicy, Pattern, Refill, Rule, RuleCoordination, RuleNode,
+};
+
+/// Algorithms and coordination for rules that set none, by domain.
+#[derive(Clone, Debug, Default)]
+pub struct RuleDefaults {
+    all: Defaults,
+    domains: Vec<(Pattern, Defaults)>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Defaults {
+    algorithm: Option<Kind>,
+    coordination: RuleCoordination,
+}
+
+// === impl RuleDefaults ===
+
+impl RuleDefaults {
+    /// Returns defaults that set only the algorithm, of every domain. Returns none if there is no algorithm of that `name`.
+    #[must_use]
+    pub fn of_algorithm(name: &str) -> Option<Self> {
+        let all = Defaults { algorithm: Some(Kind::parse(name)?), ..Defaults::default() };
+        Some(Self { all, domains: Vec::new() })
+    }
+
+    /// Reads the file `path`. Its settings take precedence over these.
+    ///
+    /// # Errors
+    ///
+    /// All errors of the file.
+    pub fn with_file(&self, path: &Path) -> Result<Self, ConfigErrors> {
+        let mut report = Report::default();
+        let mut file = FileReport::new(path.display().to_string().into());
+        let read = read_file(path, &mut file).map(|text| read(&text, &mut file)).unwrap_or_default();
+        file.finish(&mut report);
+        report.finish().map(|_| Self { all: read.all.or(self.all), domains: read.domains })
+    }
+
+    /// Sets the algorithm and coordination of every rule in `domains` that has none: the algorithm of fixed windows, which is all
+    /// that a control plane can express.
+    pub fn apply(&self, domains: &mut [Domain]) {
+        for domain in domains {
+            let exact = |pattern: &Pattern| !pattern.is_wildcard() && pattern.text() == domain.name;
+            let entry = self
+                .domains
+                .iter()
+                .find(|(pattern, _)| exact(pattern))
+                .or_else(|| self.domains.iter().find(|(pattern, _)| pattern.matches(&domain.name)));
+            let defaults = entry.map_or(self.all, |(_, defaults)| defaults.or(self.all));
+            defaults.apply(&mut domain.nodes);
+        }
+    }
+}
+
+fn read(text: &str, report: &mut FileReport) -> RuleDefaults {
+    let document = yaml::parse(text);
+    for fault in document.faults {
+        report.error(fault.at, format!("error loading defaults: {}", fault.message));
+    }
+    let Some(root) = document.root.filter(|root| !root.is_null()) else { return RuleDefaults::default() };
+    let Some(fields) = Fields::new(&root, Level::Defaults, "a file of defaults", report) else {
+        return RuleDefaults::default();
+    };
+    let all = Defaults::read(&fields, report);
+    let nodes: Vec<&YamlNode> = fields.maps("domains", report).collect();
+    RuleDefaults { all, domains: nodes.into_iter().filter_map(|node| domain(node, report)).collect() }
+}
+
+fn domain(node: &YamlNode, report: &mut FileReport) -> Option<(Pattern, Defaults)> {
+    let fields = Fields::new(node, Level::DomainDefaults, "a domain", report)?;
+    let defaults = Defaults::read(&fields, report);
+    let name = fields.text("domain", report);
+    if name.is_none() {
+        report.error(node.at, "the domain's name is missing; '*' in it matches any characters");
+    }
+    Some((Pattern::new(name?.value), defaults))
+}
+
+// === impl Defaults ===
+
+impl Defaults {
+    fn read(fields: &Fields<'_>, report: &mut FileReport) -> Self {
+        Self { algorithm: tier::kind(fields, report), coordination: coordination(fields, report) }
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self {
+            algorithm: self.algorithm.or(other.algorithm),
+            coordination: RuleCoordination {
+                mode: self.coordination.mode.or(other.coordination.mode),
+                sync_interval: self.coordination.sync_interval.or(other.coordination.sync_interval),
+                on_store_failure: self.coordination.on_store_failure.or(other.coordination.on_store_failure),
+            },
+        }
+    }
+
+    fn apply(self, nodes: &mut [RuleNode]) {
+        for node in nodes {
+            if let Some(rule) = &mut node.rule {
+                self.apply_to_rule(rule);
+            }
+            self.apply(&mut node.children);
+        }
+    }
+
+    fn apply_to_rule(self, rule: &mut Rule) {
+        let own = Self { algorithm: None, coordination: rule.coordination };
+        rule.coordination = own.or(self).coordination;
+        let Limit::Tiers { tiers, over_limit_policy } = &mut rule.limit else { return };
+        for tier in tiers.iter_mut().filter(|tier| tier.algorithm == Algorithm::FixedWindow) {
+            tier.algorithm = match self.algorithm {
+                Some(Kind::SlidingWindow) => Algorithm::SlidingWindow,
+                // a bucket of 0 tokens would never refill; a window of 0 requests rejects everything as well
+                Some(Kind::TokenBucket) if tier.requests > 0 => Algorithm::TokenBucket(Bucket {
+                    burst: tier.requests,
+                    refill: Refill::Continuous,
+                    strict: false,
+                }),
+                _ => continue,
+            };
+            *over_limit_policy = OverLimitPolicy::Ignore;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::{
+        config::parse,
+        limit::{Coordination, OnStoreFailure, Period},
+    };
+
+    fn defaults(text: &str) -> Result<RuleDefaults, ConfigErrors> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("defaults.yaml");
+        fs::write(&path, text).expect("a file");
+        RuleDefaults::of_algorithm("token_bucket").expect("an algorithm").with_file(&path)
+    }
+
+    /// Returns the rules of the domain `name` with `defaults`: one of 10 requests and one of none.
+    fn applied(defaults: &RuleDefaults, name: &str) -> [Rule; 2] {
+        let rule = |key, requests, more| {
+            format!("- {{key: {key}, rate_limit: {{unit: hour, requests_per_unit: {requests}{more}}}}}\n")
+        };
+        let text = format!(
+            "domain: {name}\ndescriptors:\n{}{}- {{key: c, rate_limit: {{unlimited: true}}}}\n",
+            rule("a", 10, ", coordination: local"),
+            rule("b", 0, "")
+        );
+        let mut domains = parse("rules", &text).expect("valid rules").domains;
+        defaults.apply(&mut domains);
+        assert_eq!(domains[0].nodes[2].rule.as_ref().expect("a rule").limit, Limit::Unlimited);
+        [0, 1].map(|i| domains[0].nodes[i].rule.clone().expect("a rule"))
+    }
+
+    #[test]
+    fn a_rule_has_the_defaults_of_its_domain_and_keeps_its_own() {
+        let defaults = defaults(
+            "coordination: lease\non_store_failure: deny\ndomains:\n\
+             - {domain: 'shop*', coordination: interval, sync_interval: 50ms}\n\
+             - {domain: shop, algorithm: sliding_window}\n",
+        )
+        .expect("valid defaults");
+        let mode = |rule: &Rule| rule.coordination.mode.expect("a mode");
+        let [own, none] = applied(&defaults, "shop");
+        assert_eq!((mode(&own), mode(&none)), (Coordination::Local, Coordination::Lease));
+        assert_eq!(none.coordination.on_store_failure, Some(OnStoreFailure::Deny));
+        assert_eq!(own.limit.tiers()[0].algorithm, Algorithm::SlidingWindow);
+        assert_eq!(own.limit.over_limit_policy(), OverLimitPolicy::Ignore);
+        let [own, none] = applied(&defaults, "shop/eu");
+        assert_eq!(own.limit.tiers()[0].bucket().burst, 10);
+        assert_eq!(own.coordination.sync_interval, Some(Period::from_nanos(50_000_000)));
+        // a bucket without tokens would be an error in a file
+        assert_eq!(none.limit.tiers()[0].algorithm, Algorithm::FixedWindow);
+        assert_eq!(
+            (mode(&none), none.limit.over_limit_policy()),
+            (Coordination::Interval, OverLimitPolicy::Count)
+        );
+    }
+
+    #[test]
+    fn errors_have_their_places() {
+        for (text, expected) in [
+            ("algorithm: leaky", "defaults.yaml:1:12: unknown algorithm 'leaky'"),
+            ("domains:\n- coordination: lease", "defaults.yaml:2:3: the domain's name is missing"),
+            ("algoritm: fixed_window", "unknown key 'algoritm': did you mean 'algorithm'?"),
+            ("unit: hour", "unknown key 'unit'"),
+            ("- a", "a file of defaults must be a mapping of algorithm"),
+            ("a: [", "error loading defaults: "),
+        ] {
+            let errors = defaults(text).expect_err("invalid defaults").to_string();
+            assert!(errors.contains(expected), "{text}: {errors}");
+        }
+        assert!(defaults("").is_ok());
+    }
+}

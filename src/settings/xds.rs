@@ -1,0 +1,139 @@
+//! Reads the variables of envoyproxy/ratelimit for rules from a control plane.
+
+use std::{path::PathBuf, time::Duration};
+
+use tokio_rustls::rustls::pki_types::ServerName;
+use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
+
+use super::{
+    parse,
+    reader::{Given, Reader},
+};
+use crate::{
+    config::RuleDefaults,
+    grpc_client::Target,
+    tls::ClientTls,
+    xds::{XdsBackoff, XdsSettings, XdsTls},
+};
+
+/// gRPC's default maximum of a message, in bytes.
+const MAX_MESSAGE: usize = 4 << 20;
+
+/// Reads the settings of the control plane, if the rules come from one.
+pub(super) fn xds(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<XdsSettings> {
+    let is_wanted = match read.given("CONFIG_TYPE") {
+        None => false,
+        Some(given) => match given.value.as_str() {
+            "FILE" => false,
+            "GRPC_XDS_SOTW" => true,
+            _ => {
+                read.reject(given, "FILE or GRPC_XDS_SOTW");
+                false
+            }
+        },
+    };
+    // parsed even without effect, so that typing errors in weir's own variables are reported
+    let algorithm = read.parsed("WEIR_XDS_ALGORITHM", RuleDefaults::default(), |text| {
+        RuleDefaults::of_algorithm(text).ok_or("fixed_window, sliding_window or token_bucket")
+    });
+    let defaults_file = read.given("WEIR_XDS_DEFAULTS").map(|given| PathBuf::from(given.value));
+    if !is_wanted {
+        for variable in ["WEIR_XDS_ALGORITHM", "WEIR_XDS_DEFAULTS"] {
+            if read.given(variable).is_some() {
+                warnings
+                    .push(format!("{variable} is set, but has no effect: CONFIG_TYPE is not GRPC_XDS_SOTW"));
+            }
+        }
+        return None;
+    }
+    let server = Target::Tcp("localhost".into(), 18000);
+    Some(XdsSettings {
+        server: read.parsed("CONFIG_GRPC_XDS_SERVER_URL", server, |text| {
+            Target::parse(text).ok_or("host:port, dns:///host:port or unix:path")
+        }),
+        tls: tls(read),
+        node_id: read.text("CONFIG_GRPC_XDS_NODE_ID", "default"),
+        node_metadata: read.parsed("CONFIG_GRPC_XDS_NODE_METADATA", Vec::new(), metadata),
+        headers: read.parsed("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", Vec::new(), headers),
+        connect_retry: positive(read, "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", 3),
+        backoff: backoff(read),
+        max_message: read.parsed("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", MAX_MESSAGE, |text| {
+            let bytes: Option<usize> = text.parse().ok();
+            let bytes = bytes.map(|bytes| if bytes == 0 { MAX_MESSAGE } else { bytes });
+            bytes.ok_or("a number of bytes, 0 for gRPC's default of 4 MiB")
+        }),
+        defaults: algorithm,
+        defaults_file,
+    })
+}
+
+fn backoff(read: &mut Reader<'_>) -> XdsBackoff {
+    let initial = positive(read, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", 10);
+    let max = positive(read, "XDS_CLIENT_BACKOFF_MAX_INTERVAL", 60).max(initial);
+    let factor = read.parsed("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", 0.5, |text| {
+        // envoyproxy/ratelimit multiplies by it, so it may be above 1 there
+        let factor = text.parse().ok().filter(|factor: &f64| *factor >= 0.0 && factor.is_finite());
+        factor.map(|factor| factor.min(1.0)).ok_or("a number, 0 or more, such as 0.5")
+    });
+    let has_jitter = read.parsed("XDS_CLIENT_BACKOFF_JITTER", true, parse::bool);
+    XdsBackoff { initial, max, jitter: if has_jitter { factor } else { 0.0 } }
+}
+
+fn positive(read: &mut Reader<'_>, variable: &str, default: u64) -> Duration {
+    read.parsed(variable, Duration::from_secs(default), |text| {
+        let duration = parse::duration(text)?;
+        if duration.is_zero() { Err("a duration above 0, such as 10s") } else { Ok(duration) }
+    })
+}
+
+fn tls(read: &mut Reader<'_>) -> Option<XdsTls> {
+    const CERTIFICATE: &str = "CONFIG_GRPC_XDS_CLIENT_TLS_CERT";
+    const KEY: &str = "CONFIG_GRPC_XDS_CLIENT_TLS_KEY";
+    if !read.bool("CONFIG_GRPC_XDS_SERVER_USE_TLS") {
+        return None;
+    }
+    let path = |given: Given| PathBuf::from(given.value);
+    let ca = read.given("CONFIG_GRPC_XDS_SERVER_TLS_CACERT").map(path);
+    let client = match (read.given(CERTIFICATE), read.given(KEY)) {
+        (Some(certificate), Some(key)) => Some((path(certificate), path(key))),
+        (None, None) => None,
+        (Some(certificate), None) => {
+            read.reject(certificate, format!("set together with {KEY}"));
+            None
+        }
+        (None, Some(key)) => {
+            read.reject(key, format!("set together with {CERTIFICATE}"));
+            None
+        }
+    };
+    let server_name = read.parsed("CONFIG_GRPC_XDS_SERVER_TLS_SAN", None, |text| {
+        ServerName::try_from(text.to_owned()).map(Some).map_err(|_| "a DNS name or an IP address")
+    });
+    Some(XdsTls { files: ClientTls { ca, client, any_name: false }, server_name })
+}
+
+/// Parses `k1=v1,k2=v2`.
+fn metadata(text: &str) -> Result<Vec<(String, String)>, &'static str> {
+    let pair = |pair: &str| {
+        let (name, value) = pair.split_once('=')?;
+        let name = name.trim();
+        (!name.is_empty()).then(|| (name.to_owned(), value.trim().to_owned()))
+    };
+    let pairs = text.split(',').filter(|text| !text.trim().is_empty()).map(pair);
+    pairs.collect::<Option<_>>().ok_or("pairs such as env=prod,region=eu")
+}
+
+/// Parses `k1:v1,k2:v2`, where a value may have further colons.
+fn headers(text: &str) -> Result<Vec<(String, String)>, &'static str> {
+    const EXPECTED: &str = "headers such as <x-token:abc>,<x-region:eu>, with or without the brackets";
+    let unbracketed: Vec<&str> =
+        text.split(',').map(|part| part.trim().trim_start_matches('<').trim_end_matches('>')).collect();
+    let pairs = parse::pairs(&unbracketed.join(",")).map_err(|_| EXPECTED)?;
+    let valid = pairs.into_iter().map(|(name, value)| {
+        let name = name.to_lowercase();
+        let is_valid =
+            name.parse::<AsciiMetadataKey>().is_ok() && value.parse::<AsciiMetadataValue>().is_ok();
+        is_valid.then_some((name, value))
+    });
+    valid.collect::<Option<_>>().ok_or(EXPECTED)
+}

@@ -1,0 +1,43 @@
+//! The wait before the next attempt.
+
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    time::Duration,
+};
+
+use super::settings::XdsBackoff;
+
+impl XdsBackoff {
+    /// Returns the wait after `failures` failures in a row, at least one, of which the first wait is `first`.
+    pub(super) fn wait(&self, first: Duration, failures: u32) -> Duration {
+        // the standard library seeds its hash maps from the system's random numbers
+        let random = u32::try_from(RandomState::new().hash_one(0_u8) >> 32).unwrap_or_default();
+        self.wait_with(first, failures, f64::from(random) / f64::from(u32::MAX))
+    }
+
+    /// Like [`Self::wait`], with a `random` number from 0 to 1.
+    fn wait_with(&self, first: Duration, failures: u32, random: f64) -> Duration {
+        let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(self.max);
+        doubled.mul_f64(1.0 + self.jitter * (2.0 * random - 1.0)).min(self.max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_maximum_and_spread() {
+        let seconds = Duration::from_secs;
+        let backoff = XdsBackoff { initial: seconds(10), max: Duration::from_mins(1), jitter: 0.5 };
+        let exact = XdsBackoff { jitter: 0.0, ..backoff };
+        for (failures, expected) in [(1, 10), (2, 20), (3, 40), (4, 60), (u32::MAX, 60)] {
+            assert_eq!(exact.wait(seconds(10), failures), seconds(expected));
+        }
+        assert_eq!(backoff.wait_with(seconds(10), 1, 0.0), seconds(5));
+        assert_eq!(backoff.wait_with(seconds(10), 1, 1.0), seconds(15));
+        assert_eq!(backoff.wait_with(seconds(10), 9, 1.0), seconds(60));
+        let waits: Vec<Duration> = (0..50).map(|_| backoff.wait(seconds(10), 1)).collect();
+        assert!(waits.iter().any(|wait| *wait != waits[0]));
+    }
+}

@@ -1,0 +1,34 @@
+//! What the client of a control plane counts.
+
+use crate::observe::{Counter, Gauge, Metric, Source};
+
+/// The metrics of the client.
+#[derive(Debug, Default)]
+pub(super) struct XdsMetrics {
+    /// 1 while a stream is open.
+    pub(super) connected: Gauge,
+    /// Streams that ended, and failed attempts to open one.
+    pub(super) disconnected: Counter,
+    pub(super) accepted: Counter,
+    pub(super) rejected: Counter,
+}
+
+impl Source for XdsMetrics {
+    fn metrics(&self) -> Vec<Metric> {
+        let help = "Updates of the rules from the control plane, by outcome.";
+        vec![
+            Metric::gauge(
+                "weir.xds.connected",
+                "1 while connected to the control plane.",
+                self.connected.get(),
+            ),
+            Metric::counter(
+                "weir.xds.disconnected",
+                "Streams from the control plane that ended, and failed attempts to open one.",
+                self.disconnected.get(),
+            ),
+            Metric::counter("weir.xds.updates", help, self.accepted.get()).label("outcome", "accepted"),
+            Metric::counter("weir.xds.updates", help, self.rejected.get()).label("outcome", "rejected"),
+        ]
+    }
+}

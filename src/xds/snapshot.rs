@@ -1,0 +1,20 @@
+//! What the client and the source exchange.
+
+use prost_types::Any;
+
+/// All rules as of one response of the control plane.
+#[derive(Clone, Debug)]
+pub(super) struct Snapshot {
+    /// Counts up; no two snapshots of a process have the same.
+    pub(super) id: u64,
+    pub(super) resources: Vec<Any>,
+}
+
+/// What became of a snapshot.
+#[derive(Clone, Debug)]
+pub(super) struct Outcome {
+    /// The snapshot.
+    pub(super) id: u64,
+    /// The text of the errors for which it was rejected.
+    pub(super) result: Result<(), String>,
+}

@@ -1,0 +1,23 @@
+//! Rules from a control plane by xDS.
+
+#[expect(dead_code, reason = "other tests need other certificates")]
+#[path = "../support/authority.rs"]
+mod authority;
+#[expect(dead_code, reason = "other tests run commands to their end")]
+#[path = "../support/child.rs"]
+mod child;
+#[expect(dead_code, reason = "other tests need other faults")]
+#[path = "../support/proxy.rs"]
+mod proxy;
+#[expect(dead_code, reason = "these tests need few of the constructors")]
+#[path = "../support/wire.rs"]
+mod wire;
+
+mod control_plane;
+mod defaults;
+mod program;
+mod resources;
+mod service;
+mod starting;
+mod tls;
+mod updates;
