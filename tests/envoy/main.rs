@@ -3,6 +3,9 @@
 //! Each test starts its own weir and its own Envoy, on ports of the system's choice. Limits count in hours or years, so
 //! that no window ends in the middle of a test.
 
+#[expect(dead_code, reason = "other tests make clients with it")]
+#[path = "../support/authority.rs"]
+mod authority;
 mod enforcement;
 mod example;
 mod failure;
@@ -15,6 +18,7 @@ mod llm;
 mod monitoring;
 mod overrides;
 mod pod;
+mod pod_tls;
 mod quota;
 mod replaces;
 mod routing;

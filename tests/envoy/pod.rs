@@ -44,7 +44,7 @@ rules:
 }
 
 /// Renders the chart: returns the Deployment, and the data of the ConfigMap of rules.
-fn render(values: &str) -> (Value, Value) {
+pub(crate) fn render(values: &str) -> (Value, Value) {
     let folder = TempDir::new().expect("a folder");
     let file = folder.path().join("values.yaml");
     fs::write(&file, values).expect("a file");
@@ -95,7 +95,7 @@ impl Deployed {
 }
 
 /// Sends requests through Envoy until `work` is done. Fails the test if any is not answered with 200.
-fn under_load<T>(envoy: SocketAddr, work: impl FnOnce(&AtomicU32) -> T) -> T {
+pub(crate) fn under_load<T>(envoy: SocketAddr, work: impl FnOnce(&AtomicU32) -> T) -> T {
     let (done, sent, failures) = (AtomicBool::new(false), AtomicU32::new(0), Mutex::new(Vec::new()));
     let result = thread::scope(|scope| {
         for _ in 0..2 {
@@ -133,7 +133,7 @@ impl Drop for StopLoad<'_> {
 }
 
 /// Waits until some more requests were sent.
-fn await_more(sent: &AtomicU32) {
+pub(crate) fn await_more(sent: &AtomicU32) {
     let before = sent.load(Relaxed);
     wait::until("more requests are sent", || (sent.load(Relaxed) > before + 50).then_some(()));
 }

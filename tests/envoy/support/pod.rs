@@ -37,27 +37,32 @@ impl Pod {
     ) -> Self {
         let spec = deployment.pointer("/spec/template/spec").expect("a pod").clone();
         let container = &spec["containers"][0];
-        let mut args: Vec<String> = texts(&container["args"]);
-        for mount in container["volumeMounts"].as_array().expect("mounts") {
-            let name = mount["name"].as_str().expect("a name");
-            let volume = volumes.get(name).unwrap_or_else(|| panic!("no volume {name}"));
-            let path = mount["mountPath"].as_str().expect("a path");
-            for arg in &mut args {
-                *arg = arg.replace(path, volume.to_str().expect("UTF-8"));
-            }
-        }
+        // this process sees the volumes at other paths
+        let mounts: Vec<(&str, &str)> = container["volumeMounts"]
+            .as_array()
+            .expect("mounts")
+            .iter()
+            .map(|mount| {
+                let name = text(&mount["name"]);
+                let volume = volumes.get(name).unwrap_or_else(|| panic!("no volume {name}"));
+                (text(&mount["mountPath"]), volume.to_str().expect("UTF-8"))
+            })
+            .collect();
+        let mounted = |text: &str| {
+            let moved = |text: String, (path, volume): &(&str, &str)| text.replace(path, volume);
+            mounts.iter().fold(text.to_owned(), moved)
+        };
         let mut command = Command::new(program());
-        command.args(args).env_clear();
+        command.args(texts(&container["args"]).iter().map(|arg| mounted(arg))).env_clear();
         for variable in container["env"].as_array().expect("variables") {
-            let name = variable["name"].as_str().expect("a name");
             let secret = &variable["valueFrom"]["secretKeyRef"];
             let value = if secret.is_null() {
-                variable["value"].as_str().expect("a value").to_owned()
+                mounted(text(&variable["value"]))
             } else {
                 let key = format!("{}/{}", text(&secret["name"]), text(&secret["key"]));
                 secrets.get(key.as_str()).unwrap_or_else(|| panic!("no secret {key}")).clone()
             };
-            command.env(name, value);
+            command.env(text(&variable["name"]), value);
         }
         // many pods share this host
         command.envs([("PORT", "0"), ("GRPC_PORT", "0"), ("DEBUG_PORT", "0")]);
