@@ -2,9 +2,9 @@
 
 mod auto;
 mod bounds;
-mod churn;
 mod far;
 mod fleet;
+mod many_keys;
 mod metrics;
 mod outage;
 mod reservations;

@@ -1,4 +1,4 @@
-//! Keys that are others every few seconds: their counters are removed soon after their windows have ended.
+//! Many keys: they share calls, and the counters of those that are not used any more are removed.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use weir::{
     },
 };
 
-use crate::fleet::{EPOCH, Fleet, Instance, rule};
+use crate::fleet::{EPOCH, Fleet, Instance, daily, rule};
 
 /// New keys per second.
 const RATE: usize = 150;
@@ -95,4 +95,31 @@ async fn counters_are_removed_soon_after_their_windows_in_an_outage() {
         assert_eq!(instance.store.counters(), 0, "{mode:?}");
         assert!(instance.store.coordination_metrics().unreported.get() > 0);
     }
+}
+
+/// Counters that are far from their limits are reported together, however many keys there are.
+#[tokio::test(start_paused = true)]
+async fn keys_far_from_their_limits_share_calls() {
+    const KEYS: usize = 500;
+    let clock = SimulatedClock::new(EPOCH);
+    let store = SimulatedStore::new(clock.clone(), 7);
+    let tier = daily(1_000_000);
+    let rule = rule(Coordination::Interval, &[tier], OverLimitPolicy::Ignore);
+    let fleet = Fleet::start(2, rule.clone(), Network::default(), clock, store).await;
+    let instance = &fleet.instances[0];
+    let rules = instance.rules_with(rule);
+    let (calls, commands) = (
+        || instance.store.coordination_metrics().calls.get(),
+        || instance.store.coordination_metrics().commands.get(),
+    );
+    let (calls_before, commands_before) = (calls(), commands());
+    // one hit every 5 ms, of another key each time: each key is used once in 2.5 s, and so is reported each time
+    for turn in 0..4 * KEYS {
+        hit(instance, &rules, &format!("{}", turn * 7 % KEYS)).await;
+        sleep(Duration::from_millis(5)).await;
+    }
+    let (calls, commands) = (calls() - calls_before, commands() - commands_before);
+    assert!(commands >= 3 * KEYS as u64, "{commands} commands");
+    // ten a second, the interval
+    assert!(calls <= 120, "{calls} calls for {commands} commands");
 }
