@@ -57,7 +57,7 @@ impl Run {
     fn assert_cheap(&self, load: u64, weights: &[u32]) {
         let calls = self.calls_per_decision();
         // instances with little load request small leases
-        let most = if weights == SKEWED { 0.12 } else { 0.09 };
+        let most = if weights == SKEWED { 0.13 } else { 0.115 };
         assert!(calls < most, "{calls} calls per decision, {load} times, {weights:?}");
         let waited = self.share(self.sum(|metrics| &metrics.waited));
         assert!(waited < 0.04, "{waited} of the decisions waited, {load} times");
@@ -172,7 +172,9 @@ async fn a_lost_reply_is_counted_in_the_metrics() {
         store.remote().set_network(Network::default());
         tokio::time::sleep(Duration::from_secs(1)).await;
         let metrics = store.coordination_metrics();
-        assert_eq!((metrics.delivery_unknown.get(), metrics.fallback.get()), (1, 1), "{mode:?}");
+        // an instance that is alone leases an eighth of the limit ahead
+        let requested = if mode == Coordination::Lease { 2 } else { 1 };
+        assert_eq!((metrics.delivery_unknown.get(), metrics.fallback.get()), (requested, 1), "{mode:?}");
         assert!(metrics.failures.get() >= 1, "{mode:?}");
     }
 }

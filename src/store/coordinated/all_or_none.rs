@@ -1,80 +1,171 @@
 //! Requests whose descriptors count all or none: `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`.
 //!
-//! The counters of a request may be on several nodes, so no single command decides them together. Checks that need no call
-//! are decided first. If one of them rejects the request, the store only reports how the other counters stand. Otherwise the
-//! others are decided in parallel; if one is rejected, hits that the others took are given back before the request is answered.
+//! The counters of a request may be on several nodes, so no single command decides them together. First every counter is looked
+//! at, without counting: if this instance knows that one of them rejects the request, nothing is counted. Then the store decides
+//! what it has to, in parallel, and then this instance. If one of these rejects the request after all, because another request
+//! was faster, the hits of the others are given back before the request is answered.
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::modes::{CoordinationModes, Counted, Made, Step};
+use super::modes::{CoordinationModes, Counted, Made};
 use crate::{
-    limit::{Coordination, Decision, Direction, Hits, LimitCheck, Period, Scope, Timestamp},
+    limit::{Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp},
     store::{Decisions, remote::Remote},
 };
+
+/// What this instance knows about a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outlook {
+    /// It fits, and this instance can decide it.
+    Fits,
+    /// The store has to decide it, and will probably admit it.
+    Asks,
+    /// The store has to decide it, and will probably reject it.
+    Doubtful,
+    /// It does not fit.
+    Rejects,
+    /// It gives hits back.
+    GivesBack,
+}
 
 impl<R: Remote> CoordinationModes<R> {
     /// Decides `checks` and counts their hits only if all of them are admitted.
     pub(super) async fn take_all_or_none(&self, checks: &[LimitCheck<'_>], now: Timestamp) -> Decisions {
         let begun = Instant::now();
-        // hits that are given back follow once the request is known to be admitted
-        let steps: SmallVec<[Option<Step>; 2]> = checks
-            .iter()
-            .map(|check| (check.direction == Direction::Take).then(|| self.step(check, Scope::Request, now)))
-            .collect();
-        let is_rejected = steps.iter().flatten().any(Step::is_rejection);
-        let made = checks.iter().zip(steps).map(async |(check, step)| match step? {
-            step @ (Step::Strict(_) | Step::Lease) if is_rejected => {
-                Some(Made::nothing(self.status(check, Some(step), now).await, now))
-            }
-            step => Some(self.finish(check, Scope::Request, step, now).await),
+        let mut outlooks: SmallVec<[Outlook; 4]> =
+            (0..checks.len()).map(|i| self.outlook(checks, i, now)).collect();
+        if checks.len() > 1 && !outlooks.contains(&Outlook::Rejects) {
+            self.ask_doubtful(checks, &mut outlooks).await;
+        }
+        if outlooks.contains(&Outlook::Rejects) {
+            let rejected = checks.iter().zip(&outlooks);
+            let rejected = rejected.map(|(check, outlook)| self.reject(check, *outlook, now));
+            return join_all(rejected).await.into_iter().collect();
+        }
+        let asked = checks.iter().zip(&outlooks).map(async |(check, outlook)| match outlook {
+            Outlook::Asks | Outlook::Doubtful => Some(self.take(check, now).await),
+            _ => None,
         });
-        let made: Vec<Option<Made>> = join_all(made).await;
-        let is_rejected = made.iter().flatten().any(|made| made.decision.over);
+        let mut made: Vec<Option<Made>> = join_all(asked).await;
+        for ((check, outlook), made_here) in checks.iter().zip(&outlooks).zip(0..) {
+            if *outlook == Outlook::Fits && !is_rejected(&made) {
+                made[made_here] = Some(self.take(check, now).await);
+            }
+        }
+        if !is_rejected(&made) {
+            // hits are given back once the request is known to be admitted
+            let made = checks.iter().zip(made).map(async |(check, made)| match made {
+                Some(made) => made.decision,
+                None => self.take(check, now).await.decision,
+            });
+            return join_all(made).await.into_iter().collect();
+        }
         let elapsed = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let budget = Period::from_nanos(self.budget.as_nanos().saturating_sub(elapsed));
-        let decisions = checks.iter().zip(made).map(async |(check, made)| match made {
-            Some(made) if is_rejected => self.undo(check, made, budget, now).await,
-            Some(made) => made.decision,
-            None if is_rejected => self.status(check, None, now).await,
-            None => {
-                let step = self.step(check, Scope::Request, now);
-                self.finish(check, Scope::Request, step, now).await.decision
-            }
+        let undone = checks.iter().zip(made).map(async |(check, made)| match made {
+            Some(made) => self.undo(check, made, budget, now).await,
+            None => self.look(check, Hits(0), now),
         });
-        join_all(decisions).await.into_iter().collect()
+        join_all(undone).await.into_iter().collect()
     }
 
-    /// Returns how the counter of `check` stands, without counting; over, if its hits do not fit.
-    async fn status(&self, check: &LimitCheck<'_>, step: Option<Step>, now: Timestamp) -> Decision {
-        if let Some(Step::Strict(target)) = step
-            && let Ok(decision) = self.strict.status(check, target).await
-        {
-            return decision;
+    async fn take(&self, check: &LimitCheck<'_>, now: Timestamp) -> Made {
+        let step = self.step(check, Scope::Request, now);
+        self.finish(check, Scope::Request, step, now).await
+    }
+
+    /// Returns what this instance knows about check `i`, which comes after those before it.
+    fn outlook(&self, checks: &[LimitCheck<'_>], i: usize, now: Timestamp) -> Outlook {
+        let check = &checks[i];
+        if check.direction == Direction::GiveBack {
+            return Outlook::GivesBack;
         }
-        let at = self.client.time_at(now).now;
-        if self.mode(check, at) == Coordination::Local {
-            return self.memory.status(check, now);
+        let same = |other: &&LimitCheck<'_>| {
+            other.key == check.key && other.tiers() == check.tiers() && other.direction == Direction::Take
+        };
+        let hits = checks[..i].iter().filter(same).fold(check.hits, |sum, other| sum.plus(other.hits));
+        let time = self.client.time_at(now);
+        let mode = self.mode(check, time.now);
+        if mode == Coordination::Local {
+            let over = self.memory.look(check, hits, now).over;
+            return if over { Outlook::Rejects } else { Outlook::Fits };
         }
-        self.table.with_counter(check, at, |counter| {
-            let rejection = match check.direction {
-                Direction::Take => counter.known_rejection(check.hits, at),
-                Direction::GiveBack => None,
-            };
-            rejection.unwrap_or_else(|| counter.status(at))
+        self.table.with_counter(check, time.now, |counter| {
+            self.table.record_dropped(counter.expire_leases(time));
+            if self.client.is_unavailable_for(&counter.target, time.now) {
+                return Outlook::Asks;
+            }
+            let fits = counter.fits(hits, time.now);
+            match mode {
+                Coordination::Strict if fits => Outlook::Asks,
+                Coordination::Strict if self.strict.has_cached(counter, hits, time.now) => Outlook::Rejects,
+                Coordination::Strict => Outlook::Doubtful,
+                _ if !fits => Outlook::Rejects,
+                Coordination::Lease if hits == Hits(0) || counter.leased_hits() < hits.0 => Outlook::Asks,
+                _ => Outlook::Fits,
+            }
         })
+    }
+
+    /// Has the store say whether the doubtful checks fit.
+    async fn ask_doubtful(&self, checks: &[LimitCheck<'_>], outlooks: &mut [Outlook]) {
+        let asked = checks.iter().zip(&*outlooks).map(async |(check, outlook)| match outlook {
+            Outlook::Doubtful => self.strict.status(check).await.is_ok_and(|(decision, _)| decision.over),
+            _ => false,
+        });
+        for (rejects, outlook) in join_all(asked).await.into_iter().zip(outlooks) {
+            if rejects {
+                *outlook = Outlook::Rejects;
+            }
+        }
+    }
+
+    /// Returns the decision about `check`, of a request that is rejected. Counts nothing, but strict buckets notice a try that
+    /// does not fit.
+    async fn reject(&self, check: &LimitCheck<'_>, outlook: Outlook, now: Timestamp) -> Decision {
+        let at = self.client.time_at(now).now;
+        if matches!(outlook, Outlook::Asks | Outlook::Doubtful) {
+            // a failure leaves the estimate as it is
+            let _ = self.strict.status(check).await;
+        }
+        let hits = if check.direction == Direction::Take { check.hits } else { Hits(0) };
+        if self.mode(check, at) == Coordination::Local {
+            return match self.memory.look(check, hits, now) {
+                decision if decision.over && hits > Hits(0) => {
+                    self.memory.decide(std::slice::from_ref(check), Scope::Request, now)[0]
+                }
+                _ => self.memory.look(check, Hits(0), now),
+            };
+        }
+        let instances = self.client.instances();
+        self.table.with_counter(check, at, |counter| {
+            if hits > Hits(0) && !counter.fits(hits, at) {
+                counter.count(instances, Direction::Take, OverLimitPolicy::Ignore, hits, at)
+            } else {
+                counter.look(Hits(0), at)
+            }
+        })
+    }
+
+    /// Returns how the counter of `check` stands by what this instance knows; over, if `hits` do not fit.
+    fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
+        let at = self.client.time_at(now).now;
+        match self.mode(check, at) {
+            Coordination::Local => self.memory.look(check, hits, now),
+            _ => self.table.with_counter(check, at, |counter| counter.look(hits, at)),
+        }
     }
 
     /// Gives back hits that were taken for `check`, because another check of the request was rejected. Waits for the store no
     /// longer than `budget`.
     async fn undo(&self, check: &LimitCheck<'_>, made: Made, budget: Period, now: Timestamp) -> Decision {
-        let Made { mut decision, counted, at } = made;
+        let Made { decision, counted, at } = made;
         if decision.over || check.hits == Hits(0) {
             return decision;
         }
         match counted {
-            Counted::Nothing => return decision,
             Counted::ByFallback(delivery) => self.fallback.undo(check, delivery, at),
             Counted::ByMode => match self.mode(check, at) {
                 Coordination::Local => self.memory.give_back(check, now),
@@ -84,9 +175,10 @@ impl<R: Remote> CoordinationModes<R> {
                 Coordination::Strict => self.strict.undo(check, at, budget).await,
             },
         }
-        let left = u64::from(decision.remaining).saturating_add(check.hits.0);
-        let most = check.tiers()[decision.tier].capacity();
-        decision.remaining = u32::try_from(left).unwrap_or(u32::MAX).min(most);
-        decision
+        self.look(check, Hits(0), now)
     }
+}
+
+fn is_rejected(made: &[Option<Made>]) -> bool {
+    made.iter().flatten().any(|made| made.decision.over)
 }

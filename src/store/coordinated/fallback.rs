@@ -124,7 +124,7 @@ impl<R: Remote> Fallback<R> {
             OnStoreFailure::Local => counter.count_fallback(instances, Direction::Take, check.hits, now),
             OnStoreFailure::Allow => counter.admit(check.hits, now),
             OnStoreFailure::Deny => {
-                Decision { over: true, remaining: 0, reset: DENY_RETRY, ..counter.status(now) }
+                Decision { over: true, remaining: 0, reset: DENY_RETRY, ..counter.look(Hits(0), now) }
             }
         })
     }

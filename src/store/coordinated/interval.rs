@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{client::StoreClient, table::CounterTable};
+use super::{client::StoreClient, counter::LocalCounter, table::CounterTable};
 use crate::{
-    limit::{Coordination, Decision, Direction, LimitCheck, OverLimitPolicy, Scope, Timestamp},
+    limit::{Coordination, Decision, Direction, Hits, LimitCheck, Period, Scope, Timestamp},
     store::remote::Remote,
 };
+
+/// The age of the last reply from which a rejected request asks the store whether hits were given back elsewhere.
+const STALE_REJECTION: Period = Period::from_secs(1);
 
 /// Decides by the local estimate.
 pub(super) struct Interval<R> {
@@ -31,18 +34,34 @@ impl<R: Remote> Interval<R> {
         let instances = self.client.instances();
         self.table.with_mode(check, Coordination::Interval, now, |counter| {
             self.table.metrics.local.add(1);
-            if check.direction == Direction::Take {
-                counter.demand.record(check.hits.0, now);
-            }
-            counter.count(instances, check.direction, check.over_limit_policy_in(scope), check.hits, now)
+            self.count(counter, instances, check, scope, now)
         })
     }
 
-    /// Gives back the hits that were taken for `check`.
-    pub(super) fn undo(&self, check: &LimitCheck<'_>, now: Timestamp) {
-        let instances = self.client.instances();
-        self.table.with_counter(check, now, |counter| {
-            counter.count(instances, Direction::GiveBack, OverLimitPolicy::Ignore, check.hits, now);
-        });
+    fn count(
+        &self,
+        counter: &mut LocalCounter,
+        instances: usize,
+        check: &LimitCheck<'_>,
+        scope: Scope,
+        now: Timestamp,
+    ) -> Decision {
+        if check.direction == Direction::Take {
+            counter.demand.record(check.hits.0, now);
+        }
+        let policy = check.over_limit_policy_in(scope);
+        let decision = counter.count(instances, check.direction, policy, check.hits, now);
+        // what is counted is reported, and the reply tells what others have counted; other checks have to ask
+        if check.hits == Hits(0) {
+            counter.refresh(counter.schedule.interval, now);
+        } else if decision.over && instances > 1 {
+            counter.refresh(STALE_REJECTION, now);
+        }
+        decision
+    }
+
+    /// Gives back the hits that were taken for `check` at the instant `at`.
+    pub(super) fn undo(&self, check: &LimitCheck<'_>, at: Timestamp) {
+        self.table.with_counter(check, at, |counter| counter.uncount(check.hits, at));
     }
 }

@@ -1,19 +1,23 @@
 //! The `lease` mode: this instance reserves some of the limit in advance and spends it without calls.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
+use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tokio::time::sleep;
 
 use super::{
-    client::StoreClient,
-    counter::{LeaseReply, LocalCounter, negative},
+    client::{QueuedReply, StoreClient},
+    counter::{FetchCommands, LeaseReply, LocalCounter},
+    delivery::Delivery,
     store_time::StoreTime,
     table::{CounterTable, counter_key},
 };
 use crate::{
-    limit::{Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, Period, Timestamp},
-    store::remote::{Command, Op, Remote, RemoteError, Replies, Report},
+    limit::{
+        Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope,
+        Timestamp,
+    },
+    store::remote::{Remote, Target},
 };
 
 /// The shortest time that a lease should last, unless [`ROUND_TRIPS`] take longer.
@@ -22,52 +26,78 @@ const HORIZON: Period = Period::from_millis(50);
 /// The number of round trips that a lease should last.
 const ROUND_TRIPS: u64 = 8;
 
+/// How often a decision asks again for hits that fit by the estimate, and that the store did not grant.
+const MAX_RETRIES: u32 = 2;
+
 /// Decides from leases.
 pub(super) struct Lease<R> {
     table: Arc<CounterTable<R>>,
     client: Arc<StoreClient<R>>,
 }
 
+/// A fetch in flight.
+struct Fetch {
+    key: CounterKey,
+    /// The generation of the counter.
+    generation: u64,
+    /// The number of commands, from the first one on, that carry reports.
+    reports: usize,
+    /// The hits that the last command requests.
+    want: u64,
+    /// In the order of the commands.
+    replies: SmallVec<[QueuedReply; 1]>,
+}
+
+/// What a check under `lease` needs.
+pub(super) enum Leased {
+    /// Nothing: it was decided.
+    Decided(Decision),
+    /// A lease.
+    Wait,
+    /// A decision of the store about this target, as under `strict`: it has no hits, or a limit of its own.
+    Ask(Arc<Target>),
+}
+
 // === impl Lease ===
 
 impl<R: Remote> Lease<R> {
     pub(super) fn new((table, client): (Arc<CounterTable<R>>, Arc<StoreClient<R>>)) -> Self {
+        let (weak, renewing) = (Arc::downgrade(&table), Arc::clone(&client));
+        table.renew_leases_by(Box::new(move |key| {
+            if let Some(table) = weak.upgrade() {
+                Self { table, client: Arc::clone(&renewing) }.fetch(key);
+            }
+        }));
         Self { table, client }
     }
 
-    /// Decides `check` from a lease, or from an earlier reply that denies it. Returns none if the store has to be called
-    /// first, and the counter's mode if it is not `lease`.
+    /// Decides `check`, if the estimate rejects it or a lease covers it. Returns the counter's mode if it is not `lease`.
     pub(super) fn decide_at_once(
         &self,
         check: &LimitCheck<'_>,
+        scope: Scope,
         time: StoreTime,
-    ) -> Result<Option<Decision>, Coordination> {
+    ) -> Result<Leased, Coordination> {
         let now = time.now;
+        let instances = self.client.instances();
+        let policy = check.over_limit_policy_in(scope);
         let (decision, fetch_next) = self.table.with_mode(check, Coordination::Lease, now, |counter| {
             self.table.record_dropped(counter.expire_leases(time));
             if check.direction == Direction::GiveBack {
-                counter.add_pending(negative(check.hits.0), now);
                 self.table.metrics.local.add(1);
-                return (Some(counter.status(now)), false);
+                let decision = counter.count(instances, check.direction, policy, check.hits, now);
+                return (Leased::Decided(decision), false);
             }
             if check.hits == Hits(0) {
-                self.table.metrics.local.add(1);
-                return (Some(counter.status(now)), false);
+                return (Leased::Ask(Arc::clone(&counter.target)), false);
             }
-            if let Some(decision) = self.spend(counter, check, now) {
-                // the next lease has to arrive before this one is used up
-                let soon = Period::from_nanos(2 * self.client.round_trip().as_nanos());
-                let fetch_next =
-                    !counter.is_denied(now) && counter.leased_hits() < counter.demand.in_the_next(soon, now);
-                return (Some(decision), fetch_next);
+            counter.demand.record(check.hits.0, now);
+            match self.decide_leased(counter, policy, check.hits, now) {
+                Some((decision, fetch_next)) => (Leased::Decided(decision), fetch_next),
+                // a lease is granted under the limit of the rule
+                None if check.rule.id().is_none() => (Leased::Ask(Arc::clone(&counter.target)), false),
+                None => (Leased::Wait, false),
             }
-            if counter.is_denied(now)
-                && let Some(decision) = counter.known_rejection(check.hits, now)
-            {
-                self.table.metrics.denied.add(1);
-                return (Some(decision), counter.is_probe_due(now));
-            }
-            (None, false)
         })?;
         if fetch_next {
             self.fetch(counter_key(check));
@@ -75,35 +105,67 @@ impl<R: Remote> Lease<R> {
         Ok(decision)
     }
 
+    /// Decides by the estimate and the leases, if that is possible. Also returns whether to fetch the next lease.
+    fn decide_leased(
+        &self,
+        counter: &mut LocalCounter,
+        policy: OverLimitPolicy,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<(Decision, bool)> {
+        let instances = self.client.instances();
+        let decision = counter.decide_leased(instances, policy, hits, now)?;
+        if decision.over {
+            self.table.metrics.denied.add(1);
+            let is_ending = counter.is_pause_ending(now);
+            if !counter.is_denied(now) {
+                counter.look_for_returned(now);
+            }
+            return Some((decision, is_ending));
+        }
+        self.table.metrics.leased.add(1);
+        // the next lease has to arrive before this one is used up
+        let soon = Period::from_nanos(2 * self.client.round_trip().as_nanos());
+        let leased = counter.leased_hits();
+        let fetch_next = !counter.is_denied(now)
+            && leased < counter.demand.in_the_next(soon, now)
+            && leased < counter.remaining(now);
+        Some((decision, fetch_next))
+    }
+
     /// Decides `check` from a lease while the store is unavailable. Returns none if the lease holds too few hits.
-    pub(super) fn decide_from_held(&self, check: &LimitCheck<'_>, time: StoreTime) -> Option<Decision> {
+    pub(super) fn decide_from_held(
+        &self,
+        check: &LimitCheck<'_>,
+        scope: Scope,
+        time: StoreTime,
+    ) -> Option<Decision> {
         if check.direction == Direction::GiveBack || check.hits == Hits(0) {
             return None;
         }
+        let policy = check.over_limit_policy_in(scope);
         self.table.with_counter(check, time.now, |counter| {
             self.table.record_dropped(counter.expire_leases(time));
-            self.spend(counter, check, time.now)
+            counter.demand.record(check.hits.0, time.now);
+            let is_covered = counter.leased_hits() >= check.hits.0 && counter.fits(check.hits, time.now);
+            is_covered.then(|| self.decide_leased(counter, policy, check.hits, time.now))?.map(|(d, _)| d)
         })
     }
 
-    fn spend(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>, now: Timestamp) -> Option<Decision> {
-        counter.demand.record(check.hits.0, now);
-        let decision = counter.spend(check.hits, now)?;
-        self.table.metrics.leased.add(1);
-        Some(decision)
-    }
-
     /// Waits for a lease that holds enough hits for `check`, or for a reply that rejects it. Returns none if the call fails.
-    pub(super) async fn decide(&self, check: &LimitCheck<'_>) -> Option<Decision> {
+    pub(super) async fn decide(&self, check: &LimitCheck<'_>, scope: Scope) -> Option<Decision> {
+        let policy = check.over_limit_policy_in(scope);
         // the number of the fetch that requests these hits, once they are registered
         let mut round = None;
+        let mut retries = 0;
         loop {
             let now = self.client.time().now;
             // registered under the lock, so that no reply is missed
             let done = self.table.with_counter(check, now, |counter| {
                 let missing = check.hits.minus(Hits(counter.leased_hits()));
-                round.get_or_insert_with(|| counter.fetch.wait_for(check.hits, missing));
-                Arc::clone(counter.fetch.done.get_or_insert_default()).notified_owned()
+                let fetch = counter.fetch_mut();
+                round.get_or_insert_with(|| fetch.wait_for(check.hits, missing));
+                Arc::clone(fetch.done.get_or_insert_default()).notified_owned()
             });
             self.fetch(counter_key(check));
             done.await;
@@ -112,19 +174,28 @@ impl<R: Remote> Lease<R> {
             let now = time.now;
             let outcome = self.table.with_counter(check, now, |counter| {
                 self.table.record_dropped(counter.expire_leases(time));
-                if counter.fetch.last_reply == LeaseReply::Failed {
+                if counter.fetch_mut().last_reply == LeaseReply::Failed {
                     return Some(None);
                 }
-                let decided =
-                    counter.spend(check.hits, now).or_else(|| counter.known_rejection(check.hits, now));
-                if decided.is_none() && round.is_some_and(|round| counter.fetch.has_finished(round)) {
+                if let Some((decision, _)) = self.decide_leased(counter, policy, check.hits, now) {
+                    return Some(Some(decision));
+                }
+                if round.is_some_and(|round| counter.fetch_mut().has_finished(round)) {
                     // the store has just had no more; retrying immediately would queue without bound
-                    if counter.fetch.last_reply == LeaseReply::Partial {
-                        return Some(Some(counter.rejection_at_last_reply(check.hits, now)));
+                    if counter.fetch_mut().last_reply == LeaseReply::Partial {
+                        let instances = self.client.instances();
+                        let decision = counter.decide_at_last_reply(instances, policy, check.hits, now);
+                        if decision.is_some() {
+                            return Some(decision);
+                        }
+                        retries += 1;
+                        if retries > MAX_RETRIES {
+                            return Some(Some(counter.reject_unexpectedly(check.hits, now)));
+                        }
                     }
                     round = None;
                 }
-                decided.map(Some)
+                None
             });
             if let Some(outcome) = outcome {
                 return outcome;
@@ -140,82 +211,69 @@ impl<R: Remote> Lease<R> {
     /// Fetches a lease in the background, unless a fetch is running. In the background, since the decision that waits for it
     /// may be cancelled.
     fn fetch(&self, key: CounterKey) {
-        let commands = self.table.with_existing(key, |counter| {
-            if counter.fetch.is_running {
+        let fetched = self.table.with_existing(key, |counter| {
+            if counter.fetch_mut().is_running {
                 return None;
             }
-            counter.fetch.is_running = true;
-            counter.fetch.round += 1;
-            // pending hits first, so that the store does not grant them a second time
-            let (mut commands, now) = (Vec::new(), self.client.time().now);
-            self.table.record_dropped(counter.take_commands(now, &mut commands));
-            let reported = commands.len();
+            let now = self.client.time().now;
             let (instances, horizon) = (self.client.instances(), self.horizon());
-            commands.extend(counter.lease_commands(instances, horizon, self.lead(), now));
-            Some((commands, reported))
+            let fetched = counter.fetch_commands(instances, horizon, self.table.lease_lead(), now);
+            self.table.record_dropped(fetched.dropped);
+            let fetch = counter.fetch_mut();
+            fetch.round += 1;
+            if fetched.commands.is_empty() {
+                return None;
+            }
+            fetch.is_running = true;
+            let FetchCommands { commands, reports, want, .. } = fetched;
+            // queued under the lock, so that they are carried out in the order of their numbers
+            let replies = commands.into_iter().map(|command| self.client.queue(command)).collect();
+            Some(Fetch { key, generation: counter.generation, reports, want, replies })
         });
-        if let Some((commands, reported)) = commands.flatten() {
+        if let Some(fetch) = fetched.flatten() {
             let lease = self.clone();
-            self.client.spawn(async move { lease.call(key, commands, reported).await });
+            self.client.spawn(async move { lease.complete(fetch).await });
         }
     }
 
-    /// Carries out a fetch. The first `reported` commands report pending hits.
-    async fn call(self, key: CounterKey, commands: Vec<Command>, reported: usize) {
-        let ops: SmallVec<[Op; 2]> = commands[reported..].iter().map(|command| command.op.clone()).collect();
-        let target = commands.first().map(|command| Arc::clone(&command.target));
-        let outcome = self.client.call(commands).await;
-        for (i, op) in ops.iter().enumerate() {
-            self.record_lost(op, &outcome, reported + i);
+    /// Applies the replies to `fetch`, however late they are.
+    async fn complete(self, fetch: Fetch) {
+        let Fetch { key, generation, reports, want, replies } = fetch;
+        let replies: Vec<_> = join_all(replies).await.into_iter().map(Result::ok).collect();
+        let delivery =
+            |i: usize| replies.get(i).and_then(Option::as_ref).map_or(Delivery::Unknown, Delivery::of);
+        let last = replies.last().and_then(Option::as_ref);
+        if want > 0 && delivery(replies.len() - 1) == Delivery::Unknown {
+            self.table.metrics.delivery_unknown.add(want);
         }
-        self.table.with_existing(key, |counter| {
-            if reported > 0 {
-                self.table.apply_outcome(counter, &outcome, 0..reported);
-                // hits that were not applied are pending again
-                self.table.enqueue(key, counter, self.client.time().now);
+        let applied = self.table.with_generation(key, generation, |counter| {
+            if reports > 0 {
+                let delivered = counter.apply_delivery(delivery);
+                self.table.metrics.delivery_unknown.add(delivered.unknown);
             }
-            counter.fetch.is_running = false;
-            counter.fetch.last_reply = LeaseReply::Failed;
-            if let Ok(replies) = outcome
-                && let Some(Ok(reply)) = replies.replies.last()
-            {
-                match ops.last() {
-                    Some(Op::Grant { .. }) => {
-                        counter.apply_grant(reply, self.client.round_trip(), replies.now);
-                    }
-                    _ => counter.apply_return(reply, replies.now),
+            let fetch = counter.fetch_mut();
+            fetch.is_running = false;
+            fetch.last_reply = LeaseReply::Failed;
+            match last {
+                Some(Ok((reply, now))) if want > 0 => {
+                    counter.apply_grant(reply, self.client.round_trip(), *now);
                 }
-                if target.is_none_or(|target| !Arc::ptr_eq(&target, &counter.target)) {
-                    // the limit has changed since the lease was requested
-                    counter.return_leases();
-                } else if !counter.fetch.is_watched
-                    && let Some(time) = counter.first_lease_ends_in(self.lead(), self.client.time().now)
-                {
-                    counter.fetch.is_watched = true;
-                    self.client.spawn(watch(self.downgrade(), key, time));
-                }
-                self.table.enqueue(key, counter, replies.now);
+                Some(Ok((reply, now))) => counter.apply_fetched_report(reply, *now),
+                Some(Err(error)) if error.is_definitely_not_applied() => {}
+                Some(Err(_)) | None => counter.lose_version(),
             }
-            if let Some(done) = &counter.fetch.done {
+            // hits that were not applied are pending again
+            self.table.enqueue(key, counter, self.client.time().now);
+            if let Some(done) = &counter.fetch_mut().done {
                 done.notify_waiters();
             }
         });
-    }
-
-    /// Counts the hits that are lost, or may be lost, if `op`, the `i`-th command of a call, has failed.
-    fn record_lost(&self, op: &Op, outcome: &Result<Replies, RemoteError>, i: usize) {
-        let error = match outcome {
-            Ok(replies) => replies.replies.get(i).and_then(|reply| reply.as_ref().err()),
-            Err(error) => Some(error),
-        };
-        match (op, error) {
-            (Op::Add { report: Report { unused: Some(unused), .. } }, Some(_)) => {
-                self.table.metrics.stranded.add(unused.hits);
-            }
-            (Op::Grant { want, .. }, Some(error)) if !error.is_definitely_not_applied() => {
-                self.table.metrics.delivery_unknown.add(*want);
-            }
-            _ => {}
+        if applied.is_none()
+            && let Some(Ok((reply, _))) = last
+            && want > 0
+        {
+            // the counter was evicted
+            self.table.metrics.stranded.add(reply.granted);
         }
     }
 
@@ -223,53 +281,11 @@ impl<R: Remote> Lease<R> {
     fn horizon(&self) -> Period {
         HORIZON.max(Period::from_nanos(self.client.round_trip().as_nanos().saturating_mul(ROUND_TRIPS)))
     }
-
-    /// Returns how long before its end a lease has to be returned to arrive in time.
-    fn lead(&self) -> Period {
-        Period::from_nanos(self.client.round_trip().as_nanos().saturating_mul(2))
-    }
-
-    fn downgrade(&self) -> WeakLease<R> {
-        WeakLease { table: Arc::downgrade(&self.table), client: Arc::downgrade(&self.client) }
-    }
 }
 
 /// Shares the table and the client.
 impl<R> Clone for Lease<R> {
     fn clone(&self) -> Self {
         Self { table: Arc::clone(&self.table), client: Arc::clone(&self.client) }
-    }
-}
-
-/// A [`Lease`] that does not keep the store alive.
-struct WeakLease<R> {
-    table: Weak<CounterTable<R>>,
-    client: Weak<StoreClient<R>>,
-}
-
-impl<R> WeakLease<R> {
-    fn upgrade(&self) -> Option<Lease<R>> {
-        Some(Lease { table: self.table.upgrade()?, client: self.client.upgrade()? })
-    }
-}
-
-/// Waits until a lease is about to end, for `time` at first, and then fetches. The fetch returns its unused hits, and renews
-/// it if there is demand.
-async fn watch<R: Remote>(lease: WeakLease<R>, key: CounterKey, mut time: Period) {
-    loop {
-        sleep(time.into()).await;
-        let Some(lease) = lease.upgrade() else {
-            return;
-        };
-        let left = lease.table.with_existing(key, |counter| {
-            let left = counter.first_lease_ends_in(lease.lead(), lease.client.time().now);
-            counter.fetch.is_watched = left.is_some_and(|left| left > Period::default());
-            left
-        });
-        match left.flatten() {
-            None => return,
-            Some(left) if left > Period::default() => time = left,
-            Some(_) => return lease.fetch(key),
-        }
     }
 }

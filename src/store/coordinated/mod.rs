@@ -147,6 +147,11 @@ impl<R: Remote> Coordinated<R> {
     }
 }
 
+/// Returns whether two of `checks` count on the same counter, so that the second one has to see the hits of the first one.
+fn has_repeated(checks: &[LimitCheck<'_>]) -> bool {
+    checks.iter().enumerate().any(|(i, check)| checks[..i].iter().any(|other| other.key == check.key))
+}
+
 impl<R: Remote> Store for Coordinated<R> {
     async fn take(
         &self,
@@ -161,6 +166,17 @@ impl<R: Remote> Store for Coordinated<R> {
         if scope == Scope::Request {
             // boxed to keep the future of all other requests small
             return Ok(Box::pin(self.modes.take_all_or_none(checks, now)).await);
+        }
+        // the store carries out commands for one counter in their order
+        let is_strict =
+            |check: &LimitCheck<'_>| self.modes.table.requested_mode(check) == Coordination::Strict;
+        if has_repeated(checks) && !checks.iter().all(is_strict) {
+            let mut decisions = Decisions::new();
+            for check in checks {
+                let step = self.modes.step(check, scope, now);
+                decisions.push(self.modes.finish(check, scope, step, now).await.decision);
+            }
+            return Ok(decisions);
         }
         let steps: SmallVec<[Step; 2]> =
             checks.iter().map(|check| self.modes.step(check, scope, now)).collect();

@@ -9,7 +9,7 @@ use super::{
     delivery::{Delivery, Undecided},
     fallback::Fallback,
     interval::Interval,
-    lease::Lease,
+    lease::{Lease, Leased},
     metrics::CoordinationMetrics,
     strict::{Prepared, Strict},
     table::CounterTable,
@@ -62,8 +62,6 @@ pub(super) enum Counted {
     ByMode,
     /// In the fallback. The store may have applied the command as well, as the delivery says.
     ByFallback(Delivery),
-    /// Nowhere.
-    Nothing,
 }
 
 // === impl CoordinationModes ===
@@ -77,8 +75,10 @@ impl<R: Remote> CoordinationModes<R> {
             let (target, supported) = self.table.target_and_mode(check, time.now);
             mode = supported;
             if mode != Coordination::Local && self.client.is_unavailable_for(&target, time.now) {
-                let held =
-                    if mode == Coordination::Lease { self.lease.decide_from_held(check, time) } else { None };
+                let held = match mode {
+                    Coordination::Lease => self.lease.decide_from_held(check, scope, time),
+                    _ => None,
+                };
                 return held.map_or_else(
                     || Step::Fallback(self.fallback.decide(check, Delivery::NotApplied, time.now)),
                     Step::Done,
@@ -90,10 +90,13 @@ impl<R: Remote> CoordinationModes<R> {
                 Coordination::Auto => Err(self.table.expected_mode(check)),
                 Coordination::Local => Ok(Step::Done(self.decide_locally(check, scope, now))),
                 Coordination::Interval => self.interval.decide(check, scope, time.now).map(Step::Done),
-                Coordination::Lease => self
-                    .lease
-                    .decide_at_once(check, time)
-                    .map(|decision| decision.map_or(Step::Lease, Step::Done)),
+                Coordination::Lease => {
+                    self.lease.decide_at_once(check, scope, time).map(|leased| match leased {
+                        Leased::Decided(decision) => Step::Done(decision),
+                        Leased::Wait => Step::Lease,
+                        Leased::Ask(target) => Step::Strict(target),
+                    })
+                }
                 Coordination::Strict => self.strict.prepare(check, time.now).map(|prepared| match prepared {
                     Prepared::Rejected(decision) => Step::Done(decision),
                     Prepared::Send(target) => Step::Strict(target),
@@ -136,7 +139,7 @@ impl<R: Remote> CoordinationModes<R> {
             }
             Step::Strict(target) => self.strict.decide(check, target, scope).await,
             // a lease that arrives late is not lost, and no hit has been counted
-            Step::Lease => match timeout(self.budget.into(), self.lease.decide(check)).await {
+            Step::Lease => match timeout(self.budget.into(), self.lease.decide(check, scope)).await {
                 Ok(Some(decision)) => Ok((decision, self.client.time().now)),
                 Ok(None) => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
                 Err(_) => Err(Undecided { delivery: Delivery::NotApplied, late: true }),
@@ -173,19 +176,5 @@ impl Step {
             Self::Done(decision) | Self::Fallback(decision) => Some(decision),
             Self::Strict(_) | Self::Lease => None,
         }
-    }
-
-    /// Returns whether the request is rejected without a call to the store.
-    pub(super) const fn is_rejection(&self) -> bool {
-        matches!(self, Self::Done(decision) | Self::Fallback(decision) if decision.over)
-    }
-}
-
-// === impl Made ===
-
-impl Made {
-    /// A decision that counted nothing.
-    pub(super) const fn nothing(decision: Decision, at: Timestamp) -> Self {
-        Self { decision, counted: Counted::Nothing, at }
     }
 }

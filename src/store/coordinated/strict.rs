@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use tokio::time::timeout;
+
 use super::{
     client::StoreClient,
-    counter::negative,
+    counter::{LocalCounter, negative},
     delivery::{Delivery, Undecided},
     table::CounterTable,
 };
@@ -50,18 +52,16 @@ impl<R: Remote> Strict<R> {
     pub(super) fn prepare(&self, check: &LimitCheck<'_>, now: Timestamp) -> Result<Prepared, Coordination> {
         let is_cacheable = self.local_cache && check.direction == Direction::Take && check.hits > Hits(0);
         self.table.with_mode(check, Coordination::Strict, now, |counter| {
-            let denied = if is_cacheable && counter.is_denied(now) {
-                counter.known_rejection(check.hits, now)
-            } else {
-                None
-            };
-            match denied {
-                Some(decision) => {
-                    self.table.metrics.denied.add(1);
-                    Prepared::Rejected(Decision { cached: true, ..decision })
-                }
-                None => Prepared::Send(Arc::clone(&counter.target)),
+            if !is_cacheable || !counter.is_cached(check.hits, now) {
+                return Prepared::Send(Arc::clone(&counter.target));
             }
+            self.table.metrics.denied.add(1);
+            // counts no hits, but a strict bucket notices the try
+            let policy = OverLimitPolicy::Ignore;
+            let instances = self.client.instances();
+            let decision = counter.count(instances, Direction::Take, policy, check.hits, now);
+            counter.deny_while_empty(now);
+            Prepared::Rejected(Decision { cached: true, ..decision })
         })
     }
 
@@ -73,6 +73,9 @@ impl<R: Remote> Strict<R> {
         target: Arc<Target>,
         scope: Scope,
     ) -> Result<(Decision, Timestamp), Undecided> {
+        if check.hits == Hits(0) && check.direction == Direction::Take {
+            return self.status(check).await;
+        }
         let at = self.client.time().now;
         let policy = check.over_limit_policy_in(scope);
         let op = match (check.direction, target.over_limit_policy) {
@@ -95,15 +98,12 @@ impl<R: Remote> Strict<R> {
         if check.direction == Direction::GiveBack {
             let decision = self.table.with_counter(check, now, |counter| {
                 counter.apply_reply(&reply, now);
-                counter.status(now)
+                // without hits that are leased and not used, and with those that are not reported yet
+                counter.look(Hits(0), now)
             });
             return Ok((decision, now));
         }
-        let over = if check.hits == Hits(0) {
-            check.tiers().iter().zip(&reply.counters).any(|(tier, c)| !c.probe(tier, now, Hits(0)).fits)
-        } else {
-            reply.granted < check.hits.0
-        };
+        let over = reply.granted < check.hits.0;
         self.table.with_counter(check, now, |counter| {
             counter.apply_reply(&reply, now);
             if over && counts_rejected {
@@ -117,20 +117,31 @@ impl<R: Remote> Strict<R> {
         Ok((decision, now))
     }
 
-    /// Returns the status that the store has for `check`, whose target is `target`, without counting; over, if its hits do not
-    /// fit. Waits within the budget.
-    pub(super) async fn status(
-        &self,
-        check: &LimitCheck<'_>,
-        target: Arc<Target>,
-    ) -> Result<Decision, Undecided> {
-        let command = Command { target, at: self.client.time().now, op: Op::Take { hits: 0 } };
-        let (reply, now) = self.send(check, command).await?;
-        self.table.with_counter(check, now, |counter| counter.apply_reply(&reply, now));
-        let over =
-            check.tiers().iter().zip(&reply.counters).any(|(tier, c)| !c.probe(tier, now, check.hits).fits);
-        let hits = if over { check.hits } else { Hits(0) };
-        Ok(decision_from_store(check.tiers(), &reply.counters, OverLimitPolicy::Ignore, over, hits, now))
+    /// Returns the status of `check` as the store knows it, without counting; over, if its hits do not fit. Waits within the
+    /// budget.
+    pub(super) async fn status(&self, check: &LimitCheck<'_>) -> Result<(Decision, Timestamp), Undecided> {
+        let hits = if check.direction == Direction::Take { check.hits } else { Hits(0) };
+        let at = self.client.time().now;
+        // queued under the lock, so that it is carried out after what the counter has sent before
+        let (number, reply) = self.table.with_counter(check, at, |counter| {
+            let command = Command { target: Arc::clone(&counter.target), at, op: Op::Take { hits: 0 } };
+            (counter.next_number(), self.client.queue(command))
+        });
+        let late = Undecided { delivery: Delivery::NotApplied, late: true };
+        let reply = timeout(self.budget.into(), reply).await.ok().and_then(Result::ok).ok_or(late)?;
+        let (reply, now) = reply.map_err(|_| Undecided { late: false, ..late })?;
+        Ok((
+            self.table.with_counter(check, now, |counter| {
+                counter.apply_reply_to(&reply, number, now);
+                counter.look(hits, now)
+            }),
+            now,
+        ))
+    }
+
+    /// Returns whether the local cache rejects `hits`.
+    pub(super) fn has_cached(&self, counter: &LocalCounter, hits: Hits, now: Timestamp) -> bool {
+        self.local_cache && counter.is_cached(hits, now)
     }
 
     /// Sends `command` about `check`, and waits within the budget for the reply, which has one state for each tier.
@@ -146,13 +157,14 @@ impl<R: Remote> Strict<R> {
     /// received the command then, the hits are given back with the next flush.
     pub(super) async fn undo(&self, check: &LimitCheck<'_>, at: Timestamp, budget: Period) {
         let target = self.table.target(check, at);
-        let command = Command { target, at, op: Op::Add { report: Report::of(at, negative(check.hits.0)) } };
+        // the newest hits, which are those of this request
+        let command = Command { target, at, op: Op::Add { report: Report::unused(at, check.hits.0, at) } };
         match self.client.request(command, budget).await {
             Ok((reply, now)) => {
                 self.table.with_counter(check, now, |counter| counter.apply_reply(&reply, now));
             }
             Err(Undecided { delivery: Delivery::NotApplied, .. }) => {
-                self.table.with_counter(check, at, |counter| counter.add_pending(negative(check.hits.0), at));
+                self.table.with_counter(check, at, |counter| counter.uncount(check.hits, at));
             }
             Err(_) => self.table.metrics.delivery_unknown.add(check.hits.0),
         }

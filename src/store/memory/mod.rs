@@ -166,10 +166,10 @@ impl MemoryStore {
         self.counting(&mut shard, |shard| shard.release(check, counted, unused.min(hits), now));
     }
 
-    /// Returns the status of the counters of `check`, without counting.
+    /// Returns the decision about `hits` of `check`, without counting.
     #[cfg(feature = "coordinated")]
-    pub(super) fn status(&self, check: &LimitCheck<'_>, now: Timestamp) -> crate::limit::Decision {
-        self.shards[self.index(check.key)].lock().status(check, now)
+    pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> crate::limit::Decision {
+        self.shards[self.index(check.key)].lock().look(check, hits, now)
     }
 
     /// Gives back the hits that `check` took, because its request was rejected.

@@ -104,8 +104,8 @@ impl Shard {
         }
     }
 
-    /// Returns the status of the counters of `check`, as a decision about no hits. Counts nothing.
-    pub(super) fn status(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
+    /// Returns the decision about `hits` of `check`. Counts nothing.
+    pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
         let tiers = check.tiers();
         let mut counters: SmallVec<[CounterState; 2]> = tiers
             .iter()
@@ -115,7 +115,7 @@ impl Shard {
                 slot.map_or_else(|| CounterState::unused(tier, now), |slot| slot.counter.clone())
             })
             .collect();
-        decide(tiers, &mut counters, OverLimitPolicy::Ignore, Direction::Take, Hits(0), now)
+        decide(tiers, &mut counters, OverLimitPolicy::Ignore, Direction::Take, hits, now)
     }
 
     /// Marks `check` as rejected in those of its counters that reject it. It takes no hits.

@@ -8,7 +8,7 @@ use super::{
     shard::{Shard, States},
 };
 use crate::{
-    limit::{LimitCheck, OverLimitPolicy, Timestamp},
+    limit::{Hits, LimitCheck, OverLimitPolicy, Timestamp},
     store::Decisions,
 };
 
@@ -64,7 +64,7 @@ impl MemoryStore {
                 if decision.over {
                     shard.reject(check, now);
                 } else {
-                    *decision = shard.status(check, now);
+                    *decision = shard.look(check, Hits(0), now);
                 }
             }
         }
@@ -215,7 +215,7 @@ mod tests {
                 shard.take(check, OverLimitPolicy::Ignore, now());
                 shard.take(check, OverLimitPolicy::Ignore, now());
                 shard.restore(check, before, Some(after), now());
-                assert_eq!(shard.status(check, now()).remaining, 3, "{algorithm:?}");
+                assert_eq!(shard.look(check, Hits(0), now()).remaining, 3, "{algorithm:?}");
             });
         }
     }

@@ -66,9 +66,22 @@ struct PendingCommand {
 /// A reply, and the store's clock when it carried out the command.
 pub(super) type TimedReply = (Reply, Timestamp);
 
+/// The reply to a queued command. It does not come if the store is closed.
+pub(in super::super) type QueuedReply = oneshot::Receiver<Result<TimedReply, RemoteError>>;
+
 // === impl Batcher ===
 
 impl Batcher {
+    /// Queues `command` for `node`. It is sent, however long that takes, if the receiver of the reply is kept.
+    pub(super) fn queue(&self, node: StoreNode, command: Command) -> QueuedReply {
+        let (reply, replied) = oneshot::channel();
+        let (_, ready) = self.queues.lock().push(node, command, reply);
+        if ready {
+            self.ready.notify_one();
+        }
+        replied
+    }
+
     /// Sends `command` to `node` and waits for the reply, but no longer than `budget`.
     pub(super) async fn request(
         &self,

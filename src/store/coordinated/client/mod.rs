@@ -16,6 +16,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
+pub(super) use self::batcher::QueuedReply;
 use self::{
     batcher::{Batcher, TimedReply},
     caller::Caller,
@@ -114,14 +115,16 @@ impl<R: Remote> StoreClient<R> {
         self.caller.store_clock.offset()
     }
 
-    /// Sends `commands`, which a decision waits for, and waits for the replies however late they are.
-    pub(super) async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
-        self.caller.call(commands, Urgency::Decision).await
-    }
-
     /// Sends `commands` like [`StoreClient::call`], but behind those that decisions wait for.
     pub(super) async fn call_in_background(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
         self.caller.call(commands, Urgency::Background).await
+    }
+
+    /// Queues `command`, to be sent in a batch with others. Commands for one target are sent in the order in which they are
+    /// queued.
+    pub(super) fn queue(&self, command: Command) -> QueuedReply {
+        let node = self.node(&command.target, command.at);
+        self.batcher.queue(node, command)
     }
 
     /// Sends `command` in a batch with others and waits for the reply, but no longer than `budget`.

@@ -3,16 +3,15 @@
 use super::{
     LocalCounter,
     records::{PendingDelta, negative, positive},
-    tiers::capacity,
+    tiers::has_strict_bucket,
 };
 use crate::limit::{
-    Algorithm, Decision, Direction, Hits, OverLimitPolicy, Timestamp, decide, decision_from_store,
+    Decision, Direction, Hits, OverLimitPolicy, Timestamp, algorithm::CountChange, decide,
+    decision_from_store,
 };
 
 impl LocalCounter {
-    /// Decides by the estimate, and counts. If there is a bucket, each hit counts in the estimate as if every one of
-    /// `instances` had taken it: instances must not all spend the same inflow. A bucket, unlike a window, forgets hits that
-    /// were taken while it was empty, so later decisions would not compensate for them.
+    /// Decides by the estimate, and counts: hits that are not leased become pending.
     pub(in super::super) fn count(
         &mut self,
         instances: usize,
@@ -21,28 +20,28 @@ impl LocalCounter {
         hits: Hits,
         now: Timestamp,
     ) -> Decision {
-        self.instances = instances;
-        let tiers = &self.target.tiers;
-        let has_bucket = tiers.iter().any(|tier| matches!(tier.algorithm, Algorithm::TokenBucket(_)));
-        // limited, so that the weighted hits never exceed the capacity
-        let most = capacity(tiers) / hits.0.max(1);
-        let weight = if has_bucket { (instances as u64).min(most).max(1) } else { 1 };
-        let weighted = Hits(hits.0.saturating_mul(weight));
-        let decision = decide(tiers, &mut self.estimate, policy, direction, weighted, now);
+        self.follow_instances(instances);
+        let decision = decide(&self.target.tiers, &mut self.estimate, policy, direction, hits, now);
         if direction == Direction::GiveBack {
-            self.add_pending(negative(hits.0), now);
+            self.pend_given_back(hits, now);
         } else if !decision.over {
-            self.add_pending(positive(hits.0), now);
+            self.push_pending(PendingDelta::of(positive(hits.0), now));
         } else if policy == OverLimitPolicy::Count {
-            self.push_pending(PendingDelta {
-                at: now,
-                last_at: now,
-                hits: positive(hits.0),
-                rejected: hits.0,
-                lease_end: None,
-            });
+            self.push_pending(PendingDelta { rejected: hits.0, ..PendingDelta::of(positive(hits.0), now) });
+        } else if has_strict_bucket(&self.target.tiers) {
+            self.push_pending(PendingDelta { rejected_at: now, ..PendingDelta::of(0, now) });
         }
         decision
+    }
+
+    /// Makes hits pending that were given back at `now`. The store counts unspent leased hits too, which must stay.
+    fn pend_given_back(&mut self, hits: Hits, now: Timestamp) {
+        let unspent = self.leased_hits();
+        let mut delta = PendingDelta::of(negative(hits.0), now);
+        delta.change = CountChange { hits: negative(hits.0), floor: unspent.max(delta.change.floor) };
+        if hits > Hits(0) {
+            self.push_pending(delta);
+        }
     }
 
     /// Decides without the store as if every one of `instances` received the same hits: each hit counts once for each of them.
@@ -66,15 +65,16 @@ impl LocalCounter {
 
     /// Counts `hits` that are admitted without a decision. Returns the status before.
     pub(in super::super) fn admit(&mut self, hits: Hits, now: Timestamp) -> Decision {
-        let decision = self.estimated_status(now);
+        let decision = decision_from_store(
+            &self.target.tiers,
+            &self.estimate,
+            OverLimitPolicy::Ignore,
+            false,
+            Hits(0),
+            now,
+        );
         self.count_admitted(Direction::Take, hits, now);
         decision
-    }
-
-    /// Returns how the counter stands by the estimate alone: the tier with the lowest share left, as an admitted decision
-    /// about no hits.
-    pub(super) fn estimated_status(&self, now: Timestamp) -> Decision {
-        decision_from_store(&self.target.tiers, &self.estimate, OverLimitPolicy::Ignore, false, Hits(0), now)
     }
 
     /// Counts `hits` that were not decided by the estimate. The estimate has to include them: the store may reply again
@@ -86,21 +86,26 @@ impl LocalCounter {
                 Direction::GiveBack => state.give_back(tier, now, hits),
             }
         }
-        self.add_pending(if direction == Direction::Take { positive(hits.0) } else { negative(hits.0) }, now);
+        match direction {
+            Direction::Take => self.push_pending(PendingDelta::of(positive(hits.0), now)),
+            Direction::GiveBack => self.pend_given_back(hits, now),
+        }
     }
 
-    /// Returns the status of the counter by the estimate, as a decision about no hits.
-    pub(in super::super) fn status(&self, now: Timestamp) -> Decision {
-        let mut decision = self.estimated_status(now);
-        let left = u64::from(decision.remaining).saturating_add(self.leased_hits());
-        decision.remaining = u32::try_from(left).unwrap_or(u32::MAX);
-        decision.over =
-            self.estimate.iter().zip(&self.target.tiers).any(|(s, tier)| !s.probe(tier, now, Hits(0)).fits);
-        decision
+    /// Returns how the counter stands by the estimate, without counting: over, if `hits` do not fit.
+    pub(in super::super) fn look(&self, hits: Hits, now: Timestamp) -> Decision {
+        let over = !self.fits(hits, now);
+        let hits = if over { hits } else { Hits(0) };
+        decision_from_store(&self.target.tiers, &self.estimate, OverLimitPolicy::Ignore, over, hits, now)
+    }
+
+    /// Returns whether `hits` fit by the estimate.
+    pub(in super::super) fn fits(&self, hits: Hits, now: Timestamp) -> bool {
+        self.estimate.iter().zip(&self.target.tiers).all(|(s, tier)| s.probe(tier, now, hits).fits)
     }
 
     /// Returns the hits that all tiers would still admit, by the estimate.
-    pub(super) fn remaining(&self, now: Timestamp) -> u64 {
+    pub(in super::super) fn remaining(&self, now: Timestamp) -> u64 {
         let left = self
             .estimate
             .iter()

@@ -8,6 +8,12 @@ const SPAN: Period = Period::from_millis(20);
 /// The fewest hits that give a rate. With fewer, the measurement continues up to [`LONGEST_SPAN`].
 const MIN_HITS: u64 = 8;
 
+/// The hits that give no rate while they are the only ones.
+const FEW_HITS: u32 = 3;
+
+/// The shortest time over which the first rate is measured.
+const SHORT_SPAN: Period = Period::from_millis(50);
+
 /// The longest time over which a rate is measured.
 const LONGEST_SPAN: Period = Period::from_millis(500);
 
@@ -62,8 +68,8 @@ impl Demand {
     fn rate_at(&self, now: Timestamp) -> f64 {
         let span = now.since(self.since).max(SPAN).as_nanos() as f64;
         if self.rate == 0.0 {
-            // at first only the current span counts; a single hit gives no rate
-            return f64::from(self.hits.saturating_sub(1)) / span;
+            // at first only the current span counts; a few hits that happen to be close give no rate
+            return f64::from(self.hits.saturating_sub(FEW_HITS)) / span.max(SHORT_SPAN.as_nanos() as f64);
         }
         // when hits stop, the rate falls with the length of the current span
         f64::from(self.rate).min((u64::from(self.hits) + MIN_HITS) as f64 / span)

@@ -1,14 +1,17 @@
-//! The state of fetching a lease.
+//! The leases of a counter, and the state of fetching the next one.
 
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 
+use super::records::HeldLeases;
 use crate::limit::{Hits, Period, Timestamp};
 
-/// The state of fetching a lease.
+/// The leases that a counter holds, and the state of fetching the next one.
 #[derive(Debug, Default)]
 pub(in super::super) struct LeaseFetch {
+    /// In order of their ends.
+    pub(super) held: HeldLeases,
     /// Whether a fetch is running.
     pub(in super::super) is_running: bool,
     /// The reply to the last fetch.
@@ -23,13 +26,19 @@ pub(in super::super) struct LeaseFetch {
     pub(in super::super) round: u64,
     /// The hits that it requested.
     pub(super) want: u64,
-    /// Whether a task will return or renew the lease before it ends.
-    pub(in super::super) is_watched: bool,
+    /// The time within which they must be used, unless a window ends earlier.
+    pub(super) hold: Period,
+    /// The number of its last command.
+    pub(super) number: u32,
+    /// The instant from which the store counts none of the granted hits, used or not.
+    pub(super) counted_until: Timestamp,
+    /// Whether the store had the state that this instance knows exactly.
+    pub(super) is_exact: bool,
     /// Whether the store has run out of hits, and has not had enough for all instances again since.
     pub(super) is_scarce: bool,
-    /// The time of the next probe for hits that another instance has given back, while nothing is left.
+    /// The time of the next look for hits that another instance has given back, while nothing is left.
     pub(super) probe_at: Timestamp,
-    /// The wait after that probe. Zero while something is left.
+    /// The wait after that. Zero while something is left.
     pub(super) probe_after: Period,
 }
 

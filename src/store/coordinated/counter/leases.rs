@@ -2,11 +2,15 @@
 
 use super::{
     LocalCounter,
-    records::{Dropped, HeldLease, PendingDelta, negative},
-    tiers::{has_ended, has_flowed_back},
+    fetch::LeaseFetch,
+    records::{Dropped, HeldLease, PendingDelta},
+    tiers::{capacity, flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed},
 };
 use crate::{
-    limit::{Coordination, Decision, Hits, OverLimitPolicy, Period, Timestamp, decision_from_store},
+    limit::{
+        Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, decide,
+        decision_from_store,
+    },
     store::coordinated::store_time::StoreTime,
 };
 
@@ -17,97 +21,166 @@ const ABANDONED_AFTER: u64 = 5;
 /// The longest time until a counter is abandoned. If hits are rarer than that, a call for each hit costs little.
 const LONGEST_ABANDONMENT: Period = Period::from_secs(10);
 
+/// The time for which a lease is valid at least: until the decisions that waited for it have been made.
+const GRACE: Period = Period::from_millis(5);
+
 impl LocalCounter {
+    /// Returns the held leases.
+    pub(super) fn leases(&self) -> &[HeldLease] {
+        self.fetch.as_ref().map_or(&[], |fetch| &fetch.held)
+    }
+
+    /// Returns the state of fetching leases, which counters in other modes do not have.
+    pub(in super::super) fn fetch_mut(&mut self) -> &mut LeaseFetch {
+        self.fetch.get_or_insert_default()
+    }
+
     /// Returns the hits that may be admitted without a call.
     pub(in super::super) fn leased_hits(&self) -> u64 {
-        self.leases.iter().map(|lease| lease.left).sum()
+        self.leases().iter().map(|lease| lease.left).sum()
+    }
+
+    /// Returns the hits that this instance, one of several, may keep unused: all together at most one in a hundred. None of a
+    /// bucket, which could exceed its burst if it was full again before they are used. An instance that is alone takes them from
+    /// nobody.
+    pub(super) fn idle_allowance(&self) -> u64 {
+        let capacity = capacity(&self.target.tiers);
+        match self.instances {
+            // a lease ends with its hold, but the hits would count for the rest of the window
+            _ if is_mixed(&self.target.tiers) => 0,
+            ..=1 => capacity / 8,
+            _ if has_bucket(&self.target.tiers) => 0,
+            instances => capacity / 100 / instances as u64,
+        }
+    }
+
+    /// Adapts to the number of instances. Leases that were granted to a lone instance are valid for long, and returned when there
+    /// are others.
+    pub(super) fn follow_instances(&mut self, instances: usize) {
+        if instances > 1 && self.instances <= 1 && flows(&self.target.tiers) {
+            self.return_leases();
+        }
+        self.instances = instances;
     }
 
     /// Removes leases that have ended. Hits that some tier still counts are returned to the store.
     pub(in super::super) fn expire_leases(&mut self, time: StoreTime) -> Dropped {
         let mut dropped = Dropped::default();
-        while let Some(lease) = self.leases.first().filter(|lease| lease.until <= time.latest).copied() {
-            self.leases.remove(0);
+        let end = |lease: &HeldLease| lease.until.max(lease.granted_at.after(GRACE));
+        while let Some(lease) = self.leases().first().filter(|lease| end(lease) <= time.latest).copied() {
+            self.fetch_mut().held.remove(0);
             let tiers = &self.target.tiers;
             let ended = tiers.iter().all(|tier| has_ended(tier, lease.granted_at, lease.until));
-            if ended || has_flowed_back(tiers, lease.granted_at, lease.until, time.latest) {
+            if self.instances <= 1 && flows(tiers) && !is_mixed(tiers) && lease.left <= self.idle_allowance()
+            {
+                // the estimate, which does not count them, replaces the store's state with the next report
+            } else if ended || has_flowed_back(tiers, lease.granted_at, lease.until, time.latest) {
                 dropped.stranded += lease.left;
             } else {
-                self.return_lease(lease);
+                self.push_pending(PendingDelta::unused(lease));
             }
         }
         dropped
     }
 
-    /// Takes `hits` from the leases. Returns none if the leases hold fewer.
-    pub(in super::super) fn spend(&mut self, hits: Hits, now: Timestamp) -> Option<Decision> {
-        if self.leased_hits() < hits.0 {
-            return None;
+    /// Decides about `hits` by the estimate. Leases must cover them if they are admitted; otherwise, none: the store has to be
+    /// asked first.
+    pub(in super::super) fn decide_leased(
+        &mut self,
+        instances: usize,
+        policy: OverLimitPolicy,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        self.follow_instances(instances);
+        if self.leased_hits() >= hits.0 && self.fits(hits, now) {
+            let tiers = &self.target.tiers;
+            let decision = decide(tiers, &mut self.estimate, policy, Direction::Take, hits, now);
+            self.spend(hits.0);
+            return Some(decision);
         }
-        let mut needed = hits.0;
-        for lease in &mut self.leases {
+        if !self.fits(hits, now) {
+            return Some(self.count(instances, Direction::Take, policy, hits, now));
+        }
+        // until there is enough for every instance
+        (now < self.denied_until).then(|| self.paused_rejection(hits, now))
+    }
+
+    fn spend(&mut self, hits: u64) {
+        let mut needed = hits;
+        let held = &mut self.fetch_mut().held;
+        for lease in &mut *held {
             let spent = needed.min(lease.left);
             lease.left -= spent;
             needed -= spent;
         }
-        self.leases.retain(|lease| lease.left > 0);
-        let mut decision = self.status(now);
-        decision.over = false;
-        // leased hits that are not spent do not count as hits yet
-        decision.before = decision.before.minus(Hits(self.leased_hits())).minus(hits);
-        Some(decision)
+        held.retain(|lease| lease.left > 0);
     }
 
-    /// Puts hits back that were spent for a request which was then rejected.
+    /// Puts hits back that were spent at `now` for a request which was then rejected.
     pub(in super::super) fn unspend(&mut self, hits: Hits, now: Timestamp) {
-        match self.leases.first_mut() {
+        for (tier, state) in self.target.tiers.iter().zip(&mut self.estimate) {
+            state.release(tier, now, now, hits);
+        }
+        match self.fetch_mut().held.first_mut() {
             Some(lease) => lease.left += hits.0,
-            None => self.add_pending(negative(hits.0), now),
+            None => self.push_pending(PendingDelta {
+                unused: hits.0,
+                unused_until: now,
+                ..PendingDelta::of(0, now)
+            }),
         }
     }
 
-    /// Rejects `hits` if the store's replies show that they do not fit now.
-    pub(in super::super) fn known_rejection(&self, hits: Hits, now: Timestamp) -> Option<Decision> {
-        let missing = hits.minus(Hits(self.leased_hits()));
-        let fits =
-            || self.estimate.iter().zip(&self.target.tiers).all(|(s, tier)| s.probe(tier, now, missing).fits);
-        if missing == Hits(0) || (now >= self.denied_until && fits()) {
+    /// Gives back hits that were counted at `at` for a request which was then rejected.
+    pub(in super::super) fn uncount(&mut self, hits: Hits, at: Timestamp) {
+        for (tier, state) in self.target.tiers.iter().zip(&mut self.estimate) {
+            state.release(tier, at, at, hits);
+        }
+        self.push_pending(PendingDelta { unused: hits.0, unused_until: at, ..PendingDelta::of(0, at) });
+    }
+
+    /// Rejects `hits` until the end of the pause. The retry time has to be accurate: no earlier than the next call.
+    fn paused_rejection(&self, hits: Hits, now: Timestamp) -> Decision {
+        let decision = self.rejected(hits, now);
+        Decision { reset: decision.reset.max(self.denied_until.since(now)), ..decision }
+    }
+
+    fn rejected(&self, hits: Hits, now: Timestamp) -> Decision {
+        decision_from_store(&self.target.tiers, &self.estimate, OverLimitPolicy::Ignore, true, hits, now)
+    }
+
+    /// Decides about `hits` that the store has just not granted, as of its last reply. A token that has become available since
+    /// is left for the next request. None if they fitted by the estimate even then.
+    pub(in super::super) fn decide_at_last_reply(
+        &mut self,
+        instances: usize,
+        policy: OverLimitPolicy,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        let then = self.last_reply_at.unwrap_or(now).min(now);
+        let is_exact = self.fetch.as_ref().is_some_and(|fetch| fetch.is_exact);
+        if self.fits(hits, then) && !is_exact {
             return None;
         }
-        let decision = decision_from_store(
-            &self.target.tiers,
-            &self.estimate,
-            OverLimitPolicy::Ignore,
-            true,
-            missing,
-            now,
-        );
-        Some(Decision {
-            before: decision.before.minus(Hits(self.leased_hits())),
-            // the retry time has to be accurate: no earlier than this instance's next call
-            reset: decision.reset.max(self.denied_until.since(now)),
-            ..decision
-        })
+        let at = if is_exact { now } else { then };
+        // an exact estimate is right where the store's coarser numbers are not
+        let decision = self.count(instances, Direction::Take, policy, hits, at);
+        let pause = self.denied_until.since(now);
+        let reset =
+            if decision.over { at.after(decision.reset).since(now).max(pause) } else { decision.reset };
+        Some(Decision { reset, ..decision })
     }
 
-    /// Rejects `hits` that the store has just not granted, as of its last reply. A token that has become available since is
-    /// left for the next request.
-    pub(in super::super) fn rejection_at_last_reply(&self, hits: Hits, now: Timestamp) -> Decision {
-        let then = self.last_reply_at.unwrap_or(now);
-        let missing = hits.minus(Hits(self.leased_hits()));
-        let decision = decision_from_store(
-            &self.target.tiers,
-            &self.estimate,
-            OverLimitPolicy::Ignore,
-            true,
-            missing,
-            then,
-        );
-        Decision {
-            before: decision.before.minus(Hits(self.leased_hits())),
-            reset: then.after(decision.reset).max(self.denied_until).since(now),
-            ..decision
-        }
+    /// Rejects `hits` that the store did not grant although they fit by the estimate.
+    pub(in super::super) fn reject_unexpectedly(&self, hits: Hits, now: Timestamp) -> Decision {
+        self.rejected(hits, now)
+    }
+
+    /// Returns whether the store has denied all hits until later than `now`, and `hits` do not fit by the estimate.
+    pub(in super::super) fn is_cached(&self, hits: Hits, now: Timestamp) -> bool {
+        self.is_denied(now) && !self.fits(hits, now)
     }
 
     /// Returns whether the store has denied all hits until an instant after `now`.
@@ -117,20 +190,54 @@ impl LocalCounter {
 
     /// Makes all unspent leased hits pending, to return them to the store.
     pub(in super::super) fn return_leases(&mut self) {
-        for lease in std::mem::take(&mut self.leases) {
-            self.return_lease(lease);
+        if let Some(fetch) = &mut self.fetch {
+            for lease in std::mem::take(&mut fetch.held) {
+                self.push_pending(PendingDelta::unused(lease));
+            }
         }
     }
 
-    fn return_lease(&mut self, lease: HeldLease) {
-        let (hits, lease_end) = (negative(lease.left), Some(lease.until));
-        let at = lease.granted_at;
-        self.push_pending(PendingDelta { at, last_at: at, hits, rejected: 0, lease_end });
+    /// Makes unspent leased hits pending that this instance should not keep: those of a lease that ends before the store could be
+    /// told, `lead` from now, all of them if the counter is not in mode `lease` any more, and more than a few if it is abandoned: no
+    /// check has arrived for longer than the sync interval, and for longer than is likely at the last demand.
+    pub(in super::super) fn return_ending(&mut self, instances: usize, lead: Period, now: Timestamp) {
+        self.follow_instances(instances);
+        let is_abandoned = now > self.abandoned_at() && self.leased_hits() > self.idle_allowance();
+        if self.mode != Coordination::Lease || is_abandoned {
+            self.return_leases();
+        }
+        self.return_leases_before(now.after(lead));
     }
 
-    /// Returns whether no check has arrived for longer than the sync interval, and for longer than is likely at the last demand.
-    pub(in super::super) fn is_abandoned(&self, now: Timestamp) -> bool {
-        now > self.abandoned_at()
+    /// Returns whether a lease that ends within `lead` should be renewed in the call that returns what is left of it, since hits are
+    /// likely and the store may have some.
+    pub(in super::super) fn should_renew(&self, lead: Period, now: Timestamp) -> bool {
+        let tiers = &self.target.tiers;
+        let soon = now.after(lead);
+        self.mode == Coordination::Lease
+            && self.instances > 1
+            && flows(tiers)
+            && self
+                .leases()
+                .first()
+                .is_some_and(|lease| lease.until > lease.granted_at && lease.until <= soon)
+            && !self.is_denied(now)
+            && self.demand.in_the_next(hold(tiers), now) > 0
+    }
+
+    /// Makes leases pending that end before `soon`, as far as that is of use to other instances. Returns the number of their
+    /// hits.
+    pub(super) fn return_leases_before(&mut self, soon: Timestamp) -> u64 {
+        let mut returned = 0;
+        if self.instances > 1 && flows(&self.target.tiers) {
+            let ends = |lease: &&HeldLease| lease.until > lease.granted_at && lease.until <= soon;
+            while let Some(lease) = self.leases().first().filter(ends).copied() {
+                self.fetch_mut().held.remove(0);
+                returned += lease.left;
+                self.push_pending(PendingDelta::unused(lease));
+            }
+        }
+        returned
     }
 
     fn abandoned_at(&self) -> Timestamp {
@@ -138,12 +245,21 @@ impl LocalCounter {
         self.last_check_at.after(self.schedule.interval.max(expected))
     }
 
-    /// Returns when a lease has ended, or has to be returned if no check arrives until then. None without a lease.
-    pub(in super::super) fn lease_is_due_at(&self) -> Option<Timestamp> {
-        self.leases.first().map(|lease| match self.mode {
-            Coordination::Lease => lease.until.min(self.abandoned_at()),
+    /// Returns when leases have to be looked at: `lead` before one ends, or when they have to be returned if no check arrives until
+    /// then. Also returns whether that has to be punctual. None without a lease.
+    pub(in super::super) fn lease_is_due_at(&self, lead: Period) -> Option<(Timestamp, bool)> {
+        let lease = self.leases().first()?;
+        if self.mode != Coordination::Lease {
             // granted when the mode had changed already
-            _ => Timestamp::default(),
-        })
+            return Some((Timestamp::default(), false));
+        }
+        let is_kept = self.leased_hits() <= self.idle_allowance();
+        let abandoned_at = if is_kept { lease.until } else { self.abandoned_at() };
+        if self.instances > 1 && flows(&self.target.tiers) && lease.until > lease.granted_at {
+            let nanos = lease.until.as_nanos().saturating_sub(lead.as_nanos());
+            let ending = Timestamp::from_nanos(nanos);
+            return Some(if ending <= abandoned_at { (ending, true) } else { (abandoned_at, false) });
+        }
+        Some((lease.until.min(abandoned_at), false))
     }
 }

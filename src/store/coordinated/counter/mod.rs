@@ -1,9 +1,12 @@
 //! One local counter: this instance's copy of the counters of one target. Pure: it has no clock, no store and no lock.
 //!
-//! The *estimate* is the last reply of the shared store plus all hits counted here since. Hits counted here that the store
-//! has not been sent yet are *pending*; they belong to the instant at which they were counted, since hits of one window must
-//! not be counted in the next. Hits that the store granted in advance are a *lease*.
+//! The *estimate* is this instance's knowledge of the shared counters: the last reply of the shared store plus all hits counted
+//! here since, at their true times, without hits that are leased and not used. Every mode answers from it; the modes differ in
+//! when a hit may be admitted without asking the store. Hits counted here that the store has not been sent yet are *pending*;
+//! they belong to the instant at which they were counted, since hits of one window must not be counted in the next. Hits that
+//! the store granted in advance are a *lease*.
 
+mod adoption;
 mod burst;
 mod counting;
 mod demand;
@@ -24,15 +27,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use self::{
-    demand::Demand,
-    fetch::LeaseFetch,
-    records::{HeldLease, PendingDelta},
-    schedule::FlushSchedule,
-    tiers::capacity,
+    demand::Demand, fetch::LeaseFetch, records::PendingDelta, schedule::FlushSchedule, tiers::capacity,
     usage::UsageRate,
 };
 pub(super) use self::{
     fetch::LeaseReply,
+    pace::FetchCommands,
     place::{QueuePlace, Slot, Turn, Urgency},
     records::{Dropped, negative, positive},
 };
@@ -55,8 +55,6 @@ pub(super) struct LocalCounter {
     pub(super) last_check_at: Timestamp,
     estimate: States,
     pending: SmallVec<[PendingDelta; 1]>,
-    /// In order of their ends.
-    leases: SmallVec<[HeldLease; 1]>,
     pub(super) demand: Demand,
     pub(super) schedule: FlushSchedule,
     /// Its place in the queue of the flush loop.
@@ -67,8 +65,25 @@ pub(super) struct LocalCounter {
     pub(super) is_in_burst: bool,
     /// The mode that the rule requests. None until `mode` has been chosen for the current target.
     pub(super) requested_mode: Option<Coordination>,
+    /// Whether to ask the store for its count with the next flush, although there may be nothing to report.
+    wants_read: bool,
+    /// Whether it is not known how the store's state differs from the last reply.
+    is_version_lost: bool,
+    /// The number of the last command, modulo 2^32.
+    sent: u32,
+    /// The number of the last flush.
+    flushed: u32,
+    /// The number of the command whose reply was applied last.
+    applied: u32,
+    /// The leases and the state of fetching them. None until a lease is needed.
+    pub(super) fetch: Option<Box<LeaseFetch>>,
     /// Hits that were sent to the store, which has not replied yet.
     in_flight: Vec<PendingDelta>,
+    /// The version of the store's sliding windows and buckets as of its last reply.
+    version: u64,
+    /// Unique among all counters of this process, so that a late reply is not applied to a counter that has taken the place
+    /// of the one it is for.
+    pub(super) generation: u64,
     /// The instant of the store's last reply, on its clock.
     last_reply_at: Option<Timestamp>,
     /// The hits that remained as of the last reply.
@@ -79,7 +94,6 @@ pub(super) struct LocalCounter {
     denied_until: Timestamp,
     /// While the store is unavailable: the states as if every instance counted the same hits.
     fallback: Option<Box<States>>,
-    pub(super) fetch: LeaseFetch,
     usage: UsageRate,
     /// Hits that the store has applied since its last reply.
     acknowledged: u64,
@@ -88,27 +102,33 @@ pub(super) struct LocalCounter {
 // === impl LocalCounter ===
 
 impl LocalCounter {
-    /// Creates an unused counter of `target`, which is flushed every `interval`.
-    pub(super) fn new(target: Arc<Target>, interval: Period, now: Timestamp) -> Self {
+    /// Creates an unused counter of `target`, which is flushed every `interval`. No other counter has its `generation`.
+    pub(super) fn new(target: Arc<Target>, interval: Period, generation: u64, now: Timestamp) -> Self {
         Self {
             estimate: target.tiers.iter().map(|tier| CounterState::unused(tier, now)).collect(),
             rule: None,
             last_check_at: now,
             pending: SmallVec::new(),
-            leases: SmallVec::new(),
             demand: Demand::default(),
             schedule: FlushSchedule::new(interval),
             place: QueuePlace::default(),
             mode: Coordination::Local,
             is_in_burst: false,
             requested_mode: None,
+            wants_read: false,
+            is_version_lost: false,
+            sent: 0,
+            flushed: 0,
+            applied: 0,
+            fetch: None,
             in_flight: Vec::new(),
+            version: 0,
+            generation,
             last_reply_at: None,
             remaining_at_reply: capacity(&target.tiers),
             instances: 1,
             denied_until: Timestamp::default(),
             fallback: None,
-            fetch: LeaseFetch::default(),
             usage: UsageRate::new(now),
             acknowledged: 0,
             target,
@@ -116,21 +136,33 @@ impl LocalCounter {
     }
 
     /// Adopts the rule of `check`, which has the same key, if the rule has changed. Returns whether it may have changed. Only
-    /// the limits can differ, since the key includes everything else.
+    /// the limits can differ, since the key includes everything else. A limit that comes with a request is no rule.
     pub(super) fn update_rule(&mut self, check: &LimitCheck<'_>) -> bool {
         let rule = check.rule.id();
-        if rule.is_some() && rule == self.rule {
+        if rule.is_none() || rule == self.rule {
             return false;
         }
         if !self.target.is_of(check) {
-            // hits that were granted under another limit must not be spent under this one
             self.denied_until = Timestamp::default();
-            self.return_leases();
             self.requested_mode = None;
             self.target = Arc::new(Target::of(check));
         }
         self.rule = rule;
         true
+    }
+
+    /// Applies the limit that comes with the request of `check`, if it is another one than that of the counter. Returns the
+    /// counter's, which has to be restored.
+    pub(super) fn apply_own_limit(&mut self, check: &LimitCheck<'_>) -> Option<Arc<Target>> {
+        if check.rule.id().is_some() || self.target.is_of(check) {
+            return None;
+        }
+        Some(std::mem::replace(&mut self.target, Arc::new(Target::of(check))))
+    }
+
+    /// Restores the limit that [`LocalCounter::apply_own_limit`] has returned.
+    pub(super) fn restore_limit(&mut self, target: Arc<Target>) {
+        self.target = target;
     }
 
     /// Returns whether there are hits that the store has not applied yet.
@@ -141,13 +173,27 @@ impl LocalCounter {
     /// Returns whether it can be removed without a loss, because the store has all of its hits: nothing is pending, leased or
     /// in flight.
     pub(super) fn is_settled(&self) -> bool {
-        !self.has_unacknowledged() && self.leases.is_empty() && !self.fetch.is_running
+        !self.has_unacknowledged()
+            && self.fetch.as_ref().is_none_or(|fetch| fetch.held.is_empty() && !fetch.is_running)
+    }
+
+    /// Records that the store may have applied a command that had no reply.
+    pub(super) const fn lose_version(&mut self) {
+        self.is_version_lost = true;
+    }
+
+    /// Wishes to know the store's count, if the last reply is older than `age`: a check with no hits, for example, tells the store
+    /// nothing that it would reply to.
+    pub(super) fn refresh(&mut self, age: Period, now: Timestamp) {
+        self.wants_read |= self.last_reply_at.is_none_or(|last| now.since(last) >= age);
     }
 
     /// Returns whether it can be removed because it is settled and no different from an unused counter.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         self.is_settled()
             && now >= self.denied_until
+            // the estimate knows which of the hits that the store counts were used
+            && self.fetch.as_ref().is_none_or(|fetch| now >= fetch.counted_until)
             && self.estimate.iter().all(|state| state.idle_at() <= now)
     }
 }

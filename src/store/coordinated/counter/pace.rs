@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::{
     LocalCounter,
     fetch::LeaseReply,
-    records::HeldLease,
-    tiers::{capacity, flows, hold},
+    records::{Dropped, HeldLease},
+    tiers::{capacity, flows, has_bucket, hold, lone_hold},
 };
 use crate::{
     limit::{Algorithm, Hits, Period, Timestamp, algorithm::CounterState},
@@ -17,45 +17,116 @@ use crate::{
 /// The fewest expected hits that make a pause worthwhile.
 const MIN_PAUSE_HITS: u64 = 4;
 
-/// The divisor of a denial's time that gives the wait before the first probe for hits that another instance has given back.
-const FIRST_PROBE_DIVISOR: u64 = 8;
+/// The first wait before a look whether another instance has given hits back, unless the sync interval is longer. The next
+/// waits double.
+const FIRST_PROBE: Period = Period::from_millis(250);
+
+/// The commands of a fetch.
+#[derive(Debug, Default)]
+pub(in super::super) struct FetchCommands {
+    pub(in super::super) commands: Vec<Command>,
+    /// The number of commands, from the first one on, that carry reports.
+    pub(in super::super) reports: usize,
+    /// The hits that the last command requests.
+    pub(in super::super) want: u64,
+    pub(in super::super) dropped: Dropped,
+}
 
 impl LocalCounter {
-    /// Returns the commands that fetch the next lease. A lease that ends within `lead` is returned in the same call, so that
-    /// it is not lost, and is requested again if it is likely to be used.
-    pub(in super::super) fn lease_commands(
+    /// Returns the commands that report what is pending and fetch the next lease. A lease that ends within `lead` is returned
+    /// with them, so that it is not lost, and is requested again if it is likely to be used.
+    pub(in super::super) fn fetch_commands(
         &mut self,
         instances: usize,
         at_least: Period,
         lead: Period,
         now: Timestamp,
-    ) -> Vec<Command> {
-        self.instances = instances;
-        let (mut commands, mut returned) = (Vec::new(), 0);
-        let soon = now.after(lead);
-        if flows(&self.target.tiers) {
-            while let Some(lease) = self.leases.first().filter(|lease| lease.until <= soon).copied() {
-                self.leases.remove(0);
-                returned += lease.left;
-                let op = Op::Add { report: Report::unused(lease.granted_at, lease.left, lease.until) };
-                commands.push(Command { target: Arc::clone(&self.target), at: lease.granted_at, op });
-            }
+    ) -> FetchCommands {
+        self.follow_instances(instances);
+        let mut fetched = FetchCommands::default();
+        let returned = self.return_leases_before(now.after(lead));
+        let is_flushing = !self.in_flight.is_empty();
+        let mut reports = Vec::new();
+        if !is_flushing {
+            (reports, fetched.dropped) = self.take_reports(now);
         }
-        let waiting = std::mem::take(&mut self.fetch.waiting);
-        let least = std::mem::take(&mut self.fetch.least).max(1);
-        let horizon = self.horizon(at_least, now);
-        let likely = self.demand.in_the_next(horizon, now).saturating_sub(self.leased_hits());
-        self.fetch.want = if returned > 0 && likely == 0 && waiting == 0 {
-            0
+        fetched.reports = reports.len();
+        let (want, hold) = self.next_lease(at_least, returned, is_flushing, lead, now);
+        fetched.want = want;
+        let grants = (want > 0).then(|| {
+            // the store has this instance's exact state before it grants
+            let replaces = || self.replacement(now).map(Box::new);
+            let report = reports.pop().or_else(|| {
+                let replaces = if is_flushing { None } else { replaces() };
+                replaces.map(|replaces| Report { at: now, replaces: Some(*replaces), ..Report::default() })
+            });
+            Op::Grant { report, least: self.fetch.as_ref().map_or(1, |fetch| fetch.least.max(1)), want, hold }
+        });
+        let command = |at, op| Command { target: Arc::clone(&self.target), at, op };
+        fetched.commands.extend(reports.into_iter().map(|report| command(report.at, Op::Add { report })));
+        fetched.commands.extend(grants.map(|grant| command(now, grant)));
+        let number = self.next_number();
+        let fetch = self.fetch_mut();
+        (fetch.waiting, fetch.least, fetch.want, fetch.hold, fetch.number) = (0, 0, want, hold, number);
+        fetched
+    }
+
+    /// Returns how many hits to request, and for how long.
+    fn next_lease(
+        &mut self,
+        at_least: Period,
+        returned: u64,
+        is_flushing: bool,
+        lead: Period,
+        now: Timestamp,
+    ) -> (u64, Period) {
+        let leased = self.leased_hits();
+        let fetch = self.fetch_mut();
+        let needed = fetch.waiting.saturating_sub(leased).max(fetch.least);
+        if is_flushing && flows(&self.target.tiers) {
+            // the estimate cannot replace the store's state now, so only hits that are used at once
+            return (needed, Period::default());
+        }
+        let likely = self.demand.in_the_next(self.horizon(at_least, now), now).saturating_sub(leased);
+        let likely = likely.min(self.share(now).max(returned));
+        let kept = if needed > 0 { self.idle_allowance().min(self.remaining(now) / 8) } else { 0 };
+        let kept = if self.instances > 1 && flows(&self.target.tiers) { 0 } else { kept };
+        let ahead =
+            likely.max(needed.saturating_add(kept)).saturating_sub(needed).min(self.most_ahead(needed, now));
+        if needed == 0 && ahead == 0 {
+            return (0, Period::default());
+        }
+        let want = needed + ahead;
+        let hold = if self.instances <= 1 {
+            lone_hold(&self.target.tiers)
+        } else if ahead == 0 {
+            Period::default()
+        } else if has_bucket(&self.target.tiers) {
+            hold(&self.target.tiers)
         } else {
-            likely.min(self.share(now).max(returned)).max(waiting).max(least)
+            // as long as the hits are expected to last, since a sliding window counts them until then
+            let used_up = self.demand.time_for(want, now).as_nanos();
+            let time = used_up.saturating_add(used_up / 2).saturating_add(2 * lead.as_nanos());
+            Period::from_nanos(time).min(hold(&self.target.tiers))
         };
-        if self.fetch.want > 0 {
-            let hold = hold(&self.target.tiers);
-            let op = Op::Grant { report: None, least, want: self.fetch.want, hold };
-            commands.push(Command { target: Arc::clone(&self.target), at: now, op });
+        (want, hold)
+    }
+
+    /// Returns the most hits that one of several instances may lease ahead. A bucket that is full again before such hits are used
+    /// would admit them beyond its burst, so all instances together must lack more than flows back meanwhile.
+    fn most_ahead(&self, needed: u64, now: Timestamp) -> u64 {
+        if self.instances <= 1 {
+            return u64::MAX;
         }
-        commands
+        let leased = self.leased_hits();
+        let buckets = self.estimate.iter().zip(&self.target.tiers).filter_map(|(state, tier)| {
+            let Algorithm::TokenBucket(bucket) = tier.algorithm else { return None };
+            let left = u64::from(state.availability(tier, now).remaining);
+            let lacks = u64::from(bucket.burst).saturating_sub(left).saturating_add(needed);
+            let flows_back = u64::from(tier.requests) / 20 + 1;
+            Some(lacks.saturating_sub(flows_back) / self.instances as u64)
+        });
+        buckets.min().map_or(u64::MAX, |most| most.saturating_sub(leased))
     }
 
     /// Returns how long a lease should last: a quarter of the window's remaining time, or as long as it may be used.
@@ -79,78 +150,60 @@ impl LocalCounter {
 
     /// Applies the reply to a request for a lease. `round_trip` is the time that the store takes to reply.
     pub(in super::super) fn apply_grant(&mut self, reply: &Reply, round_trip: Period, now: Timestamp) {
-        self.apply_reply(reply, now);
-        let is_full = reply.granted >= self.fetch.want;
-        self.fetch.last_reply = if is_full { LeaseReply::Full } else { LeaseReply::Partial };
-        self.update_denial(round_trip, now);
-        if reply.granted == 0 {
-            return;
+        let fetch = self.fetch.get_or_insert_default();
+        let (want, hold, number) = (fetch.want, fetch.hold, fetch.number);
+        if reply.granted > 0 && reply.counters.len() == self.target.tiers.len() {
+            let ends = reply.counters.iter().map(|state| match state {
+                CounterState::FixedWindow(window) => window.end(),
+                _ => now.after(hold),
+            });
+            let until = ends.min().unwrap_or(now);
+            // before the counters are adopted, which count these hits
+            let place = fetch.held.iter().position(|lease| lease.until > until).unwrap_or(fetch.held.len());
+            fetch.held.insert(place, HeldLease { left: reply.granted, granted_at: now, until });
+            fetch.probe_after = Period::default();
+            let idle_at = reply.counters.iter().map(CounterState::idle_at).max();
+            fetch.counted_until = fetch.counted_until.max(idle_at.unwrap_or_default());
         }
-        self.fetch.probe_after = Period::default();
-        let ends = self.target.tiers.iter().zip(&reply.counters).map(|(tier, state)| match state {
-            CounterState::FixedWindow(window) => window.end(),
-            _ => now.after(hold(std::slice::from_ref(tier))),
-        });
-        let until = ends.min().unwrap_or(now);
-        self.leases.push(HeldLease { left: reply.granted, granted_at: now, until });
+        fetch.is_exact = reply.matched;
+        fetch.last_reply = if reply.granted >= want { LeaseReply::Full } else { LeaseReply::Partial };
+        self.apply_reply_to(reply, number, now);
+        self.pause_if_scarce(round_trip, now);
     }
 
-    /// Applies the reply to a fetch that only returned a lease.
-    pub(in super::super) fn apply_return(&mut self, reply: &Reply, now: Timestamp) {
-        self.apply_reply(reply, now);
-        self.fetch.last_reply = LeaseReply::Full;
+    /// Applies the reply to a fetch that only reported.
+    pub(in super::super) fn apply_fetched_report(&mut self, reply: &Reply, now: Timestamp) {
+        self.apply_flush_reply(reply, now);
+        self.fetch_mut().last_reply = LeaseReply::Full;
     }
 
-    /// Returns the time until the first lease has to be returned, `lead` before it ends. None if no lease can be returned.
-    pub(in super::super) fn first_lease_ends_in(&self, lead: Period, now: Timestamp) -> Option<Period> {
-        if !flows(&self.target.tiers) {
-            return None;
-        }
-        self.leases.iter().map(|lease| lease.until).min().map(|until| {
-            let left = until.since(now).as_nanos().saturating_sub(lead.as_nanos());
-            Period::from_nanos(left)
-        })
-    }
-
-    /// Denies all hits that are not leased, until one fits or until another call is worthwhile.
-    fn update_denial(&mut self, round_trip: Period, now: Timestamp) {
-        let wait = self.wait_for(1, now);
-        let pause = self.scarcity_pause(now).unwrap_or_default();
-        if pause > wait {
-            self.denied_until = now.after(pause);
+    /// Denies all hits that are not leased until another call is worthwhile.
+    fn pause_if_scarce(&mut self, round_trip: Period, now: Timestamp) {
+        self.denied_until = match self.scarcity_pause(now) {
             // a call that is sent a little earlier has its reply when the pause ends, so that no decision waits for it
-            let lead = self.demand.time_for(3, now).as_nanos().saturating_add(2 * round_trip.as_nanos());
-            let lead = lead.min(pause.as_nanos() / 2);
-            self.fetch.probe_at = now.after(Period::from_nanos(pause.as_nanos() - lead));
-        } else {
-            self.deny_for(wait, now);
-        }
+            Some(pause) => {
+                let lead = self.demand.time_for(3, now).as_nanos().saturating_add(2 * round_trip.as_nanos());
+                let lead = lead.min(pause.as_nanos() / 2);
+                self.fetch_mut().probe_at = now.after(Period::from_nanos(pause.as_nanos() - lead));
+                now.after(pause)
+            }
+            None => Timestamp::default(),
+        };
     }
 
     /// Denies all hits until one fits, if none does now.
     pub(in super::super) fn deny_while_empty(&mut self, now: Timestamp) {
-        self.deny_for(self.wait_for(1, now), now);
+        let wait = self.wait_for(1, now);
+        self.denied_until = if wait == Period::default() { Timestamp::default() } else { now.after(wait) };
     }
 
-    fn deny_for(&mut self, wait: Period, now: Timestamp) {
-        if wait == Period::default() {
-            self.denied_until = Timestamp::default();
-            return;
-        }
-        self.denied_until = now.after(wait);
-        if self.fetch.probe_after == Period::default() {
-            let first = Period::from_nanos(wait.as_nanos() / FIRST_PROBE_DIVISOR);
-            self.fetch.probe_after = first.max(self.schedule.interval);
-            self.fetch.probe_at = now.after(self.fetch.probe_after);
-        }
-    }
-
-    /// Returns how long to send no call although hits become available. Under steady overload every instance would request
-    /// each single hit as soon as it is available, at the cost of a call. The pause lasts until there is enough for every
-    /// instance. There is no pause if there is enough already, or no overload.
+    /// Returns how long to send no call although tokens return to a bucket. Under steady overload every one of several instances
+    /// would request each single token as soon as it is available, at the cost of a call. The pause lasts until there is enough
+    /// for every instance, and loses nothing, since the bucket does not overflow meanwhile. There is no pause if there is
+    /// enough already, or no overload.
     fn scarcity_pause(&mut self, now: Timestamp) -> Option<Period> {
         let tiers = &self.target.tiers;
-        if !flows(tiers) {
+        if self.instances <= 1 || !has_bucket(tiers) {
             return None;
         }
         let hold = hold(tiers);
@@ -159,12 +212,15 @@ impl LocalCounter {
         let all = usable.saturating_mul(self.instances as u64).saturating_mul(3) / 2;
         let plenty = all.min(capacity(tiers) / 2).max(1);
         let wait = self.wait_for(plenty, now);
-        // a scarcity begins only when the store has run out
-        let empty = self.fetch.last_reply == LeaseReply::Partial || self.remaining(now) == 0;
-        self.fetch.is_scarce = wait > Period::default() && (self.fetch.is_scarce || empty);
+        // a scarcity begins only when the store has run out, or has less than one for each instance
+        let is_empty = self.remaining(now) < self.instances as u64;
+        let fetch = self.fetch_mut();
+        let empty = fetch.last_reply == LeaseReply::Partial || is_empty;
+        fetch.is_scarce = wait > Period::default() && (fetch.is_scarce || empty);
+        let is_scarce = fetch.is_scarce;
         let pause = wait.min(Period::from_nanos(2 * hold.as_nanos()));
         let worthwhile = self.demand.in_the_next(pause, now) >= MIN_PAUSE_HITS;
-        (self.fetch.is_scarce && worthwhile).then_some(pause)
+        (is_scarce && worthwhile).then_some(pause)
     }
 
     /// Returns the time until `hits` fit, if no others are taken.
@@ -173,16 +229,31 @@ impl LocalCounter {
         waits.map(|(state, tier)| state.wait(tier, now, Hits(hits))).max().unwrap_or_default()
     }
 
-    /// Returns whether to probe now for hits that another instance has given back. The time between probes doubles.
-    pub(in super::super) fn is_probe_due(&mut self, now: Timestamp) -> bool {
-        let due = now >= self.fetch.probe_at;
-        if due {
-            let after = Period::from_nanos(
-                (2 * self.fetch.probe_after.as_nanos()).max(self.schedule.interval.as_nanos()),
-            );
-            self.fetch.probe_after = after;
-            self.fetch.probe_at = now.after(after);
+    /// Returns whether the pause is so nearly over that a lease should be requested for its end.
+    pub(in super::super) fn is_pause_ending(&mut self, now: Timestamp) -> bool {
+        let fetch = self.fetch.get_or_insert_default();
+        let ending = now < self.denied_until && now >= fetch.probe_at;
+        if ending {
+            fetch.probe_at = self.denied_until;
         }
-        due
+        ending
+    }
+
+    /// Wishes to know the store's count from time to time while this instance rejects hits, because another one may have given
+    /// some back. The time between two looks doubles.
+    pub(in super::super) fn look_for_returned(&mut self, now: Timestamp) {
+        if self.instances <= 1 {
+            return;
+        }
+        let first = FIRST_PROBE.max(self.schedule.interval);
+        let fetch = self.fetch.get_or_insert_default();
+        if fetch.probe_after == Period::default() {
+            fetch.probe_after = first;
+            fetch.probe_at = now.after(first);
+        } else if now >= fetch.probe_at {
+            fetch.probe_after = Period::from_nanos(fetch.probe_after.as_nanos().saturating_mul(2));
+            fetch.probe_at = now.after(fetch.probe_after);
+            self.wants_read = true;
+        }
     }
 }

@@ -4,85 +4,114 @@ use std::sync::Arc;
 
 use super::{
     LocalCounter,
+    adoption::{adopts, close_empty_span},
     records::{DeliveryOutcome, Dropped, PendingDelta},
-    tiers::{has_ended, has_flowed_back, same_windows},
+    tiers::{flows, has_ended, has_flowed_back, same_windows},
 };
 use crate::{
     limit::{Hits, Timestamp},
     store::{
         coordinated::delivery::Delivery,
-        remote::{Command, Op, Reply},
+        remote::{Command, Op, Replacement, Reply, Report},
     },
 };
 
 impl LocalCounter {
-    /// Returns whether there are hits to send.
+    /// Returns whether there is something to send: hits, or the wish to know the store's count.
     pub(in super::super) fn has_pending(&self) -> bool {
-        !self.pending.is_empty()
+        !self.pending.is_empty() || self.wants_read
     }
 
-    /// Returns whether there are hits to send, and none in flight.
+    /// Returns whether there is something to send, and nothing in flight.
     pub(in super::super) fn can_flush(&self) -> bool {
         self.has_pending() && self.in_flight.is_empty()
     }
 
-    /// Returns when the oldest pending hits were counted.
+    /// Returns when the oldest of what is pending was counted.
     pub(in super::super) fn oldest_pending_at(&self) -> Option<Timestamp> {
-        self.pending.first().map(|delta| delta.at)
+        let oldest = self.pending.first().map(|delta| delta.at);
+        oldest.or_else(|| self.wants_read.then_some(self.last_check_at))
     }
 
     /// Adds `hits` that were counted at `now` to the pending ones.
     pub(in super::super) fn add_pending(&mut self, hits: i64, now: Timestamp) {
-        self.push_pending(PendingDelta { at: now, last_at: now, hits, rejected: 0, lease_end: None });
+        self.push_pending(PendingDelta::of(hits, now));
     }
 
     pub(super) fn push_pending(&mut self, delta: PendingDelta) {
-        if delta.hits == 0 {
+        if delta.is_none() {
             return;
         }
-        let tiers = &self.target.tiers;
         match self.pending.last_mut() {
-            Some(last) if last.lease_end == delta.lease_end && same_windows(tiers, last.at, delta.at) => {
-                last.hits = last.hits.saturating_add(delta.hits);
-                last.last_at = delta.last_at;
-                last.rejected = last.rejected.saturating_add(delta.rejected);
-            }
+            Some(last) if same_windows(&self.target.tiers, last.at, delta.at) => last.append(&delta),
             _ => self.pending.push(delta),
         }
     }
 
-    /// Moves the pending hits to `commands`, unless an earlier flush is in flight. Hits whose windows have ended are
-    /// dropped.
+    /// Moves what is pending to `commands`, unless an earlier flush is in flight. Hits whose windows have ended are dropped.
     pub(in super::super) fn take_commands(&mut self, now: Timestamp, commands: &mut Vec<Command>) -> Dropped {
-        let mut dropped = Dropped::default();
         if !self.in_flight.is_empty() {
-            return dropped;
+            return Dropped::default();
         }
-        for delta in std::mem::take(&mut self.pending) {
-            if delta.hits == 0 {
-                continue;
-            }
-            if self.target.tiers.iter().all(|tier| has_ended(tier, delta.at, now)) {
-                dropped.unreported += u64::try_from(delta.hits).unwrap_or_default();
-            } else if let Some(until) = delta.lease_end
-                && has_flowed_back(&self.target.tiers, delta.at, until, now)
-            {
-                dropped.stranded += delta.hits.unsigned_abs();
-            } else {
-                self.in_flight.push(delta);
-            }
+        let (reports, dropped) = self.take_reports(now);
+        let target = Arc::clone(&self.target);
+        let command = |at, op| Command { target: Arc::clone(&target), at, op };
+        if reports.is_empty() && self.wants_read {
+            self.flushed = self.next_number();
+            // a place for the outcome
+            self.in_flight.push(PendingDelta::default());
+            commands.push(command(now, Op::Take { hits: 0 }));
         }
-        let command = |delta: &PendingDelta| Command {
-            target: Arc::clone(&self.target),
-            at: delta.at,
-            op: Op::Add { report: delta.report() },
-        };
-        commands.extend(self.in_flight.iter().map(command));
+        self.wants_read = false;
+        commands.extend(reports.into_iter().map(|report| command(report.at, Op::Add { report })));
         dropped
     }
 
-    /// Applies the `delivery` of each command of the last [`LocalCounter::take_commands`]. Commands that were definitely not
-    /// applied are pending again.
+    /// Moves the pending hits to the reports that send them. Must not be called while others are in flight.
+    pub(super) fn take_reports(&mut self, now: Timestamp) -> (Vec<Report>, Dropped) {
+        let mut dropped = Dropped::default();
+        let tiers = &self.target.tiers;
+        for mut delta in std::mem::take(&mut self.pending) {
+            if tiers.iter().all(|tier| has_ended(tier, delta.last_at, now)) {
+                dropped.unreported += delta.taken();
+                dropped.stranded += delta.unused;
+                continue;
+            }
+            if delta.unused > 0 && has_flowed_back(tiers, delta.at, delta.unused_until, now) {
+                dropped.stranded += std::mem::take(&mut delta.unused);
+            }
+            match self.in_flight.last_mut() {
+                // a flush that was not applied is sent with what was counted since
+                Some(last) if same_windows(tiers, last.at, delta.at) => last.append(&delta),
+                _ if delta.is_none() => {}
+                _ => self.in_flight.push(delta),
+            }
+        }
+        self.flushed = self.next_number();
+        let mut reports: Vec<Report> = self.in_flight.iter().map(PendingDelta::report).collect();
+        // each report would replace what the one before it has added
+        if let [report] = &mut reports[..] {
+            report.replaces = self.replacement(now);
+        }
+        (reports, dropped)
+    }
+
+    /// Returns the exact state of sliding windows and buckets, for a store that has not changed since its last reply. None if
+    /// there are no such tiers, or if it is not known what the store has counted.
+    pub(super) fn replacement(&self, now: Timestamp) -> Option<Box<Replacement>> {
+        if self.is_version_lost || !flows(&self.target.tiers) {
+            return None;
+        }
+        let mut states = self.estimate.clone();
+        for (tier, state) in self.target.tiers.iter().zip(&mut states) {
+            for lease in self.leases() {
+                lease.include(tier, state, now);
+            }
+        }
+        Some(Box::new(Replacement { version: self.version, states }))
+    }
+
+    /// Applies the `delivery` of each report that was taken last. Reports that were definitely not applied are pending again.
     pub(in super::super) fn apply_delivery(
         &mut self,
         delivery: impl Fn(usize) -> Delivery,
@@ -93,34 +122,74 @@ impl LocalCounter {
         for (i, delta) in sent.into_iter().enumerate().rev() {
             match delivery(i) {
                 Delivery::Applied => {
-                    let counted = u64::try_from(delta.hits).unwrap_or_default();
-                    self.acknowledged += counted;
+                    self.acknowledged += delta.taken();
                     if i == last {
-                        outcome.admitted = counted.saturating_sub(delta.rejected);
+                        outcome.admitted = delta.admitted();
                     }
                 }
+                Delivery::NotApplied if delta.is_none() => {}
                 Delivery::NotApplied => self.pending.insert(0, delta),
-                Delivery::Unknown => outcome.unknown += delta.hits.unsigned_abs(),
+                Delivery::Unknown => {
+                    self.is_version_lost = true;
+                    outcome.unknown += delta.change.hits.unsigned_abs().saturating_add(delta.unused);
+                }
             }
         }
         outcome
     }
 
-    /// Replaces the estimate with the store's counters, adds the pending hits to it, and plans the next flush.
+    /// Returns the number of the next command. Commands of one counter are carried out in this order, except for flushes, which are
+    /// calls of their own.
+    pub(in super::super) const fn next_number(&mut self) -> u32 {
+        self.sent = self.sent.wrapping_add(1);
+        self.sent
+    }
+
+    /// Applies the reply to the last flush.
+    pub(in super::super) fn apply_flush_reply(&mut self, reply: &Reply, now: Timestamp) {
+        self.apply_reply_to(reply, self.flushed, now);
+    }
+
+    /// Applies the reply to a command without a number, as if no other had been sent since.
     pub(in super::super) fn apply_reply(&mut self, reply: &Reply, now: Timestamp) {
-        if reply.counters.len() != self.target.tiers.len() {
+        self.apply_reply_to(reply, self.sent, now);
+    }
+
+    /// Adopts the store's counters, adds what it does not know yet, takes away what only this instance may use, and plans the
+    /// next flush. `number` is that of the command. A reply that a later one has overtaken changes nothing.
+    pub(in super::super) fn apply_reply_to(&mut self, reply: &Reply, number: u32, now: Timestamp) {
+        let precedes = |other: u32| number != other && other.wrapping_sub(number) < u32::MAX / 2;
+        let is_late =
+            self.last_reply_at.is_some_and(|last| now < last || (now == last && precedes(self.applied)));
+        if reply.counters.len() != self.target.tiers.len() || is_late {
+            // what the reply to the later command was applied to may have been incomplete
+            self.is_version_lost |= !is_late || reply.version != self.version;
+            self.wants_read |= is_late && number == self.flushed;
             return;
         }
-        self.estimate.clone_from(&reply.counters);
-        self.fallback = None;
-        for delta in self.pending.iter().filter(|delta| delta.lease_end.is_none()) {
-            for (tier, state) in self.target.tiers.iter().zip(&mut self.estimate) {
-                match u64::try_from(delta.hits) {
-                    Ok(hits) => state.take(tier, delta.at, Hits(hits)),
-                    Err(_) => state.give_back(tier, delta.at, Hits(delta.hits.unsigned_abs())),
-                }
+        self.applied = number;
+        let is_same = !self.is_version_lost && reply.version == self.version && reply.version > 0;
+        let is_exact = reply.matched || is_same;
+        let unknown = if precedes(self.flushed) { &self.in_flight[..] } else { &[][..] };
+        let leases = self.fetch.as_ref().map_or(&[][..], |fetch| &fetch.held);
+        for (i, tier) in self.target.tiers.iter().enumerate() {
+            let state = &mut self.estimate[i];
+            if !adopts(state, reply, i, is_exact) {
+                continue;
+            }
+            state.clone_from(&reply.counters[i]);
+            for delta in unknown.iter().chain(&self.pending) {
+                delta.apply(tier, state, now);
+            }
+            for lease in leases {
+                lease.exclude(tier, state, now);
+            }
+            if !leases.is_empty() {
+                close_empty_span(tier, state);
             }
         }
+        (self.version, self.is_version_lost) = (reply.version, false);
+        self.fallback = None;
         self.remaining_at_reply = self.remaining(now);
         // the hits counted here during the first flush are the first measurement of the rate
         let meanwhile = if self.last_reply_at.is_none() { self.unacknowledged_hits() } else { 0 };
@@ -135,24 +204,37 @@ impl LocalCounter {
         let mut dropped = Dropped::default();
         let tiers = &self.target.tiers;
         self.pending.retain(|delta| {
-            let ended = tiers.iter().all(|tier| has_ended(tier, delta.at, now));
+            let ended = tiers.iter().all(|tier| has_ended(tier, delta.last_at, now));
             if ended {
-                dropped.unreported += u64::try_from(delta.hits).unwrap_or_default();
+                dropped.unreported += delta.taken();
+                dropped.stranded += delta.unused;
             }
             !ended
         });
         dropped
     }
 
-    /// Returns the hits that were taken here since the store's last reply.
+    /// Returns the hits that were admitted here since the store's last reply.
     pub(super) fn unacknowledged_hits(&self) -> u64 {
-        let deltas = self.pending.iter().chain(&self.in_flight);
-        deltas.filter_map(|delta| u64::try_from(delta.hits).ok()).sum()
+        self.pending.iter().chain(&self.in_flight).map(PendingDelta::admitted).sum()
+    }
+
+    /// Returns the hits that are lost with the counter.
+    pub(in super::super) fn owed_hits(&self) -> Dropped {
+        Dropped {
+            unreported: self.pending.iter().map(PendingDelta::taken).sum(),
+            stranded: self.pending.iter().map(|delta| delta.unused).sum::<u64>() + self.leased_hits(),
+        }
+    }
+
+    /// Returns the hits that are in flight, which the store counts unless the call fails.
+    pub(in super::super) fn hits_in_flight(&self) -> u64 {
+        self.in_flight.iter().map(PendingDelta::taken).sum()
     }
 
     /// Returns the hits that are counted in the tier that has the fewest left.
     fn used(&self, now: Timestamp) -> u64 {
-        self.estimated_status(now).before.0
+        self.look(Hits(0), now).before.0
     }
 
     /// Returns how many of the `admitted` hits, which the store has just counted according to `reply`, are above a limit. The

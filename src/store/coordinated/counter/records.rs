@@ -1,20 +1,32 @@
 //! The records that a local counter keeps: pending hits and held leases, and the outcome of each.
 
-use crate::{limit::Timestamp, store::remote::Report};
+use smallvec::SmallVec;
 
-/// Hits that were counted here and that the store has not counted yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use crate::{
+    limit::{
+        Algorithm, Hits, Tier, Timestamp,
+        algorithm::{CountChange, CounterState},
+    },
+    store::remote::{Report, UnusedHits},
+};
+
+/// What was counted here in one window of each fixed tier, and the store has not counted yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PendingDelta {
-    /// When the first of them was counted.
+    /// When the first of the hits were counted.
     pub(super) at: Timestamp,
-    /// When the last of them was counted.
+    /// When the last of them were counted.
     pub(super) last_at: Timestamp,
-    /// Negative if they are given back.
-    pub(super) hits: i64,
+    /// Hits that were admitted or given back.
+    pub(super) change: CountChange,
     /// The number of them that were counted although they were rejected.
     pub(super) rejected: u64,
-    /// The end of the lease, if these are unused hits of one. They are available again only after the store has received them.
-    pub(super) lease_end: Option<Timestamp>,
+    /// Hits of leases that are given back unused. They are available to others only after the store has received them.
+    pub(super) unused: u64,
+    /// The latest end of those leases.
+    pub(super) unused_until: Timestamp,
+    /// The last try that a strict bucket rejected. Zero if there was none.
+    pub(super) rejected_at: Timestamp,
 }
 
 /// The outcome of sending pending hits.
@@ -29,7 +41,7 @@ pub(in super::super) struct DeliveryOutcome {
 /// Hits that were dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Dropped {
-    /// Hits that were never reported, because their windows had ended.
+    /// Hits that were never reported, because their windows had ended or their counter was evicted.
     pub(in super::super) unreported: u64,
     /// Leased hits that were not used before their lease ended.
     pub(in super::super) stranded: u64,
@@ -45,6 +57,9 @@ pub(super) struct HeldLease {
     pub(super) until: Timestamp,
 }
 
+/// Leases in order of their ends.
+pub(super) type HeldLeases = SmallVec<[HeldLease; 1]>;
+
 /// Converts hits that are taken to the store's signed count.
 pub(in super::super) fn positive(hits: u64) -> i64 {
     i64::try_from(hits).unwrap_or(i64::MAX)
@@ -58,11 +73,103 @@ pub(in super::super) fn negative(hits: u64) -> i64 {
 // === impl PendingDelta ===
 
 impl PendingDelta {
+    /// A record of `hits` at `at`, which are given back if they are negative.
+    pub(super) fn of(hits: i64, at: Timestamp) -> Self {
+        Self { at, last_at: at, change: CountChange::of(hits), ..Self::default() }
+    }
+
+    /// A record of hits of a lease that are given back unused.
+    pub(super) fn unused(lease: HeldLease) -> Self {
+        let HeldLease { left, granted_at: at, until } = lease;
+        Self { at, last_at: at, unused: left, unused_until: until, ..Self::default() }
+    }
+
+    /// Returns whether the store learns nothing from it.
+    pub(super) fn is_none(&self) -> bool {
+        self.change.is_none() && self.unused == 0 && self.rejected_at == Timestamp::default()
+    }
+
+    /// Returns the hits that it takes.
+    pub(super) fn taken(&self) -> u64 {
+        u64::try_from(self.change.hits).unwrap_or_default()
+    }
+
+    /// Returns the hits that it takes and that were admitted.
+    pub(super) fn admitted(&self) -> u64 {
+        self.taken().saturating_sub(self.rejected)
+    }
+
+    /// Appends `later`, which is of the same windows.
+    pub(super) fn append(&mut self, later: &Self) {
+        // the store gives the unused hits back first, so those that it has not counted yet are taken back here
+        let uncounted = later.unused.min(self.taken());
+        self.change.append(negative(uncounted));
+        let unused = later.unused - uncounted;
+        self.change.floor = self.change.floor.saturating_sub(unused);
+        self.change.append_all(later.change);
+        self.rejected = self.rejected.saturating_add(later.rejected);
+        self.unused = self.unused.saturating_add(unused);
+        self.unused_until = self.unused_until.max(later.unused_until);
+        self.rejected_at = self.rejected_at.max(later.rejected_at);
+        if !later.change.is_none() {
+            self.last_at = self.last_at.max(later.last_at);
+        }
+    }
+
     /// Returns the report that sends it.
     pub(super) fn report(&self) -> Report {
-        match self.lease_end {
-            Some(until) => Report::unused(self.at, self.hits.unsigned_abs(), until),
-            None => Report::of(self.last_at, self.hits),
+        Report {
+            at: self.last_at,
+            change: self.change,
+            unused: (self.unused > 0).then_some(UnusedHits { hits: self.unused, until: self.unused_until }),
+            rejected_at: (self.rejected_at > Timestamp::default()).then_some(self.rejected_at),
+            replaces: None,
+        }
+    }
+
+    /// Applies it to `state`, as the store does with the report.
+    pub(super) fn apply(&self, tier: &Tier, state: &mut CounterState, now: Timestamp) {
+        if let CounterState::FixedWindow(window) = state {
+            if window.end() == self.last_at.window_end(tier.period) || window.end() <= self.last_at {
+                state.add(tier, self.last_at, CountChange::of(negative(self.unused)), now);
+                state.add(tier, self.last_at, self.change, now);
+            }
+            return;
+        }
+        if self.unused > 0 {
+            state.release(tier, now, self.unused_until, Hits(self.unused));
+        }
+        let rejected = self.rejected_at > Timestamp::default();
+        if rejected && self.rejected_at <= self.last_at {
+            state.reject(tier, self.rejected_at);
+        }
+        state.add(tier, self.last_at, self.change, now);
+        if rejected && self.rejected_at > self.last_at {
+            state.reject(tier, self.rejected_at);
+        }
+    }
+}
+
+// === impl HeldLease ===
+
+impl HeldLease {
+    /// Takes the hits that are left from `state`, the store's, which counts them.
+    pub(super) fn exclude(&self, tier: &Tier, state: &mut CounterState, now: Timestamp) {
+        match state {
+            CounterState::FixedWindow(window) => {
+                if window.end() == self.granted_at.window_end(tier.period) {
+                    let at = self.granted_at;
+                    state.add(tier, at, CountChange::of(negative(self.left)), at);
+                }
+            }
+            _ => state.release(tier, now, self.until, Hits(self.left)),
+        }
+    }
+
+    /// Counts the hits that are left in `state`, as the store does.
+    pub(super) fn include(&self, tier: &Tier, state: &mut CounterState, now: Timestamp) {
+        if tier.algorithm != Algorithm::FixedWindow {
+            state.reserve(tier, now, self.until, Hits(self.left));
         }
     }
 }

@@ -59,7 +59,7 @@ impl LocalCounter {
         Reservation { hits, until: now.after(time), decision, counted }
     }
 
-    /// Gives reserved hits back. They are available again when the store has received them; in the fallback, at once.
+    /// Gives reserved hits back. They are available here at once, and to others when the store has received them.
     ///
     /// `can_grant` says whether the store supports grants and their return.
     pub(in super::super) fn release(
@@ -75,14 +75,19 @@ impl LocalCounter {
                 state.give_back(tier, now, all);
             }
         }
-        let (hits, lease_end) = (negative(hits.0), can_grant.then_some(span.until));
-        if !can_grant {
-            let states = self.target.tiers.iter().zip(&mut self.estimate);
-            for (tier, state) in states.filter(|(tier, _)| !has_ended(tier, span.from, now)) {
-                state.give_back(tier, span.from, Hits(hits.unsigned_abs()));
+        let states = self.target.tiers.iter().zip(&mut self.estimate);
+        for (tier, state) in states.filter(|(tier, _)| !has_ended(tier, span.from, now)) {
+            if can_grant {
+                state.release(tier, now, span.until, hits);
+            } else {
+                state.give_back(tier, span.from, hits);
             }
         }
-        self.push_pending(PendingDelta { at: span.from, last_at: span.from, hits, rejected: 0, lease_end });
+        self.push_pending(if can_grant {
+            PendingDelta { unused: hits.0, unused_until: span.until, ..PendingDelta::of(0, span.from) }
+        } else {
+            PendingDelta::of(negative(hits.0), span.from)
+        });
     }
 
     /// Counts `hits` that are reserved without the store.

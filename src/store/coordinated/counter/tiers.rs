@@ -12,13 +12,38 @@ pub(super) fn flows(tiers: &[Tier]) -> bool {
     tiers.iter().any(|tier| tier.algorithm != Algorithm::FixedWindow)
 }
 
-/// Returns how long a grant may be used if no window ends it: a twentieth of the shortest period, 1 ms to 1 s. A sliding
-/// window can lose the same fraction of its limit, and a bucket can exceed its rate by the same fraction.
+/// Returns whether some tiers are fixed windows and others are not.
+pub(super) fn is_mixed(tiers: &[Tier]) -> bool {
+    flows(tiers) && tiers.iter().any(|tier| tier.algorithm == Algorithm::FixedWindow)
+}
+
+/// Returns whether a tier is a bucket.
+pub(super) fn has_bucket(tiers: &[Tier]) -> bool {
+    tiers.iter().any(|tier| matches!(tier.algorithm, Algorithm::TokenBucket(_)))
+}
+
+/// Returns whether a tier is a bucket that a rejected request restarts.
+pub(super) fn has_strict_bucket(tiers: &[Tier]) -> bool {
+    tiers.iter().any(|tier| tier.bucket().strict)
+}
+
+/// Returns how long a grant may be used at most if no window ends it: a twentieth of the shortest period, 1 ms to 1 s.
 pub(super) fn hold(tiers: &[Tier]) -> Period {
-    let shortest =
-        tiers.iter().filter(|tier| tier.algorithm != Algorithm::FixedWindow).map(|tier| tier.period).min();
-    let nanos = shortest.map_or(0, |period| period.as_nanos() / 20);
+    let nanos = shortest_flow(tiers) / 20;
     Period::from_nanos(nanos.clamp(1_000_000, 1_000_000_000))
+}
+
+/// Returns how long an instance that is alone may use a grant: half of the shortest period, 1 ms to 30 s. Its own estimate is
+/// exact, so that the grant only says what another instance would see.
+pub(super) fn lone_hold(tiers: &[Tier]) -> Period {
+    let nanos = shortest_flow(tiers) / 2;
+    Period::from_nanos(nanos.clamp(1_000_000, 30_000_000_000))
+}
+
+/// Returns the shortest period of a sliding window or a bucket, in nanoseconds. Zero if there is none.
+fn shortest_flow(tiers: &[Tier]) -> u64 {
+    let flowing = tiers.iter().filter(|tier| tier.algorithm != Algorithm::FixedWindow);
+    flowing.map(|tier| tier.period.as_nanos()).min().unwrap_or_default()
 }
 
 /// Returns whether hits of the two instants are in the same windows of all tiers.
@@ -41,6 +66,5 @@ pub(super) fn has_ended(tier: &Tier, at: Timestamp, now: Timestamp) -> bool {
 /// Returns whether hits that were granted at `at`, to be used until `until`, must no longer be returned to a bucket at `now`.
 /// Other instances may have taken the later inflow by then, so the returned tokens would let the bucket exceed its burst.
 pub(super) fn has_flowed_back(tiers: &[Tier], at: Timestamp, until: Timestamp, now: Timestamp) -> bool {
-    let bucket = tiers.iter().any(|tier| matches!(tier.algorithm, Algorithm::TokenBucket(_)));
-    bucket && now >= at.after(hold(tiers)).max(until)
+    has_bucket(tiers) && now >= at.after(hold(tiers)).max(until)
 }

@@ -30,10 +30,10 @@ impl LocalCounter {
         tick: Period,
         now: Timestamp,
     ) -> Urgency {
-        let own = self.admitted_since_reply();
+        let own = self.unacknowledged_hits();
         // rejected hits and hits that are given back make nothing overshoot
         if own == 0 {
-            return Urgency::Pause;
+            return if self.wants_read { Urgency::Interval } else { Urgency::Pause };
         }
         let instances = instances.max(1) as u64;
         let unknown = self.last_reply_at.is_none_or(|last_reply_at| {
@@ -64,15 +64,5 @@ impl LocalCounter {
         } else {
             Urgency::Interval
         }
-    }
-
-    /// Returns the hits that were admitted here since the store's last reply.
-    fn admitted_since_reply(&self) -> u64 {
-        let deltas = self.pending.iter().chain(&self.in_flight);
-        deltas
-            .filter_map(|delta| {
-                u64::try_from(delta.hits).ok().map(|hits| hits.saturating_sub(delta.rejected))
-            })
-            .sum()
     }
 }

@@ -28,8 +28,19 @@ pub(super) struct Batches<'a, R: Remote> {
 #[derive(Default)]
 struct Batch {
     commands: Vec<Command>,
-    /// The counters that the commands are of, in order, each with the number of its commands.
-    counters: Vec<(CounterKey, usize)>,
+    /// The counters that the commands are of, in order.
+    counters: Vec<Sender>,
+}
+
+/// A counter that has sent commands.
+struct Sender {
+    key: CounterKey,
+    /// Its generation: another counter may take its place before the reply arrives.
+    generation: u64,
+    /// The number of its commands.
+    commands: usize,
+    /// The hits that they report.
+    hits: u64,
 }
 
 // === impl Batches ===
@@ -47,7 +58,12 @@ impl<'a, R: Remote> Batches<'a, R> {
         self.table.record_dropped(counter.take_commands(now, &mut batch.commands));
         let count = batch.commands.len() - before;
         if count > 0 {
-            batch.counters.push((key, count));
+            batch.counters.push(Sender {
+                key,
+                generation: counter.generation,
+                commands: count,
+                hits: counter.hits_in_flight(),
+            });
         }
         if batch.commands.len() >= MAX_BATCH {
             self.sent.push(send(self.table, std::mem::take(batch)));
@@ -71,15 +87,18 @@ fn send<R: Remote>(table: &Arc<CounterTable<R>>, batch: Batch) -> JoinHandle<()>
         let outcome = table.client.call_in_background(commands).await;
         let now = outcome.as_ref().map_or_else(|_| table.client.time().now, |replies| replies.now);
         let mut first = 0;
-        for (key, count) in counters {
-            let range = first..first + count;
+        for Sender { key, generation, commands, hits } in counters {
+            let range = first..first + commands;
             first = range.end;
-            table.with_existing(key, |counter| {
-                if let Some(reply) = table.apply_outcome(counter, &outcome, range) {
-                    counter.apply_reply(reply, now);
+            let found = table.with_generation(key, generation, |counter| {
+                if let Some(reply) = table.apply_outcome(counter, &outcome, range.clone()) {
+                    counter.apply_flush_reply(reply, now);
                 }
                 table.enqueue(key, counter, now);
             });
+            if found.is_none() {
+                table.record_lost(&outcome, range, hits);
+            }
         }
     })
 }

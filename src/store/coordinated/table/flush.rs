@@ -9,7 +9,7 @@ use tokio::{
 
 use super::{CounterTable, batches::Batches, queue::Chunk};
 use crate::{
-    limit::{Coordination, Period},
+    limit::Period,
     store::{
         coordinated::{counter::LocalCounter, store_time::StoreTime},
         remote::Remote,
@@ -65,9 +65,12 @@ async fn flush_due<R: Remote>(table: &Arc<CounterTable<R>>) {
 fn flush_chunk<R: Remote>(table: &Arc<CounterTable<R>>, chunk: &Chunk, batches: &mut Batches<'_, R>) {
     let time = table.client.time();
     for key in &chunk.keys {
-        table.with_existing(*key, |counter| {
+        let renew = table.with_existing(*key, |counter| {
             if !table.queue.is_due(*key, &mut counter.place, chunk.slot) {
-                return;
+                return false;
+            }
+            if counter.should_renew(table.lease_lead(), time.now) {
+                return true;
             }
             return_ended(table, counter, time);
             if !table.client.is_unavailable_for(&counter.target, time.now) {
@@ -75,17 +78,20 @@ fn flush_chunk<R: Remote>(table: &Arc<CounterTable<R>>, chunk: &Chunk, batches: 
             }
             // what is not in flight now is due again
             table.enqueue(*key, counter, time.now);
+            false
         });
+        if renew == Some(true)
+            && let Some(renew) = table.renew.get()
+        {
+            renew(*key);
+        }
     }
 }
 
-/// Returns the leases of `counter` that have ended, and all of them if it is abandoned, or was not in mode `lease` any more when
-/// they were granted.
+/// Returns the leases of `counter` that have ended or are about to, and those that it does not need.
 fn return_ended<R: Remote>(table: &CounterTable<R>, counter: &mut LocalCounter, time: StoreTime) {
     table.record_dropped(counter.expire_leases(time));
-    if counter.mode != Coordination::Lease || counter.is_abandoned(time.now) {
-        counter.return_leases();
-    }
+    counter.return_ending(table.client.instances(), table.lease_lead(), time.now);
 }
 
 /// Returns every lease and reports all pending hits, for [`FINAL_FLUSH`] at most. Repeats, because a counter

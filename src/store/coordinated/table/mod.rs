@@ -5,7 +5,13 @@ pub(super) mod flush;
 mod queue;
 mod shards;
 
-use std::{ops::Range, sync::Arc};
+use std::{
+    ops::Range,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use self::{
     queue::AttentionQueue,
@@ -35,9 +41,16 @@ pub(super) struct CounterTable<R> {
     early_sync: bool,
     /// The coordination mode of rules that have none of their own.
     coordination: Coordination,
+    /// The generation of the next counter.
+    generations: AtomicU64,
+    /// Fetches the next lease of a counter.
+    renew: OnceLock<Renew>,
     /// Also used by the modes, to count their decisions.
     pub(super) metrics: Arc<CoordinationMetrics>,
 }
+
+/// Fetches the next lease of the counter of a key.
+pub(super) type Renew = Box<dyn Fn(CounterKey) + Send + Sync>;
 
 /// Returns the key of the counter of `check`. Limits with the same keys in the shared store have the same counter, whether
 /// they belong to a rule or to a request.
@@ -80,8 +93,15 @@ impl<R: Remote> CounterTable<R> {
             sync_interval: settings.sync_interval,
             early_sync: settings.early_sync,
             coordination: settings.coordination,
+            generations: AtomicU64::new(1),
+            renew: OnceLock::new(),
             metrics,
         }
+    }
+
+    /// Has leases that end renewed by `renew`. To be called once.
+    pub(super) fn renew_leases_by(&self, renew: Renew) {
+        let _ = self.renew.set(renew);
     }
 
     /// Returns the number of counters.
@@ -103,14 +123,19 @@ impl<R: Remote> CounterTable<R> {
             Some(counter) => counter,
             None => self.insert(&mut shard, key, check, now),
         };
-        if counter.update_rule(check) {
+        let is_new = counter.requested_mode.is_none();
+        if counter.update_rule(check) || is_new {
             self.choose_mode(counter, check);
         }
+        let replaced = counter.apply_own_limit(check);
         if counter.requested_mode == Some(Coordination::Auto) {
             self.follow_instances(counter, check, now);
         }
         counter.last_check_at = now;
         let result = act(counter);
+        if let Some(target) = replaced {
+            counter.restore_limit(target);
+        }
         self.enqueue(key, counter, now);
         result
     }
@@ -122,6 +147,17 @@ impl<R: Remote> CounterTable<R> {
         act: impl FnOnce(&mut LocalCounter) -> T,
     ) -> Option<T> {
         self.shards.lock(key).get_mut(key).map(|counter| act(counter))
+    }
+
+    /// Runs `act` on the counter of `key`, if there is one, and it is not another one that has taken the place of that of
+    /// `generation`.
+    pub(super) fn with_generation<T>(
+        &self,
+        key: CounterKey,
+        generation: u64,
+        act: impl FnOnce(&mut LocalCounter) -> T,
+    ) -> Option<T> {
+        self.with_existing(key, |counter| (counter.generation == generation).then(|| act(counter))).flatten()
     }
 
     fn insert<'a>(
@@ -136,10 +172,13 @@ impl<R: Remote> CounterTable<R> {
             .declared()
             .and_then(|rule| rule.coordination.sync_interval)
             .unwrap_or(self.sync_interval);
-        let create = || LocalCounter::new(Arc::new(Target::of(check)), interval, now);
-        let (counter, lost) = self.shards.insert(shard, key, create);
-        if lost {
+        let generation = self.generations.fetch_add(1, Ordering::Relaxed);
+        let create = || LocalCounter::new(Arc::new(Target::of(check)), interval, generation, now);
+        let (counter, evicted) = self.shards.insert(shard, key, create);
+        if let Some(evicted) = evicted.filter(|evicted| !evicted.is_settled()) {
             self.metrics.evicted.add(1);
+            // what is in flight is counted when its outcome is known
+            self.record_dropped(evicted.owed_hits());
         }
         counter
     }
@@ -162,7 +201,6 @@ impl<R: Remote> CounterTable<R> {
     /// Chooses the coordination mode of `counter` when its rule or its target has changed.
     fn choose_mode(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>) {
         let requested = self.requested_mode(check);
-        // a request that carries its own limit reaches this every time, although nothing has changed
         if counter.requested_mode != Some(requested) {
             counter.requested_mode = Some(requested);
             let requested = match requested {
@@ -242,12 +280,7 @@ impl<R: Remote> CounterTable<R> {
     /// return a lease. To be called whenever that may have changed.
     pub(super) fn enqueue(&self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
         if !counter.can_flush() {
-            if let Some(at) = counter.lease_is_due_at().filter(|_| !counter.place.is_due_for(Urgency::Lease))
-            {
-                let delay = at.since(now).max(LEASE_CHECK);
-                self.queue.push(key, &mut counter.place, Urgency::Lease, delay, LONGEST_GRID);
-            }
-            return;
+            return self.enqueue_lease(key, counter, now);
         }
         let interval = counter.schedule.interval;
         let tick = tick(interval);
@@ -273,6 +306,39 @@ impl<R: Remote> CounterTable<R> {
             _ => (Period::default(), tick),
         };
         self.queue.push(key, &mut counter.place, urgency, delay, grid);
+    }
+
+    /// Queues `counter` for the time at which it has to return a lease.
+    fn enqueue_lease(&self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
+        let Some((at, is_punctual)) = counter.lease_is_due_at(self.lease_lead()) else { return };
+        if is_punctual {
+            self.queue.push(key, &mut counter.place, Urgency::Tick, at.since(now), Period::default());
+        } else if !counter.place.is_due_for(Urgency::Lease) {
+            let delay = at.since(now).max(LEASE_CHECK);
+            self.queue.push(key, &mut counter.place, Urgency::Lease, delay, LONGEST_GRID);
+        }
+    }
+
+    /// Returns how long before its end a lease has to be returned to arrive in time: two round trips, and what the queue may
+    /// be late.
+    pub(super) fn lease_lead(&self) -> Period {
+        Period::from_nanos(self.client.round_trip().as_nanos().saturating_mul(2).saturating_add(6_000_000))
+    }
+
+    /// Counts the `hits` that the commands in `range` have reported, if the store did not count them: their counter was evicted
+    /// meanwhile.
+    fn record_lost(&self, outcome: &Result<Replies, RemoteError>, range: Range<usize>, hits: u64) {
+        let error = match outcome {
+            Ok(replies) => {
+                replies.replies.get(range).unwrap_or_default().iter().find_map(|reply| reply.as_ref().err())
+            }
+            Err(error) => Some(error),
+        };
+        match error.map(Delivery::of_error) {
+            Some(Delivery::NotApplied) => self.metrics.unreported.add(hits),
+            Some(Delivery::Unknown) => self.metrics.delivery_unknown.add(hits),
+            Some(Delivery::Applied) | None => {}
+        }
     }
 
     /// Applies the outcome of a call to `counter`, whose commands are those in `range`. Returns the last reply to them, if

@@ -70,26 +70,26 @@ impl Shards {
     }
 
     /// Adds the counter that `create` returns to `shard`, where `key` belongs. If the map is full, evicts another counter of
-    /// the shard. Returns the counter, and whether hits were lost with the other one.
+    /// the shard. Returns the counter, and the evicted one.
     pub(super) fn insert<'a>(
         &self,
         shard: &'a mut Shard,
         key: CounterKey,
         create: impl FnOnce() -> LocalCounter,
-    ) -> (&'a mut LocalCounter, bool) {
-        let mut lost = false;
+    ) -> (&'a mut LocalCounter, Option<LocalCounter>) {
+        let mut evicted = None;
         if self.live.load(Ordering::Relaxed) < self.max {
             self.live.fetch_add(1, Ordering::Relaxed);
         } else {
-            match shard.evict() {
-                Some(evicted) => lost = !evicted.counter.is_settled(),
+            evicted = shard.evict().map(|entry| entry.counter);
+            if evicted.is_none() {
                 // the counters of the other shards leave no room for the first one of this shard
-                None => drop(self.live.fetch_add(1, Ordering::Relaxed)),
+                self.live.fetch_add(1, Ordering::Relaxed);
             }
         }
         let entry = Box::new(Entry { key, counter: create() });
         let entry = shard.table.insert_unique(key.hash(), entry, |entry| entry.key.hash());
-        (&mut entry.into_mut().counter, lost)
+        (&mut entry.into_mut().counter, evicted)
     }
 
     /// Removes idle counters from one of `parts` parts of the map, each time from another one, and passes every other counter
@@ -188,8 +188,10 @@ mod tests {
             over_limit_policy: OverLimitPolicy::Ignore,
         });
         let insert = |i: usize, now: Timestamp| {
-            let create = || LocalCounter::new(Arc::clone(&target), Period::from_millis(100), now);
-            assert!(!shards.insert(&mut shards.lock(key(i)), key(i), create).1, "nothing was pending");
+            let create = || LocalCounter::new(Arc::clone(&target), Period::from_millis(100), i as u64, now);
+            let mut shard = shards.lock(key(i));
+            let (_, evicted) = shards.insert(&mut shard, key(i), create);
+            assert!(evicted.is_none_or(|evicted| evicted.is_settled()), "nothing was pending");
         };
         let start = Timestamp::from_secs(1_000);
         (0..MAX).for_each(|i| insert(i, start));
