@@ -345,14 +345,17 @@ if reports then
     while tier.last[i + 1] and tier.last[i] < until_ do
       i = i + 1
     end
-    while n > 0 and i > 0 and tier.hits[i] do
-      n = give_back_span(tier, i, n)
-      -- the newest span stays even if it is empty: otherwise the next hit would extend the span before it
-      if tier.hits[i] == 0 and i < #tier.last then
-        table.remove(tier.last, i)
-        table.remove(tier.hits, i)
-      end
+    local left = n
+    while left > 0 and i > 0 and tier.hits[i] do
+      left = give_back_span(tier, i, left)
       i = i - 1
+    end
+    -- the newest span stays even if it is empty: otherwise the next hit would extend the span before it
+    for empty = left < n and #tier.last - 1 or 0, 1, -1 do
+      if tier.hits[empty] == 0 then
+        table.remove(tier.last, empty)
+        table.remove(tier.hits, empty)
+      end
     end
   end
 
