@@ -32,7 +32,7 @@ impl Store for StoreOnly {
         let commands = checks.iter().map(|check| {
             let tiers = check.tiers().into();
             let target = Target {
-                path: "simulated_key_value_".into(),
+                path: "simulated|key=value".into(),
                 tiers,
                 over_limit_policy: check.over_limit_policy(),
             };

@@ -56,6 +56,7 @@ variable. All variables of envoyproxy/ratelimit are recognized.
              REDIS_STARTUP_MAX_INTERVAL (1s),
              REDIS_STARTUP_MAX_ELAPSED_TIME (0: start without Redis; else exit
              if there is no connection within this), CACHE_KEY_PREFIX,
+             WEIR_UNAMBIGUOUS_KEYS (false; true: no keys of the reference),
              EXPIRATION_JITTER_MAX_SECONDS (300), REDIS_PERSECOND, and with it
              REDIS_PERSECOND_URL, _TYPE, _SOCKET_TYPE, _AUTH, _SENTINEL_AUTH,
              _TIMEOUT, _TLS; REDIS_HEALTH_CHECK_ACTIVE_CONNECTION

@@ -117,15 +117,20 @@ impl KeyHasher {
         shared: impl Fn(usize) -> Option<&'a str>,
     ) -> CounterKey {
         let mut hasher = SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
-        let mut add = |text: &str| {
+        // UTF-8 never contains these bytes, so they separate the names
+        const NAME_END: u8 = 0xff;
+        const PATTERN_END: u8 = 0xfe;
+        let mut add = |text: &str, end: u8| {
             hasher.write(text.as_bytes());
-            // UTF-8 never contains this byte, so it separates the names
-            hasher.write_u8(0xff);
+            hasher.write_u8(end);
         };
-        add(domain);
+        add(domain, NAME_END);
         for (i, entry) in entries.iter().enumerate() {
-            add(entry.key);
-            add(shared(i).unwrap_or(entry.value));
+            add(entry.key, NAME_END);
+            match shared(i) {
+                Some(pattern) => add(pattern, PATTERN_END),
+                None => add(entry.value, NAME_END),
+            }
         }
         let hash = hasher.finish128();
         CounterKey([hash.h1, hash.h2])
@@ -165,6 +170,11 @@ mod tests {
         assert_eq!(
             hasher.key("d", &[entry("k", "f1")], shared),
             hasher.key("d", &[entry("k", "f2")], shared)
+        );
+        // a value that looks like a pattern is a value
+        assert_ne!(
+            hasher.key("d", &[entry("k", "f1")], shared),
+            hasher.key("d", &[entry("k", "f*")], |_| None)
         );
         assert_ne!(
             hasher.key("d", &[entry("k", "f1")], |_| None),

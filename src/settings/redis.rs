@@ -65,6 +65,7 @@ pub(super) fn is_wanted(read: &Reader<'_>) -> bool {
 pub(super) fn redis(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<RedisSettings> {
     // parsed even without effect, so that typing errors are reported
     let jitter_seconds = read.number("EXPIRATION_JITTER_MAX_SECONDS", 300, "a number of seconds, 0 or more");
+    let unambiguous_keys = read.bool("WEIR_UNAMBIGUOUS_KEYS");
     let health_needs_connection = read.bool("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION");
     let has_per_second = read.bool("REDIS_PERSECOND");
     let backoff = backoff(read);
@@ -89,6 +90,7 @@ pub(super) fn redis(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option
         main: main?,
         per_second,
         prefix,
+        unambiguous_keys,
         jitter_seconds,
         backoff,
         health_needs_connection,

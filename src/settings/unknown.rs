@@ -7,7 +7,7 @@ use crate::spelling;
 const PREFIX: &str = "WEIR_";
 
 /// The variables that only weir has, without [`PREFIX`].
-const OWN: [&str; 11] = [
+const OWN: [&str; 12] = [
     "COORDINATION",
     "DECISION_BUDGET",
     "MAX_COUNTERS",
@@ -16,6 +16,7 @@ const OWN: [&str; 11] = [
     "STOP_DELAY",
     "STOP_TIMEOUT",
     "SYNC_INTERVAL",
+    "UNAMBIGUOUS_KEYS",
     "WORKERS",
     "XDS_ALGORITHM",
     "XDS_DEFAULTS",

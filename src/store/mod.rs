@@ -9,6 +9,8 @@ pub mod coordinated;
 #[cfg(feature = "redis")]
 pub mod encoding;
 mod memory;
+#[cfg(feature = "coordinated")]
+mod path;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "coordinated")]

@@ -94,8 +94,9 @@ pub struct Command {
 /// The tiers of one rule for one list of entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The domain, keys and values in the format of envoyproxy/ratelimit, such as `shop_tenant_acme_`; where values share a
-    /// counter, their pattern stands in for the value. The store adds its prefix, and a suffix for the tier and the window.
+    /// The domain, keys and values, such as `shop|tenant=acme`; where values share a counter, `~` and their pattern replace `=`
+    /// and the value. No two lists of entries have the same path. The store adds its prefix, and a suffix for the tier and the
+    /// window.
     pub path: Box<str>,
     /// The tiers, at least one.
     pub tiers: SharedTiers,

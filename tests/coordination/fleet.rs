@@ -115,7 +115,7 @@ impl Fleet {
     }
 
     pub(crate) fn counted_under(&self, tier: Tier, over_limit_policy: OverLimitPolicy) -> u64 {
-        let target = Target { path: "d_k_v_".into(), tiers: [tier].into(), over_limit_policy };
+        let target = Target { path: "d|k=v".into(), tiers: [tier].into(), over_limit_policy };
         self.shared.used(&target, self.clock.right())
     }
 

@@ -52,7 +52,7 @@ async fn a_client_that_keeps_trying_delays_no_other_counter() {
         sleep(Duration::from_millis(20)).await;
     }
     let target = Target {
-        path: "d_k_other_".into(),
+        path: "d|k=other".into(),
         tiers: [daily(10_000)].into_iter().collect(),
         over_limit_policy: OverLimitPolicy::Count,
     };

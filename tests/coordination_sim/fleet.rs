@@ -196,7 +196,7 @@ impl Case {
                     + instance.coordination_metrics().unreported.get()
             })
             .sum();
-        let path = "simulated_key_value_".into();
+        let path = "simulated|key=value".into();
         let target =
             Target { path, tiers: [self.tier.clone()].into(), over_limit_policy: OverLimitPolicy::Ignore };
         // before the first reply an instance uses its own clock, which may be in the previous window

@@ -80,7 +80,7 @@ impl WeirsOnCluster {
 
     /// Returns a key of `mode` that the node with this index holds.
     fn key(&self, mode: &str, node: usize) -> String {
-        let on = |value: &char| self.cluster.holder(&format!("{{shop_{mode}_{value}_}}")).1 == node;
+        let on = |value: &char| self.cluster.holder(&format!("{{shop|{mode}={value}}}")).1 == node;
         let value = ('a'..='z').find(on).expect("each node holds a third of the slots");
         format!("{mode}={value}")
     }
@@ -88,7 +88,7 @@ impl WeirsOnCluster {
     /// Returns the hits of `key` that the node with this index counts.
     fn counted(&self, key: &str, node: usize) -> u64 {
         let node = &self.cluster.nodes[node];
-        let keys: Vec<String> = node.send(&["KEYS", &format!("*shop_{}_*", key.replace('=', "_"))]);
+        let keys: Vec<String> = node.send(&["KEYS", &format!("*{{shop|{key}}}*")]);
         keys.iter().map(|key| node.send::<u64>(&["GET", key])).sum()
     }
 }

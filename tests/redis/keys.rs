@@ -1,7 +1,7 @@
 //! Keys, formats and expiries in Redis.
 
 use weir::{
-    limit::{Algorithm, Bucket, OverLimitPolicy, Period, Refill, Timestamp},
+    limit::{Algorithm, Bucket, Hits, OverLimitPolicy, Period, Refill, Timestamp},
     store::{
         redis::RedisRemote,
         remote::{Command, Op, Remote as _, RemoteError, Report},
@@ -19,12 +19,17 @@ async fn a_rule_of_envoyproxy_ratelimit_uses_its_key_and_its_commands() {
     let remote = connected(settings).await;
     let target = compatible("shop_tenant_acme_", 3, 60);
     let at = Timestamp::from_secs(1_234_567_890);
+    let read = send(&remote, &target, at, Op::Take { hits: 0 }).await.expect("it replies");
+    assert_eq!((read.granted, read.counters[0].used()), (0, Hits(0)));
+    assert!(server.send::<Vec<String>>(&["KEYS", "*"]).is_empty(), "a check creates no key");
     server.send::<()>(&["CONFIG", "RESETSTAT"]);
     let granted = async |op| send(&remote, &target, at, op).await.expect("it replies").granted;
     assert_eq!(granted(Op::Take { hits: 2 }).await, 2);
     assert_eq!(granted(Op::Take { hits: 2 }).await, 0);
     assert_eq!(granted(Op::Add { report: Report::of(at, 5) }).await, 5);
     assert_eq!(server.send::<String>(&["GET", "eu:shop_tenant_acme_1234567860"]), "9");
+    let read = send(&remote, &target, at, Op::Take { hits: 0 }).await.expect("it replies");
+    assert_eq!((read.granted, read.counters[0].used()), (0, Hits(9)));
     assert_eq!(server.send::<Vec<String>>(&["KEYS", "*"]).len(), 1);
     let ttl: i64 = server.send(&["TTL", "eu:shop_tenant_acme_1234567860"]);
     assert!((59..=60).contains(&ttl), "{ttl}");
@@ -33,7 +38,7 @@ async fn a_rule_of_envoyproxy_ratelimit_uses_its_key_and_its_commands() {
         let line = format!("cmdstat_{name}:calls=3,");
         commands.contains(&line)
     };
-    assert!(calls("incrby") && calls("expire") && calls("time"), "{commands}");
+    assert!(calls("incrby") && calls("expire"), "{commands}");
     assert!(!commands.contains("evalsha"), "{commands}");
 }
 
@@ -128,6 +133,7 @@ async fn foreign_values_are_rejected_without_affecting_other_keys() {
         compatible("good_", 5, 86_400),
     ];
     for op in [
+        Op::Take { hits: 0 },
         Op::Take { hits: 1 },
         Op::Add { report: Report::of(at, 1) },
         Op::Add { report: Report::of(at, -1) },
@@ -138,7 +144,7 @@ async fn foreign_values_are_rejected_without_affecting_other_keys() {
         let replies = remote.call(commands).await.expect("it replies").replies;
         for (target, reply) in targets.iter().zip(&replies) {
             match &*target.path {
-                "good_" => assert!(reply.is_ok(), "{op:?} {reply:?}"),
+                "good_" | "good" => assert!(reply.is_ok(), "{op:?} {reply:?}"),
                 path => {
                     assert!(matches!(reply, Err(RemoteError::Rejected(_))), "{op:?} on {path}: {reply:?}");
                 }
@@ -183,4 +189,91 @@ async fn instances_see_each_other_until_their_registration_ends() {
     assert_eq!(two.heartbeat("two", Period::default()).await, Ok(1));
     assert_eq!(two.heartbeat("two", Period::from_millis(20)).await, Ok(2));
     until("the registration of the second ends", async || one.heartbeat("one", long).await == Ok(1)).await;
+}
+
+/// Rules of one entry and of two, whose names are the same text when joined.
+#[tokio::test]
+async fn entries_that_join_to_the_same_text_have_keys_of_their_own() {
+    let server = Server::start();
+    let mut settings = settings(server.address());
+    settings.unambiguous_keys = true;
+    let remote = connected(settings).await;
+    let paths = ["d|tenant=acme_path_/login", "d|tenant=acme|path=/login"];
+    for policy in [OverLimitPolicy::Count, OverLimitPolicy::Ignore] {
+        let targets = paths.map(|path| target(path, policy, vec![tier(10, 86_400, Algorithm::FixedWindow)]));
+        let at = now(&remote).await;
+        assert_eq!(
+            send(&remote, &targets[0], at, Op::Take { hits: 10 }).await.expect("it replies").granted,
+            10
+        );
+        assert_eq!(
+            send(&remote, &targets[1], at, Op::Take { hits: 10 }).await.expect("it replies").granted,
+            10
+        );
+        assert_eq!(
+            send(&remote, &targets[1], at, Op::Take { hits: 1 }).await.expect("it replies").granted,
+            0
+        );
+    }
+    let mut keys: Vec<String> = server.send(&["KEYS", "*"]);
+    keys.sort();
+    let begins = [
+        "{d|tenant=acme_path_/login}c1d_",
+        "{d|tenant=acme_path_/login}f1d_",
+        "{d|tenant=acme|path=/login}c1d_",
+        "{d|tenant=acme|path=/login}f1d_",
+    ];
+    assert!(
+        keys.len() == 4 && keys.iter().zip(begins).all(|(key, begin)| key.starts_with(begin)),
+        "{keys:?}"
+    );
+}
+
+/// A Redis without memory rejects a command over several tiers before any of them has changed.
+#[tokio::test]
+async fn without_memory_no_tier_is_written() {
+    let server = Server::start();
+    let remote = remote(&server).await;
+    let at = now(&remote).await;
+    let bucket = Algorithm::TokenBucket(Bucket { burst: 50, refill: Refill::Continuous, strict: true });
+    let tiers = vec![
+        tier(50, 86_400, Algorithm::FixedWindow),
+        tier(50, 86_400, Algorithm::SlidingWindow),
+        tier(50, 86_400, bucket),
+    ];
+    let counted = target("counted", OverLimitPolicy::Ignore, tiers.clone());
+    let other = target("other", OverLimitPolicy::Ignore, tiers);
+    send(&remote, &counted, at, Op::Take { hits: 9 }).await.expect("it replies");
+    let values = || -> Vec<String> {
+        let mut keys: Vec<String> = server.send(&["KEYS", "*"]);
+        keys.sort();
+        keys.iter().map(|key| format!("{key} {}", server.send::<String>(&["GET", key]))).collect()
+    };
+    let before = values();
+    assert_eq!(before.len(), 3);
+    server.send::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let report = Report { rejected_at: Some(at), ..Report::of(at, 3) };
+    for target in [&counted, &other] {
+        for op in [
+            Op::Take { hits: 1 },
+            Op::Add { report: report.clone() },
+            Op::Add { report: Report::of(at, -1) },
+            Op::Grant { report: Some(report.clone()), least: 1, want: 5, hold: Period::default() },
+        ] {
+            // nothing is counted there that could be given back
+            let is_nothing = target.path == other.path && op == Op::Add { report: Report::of(at, -1) };
+            let reply = send(&remote, target, at, op.clone()).await;
+            match reply {
+                Err(RemoteError::Rejected(error)) => assert!(error.contains("OOM"), "{error}"),
+                Ok(_) if is_nothing => {}
+                reply => panic!("{op:?}: {reply:?}"),
+            }
+        }
+    }
+    // what needs no write is answered
+    let read = send(&remote, &counted, at, Op::Take { hits: 0 }).await.expect("it replies");
+    assert!(read.counters.iter().all(|counter| counter.used() == Hits(9)), "{read:?}");
+    assert_eq!(values(), before);
+    server.send::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(send(&remote, &counted, at, Op::Take { hits: 41 }).await.expect("it replies").granted, 41);
 }

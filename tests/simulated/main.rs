@@ -3,4 +3,5 @@
 mod grants;
 mod network;
 mod operations;
+mod reports;
 mod support;

@@ -1,19 +1,21 @@
 //! The store's target for a check.
 
-use crate::{limit::LimitCheck, store::remote::Target};
+use crate::{
+    limit::LimitCheck,
+    store::{
+        path::{PathValue, path},
+        remote::Target,
+    },
+};
 
 impl Target {
     /// Creates the target that the store counts for `check`.
     pub(super) fn of(check: &LimitCheck<'_>) -> Self {
-        let mut path = format!("{}_", check.domain);
-        for (i, entry) in check.entries.iter().enumerate() {
-            path.push_str(entry.key);
-            path.push('_');
-            path.push_str(check.shared(i).unwrap_or(entry.value));
-            path.push('_');
-        }
+        let entries = check.entries.iter().enumerate().map(|(i, entry)| {
+            (entry.key, check.shared(i).map_or(PathValue::Own(entry.value), PathValue::Shared))
+        });
         Self {
-            path: path.into(),
+            path: path(check.domain, entries),
             tiers: check.shared_tiers(),
             over_limit_policy: check.over_limit_policy(),
         }

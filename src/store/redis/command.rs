@@ -6,7 +6,7 @@ use redis::{Cmd, ServerError, ServerErrorKind, Value};
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    name,
+    name::{self, KeySettings},
     script::{self, CommandContext, Script, ScriptReply},
     settings::Address,
 };
@@ -21,7 +21,7 @@ use crate::{
 /// An operation encoded as Redis commands.
 #[derive(Clone)]
 pub(super) enum EncodedCommand {
-    /// `INCRBY` and `EXPIRE`, the commands of envoyproxy/ratelimit: for rules in its format, and for every other operation
+    /// `INCRBY` and `EXPIRE`, the commands of envoyproxy/ratelimit, or `GET` if there is nothing to count: for rules in its format, and for every other operation
     /// that they can express, since they cost half as much as a script.
     Count {
         /// The key of the counter.
@@ -69,15 +69,6 @@ pub(super) enum CommandOutcome<T> {
     Retry(Retry),
 }
 
-/// The settings that determine keys and their expiry.
-#[derive(Clone, Debug)]
-pub(super) struct KeySettings {
-    /// The prefix of every key.
-    pub(super) prefix: Box<str>,
-    /// The longest time that a key may outlive its use, in seconds; this number itself is excluded.
-    pub(super) jitter_seconds: u64,
-}
-
 /// An operation with its encoding.
 pub(super) struct PreparedCommand {
     pub(super) target: Arc<Target>,
@@ -101,7 +92,7 @@ impl PreparedCommand {
     ) -> Self {
         let jitter = random % settings.jitter_seconds.max(1);
         let at = op.counted_at(at);
-        let mut keys = name::keys(&settings.prefix, &target, at);
+        let mut keys = name::keys(settings, &target, at);
         let hits = match &op {
             Op::Add { report } if report.unused.is_none() && report.change.is_addition() => {
                 u64::try_from(report.change.hits).ok()
@@ -149,11 +140,17 @@ impl PreparedCommand {
         }
     }
 
-    /// Interprets the reply to `INCRBY`.
+    /// Interprets the reply to `INCRBY` or `GET`.
     fn count_reply(&self, value: &Value) -> Result<Reply, RemoteError> {
-        let Value::Int(total) = value else { return Err(malformed_reply()) };
+        let total: Option<i64> = match value {
+            Value::Nil => None,
+            Value::Int(_) | Value::BulkString(_) => {
+                Some(redis::from_redis_value(value.clone()).map_err(|_| foreign_value())?)
+            }
+            _ => return Err(malformed_reply()),
+        };
         let tier = &self.target.tiers[0];
-        let used = u64::try_from(*total).unwrap_or_default();
+        let used = u64::try_from(total.unwrap_or_default()).unwrap_or_default();
         let granted = match &self.op {
             Op::Add { report } => u64::try_from(report.change.hits).unwrap_or_default(),
             Op::Take { hits } if used <= tier.requests.into() => *hits,
@@ -186,8 +183,8 @@ impl EncodedCommand {
     /// Returns the number of commands that it consists of.
     pub(super) const fn commands(&self) -> usize {
         match self {
+            Self::Count { hits: 0, .. } | Self::Run { .. } => 1,
             Self::Count { .. } => 2,
-            Self::Run { .. } => 1,
         }
     }
 
@@ -201,6 +198,8 @@ impl EncodedCommand {
             commands.push(command);
         };
         match self {
+            // a check must not create the key
+            Self::Count { key, hits: 0, .. } => push(command(key.len(), 2, |get| get.arg("GET").arg(key))),
             Self::Count { key, hits, ttl } => {
                 push(command(key.len(), 3, |count| count.arg("INCRBY").arg(key).arg(*hits)));
                 push(command(key.len(), 3, |expire| expire.arg("EXPIRE").arg(key).arg(*ttl)));
@@ -223,6 +222,11 @@ fn command(bytes: usize, parts: usize, build: impl FnOnce(&mut Cmd) -> &mut Cmd)
     let mut command = Cmd::with_capacity(parts, bytes + 32 + 8 * parts);
     build(&mut command);
     command
+}
+
+/// Returns the error for a counter whose value is not a number.
+fn foreign_value() -> RemoteError {
+    RemoteError::Rejected("FOREIGN the value of the key was not written by weir".into())
 }
 
 /// Returns the error for a malformed reply, which leaves open whether the command was carried out.

@@ -36,7 +36,8 @@ pub use self::{
 use redis::Value;
 
 use self::{
-    command::{CommandOutcome, EncodedCommand, KeySettings, PreparedCommand},
+    command::{CommandOutcome, EncodedCommand, PreparedCommand},
+    name::KeySettings,
     pool::Pool,
     random::RandomGenerator,
     request::NodeRequest,
@@ -108,6 +109,7 @@ impl RedisRemote {
             main,
             per_second,
             prefix,
+            unambiguous_keys: unambiguous,
             jitter_seconds,
             backoff,
             health_needs_connection: _,
@@ -120,7 +122,7 @@ impl RedisRemote {
         Ok(Self {
             main: Pool::open("main", main, backoff, &random),
             per_second: per_second.map(|endpoint| Pool::open("per_second", endpoint, backoff, &random)),
-            keys: Arc::new(KeySettings { prefix, jitter_seconds }),
+            keys: Arc::new(KeySettings { prefix, unambiguous, jitter_seconds }),
             random,
             background: tokio::sync::Mutex::default(),
             clock,
@@ -225,7 +227,7 @@ impl Remote for RedisRemote {
 
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
         // the first key will do, since all keys of a target are in one slot
-        let key = || name::keys(&self.keys.prefix, target, at).swap_remove(0);
+        let key = || name::keys(&self.keys, target, at).swap_remove(0);
         match (&self.per_second, self.pool_of(target)) {
             (Some(per_second), 1) => per_second.node(key),
             _ => self.main.node(key),

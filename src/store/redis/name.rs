@@ -1,17 +1,29 @@
 //! The keys of counters in Redis.
 //!
 //! A rule in the format of envoyproxy/ratelimit has that service's key, so that both can share one Redis:
-//! `{prefix}{path}{window start in seconds}`. All other keys hold the path in braces, which makes it the hash tag: a cluster
-//! then keeps all tiers of a target in one slot, as a script requires.
+//! `{prefix}{domain}_{key}_{value}_{window start in seconds}`. Different entries can have the same key there, so a setting turns
+//! it off. All other keys hold the target's path in braces, which makes it the hash tag: a cluster then keeps all tiers of a
+//! target in one slot, as a script requires.
 
-use std::{borrow::Cow, fmt::Write as _};
+use std::fmt::Write as _;
 
 use smallvec::SmallVec;
 
 use crate::{
     limit::{Algorithm, OverLimitPolicy, Tier, Timestamp, Unit},
-    store::remote::Target,
+    store::{path::reference_path, remote::Target},
 };
+
+/// The settings that determine keys and their expiry.
+#[derive(Clone, Debug)]
+pub(super) struct KeySettings {
+    /// The prefix of every key.
+    pub(super) prefix: Box<str>,
+    /// Whether rules in the format of envoyproxy/ratelimit have keys in weir's format, which are never ambiguous.
+    pub(super) unambiguous: bool,
+    /// The longest time that a key may outlive its use, in seconds; this number itself is excluded.
+    pub(super) jitter_seconds: u64,
+}
 
 /// The keys of a target's tiers.
 pub(super) type Keys = SmallVec<[String; 2]>;
@@ -44,13 +56,14 @@ pub(super) fn is_per_second(target: &Target) -> bool {
 }
 
 /// Returns one key for each tier of `target`, in the windows of `at`.
-pub(super) fn keys(prefix: &str, target: &Target, at: Timestamp) -> Keys {
-    if is_compatible(target) {
+pub(super) fn keys(settings: &KeySettings, target: &Target, at: Timestamp) -> Keys {
+    if is_compatible(target) && !settings.unambiguous {
         let start = window_start(&target.tiers[0], at).as_nanos() / 1_000_000_000;
-        return std::iter::once([prefix, &target.path, itoa::Buffer::new().format(start)].concat()).collect();
+        let path = reference_path(&target.path);
+        return std::iter::once([&settings.prefix, &*path, itoa::Buffer::new().format(start)].concat())
+            .collect();
     }
-    let path = tag(&target.path);
-    target.tiers.iter().map(|tier| key(prefix, &path, tier, at)).collect()
+    target.tiers.iter().map(|tier| key(&settings.prefix, target, tier, at)).collect()
 }
 
 /// Returns the key of the set of instances.
@@ -58,20 +71,15 @@ pub(super) fn instances(prefix: &str) -> String {
     format!("{prefix}weir:instances")
 }
 
-/// Escapes a leading `}`: an empty hash tag is no hash tag.
-fn tag(path: &str) -> Cow<'_, str> {
-    match path.strip_prefix('}') {
-        Some(rest) => format!("%7D{rest}").into(),
-        None => path.into(),
-    }
-}
-
 /// Returns the key of one tier, with one allocation, because thousands are built per second. The algorithm and the period
 /// are part of the key, so a tier that changes either starts with a new counter.
-fn key(prefix: &str, path: &str, tier: &Tier, at: Timestamp) -> String {
+fn key(prefix: &str, target: &Target, tier: &Tier, at: Timestamp) -> String {
+    let path = &*target.path;
     let mut key = String::with_capacity(prefix.len() + path.len() + 40);
     key.extend([prefix, "{", path, "}"]);
     let algorithm = match tier.algorithm {
+        // a rule that counts rejected hits has counters of its own
+        Algorithm::FixedWindow if target.over_limit_policy == OverLimitPolicy::Count => 'c',
         Algorithm::FixedWindow => 'f',
         Algorithm::SlidingWindow => 's',
         Algorithm::TokenBucket(_) => 'b',
@@ -99,6 +107,10 @@ mod tests {
         Tier { requests: 5, period: Period::from_secs(seconds), algorithm }
     }
 
+    fn settings(prefix: &str) -> KeySettings {
+        KeySettings { prefix: prefix.into(), unambiguous: false, jitter_seconds: 0 }
+    }
+
     fn target(path: &str, tiers: Vec<Tier>, over_limit_policy: OverLimitPolicy) -> Target {
         Target { path: path.into(), tiers: tiers.into(), over_limit_policy }
     }
@@ -106,10 +118,12 @@ mod tests {
     #[test]
     fn a_rule_of_envoyproxy_ratelimit_has_its_key() {
         let target =
-            target("shop_tenant_acme_", vec![tier(60, Algorithm::FixedWindow)], OverLimitPolicy::Count);
+            target("shop|tenant=acme", vec![tier(60, Algorithm::FixedWindow)], OverLimitPolicy::Count);
         let at = Timestamp::from_millis(1_234_567_890);
-        assert_eq!(keys("", &target, at).as_slice(), ["shop_tenant_acme_1234560"]);
-        assert_eq!(keys("eu:", &target, at).as_slice(), ["eu:shop_tenant_acme_1234560"]);
+        assert_eq!(keys(&settings(""), &target, at).as_slice(), ["shop_tenant_acme_1234560"]);
+        assert_eq!(keys(&settings("eu:"), &target, at).as_slice(), ["eu:shop_tenant_acme_1234560"]);
+        let unambiguous = KeySettings { unambiguous: true, ..settings("eu:") };
+        assert_eq!(keys(&unambiguous, &target, at).as_slice(), ["eu:{shop|tenant=acme}c1m_1234560"]);
     }
 
     #[test]
@@ -120,29 +134,23 @@ mod tests {
             tier(60, Algorithm::SlidingWindow),
             Tier { period: Period::from_millis(500), ..tier(1, Algorithm::FixedWindow) },
         ];
-        let target = target("shop_tenant_acme_", tiers, OverLimitPolicy::Ignore);
-        let keys = keys("p:", &target, Timestamp::from_millis(1_234_567_890));
+        let target = target("shop|tenant=acme", tiers, OverLimitPolicy::Ignore);
+        let keys = keys(&settings("p:"), &target, Timestamp::from_millis(1_234_567_890));
         assert_eq!(
             keys.as_slice(),
             [
-                "p:{shop_tenant_acme_}f10s_1234560",
-                "p:{shop_tenant_acme_}f1m_1234560",
-                "p:{shop_tenant_acme_}s1m",
-                "p:{shop_tenant_acme_}f500ms_1234567500ms",
+                "p:{shop|tenant=acme}f10s_1234560",
+                "p:{shop|tenant=acme}f1m_1234560",
+                "p:{shop|tenant=acme}s1m",
+                "p:{shop|tenant=acme}f500ms_1234567500ms",
             ]
         );
     }
 
     #[test]
     fn a_period_that_is_no_unit_has_a_key_in_the_format_of_weir() {
-        let target = target("d_k_v_", vec![tier(120, Algorithm::FixedWindow)], OverLimitPolicy::Count);
-        assert_eq!(keys("", &target, Timestamp::from_secs(130)).as_slice(), ["{d_k_v_}f2m_120"]);
-    }
-
-    #[test]
-    fn a_leading_brace_does_not_end_the_hash_tag() {
-        let target = target("}a_", vec![tier(10, Algorithm::SlidingWindow)], OverLimitPolicy::Ignore);
-        assert_eq!(keys("", &target, Timestamp::default()).as_slice(), ["{%7Da_}s10s"]);
+        let target = target("d|k=v", vec![tier(120, Algorithm::FixedWindow)], OverLimitPolicy::Count);
+        assert_eq!(keys(&settings(""), &target, Timestamp::from_secs(130)).as_slice(), ["{d|k=v}c2m_120"]);
     }
 
     #[test]

@@ -11,6 +11,9 @@ pub struct RedisSettings {
     pub per_second: Option<Endpoint>,
     /// `CACHE_KEY_PREFIX`: the prefix of every key.
     pub prefix: Box<str>,
+    /// `WEIR_UNAMBIGUOUS_KEYS`: rules in the format of envoyproxy/ratelimit have keys that are never ambiguous, instead of the keys
+    /// of that service.
+    pub unambiguous_keys: bool,
     /// `EXPIRATION_JITTER_MAX_SECONDS`: the longest time that a key may outlive its use, in seconds; this number itself is
     /// excluded. It spreads the expiry of the keys of one window.
     pub jitter_seconds: u64,
@@ -104,6 +107,7 @@ impl RedisSettings {
             main: Endpoint::new(Topology::Single(address)),
             per_second: None,
             prefix: Box::default(),
+            unambiguous_keys: false,
             jitter_seconds: 300,
             backoff: Backoff::default(),
             health_needs_connection: false,

@@ -490,8 +490,6 @@ for i, tier in ipairs(tiers) do
   elseif tier.adopted and not tier.changed then
     if tier.text or tier.new_idle > 0 then
       write(tier, tier.new_text, tier.new_idle)
-    else
-      tier.text = tier.new_text
     end
   elseif changed then
     tier.kind.save(tier)

@@ -114,6 +114,10 @@ impl SimulatedServer {
                 self.counters.insert(key.clone(), StoredCounter { state: counter.clone(), version });
             }
         }
+        let is_counted = |(tier, key): (&Tier, &Key)| {
+            tier.algorithm != Algorithm::FixedWindow && self.counters.contains_key(key)
+        };
+        let version = if target.tiers.iter().zip(&keys).any(is_counted) { version } else { 0 };
         if self.keeps > Period::default() {
             let before = keys.into_iter().zip(before).collect();
             self.journal.push_back(Written { at: now, before, hits });

@@ -59,9 +59,13 @@ pub(crate) async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
     assert!(time::timeout(DEADLINE, waiting).await.is_ok(), "not in time: {what}");
 }
 
-/// Returns a target with one fixed window in the format of envoyproxy/ratelimit.
+/// Returns a target with one fixed window in the format of envoyproxy/ratelimit, whose key begins with `path`.
 pub(crate) fn compatible(path: &str, requests: u32, seconds: u64) -> Arc<Target> {
-    target(path, OverLimitPolicy::Count, vec![tier(requests, seconds, Algorithm::FixedWindow)])
+    target(
+        path.strip_suffix('_').expect("every name ends with _"),
+        OverLimitPolicy::Count,
+        vec![tier(requests, seconds, Algorithm::FixedWindow)],
+    )
 }
 
 pub(crate) fn target(path: &str, over_limit_policy: OverLimitPolicy, tiers: Vec<Tier>) -> Arc<Target> {

@@ -112,7 +112,7 @@ impl Weirs {
 
     /// Returns the hits of `key` that Redis counts.
     pub(crate) fn counted(&self, key: &str) -> u64 {
-        let keys: Vec<String> = self.server.send(&["KEYS", &format!("*shop_{key}_*")]);
+        let keys: Vec<String> = self.server.send(&["KEYS", &format!("*{{shop|{key}=*")]);
         let counts = keys.iter().map(|key| self.server.send::<Option<u64>>(&["GET", key]));
         counts.flatten().sum()
     }

@@ -1,0 +1,129 @@
+//! The path of a target: the text that names its domain and entries, in keys of a shared store.
+//!
+//! `shop|tenant=acme|path=/login` is the domain, and then each entry: its key, `=` and its value, or `~` and a pattern where
+//! values that match it share a counter. No two lists of entries have the same path: the separators are escaped as `%` and two
+//! hexadecimal digits where they are part of a name. `}` is escaped too, because it ends the part of a key that selects a slot of
+//! a Redis cluster.
+
+use std::fmt::Write as _;
+
+/// The value of an entry in a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PathValue<'a> {
+    /// The value itself.
+    Own(&'a str),
+    /// The pattern of all values that share the counter.
+    Shared(&'a str),
+}
+
+/// Returns the path of `entries` in `domain`.
+pub(super) fn path<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, PathValue<'a>)>) -> Box<str> {
+    let mut path = String::with_capacity(96);
+    escape(domain, "%|}", &mut path);
+    for (key, value) in entries {
+        path.push('|');
+        escape(key, "%|}=~", &mut path);
+        let (separator, value) = match value {
+            PathValue::Own(value) => ('=', value),
+            PathValue::Shared(pattern) => ('~', pattern),
+        };
+        path.push(separator);
+        escape(value, "%|}", &mut path);
+    }
+    path.into()
+}
+
+/// Returns `path` in the format of envoyproxy/ratelimit, such as `shop_tenant_acme_path_/login_`, in which different lists of
+/// entries can look the same.
+#[cfg(feature = "redis")]
+pub(super) fn reference_path(path: &str) -> String {
+    let mut reference = String::with_capacity(path.len() + 16);
+    for (i, part) in path.split('|').enumerate() {
+        match part.split_once(['=', '~']).filter(|_| i > 0) {
+            Some((key, value)) => {
+                unescape(key, &mut reference);
+                reference.push('_');
+                unescape(value, &mut reference);
+            }
+            None => unescape(part, &mut reference),
+        }
+        reference.push('_');
+    }
+    reference
+}
+
+/// Appends `text` to `path`, with the characters of `special`, which are ASCII, escaped.
+fn escape(text: &str, special: &str, path: &mut String) {
+    if !text.contains(|c| special.contains(c)) {
+        return path.push_str(text);
+    }
+    for c in text.chars() {
+        if special.contains(c) {
+            // writing to a string does not fail
+            let _ = write!(path, "%{:02X}", u32::from(c));
+        } else {
+            path.push(c);
+        }
+    }
+}
+
+/// Appends `text` to `plain` without escapes.
+#[cfg(feature = "redis")]
+fn unescape(text: &str, plain: &mut String) {
+    let mut parts = text.split('%');
+    plain.push_str(parts.next().unwrap_or_default());
+    for part in parts {
+        match part.split_at_checked(2).map(|(digits, rest)| (u8::from_str_radix(digits, 16), rest)) {
+            Some((Ok(byte), rest)) => {
+                plain.push(char::from(byte));
+                plain.push_str(rest);
+            }
+            _ => plain.extend(["%", part]),
+        }
+    }
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    type Entries = Vec<(String, bool, String)>;
+
+    fn path_of(domain: &str, entries: &Entries) -> Box<str> {
+        let value =
+            |shared: bool, value| if shared { PathValue::Shared(value) } else { PathValue::Own(value) };
+        path(domain, entries.iter().map(|(key, shared, text)| (key.as_str(), value(*shared, text))))
+    }
+
+    fn entries() -> impl Strategy<Value = (String, Entries)> {
+        let text = || "[ab_=~|%}{27]{0,4}";
+        (text(), vec((text(), any::<bool>(), text()), 0..3))
+    }
+
+    proptest! {
+        #[test]
+        fn different_entries_have_different_paths(one in entries(), other in entries()) {
+            prop_assert_eq!(path_of(&one.0, &one.1) == path_of(&other.0, &other.1), one == other);
+        }
+
+        #[test]
+        fn the_path_of_envoyproxy_ratelimit_joins_all_names((domain, entries) in entries()) {
+            let parts = entries.iter().flat_map(|(key, _, value)| [key.as_str(), value]);
+            let joined: String = [domain.as_str()].into_iter().chain(parts).flat_map(|part| [part, "_"]).collect();
+            prop_assert_eq!(reference_path(&path_of(&domain, &entries)), joined);
+            let ends_early = path_of(&domain, &entries).contains('}');
+            prop_assert!(!ends_early);
+        }
+    }
+
+    #[test]
+    fn ordinary_names_are_readable() {
+        let entries =
+            [("remote_address", PathValue::Own("10.0.0.1")), ("path", PathValue::Shared("/users/*"))];
+        assert_eq!(&*path("shop", entries.into_iter()), "shop|remote_address=10.0.0.1|path~/users/*");
+        let entries = [("q=1", PathValue::Own("a=b|c}%"))];
+        assert_eq!(&*path("shop", entries.into_iter()), "shop|q%3D1=a=b%7Cc%7D%25");
+    }
+}
