@@ -64,7 +64,7 @@ fn manifests_of_the_examples_are_valid() {
     let files: Vec<String> = ["gateway", "sidecar-inbound", "sidecar-outbound", "waypoint"]
         .iter()
         .map(|name| format!("istio/{name}"))
-        .chain(["kubernetes/weir".into()])
+        .chain(["envoy-gateway/policy".into(), "kubernetes/weir".into()])
         .map(|name| project(&format!("examples/{name}.yaml")).display().to_string())
         .collect();
     let (valid, errors) = validate(&files);
