@@ -295,7 +295,7 @@ impl<'a> Run<'a> {
         for (i, account) in self.accounts.iter().enumerate() {
             let rule = RULES[i / VALUES];
             let target = Target {
-                path: format!("d_{}_{}_", rule.0, i % VALUES).into(),
+                path: format!("d|{}={}", rule.0, i % VALUES).into(),
                 tiers: [tier(rule, self.raised)].into_iter().collect(),
                 over_limit_policy: policy(rule),
             };
