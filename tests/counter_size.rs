@@ -65,7 +65,7 @@ async fn filled() -> Coordinated<EmptyStore> {
 }
 
 #[test]
-fn a_coordinated_counter_takes_less_than_500_bytes() {
+fn a_coordinated_counter_takes_less_than_400_bytes() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime");
     let mut store = None;
@@ -76,4 +76,4 @@ fn a_coordinated_counter_takes_less_than_500_bytes() {
 }
 
 /// The maximum size of a counter in bytes, including the table's free slots.
-const MAX_BYTES: i64 = 500;
+const MAX_BYTES: i64 = 400;

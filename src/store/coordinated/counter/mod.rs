@@ -18,6 +18,7 @@ mod place;
 mod records;
 mod reservations;
 mod schedule;
+mod thin_list;
 mod tiers;
 mod urgency;
 mod usage;
@@ -27,8 +28,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use self::{
-    demand::Demand, fetch::LeaseFetch, records::PendingDelta, schedule::FlushSchedule, tiers::capacity,
-    usage::UsageRate,
+    demand::Demand, fetch::LeaseFetch, records::PendingDelta, schedule::FlushSchedule, thin_list::ThinList,
+    tiers::capacity, usage::UsageRate,
 };
 pub(super) use self::{
     fetch::LeaseReply,
@@ -54,7 +55,7 @@ pub(super) struct LocalCounter {
     rule: Option<RuleId>,
     pub(super) last_check_at: Timestamp,
     estimate: States,
-    pending: SmallVec<[PendingDelta; 1]>,
+    pending: ThinList<PendingDelta>,
     pub(super) demand: Demand,
     pub(super) schedule: FlushSchedule,
     /// Its place in the queue of the flush loop.
@@ -78,7 +79,7 @@ pub(super) struct LocalCounter {
     /// The leases and the state of fetching them. None until a lease is needed.
     pub(super) fetch: Option<Box<LeaseFetch>>,
     /// Hits that were sent to the store, which has not replied yet.
-    in_flight: Vec<PendingDelta>,
+    in_flight: ThinList<PendingDelta>,
     /// The version of the store's sliding windows and buckets as of its last reply.
     version: u64,
     /// Unique among all counters of this process, so that a late reply is not applied to a counter that has taken the place
@@ -108,7 +109,7 @@ impl LocalCounter {
             estimate: target.tiers.iter().map(|tier| CounterState::unused(tier, now)).collect(),
             rule: None,
             last_check_at: now,
-            pending: SmallVec::new(),
+            pending: ThinList::default(),
             demand: Demand::default(),
             schedule: FlushSchedule::new(interval),
             place: QueuePlace::default(),
@@ -121,7 +122,7 @@ impl LocalCounter {
             flushed: 0,
             applied: 0,
             fetch: None,
-            in_flight: Vec::new(),
+            in_flight: ThinList::default(),
             version: 0,
             generation,
             last_reply_at: None,
