@@ -38,8 +38,8 @@ impl Clock for Skewed {
     }
 }
 
-struct Instance {
-    store: Coordinated<RedisRemote>,
+pub(crate) struct Instance {
+    pub(crate) store: Coordinated<RedisRemote>,
     clock: Arc<dyn Clock>,
     rules: RuleSet,
 }
@@ -48,7 +48,7 @@ struct Instance {
 type Outcome = (Timestamp, Timestamp, bool);
 
 impl Instance {
-    fn new(
+    pub(crate) fn new(
         server: &Server,
         number: usize,
         tier: &Tier,
@@ -72,7 +72,12 @@ impl Instance {
     }
 
     async fn send(&self) -> bool {
-        let entries = [Entry { key: "k", value: "v" }];
+        self.send_for("v").await
+    }
+
+    /// Sends a request for the counter of `value`. Returns whether it was admitted.
+    pub(crate) async fn send_for(&self, value: &str) -> bool {
+        let entries = [Entry { key: "k", value }];
         let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
         let request = Request { domain: "fleet", descriptors: [descriptor].into_iter().collect(), hits: 1 };
         let matched = Matched::new(&self.rules, &request);
@@ -125,7 +130,7 @@ async fn offer(fleet: &[Arc<Instance>], tier: &Tier, rate: u64, periods: u32) ->
     requests.join_all().await
 }
 
-fn sum(fleet: &[Arc<Instance>], metric: impl Fn(&CoordinationMetrics) -> &Counter) -> u64 {
+pub(crate) fn sum(fleet: &[Arc<Instance>], metric: impl Fn(&CoordinationMetrics) -> &Counter) -> u64 {
     fleet.iter().map(|instance| metric(instance.store.coordination_metrics()).get()).sum()
 }
 

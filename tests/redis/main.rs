@@ -10,6 +10,7 @@ mod proxy;
 mod wire;
 
 mod algorithms;
+mod auto;
 mod cluster_faults;
 mod connecting;
 mod faults;
