@@ -1,13 +1,16 @@
 //! Bursts: more hits than the schedule of syncs can keep up with.
 
 use super::{LocalCounter, tiers::capacity};
-use crate::limit::{Hits, Timestamp};
+use crate::limit::{Hits, Period, Timestamp};
 
 /// The part of the limit by which all instances together may exceed it in a burst: a tenth.
 const PART: u64 = 10;
 
 /// A burst is several times as many hits as the demand so far lets expect.
 const TIMES_EXPECTED: u64 = 3;
+
+/// The time after the store's last reply from which the demand measured meanwhile is enough to tell that a burst is over.
+const SETTLED_AFTER: Period = Period::from_millis(10);
 
 impl LocalCounter {
     /// Returns whether `hits` more would be a burst: unexpectedly many since the store's last reply, and so many that the
@@ -20,5 +23,10 @@ impl LocalCounter {
         let since = self.last_reply_at.map_or(now, |at| at.min(now));
         let expected = self.demand.in_the_next(now.since(since), now);
         own > expected.saturating_mul(TIMES_EXPECTED)
+    }
+
+    /// Returns whether a burst is over: what it left is used up or has been known for a moment.
+    pub(in super::super) fn is_burst_over(&self, now: Timestamp) -> bool {
+        self.is_settled() || self.last_reply_at.is_some_and(|at| now.since(at) > SETTLED_AFTER)
     }
 }

@@ -216,31 +216,28 @@ impl<R: Remote> CounterTable<R> {
     fn follow_instances(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>, now: Timestamp) {
         let instances = self.client.most_instances_lately();
         let wanted = auto::next(counter.mode, &counter.target.tiers, instances);
-        if counter.mode == Coordination::Interval
-            && wanted == Coordination::Interval
-            && check.direction == Direction::Take
+        let is_exact = matches!(counter.mode, Coordination::Lease | Coordination::Strict);
+        if wanted == Coordination::Lease {
+            counter.is_in_burst = false;
+            if !is_exact {
+                self.metrics.to_lease.add(1);
+                self.switch_mode(counter, wanted);
+            }
+        } else if check.direction == Direction::Take
+            && (counter.is_in_burst || !is_exact)
             && counter.is_burst(check.hits, auto::or_unknown(instances), now)
         {
-            counter.is_in_burst = true;
-            self.metrics.bursts.add(1);
-            return self.switch_mode(counter, Coordination::Lease);
-        }
-        let is_exact = matches!(counter.mode, Coordination::Lease | Coordination::Strict);
-        if is_exact == (wanted == Coordination::Lease) {
-            counter.is_in_burst &= wanted == Coordination::Interval;
-            return;
-        }
-        // a burst lasts until nothing is leased or waits for a lease
-        if counter.is_in_burst && !counter.is_settled() {
-            return;
-        }
-        if !std::mem::take(&mut counter.is_in_burst) {
-            match wanted {
-                Coordination::Lease => self.metrics.to_lease.add(1),
-                _ => self.metrics.to_interval.add(1),
+            if !counter.is_in_burst {
+                counter.is_in_burst = true;
+                self.metrics.bursts.add(1);
+                self.switch_mode(counter, Coordination::Lease);
             }
+        } else if is_exact && (!counter.is_in_burst || counter.is_burst_over(now)) {
+            if !std::mem::take(&mut counter.is_in_burst) {
+                self.metrics.to_interval.add(1);
+            }
+            self.switch_mode(counter, wanted);
         }
-        self.switch_mode(counter, wanted);
     }
 
     /// Changes the mode of `counter` to `wanted`, or to the nearest that the store supports. Pending hits stay pending, and
