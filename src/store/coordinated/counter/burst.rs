@@ -15,13 +15,22 @@ const SETTLED_AFTER: Period = Period::from_millis(10);
 impl LocalCounter {
     /// Returns whether `hits` more would be a burst: unexpectedly many since the store's last reply, and so many that the
     /// instances would exceed the limit by more than a tenth if each of `instances` took as many without knowing of the others.
-    pub(in super::super) fn is_burst(&self, hits: Hits, instances: usize, now: Timestamp) -> bool {
+    /// `round_trip` is the time that the store takes to reply.
+    pub(in super::super) fn is_burst(
+        &self,
+        hits: Hits,
+        instances: usize,
+        round_trip: Period,
+        now: Timestamp,
+    ) -> bool {
         let own = self.unacknowledged_hits().saturating_add(hits.0);
         if instances < 2 || own.saturating_mul(PART * instances as u64) <= capacity(&self.target.tiers) {
             return false;
         }
-        let since = self.last_reply_at.map_or(now, |at| at.min(now));
-        let expected = self.demand.in_the_next(now.since(since), now);
+        // a reply does not count the hits that were taken while it was on its way, or had to wait for the reply before it
+        let since = self.last_reply_at.map_or(0, |at| now.since(at).as_nanos());
+        let time = Period::from_nanos(since.saturating_add(2 * round_trip.as_nanos()));
+        let expected = self.demand.in_the_next(time, now);
         own > expected.saturating_mul(TIMES_EXPECTED)
     }
 

@@ -225,7 +225,7 @@ impl<R: Remote> CounterTable<R> {
             }
         } else if check.direction == Direction::Take
             && (counter.is_in_burst || !is_exact)
-            && counter.is_burst(check.hits, auto::or_unknown(instances), now)
+            && counter.is_burst(check.hits, auto::or_unknown(instances), self.client.round_trip(), now)
         {
             if !counter.is_in_burst {
                 counter.is_in_burst = true;
