@@ -127,10 +127,11 @@ impl<R: Remote> CounterTable<R> {
         if counter.update_rule(check) || is_new {
             self.choose_mode(counter, check);
         }
-        let replaced = counter.apply_own_limit(check);
         if counter.requested_mode == Some(Coordination::Auto) {
             self.follow_instances(counter, check, now);
         }
+        // after that, so that requests with limits of their own do not move the counter between modes
+        let replaced = counter.apply_own_limit(check);
         counter.last_check_at = now;
         let result = act(counter);
         if let Some(target) = replaced {
