@@ -10,14 +10,14 @@ use std::{
 use crate::docker::{Docker, docker, project, until};
 
 /// A running container, removed on drop.
-struct Container {
+pub(crate) struct Container {
     docker: &'static Docker,
     name: String,
 }
 
 impl Container {
     /// Starts the image with further arguments of `docker run`, and the arguments of the program.
-    fn start(docker: &'static Docker, options: &[&str], arguments: &[&str]) -> Self {
+    pub(crate) fn start(docker: &'static Docker, options: &[&str], arguments: &[&str]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("weir-test-{}-{}", process::id(), NEXT.fetch_add(1, Relaxed));
         let restricted = ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"];
@@ -25,6 +25,10 @@ impl Container {
             [&["run", "--detach", "--name", &name][..], &restricted, options, &[&docker.image], arguments];
         docker.run(&run.concat());
         Self { docker, name }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     fn inspect(&self, format: &str) -> String {
@@ -35,13 +39,13 @@ impl Container {
         self.docker.run(&[&["exec", &self.name], arguments].concat())
     }
 
-    fn logs(&self) -> String {
+    pub(crate) fn logs(&self) -> String {
         let output = self.docker.try_run(&["logs", &self.name]);
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
     /// Gets a page from the container's address, as the kubelet's probes do. Returns the status and the body.
-    fn get(&self, port: u16, path: &str) -> Option<(u16, String)> {
+    pub(crate) fn get(&self, port: u16, path: &str) -> Option<(u16, String)> {
         let address = self.inspect("{{.NetworkSettings.IPAddress}}");
         let mut stream = TcpStream::connect((address.as_str(), port)).ok()?;
         write!(stream, "GET {path} HTTP/1.1\r\nhost: pod\r\nconnection: close\r\n\r\n").ok()?;
@@ -51,7 +55,7 @@ impl Container {
         Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
     }
 
-    fn await_ready(&self) {
+    pub(crate) fn await_ready(&self) {
         until("the readiness probe passes", || {
             assert_eq!(self.inspect("{{.State.Running}}"), "true", "{}", self.logs());
             self.get(8080, "/healthcheck").filter(|(status, _)| *status == 200)
@@ -59,7 +63,7 @@ impl Container {
     }
 
     /// Stops it as the kubelet does, and returns its exit code.
-    fn stop(&self) -> String {
+    pub(crate) fn stop(&self) -> String {
         self.docker.run(&["stop", "--time", "45", &self.name]);
         self.inspect("{{.State.ExitCode}}")
     }
