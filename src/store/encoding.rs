@@ -5,6 +5,7 @@
 //! | fixed window | `17` | the hits of the window |
 //! | sliding window | `w 7 80000000 -20000000 2 1000000 1` | the version; the instant at which the newest span began; then for each span, oldest first, the time from that instant to the span's last hit, and the span's hits |
 //! | token bucket | `b 7 90000000 1.5` | the version; an instant, and the tokens that the bucket lacked then |
+//! | token bucket in debt | `d 7 90000000 9.5` | the same; the tokens may exceed the burst |
 //!
 //! The version is a whole number that identifies the last change: see [`Reply::version`](super::remote::Reply::version).
 //! Instants are whole microseconds since the Unix epoch, times are whole microseconds, and tokens are decimal fractions.
@@ -26,9 +27,10 @@ use crate::limit::{
 /// The letters of the formats.
 const SLIDING_WINDOW: &str = "w";
 const TOKEN_BUCKET: &str = "b";
+const BUCKET_IN_DEBT: &str = "d";
 
-/// 2^-32 tokens, the unit of a bucket, in a token.
-const UNITS_PER_TOKEN: f64 = 4_294_967_296.0;
+/// 2^-31 tokens, the unit of a bucket, in a token.
+const UNITS_PER_TOKEN: f64 = 2_147_483_648.0;
 
 /// The reason why a text is not the state of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,14 +72,18 @@ pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<(CounterState, u
             CounterState::from_sliding_window(SlidingWindow::new(timestamp(opened), spans), tier)
         }
         Algorithm::TokenBucket(_) => {
-            expect_format(fields.next(), TOKEN_BUCKET)?;
+            let format = fields.next();
+            let in_debt = format == Some(BUCKET_IN_DEBT);
+            if !in_debt {
+                expect_format(format, TOKEN_BUCKET)?;
+            }
             version = number(fields.next(), "version")?;
             let as_of = timestamp(number(fields.next(), "instant of the bucket")?);
             let tokens: f64 = number(fields.next(), "tokens")?;
             if !tokens.is_finite() || tokens < 0.0 {
                 return Err(DecodeError::InvalidField("tokens"));
             }
-            CounterState::from_token_bucket(TokenBucket::new(as_of, units(tokens)), tier)
+            CounterState::from_token_bucket(TokenBucket::new(as_of, units(tokens), in_debt), tier)
         }
     };
     if fields.next().is_some() { Err(DecodeError::TrailingText) } else { Ok((state, version)) }
@@ -101,7 +107,8 @@ pub fn encode(state: &CounterState, version: u64) -> String {
         }
         CounterState::TokenBucket(bucket, _) => {
             let (as_of, tokens) = (micros_ceil(bucket.as_of()), tokens(bucket.taken()));
-            format!("{TOKEN_BUCKET} {version} {as_of} {tokens}")
+            let format = if bucket.is_in_debt() { BUCKET_IN_DEBT } else { TOKEN_BUCKET };
+            format!("{format} {version} {as_of} {tokens}")
         }
     }
 }
@@ -128,7 +135,7 @@ fn number<T: std::str::FromStr>(field: Option<&str>, name: &'static str) -> Resu
     field.and_then(|field| field.parse().ok()).ok_or(DecodeError::InvalidField(name))
 }
 
-/// Converts `tokens` to units of 2^-32 tokens, rounded up. The tokens that `take.lua` writes are multiples of that unit.
+/// Converts `tokens` to units of 2^-31 tokens, rounded up. The tokens that `take.lua` writes are multiples of that unit.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -138,7 +145,7 @@ fn units(tokens: f64) -> u64 {
     (tokens * UNITS_PER_TOKEN).ceil() as u64
 }
 
-/// Converts `units` of 2^-32 tokens to tokens, rounded up to a number that an `f64` holds.
+/// Converts `units` of 2^-31 tokens to tokens, rounded up to a number that an `f64` holds.
 #[expect(clippy::cast_precision_loss, reason = "the loss is rounded up")]
 fn tokens(units: u64) -> f64 {
     let nearest = units as f64;
@@ -192,7 +199,13 @@ mod tests {
                 &bucket,
                 "b 281474976710655 90000000 1.5",
                 (1 << 48) - 1,
-                CounterState::from_token_bucket(TokenBucket::new(at, 3 << 31), &bucket),
+                CounterState::from_token_bucket(TokenBucket::new(at, 3 << 30, false), &bucket),
+            ),
+            (
+                &bucket,
+                "d 7 90000000 9.5",
+                7,
+                CounterState::from_token_bucket(TokenBucket::new(at, 19 << 30, true), &bucket),
             ),
         ] {
             assert_eq!(encode(&state, version), text);
@@ -253,6 +266,7 @@ mod tests {
             opened in 1_000_000_000..2_000_000_000_000_000_u64,
             spans in vec((-60_000_000..60_000_000_i64, any::<u32>()), 0..15),
             taken in 0..1_u64 << 53,
+            in_debt in any::<bool>(),
             used in any::<u64>(),
             version in any::<u64>(),
         ) {
@@ -267,16 +281,17 @@ mod tests {
             let (sliding, bucket) = (tier(Algorithm::SlidingWindow), tier(bucket()));
             for (tier, state) in [
                 (&sliding, CounterState::from_sliding_window(SlidingWindow::new(at, spans.collect()), &sliding)),
-                (&bucket, CounterState::from_token_bucket(TokenBucket::new(at, taken), &bucket)),
+                (&bucket, CounterState::from_token_bucket(TokenBucket::new(at, taken, in_debt), &bucket)),
             ] {
                 prop_assert_eq!(decode(tier, at, &encode(&state, version)), Ok((state, version)));
             }
         }
 
         #[test]
-        fn rounding_never_admits_more(nanos in any::<u64>(), taken in any::<u64>()) {
+        fn rounding_never_admits_more(nanos in any::<u64>(), taken in 0..1_u64 << 63) {
             let tier = tier(bucket());
-            let state = CounterState::from_token_bucket(TokenBucket::new(Timestamp::from_nanos(nanos), taken), &tier);
+            let state = TokenBucket::new(Timestamp::from_nanos(nanos), taken, false);
+            let state = CounterState::from_token_bucket(state, &tier);
             let decoded = decode(&tier, Timestamp::default(), &encode(&state, 1));
             let Ok((CounterState::TokenBucket(decoded, _), 1)) = decoded else {
                 return Err(TestCaseError::fail("no bucket"));
@@ -285,7 +300,7 @@ mod tests {
         }
 
         #[test]
-        fn decoding_never_panics(text in "[wb0-9 .e+-]{0,40}|.{0,20}") {
+        fn decoding_never_panics(text in "[wbd0-9 .e+-]{0,40}|.{0,20}") {
             for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, bucket()] {
                 let _ = decode(&tier(algorithm), Timestamp::from_secs(90), &text);
             }

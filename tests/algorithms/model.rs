@@ -45,8 +45,8 @@ fn model_admits(tier: &Tier, admitted: &Log, hits: u64, now: Timestamp, slack: b
                 level -= u128::from(*hits) * unit;
             }
             refill(&mut level, now);
-            // the tested bucket may lack 2^-32 tokens for each admitted hit
-            let rounding = if slack { 0 } else { 1 + ((admitted.len() as u128 * unit) >> 32) };
+            // the tested bucket may lack 2^-31 tokens for each admitted hit
+            let rounding = if slack { 0 } else { 1 + ((admitted.len() as u128 * unit) >> 31) };
             level >= u128::from(hits) * unit + rounding
         }
     }

@@ -18,23 +18,35 @@ use crate::limit::{
 /// tokens are available; lowered below the taken tokens, the bucket is empty.
 ///
 /// A bucket can be in debt, by at most one burst more than it holds: hits that several instances admitted with the same token
-/// are missing later, so that the long-run rate holds.
+/// are missing later, so that the long-run rate holds. A mark tells a debt from tokens that were taken before `burst` was
+/// lowered, which need not be waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenBucket {
-    /// The instant of `taken`; with steps, the instant of the last step.
+    /// The instant of the taken tokens; with steps, the instant of the last step.
     as_of: Timestamp,
-    /// In units of 2^-32 tokens, rounded up: a hit may cost one unit too much, never too little.
-    taken: u64,
+    /// The taken tokens in units of 2^-31 tokens, rounded up: a hit may cost one unit too much, never too little. The highest
+    /// bit, [`DEBT`], is set if they may exceed the burst.
+    taken_and_debt: u64,
 }
 
-/// One token, in units of 2^-32 tokens.
-const TOKEN: u64 = 1 << 32;
+/// One token, in units of 2^-31 tokens.
+const TOKEN: u64 = 1 << 31;
+
+/// The bit that marks a bucket in debt.
+const DEBT: u64 = 1 << 63;
 
 impl TokenBucket {
-    /// Creates a bucket that lacks `taken` tokens at `as_of`, in units of 2^-32 tokens.
+    /// Creates a bucket that lacks `taken` tokens at `as_of`, in units of 2^-31 tokens, less than 2^63. `in_debt` says whether
+    /// they exceed the burst.
     #[must_use]
-    pub const fn new(as_of: Timestamp, taken: u64) -> Self {
-        Self { as_of, taken }
+    pub const fn new(as_of: Timestamp, taken: u64, in_debt: bool) -> Self {
+        let taken = if taken < DEBT { taken } else { DEBT - 1 };
+        Self { as_of, taken_and_debt: if in_debt { taken | DEBT } else { taken } }
+    }
+
+    /// Creates a bucket that lacks `taken` tokens at `as_of`, and is in debt if these are more than `bucket` holds.
+    fn of(bucket: Bucket, as_of: Timestamp, taken: u64) -> Self {
+        Self::new(as_of, taken, taken > full(bucket))
     }
 
     /// Returns the instant of [`TokenBucket::taken`]; with steps, the instant of the last step.
@@ -43,15 +55,21 @@ impl TokenBucket {
         self.as_of
     }
 
-    /// Returns the tokens that the bucket lacks at [`TokenBucket::as_of`], in units of 2^-32 tokens.
+    /// Returns the tokens that the bucket lacks at [`TokenBucket::as_of`], in units of 2^-31 tokens.
     #[must_use]
     pub const fn taken(self) -> u64 {
-        self.taken
+        self.taken_and_debt & !DEBT
     }
 
-    /// Returns the taken tokens, capped at the bucket's size and one more burst of debt; in all at most 2^32-1 tokens.
+    /// Returns whether hits that were admitted elsewhere exceed the burst.
+    #[must_use]
+    pub const fn is_in_debt(self) -> bool {
+        self.taken_and_debt & DEBT != 0
+    }
+
+    /// Returns the taken tokens, capped at the bucket's size, and with a debt at one more burst; in all at most 2^32-1 tokens.
     fn capped(self, bucket: Bucket) -> u64 {
-        self.taken.min(most_taken(bucket))
+        self.taken().min(if self.is_in_debt() { most_taken(bucket) } else { full(bucket) })
     }
 
     /// Returns the bucket refilled up to `now`.
@@ -69,7 +87,7 @@ impl TokenBucket {
                 (Period::from_nanos(steps * tier.period.as_nanos()), tokens.saturating_mul(TOKEN))
             }
         };
-        Self { as_of: self.as_of.after(credited), taken: self.capped(bucket).saturating_sub(inflow) }
+        Self::of(bucket, self.as_of.after(credited), self.capped(bucket).saturating_sub(inflow))
     }
 
     /// Returns whether it is no different from an unused bucket.
@@ -96,12 +114,12 @@ impl TokenBucket {
     }
 }
 
-/// Returns the most tokens that a bucket lacks, in units of 2^-32 tokens: its burst, and another one of debt.
+/// Returns the most tokens that a bucket lacks, in units of 2^-31 tokens: its burst, and another one of debt.
 fn most_taken(bucket: Bucket) -> u64 {
     u64::from(bucket.burst.saturating_mul(2)) * TOKEN
 }
 
-/// Returns the size of a full bucket, in units of 2^-32 tokens.
+/// Returns the size of a full bucket, in units of 2^-31 tokens.
 fn full(bucket: Bucket) -> u64 {
     u64::from(bucket.burst) * TOKEN
 }
@@ -112,7 +130,7 @@ fn room_for(bucket: Bucket, hits: Hits) -> Option<u64> {
     Some(room * TOKEN)
 }
 
-/// Returns the inflow during `elapsed`, in units of 2^-32 tokens, rounded down.
+/// Returns the inflow during `elapsed`, in units of 2^-31 tokens, rounded down.
 fn inflow(tier: &Tier, elapsed: Period) -> u64 {
     // 64 bits of time, 32 of requests and 32 of fraction fit in 128 bits
     let tokens = u128::from(elapsed.as_nanos()) * u128::from(tier.requests) * u128::from(TOKEN);
@@ -126,7 +144,7 @@ impl AlgorithmState for TokenBucket {
     }
 
     fn probe(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Probe {
-        let Self { taken, .. } = self.at(tier, now);
+        let taken = self.at(tier, now).taken();
         let room = room_for(tier.bucket(), hits);
         Probe {
             fits: hits == Hits(0) || room.is_some_and(|room| taken <= room),
@@ -136,10 +154,12 @@ impl AlgorithmState for TokenBucket {
 
     fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         if hits > Hits(0) {
-            let Self { as_of, taken } = self.at(tier, now);
+            let (bucket, refilled) = (tier.bucket(), self.at(tier, now));
+            let taken = refilled.taken();
             // a bucket that rejected hits is empty, not in debt
-            let most = taken.max(full(tier.bucket()));
-            *self = Self { as_of, taken: taken.saturating_add(hits.0.saturating_mul(TOKEN)).min(most) };
+            let most = taken.max(full(bucket));
+            let sum = taken.saturating_add(hits.0.saturating_mul(TOKEN)).min(most);
+            *self = Self::of(bucket, refilled.as_of, sum);
         }
     }
 
@@ -147,32 +167,33 @@ impl AlgorithmState for TokenBucket {
         let bucket = tier.bucket();
         if bucket.strict && now > self.as_of && !self.is_idle(tier, now) {
             // whole refilled tokens stay; the fraction of the next token is lost
-            let refilled = self.capped(bucket) - self.at(tier, now).taken;
-            *self = Self { as_of: now, taken: self.capped(bucket) - refilled / TOKEN * TOKEN };
+            let refilled = self.capped(bucket) - self.at(tier, now).taken();
+            *self = Self::of(bucket, now, self.capped(bucket) - refilled / TOKEN * TOKEN);
         }
     }
 
     fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
-        let Self { as_of, taken } = self.at(tier, now);
-        let left = taken.saturating_sub(hits.0.saturating_mul(TOKEN));
-        if left != taken {
-            *self = Self { as_of, taken: left };
+        let refilled = self.at(tier, now);
+        let left = refilled.taken().saturating_sub(hits.0.saturating_mul(TOKEN));
+        if left != refilled.taken() {
+            *self = Self::of(tier.bucket(), refilled.as_of, left);
         }
     }
 
     /// Takes the tokens at `at`, or at the instant of the state if that is later. The bucket may be in debt afterwards.
     fn add(&mut self, tier: &Tier, at: Timestamp, change: CountChange, _now: Timestamp) {
-        let Self { as_of, taken } = self.at(tier, at);
+        let refilled = self.at(tier, at);
+        let taken = refilled.taken();
         let tokens = change.hits.unsigned_abs().saturating_mul(TOKEN);
         let sum = if change.hits < 0 { taken.saturating_sub(tokens) } else { taken.saturating_add(tokens) };
         let changed = sum.max(change.floor.saturating_mul(TOKEN)).min(most_taken(tier.bucket()));
         if changed != taken {
-            *self = Self { as_of, taken: changed };
+            *self = Self::of(tier.bucket(), refilled.as_of, changed);
         }
     }
 
     fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {
-        let left = full(tier.bucket()).saturating_sub(self.at(tier, now).taken) / TOKEN;
+        let left = full(tier.bucket()).saturating_sub(self.at(tier, now).taken()) / TOKEN;
         Availability {
             remaining: u32::try_from(left).unwrap_or(u32::MAX),
             reset: self.ready_at(tier, 0).since(now),
@@ -192,13 +213,13 @@ impl AlgorithmState for TokenBucket {
     fn idle_at(&self, tier: &Tier) -> Timestamp {
         let full = self.ready_at(tier, 0);
         match tier.bucket().refill {
-            Refill::Step if self.taken > 0 => full.after(tier.period),
+            Refill::Step if self.taken() > 0 => full.after(tier.period),
             _ => full,
         }
     }
 
     fn used(&self) -> Hits {
-        Hits(self.taken.div_ceil(TOKEN))
+        Hits(self.taken().div_ceil(TOKEN))
     }
 }
 
@@ -305,8 +326,12 @@ mod tests {
         state.take(&with_burst(10), at(0), Hits(8));
         assert_eq!(state.availability(&with_burst(100), at(0)).remaining, 92);
         assert_eq!(state.availability(&with_burst(9), at(0)).remaining, 1);
-        // lowered below the taken tokens: the new bucket is empty, and lacks at most one burst more
+        // lowered below the taken tokens: the new bucket is empty, not in debt
         assert_eq!(state.availability(&with_burst(3), at(0)).remaining, 0);
+        assert_eq!(state.wait(&with_burst(3), at(0), Hits(3)), Period::from_millis(300));
+        // a debt stays one, by at most one burst of the new size
+        state.add(&with_burst(10), at(0), CountChange::of(4), at(0));
+        assert_eq!(state.wait(&with_burst(11), at(0), Hits(1)), Period::from_millis(200));
         assert_eq!(state.wait(&with_burst(3), at(0), Hits(3)), Period::from_millis(600));
     }
 

@@ -221,19 +221,20 @@ end
 
 function bucket.load(tier, text)
   -- small enough that rounding does not matter, large enough that all sums are exact
-  tier.unit = tier.burst < 1048576 and 4294967296 or 1048576
+  tier.unit = tier.burst < 1048576 and 2147483648 or 1048576
   -- the debt of hits that were admitted elsewhere is at most one burst
   tier.most = math.min(2 * tier.burst, 4294967295)
   tier.kept_as_of, tier.kept = 0, 0
   if text then
-    local as_of, taken = string.match(text, '^b %d+ (%d+) ([%d.e+-]+)$')
+    local mark, as_of, taken = string.match(text, '^([bd]) %d+ (%d+) ([%d.e+-]+)$')
     tier.kept_as_of, tier.kept = tonumber(as_of), tonumber(taken)
     if not tier.kept_as_of or not tier.kept or tier.kept < 0 then return false end
     if tier.unit == 1048576 then
       -- a state of an instance has a smaller unit
       tier.kept = math.ceil(tier.kept * tier.unit) / tier.unit
     end
-    tier.kept = math.min(tier.kept, tier.most)
+    -- tokens above the burst without the mark of a debt were taken before the burst was lowered
+    tier.kept = math.min(tier.kept, mark == 'd' and tier.most or tier.burst)
   end
   refill(tier, now)
   return true
@@ -264,7 +265,7 @@ function bucket.reject(tier, at)
 end
 
 function bucket.save(tier)
-  local text = string.format('b %s %.0f %.17g', version, tier.kept_as_of, tier.kept)
+  local text = string.format('%s %s %.0f %.17g', tier.kept > tier.burst and 'd' or 'b', version, tier.kept_as_of, tier.kept)
   local full = 0
   if tier.kept == 0 then
     if not tier.text then return end
