@@ -427,7 +427,7 @@ if adopts then
   for _, tier in ipairs(tiers) do
     tier.new_idle, tier.new_text, offset = struct.unpack('<ds', ARGV[1], offset)
     if tier.kind.versioned and tier.text then
-      local known = string.match(tier.text, '^[wb] (%d+) ')
+      local known = string.match(tier.text, '^[wbd] (%d+) ')
       adopts = adopts and known == report.known
     end
   end
