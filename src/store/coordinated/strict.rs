@@ -97,9 +97,8 @@ impl<R: Remote> Strict<R> {
         let (reply, now) = self.send(check, Command { target, at, op }).await?;
         if check.direction == Direction::GiveBack {
             let decision = self.table.with_counter(check, now, |counter| {
-                counter.apply_reply(&reply, now);
-                // without hits that are leased and not used, and with those that are not reported yet
-                counter.look(Hits(0), now)
+                let applied = counter.apply_reply(&reply, now);
+                look(counter, applied, &reply, Hits(0), now)
             });
             return Ok((decision, now));
         }
@@ -132,8 +131,8 @@ impl<R: Remote> Strict<R> {
         let (reply, now) = reply.map_err(|_| Undecided { late: false, ..late })?;
         Ok((
             self.table.with_counter(check, now, |counter| {
-                counter.apply_reply_to(&reply, number, now);
-                counter.look(hits, now)
+                let applied = counter.apply_reply_to(&reply, number, now);
+                look(counter, applied, &reply, hits, now)
             }),
             now,
         ))
@@ -161,7 +160,7 @@ impl<R: Remote> Strict<R> {
         let command = Command { target, at, op: Op::Add { report: Report::unused(at, check.hits.0, at) } };
         match self.client.request(command, budget).await {
             Ok((reply, now)) => {
-                self.table.with_counter(check, now, |counter| counter.apply_reply(&reply, now));
+                self.table.with_counter(check, now, |counter| _ = counter.apply_reply(&reply, now));
             }
             Err(Undecided { delivery: Delivery::NotApplied, .. }) => {
                 self.table.with_counter(check, at, |counter| counter.uncount(check.hits, at));
@@ -169,4 +168,16 @@ impl<R: Remote> Strict<R> {
             Err(_) => self.table.metrics.delivery_unknown.add(check.hits.0),
         }
     }
+}
+
+/// Returns how `counter` stands after `reply`; over, if `hits` do not fit: by the estimate, which leaves out leased hits that are not
+/// used and has those that are not reported yet, or by the reply itself, if a later one has overtaken it.
+fn look(counter: &LocalCounter, is_applied: bool, reply: &Reply, hits: Hits, now: Timestamp) -> Decision {
+    let tiers = &counter.target.tiers;
+    if is_applied || reply.counters.len() != tiers.len() {
+        return counter.look(hits, now);
+    }
+    let over = tiers.iter().zip(&reply.counters).any(|(tier, state)| !state.probe(tier, now, hits).fits);
+    let hits = if over { hits } else { Hits(0) };
+    decision_from_store(tiers, &reply.counters, OverLimitPolicy::Ignore, over, hits, now)
 }

@@ -9,12 +9,15 @@ use super::{
     tiers::{flows, has_ended, has_flowed_back, same_windows},
 };
 use crate::{
-    limit::{Hits, Timestamp},
+    limit::{Hits, Period, Timestamp},
     store::{
         coordinated::delivery::Delivery,
         remote::{Command, Op, Replacement, Reply, Report},
     },
 };
+
+/// The inaccuracy of the time of a reply.
+const INACCURACY: Period = Period::from_millis(20);
 
 impl LocalCounter {
     /// Returns whether there is something to send: hits, or the wish to know the store's count.
@@ -151,21 +154,24 @@ impl LocalCounter {
     }
 
     /// Applies the reply to a command without a number, as if no other had been sent since.
-    pub(in super::super) fn apply_reply(&mut self, reply: &Reply, now: Timestamp) {
-        self.apply_reply_to(reply, self.sent, now);
+    pub(in super::super) fn apply_reply(&mut self, reply: &Reply, now: Timestamp) -> bool {
+        self.apply_reply_to(reply, self.sent, now)
     }
 
     /// Adopts the store's counters, adds what it does not know yet, takes away what only this instance may use, and plans the
     /// next flush. `number` is that of the command. A reply that a later one has overtaken changes nothing.
-    pub(in super::super) fn apply_reply_to(&mut self, reply: &Reply, number: u32, now: Timestamp) {
+    /// Returns whether it was applied.
+    pub(in super::super) fn apply_reply_to(&mut self, reply: &Reply, number: u32, now: Timestamp) -> bool {
         let precedes = |other: u32| number != other && other.wrapping_sub(number) < u32::MAX / 2;
-        let is_late =
-            self.last_reply_at.is_some_and(|last| now < last || (now == last && precedes(self.applied)));
+        let is_late = self.last_reply_at.is_some_and(|last| {
+            // some replies have an estimated time
+            now.after(INACCURACY) < last || (now <= last && precedes(self.applied))
+        });
         if reply.counters.len() != self.target.tiers.len() || is_late {
             // what the reply to the later command was applied to may have been incomplete
             self.is_version_lost |= !is_late || reply.version != self.version;
             self.wants_read |= is_late && number == self.flushed;
-            return;
+            return false;
         }
         self.applied = number;
         let is_same = !self.is_version_lost && reply.version == self.version && reply.version > 0;
@@ -197,6 +203,7 @@ impl LocalCounter {
         self.usage.record(self.used(now), own, self.instances, self.schedule.interval, now);
         self.schedule.plan(self.usage.time_for(self.remaining_at_reply), now);
         self.last_reply_at = Some(now);
+        true
     }
 
     /// Drops pending hits whose windows have ended, which the store would not count any more.
