@@ -6,6 +6,7 @@ mod far;
 mod fleet;
 mod many_keys;
 mod metrics;
+mod nodes;
 mod outage;
 mod reservations;
 mod silence;

@@ -55,8 +55,9 @@ impl<R: Remote> Caller<R> {
         }
     }
 
-    /// Sends `commands` and waits for the replies, however late they are. Every node has a call of its own, so that one that
-    /// does not reply delays no command for another, and is not held responsible for another's failure.
+    /// Sends `commands` and waits for the replies. Every node has a call of its own, so that none is held responsible for
+    /// another's failure. A single node's replies are waited for however late they are; with several, a node that has become
+    /// silent is given up, so that it does not delay the replies of the others.
     pub(super) async fn call(
         &self,
         commands: Vec<Command>,
@@ -76,7 +77,7 @@ impl<R: Remote> Caller<R> {
         }
         let calls = by_node.into_iter().map(async |(node, commands)| {
             let count = commands.len();
-            (node, count, self.call_node(node, commands, urgency).await)
+            (node, count, self.call_one_of_many(node, commands, urgency).await)
         });
         let outcomes = join_all(calls).await;
         let now = outcomes.iter().filter_map(|(_, _, outcome)| Some(outcome.as_ref().ok()?.now)).max();
@@ -98,6 +99,28 @@ impl<R: Remote> Caller<R> {
         match (now, error) {
             (None, Some(error)) => Err(error),
             (now, _) => Ok(Replies { now: now.unwrap_or_default(), replies }),
+        }
+    }
+
+    /// Sends `commands`, which are all for `node`, while others wait for the replies of other nodes: does not wait for a node
+    /// whose breaker is open.
+    async fn call_one_of_many(
+        &self,
+        node: StoreNode,
+        commands: Vec<Command>,
+        urgency: Urgency,
+    ) -> Result<Replies, RemoteError> {
+        if self.breaker.is_open_for(node) {
+            return Err(RemoteError::NotSent("the node does not reply".into()));
+        }
+        let mut call = pin!(self.call_node(node, commands, urgency));
+        loop {
+            if let Ok(reply) = timeout(SILENCE.into(), &mut call).await {
+                return reply;
+            }
+            if self.breaker.is_open_for(node) {
+                return Err(RemoteError::TimedOut(SILENCE));
+            }
         }
     }
 

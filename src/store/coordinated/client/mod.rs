@@ -159,6 +159,11 @@ impl<R: Remote> StoreClient<R> {
         self.caller.breaker.is_open()
     }
 
+    /// Returns whether the breaker is open for `node`.
+    pub(super) fn is_silent(&self, node: StoreNode) -> bool {
+        self.caller.breaker.is_open() && self.caller.breaker.is_open_for(node)
+    }
+
     /// Returns whether the breaker is open for every node.
     pub(super) fn is_unavailable_everywhere(&self) -> bool {
         self.caller.breaker.is_open_everywhere()

@@ -1,21 +1,24 @@
 //! Collects the pending hits of counters into one batch for each node, and sends them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, pin::pin, sync::Arc};
 
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::timeout};
 
 use super::CounterTable;
 use crate::{
-    limit::{CounterKey, Timestamp},
+    limit::{CounterKey, Period, Timestamp},
     store::{
         coordinated::counter::LocalCounter,
-        remote::{Command, Remote, StoreNode},
+        remote::{Command, Remote, RemoteError, StoreNode},
     },
 };
 
 /// The number of commands at which a batch is sent: few, so that a decision that has to be made in the store does not wait
 /// for long behind it.
 const MAX_BATCH: usize = 256;
+
+/// The time between two looks at whether the node of a batch that has no reply yet has become silent.
+const RECHECK: Period = Period::from_millis(100);
 
 /// Collects pending hits. Each batch is for one node, so that no counter waits for another node's reply.
 pub(super) struct Batches<'a, R: Remote> {
@@ -41,6 +44,8 @@ struct Sender {
     commands: usize,
     /// The hits that they report.
     hits: u64,
+    /// Whether its hits were given up because the node does not reply.
+    is_released: bool,
 }
 
 // === impl Batches ===
@@ -53,43 +58,61 @@ impl<'a, R: Remote> Batches<'a, R> {
     /// Adds the pending hits of `counter`, unless an earlier flush of it is in flight.
     pub(super) fn add(&mut self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
         let Some(at) = counter.oldest_pending_at() else { return };
-        let batch = self.open.entry(self.table.client.node(&counter.target, at)).or_default();
+        let client = &self.table.client;
+        let node = client.node(&counter.target, at);
+        let batch = self.open.entry(node).or_default();
         let before = batch.commands.len();
         self.table.record_dropped(counter.take_commands(now, &mut batch.commands));
-        let count = batch.commands.len() - before;
-        if count > 0 {
-            batch.counters.push(Sender {
-                key,
-                generation: counter.generation,
-                commands: count,
-                hits: counter.hits_in_flight(),
-            });
+        let commands = batch.commands.len() - before;
+        if commands == 0 {
+            return;
         }
+        let (generation, hits) = (counter.generation, counter.hits_in_flight());
+        let sender = Sender { key, generation, commands, hits, is_released: false };
+        let is_elsewhere = |command: &Command| client.node(&counter.target, command.counted_at()) != node;
+        // windows of one counter can be on different nodes; then no other counter waits for the replies of both
+        if commands > 1 && batch.commands[before..].iter().any(is_elsewhere) {
+            let commands = batch.commands.split_off(before);
+            self.sent.push(send(self.table, node, Batch { commands, counters: vec![sender] }));
+            return;
+        }
+        batch.counters.push(sender);
         if batch.commands.len() >= MAX_BATCH {
-            self.sent.push(send(self.table, std::mem::take(batch)));
+            self.sent.push(send(self.table, node, std::mem::take(batch)));
         }
     }
 
     /// Sends the remaining batches. Returns handles that wait for all replies.
     pub(super) fn finish(mut self) -> Vec<JoinHandle<()>> {
-        let rest = self.open.into_values().filter(|batch| !batch.commands.is_empty());
-        self.sent.extend(rest.map(|batch| send(self.table, batch)));
+        let rest = self.open.into_iter().filter(|(_, batch)| !batch.commands.is_empty());
+        self.sent.extend(rest.map(|(node, batch)| send(self.table, node, batch)));
         self.sent
     }
 }
 
-/// Sends `batch` in the background and applies the replies, however late.
-fn send<R: Remote>(table: &Arc<CounterTable<R>>, batch: Batch) -> JoinHandle<()> {
-    let task_table = Arc::clone(table);
-    table.client.spawn(async move {
-        let table = task_table;
-        let Batch { commands, counters } = batch;
-        let outcome = table.client.call_in_background(commands).await;
+/// Sends `batch` to `node` in the background and applies the replies, however late.
+fn send<R: Remote>(table: &Arc<CounterTable<R>>, node: StoreNode, batch: Batch) -> JoinHandle<()> {
+    let table = Arc::clone(table);
+    let client = Arc::clone(&table.client);
+    client.spawn(async move {
+        let Batch { commands, mut counters } = batch;
+        let mut call = pin!(table.client.call_in_background(commands));
+        let outcome = loop {
+            if let Ok(outcome) = timeout(RECHECK.into(), &mut call).await {
+                break outcome;
+            }
+            if table.client.is_silent(node) {
+                table.release_moved(node, &mut counters);
+            }
+        };
         let now = outcome.as_ref().map_or_else(|_| table.client.time().now, |replies| replies.now);
         let mut first = 0;
-        for Sender { key, generation, commands, hits } in counters {
+        for Sender { key, generation, commands, hits, is_released } in counters {
             let range = first..first + commands;
             first = range.end;
+            if is_released {
+                continue;
+            }
             let found = table.with_generation(key, generation, |counter| {
                 if let Some(reply) = table.apply_outcome(counter, &outcome, range.clone()) {
                     counter.apply_flush_reply(reply, now);
@@ -101,4 +124,22 @@ fn send<R: Remote>(table: &Arc<CounterTable<R>>, batch: Batch) -> JoinHandle<()>
             }
         }
     })
+}
+
+impl<R: Remote> CounterTable<R> {
+    /// Gives up the hits in flight to `node`, which does not reply, of those `counters` that another node counts by now: their
+    /// current window must not wait for the earlier one. Marks them as released.
+    fn release_moved(&self, node: StoreNode, counters: &mut [Sender]) {
+        let now = self.client.time().now;
+        let silent = Err(RemoteError::TimedOut(RECHECK));
+        for sender in counters.iter_mut().filter(|sender| !sender.is_released) {
+            self.with_generation(sender.key, sender.generation, |counter| {
+                if self.client.node(&counter.target, now) != node {
+                    sender.is_released = true;
+                    self.apply_outcome(counter, &silent, 0..sender.commands);
+                    self.enqueue(sender.key, counter, now);
+                }
+            });
+        }
+    }
 }

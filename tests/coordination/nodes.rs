@@ -1,0 +1,157 @@
+//! A store of two nodes, of which one does not reply: what the other one counts does not wait for it.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use tokio::{sync::watch, time::sleep};
+use weir::{
+    clock::Clock,
+    limit::{
+        Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy, Period,
+        Request, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+    },
+    store::{
+        Store,
+        coordinated::{Coordinated, CoordinationSettings},
+        remote::{Command, Remote, RemoteError, Replies, StoreNode, Target},
+        simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
+    },
+};
+
+use crate::fleet::{EPOCH, rule};
+
+const MINUTE: Tier =
+    Tier { requests: 1_000_000, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+
+/// A store whose even minutes one node counts, and whose odd minutes another one does.
+struct TwoNodes {
+    inner: SimulatedRemote,
+    /// Whether the node of the even minutes holds back its replies.
+    is_frozen: watch::Receiver<bool>,
+}
+
+impl Remote for TwoNodes {
+    async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
+        let nodes = commands.iter().map(|command| self.node(&command.target, command.at));
+        let waits = nodes.fold(false, |waits, node| waits || node == StoreNode(0));
+        let replies = self.inner.call(commands).await;
+        if waits {
+            let mut frozen = self.is_frozen.clone();
+            frozen.wait_for(|frozen| !frozen).await.expect("the test is running");
+        }
+        replies
+    }
+
+    fn heartbeat(
+        &self,
+        instance: &str,
+        ttl: Period,
+    ) -> impl Future<Output = Result<usize, RemoteError>> + Send {
+        self.inner.heartbeat(instance, ttl)
+    }
+
+    fn node(&self, _: &Target, at: Timestamp) -> StoreNode {
+        StoreNode(at.as_nanos() / MINUTE.period.as_nanos() % 2)
+    }
+
+    fn members_node(&self) -> StoreNode {
+        StoreNode(1)
+    }
+}
+
+struct Setup {
+    clock: SimulatedClock,
+    shared: SimulatedStore,
+    store: Coordinated<TwoNodes>,
+    rules: RuleSet,
+    freeze: watch::Sender<bool>,
+}
+
+impl Setup {
+    /// Starts an instance at the beginning of a minute of the first node.
+    async fn start() -> Self {
+        let first =
+            Timestamp::from_nanos(EPOCH.as_nanos() - EPOCH.as_nanos() % (2 * MINUTE.period.as_nanos()));
+        let clock = SimulatedClock::new(first);
+        let shared = SimulatedStore::new(clock.clone(), 7);
+        let (freeze, is_frozen) = watch::channel(false);
+        let remote = TwoNodes { inner: shared.connect(Network::default()), is_frozen };
+        let settings = CoordinationSettings { instance: "i".into(), ..CoordinationSettings::default() };
+        let store = Coordinated::new(remote, Arc::new(clock.clone()), settings);
+        let rule = rule(Coordination::Interval, &[MINUTE], OverLimitPolicy::Count);
+        let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
+        let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random());
+        let setup = Self { clock, shared, store, rules, freeze };
+        for value in ["a", "b"] {
+            setup.hit(value, 1).await;
+        }
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!((setup.counted("a"), setup.counted("b")), (1, 1));
+        setup
+    }
+
+    async fn hit(&self, value: &str, hits: u32) {
+        let entries = [Entry { key: "k", value }];
+        let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
+        let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits };
+        let matched = Matched::new(&self.rules, &request);
+        let decisions = self.store.take(&matched.checks, Scope::Descriptor, self.clock.now()).await;
+        assert!(!decisions.expect("a coordinated store always decides")[0].over);
+    }
+
+    /// Returns the hits of `value` that the store counts in the current minute.
+    fn counted(&self, value: &str) -> u64 {
+        let target = Target {
+            path: format!("d_k_{value}_").into(),
+            tiers: [MINUTE].into(),
+            over_limit_policy: OverLimitPolicy::Count,
+        };
+        self.shared.used(&target, self.clock.right())
+    }
+
+    /// Waits until `early` before the next minute begins.
+    async fn wait_for_the_next_minute(&self, early: Duration) {
+        let now = self.clock.now();
+        sleep(Duration::from(now.window_end(MINUTE.period).since(now)) - early).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_does_not_wait_for_the_node_of_the_window_before_it() {
+    let setup = Setup::start().await;
+    setup.freeze.send_replace(true);
+    setup.wait_for_the_next_minute(Duration::from_secs(2)).await;
+    // reported to the node that no longer replies
+    setup.hit("a", 10).await;
+    setup.wait_for_the_next_minute(Duration::ZERO).await;
+    sleep(Duration::from_millis(1)).await;
+    setup.hit("a", 3).await;
+    setup.hit("b", 4).await;
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!((setup.counted("a"), setup.counted("b")), (3, 4));
+    // the late reply changes nothing
+    setup.freeze.send_replace(false);
+    setup.hit("a", 2).await;
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!((setup.counted("a"), setup.counted("b")), (5, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn hits_of_two_windows_are_reported_to_each_node_by_itself() {
+    let setup = Setup::start().await;
+    setup.wait_for_the_next_minute(Duration::from_millis(5)).await;
+    setup.freeze.send_replace(true);
+    // both are reported together
+    setup.hit("a", 10).await;
+    setup.wait_for_the_next_minute(Duration::ZERO).await;
+    sleep(Duration::from_millis(1)).await;
+    setup.hit("a", 3).await;
+    setup.hit("b", 4).await;
+    sleep(Duration::from_millis(200)).await;
+    assert_eq!((setup.counted("a"), setup.counted("b")), (3, 4));
+    // once the silence was noticed, nothing waits for the first node
+    sleep(Duration::from_secs(2)).await;
+    setup.hit("a", 2).await;
+    setup.hit("b", 2).await;
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!((setup.counted("a"), setup.counted("b")), (5, 6));
+}
