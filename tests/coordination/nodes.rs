@@ -101,7 +101,7 @@ impl Setup {
     /// Returns the hits of `value` that the store counts in the current minute.
     fn counted(&self, value: &str) -> u64 {
         let target = Target {
-            path: format!("d_k_{value}_").into(),
+            path: format!("d|k={value}").into(),
             tiers: [MINUTE].into(),
             over_limit_policy: OverLimitPolicy::Count,
         };
