@@ -9,6 +9,7 @@
 
 mod exact;
 mod fleet;
+mod interleavings;
 mod many_keys;
 mod overshoot;
 mod reported;
