@@ -77,7 +77,7 @@ impl Unsteady {
             let mut random = self.random.lock();
             (
                 random.next() % 5,
-                [0, 0, 0, 0, 1, 6, 7, 8, 9, 16][usize::try_from(random.next() % 10).expect("few")],
+                [0, 0, 0, 0, 1, 6, 7, 8, 9, 40][usize::try_from(random.next() % 10).expect("few")],
             )
         };
         for _ in 0..yields {
