@@ -207,6 +207,8 @@ impl Case {
             self.remove(Feature::Reference);
         }
         if self.together {
+            // the descriptors of one request may be decided at different instants of its wait
+            self.round_trip = 0;
             let lowers = self.steps.iter().any(|step| match step {
                 Step::Reload(..) => true,
                 Step::Request(_, asks) => asks.iter().any(|ask| ask.own.is_some()),

@@ -41,7 +41,7 @@ pub(crate) fn run(case: &Case, mode: Mode) -> Result<(), String> {
         match mode {
             Mode::Memory => {
                 let store = MemoryStore::new(1_000);
-                Run::new(case, clock, vec![store]).all().await
+                Run::new(case, mode, clock, vec![store]).all().await
             }
             Mode::Coordinated(coordination) => {
                 let shared = SimulatedStore::new(clock.clone(), 7);
@@ -60,7 +60,7 @@ pub(crate) fn run(case: &Case, mode: Mode) -> Result<(), String> {
                     Coordinated::new(shared.connect(network), Arc::new(clock.clone()), settings)
                 });
                 let stores: Vec<_> = stores.collect();
-                let run = Run::new(case, clock, stores);
+                let run = Run::new(case, mode, clock, stores);
                 // after two heartbeats all instances know each other
                 sleep(Duration::from_millis(2_500)).await;
                 run.all().await
@@ -74,13 +74,15 @@ struct Run<'a, S> {
     case: &'a Case,
     clock: SimulatedClock,
     limiters: Vec<Limiter<S>>,
+    /// Whether the store makes every decision.
+    decides_in_store: bool,
     hasher: KeyHasher,
     limits: Vec<Limit>,
     model: Model,
 }
 
 impl<'a, S: Store> Run<'a, S> {
-    fn new(case: &'a Case, clock: SimulatedClock, stores: Vec<S>) -> Self {
+    fn new(case: &'a Case, mode: Mode, clock: SimulatedClock, stores: Vec<S>) -> Self {
         let scope = if case.together { Scope::Request } else { Scope::Descriptor };
         let settings = DecisionSettings { scope, ..DecisionSettings::default() };
         let limiters =
@@ -90,6 +92,7 @@ impl<'a, S: Store> Run<'a, S> {
             case,
             clock,
             limiters: limiters.collect(),
+            decides_in_store: mode == Mode::Coordinated(Coordination::Strict),
             hasher: KeyHasher::random(),
             limits,
             model: Model::default(),
@@ -134,9 +137,10 @@ impl<'a, S: Store> Run<'a, S> {
         let (code, got) = decided.map_err(|error| error.to_string())?;
         let time = self.clock.now().since(before);
         let checks: Vec<Check> = asks.iter().map(|ask| self.check(ask)).collect();
-        // a decision is made at one instant while its request waits, most often when the store has it
+        // a decision is made at one instant while its request waits: in the store, or when a lease has arrived
         let mut instants: Vec<u64> = (0..=time.as_nanos() / 1_000_000).collect();
-        instants.sort_by_key(|millis| millis.abs_diff(time.as_nanos() / 2_000_000));
+        let likely = if self.decides_in_store { time.as_nanos() / 2_000_000 } else { u64::MAX };
+        instants.sort_by_key(|millis| millis.abs_diff(likely));
         let instants: Vec<Timestamp> =
             instants.into_iter().map(|millis| before.after(Period::from_millis(millis))).collect();
         let expected = if self.case.together && checks.len() > 1 {
