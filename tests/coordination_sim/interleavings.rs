@@ -195,7 +195,7 @@ async fn run(case: &Case) -> Result<(), TestCaseError> {
     for (key, value) in KEYS.iter().enumerate() {
         let tier = Tier { requests: case.limit, period: DAY, algorithm: Algorithm::FixedWindow };
         let target = Target {
-            path: format!("d_k_{value}_").into(),
+            path: format!("d|k={value}").into(),
             tiers: [tier].into_iter().collect(),
             over_limit_policy: OverLimitPolicy::Ignore,
         };
