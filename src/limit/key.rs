@@ -4,6 +4,12 @@ use std::hash::Hasher as _;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
+/// The byte after each name. UTF-8 contains neither it nor [`PATTERN_END`].
+const NAME_END: u8 = 0xff;
+
+/// The byte after a pattern that replaces a value.
+const PATTERN_END: u8 = 0xfe;
+
 use super::{
     descriptor::Entry,
     tier::{Algorithm, OverLimitPolicy, Tier},
@@ -117,9 +123,6 @@ impl KeyHasher {
         shared: impl Fn(usize) -> Option<&'a str>,
     ) -> CounterKey {
         let mut hasher = SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
-        // UTF-8 never contains these bytes, so they separate the names
-        const NAME_END: u8 = 0xff;
-        const PATTERN_END: u8 = 0xfe;
         let mut add = |text: &str, end: u8| {
             hasher.write(text.as_bytes());
             hasher.write_u8(end);

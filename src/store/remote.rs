@@ -169,8 +169,8 @@ pub struct UnusedHits {
 /// States of sliding windows and buckets that an instance knows better than the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replacement {
-    /// The [`Reply::version`] on which the states are based. The store adopts them if it still has this version, or if it has
-    /// none of the counters any more.
+    /// The [`Reply::version`] on which the states are based. The store adopts them if it still has this version, and in the place
+    /// of counters that it does not have any more, or that count nothing any more.
     pub version: u64,
     /// One for each tier. Those of fixed windows are not used.
     pub states: SmallVec<[CounterState; 1]>,

@@ -44,7 +44,7 @@ async fn churn(instance: &Instance, rules: &RuleSet, time: Duration) -> usize {
     let (begun, mut most) = (Instant::now(), 0);
     let mut next = 0;
     while begun.elapsed() < time {
-        let name = format!("{:?}-{next}", begun);
+        let name = format!("{begun:?}-{next}");
         hit(instance, rules, &name).await;
         if next % 3 == 0 {
             hit(instance, rules, &name).await;

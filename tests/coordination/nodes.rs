@@ -31,8 +31,8 @@ struct TwoNodes {
 
 impl Remote for TwoNodes {
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
-        let nodes = commands.iter().map(|command| self.node(&command.target, command.at));
-        let waits = nodes.fold(false, |waits, node| waits || node == StoreNode(0));
+        let waits =
+            commands.iter().any(|command| self.node(&command.target, command.counted_at()) == StoreNode(0));
         let replies = self.inner.call(commands).await;
         if waits {
             let mut frozen = self.is_frozen.clone();
@@ -111,7 +111,8 @@ impl Setup {
     /// Waits until `early` before the next minute begins.
     async fn wait_for_the_next_minute(&self, early: Duration) {
         let now = self.clock.now();
-        sleep(Duration::from(now.window_end(MINUTE.period).since(now)) - early).await;
+        let left = Duration::from(now.window_end(MINUTE.period).since(now));
+        sleep(left.saturating_sub(early)).await;
     }
 }
 

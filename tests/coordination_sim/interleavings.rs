@@ -183,8 +183,8 @@ async fn run(case: &Case) -> Result<(), TestCaseError> {
     sleep(Duration::from_secs(30)).await;
     is_calm.store(true, Ordering::Relaxed);
     let fallbacks = store.coordination_metrics().fallback.get();
-    for key in 0..KEYS.len() {
-        admitted[key] += u64::from(!hit(&store, &rules, key, clock.now()).await);
+    for (key, admitted) in admitted.iter_mut().enumerate() {
+        *admitted += u64::from(!hit(&store, &rules, key, clock.now()).await);
     }
     // no slot of a call and no wake-up is lost
     prop_assert_eq!(store.coordination_metrics().fallback.get(), fallbacks);

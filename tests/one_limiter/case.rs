@@ -128,7 +128,7 @@ impl Case {
             match step {
                 Step::Reload(_, limit) => change(limit),
                 Step::Request(_, asks) => {
-                    asks.iter_mut().filter_map(|ask| ask.own.as_mut()).for_each(&mut change)
+                    asks.iter_mut().filter_map(|ask| ask.own.as_mut()).for_each(&mut change);
                 }
                 Step::Wait(_) => {}
             }
@@ -218,7 +218,9 @@ impl Case {
                 if let Step::Request(_, asks) = step {
                     // whether hits that are given back to a lowered limit count, if they are not enough, is not documented
                     if lowers && asks.len() > 1 {
-                        asks.iter_mut().for_each(|ask| ask.gives_back = false);
+                        for ask in asks.iter_mut() {
+                            ask.gives_back = false;
+                        }
                     }
                     // nor is the order in which two descriptors of one counter are tried
                     let mut seen = Vec::new();

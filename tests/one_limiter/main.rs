@@ -4,6 +4,7 @@
 //! a coordinated one, in simulated time. A plain model, written from `docs/rules.md`, says what each answer must be.
 
 mod case;
+mod found;
 mod generate;
 mod model;
 mod one_instance;

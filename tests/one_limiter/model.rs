@@ -306,8 +306,7 @@ impl Counter {
         }
         let room = u64::from(tier.capacity()).checked_sub(hits);
         let at = match (self, room) {
-            (_, None) => self.full_at(tier, now),
-            (Self::Fixed { .. }, _) => self.full_at(tier, now),
+            (_, None) | (Self::Fixed { .. }, _) => self.full_at(tier, now),
             (Self::Sliding(groups), _) => {
                 let mut ends = groups.iter().map(|group| group.last + tier.period.as_nanos());
                 ends.find(|end| self.fits(tier, hits, *end)).expect("an empty window has room")

@@ -23,16 +23,21 @@ fn known(mode: Mode) -> &'static [Feature] {
 
 /// The features that `ONE_LIMITER_WITHOUT` names, to look at a mode without them.
 fn without() -> Vec<Feature> {
-    let names = std::env::var("ONE_LIMITER_WITHOUT").unwrap_or_default();
+    let names = variable("ONE_LIMITER_WITHOUT").unwrap_or_default();
     Feature::ALL
         .into_iter()
         .filter(|feature| names.split(',').any(|name| name == format!("{feature:?}")))
         .collect()
 }
 
+#[expect(clippy::disallowed_methods, reason = "it sets the test, not weir")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
 /// Compares random cases, without what `mode` is `known` to do differently.
 fn compare(mode: Mode, known: &[Feature]) {
-    let cases_to_run = std::env::var("ONE_LIMITER_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(48);
+    let cases_to_run = variable("ONE_LIMITER_CASES").and_then(|n| n.parse().ok()).unwrap_or(48);
     let config = Config {
         cases: cases_to_run,
         failure_persistence: None,

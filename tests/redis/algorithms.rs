@@ -96,6 +96,7 @@ impl RedisWithClock {
         target(&format!("d_k_{case}_"), OverLimitPolicy::Ignore, tiers.to_vec())
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "tests make the operation in the call")]
     pub(crate) fn send(&self, target: &Arc<Target>, op: Op) -> Reply {
         self.runtime
             .block_on(send(&self.remote, target, self.clock.now(), op.clone()))

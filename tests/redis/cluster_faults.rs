@@ -237,7 +237,7 @@ async fn a_frozen_node_delays_no_command_for_another_node_within_one_call() {
     let mut settings = settings(cluster.nodes[0].address());
     settings.main.topology = cluster.topology();
     // longer than the test waits
-    settings.main.timeout = Duration::from_secs(60);
+    settings.main.timeout = Duration::from_mins(1);
     let remote = connected(settings).await;
     let command = |node: usize| {
         let on = |value: &char| cluster.holder(&format!("{{d_{value}_}}")).1 == node;

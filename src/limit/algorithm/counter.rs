@@ -62,6 +62,15 @@ impl CounterState {
         on_state!(self, state => state.probe(tier, now, hits))
     }
 
+    /// Returns whether it is no different from an unused counter at `now`.
+    #[must_use]
+    pub fn is_unused(&self, tier: &Tier, now: Timestamp) -> bool {
+        match self {
+            Self::TokenBucket(bucket, _) => bucket.is_idle(tier, now),
+            _ => self.probe(tier, now, Hits(0)).used == Hits(0),
+        }
+    }
+
     /// Calls [`AlgorithmState::take`].
     pub fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
         on_state!(self, state => state.take(tier, now, hits));

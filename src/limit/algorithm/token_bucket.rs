@@ -91,7 +91,7 @@ impl TokenBucket {
     }
 
     /// Returns whether it is no different from an unused bucket.
-    fn is_idle(self, tier: &Tier, now: Timestamp) -> bool {
+    pub(super) fn is_idle(self, tier: &Tier, now: Timestamp) -> bool {
         self.idle_at(tier) <= now
     }
 

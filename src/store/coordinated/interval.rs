@@ -34,12 +34,11 @@ impl<R: Remote> Interval<R> {
         let instances = self.client.instances();
         self.table.with_mode(check, Coordination::Interval, now, |counter| {
             self.table.metrics.local.add(1);
-            self.count(counter, instances, check, scope, now)
+            Self::count(counter, instances, check, scope, now)
         })
     }
 
     fn count(
-        &self,
         counter: &mut LocalCounter,
         instances: usize,
         check: &LimitCheck<'_>,

@@ -81,6 +81,7 @@ impl<R: Remote> Lease<R> {
         let now = time.now;
         let instances = self.client.instances();
         let policy = check.over_limit_policy_in(scope);
+        let mut report_first = false;
         let (decision, fetch_next) = self.table.with_mode(check, Coordination::Lease, now, |counter| {
             self.table.record_dropped(counter.expire_leases(time));
             if check.direction == Direction::GiveBack {
@@ -95,12 +96,17 @@ impl<R: Remote> Lease<R> {
             match self.decide_leased(counter, policy, check.hits, now) {
                 Some((decision, fetch_next)) => (Leased::Decided(decision), fetch_next),
                 // a lease is granted under the limit of the rule
-                None if check.rule.id().is_none() => (Leased::Ask(Arc::clone(&counter.target)), false),
+                None if check.rule.id().is_none() => {
+                    report_first = counter.can_flush();
+                    (Leased::Ask(Arc::clone(&counter.target)), false)
+                }
                 None => (Leased::Wait, false),
             }
         })?;
         if fetch_next {
             self.fetch(counter_key(check));
+        } else if report_first {
+            self.report(counter_key(check));
         }
         Ok(decision)
     }
@@ -231,6 +237,31 @@ impl<R: Remote> Lease<R> {
             Some(Fetch { key, generation: counter.generation, reports, want, replies })
         });
         if let Some(fetch) = fetched.flatten() {
+            let lease = self.clone();
+            self.client.spawn(async move { lease.complete(fetch).await });
+        }
+    }
+
+    /// Reports what is pending, unless a fetch is running, so that the store counts it before the next decision that it makes.
+    fn report(&self, key: CounterKey) {
+        let reported = self.table.with_existing(key, |counter| {
+            if counter.fetch_mut().is_running {
+                return None;
+            }
+            let mut commands = Vec::new();
+            self.table.record_dropped(counter.take_commands(self.client.time().now, &mut commands));
+            if commands.is_empty() {
+                return None;
+            }
+            let fetch = counter.fetch_mut();
+            fetch.round += 1;
+            fetch.is_running = true;
+            let reports = commands.len();
+            // queued under the lock, so that they are carried out in the order of their numbers
+            let replies = commands.into_iter().map(|command| self.client.queue(command)).collect();
+            Some(Fetch { key, generation: counter.generation, reports, want: 0, replies })
+        });
+        if let Some(fetch) = reported.flatten() {
             let lease = self.clone();
             self.client.spawn(async move { lease.complete(fetch).await });
         }

@@ -147,7 +147,7 @@ mod tests {
                     let held = store.shards[last].lock();
                     let request = scope.spawn(|| store.decide(checks, Scope::Request, now()));
                     // all but the last group are counted, and unlocked
-                    let deadline = Instant::now() + Duration::from_secs(60);
+                    let deadline = Instant::now() + Duration::from_mins(1);
                     let is_counted = |check: &LimitCheck<'_>| {
                         let shard = store.shards[index(check)].try_lock();
                         shard.is_some_and(|shard| shard.states(check)[0].is_some())

@@ -144,6 +144,10 @@ local function sum(tier)
   return used
 end
 
+function sliding.is_unused(tier)
+  return sum(tier) == 0
+end
+
 function sliding.room(tier)
   return tier.requests - sum(tier)
 end
@@ -238,6 +242,10 @@ function bucket.load(tier, text)
   end
   refill(tier, now)
   return true
+end
+
+function bucket.is_unused(tier)
+  return tier.idle
 end
 
 function bucket.admits(tier, n)
@@ -428,7 +436,8 @@ if adopts then
     tier.new_idle, tier.new_text, offset = struct.unpack('<ds', ARGV[1], offset)
     if tier.kind.versioned and tier.text then
       local known = string.match(tier.text, '^[wbd] (%d+) ')
-      adopts = adopts and known == report.known
+      -- a counter that counts nothing any more is as good as none
+      adopts = adopts and (known == report.known or tier.kind.load(tier, tier.text) and tier.kind.is_unused(tier))
     end
   end
 end

@@ -95,8 +95,14 @@ impl SimulatedServer {
         let replacement = op.report().and_then(|report| report.replaces.as_deref());
         let matched = target.is_versioned()
             && replacement.is_some_and(|replacement| {
+                let stored = target.tiers.iter().zip(&before);
+                let mut versioned = stored.filter_map(|(tier, stored)| Some((tier, stored.as_ref()?)));
                 replacement.states.len() == keys.len()
-                    && versions().all(|version| version == replacement.version)
+                    && versioned.all(|(tier, stored)| {
+                        // a counter that counts nothing any more is as good as none
+                        [0, replacement.version].contains(&stored.version)
+                            || stored.state.is_unused(tier, now)
+                    })
             });
         let mut version = versions().next().unwrap_or_default();
         let mut counted = Counted { target, keys: &keys, counters, now, has_changed: matched };

@@ -74,13 +74,20 @@ impl LocalCounter {
             if self.instances <= 1 && flows(tiers) && !is_mixed(tiers) && lease.left <= self.idle_allowance()
             {
                 // the estimate, which does not count them, replaces the store's state with the next report
-            } else if ended || has_flowed_back(tiers, lease.granted_at, lease.until, time.latest) {
+            } else if ended || self.must_keep(lease.granted_at, lease.until, time.latest) {
                 dropped.stranded += lease.left;
             } else {
                 self.push_pending(PendingDelta::unused(lease));
             }
         }
         dropped
+    }
+
+    /// Returns whether hits that were granted at `at`, to be used until `until`, must no longer be returned at `now`. The hits of
+    /// an instance that is alone, whose estimate replaces the state of a bucket, still have to leave the fixed windows beside it.
+    pub(super) fn must_keep(&self, at: Timestamp, until: Timestamp, now: Timestamp) -> bool {
+        let tiers = &self.target.tiers;
+        has_flowed_back(tiers, at, until, now) && !(self.instances <= 1 && is_mixed(tiers))
     }
 
     /// Decides about `hits` by the estimate. Leases must cover them if they are admitted; otherwise, none: the store has to be

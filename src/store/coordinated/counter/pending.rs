@@ -6,7 +6,7 @@ use super::{
     LocalCounter,
     adoption::{adopts, close_empty_span},
     records::{DeliveryOutcome, Dropped, PendingDelta},
-    tiers::{flows, has_ended, has_flowed_back, same_windows},
+    tiers::{flows, has_ended, same_windows},
 };
 use crate::{
     limit::{Hits, Period, Timestamp},
@@ -80,7 +80,7 @@ impl LocalCounter {
                 dropped.stranded += delta.unused;
                 continue;
             }
-            if delta.unused > 0 && has_flowed_back(tiers, delta.at, delta.unused_until, now) {
+            if delta.unused > 0 && self.must_keep(delta.at, delta.unused_until, now) {
                 dropped.stranded += std::mem::take(&mut delta.unused);
             }
             match self.in_flight.last_mut() {

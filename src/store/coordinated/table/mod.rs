@@ -147,7 +147,7 @@ impl<R: Remote> CounterTable<R> {
         key: CounterKey,
         act: impl FnOnce(&mut LocalCounter) -> T,
     ) -> Option<T> {
-        self.shards.lock(key).get_mut(key).map(|counter| act(counter))
+        self.shards.lock(key).get_mut(key).map(act)
     }
 
     /// Runs `act` on the counter of `key`, if there is one, and it is not another one that has taken the place of that of

@@ -220,7 +220,7 @@ impl Wheel {
         let is_full = |slot: u64| self.slots[index(slot)].first().is_some_and(|chunk| chunk.len() == CHUNK);
         let least = least.max(self.first).max((slot + 1).saturating_sub(grid));
         let earlier = || (least..slot).rev().step_by(2);
-        if !is_full(slot) { slot } else { earlier().find(|slot| !is_full(*slot)).unwrap_or(slot) }
+        if is_full(slot) { earlier().find(|slot| !is_full(*slot)).unwrap_or(slot) } else { slot }
     }
 }
 
