@@ -18,6 +18,7 @@ mod place;
 mod records;
 mod reservations;
 mod schedule;
+mod siblings;
 mod thin_list;
 mod tiers;
 mod urgency;
@@ -36,6 +37,7 @@ pub(super) use self::{
     pace::FetchCommands,
     place::{QueuePlace, Slot, Turn, Urgency},
     records::{Dropped, negative, positive},
+    siblings::SiblingHits,
 };
 use crate::{
     limit::{Coordination, LimitCheck, Period, RuleId, Timestamp, algorithm::CounterState},
@@ -96,6 +98,8 @@ pub(super) struct LocalCounter {
     /// While the store is unavailable: the states as if every instance counted the same hits.
     fallback: Option<Box<States>>,
     usage: UsageRate,
+    /// What its siblings have counted, as of the current access. None if it has none.
+    siblings: Option<Box<[SiblingHits]>>,
     /// Hits that the store has applied since its last reply.
     acknowledged: u64,
 }
@@ -131,6 +135,7 @@ impl LocalCounter {
             denied_until: Timestamp::default(),
             fallback: None,
             usage: UsageRate::new(now),
+            siblings: None,
             acknowledged: 0,
             target,
         }
@@ -191,10 +196,14 @@ impl LocalCounter {
 
     /// Returns whether it can be removed because it is settled and no different from an unused counter.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
+        self.is_free(now) && self.estimate.iter().all(|state| state.idle_at() <= now)
+    }
+
+    /// Returns whether it is settled, and nothing but its estimate differs from an unused counter.
+    fn is_free(&self, now: Timestamp) -> bool {
         self.is_settled()
             && now >= self.denied_until
             // the estimate knows which of the hits that the store counts were used
             && self.fetch.as_ref().is_none_or(|fetch| now >= fetch.counted_until)
-            && self.estimate.iter().all(|state| state.idle_at() <= now)
     }
 }

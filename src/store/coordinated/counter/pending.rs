@@ -100,9 +100,9 @@ impl LocalCounter {
     }
 
     /// Returns the exact state of sliding windows and buckets, for a store that has not changed since its last reply. None if
-    /// there are no such tiers, or if it is not known what the store has counted.
+    /// there are no such tiers, or if it is not known what the store has counted, or if siblings have hits that they will report.
     pub(super) fn replacement(&self, now: Timestamp) -> Option<Box<Replacement>> {
-        if self.is_version_lost || !flows(&self.target.tiers) {
+        if self.is_version_lost || self.has_unsettled_siblings() || !flows(&self.target.tiers) {
             return None;
         }
         let mut states = self.estimate.clone();
@@ -178,9 +178,15 @@ impl LocalCounter {
         let is_exact = reply.matched || is_same;
         let unknown = if precedes(self.flushed) { &self.in_flight[..] } else { &[][..] };
         let leases = self.fetch.as_ref().map_or(&[][..], |fetch| &fetch.held);
+        let siblings = self.siblings.as_deref().unwrap_or_default();
+        let mut is_incomplete = false;
         for (i, tier) in self.target.tiers.iter().enumerate() {
             let state = &mut self.estimate[i];
             if !adopts(state, reply, i, is_exact) {
+                continue;
+            }
+            if siblings.iter().any(|sibling| sibling.is_uncertain(tier)) {
+                is_incomplete = true;
                 continue;
             }
             state.clone_from(&reply.counters[i]);
@@ -190,11 +196,15 @@ impl LocalCounter {
             for lease in leases {
                 lease.exclude(tier, state, now);
             }
+            for sibling in siblings {
+                sibling.apply(tier, state, now);
+            }
             if !leases.is_empty() {
                 close_empty_span(tier, state);
             }
         }
-        (self.version, self.is_version_lost) = (reply.version, false);
+        (self.version, self.is_version_lost) = (reply.version, is_incomplete);
+        self.wants_read |= is_incomplete;
         self.fallback = None;
         self.remaining_at_reply = self.remaining(now);
         // the hits counted here during the first flush are the first measurement of the rate

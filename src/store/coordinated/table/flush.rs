@@ -103,6 +103,10 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &Arc<CounterTable<R>
             let (mut unreported, mut batches) = (false, Batches::new(table));
             table.shards.sweep(1, now, |key, counter| {
                 counter.return_leases();
+                if counter.may_have_siblings() {
+                    // what they have counted is not looked up here, so the store is told of its own hits only
+                    counter.lose_version();
+                }
                 batches.add(key, counter, now);
                 unreported |= counter.has_unacknowledged();
             });

@@ -119,10 +119,13 @@ impl<R: Remote> CounterTable<R> {
     ) -> T {
         let key = counter_key(check);
         let mut shard = self.shards.lock(key);
-        let counter = match shard.get_mut(key) {
+        let mut counter = match shard.get_mut(key) {
             Some(counter) => counter,
             None => self.insert(&mut shard, key, check, now),
         };
+        if counter.may_have_siblings() {
+            counter = shard.get_with_siblings(key).expect("it is there");
+        }
         let is_new = counter.requested_mode.is_none();
         if counter.update_rule(check) || is_new {
             self.choose_mode(counter, check);
@@ -138,6 +141,9 @@ impl<R: Remote> CounterTable<R> {
             counter.restore_limit(target);
         }
         self.enqueue(key, counter, now);
+        if counter.may_have_siblings() {
+            self.shards.share(&mut shard, key, now);
+        }
         result
     }
 
@@ -147,7 +153,17 @@ impl<R: Remote> CounterTable<R> {
         key: CounterKey,
         act: impl FnOnce(&mut LocalCounter) -> T,
     ) -> Option<T> {
-        self.shards.lock(key).get_mut(key).map(act)
+        let mut shard = self.shards.lock(key);
+        let mut counter = shard.get_mut(key)?;
+        if counter.may_have_siblings() {
+            counter = shard.get_with_siblings(key)?;
+        }
+        let result = act(counter);
+        if counter.may_have_siblings() {
+            let now = counter.last_check_at;
+            self.shards.share(&mut shard, key, now);
+        }
+        Some(result)
     }
 
     /// Runs `act` on the counter of `key`, if there is one, and it is not another one that has taken the place of that of
@@ -174,7 +190,16 @@ impl<R: Remote> CounterTable<R> {
             .and_then(|rule| rule.coordination.sync_interval)
             .unwrap_or(self.sync_interval);
         let generation = self.generations.fetch_add(1, Ordering::Relaxed);
-        let create = || LocalCounter::new(Arc::new(Target::of(check)), interval, generation, now);
+        let target = Arc::new(Target::of(check));
+        let states = shard.introduce(key, &target);
+        let create = || {
+            let mut counter = LocalCounter::new(target, interval, generation, now);
+            if !states.is_empty() {
+                counter.set_siblings(Some(Vec::new()));
+                counter.adopt_states(&states);
+            }
+            counter
+        };
         let (counter, evicted) = self.shards.insert(shard, key, create);
         if let Some(evicted) = evicted.filter(|evicted| !evicted.is_settled()) {
             self.metrics.evicted.add(1);

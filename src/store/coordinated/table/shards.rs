@@ -1,13 +1,16 @@
 //! A sharded, bounded map from keys to local counters.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use hashbrown::HashTable;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
-    limit::{CounterKey, Timestamp},
-    store::coordinated::counter::LocalCounter,
+    limit::{CounterKey, Tier, Timestamp, algorithm::CounterState},
+    store::{coordinated::counter::LocalCounter, remote::Target},
 };
 
 /// The number of counters per shard that the number of shards is chosen for.
@@ -49,6 +52,12 @@ struct Entry {
     counter: LocalCounter,
 }
 
+/// Returns the bits by which the counter of `key` is found in its shard: the same for all tiers, so that siblings are found
+/// together, and turned, since all counters of a shard have the same lowest bits.
+const fn bucket(key: CounterKey) -> u64 {
+    key.shard().rotate_right(32)
+}
+
 // === impl Shards ===
 
 impl Shards {
@@ -88,8 +97,29 @@ impl Shards {
             }
         }
         let entry = Box::new(Entry { key, counter: create() });
-        let entry = shard.table.insert_unique(key.hash(), entry, |entry| entry.key.hash());
+        let entry = shard.table.insert_unique(bucket(key), entry, |entry| bucket(entry.key));
         (&mut entry.into_mut().counter, evicted)
+    }
+
+    /// Copies the states of the counter of `key` to its siblings in `shard`, after something has happened to it. Removes those that
+    /// are of no more use.
+    pub(super) fn share(&self, shard: &mut Shard, key: CounterKey, now: Timestamp) {
+        let Some(counter) = shard.get_mut(key) else { return };
+        counter.set_siblings(Some(Vec::new()));
+        let (target, states) = (Arc::clone(&counter.target), counter.states());
+        let mut spare = Vec::new();
+        for Entry { key, counter } in shard.siblings(key, &target) {
+            counter.adopt_states(&states);
+            if counter.is_spare(&states, now) {
+                spare.push(*key);
+            }
+        }
+        for key in spare {
+            if let Ok(entry) = shard.table.find_entry(bucket(key), |entry| entry.key == key) {
+                drop(entry.remove());
+                self.live.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Removes idle counters from one of `parts` parts of the map, each time from another one, and passes every other counter
@@ -129,7 +159,34 @@ impl Shards {
 impl Shard {
     /// Returns the counter of `key`.
     pub(super) fn get_mut(&mut self, key: CounterKey) -> Option<&mut LocalCounter> {
-        self.table.find_mut(key.hash(), |entry| entry.key == key).map(|entry| &mut entry.counter)
+        self.table.find_mut(bucket(key), |entry| entry.key == key).map(|entry| &mut entry.counter)
+    }
+
+    /// Returns the siblings of the counter of `key`, which has this `target`.
+    fn siblings(&mut self, key: CounterKey, target: &Target) -> impl Iterator<Item = &mut Entry> {
+        let others = self.table.iter_hash_mut(bucket(key)).map(|entry| &mut **entry);
+        others.filter(move |entry| {
+            entry.key != key && entry.key.shard() == key.shard() && entry.counter.is_sibling_of(target)
+        })
+    }
+
+    /// Returns the states that siblings of a new counter of `key` have, and tells them that they have a sibling.
+    pub(super) fn introduce(&mut self, key: CounterKey, target: &Target) -> Vec<(Tier, CounterState)> {
+        let mut states = Vec::new();
+        for entry in self.siblings(key, target) {
+            entry.counter.set_siblings(Some(Vec::new()));
+            states.extend(entry.counter.states());
+        }
+        states
+    }
+
+    /// Returns the counter of `key`, which then knows what its siblings have counted.
+    pub(super) fn get_with_siblings(&mut self, key: CounterKey) -> Option<&mut LocalCounter> {
+        let target = Arc::clone(&self.get_mut(key)?.target);
+        let hits: Vec<_> = self.siblings(key, &target).map(|entry| entry.counter.sibling_hits()).collect();
+        let counter = self.get_mut(key)?;
+        counter.set_siblings((!hits.is_empty()).then_some(hits));
+        Some(counter)
     }
 
     /// Removes the counter of a sample that is missed least: one whose hits are all in the store, and that has not been used
@@ -159,20 +216,15 @@ impl Shard {
     fn shrink(&mut self) {
         let (used, buckets) = (self.table.len(), self.table.num_buckets());
         if buckets > MIN_BUCKETS && used * 4 < buckets {
-            self.table.shrink_to(used * 2, |entry| entry.key.hash());
+            self.table.shrink_to(used * 2, |entry| bucket(entry.key));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::{
-        limit::{Algorithm, Entry, KeyHasher, OverLimitPolicy, Period, Tier},
-        store::remote::Target,
-    };
+    use crate::limit::{Algorithm, Entry, KeyHasher, OverLimitPolicy, Period};
 
     const MAX: usize = 4_000;
 
