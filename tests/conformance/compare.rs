@@ -40,22 +40,12 @@ impl Differences {
         self.tables("stat", &recording.stats, &observed.stats);
     }
 
-    /// Compares the keys and counts in Redis.
+    /// Compares the keys in Redis that have counted at least one hit, and their counts: a check of no hits leaves no key.
     pub(crate) fn keys(&mut self, recording: &Recording, observed: &Observed) {
-        self.keys_above(0, recording, observed);
-    }
-
-    /// Compares the keys in Redis that have counted at least one hit, and their counts: a check of no hits need not leave a
-    /// key.
-    pub(crate) fn counted_keys(&mut self, recording: &Recording, observed: &Observed) {
-        self.keys_above(1, recording, observed);
-    }
-
-    fn keys_above(&mut self, least: u64, recording: &Recording, observed: &Observed) {
         // a path has a key for each unit
         let by_path = |keys: &[(String, u64)]| {
             let mut paths: BTreeMap<String, Vec<u64>> = BTreeMap::new();
-            for (path, count) in keys.iter().filter(|(_, count)| *count >= least) {
+            for (path, count) in keys.iter().filter(|(_, count)| *count > 0) {
                 paths.entry(path.clone()).or_default().push(*count);
             }
             paths

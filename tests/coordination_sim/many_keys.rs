@@ -43,6 +43,13 @@ fn check_accounts(case: &Case, report: &Report) -> Result<(), TestCaseError> {
         report.unknown,
         report.unreported
     );
+    // some unused hits of leases are not found again in a sliding window or a bucket; the limit holds all the same
+    let flowing = report.unknown + report.stranded + report.requests / 50;
+    prop_assert!(
+        report.excess_flowing <= flowing,
+        "{} hits are counted too much: {report:?}",
+        report.excess_flowing
+    );
     prop_assert!(
         report.excess <= report.unknown + report.stranded,
         "{} hits are counted too much, but {} are unknown and {} were stranded: {report:?}\n{case:?}",

@@ -64,6 +64,8 @@ pub(super) struct Report {
     /// Admitted hits that the store does not count at the end, and hits that it counts and nobody admitted.
     pub(super) missing: u64,
     pub(super) excess: u64,
+    /// The same in sliding windows and buckets.
+    pub(super) excess_flowing: u64,
     /// The same while one client keeps trying, before the instances stop.
     pub(super) unsettled: u64,
     pub(super) unknown: u64,
@@ -220,7 +222,7 @@ impl<'a> Run<'a> {
             self.ask("over", "x", 1, false, 0).await;
             sleep(Duration::from_millis(20)).await;
         }
-        let (missing, excess) = self.differences(100);
+        let (missing, excess, _) = self.differences(100);
         self.report.unsettled = missing + excess;
         let days = RULES.len() * VALUES + 1;
         let counters = self.instances.iter().map(|instance| instance.counters());
@@ -228,7 +230,7 @@ impl<'a> Run<'a> {
         for instance in &self.instances {
             instance.close().await;
         }
-        (self.report.missing, self.report.excess) = self.differences(0);
+        (self.report.missing, self.report.excess, self.report.excess_flowing) = self.differences(0);
         for instance in &self.instances {
             let metrics = instance.coordination_metrics();
             self.report.unknown += metrics.delivery_unknown.get();
@@ -288,10 +290,10 @@ impl<'a> Run<'a> {
         decisions.expect("a coordinated store always decides")[0].over
     }
 
-    /// Returns how many admitted hits the store does not count, and how many it counts that nobody admitted, apart from a
-    /// `share`-th part of each limit that an instance may keep; 0 for none.
-    fn differences(&self, share: u32) -> (u64, u64) {
-        let (mut missing, mut excess) = (0, 0);
+    /// Returns how many admitted hits the store does not count, and how many it counts that nobody admitted, in fixed windows and
+    /// in others, apart from a `share`-th part of each limit that an instance may keep; 0 for none.
+    fn differences(&self, share: u32) -> (u64, u64, u64) {
+        let (mut missing, mut excess, mut excess_flowing) = (0, 0, 0);
         for (i, account) in self.accounts.iter().enumerate() {
             let rule = RULES[i / VALUES];
             let target = Target {
@@ -307,8 +309,9 @@ impl<'a> Run<'a> {
             let most = if rule.2 == 1 { account.tried } else { admitted };
             let least = if rule.2 == 3 { admitted.saturating_sub(1) } else { admitted };
             missing += least.saturating_sub(counted);
-            excess += counted.saturating_sub(most + kept);
+            *if rule.2 >= 2 { &mut excess_flowing } else { &mut excess } +=
+                counted.saturating_sub(most + kept);
         }
-        (missing, excess)
+        (missing, excess, excess_flowing)
     }
 }
