@@ -120,7 +120,7 @@ async fn no_hit_is_counted_twice_when_connections_break() {
         let mut weirs = Weirs::start(3, &rules(NO_LIMIT, mode, "allow")).await;
         let mut sent = 0;
         // cut at least one reply while the connections work; later cuts depend on the calls in flight
-        weirs.all[0].proxy.cut_reply_to("shop_k_", 20);
+        weirs.all[0].proxy.cut_reply_to("shop|k=", 20);
         let begun = Instant::now();
         while weirs.all[0].proxy.cut_replies() == 0 {
             assert!(begun.elapsed() < DEADLINE, "{mode}: no reply was cut");
@@ -132,7 +132,7 @@ async fn no_hit_is_counted_twice_when_connections_break() {
                 match (round + i) % 4 {
                     0 => weir.proxy.cut(),
                     // before or after the time in the reply
-                    1 => weir.proxy.cut_reply_to("shop_k_", 3 * round),
+                    1 => weir.proxy.cut_reply_to("shop|k=", 3 * round),
                     2 => weir.proxy.set(Faults { delay: Duration::from_millis(20), ..Faults::default() }),
                     _ => weir.proxy.set(Faults::default()),
                 }
@@ -167,7 +167,7 @@ async fn a_strict_decision_whose_reply_is_cut_counts_once() {
     let weir = &weirs.all[0];
     let mut sent = 0;
     for (cuts, passed_bytes) in (1..).zip(CUTS) {
-        weir.proxy.cut_reply_to("shop_k_", passed_bytes);
+        weir.proxy.cut_reply_to("shop|k=", passed_bytes);
         until("the reply is cut", async || {
             sent += 1;
             weir.send("k").await && weir.proxy.cut_replies() == cuts
@@ -196,7 +196,7 @@ async fn a_lease_whose_reply_is_cut_is_lost_and_admits_no_request() {
     let weirs = Weirs::start(2, &rules(LIMIT, "lease", "deny")).await;
     let (weir, mut admitted) = (&weirs.all[0], 0);
     for (cuts, passed_bytes) in (1..).zip([1, 34, 36]) {
-        weir.proxy.cut_reply_to("shop_k_", passed_bytes);
+        weir.proxy.cut_reply_to("shop|k=", passed_bytes);
         // hits of a held lease need no call, so several may pass before the next grant
         until("a grant is cut", async || {
             admitted += u64::from(weir.send("k").await);
@@ -219,7 +219,7 @@ async fn a_sync_whose_reply_is_cut_counts_once() {
     let weir = &weirs.all[0];
     let mut sent = 0;
     for (cuts, passed_bytes) in (1..).zip(CUTS) {
-        weir.proxy.cut_reply_to("shop_k_", passed_bytes);
+        weir.proxy.cut_reply_to("shop|k=", passed_bytes);
         assert_eq!(weirs.send_each("k", 5).await, 5);
         sent += 5;
         until("the reply is cut", async || weir.proxy.cut_replies() == cuts).await;
