@@ -322,9 +322,9 @@ impl Counter {
 // === impl Level ===
 
 impl Level {
-    /// The tokens that are missing at `since`. If the limit was lowered, at most one burst more than the bucket holds.
+    /// The tokens that are missing at `since`. If the limit was lowered, as many as the bucket holds at most.
     fn capped(self, tier: &Tier) -> u128 {
-        self.missing.min(2 * u128::from(tier.capacity()) * u128::from(tier.period.as_nanos()))
+        self.missing.min(u128::from(tier.capacity()) * u128::from(tier.period.as_nanos()))
     }
 
     /// Whether the next hit is the first one again: the bucket is full, with steps for one period at least.

@@ -7,7 +7,7 @@ use super::{
     LocalCounter,
     fetch::LeaseReply,
     records::{Dropped, HeldLease},
-    tiers::{capacity, flows, has_bucket, hold, lone_hold},
+    tiers::{capacity, flows, has_bucket, hold, lone_hold, same_windows},
 };
 use crate::{
     limit::{Algorithm, Hits, Period, Timestamp, algorithm::CounterState},
@@ -164,6 +164,12 @@ impl LocalCounter {
             fetch.probe_after = Period::default();
             let idle_at = reply.counters.iter().map(CounterState::idle_at).max();
             fetch.counted_until = fetch.counted_until.max(idle_at.unwrap_or_default());
+            // hits that were given back during the fetch must not take these along
+            for delta in self.pending.iter_mut() {
+                if !delta.change.is_addition() && same_windows(&self.target.tiers, delta.at, now) {
+                    delta.change.floor = delta.change.floor.saturating_add(reply.granted);
+                }
+            }
         }
         fetch.is_exact = reply.matched;
         fetch.last_reply = if reply.granted >= want { LeaseReply::Full } else { LeaseReply::Partial };
