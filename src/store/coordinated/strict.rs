@@ -104,6 +104,10 @@ impl<R: Remote> Strict<R> {
         }
         let over = reply.granted < check.hits.0;
         self.table.with_counter(check, now, |counter| {
+            if over && self.local_cache {
+                // the cache needs the counts of the rejection, even if an estimated time puts it before an earlier reply
+                counter.accept_time(now);
+            }
             counter.apply_reply(&reply, now);
             if over && counts_rejected {
                 counter.add_pending(negative(check.hits.0), now);

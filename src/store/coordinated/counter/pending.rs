@@ -153,6 +153,11 @@ impl LocalCounter {
         self.apply_reply_to(reply, self.flushed, now);
     }
 
+    /// Lets a reply of the instant `now` be applied, although one of a later instant was.
+    pub(in super::super) fn accept_time(&mut self, now: Timestamp) {
+        self.last_reply_at = self.last_reply_at.map(|last| last.min(now));
+    }
+
     /// Applies the reply to a command without a number, as if no other had been sent since.
     pub(in super::super) fn apply_reply(&mut self, reply: &Reply, now: Timestamp) -> bool {
         self.apply_reply_to(reply, self.sent, now)
