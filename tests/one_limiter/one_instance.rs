@@ -15,8 +15,11 @@ fn known(mode: Mode) -> &'static [Feature] {
         Mode::Memory | Mode::Coordinated(Coordination::Strict) => &[],
         // limits that share some of their tiers are not always one count until the store has replied
         Mode::Coordinated(Coordination::Interval) => &[Feature::RichOwnLimits, Feature::Reload],
-        // and two descriptors of one counter are decided at the two ends of a round trip
-        Mode::Coordinated(_) => &[Feature::RichOwnLimits, Feature::Reload, Feature::RoundTrip],
+        // and two descriptors of one counter are decided at the two ends of a round trip; the store counts unused leases of the
+        // rule against a request's own limit
+        Mode::Coordinated(_) => {
+            &[Feature::OwnLimits, Feature::RichOwnLimits, Feature::Reload, Feature::RoundTrip]
+        }
     }
 }
 
