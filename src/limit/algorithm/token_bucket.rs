@@ -18,7 +18,7 @@ use crate::limit::{
 /// tokens are available; lowered below the taken tokens, the bucket is empty.
 ///
 /// A bucket can be in debt, by at most one burst more than it holds: hits that several instances admitted with the same token
-/// are missing later, so that the long-run rate holds. A mark tells a debt from tokens that were taken before `burst` was
+/// are missing later, so that the long-run rate holds. A mark distinguishes a debt from tokens that were taken before `burst` was
 /// lowered, which need not be waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenBucket {

@@ -50,7 +50,7 @@ impl<R: Remote> Interval<R> {
         }
         let policy = check.over_limit_policy_in(scope);
         let decision = counter.count(instances, check.direction, policy, check.hits, now);
-        // what is counted is reported, and the reply tells what others have counted; other checks have to ask
+        // counted hits are reported, and the reply includes the hits of others; other checks have to read
         if check.hits == Hits(0) {
             counter.refresh(counter.schedule.interval, now);
         } else if decision.over && instances > 1 {

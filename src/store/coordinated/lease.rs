@@ -214,54 +214,45 @@ impl<R: Remote> Lease<R> {
         self.table.with_counter(check, now, |counter| counter.unspend(check.hits, now));
     }
 
-    /// Fetches a lease in the background, unless a fetch is running. In the background, since the decision that waits for it
-    /// may be cancelled.
+    /// Fetches a lease, unless a fetch is running.
     fn fetch(&self, key: CounterKey) {
-        let fetched = self.table.with_existing(key, |counter| {
+        let (instances, horizon, lead) = (self.client.instances(), self.horizon(), self.table.lease_lead());
+        self.send(key, |counter, now| {
+            let fetched = counter.fetch_commands(instances, horizon, lead, now);
+            counter.fetch_mut().round += 1;
+            fetched
+        });
+    }
+
+    /// Reports what is pending, unless a fetch is running, so that the store counts it before the next decision that it makes.
+    fn report(&self, key: CounterKey) {
+        self.send(key, |counter, now| {
+            let mut commands = Vec::new();
+            let dropped = counter.take_commands(now, &mut commands);
+            counter.fetch_mut().round += u64::from(!commands.is_empty());
+            FetchCommands { reports: commands.len(), commands, want: 0, dropped }
+        });
+    }
+
+    /// Sends the commands of the counter of `key`, unless a fetch is running. In the background, since the decision that waits for
+    /// the replies may be cancelled.
+    fn send(&self, key: CounterKey, commands: impl FnOnce(&mut LocalCounter, Timestamp) -> FetchCommands) {
+        let sent = self.table.with_existing(key, |counter| {
             if counter.fetch_mut().is_running {
                 return None;
             }
-            let now = self.client.time().now;
-            let (instances, horizon) = (self.client.instances(), self.horizon());
-            let fetched = counter.fetch_commands(instances, horizon, self.table.lease_lead(), now);
+            let fetched = commands(counter, self.client.time().now);
             self.table.record_dropped(fetched.dropped);
-            let fetch = counter.fetch_mut();
-            fetch.round += 1;
             if fetched.commands.is_empty() {
                 return None;
             }
-            fetch.is_running = true;
+            counter.fetch_mut().is_running = true;
             let FetchCommands { commands, reports, want, .. } = fetched;
             // queued under the lock, so that they are carried out in the order of their numbers
             let replies = commands.into_iter().map(|command| self.client.queue(command)).collect();
             Some(Fetch { key, generation: counter.generation, reports, want, replies })
         });
-        if let Some(fetch) = fetched.flatten() {
-            let lease = self.clone();
-            self.client.spawn(async move { lease.complete(fetch).await });
-        }
-    }
-
-    /// Reports what is pending, unless a fetch is running, so that the store counts it before the next decision that it makes.
-    fn report(&self, key: CounterKey) {
-        let reported = self.table.with_existing(key, |counter| {
-            if counter.fetch_mut().is_running {
-                return None;
-            }
-            let mut commands = Vec::new();
-            self.table.record_dropped(counter.take_commands(self.client.time().now, &mut commands));
-            if commands.is_empty() {
-                return None;
-            }
-            let fetch = counter.fetch_mut();
-            fetch.round += 1;
-            fetch.is_running = true;
-            let reports = commands.len();
-            // queued under the lock, so that they are carried out in the order of their numbers
-            let replies = commands.into_iter().map(|command| self.client.queue(command)).collect();
-            Some(Fetch { key, generation: counter.generation, reports, want: 0, replies })
-        });
-        if let Some(fetch) = reported.flatten() {
+        if let Some(fetch) = sent.flatten() {
             let lease = self.clone();
             self.client.spawn(async move { lease.complete(fetch).await });
         }

@@ -9,7 +9,7 @@ const PART: u64 = 10;
 /// A burst is several times as many hits as the demand so far lets expect.
 const TIMES_EXPECTED: u64 = 3;
 
-/// The time after the store's last reply from which the demand measured meanwhile is enough to tell that a burst is over.
+/// The time after the store's last reply from which the demand measured meanwhile is enough to detect the end of a burst.
 const SETTLED_AFTER: Period = Period::from_millis(10);
 
 impl LocalCounter {

@@ -204,8 +204,8 @@ impl LocalCounter {
         }
     }
 
-    /// Makes unspent leased hits pending that this instance should not keep: those of a lease that ends before the store could be
-    /// told, `lead` from now, all of them if the counter is not in mode `lease` any more, and more than a few if it is abandoned: no
+    /// Makes unspent leased hits pending that this instance should not keep: those of a lease that ends before a return could
+    /// arrive, `lead` from now, all of them if the counter is not in mode `lease` any more, and more than a few if it is abandoned: no
     /// check has arrived for longer than the sync interval, and for longer than is likely at the last demand.
     pub(in super::super) fn return_ending(&mut self, instances: usize, lead: Period, now: Timestamp) {
         self.follow_instances(instances);

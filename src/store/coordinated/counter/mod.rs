@@ -188,8 +188,8 @@ impl LocalCounter {
         self.is_version_lost = true;
     }
 
-    /// Wishes to know the store's count, if the last reply is older than `age`: a check with no hits, for example, tells the store
-    /// nothing that it would reply to.
+    /// Requests a read of the store's count, if the last reply is older than `age`: a check with no hits, for example, reports
+    /// nothing, so the store sends no reply.
     pub(super) fn refresh(&mut self, age: Period, now: Timestamp) {
         self.wants_read |= self.last_reply_at.is_none_or(|last| now.since(last) >= age);
     }

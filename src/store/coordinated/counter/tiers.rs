@@ -58,7 +58,7 @@ pub(super) fn has_ended(tier: &Tier, at: Timestamp, now: Timestamp) -> bool {
     match tier.algorithm {
         Algorithm::FixedWindow => at.window_end(tier.period) <= now,
         Algorithm::SlidingWindow => at.after(tier.period) <= now,
-        // a full bucket has forgotten all hits, but only its state tells when it is full
+        // a full bucket has forgotten all hits, but only its state shows when it is full
         Algorithm::TokenBucket(_) => false,
     }
 }

@@ -104,7 +104,7 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &Arc<CounterTable<R>
             table.shards.sweep(1, now, |key, counter| {
                 counter.return_leases();
                 if counter.may_have_siblings() {
-                    // what they have counted is not looked up here, so the store is told of its own hits only
+                    // what they have counted is not looked up here, so only its own hits are reported
                     counter.lose_version();
                 }
                 batches.add(key, counter, now);

@@ -170,7 +170,7 @@ impl Shard {
         })
     }
 
-    /// Returns the states that siblings of a new counter of `key` have, and tells them that they have a sibling.
+    /// Returns the states that siblings of a new counter of `key` have, and marks them as having a sibling.
     pub(super) fn introduce(&mut self, key: CounterKey, target: &Target) -> Vec<(Tier, CounterState)> {
         let mut states = Vec::new();
         for entry in self.siblings(key, target) {
