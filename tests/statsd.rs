@@ -8,9 +8,12 @@ use tokio::{
     task::JoinHandle,
     time::timeout,
 };
-use weir::observe::{
-    Stats,
-    statsd::{self, Dialect, Protocol, StatsdSettings},
+use weir::{
+    observe::{
+        RuleCounts, Stats,
+        statsd::{self, Dialect, Protocol, StatsdSettings},
+    },
+    settings::{Flags, Settings},
 };
 
 const LOADED: &str = "ratelimit.service.config_load_success";
@@ -24,6 +27,7 @@ fn settings(port: u16, protocol: Protocol) -> StatsdSettings {
         interval: Duration::from_millis(5),
         dialect: Dialect::Plain,
         tags: BTreeMap::new(),
+        mogrifiers: Vec::new(),
     }
 }
 
@@ -208,4 +212,49 @@ async fn tags_are_sent_in_both_dialects() {
         }
         running.abort();
     }
+}
+
+/// The examples of envoyproxy/ratelimit's README, with its variables.
+#[tokio::test]
+async fn mogrifiers_give_the_names_of_envoyproxy_ratelimits_examples() {
+    let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let port = server.local_addr().unwrap().port().to_string();
+    let environment: BTreeMap<String, String> = [
+        ("USE_DOG_STATSD", "true"),
+        ("STATSD_HOST", "127.0.0.1"),
+        ("STATSD_PORT", &port),
+        ("STATS_FLUSH_INTERVAL", "5ms"),
+        ("EXTRA_TAGS", "zone:eu"),
+        ("USE_DOG_STATSD_MOGRIFIERS", "DOMAIN,HITS"),
+        ("DOG_STATSD_MOGRIFIER_DOMAIN_PATTERN", "^ratelimit\\.service\\.config_(.*)$"),
+        ("DOG_STATSD_MOGRIFIER_DOMAIN_NAME", "ratelimit.service.config"),
+        ("DOG_STATSD_MOGRIFIER_DOMAIN_TAGS", "domain:$1"),
+        (
+            "DOG_STATSD_MOGRIFIER_HITS_PATTERN",
+            "^ratelimit\\.service\\.rate_limit\\.([^.]+)\\.(.*)\\.([^.]+)$",
+        ),
+        ("DOG_STATSD_MOGRIFIER_HITS_NAME", "ratelimit.service.rate_limit.$3"),
+        ("DOG_STATSD_MOGRIFIER_HITS_TAGS", "domain:$1,descriptor:$2"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into();
+    let settings = Settings::resolve(&Flags::default(), &environment).expect("valid settings");
+    let (stats, running) = start(settings.statsd.expect("stats are sent"));
+    let name = ["mongo_cps".into(), "database_users".into(), "tenant_a,b".into()];
+    stats.rule(&name).add(RuleCounts { total_hits: 7, ..RuleCounts::default() });
+    stats.config_load_success.add(2);
+    let mut received = Received::default();
+    let mut datagram = vec![0; 1 << 16];
+    for line in [
+        "ratelimit.service.rate_limit.total_hits:7|c|#zone:eu,domain:mongo_cps,descriptor:database_users.tenant_a_b",
+        "ratelimit.service.config:2|c|#zone:eu,domain:load_success",
+        // no pattern matches it
+        "weir.config_loaded_timestamp_seconds:0|g|#zone:eu",
+    ] {
+        while !received.lines.iter().any(|received| received == line) {
+            let length = timeout(DEADLINE, server.recv(&mut datagram)).await.expect(line).unwrap();
+            received.add(&datagram[..length]);
+        }
+    }
+    running.abort();
 }

@@ -40,7 +40,8 @@ variable. All variables of envoyproxy/ratelimit are recognized.
              retry-after), STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT,
              NEAR_LIMIT_RATIO (0.8)
   Stats      USE_STATSD, STATSD_HOST, STATSD_PORT (8125), STATSD_PROTOCOL (tcp),
-             USE_DOG_STATSD, EXTRA_TAGS, STATS_FLUSH_INTERVAL (10s),
+             USE_DOG_STATSD, USE_DOG_STATSD_MOGRIFIERS,
+             DOG_STATSD_MOGRIFIER_*, EXTRA_TAGS, STATS_FLUSH_INTERVAL (10s),
              DISABLE_STATS, USE_PROMETHEUS, PROMETHEUS_ADDR (:9090),
              PROMETHEUS_PATH (/metrics),
              PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS

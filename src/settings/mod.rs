@@ -7,6 +7,7 @@
 mod coordination;
 mod environment;
 mod flags;
+mod mogrifiers;
 mod parse;
 mod reader;
 mod redis;

@@ -6,6 +6,7 @@ use super::{
     coordination::coordination,
     environment::Environment,
     flags::Flags,
+    mogrifiers::mogrifiers,
     parse,
     reader::{Reader, SettingErrors},
     redis,
@@ -60,7 +61,7 @@ impl Settings {
             } else {
                 TimeUnit::Seconds
             },
-            statsd: statsd(read),
+            statsd: statsd(read, &mut warnings),
             log: LogSettings {
                 level: read.parsed("LOG_LEVEL", "WARN".to_owned(), |text| {
                     if log::is_level(text) { Ok(text.to_owned()) } else { Err(log::LEVELS) }
@@ -187,7 +188,7 @@ fn prometheus(read: &mut Reader<'_>) -> Option<PrometheusSettings> {
 
 /// Reads the settings of StatsD, which is off unless a variable enables it. envoyproxy/ratelimit enables it by default, and
 /// logs errors while there is no StatsD server.
-fn statsd(read: &mut Reader<'_>) -> Option<StatsdSettings> {
+fn statsd(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<StatsdSettings> {
     let named = read.given("STATSD_HOST").is_some();
     let dog = read.bool("USE_DOG_STATSD");
     let wanted = read.parsed("USE_STATSD", named || dog, parse::bool) || dog;
@@ -204,6 +205,7 @@ fn statsd(read: &mut Reader<'_>) -> Option<StatsdSettings> {
             let interval = parse::duration(text)?;
             if interval.is_zero() { Err("a duration above 0, such as 10s") } else { Ok(interval) }
         }),
+        mogrifiers: mogrifiers(read, dog, warnings),
     };
     (wanted && !read.bool("DISABLE_STATS")).then_some(settings)
 }

@@ -22,10 +22,8 @@ const OF_SHARED_STORES: [&str; 11] = [
 ];
 
 /// Variables without effect, with the reason.
-const WITHOUT_EFFECT: [(&str, &str); 2] = [
-    ("PROMETHEUS_MAPPER_YAML", "metrics have the names and labels of envoyproxy/ratelimit"),
-    ("USE_DOG_STATSD_MOGRIFIERS", "metrics have the names of envoyproxy/ratelimit"),
-];
+const WITHOUT_EFFECT: [(&str, &str); 1] =
+    [("PROMETHEUS_MAPPER_YAML", "metrics have the names and labels of envoyproxy/ratelimit")];
 
 /// Variables without effect on counts in memory, with the reason.
 const WITHOUT_EFFECT_IN_MEMORY: [(&str, &str); 6] = [

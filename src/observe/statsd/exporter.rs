@@ -7,7 +7,7 @@ use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::{client::StatsdClient, line::Tags, sent::SentTotals, settings::StatsdSettings};
+use super::{client::StatsdClient, line::Names, sent::SentTotals, settings::StatsdSettings};
 use crate::observe::{snapshot::snapshot, stats::Stats};
 
 /// How long a shutdown waits for the final flush.
@@ -38,7 +38,7 @@ pub async fn run(settings: StatsdSettings, stats: Arc<Stats>, stop: impl Future<
 /// Sends the growth of the stats to one server.
 struct Exporter {
     stats: Arc<Stats>,
-    tags: Tags,
+    names: Names,
     sent: SentTotals,
     client: StatsdClient,
     /// Whether the last flush failed: an unreachable server is logged once.
@@ -51,7 +51,7 @@ impl Exporter {
     fn new(settings: StatsdSettings, stats: Arc<Stats>) -> Self {
         Self {
             stats,
-            tags: Tags::new(settings.dialect, &settings.tags),
+            names: Names::new(settings.dialect, &settings.tags, settings.mogrifiers),
             sent: SentTotals::default(),
             client: StatsdClient::new(settings.host, settings.port, settings.protocol),
             failing: false,
@@ -59,7 +59,7 @@ impl Exporter {
     }
 
     async fn flush(&mut self) {
-        let lines = self.sent.lines(snapshot(&self.stats), &self.tags);
+        let lines = self.sent.lines(snapshot(&self.stats), &mut self.names);
         let totals = &mut self.sent;
         let outcome = self.client.send(&lines, |line| totals.mark_sent(line)).await;
         match (outcome, self.failing) {

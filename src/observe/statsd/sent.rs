@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::line::{Delta, Line, Tags};
+use super::line::{Delta, Line, Names};
 use crate::observe::{
     histogram::{Bucket, Distribution},
     snapshot::StatValue,
@@ -18,15 +18,15 @@ pub(super) struct SentTotals {
 impl SentTotals {
     /// Returns the lines that report the difference to `current`. Like envoyproxy/ratelimit, sends nothing for a counter that
     /// did not grow.
-    pub(super) fn lines(&self, current: BTreeMap<String, StatValue>, tags: &Tags) -> Vec<Line> {
+    pub(super) fn lines(&self, current: BTreeMap<String, StatValue>, names: &mut Names) -> Vec<Line> {
         let mut lines = Vec::new();
         for (name, value) in current {
             match value {
-                StatValue::Gauge(value) => lines.push(Line::gauge(&name, value, tags)),
+                StatValue::Gauge(value) => lines.push(Line::gauge(&name, value, names)),
                 StatValue::Counter(value) => {
                     let sent = self.counters.get(&name).copied().unwrap_or_default();
                     if value > sent {
-                        lines.push(Line::counter(name, value - sent, tags));
+                        lines.push(Line::counter(name, value - sent, names));
                     }
                 }
                 StatValue::Timing(times) => {
@@ -37,7 +37,7 @@ impl SentTotals {
                             nanos: now.nanos.saturating_sub(sent.nanos),
                         };
                         if by.count > 0 {
-                            lines.push(Line::timing(&name, index, by, tags));
+                            lines.push(Line::timing(&name, index, by, names));
                         }
                     }
                 }
@@ -78,7 +78,7 @@ mod tests {
             ("g".to_owned(), StatValue::Gauge(7)),
             ("t".to_owned(), StatValue::Timing(Box::new(timing.get()))),
         ];
-        sent.lines(current.into(), &Tags::new(Dialect::Plain, &BTreeMap::new()))
+        sent.lines(current.into(), &mut Names::new(Dialect::Plain, &BTreeMap::new(), Vec::new()))
     }
 
     fn texts(lines: &[Line]) -> Vec<&str> {

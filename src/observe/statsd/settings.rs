@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, str::FromStr, time::Duration};
 
+use super::mogrifier::Mogrifier;
+
 /// Where and how stats are sent.
 #[derive(Clone, Debug)]
 pub struct StatsdSettings {
@@ -17,6 +19,8 @@ pub struct StatsdSettings {
     pub dialect: Dialect,
     /// `EXTRA_TAGS`, which every stat gets. Tags with an empty name or value are ignored.
     pub tags: BTreeMap<String, String>,
+    /// `USE_DOG_STATSD_MOGRIFIERS`, in the order in which they are tried. Without effect in [`Dialect::Plain`].
+    pub mogrifiers: Vec<Mogrifier>,
 }
 
 /// The transport.
