@@ -37,6 +37,10 @@ fn values_of_a_wrong_name_or_kind_are_refused() {
         ("autoscaling: { method: vpa }", "method"),
         ("metrics: { podMonitor: { interval: often } }", "interval"),
         ("host: example.com", "host"),
+        ("rules: { xds: { server: control-plane } }", "server"),
+        ("rules: { xds: { server: 'http://control-plane:1' } }", "server"),
+        ("rules: { xds: { server: 'a:1', algorithm: leaky } }", "algorithm"),
+        ("rules: { xds: { server: 'a:1', tls: { ca: b } } }", "ca"),
     ] {
         let error = error(values).unwrap_or_else(|| panic!("{values} is accepted"));
         assert!(error.contains("schema") && error.contains(place), "{values}: {error}");
@@ -53,6 +57,12 @@ fn values_that_do_not_go_together_are_refused() {
             "must not be below",
         ),
         ("rules: { existingConfigMap: a, files: { a.yaml: {} } }", "not both"),
+        ("rules: { xds: { server: 'a:1' }, files: { a.yaml: {} } }", "not both"),
+        ("rules: { xds: { nodeId: a } }", "no effect without rules.xds.server"),
+        (
+            "rules: { xds: { server: 'a:1', tls: { caSecret: b } } }",
+            "no effect without rules.xds.tls.enabled",
+        ),
         ("redis: { url: a, trial: { enabled: true } }", "set one of"),
         ("tls: { enabled: true }", "tls.existingSecret"),
         ("tls: { enabled: true, certManager: { enabled: true } }", "issuerRef.name"),

@@ -23,6 +23,10 @@ fn changed_rules_leave_the_pods_alone() {
     let one = deployment("rules.files.a\\.yaml.domain=a");
     let other = deployment("rules.files.a\\.yaml.domain=b,rules.files.c\\.yaml.domain=c");
     assert_eq!(one, other);
+    // the file of defaults changes likewise
+    let one = deployment("rules.xds.server=a:1,rules.xds.defaults.algorithm=token_bucket");
+    let other = deployment("rules.xds.server=a:1,rules.xds.defaults.algorithm=sliding_window");
+    assert_eq!(one, other);
 }
 
 #[test]
@@ -39,6 +43,9 @@ fn changed_settings_replace_the_pods() {
         "stop.delaySeconds=7",
         "tls.enabled=true,tls.existingSecret=a",
         "shadowMode=true",
+        "rules.xds.server=a:1",
+        "rules.xds.server=a:1,rules.xds.algorithm=token_bucket",
+        "rules.xds.server=a:1,rules.xds.defaults.algorithm=sliding_window",
     ];
     let templates: Vec<Value> =
         settings.iter().map(|set| deployment(set)["spec"]["template"].clone()).collect();

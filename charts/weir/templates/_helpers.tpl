@@ -69,6 +69,11 @@ annotations:
 {{- toYaml $files }}
 {{- end }}
 
+{{/* The file of defaults for rules by xDS, as text; empty if there is none. */}}
+{{- define "weir.xdsDefaults" -}}
+{{- with .Values.rules.xds.defaults }}{{ ternary . (toYaml .) (kindIs "string" .) }}{{ end }}
+{{- end }}
+
 {{/* Numbers of values files are floats: 1000000 would become 1e+06. */}}
 {{- define "weir.text" -}}
 {{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ int64 . }}{{ else }}{{ . }}{{ end }}
@@ -132,6 +137,24 @@ annotations:
 {{- end }}
 {{- end }}
 {{- end }}
+{{- with $v.rules.xds }}
+{{- if .server }}
+{{- $_ := set $all "CONFIG_TYPE" "GRPC_XDS_SOTW" }}
+{{- $_ := set $all "CONFIG_GRPC_XDS_SERVER_URL" .server }}
+{{- with .nodeId }}{{ $_ := set $all "CONFIG_GRPC_XDS_NODE_ID" . }}{{ end }}
+{{- with .algorithm }}{{ $_ := set $all "WEIR_XDS_ALGORITHM" . }}{{ end }}
+{{- if .defaults }}{{ $_ := set $all "WEIR_XDS_DEFAULTS" "/etc/weir/xds/defaults.yaml" }}{{ end }}
+{{- if .tls.enabled }}
+{{- $_ := set $all "CONFIG_GRPC_XDS_SERVER_USE_TLS" "true" }}
+{{- if .tls.caSecret }}{{ $_ := set $all "CONFIG_GRPC_XDS_SERVER_TLS_CACERT" (printf "/etc/weir/xds-ca/%s" .tls.caKey) }}{{ end }}
+{{- if .tls.clientSecret }}
+{{- $_ := set $all "CONFIG_GRPC_XDS_CLIENT_TLS_CERT" "/etc/weir/xds-client/tls.crt" }}
+{{- $_ := set $all "CONFIG_GRPC_XDS_CLIENT_TLS_KEY" "/etc/weir/xds-client/tls.key" }}
+{{- end }}
+{{- with .tls.serverName }}{{ $_ := set $all "CONFIG_GRPC_XDS_SERVER_TLS_SAN" . }}{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- if $v.tls.enabled }}
 {{- $_ := set $all "GRPC_SERVER_USE_TLS" "true" }}
 {{- $_ := set $all "GRPC_SERVER_TLS_CERT" "/etc/weir/tls/tls.crt" }}
@@ -182,6 +205,17 @@ annotations:
 {{- end }}
 {{- if and .Values.rules.existingConfigMap .Values.rules.files }}
 {{- fail "set rules.files or rules.existingConfigMap, not both" }}
+{{- end }}
+{{- with .Values.rules.xds }}
+{{- if and .server (or $.Values.rules.existingConfigMap $.Values.rules.files) }}
+{{- fail "set rules.xds.server, or rules.files or rules.existingConfigMap, not both" }}
+{{- end }}
+{{- if and (not .server) (or .nodeId .algorithm .defaults .tls.enabled) }}
+{{- fail "rules.xds has no effect without rules.xds.server" }}
+{{- end }}
+{{- if and (not .tls.enabled) (or .tls.caSecret .tls.clientSecret .tls.serverName) }}
+{{- fail "rules.xds.tls has no effect without rules.xds.tls.enabled" }}
+{{- end }}
 {{- end }}
 {{- $stores := 0 }}
 {{- if .Values.redis.url }}{{ $stores = add1 $stores }}{{ end }}
