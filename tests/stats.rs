@@ -13,7 +13,7 @@ use weir::{
     },
     observe::{
         Stats,
-        prometheus::{TimeUnit, render},
+        prometheus::{MetricNames, render},
         snapshot::StatValue,
     },
     store::{Decisions, Store, StoreError},
@@ -226,7 +226,7 @@ async fn failed_requests_are_counted_by_the_side_at_fault() {
     };
     assert!(limiter.decide(&request, Timestamp::from_secs(1), |_| ()).await.is_err());
     assert_eq!(service.counter("ratelimit.service.call.should_rate_limit.redis_error"), Some(1));
-    let text = render(&service.stats, TimeUnit::Seconds);
+    let text = render(&service.stats, &MetricNames::default());
     for line in [
         r#"ratelimit_service_should_rate_limit_error{err_type="redis_error"} 1"#,
         r#"ratelimit_service_should_rate_limit_error{err_type="service_error"} 3"#,
@@ -249,7 +249,7 @@ async fn every_step_of_a_rule_is_a_label() {
     service.decide(&entries, 3).await;
     service.decide(&[("quote", "a\"b\\c")], 4).await;
     service.decide_all("nowhere", vec![descriptor(&[("a", "b")], 1), descriptor(&[("a", "b")], 1)]).await;
-    let text = render(&service.stats, TimeUnit::Seconds);
+    let text = render(&service.stats, &MetricNames::default());
     let deep = r#"{domain="shop",key1="tenant",key2="path_/v1/a.b",key3="method_GET",key4="user"}"#;
     for line in [
         format!("ratelimit_service_rate_limit_total_hits{deep} 3"),
@@ -276,7 +276,7 @@ async fn the_memory_store_and_the_build_are_reported() {
     assert_eq!(snapshot["weir.counters.max"], StatValue::Gauge(1_000));
     assert_eq!(snapshot["weir.counters.evicted"], StatValue::Counter(0));
     assert_eq!(snapshot["weir.rules"], StatValue::Gauge(1));
-    let text = render(&service.stats, TimeUnit::Seconds);
+    let text = render(&service.stats, &MetricNames::default());
     for line in [
         "# TYPE weir_counters_live gauge",
         "weir_counters_live 2",
@@ -308,7 +308,7 @@ fn limits_of_the_current_rules_are_gauges() {
         unlimited("tenant", "free"),
     ]);
     let gauges = || -> Vec<String> {
-        let text = render(&service.stats, TimeUnit::Seconds);
+        let text = render(&service.stats, &MetricNames::default());
         text.lines().filter(|line| line.starts_with("weir_rule_limit")).map(str::to_owned).collect()
     };
     assert_eq!(
@@ -333,7 +333,7 @@ fn limits_of_the_current_rules_are_gauges() {
 #[test]
 fn rules_of_one_name_have_one_limit_the_lowest() {
     let service = Service::new(vec![limited("tenant", "a:b", 9), limited("tenant", "a|b", 4)]);
-    let text = render(&service.stats, TimeUnit::Seconds);
+    let text = render(&service.stats, &MetricNames::default());
     assert_eq!(text.matches("\nweir_rule_limit{").count(), 1);
     assert!(text.contains("\nweir_rule_limit{domain=\"shop\",key1=\"tenant_a_b\",per=\"1m\"} 4\n"), "{text}");
 }
@@ -345,7 +345,7 @@ async fn the_page_is_well_formed() {
     service.decide(&[("tenant", "a")], 1).await;
     service.decide_all("nowhere", vec![descriptor(&[("a", "b")], 1)]).await;
     drop(service.stats.method("ShouldRateLimit").begin());
-    let text = render(&service.stats, TimeUnit::Seconds);
+    let text = render(&service.stats, &MetricNames::default());
     assert!(text.ends_with('\n'));
     let (mut family, mut families, mut seen) = (String::new(), Vec::new(), Vec::new());
     for line in text.lines() {

@@ -12,6 +12,7 @@ use super::{
     addresses::Addresses,
     context::AppContext,
     error::AppError,
+    metric_names::metric_names,
     reload::Reload,
     rules::Rules,
     servers::{Servers, load_certificates},
@@ -88,9 +89,9 @@ impl App {
         let (store, store_thread) = store::open(&settings, &clock).await?;
         let limiter = Arc::new(Limiter::new(store, Arc::clone(&stats), settings.limiter.clone()));
         stats.register(&limiter);
-        let time_unit = settings.time_unit;
+        let metric_names = metric_names(&settings);
         let headers = settings.response_headers.clone();
-        let context = AppContext { limiter, stats, clock, health: Health::new(), headers, time_unit };
+        let context = AppContext { limiter, stats, clock, health: Health::new(), headers, metric_names };
         source.register(&context.stats);
         let mut rules = Rules::new(source, &settings, context.clone());
         rules.load_first().await.map_err(AppError::Rules)?;

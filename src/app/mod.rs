@@ -4,6 +4,7 @@ mod addresses;
 mod context;
 mod error;
 mod lifecycle;
+mod metric_names;
 mod reload;
 mod rules;
 mod servers;

@@ -104,7 +104,7 @@ impl Servers {
         servers.spawn(http::serve(self.http, http::router(context), until()));
         servers.spawn(http::serve(self.debug, http::debug_router(context), until()));
         if let Some((listener, path)) = self.prometheus {
-            let router = http::metrics_router(&context.stats, path, context.time_unit);
+            let router = http::metrics_router(&context.stats, path, context.metric_names.clone());
             servers.spawn(http::serve(listener, router, until()));
         }
         Ok(servers)

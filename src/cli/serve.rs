@@ -43,7 +43,7 @@ variable. All variables of envoyproxy/ratelimit are recognized.
              USE_DOG_STATSD, USE_DOG_STATSD_MOGRIFIERS,
              DOG_STATSD_MOGRIFIER_*, EXTRA_TAGS, STATS_FLUSH_INTERVAL (10s),
              DISABLE_STATS, USE_PROMETHEUS, PROMETHEUS_ADDR (:9090),
-             PROMETHEUS_PATH (/metrics),
+             PROMETHEUS_PATH (/metrics), PROMETHEUS_MAPPER_YAML,
              PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS
   Log        LOG_LEVEL (warn), LOG_FORMAT (text)
   Store      BACKEND_TYPE (redis if REDIS_URL is set, else memory),

@@ -156,7 +156,7 @@ impl<T> Field<T> {
     }
 }
 
-fn wrong(key: &str, right: &str, found: &YamlNode) -> String {
+pub(super) fn wrong(key: &str, right: &str, found: &YamlNode) -> String {
     let found = match &found.value {
         Value::Scalar(scalar) if scalar.meaning() == Meaning::Text => {
             format!("the text '{}'", scalar.brief())

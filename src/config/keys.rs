@@ -37,6 +37,18 @@ pub(super) enum Level {
     /// A domain in a file of defaults.
     #[cfg(feature = "server")]
     DomainDefaults,
+    /// The top of a mapper file.
+    #[cfg(feature = "server")]
+    Mapper,
+    /// `defaults` of a mapper file.
+    #[cfg(feature = "server")]
+    MapperDefaults,
+    /// An entry of `mappings` in a mapper file.
+    #[cfg(feature = "server")]
+    Mapping,
+    /// `histogram_options` in a mapper file.
+    #[cfg(feature = "server")]
+    HistogramOptions,
 }
 
 // === impl Level ===
@@ -99,6 +111,43 @@ impl Level {
             Self::DomainDefaults => {
                 &["domain", "algorithm", "coordination", "sync_interval", "on_store_failure"]
             }
+            #[cfg(feature = "server")]
+            Self::Mapper => &["defaults", "mappings"],
+            #[cfg(feature = "server")]
+            Self::MapperDefaults => &[
+                "match_type",
+                "glob_disable_ordering",
+                "observer_type",
+                "timer_type",
+                "histogram_options",
+                "buckets",
+                "summary_options",
+                "quantiles",
+                "ttl",
+            ],
+            #[cfg(feature = "server")]
+            Self::Mapping => &[
+                "match",
+                "match_type",
+                "match_metric_type",
+                "action",
+                "name",
+                "labels",
+                "help",
+                "scale",
+                "honor_labels",
+                "observer_type",
+                "timer_type",
+                "histogram_options",
+                "buckets",
+                "summary_options",
+                "quantiles",
+                "ttl",
+            ],
+            #[cfg(feature = "server")]
+            Self::HistogramOptions => {
+                &["buckets", "native_histogram_bucket_factor", "native_histogram_max_buckets"]
+            }
         }
     }
 
@@ -114,6 +163,14 @@ impl Level {
             Self::Defaults => "at the top of a file of defaults",
             #[cfg(feature = "server")]
             Self::DomainDefaults => "in an entry of 'domains'",
+            #[cfg(feature = "server")]
+            Self::Mapper => "at the top of a mapper file",
+            #[cfg(feature = "server")]
+            Self::MapperDefaults => "under 'defaults'",
+            #[cfg(feature = "server")]
+            Self::Mapping => "in an entry of 'mappings'",
+            #[cfg(feature = "server")]
+            Self::HistogramOptions => "under 'histogram_options'",
         }
     }
 

@@ -8,6 +8,7 @@
 //! | `yaml`, `scalar` | a document as a tree with positions; only `yaml` uses the YAML crate |
 //! | `keys`, `fields`, `misplaced` | the keys of each level, typed access to their values, and keys at another level |
 //! | `documents`, `defaults` | rules that come as messages, and settings for those that their messages cannot express |
+//! | `mapper` | the names of metrics, `PROMETHEUS_MAPPER_YAML`: the only file here that has no rules |
 //! | `compile`, `rate_limit`, `tier`, `metadata`, `duration` | compile the tree to rules, level by level |
 //! | `duplicates`, `redundant_tiers`, `ineffective` | checks that need more than one descriptor or tier |
 //! | `error`, `go_format` | errors and warnings with their places, worded as envoyproxy/ratelimit's |
@@ -25,6 +26,8 @@ mod go_format;
 mod ineffective;
 mod keys;
 mod load;
+#[cfg(feature = "server")]
+mod mapper;
 mod metadata;
 mod misplaced;
 mod mount;
@@ -47,6 +50,8 @@ pub(crate) use duration::{RIGHT as PERIOD_RIGHT, parse as parse_period};
 pub(crate) use error::DisplayOrigin;
 pub use error::{ConfigError, ConfigErrors, ConfigWarning};
 pub use load::{Loaded, Options, load, load_documents, load_file, load_input, parse};
+#[cfg(feature = "server")]
+pub use mapper::read_mapper;
 #[cfg(feature = "server")]
 pub use source::{DirectorySource, RuleSource};
 #[cfg(feature = "server")]

@@ -23,10 +23,21 @@ pub enum StatValue {
 }
 
 /// Returns all stats by their dotted names.
-///
-/// Counters whose names sanitize to the same one are added up.
 #[must_use]
 pub fn snapshot(stats: &Stats) -> BTreeMap<String, StatValue> {
+    let mut values = reference(stats);
+    for ((name, per), (requests, _)) in rule_limit::series(&stats.rule_limits()) {
+        let name = format!("weir.rule_limit.{}.{per}", name.join("."));
+        values.insert(name, StatValue::Gauge(u64::from(requests)));
+    }
+    values.extend(stats.metrics().iter().map(own_metric));
+    values
+}
+
+/// Returns the stats of envoyproxy/ratelimit by their dotted names.
+///
+/// Counters whose names sanitize to the same one are added up.
+pub(super) fn reference(stats: &Stats) -> BTreeMap<String, StatValue> {
     let mut values = BTreeMap::new();
     let mut count = |name: String, value: u64| match values.entry(name) {
         Entry::Vacant(vacant) => {
@@ -58,17 +69,12 @@ pub fn snapshot(stats: &Stats) -> BTreeMap<String, StatValue> {
     ] {
         count(format!("ratelimit.service.{name}"), counter.get());
     }
-    for ((name, per), (requests, _)) in rule_limit::series(&stats.rule_limits()) {
-        let name = format!("weir.rule_limit.{}.{per}", name.join("."));
-        values.insert(name, StatValue::Gauge(u64::from(requests)));
-    }
     for (method, stats) in stats.methods() {
         let timing = StatValue::Timing(Box::new(stats.response_time.get()));
         values.insert(format!("ratelimit_server.{method}.response_time"), timing);
         let total = StatValue::Counter(stats.total_requests.get());
         values.insert(format!("ratelimit_server.{method}.total_requests"), total);
     }
-    values.extend(stats.metrics().iter().map(own_metric));
     values
 }
 

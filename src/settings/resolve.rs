@@ -61,6 +61,7 @@ impl Settings {
             } else {
                 TimeUnit::Seconds
             },
+            prometheus_mapper: read.given("PROMETHEUS_MAPPER_YAML").map(|given| given.value.into()),
             statsd: statsd(read, &mut warnings),
             log: LogSettings {
                 level: read.parsed("LOG_LEVEL", "WARN".to_owned(), |text| {

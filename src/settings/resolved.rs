@@ -27,6 +27,8 @@ pub struct Settings {
     pub prometheus: Option<PrometheusSettings>,
     /// `PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS`: the unit of response times in metrics.
     pub time_unit: TimeUnit,
+    /// `PROMETHEUS_MAPPER_YAML`: the file that names the metrics of envoyproxy/ratelimit.
+    pub prometheus_mapper: Option<PathBuf>,
     /// The StatsD server that stats are sent to, if any.
     pub statsd: Option<StatsdSettings>,
     /// The log.

@@ -21,10 +21,6 @@ const OF_SHARED_STORES: [&str; 11] = [
     "MEMCACHE_TLS",
 ];
 
-/// Variables without effect, with the reason.
-const WITHOUT_EFFECT: [(&str, &str); 1] =
-    [("PROMETHEUS_MAPPER_YAML", "metrics have the names and labels of envoyproxy/ratelimit")];
-
 /// Variables without effect on counts in memory, with the reason.
 const WITHOUT_EFFECT_IN_MEMORY: [(&str, &str); 6] = [
     ("CACHE_KEY_PREFIX", "counts are kept in memory, not under Redis keys"),
@@ -42,11 +38,6 @@ pub(super) fn check(reader: &mut Reader<'_>, shared: bool) -> Vec<String> {
     store(reader, shared, &mut warnings);
     if reader.bool("TRACING_ENABLED") {
         warnings.push("TRACING_ENABLED is set, but has no effect: tracing is not supported yet".into());
-    }
-    for (variable, reason) in WITHOUT_EFFECT {
-        if is_on(reader, variable) {
-            warnings.push(format!("{variable} is set, but has no effect: {reason}"));
-        }
     }
     warnings
 }

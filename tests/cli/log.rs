@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{
     NO_DELAY, RULES,
     child::{Serving, run, stderr},
-    path, rules,
+    get, path, rules,
 };
 
 const JSON: (&str, &str) = ("LOG_FORMAT", "json");
@@ -41,6 +41,28 @@ fn objects(output: &str) -> Vec<Value> {
         value
     };
     output.lines().map(parse).collect()
+}
+
+/// The names of metrics must not keep weir from limiting.
+#[test]
+fn an_invalid_mapper_file_is_an_error_in_the_log_and_the_default_names_stay() {
+    let (dir, other) = (rules(RULES), tempfile::tempdir().expect("a directory"));
+    let mapper = other.path().join("mapper.yaml");
+    std::fs::write(&mapper, "mappings:\n- {match: a, name: a, ttl: 1m}\n- {match: b}\n").expect("a file");
+    let mapper = mapper.to_str().expect("UTF-8");
+    let weir = Serving::start(path(&dir), &[NO_DELAY, ("PROMETHEUS_MAPPER_YAML", mapper)]);
+    let page = get(weir.address("http"), "/metrics");
+    assert!(page.contains("\nratelimit_service_rate_limit_total_hits{domain="), "{page}");
+    weir.signal("TERM");
+    let (_, output) = weir.ended();
+    for line in [
+        ":2:28: weir's series do not expire",
+        ":3:3: the mapping has no 'name'",
+        "PROMETHEUS_MAPPER_YAML is not used; metrics keep their default names",
+    ] {
+        let logged = output.lines().any(|logged| logged.contains("ERROR") && logged.contains(line));
+        assert!(logged, "{line}: {output}");
+    }
 }
 
 #[test]

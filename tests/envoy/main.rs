@@ -9,6 +9,9 @@ mod authority;
 mod enforcement;
 mod example;
 mod failure;
+#[path = "../support/gateway_mapper.rs"]
+mod gateway_mapper;
+mod gateway_metrics;
 mod headers;
 #[path = "../support/helm.rs"]
 mod helm;

@@ -23,7 +23,7 @@ use weir::{
     observe::{
         Health, Stats,
         health::Reason,
-        prometheus::{CONTENT_TYPE, TimeUnit},
+        prometheus::{CONTENT_TYPE, MetricNames, TimeUnit},
     },
     server::{
         headers::{HeaderNames, HeaderStyle, ResponseHeaders},
@@ -39,7 +39,7 @@ fn context(service: &Service) -> ServiceContext<MemoryStore> {
         clock: Arc::clone(&service.clock) as _,
         health: Health::new(),
         headers: ResponseHeaders::default(),
-        time_unit: TimeUnit::Seconds,
+        metric_names: MetricNames::default(),
     }
 }
 
@@ -171,7 +171,11 @@ async fn metrics_are_on_every_port() {
     let main = server(&service).await;
     main.json(ACME).await;
     let debug = debug_server(&service).await;
-    let elsewhere = http::metrics_router(&service.stats, "/my/{metrics".to_owned(), TimeUnit::Milliseconds);
+    let elsewhere = http::metrics_router(
+        &service.stats,
+        "/my/{metrics".to_owned(),
+        MetricNames::Reference(TimeUnit::Milliseconds),
+    );
     let elsewhere = TestServer::start(elsewhere).await;
     for (server, path) in [(&main, "/metrics"), (&debug, "/metrics"), (&elsewhere, "/my/{metrics")] {
         let response = server.get(path).await;

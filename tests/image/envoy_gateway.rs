@@ -7,6 +7,7 @@ use crate::{
     authority::{Authority, Leaf},
     container::Container,
     docker::{docker, until},
+    gateway_mapper::envoy_gateway_mapper,
 };
 
 /// The variables of the deployment, with metrics and traces as they are by default.
@@ -50,7 +51,7 @@ fn the_image_takes_the_place_of_envoy_gateways() {
     for (name, text) in [("tls.crt", pair.certificate), ("tls.key", pair.key), ("ca.crt", authority.pem())] {
         fs::write(files.path().join(name), text).expect("a file");
     }
-    fs::write(files.path().join("conf.yaml"), "mappings: []\n").expect("a file");
+    fs::write(files.path().join("conf.yaml"), envoy_gateway_mapper()).expect("a file");
     let mount = |path: &str| format!("{}:{path}:ro", files.path().display());
     let (certificates, mapper) = (mount("/certs"), mount("/etc/statsd-exporter"));
 

@@ -7,3 +7,5 @@ mod compose;
 mod container;
 mod docker;
 mod envoy_gateway;
+#[path = "../support/gateway_mapper.rs"]
+mod gateway_mapper;

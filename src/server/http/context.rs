@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use crate::{
     clock::Clock,
     limiter::Limiter,
-    observe::{Health, Stats, prometheus::TimeUnit},
+    observe::{Health, Stats, prometheus::MetricNames},
     server::headers::ResponseHeaders,
 };
 
@@ -21,8 +21,8 @@ pub struct ServiceContext<S> {
     pub health: Health,
     /// The headers of every response.
     pub headers: ResponseHeaders,
-    /// The unit of response times in `/metrics`.
-    pub time_unit: TimeUnit,
+    /// The names of the stats in `/metrics`.
+    pub metric_names: MetricNames,
 }
 
 /// Not derived: that would require a store that is `Clone`.
@@ -34,7 +34,7 @@ impl<S> Clone for ServiceContext<S> {
             clock: Arc::clone(&self.clock),
             health: self.health.clone(),
             headers: self.headers.clone(),
-            time_unit: self.time_unit,
+            metric_names: self.metric_names.clone(),
         }
     }
 }

@@ -19,34 +19,34 @@ use flate2::{Compression, write::GzEncoder};
 use super::page;
 use crate::observe::{
     Stats,
-    prometheus::{self, TimeUnit},
+    prometheus::{self, MetricNames},
 };
 
 /// Returns the page of `PROMETHEUS_ADDR`: the stats at `path` (`PROMETHEUS_PATH`), which may contain characters that a
 /// router's pattern cannot.
-pub fn metrics_router(stats: &Arc<Stats>, path: String, unit: TimeUnit) -> Router {
+pub fn metrics_router(stats: &Arc<Stats>, path: String, names: MetricNames) -> Router {
     let stats = Arc::clone(stats);
     Router::new().fallback(get(move |uri: Uri, headers: HeaderMap| async move {
         if uri.path().trim_start_matches('/') == path.trim_start_matches('/') {
-            metrics_page(stats, unit, &headers).await
+            metrics_page(stats, names, &headers).await
         } else {
             StatusCode::NOT_FOUND.into_response()
         }
     }))
 }
 
-pub(super) fn route(stats: &Arc<Stats>, unit: TimeUnit) -> MethodRouter {
+pub(super) fn route(stats: &Arc<Stats>, names: MetricNames) -> MethodRouter {
     let stats = Arc::clone(stats);
-    get(async move |headers: HeaderMap| metrics_page(Arc::clone(&stats), unit, &headers).await)
+    get(async move |headers: HeaderMap| metrics_page(Arc::clone(&stats), names.clone(), &headers).await)
 }
 
-async fn metrics_page(stats: Arc<Stats>, unit: TimeUnit, headers: &HeaderMap) -> Response {
+async fn metrics_page(stats: Arc<Stats>, names: MetricNames, headers: &HeaderMap) -> Response {
     let common = [(CONTENT_TYPE, prometheus::CONTENT_TYPE), (VARY, ACCEPT_ENCODING.as_str())];
     if !accepts_gzip(headers) {
-        let text = page::render(move || prometheus::render(&stats, unit)).await;
+        let text = page::render(move || prometheus::render(&stats, &names)).await;
         return text.map_or_else(|failed| failed, |text| (common, text).into_response());
     }
-    match page::render(move || compressed(&prometheus::render(&stats, unit))).await {
+    match page::render(move || compressed(&prometheus::render(&stats, &names))).await {
         Ok(Ok(bytes)) => (common, [(CONTENT_ENCODING, "gzip")], bytes).into_response(),
         Ok(Err(error)) => {
             tracing::error!(%error, "cannot compress a page");

@@ -24,7 +24,7 @@ const MAX_BODY: usize = 4 << 20;
 /// Returns the pages of `PORT`: `/json`, `/healthcheck` and `/metrics`.
 pub fn router<S: Store>(context: &ServiceContext<S>) -> Router {
     let health = get(health::check).with_state(context.health.clone());
-    let metrics = metrics::route(&context.stats, context.time_unit);
+    let metrics = metrics::route(&context.stats, context.metric_names.clone());
     let json = post(json::decide::<S>).with_state(Arc::new(JsonApi::new(context.clone())));
     Router::new()
         .route("/json", json)
@@ -35,7 +35,7 @@ pub fn router<S: Store>(context: &ServiceContext<S>) -> Router {
 
 /// Returns the pages of `DEBUG_PORT`: `/`, which lists the others, `/stats`, `/rlconfig` and `/metrics`.
 pub fn debug_router<S: Store>(context: &ServiceContext<S>) -> Router {
-    let metrics = metrics::route(&context.stats, context.time_unit);
+    let metrics = metrics::route(&context.stats, context.metric_names.clone());
     debug::router(context).route("/metrics", metrics)
 }
 

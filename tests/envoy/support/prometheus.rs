@@ -42,12 +42,17 @@ pub(crate) fn promtool(arguments: &[&str], input: Option<&Path>) -> Output {
 impl Prometheus {
     /// Scrapes `target` as job `weir`, and evaluates the chart's alerts. Writes its files to `folder`.
     pub(crate) fn start(target: SocketAddr, folder: &Path) -> Self {
+        Self::start_with(target, "", folder)
+    }
+
+    /// Like [`Self::start`], with `labels` on every series, such as `a: b, c: d`.
+    pub(crate) fn start_with(target: SocketAddr, labels: &str, folder: &Path) -> Self {
         let config = folder.join("prometheus.yaml");
         let alerts = project("charts/weir/files/alerts.yaml");
         let text = format!(
             "global: {{ scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s }}\n\
              rule_files: [{}]\n\
-             scrape_configs: [{{ job_name: weir, static_configs: [{{ targets: [\"{target}\"] }}] }}]\n",
+             scrape_configs: [{{ job_name: weir, static_configs: [{{ targets: [\"{target}\"], labels: {{ {labels} }} }}] }}]\n",
             alerts.display()
         );
         fs::write(&config, text).expect("a file");

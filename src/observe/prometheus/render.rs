@@ -3,14 +3,14 @@
 //! Two details are better than in the reference: every step of a rule's name has a label, however deep the rule is (there,
 //! all steps below the second collapse into one series), and a dot in a step does not split it.
 
-use std::{
-    collections::BTreeMap,
-    fmt::{self, Write as _},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    histogram::{BOUNDS, Distribution},
+    mapped,
+    mapper::Mapper,
+    page::{Page, TimeUnit, labels},
+};
+use crate::observe::{
     metric::{Metric, MetricKind},
     process, rule_limit,
     rule_stats::RuleCounts,
@@ -18,17 +18,13 @@ use super::{
     stats::Stats,
 };
 
-/// The `Content-Type` of the text.
-pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-/// The unit of `ratelimit_service_response_time_seconds`, despite its name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TimeUnit {
-    /// Seconds.
-    #[default]
-    Seconds,
-    /// Milliseconds: the reference's `PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS`.
-    Milliseconds,
+/// The names and labels of the stats of envoyproxy/ratelimit.
+#[derive(Clone, Debug)]
+pub enum MetricNames {
+    /// Those of envoyproxy/ratelimit's default mapping, with the unit of response times.
+    Reference(TimeUnit),
+    /// Those of `PROMETHEUS_MAPPER_YAML`.
+    Mapped(Arc<Mapper>),
 }
 
 /// The help texts of a rule's stats, in the order of [`RuleCounts::NAMES`].
@@ -41,14 +37,20 @@ const RULE_HELP: [&str; 6] = [
     "Hits past the limit that were admitted because the rule is in shadow mode.",
 ];
 
-/// Renders all stats, and the resources that the process uses.
+/// Renders all stats, and the resources that the process uses. `names` are for the stats of envoyproxy/ratelimit; weir's own
+/// always keep theirs.
 #[must_use]
-pub fn render(stats: &Stats, unit: TimeUnit) -> String {
+pub fn render(stats: &Stats, names: &MetricNames) -> String {
     let mut page = Page::default();
-    rules(&mut page, stats);
+    match names {
+        MetricNames::Reference(unit) => {
+            rules(&mut page, stats);
+            service(&mut page, stats);
+            methods(&mut page, stats, *unit);
+        }
+        MetricNames::Mapped(mapper) => mapped::write(&mut page, stats, mapper),
+    }
     rule_limits(&mut page, stats);
-    service(&mut page, stats);
-    methods(&mut page, stats, unit);
     own_metrics(&mut page, stats.metrics());
     for metric in process::metrics() {
         page.family(metric.name, metric.help, metric.kind);
@@ -142,7 +144,7 @@ fn methods(page: &mut Page, stats: &Stats, unit: TimeUnit) {
     page.family(name, "Response times of calls.", "histogram");
     for (method, stats) in &methods {
         let labels = labels([("grpc_method", *method)]);
-        page.histogram(name, &labels, &stats.response_time.get(), unit);
+        page.histogram(name, &labels, &stats.response_time.get(), None, unit.nanos());
     }
 }
 
@@ -169,7 +171,9 @@ fn own_metrics(page: &mut Page, metrics: Vec<Metric>) {
         for metric in &family {
             let pairs = metric.labels.iter().map(|(name, value)| (*name, value.as_str()));
             match &metric.kind {
-                MetricKind::Timing(times) => page.histogram(&name, &labels(pairs), times, TimeUnit::Seconds),
+                MetricKind::Timing(times) => {
+                    page.histogram(&name, &labels(pairs), times, None, TimeUnit::Seconds.nanos());
+                }
                 MetricKind::Counter | MetricKind::Gauge => page.sample(&name, &labels(pairs), metric.value),
             }
         }
@@ -183,90 +187,23 @@ fn name_labels(name: &[String]) -> String {
     labels(keys.iter().map(String::as_str).zip(name.iter().map(String::as_str)))
 }
 
-/// Returns `name="value",…`, escaped.
-fn labels<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
-    let mut text = String::new();
-    for (name, value) in pairs {
-        if !text.is_empty() {
-            text.push(',');
-        }
-        text.push_str(name);
-        text.push_str("=\"");
-        for c in value.chars() {
-            match c {
-                '\\' => text.push_str(r"\\"),
-                '"' => text.push_str(r#"\""#),
-                '\n' => text.push_str(r"\n"),
-                c => text.push(c),
-            }
-        }
-        text.push('"');
-    }
-    text
-}
+// === impl MetricNames ===
 
-// === impl TimeUnit ===
-
-impl TimeUnit {
-    #[expect(clippy::cast_precision_loss, reason = "exact for 104 days of nanoseconds")]
-    fn of(self, period: Duration) -> f64 {
-        match self {
-            Self::Seconds => period.as_nanos() as f64 / 1e9,
-            Self::Milliseconds => period.as_nanos() as f64 / 1e6,
-        }
-    }
-}
-
-/// The text of a scrape.
-#[derive(Default)]
-struct Page {
-    text: String,
-}
-
-// === impl Page ===
-
-impl Page {
-    fn family(&mut self, name: &str, help: &str, kind: &str) {
-        self.line(format_args!("# HELP {name} {help}"));
-        self.line(format_args!("# TYPE {name} {kind}"));
-    }
-
-    fn sample(&mut self, name: &str, labels: &str, value: u64) {
-        if labels.is_empty() {
-            self.line(format_args!("{name} {value}"));
-        } else {
-            self.line(format_args!("{name}{{{labels}}} {value}"));
-        }
-    }
-
-    /// Writes the cumulative buckets of `times`, their sum and their count, under `labels`, which are not empty.
-    fn histogram(&mut self, name: &str, labels: &str, times: &Distribution, unit: TimeUnit) {
-        let mut below = 0;
-        for (bound, bucket) in BOUNDS.into_iter().zip(&times.buckets) {
-            below += bucket.count;
-            self.line(format_args!("{name}_bucket{{{labels},le=\"{}\"}} {below}", unit.of(bound)));
-        }
-        let count = times.count();
-        self.line(format_args!("{name}_bucket{{{labels},le=\"+Inf\"}} {count}"));
-        self.line(format_args!("{name}_sum{{{labels}}} {}", unit.of(times.sum())));
-        self.line(format_args!("{name}_count{{{labels}}} {count}"));
-    }
-
-    fn line(&mut self, line: fmt::Arguments<'_>) {
-        // writing to a String cannot fail
-        let _ = writeln!(self.text, "{line}");
+impl Default for MetricNames {
+    fn default() -> Self {
+        Self::Reference(TimeUnit::default())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::observe::{Source, histogram::Histogram};
+    use std::time::Duration;
 
-    #[test]
-    fn label_values_are_escaped() {
-        assert_eq!(labels([("a", "x\"y\\z\n")]), r#"a="x\"y\\z\n""#);
-    }
+    use super::*;
+    use crate::observe::{
+        Source,
+        histogram::{BOUNDS, Histogram},
+    };
 
     #[test]
     fn names_that_sanitize_alike_are_one_series() {
@@ -277,7 +214,7 @@ mod tests {
         }
         stats.unknown_domain("x:y", 1);
         stats.unknown_domain("x|y", 1);
-        let text = render(&stats, TimeUnit::Seconds);
+        let text = render(&stats, &MetricNames::default());
         let lines = |start: &str| text.lines().filter(|line| line.starts_with(start)).collect::<Vec<_>>();
         assert_eq!(
             lines("ratelimit_service_rate_limit_total_hits{"),
@@ -305,7 +242,7 @@ mod tests {
         redis.0.record(Duration::from_secs(11));
         let stats = Stats::default();
         stats.register(&redis);
-        let text = render(&stats, TimeUnit::Milliseconds);
+        let text = render(&stats, &MetricNames::Reference(TimeUnit::Milliseconds));
         let lines: Vec<&str> = text.lines().filter(|line| line.contains("weir_redis")).collect();
         let name = "weir_redis_round_trip_seconds";
         assert_eq!(lines[..2], [format!("# HELP {name} Round trips."), format!("# TYPE {name} histogram")]);
@@ -327,7 +264,7 @@ mod tests {
         let stats = Stats::default();
         stats.method("ShouldRateLimit").record(1, Duration::from_micros(250));
         for (unit, sum) in [(TimeUnit::Seconds, "0.00025"), (TimeUnit::Milliseconds, "0.25")] {
-            let text = render(&stats, unit);
+            let text = render(&stats, &MetricNames::Reference(unit));
             for bound in
                 ["0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "5", "10", "+Inf"]
             {

@@ -1,0 +1,27 @@
+//! The names of metrics: those of envoyproxy/ratelimit's default mapping, or those of a mapper file.
+
+use std::sync::Arc;
+
+use crate::{config, observe::prometheus::MetricNames, settings::Settings};
+
+/// Reads the mapper file, if there is one. A bad one is an error in the log, and the default names stay: names of metrics must
+/// not keep the service from limiting.
+pub(super) fn metric_names(settings: &Settings) -> MetricNames {
+    let default = MetricNames::Reference(settings.time_unit);
+    let Some(path) = &settings.prometheus_mapper else { return default };
+    match config::read_mapper(path) {
+        Ok((mapper, warnings)) => {
+            for warning in warnings {
+                tracing::warn!("{warning}");
+            }
+            MetricNames::Mapped(Arc::new(mapper))
+        }
+        Err(errors) => {
+            for error in &errors.errors {
+                tracing::error!("{error}");
+            }
+            tracing::error!("PROMETHEUS_MAPPER_YAML is not used; metrics keep their default names");
+            default
+        }
+    }
+}

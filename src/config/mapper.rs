@@ -1,0 +1,295 @@
+//! Reads the file of `PROMETHEUS_MAPPER_YAML`: a mapping configuration of `statsd_exporter`.
+//!
+//! ```yaml
+//! mappings:
+//!   - match: ratelimit.service.rate_limit.*.*.total_hits
+//!     name: hits_total
+//!     labels: {domain: $1, rule: $2}
+//! ```
+//!
+//! Options that weir cannot follow are errors with a reason; options without an effect on its stats are ignored.
+
+use std::path::Path;
+
+use super::{
+    error::{ConfigErrors, ConfigWarning, FileReport, Report},
+    fields::{Field, Fields, wrong},
+    keys::Level,
+    load::read_file,
+    scalar::{Meaning, Scalar, brief},
+    yaml::{self, Value, YamlNode},
+};
+use crate::{
+    observe::prometheus::{
+        RESERVED, Template, bounds, bucket,
+        mapper::{Mapper, Mapping, Matcher, SeriesTemplate, StatKind},
+    },
+    spelling,
+};
+
+/// The maximum number of mappings with `match_type: regex`. Every stat without a glob is compared with each of them.
+const MAX_REGEXES: usize = 1_000;
+
+/// What mappings inherit.
+struct Defaults {
+    regex: bool,
+    buckets: Option<Vec<Field<f64>>>,
+}
+
+/// Reads the file `path`.
+///
+/// # Errors
+///
+/// All errors of the file.
+pub fn read_mapper(path: &Path) -> Result<(Mapper, Vec<ConfigWarning>), ConfigErrors> {
+    let mut report = Report::default();
+    let mut file = FileReport::new(path.display().to_string().into());
+    let mapper = read_file(path, &mut file).map(|text| read(&text, &mut file)).unwrap_or_default();
+    file.finish(&mut report);
+    report.finish().map(|warnings| (mapper, warnings))
+}
+
+fn read(text: &str, report: &mut FileReport) -> Mapper {
+    let document = yaml::parse(text);
+    for fault in document.faults {
+        report.error(fault.at, format!("error loading mapper file: {}", fault.message));
+    }
+    let root = document.root.filter(|root| !root.is_null());
+    let Some(fields) =
+        root.as_deref().and_then(|root| Fields::new(root, Level::Mapper, "a mapper file", report))
+    else {
+        return Mapper::default();
+    };
+    let defaults = fields.get("defaults").map(|field| field.value);
+    let defaults = defaults.and_then(|node| Fields::new(node, Level::MapperDefaults, "'defaults'", report));
+    let most_specific = defaults.as_ref().is_some_and(|fields| fields.flag("glob_disable_ordering", report));
+    let defaults = Defaults {
+        regex: defaults.as_ref().is_some_and(|fields| is_regex(fields, false, report)),
+        buckets: defaults.as_ref().and_then(|fields| observer(fields, report)),
+    };
+    let mut mapper = Mapper::new(most_specific);
+    let nodes: Vec<&YamlNode> = fields.maps("mappings", report).collect();
+    for node in nodes {
+        if let Some((matcher, mapping)) = mapping(node, &defaults, report) {
+            mapper.push(matcher, mapping);
+        }
+        if mapper.regexes() > MAX_REGEXES {
+            report.error(node.at, format!("more than {MAX_REGEXES} mappings are regular expressions"));
+            break;
+        }
+    }
+    mapper
+}
+
+fn mapping(node: &YamlNode, defaults: &Defaults, report: &mut FileReport) -> Option<(Matcher, Mapping)> {
+    let fields = Fields::new(node, Level::Mapping, "a mapping", report)?;
+    let matcher = matcher(&fields, defaults.regex, report);
+    let kind = choice(
+        &fields,
+        "match_metric_type",
+        &[("counter", StatKind::Counter), ("gauge", StatKind::Gauge), ("observer", StatKind::Observer)],
+        report,
+    );
+    let is_dropped = choice(&fields, "action", &[("map", false), ("drop", true)], report) == Some(true);
+    fields.flag("honor_labels", report);
+    let scale = scale(&fields, report);
+    let own_buckets = observer(&fields, report);
+    let buckets = own_buckets.as_ref().or(defaults.buckets.as_ref());
+    let buckets = buckets.and_then(|list| list.iter().map(|bound| index(bound, scale, report)).collect());
+    let matcher = matcher?;
+    if is_dropped {
+        return Some((matcher, Mapping { kind, series: None }));
+    }
+    let Some(name) = fields.text("name", report) else {
+        report.error(fields.at, "the mapping has no 'name', the name of the metric");
+        return None;
+    };
+    let name = metric_name(&name, &matcher, report);
+    let labels = labels(&fields, &matcher, report);
+    let help = fields.text("help", report).map(|help| help.value.replace(['\n', '\\'], " "));
+    Some((matcher, Mapping { kind, series: Some(SeriesTemplate { name, labels, help, scale, buckets }) }))
+}
+
+fn matcher(fields: &Fields<'_>, regex: bool, report: &mut FileReport) -> Option<Matcher> {
+    let regex = is_regex(fields, regex, report);
+    let Some(text) = fields.text("match", report) else {
+        report.error(fields.at, "the mapping has no 'match', the names of the stats that it applies to");
+        return None;
+    };
+    let written = brief(text.value);
+    let invalid = if regex {
+        Matcher::regex(text.value)
+            .map_err(|reason| format!("invalid regular expression '{written}': {reason}"))
+    } else {
+        Matcher::glob(text.value).ok_or_else(|| {
+            format!(
+                "invalid match '{written}': write steps of letters, digits, '_' and '-' with dots between them, '*' for \
+                 any one step; other patterns need 'match_type: regex'"
+            )
+        })
+    };
+    invalid.inspect_err(|message| report.error(text.at, message)).ok()
+}
+
+fn is_regex(fields: &Fields<'_>, default: bool, report: &mut FileReport) -> bool {
+    choice(fields, "match_type", &[("glob", false), ("regex", true)], report).unwrap_or(default)
+}
+
+/// Reads one of `choices`.
+fn choice<T: Copy>(
+    fields: &Fields<'_>,
+    key: &str,
+    choices: &[(&str, T)],
+    report: &mut FileReport,
+) -> Option<T> {
+    let text = fields.text(key, report)?;
+    let found = choices.iter().find(|(name, _)| *name == text.value).map(|(_, value)| *value);
+    if found.is_none() {
+        let names = || choices.iter().map(|(name, _)| *name);
+        let hint = spelling::nearest(text.value, names()).map(|name| format!("; did you mean '{name}'?"));
+        let right = names().collect::<Vec<_>>().join(" or ");
+        let written = brief(text.value);
+        report
+            .error(text.at, format!("invalid {key} '{written}': write {right}{}", hint.unwrap_or_default()));
+    }
+    found
+}
+
+/// Reads the options of durations: the buckets, if any are listed. weir's durations are in histograms whose buckets it
+/// has chosen, and its series live as long as their rules.
+fn observer(fields: &Fields<'_>, report: &mut FileReport) -> Option<Vec<Field<f64>>> {
+    const NO_QUANTILES: &str = "weir has no quantiles of response times; write 'observer_type: histogram', and use \
+                                histogram_quantile() in queries";
+    const NO_NATIVE: &str = "weir has no native histograms; remove this key";
+    for key in ["observer_type", "timer_type"] {
+        let kind = choice(fields, key, &[("histogram", false), ("summary", true)], report);
+        if let (Some(true), Some(field)) = (kind, fields.get(key)) {
+            report.error(field.at, NO_QUANTILES);
+        }
+    }
+    for key in ["summary_options", "quantiles"] {
+        if let Some(field) = fields.get(key) {
+            report.error(field.key_at, NO_QUANTILES);
+        }
+    }
+    let ttl = fields.text("ttl", report).filter(|ttl| !matches!(ttl.value, "0" | "0s"));
+    if let Some(ttl) = ttl {
+        report.error(ttl.at, "weir's series do not expire, since its rules bound their number; remove 'ttl'");
+    }
+    let options = fields.get("histogram_options").map(|field| field.value);
+    let options =
+        options.and_then(|node| Fields::new(node, Level::HistogramOptions, "'histogram_options'", report));
+    for key in ["native_histogram_bucket_factor", "native_histogram_max_buckets"] {
+        if let Some(field) = options.as_ref().and_then(|options| options.get(key)) {
+            report.error(field.key_at, NO_NATIVE);
+        }
+    }
+    let lists = [options.as_ref(), Some(fields)].into_iter().flatten();
+    let lists: Vec<_> = lists.map(|fields| fields.list("buckets", report)).collect();
+    let list = lists.into_iter().find(|list| !list.is_empty())?;
+    Some(list.iter().filter_map(|node| number(node, "buckets", report)).collect())
+}
+
+fn number(node: &YamlNode, what: &str, report: &mut FileReport) -> Option<Field<f64>> {
+    let found = match node.scalar().map(Scalar::meaning) {
+        #[expect(clippy::cast_precision_loss, reason = "Prometheus' numbers are floats")]
+        Some(Meaning::Int(number)) => Some(number as f64),
+        Some(Meaning::Float(number)) => Some(number),
+        _ => None,
+    };
+    let value = found.filter(|number| *number > 0.0 && number.is_finite());
+    if value.is_none() {
+        report.error(node.at, wrong(what, "a number above 0", node));
+    }
+    value.map(|value| Field { key_at: node.at, at: node.at, value })
+}
+
+fn scale(fields: &Fields<'_>, report: &mut FileReport) -> f64 {
+    let field = fields.get("scale");
+    field.and_then(|field| number(field.value, "scale", report)).map_or(1.0, |scale| scale.value)
+}
+
+/// Returns the index of weir's bucket with the bound `bound`.
+fn index(bound: &Field<f64>, scale: f64, report: &mut FileReport) -> Option<usize> {
+    let index = bucket(bound.value, scale);
+    if index.is_none() {
+        let bounds: Vec<String> = bounds(scale).iter().map(ToString::to_string).collect();
+        let (value, bounds) = (bound.value, bounds.join(", "));
+        let message = format!("weir has no bucket of {value}; with a scale of {scale} it has {bounds}");
+        report.error(bound.at, message);
+    }
+    index
+}
+
+fn metric_name(name: &Field<&str>, matcher: &Matcher, report: &mut FileReport) -> Template {
+    let template = template(name, matcher, report);
+    let is_word = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let starts_badly = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
+    let written = brief(name.value);
+    if template.is_empty()
+        || template.texts().any(|(first, text)| !is_word(text) || first && starts_badly(text))
+    {
+        report.error(
+            name.at,
+            format!(
+                "invalid metric name '{written}': write letters, digits, '_', and $1 for the first group"
+            ),
+        );
+    }
+    let reserved = template
+        .texts()
+        .find_map(|(first, text)| RESERVED.into_iter().find(|start| first && text.starts_with(start)));
+    if let Some(start) = reserved {
+        report.error(
+            name.at,
+            format!("invalid metric name '{written}': names that begin with {start} are weir's own"),
+        );
+    }
+    template
+}
+
+fn labels(fields: &Fields<'_>, matcher: &Matcher, report: &mut FileReport) -> Vec<(String, Template)> {
+    let Some(field) = fields.get("labels") else { return Vec::new() };
+    let Value::Map(entries) = &field.value.value else {
+        report.error(field.at, wrong("labels", "a mapping of names and values", field.value));
+        return Vec::new();
+    };
+    let mut labels = Vec::new();
+    for (key, value) in entries {
+        let (Some(name), Some(text)) = (key.scalar(), value.scalar()) else {
+            report.error(key.at, "a label is a name and a text, such as 'domain: $1'");
+            continue;
+        };
+        if !is_label(name.text()) {
+            let name = name.brief();
+            let right = "letters, digits and '_', not a digit first; 'le' and names that begin with '__' are Prometheus'";
+            report.error(key.at, format!("invalid label '{name}': write {right}"));
+        }
+        let text = Field { key_at: key.at, at: value.at, value: text.text() };
+        labels.push((name.text().to_owned(), template(&text, matcher, report)));
+    }
+    labels
+}
+
+fn is_label(name: &str) -> bool {
+    let starts_well =
+        name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && !name.starts_with("__");
+    starts_well && name != "le" && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+/// Parses a text with references. Like `statsd_exporter`, takes a group that does not exist for an empty one.
+fn template(text: &Field<&str>, matcher: &Matcher, report: &mut FileReport) -> Template {
+    let (template, missing) = Template::parse(text.value, |name| matcher.group(name));
+    for name in missing {
+        let digits = name.len() - name.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, rest) = name.split_at(digits);
+        let hint = if digits > 0 && !rest.is_empty() && matcher.group(number).is_some() {
+            format!("; did you mean '${{{number}}}{rest}'?")
+        } else {
+            String::new()
+        };
+        let name = brief(&name);
+        report.warn(text.at, format!("the match has no group '{name}', so '${name}' is empty{hint}"));
+    }
+    template
+}

@@ -1,0 +1,112 @@
+//! Texts of a mapper file in which `$1`, `${1}` or `${name}` stand for a group of the match.
+
+/// A text with references to groups, parsed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Template {
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    /// A group by its number; 0 is the whole match.
+    Group(usize),
+}
+
+// === impl Template ===
+
+impl Template {
+    /// Parses `text` as Go's `Regexp.Expand` does: a name is as long as possible, so `$1_a` is the group called `1_a`, and `$$` is a
+    /// dollar sign. `group` returns the number of a group's name or number, if there is such a group. References to other groups
+    /// are empty; they are returned, too.
+    pub fn parse(text: &str, group: impl Fn(&str) -> Option<usize>) -> (Self, Vec<String>) {
+        let (mut template, mut missing) = (Self::default(), Vec::new());
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('$') {
+            template.push(before);
+            let Some((name, after)) = reference(after) else {
+                template.push("$");
+                rest = after.strip_prefix('$').unwrap_or(after);
+                continue;
+            };
+            match group(name) {
+                Some(number) => template.parts.push(Part::Group(number)),
+                None => missing.push(name.to_owned()),
+            }
+            rest = after;
+        }
+        template.push(rest);
+        (template, missing)
+    }
+
+    fn push(&mut self, text: &str) {
+        match self.parts.last_mut() {
+            Some(Part::Text(last)) => last.push_str(text),
+            _ if text.is_empty() => {}
+            _ => self.parts.push(Part::Text(text.to_owned())),
+        }
+    }
+
+    /// Returns the texts between the references, with whether each is at the beginning.
+    pub fn texts(&self) -> impl Iterator<Item = (bool, &str)> {
+        self.parts.iter().enumerate().filter_map(|(i, part)| match part {
+            Part::Text(text) => Some((i == 0, text.as_str())),
+            Part::Group(_) => None,
+        })
+    }
+
+    /// Returns whether the text is empty, whatever was matched.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    pub(super) fn fill<'a>(&self, group: impl Fn(usize) -> &'a str) -> String {
+        self.parts.iter().fold(String::new(), |filled, part| match part {
+            Part::Text(text) => filled + text,
+            Part::Group(number) => filled + group(*number),
+        })
+    }
+}
+
+/// Splits the name of a group, in braces or not, from the text after it.
+fn reference(text: &str) -> Option<(&str, &str)> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let (name, after) = match text.strip_prefix('{') {
+        Some(inner) => inner.split_once('}')?,
+        None => text.split_at(text.find(|c| !is_name(c)).unwrap_or(text.len())),
+    };
+    (!name.is_empty() && name.chars().all(is_name)).then_some((name, after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_have_gos_syntax() {
+        for (text, expected, missing) in [
+            ("plain", "plain", vec![]),
+            ("$1", "[1]", vec![]),
+            ("${1}_server", "[1]_server", vec![]),
+            ("$1_server", "", vec!["1_server"]),
+            ("a$2$1b", "a[2][1b]", vec![]),
+            ("${name}.$0", "[3].[0]", vec![]),
+            ("$9-${no}", "-", vec!["9", "no"]),
+            ("$$1 $ ${ ${} $-", "$1 $ ${ ${} $-", vec![]),
+        ] {
+            let group = |name: &str| match name {
+                "name" => Some(3),
+                "1b" => Some(4),
+                number => number.parse().ok().filter(|number| *number < 3),
+            };
+            let (template, not_found) = Template::parse(text, group);
+            let groups = ["[0]", "[1]", "[2]", "[3]", "[1b]"];
+            assert_eq!(
+                (template.fill(|i| groups[i]).as_str(), not_found),
+                (expected, missing.iter().map(|name| (*name).to_owned()).collect()),
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! `PROMETHEUS_MAPPER_YAML`: the names that a mapper file gives the stats of envoyproxy/ratelimit.
+
+#[path = "support/gateway_mapper.rs"]
+mod gateway_mapper;
+
+use std::{fs, sync::Arc, time::Duration};
+
+use weir::{
+    config::{ConfigErrors, read_mapper},
+    observe::{
+        RuleCounts, Stats,
+        prometheus::{MetricNames, mapper::Mapper, render},
+    },
+};
+
+/// Reads `text` as a file; returns the mapper and the warnings.
+fn read(text: &str) -> Result<(Mapper, Vec<String>), ConfigErrors> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("conf.yaml");
+    fs::write(&file, text).expect("a file");
+    let (mapper, warnings) = read_mapper(&file)?;
+    let name = |text: String| text.replace(&format!("{}/", folder.path().display()), "");
+    Ok((mapper, warnings.iter().map(|warning| name(warning.to_string())).collect()))
+}
+
+/// Stats with two hits of each rule, one call and one loaded configuration.
+fn stats(rules: &[&[&str]]) -> Stats {
+    let stats = Stats::default();
+    for rule in rules {
+        let name: Vec<Box<str>> = rule.iter().map(|step| (*step).into()).collect();
+        stats.rule(&name).add(RuleCounts { total_hits: 2, within_limit: 2, ..RuleCounts::default() });
+    }
+    stats.method("ShouldRateLimit").record(1, Duration::from_micros(250));
+    stats.config_load_success.add(1);
+    stats
+}
+
+/// Renders `stats` with the names of the file `text`. Returns the lines of samples, without those of weir and the process.
+fn page(stats: &Stats, text: &str) -> Vec<String> {
+    let (mapper, warnings) = read(text).unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(warnings, [""; 0]);
+    let page = render(stats, &MetricNames::Mapped(Arc::new(mapper)));
+    assert!(page.contains("\nweir_"), "weir's own metrics stay: {page}");
+    let own = |line: &&str| !["#", "weir_", "process_"].iter().any(|start| line.starts_with(start));
+    page.lines().filter(own).map(str::to_owned).collect()
+}
+
+#[test]
+fn envoy_gateways_file_gives_its_names() {
+    let stats = stats(&[&["d", "route"], &["d", "route", "rule-0"], &["d", "route", "rule-0", "deeper"]]);
+    let lines = page(&stats, &gateway_mapper::envoy_gateway_mapper());
+    let name = "ratelimit_service_rate_limit_total_hits";
+    let hits: Vec<&String> = lines.iter().filter(|line| line.starts_with(name)).collect();
+    assert_eq!(
+        hits,
+        [
+            &format!("{name}{{domain=\"d\",key1=\"route\"}} 2"),
+            &format!("{name}{{domain=\"d\",key1=\"route\",key2=\"rule-0\"}} 2"),
+        ]
+    );
+    for line in [
+        "ratelimit_service_config_load_success 1",
+        "ratelimit_service_should_rate_limit_error{err_type=\"service_error\"} 0",
+        "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"} 1",
+        // without a scale, durations are in milliseconds there, too
+        "ratelimit_service_response_time_seconds_bucket{grpc_method=\"ShouldRateLimit\",le=\"0.1\"} 0",
+        "ratelimit_service_response_time_seconds_bucket{grpc_method=\"ShouldRateLimit\",le=\"0.25\"} 1",
+        "ratelimit_service_response_time_seconds_sum{grpc_method=\"ShouldRateLimit\"} 0.25",
+    ] {
+        assert!(lines.iter().any(|has| has == line), "{line}: {lines:#?}");
+    }
+    // what no line of the file maps is dropped by its last one
+    assert!(
+        !lines.iter().any(|line| line.contains("global_shadow_mode") || line.contains("deeper")),
+        "{lines:#?}"
+    );
+}
+
+#[test]
+fn a_mapping_scales_chooses_buckets_and_sums_what_it_makes_equal() {
+    let stats = stats(&[&["a", "x"], &["b", "x"]]);
+    let lines = page(
+        &stats,
+        "defaults: {match_type: regex, observer_type: histogram}\n\
+         mappings:\n\
+         - {match: '^ratelimit_server\\.(?P<method>\\w+)\\.response_time$', name: took, scale: 0.001,\n\
+            labels: {m: '${method}'}, histogram_options: {buckets: [0.0001, 0.00025]}}\n\
+         - {match: 'rate_limit\\..*\\.(total_hits)$', name: 'all_$1', scale: 10, help: \"Tens\\nof hits.\"}\n\
+         - {match: '\\.total_requests$', match_metric_type: gauge, name: never}\n\
+         - {match: '^ratelimit\\.', action: drop}\n",
+    );
+    assert_eq!(
+        lines,
+        [
+            "all_total_hits 40",
+            "ratelimit_server_ShouldRateLimit_total_requests 1",
+            "took_bucket{m=\"ShouldRateLimit\",le=\"0.0001\"} 0",
+            "took_bucket{m=\"ShouldRateLimit\",le=\"0.00025\"} 1",
+            "took_bucket{m=\"ShouldRateLimit\",le=\"+Inf\"} 1",
+            "took_sum{m=\"ShouldRateLimit\"} 0.00025",
+            "took_count{m=\"ShouldRateLimit\"} 1",
+        ]
+    );
+}
+
+#[test]
+fn a_name_that_another_kind_of_metric_has_is_left_out() {
+    let stats = stats(&[&["d", "k"]]);
+    let lines = page(
+        &stats,
+        "mappings:\n\
+         - {match: ratelimit_server.*.response_time, name: t}\n\
+         - {match: ratelimit.service.config_load_success, name: t_count}\n\
+         - {match: ratelimit.service.config_load_error, name: ok}\n\
+         - {match: '.', match_type: regex, action: drop}\n",
+    );
+    assert!(lines.contains(&"t_count 1".to_owned()) && lines.contains(&"ok 0".to_owned()), "{lines:#?}");
+    assert_eq!(lines.iter().filter(|line| line.starts_with("t_count")).count(), 1, "{lines:#?}");
+}
+
+#[test]
+fn errors_have_their_places_and_say_what_would_be_right() {
+    for (text, expected) in [
+        (
+            "mappings:\n- {match: a, name: weir_a}",
+            "conf.yaml:2:20: invalid metric name 'weir_a': names that begin with weir_",
+        ),
+        ("mappings:\n- {match: a/b, name: a}", "conf.yaml:2:11: invalid match 'a/b': write steps of letters"),
+        (
+            "mappings:\n- {match: 'a(', match_type: regex, name: a}",
+            "2:11: invalid regular expression 'a(': unclosed group",
+        ),
+        (
+            "mappings:\n- {match: a, match_type: regexp, name: a}",
+            "invalid match_type 'regexp': write glob or regex; did you mean 'regex'?",
+        ),
+        ("mappings:\n- {match: a, action: remove, name: a}", "invalid action 'remove': write map or drop"),
+        (
+            "mappings:\n- {match: a, match_metric_type: timer, name: a}",
+            "invalid match_metric_type 'timer': write counter or gauge or observer",
+        ),
+        ("mappings:\n- {name: a}", "conf.yaml:2:3: the mapping has no 'match'"),
+        ("mappings:\n- {match: a}", "conf.yaml:2:3: the mapping has no 'name'"),
+        ("mappings:\n- {match: a, name: a-b}", "invalid metric name 'a-b': write letters"),
+        ("mappings:\n- {match: a, name: 1a}", "invalid metric name '1a'"),
+        ("mappings:\n- match: a\n  name: a\n  labels:\n    a-b: x", "conf.yaml:5:5: invalid label 'a-b'"),
+        ("mappings:\n- {match: a, name: a, labels: {le: x}}", "invalid label 'le'"),
+        ("mappings:\n- {match: a, name: a, labels: [x]}", "'labels' must be a mapping of names and values"),
+        ("mappings:\n- {match: a, name: a, lables: {}}", "unknown key 'lables': did you mean 'labels'?"),
+        ("mappings:\n- {match: a, name: a, ttl: 1m}", "2:28: weir's series do not expire"),
+        ("defaults: {ttl: 1m}", "1:17: weir's series do not expire"),
+        ("mappings:\n- {match: a, name: a, timer_type: summary}", "weir has no quantiles"),
+        ("mappings:\n- {match: a, name: a, quantiles: []}", "weir has no quantiles"),
+        (
+            "mappings:\n- {match: a, name: a, buckets: [0.3]}",
+            "2:33: weir has no bucket of 0.3; with a scale of 1 it has 0.005, 0.01,",
+        ),
+        (
+            "mappings:\n- {match: a, name: a, scale: 0.001, buckets: [x]}",
+            "'buckets' must be a number above 0, not the text 'x'",
+        ),
+        ("mappings:\n- {match: a, name: a, scale: -1}", "'scale' must be a number above 0, not '-1'"),
+        ("defaults: {histogram_options: {native_histogram_max_buckets: 3}}", "weir has no native histograms"),
+        ("mapping: []", "unknown key 'mapping': did you mean 'mappings'?"),
+        ("- a", "a mapper file must be a mapping of defaults, mappings"),
+        ("mappings: [", "error loading mapper file: "),
+    ] {
+        let errors = read(text).expect_err(text).to_string();
+        assert!(errors.contains(expected), "{text}:\n{errors}");
+    }
+    let missing = read_mapper("nowhere/conf.yaml".as_ref()).expect_err("there is no file").to_string();
+    assert!(missing.starts_with("nowhere/conf.yaml: error loading file: "), "{missing}");
+    let many = "- {match: a, match_type: regex, name: a}\n".repeat(1_001);
+    let errors = read(&format!("mappings:\n{many}")).expect_err("too many").to_string();
+    assert!(errors.contains(":1002:3: more than 1000 mappings are regular expressions"), "{errors}");
+}
+
+#[test]
+fn all_errors_are_reported_and_missing_groups_are_warned_about() {
+    let errors = read("mappings:\n- {match: a, ttl: 1s}\n- {match: 'a(', match_type: regex, name: a}")
+        .expect_err("errors");
+    assert_eq!(errors.errors.len(), 3, "{errors}");
+    let text = "mappings:\n- {match: a.*, name: a, labels: {l: $1_x, m: $2}}\n";
+    let (mapper, warnings) = read(text).expect("a mapper");
+    assert_eq!(
+        warnings,
+        [
+            "conf.yaml:2:37: the match has no group '1_x', so '$1_x' is empty; did you mean '${1}_x'?",
+            "conf.yaml:2:46: the match has no group '2', so '$2' is empty",
+        ]
+    );
+    let page = render(&Stats::default(), &MetricNames::Mapped(Arc::new(mapper)));
+    assert!(page.contains("\nratelimit_service_config_load_success 0\n"), "{page}");
+}
