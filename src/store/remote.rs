@@ -145,6 +145,8 @@ pub struct Report {
     /// must not be counted in the next. A sliding window or a bucket counts the hits as of this instant, or a little later; a
     /// bucket may be in debt afterwards. An instant in the future counts as now.
     pub at: Timestamp,
+    /// The instant of the first of the hits, or a later one if no other instance counts meanwhile.
+    pub since: Timestamp,
     /// Hits that were admitted or given back, as one change.
     pub change: CountChange,
     /// Granted hits that are given back because they will not be used.
@@ -170,7 +172,8 @@ pub struct UnusedHits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replacement {
     /// The [`Reply::version`] on which the states are based. The store adopts them if it still has this version, and in the place
-    /// of counters that it does not have any more, or that count nothing any more.
+    /// of counters that it does not have any more, or that count nothing any more: of buckets only if they were full at
+    /// [`Report::since`] and nothing was counted afterwards. Otherwise what flowed into them meanwhile would count twice.
     pub version: u64,
     /// One for each tier. Those of fixed windows are not used.
     pub states: SmallVec<[CounterState; 1]>,
@@ -256,13 +259,13 @@ impl Report {
     /// Creates a report of `hits` at `at`: admitted, or given back if they are negative.
     #[must_use]
     pub fn of(at: Timestamp, hits: i64) -> Self {
-        Self { at, change: CountChange::of(hits), ..Self::default() }
+        Self { at, since: at, change: CountChange::of(hits), ..Self::default() }
     }
 
     /// Creates a report that gives back `hits` that were granted at `at` for use until `until`.
     #[must_use]
     pub fn unused(at: Timestamp, hits: u64, until: Timestamp) -> Self {
-        Self { at, unused: Some(UnusedHits { hits, until }), ..Self::default() }
+        Self { at, since: at, unused: Some(UnusedHits { hits, until }), ..Self::default() }
     }
 }
 

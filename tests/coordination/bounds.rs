@@ -222,3 +222,19 @@ async fn a_shared_bucket_holds_in_every_interval() {
         assert!(admitted >= 6 * 200 * 95 / 100, "{mode:?}: {admitted}");
     }
 }
+
+/// Each instance alone stays below the rate of the bucket, which is full again whenever one of them reports. All together exceed it.
+#[tokio::test(start_paused = true)]
+async fn a_bucket_adds_up_what_instances_take_below_its_rate() {
+    let bucket = Bucket { burst: 1_000, refill: Refill::Continuous, strict: false };
+    let tier = Tier { algorithm: Algorithm::TokenBucket(bucket), ..fixed(1_000, Period::from_secs(1)) };
+    for weights in [[1; 5], [3, 3, 2, 1, 1]] {
+        let run = Run::spread(Coordination::Interval, &tier, 2, 5, &weights).await;
+        for seconds in [2, 3, 4] {
+            let most = most_in_any(&run.outcomes, Period::from_secs(seconds));
+            let bound = 1_100 + 1_000 * seconds;
+            assert!(most <= bound, "{most} in {seconds} s, but at most {bound} are allowed");
+        }
+        assert!(run.admitted() >= 5_500, "{}", run.admitted());
+    }
+}

@@ -46,6 +46,7 @@ enum Action {
 #[derive(Clone, Debug)]
 struct Change {
     ago: i64,
+    since: i64,
     hits: Vec<i64>,
     /// The hits, and the end of their hold.
     unused: Option<(u64, i64)>,
@@ -81,8 +82,16 @@ fn change(most: i64) -> impl Strategy<Value = Change> {
     let replaces = select(
         &[Replaces::Nothing, Replaces::Known, Replaces::Known, Replaces::Known, Replaces::Unknown][..],
     );
-    (ago(), hits, unused, option::weighted(0.3, ago()), replaces)
-        .prop_map(|(ago, hits, unused, rejected, replaces)| Change { ago, hits, unused, rejected, replaces })
+    (ago(), ago(), hits, unused, option::weighted(0.3, ago()), replaces).prop_map(
+        |(ago, since, hits, unused, rejected, replaces)| Change {
+            ago,
+            since,
+            hits,
+            unused,
+            rejected,
+            replaces,
+        },
+    )
 }
 
 fn steps(most: i64) -> impl Strategy<Value = Vec<Step>> {
@@ -131,6 +140,7 @@ impl Compared<'_> {
             change: summed,
             unused: change.unused.map(|(hits, until)| UnusedHits { hits, until: self.ago(until) }),
             rejected_at: change.rejected.map(|rejected| self.ago(rejected)),
+            since: self.ago(change.since),
             replaces: None,
         };
         let writer = &self.writers[writer];

@@ -61,6 +61,33 @@ async fn a_state_replaces_one_that_nobody_else_has_changed() {
     }
 }
 
+/// A bucket refills between two reports. What flowed in while the second instance took its hits is what the first one has taken.
+#[tokio::test(start_paused = true)]
+async fn a_refilled_bucket_is_not_replaced_by_hits_of_the_same_time() {
+    let counted = CountedTarget::new(vec![tier(10, 1, bucket(10, false))], OverLimitPolicy::Ignore);
+    let since = counted.time();
+    let unused = counted.now(Op::Take { hits: 0 });
+    // two instances have taken ten hits each; the bucket has refilled when the first one reports
+    let [first, second] = [0, 0].map(|_| Report { since, ..counted.replacing(&unused, 10) });
+    pass(1_000).await;
+    assert!(counted.report(first).matched);
+    pass(100).await;
+    let at = counted.time();
+    assert!(!counted.report(Report { at, ..second }).matched);
+    assert_eq!(counted.used(0), 10);
+    // nothing was counted since the hits of the next report began
+    pass(1_100).await;
+    let since = counted.time();
+    pass(100).await;
+    assert!(counted.report(Report { since, ..counted.replacing(&unused, 1) }).matched);
+    assert_eq!(counted.used(0), 1);
+    // a bucket that is forgotten may have been counted in a little while ago
+    pass(100_000).await;
+    counted.store.flush();
+    let since = Timestamp::from_nanos(counted.time().as_nanos() - 2_000_000_001);
+    assert!(!counted.report(Report { since, ..counted.replacing(&unused, 1) }).matched);
+}
+
 #[tokio::test(start_paused = true)]
 async fn fixed_windows_have_no_version() {
     let counted = CountedTarget::new(vec![tier(10, 60, FIXED)], OverLimitPolicy::Ignore);

@@ -117,7 +117,7 @@ fn pack_report(report: &Report, target: &Target, version: u64, packed: &mut Vec<
     pack(packed, [at, if report.change.hits < 0 { -hits } else { hits }, count(report.change.floor)]);
     // exactly the instant of the grant: an earlier one would release older hits, a later one younger hits of others
     let rejected_at = report.rejected_at.map_or(-1.0, |rejected_at| exact(micros(rejected_at)));
-    pack(packed, [count(unused), exact(micros(until)), rejected_at]);
+    pack(packed, [count(unused), exact(micros(until)), rejected_at, exact(micros(report.since))]);
     let replacement = report
         .replaces
         .as_deref()

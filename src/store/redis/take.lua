@@ -8,7 +8,7 @@
 -- ARGV    one, packed, because seventeen separate arguments took a large part of a call's time:
 --         op, now, hits, want, hold, jitter, version, and then seven for each tier:
 --         kind, requests, period, start, end, burst, mode
---         and for a report eight more, and two for each tier
+--         and for a report nine more, and two for each tier
 --   op      't', take: takes hits, if all tiers admit them; 'c': the same, but rejected hits count too
 --           'g', grant: takes as many hits as all tiers admit, at least hits and at most want
 --           'a', add: applies a report
@@ -20,15 +20,17 @@
 --   kind    'f': a fixed window from start to end; 's': a sliding window; 'b': a bucket of burst tokens
 --   mode    the sum of 1 for a bucket that is refilled in steps, 2 for a strict bucket, and 4 for a fixed window that the
 --           report is about
---   report  at, hits, floor, unused, until_, rejected_at, has_known, known: src/store/remote.rs documents them. If has_known
---           is 1 and the store has the version `known`, it adopts the states that follow: for each tier the time from which it
---           is unused, and its state, with the new version
+--   report  at, hits, floor, unused, until_, rejected_at, since, has_known, known: src/store/remote.rs documents them. If
+--           has_known is 1 and the store has the version `known`, it adopts the states that follow: for each tier the time
+--           from which it is unused, and its state, with the new version
 -- Returns granted, with = before it if the states were adopted, now and the state of each tier, separated by |; or 'moved' and
 -- now, if the window of a fixed tier is not open now. src/store/encoding.rs documents the states.
 
 local MAX_SPAN_HITS = 4294967295
 local MAX_SPANS = 14
 local EXACT = 9007199254740992
+-- microseconds that a bucket outlives its last change, so that it can be seen until when another instance has counted in it
+local BUCKET_LINGER = 2000000
 
 local op, now, hits, want, hold, jitter, version, offset = struct.unpack('<c1ddddds', ARGV[1])
 if now < 0 then
@@ -48,7 +50,7 @@ end
 -- Writes the state of a sliding window or bucket that is unused from `idle` on. It lives at least as long as the one that it
 -- replaces, so that no instance takes a counter that was given back for one that has expired.
 local function write(tier, text, idle)
-  local keep = ttl(idle)
+  local keep = ttl(math.max(idle, now + tier.linger))
   if tier.text and tier.is_less then
     keep = math.max(keep, redis.call('PTTL', tier.key))
   end
@@ -97,7 +99,7 @@ end
 local sliding = { versioned = true }
 
 function sliding.load(tier, text)
-  tier.opened, tier.last, tier.hits = now, {}, {}
+  tier.linger, tier.opened, tier.last, tier.hits = 0, now, {}, {}
   if text then
     local fields = string.match(text, '^w %d+( [%d -]+)$')
     if not fields then return false end
@@ -144,7 +146,8 @@ local function sum(tier)
   return used
 end
 
-function sliding.is_unused(tier)
+-- Returns whether a state that has counted all hits since the instant `since` may take its place.
+function sliding.is_replaceable(tier)
   return sum(tier) == 0
 end
 
@@ -228,7 +231,7 @@ function bucket.load(tier, text)
   tier.unit = tier.burst < 1048576 and 2147483648 or 1048576
   -- the debt of hits that were admitted elsewhere is at most one burst
   tier.most = math.min(2 * tier.burst, 4294967295)
-  tier.kept_as_of, tier.kept = 0, 0
+  tier.linger, tier.kept_as_of, tier.kept = BUCKET_LINGER, 0, 0
   if text then
     local mark, as_of, taken = string.match(text, '^([bd]) %d+ (%d+) ([%d.e+-]+)$')
     tier.kept_as_of, tier.kept = tonumber(as_of), tonumber(taken)
@@ -244,7 +247,10 @@ function bucket.load(tier, text)
   return true
 end
 
-function bucket.is_unused(tier)
+-- A bucket must have been full then, and not counted since.
+function bucket.is_replaceable(tier, since)
+  if since < tier.kept_as_of then return false end
+  refill(tier, since)
   return tier.idle
 end
 
@@ -275,11 +281,9 @@ end
 function bucket.save(tier)
   local text = string.format('%s %s %.0f %.17g', tier.kept > tier.burst and 'd' or 'b', version, tier.kept_as_of, tier.kept)
   local full = 0
-  if tier.kept == 0 then
-    if not tier.text then return end
-  elseif tier.requests > 0 then
+  if tier.requests > 0 then
     full = tier.kept * tier.period / tier.requests
-  else
+  elseif tier.kept > 0 then
     -- nothing flows in, so the tokens stay taken for as long as Redis can keep the key
     full = 3e15
   end
@@ -426,9 +430,10 @@ end
 local report, adopts
 if reports then
   report = {}
-  report.at, report.hits, report.floor, report.unused, report.until_, report.rejected_at, adopts, report.known, offset =
-    struct.unpack('<ddddddBs', ARGV[1], offset)
+  report.at, report.hits, report.floor, report.unused, report.until_, report.rejected_at, report.since, adopts, report.known,
+    offset = struct.unpack('<dddddddBs', ARGV[1], offset)
   report.at, report.rejected_at = math.min(report.at, now), math.min(report.rejected_at, now)
+  report.since = math.min(report.since, now)
   adopts = adopts == 1
 end
 if adopts then
@@ -437,7 +442,11 @@ if adopts then
     if tier.kind.versioned and tier.text then
       local known = string.match(tier.text, '^[wbd] (%d+) ')
       -- a counter that counts nothing any more is as good as none
-      adopts = adopts and (known == report.known or tier.kind.load(tier, tier.text) and tier.kind.is_unused(tier))
+      adopts = adopts
+        and (known == report.known or tier.kind.load(tier, tier.text) and tier.kind.is_replaceable(tier, report.since))
+    elseif tier.kind == kinds.b then
+      -- another instance may have counted in a bucket that is forgotten
+      adopts = adopts and now - report.since <= BUCKET_LINGER
     end
   end
 end
@@ -498,7 +507,7 @@ for i, tier in ipairs(tiers) do
   if not tier.kind.versioned then
     tier.kind.save(tier)
   elseif tier.adopted and not tier.changed then
-    if tier.text or tier.new_idle > 0 then
+    if tier.text or tier.new_idle > 0 or tier.linger > 0 then
       write(tier, tier.new_text, tier.new_idle)
     end
   elseif changed then

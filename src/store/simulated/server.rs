@@ -19,6 +19,10 @@ use crate::{
 /// The time that a counter is kept after its expiry, as real stores do, so that late hits are still counted in it.
 const LINGER: Period = Period::from_secs(60);
 
+/// The time that a bucket outlives its last change in Redis, so that it can be seen until when another instance has counted in
+/// it.
+const BUCKET_LINGER: Period = Period::from_secs(2);
+
 /// The number of commands between two sweeps.
 const SWEEP_EVERY: u32 = 65_536;
 
@@ -93,15 +97,18 @@ impl SimulatedServer {
         }
         let versions = || before.iter().flatten().map(|stored| stored.version).filter(|version| *version > 0);
         let replacement = op.report().and_then(|report| report.replaces.as_deref());
+        let since = op.report().map_or(now, |report| report.since.min(now));
         let matched = target.is_versioned()
             && replacement.is_some_and(|replacement| {
-                let stored = target.tiers.iter().zip(&before);
-                let mut versioned = stored.filter_map(|(tier, stored)| Some((tier, stored.as_ref()?)));
                 replacement.states.len() == keys.len()
-                    && versioned.all(|(tier, stored)| {
+                    && target.tiers.iter().zip(&before).all(|(tier, stored)| match stored {
                         // a counter that counts nothing any more is as good as none
-                        [0, replacement.version].contains(&stored.version)
-                            || stored.state.is_unused(tier, now)
+                        Some(stored) => {
+                            [0, replacement.version].contains(&stored.version)
+                                || is_replaceable(tier, &stored.state, since, now)
+                        }
+                        // another instance may have counted in a bucket that is forgotten
+                        None => !is_bucket(tier) || now.since(since) <= BUCKET_LINGER,
                     })
             });
         let mut version = versions().next().unwrap_or_default();
@@ -114,8 +121,9 @@ impl SimulatedServer {
         }
         for (i, (key, counter)) in keys.iter().zip(&counters).enumerate() {
             let is_fixed = target.tiers[i].algorithm == Algorithm::FixedWindow;
-            // a counter that counts nothing need not be created
-            if (is_fixed || has_changed) && (before[i].is_some() || counter.used() > Hits(0)) {
+            // a counter that counts nothing need not be created, but for a bucket, which shows when it was counted in
+            let is_created = counter.used() > Hits(0) || is_bucket(&target.tiers[i]);
+            if (is_fixed || has_changed) && (before[i].is_some() || is_created) {
                 let version = if is_fixed { 0 } else { version };
                 self.counters.insert(key.clone(), StoredCounter { state: counter.clone(), version });
             }
@@ -202,6 +210,19 @@ fn keys(target: &Target, at: Timestamp) -> impl Iterator<Item = Key> {
             window,
         }
     })
+}
+
+fn is_bucket(tier: &Tier) -> bool {
+    matches!(tier.algorithm, Algorithm::TokenBucket(_))
+}
+
+/// Returns whether a state that has counted all hits since the instant `since` may take the place of `state`. A bucket must
+/// have been full then, and not counted since.
+fn is_replaceable(tier: &Tier, state: &CounterState, since: Timestamp, now: Timestamp) -> bool {
+    match state {
+        CounterState::TokenBucket(bucket, _) => bucket.as_of() <= since && state.is_unused(tier, since),
+        _ => state.is_unused(tier, now),
+    }
 }
 
 fn unused(tier: &Tier, key: &Key, now: Timestamp) -> CounterState {

@@ -58,7 +58,12 @@ impl LocalCounter {
             let replaces = || self.replacement(now).map(Box::new);
             let report = reports.pop().or_else(|| {
                 let replaces = if is_flushing { None } else { replaces() };
-                replaces.map(|replaces| Report { at: now, replaces: Some(*replaces), ..Report::default() })
+                replaces.map(|replaces| Report {
+                    at: now,
+                    since: now,
+                    replaces: Some(*replaces),
+                    ..Report::default()
+                })
             });
             Op::Grant { report, least: self.fetch.as_ref().map_or(1, |fetch| fetch.least.max(1)), want, hold }
         });

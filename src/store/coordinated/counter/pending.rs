@@ -95,6 +95,9 @@ impl LocalCounter {
         // each report would replace what the one before it has added
         if let [report] = &mut reports[..] {
             report.replaces = self.replacement(now);
+            if self.instances <= 1 {
+                report.since = report.at;
+            }
         }
         (reports, dropped)
     }

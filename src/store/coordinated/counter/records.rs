@@ -120,6 +120,7 @@ impl PendingDelta {
     pub(super) fn report(&self) -> Report {
         Report {
             at: self.last_at,
+            since: self.at,
             change: self.change,
             unused: (self.unused > 0).then_some(UnusedHits { hits: self.unused, until: self.unused_until }),
             rejected_at: (self.rejected_at > Timestamp::default()).then_some(self.rejected_at),
