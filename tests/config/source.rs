@@ -1,10 +1,8 @@
 //! Tests that the service loads rules from any source, and reports the outcome of each snapshot to the source.
 
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
     sync::{mpsc, oneshot},
     time::timeout,
 };
@@ -14,6 +12,8 @@ use weir::{
     config::{ConfigErrors, Loaded, RuleSource, parse},
     settings::{Flags, Settings},
 };
+
+use crate::local::{self, get};
 
 /// Far longer than any step takes.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -89,28 +89,7 @@ fn rules(limit: u32) -> String {
 }
 
 fn settings() -> Settings {
-    let variables = [
-        ("GRPC_HOST", "127.0.0.1"),
-        ("HOST", "127.0.0.1"),
-        ("DEBUG_HOST", "127.0.0.1"),
-        ("GRPC_PORT", "0"),
-        ("PORT", "0"),
-        ("DEBUG_PORT", "0"),
-        ("WEIR_STOP_DELAY", "0"),
-        ("RUNTIME_ROOT", "/nonexistent"),
-    ];
-    let environment: BTreeMap<String, String> =
-        variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    Settings::resolve(&Flags::default(), &environment).expect("valid settings")
-}
-
-async fn page(address: SocketAddr, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).await.expect("a connection");
-    let request = format!("GET {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.expect("a request");
-    let mut response = String::new();
-    stream.read_to_string(&mut response).await.expect("a response");
-    response
+    local::settings(&Flags::default(), &[("RUNTIME_ROOT", "/nonexistent")])
 }
 
 #[tokio::test]
@@ -129,7 +108,7 @@ async fn a_pushed_snapshot_is_applied_or_rejected_and_its_source_receives_the_ou
 
     control_plane.push(2, rules(20));
     assert_eq!(control_plane.acknowledgement().await, (2, Ok(())));
-    assert!(page(debug, "/rlconfig").await.contains("requests_per_unit=20"));
+    assert!(get(debug, "/rlconfig").await.contains("requests_per_unit=20"));
 
     control_plane.push(3, rules(30).replace("hour", "fortnight") + "surplus: 1\n");
     let (version, outcome) = control_plane.acknowledgement().await;
@@ -137,13 +116,13 @@ async fn a_pushed_snapshot_is_applied_or_rejected_and_its_source_receives_the_ou
     assert_eq!((version, errors.len()), (3, 2), "{errors:?}");
     assert!(errors[0].starts_with("snapshot 3:4:23: invalid rate limit unit 'fortnight'"), "{errors:?}");
     assert!(errors[1].starts_with("snapshot 3:5:1: config error, unknown key 'surplus'"), "{errors:?}");
-    assert!(page(debug, "/rlconfig").await.contains("requests_per_unit=20"), "the previous rules stay");
-    let stats = page(debug, "/stats").await;
+    assert!(get(debug, "/rlconfig").await.contains("requests_per_unit=20"), "the previous rules stay");
+    let stats = get(debug, "/stats").await;
     assert!(stats.contains("ratelimit.service.config_load_error: 1"), "{stats}");
 
     control_plane.push(4, rules(40));
     assert_eq!(control_plane.acknowledgement().await, (4, Ok(())));
-    assert!(page(debug, "/rlconfig").await.contains("requests_per_unit=40"));
+    assert!(get(debug, "/rlconfig").await.contains("requests_per_unit=40"));
     // a requested reload loads the current snapshot again
     reload.now();
     assert_eq!(control_plane.acknowledgement().await, (4, Ok(())));

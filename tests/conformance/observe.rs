@@ -4,15 +4,11 @@ use std::{collections::BTreeMap, net::SocketAddr};
 
 use prost_types::{Struct, value::Kind};
 use serde_json::{Map, Value, json};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-};
 use tonic::Status;
 use weir::proto::envoy::service::ratelimit::v3::{RateLimitResponse, rate_limit_response::DescriptorStatus};
 
 use crate::{
-    in_process::{Weir, until},
+    in_process::{Weir, get, until},
     server::Server,
 };
 
@@ -114,10 +110,6 @@ pub(crate) async fn until_connected(weir: &Weir) {
 
 /// Reads the body of a page.
 async fn page(address: SocketAddr, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).await.expect("it listens");
-    let request = format!("GET {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.expect("it takes a request");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.expect("the page is UTF-8 text");
+    let answer = get(address, path).await;
     answer.split_once("\r\n\r\n").expect("a head and a body").1.to_owned()
 }

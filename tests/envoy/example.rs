@@ -5,19 +5,8 @@ use crate::support::{
     http::{HttpRequest, HttpResponse},
 };
 
-/// Starts the example with other ports and a longer timeout.
 fn start() -> Stack {
-    Stack::from_files("config", "examples/envoy/envoy.yaml", |text, weir| {
-        let replaced = |text: &str, old: &str, new: &str| {
-            assert_eq!(text.matches(old).count(), 1, "{old}");
-            text.replace(old, new)
-        };
-        let text = replaced(&text, "port_value: 8081 ", &format!("port_value: {weir} "));
-        let text = replaced(&text, "port_value: 9901 ", "port_value: 0 ");
-        let text = replaced(&text, "port_value: 10000 ", "port_value: 0 ");
-        // a busy machine is no failure of weir
-        replaced(&text, "timeout: 0.05s", "timeout: 30s")
-    })
+    Stack::from_example("config", "examples/envoy/envoy.yaml")
 }
 
 /// The configuration of compose.yaml is that of the example, but for its addresses.

@@ -8,20 +8,8 @@ use crate::support::{
     wait::{self, DAY},
 };
 
-/// Starts the example with other ports and a longer timeout.
 fn start() -> Stack {
-    let stack =
-        Stack::from_files("examples/llm-tokens/config", "examples/llm-tokens/envoy.yaml", |text, weir| {
-            let replaced = |text: &str, old: &str, new: &str| {
-                assert_eq!(text.matches(old).count(), 1, "{old}");
-                text.replace(old, new)
-            };
-            let text = replaced(&text, "port_value: 8081 ", &format!("port_value: {weir} "));
-            let text = replaced(&text, "port_value: 9901 ", "port_value: 0 ");
-            let text = replaced(&text, "port_value: 10000 ", "port_value: 0 ");
-            // a busy machine is no failure of weir
-            replaced(&text, "timeout: 0.05s", "timeout: 30s")
-        });
+    let stack = Stack::from_example("examples/llm-tokens/config", "examples/llm-tokens/envoy.yaml");
     wait::away_from_the_end_of(DAY);
     stack
 }

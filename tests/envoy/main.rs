@@ -8,6 +8,7 @@
 mod authority;
 mod enforcement;
 mod example;
+mod example_tls;
 mod failure;
 #[path = "../support/gateway_mapper.rs"]
 mod gateway_mapper;

@@ -3,22 +3,17 @@
 use std::{
     fmt::Write as _,
     fs,
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-};
 use tonic::Code;
 use weir::app::AppError;
 
 use crate::{
-    in_process::{Weir, connect, replace, until},
+    in_process::{Weir, connect, get, replace, until},
     wire::{descriptor, gist, request},
 };
 
@@ -27,16 +22,6 @@ fn rules(limit: u32) -> String {
     let rule =
         |key| format!("  - key: {key}\n    rate_limit: {{ unit: hour, requests_per_unit: {limit} }}\n");
     format!("domain: d\ndescriptors:\n{}{}", rule("a"), rule("b"))
-}
-
-/// Returns the response of a page.
-async fn get(address: SocketAddr, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).await.expect("it listens");
-    let request = format!("GET {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.expect("it takes it");
-    let mut response = String::new();
-    stream.read_to_string(&mut response).await.expect("a response");
-    response
 }
 
 async fn stat(weir: &Weir, name: &str) -> u64 {

@@ -1,7 +1,9 @@
 //! Runs all of weir in the test's process, with real sockets on free ports and a clock that the test sets.
 
+#[path = "local.rs"]
+mod local;
+
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -20,6 +22,8 @@ use weir::{
     },
     settings::{Flags, Settings},
 };
+
+pub(crate) use self::local::get;
 
 /// 2009-02-13 23:31:30 UTC: the 30th second of a minute, and the 1,890th of an hour.
 pub(crate) const NOW: u64 = 1_234_567_890;
@@ -128,23 +132,11 @@ pub(crate) fn replace(file: &Path, text: &str) {
 
 fn settings(dir: &TempDir, variables: &[(&str, &str)]) -> Settings {
     let root = dir.path().to_str().expect("a path in UTF-8");
-    let base = [
-        ("RUNTIME_ROOT", root),
-        ("GRPC_HOST", "127.0.0.1"),
-        ("HOST", "127.0.0.1"),
-        ("DEBUG_HOST", "127.0.0.1"),
-        ("GRPC_PORT", "0"),
-        ("PORT", "0"),
-        ("DEBUG_PORT", "0"),
-        ("WEIR_STOP_DELAY", "0"),
-        ("WEIR_STOP_TIMEOUT", "5s"),
-    ];
-    let environment: BTreeMap<String, String> = base
-        .iter()
-        .chain(variables)
-        .map(|(name, value)| ((*name).to_owned(), value.replace("{dir}", root)))
-        .collect();
-    Settings::resolve(&Flags::default(), &environment).expect("the test's settings are valid")
+    let variables: Vec<(&str, String)> =
+        variables.iter().map(|(name, value)| (*name, value.replace("{dir}", root))).collect();
+    let variables = variables.iter().map(|(name, value)| (*name, value.as_str()));
+    let variables: Vec<(&str, &str)> = [("RUNTIME_ROOT", root)].into_iter().chain(variables).collect();
+    local::settings(&Flags::default(), &variables)
 }
 
 /// Waits until `done` returns true; panics at the [`DEADLINE`].

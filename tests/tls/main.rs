@@ -5,6 +5,8 @@ mod authority;
 #[expect(dead_code, reason = "other tests configure it by the environment only")]
 #[path = "../support/child.rs"]
 mod child;
+#[path = "../support/local.rs"]
+mod local;
 #[expect(dead_code, reason = "these tests need few of the constructors")]
 #[path = "../support/wire.rs"]
 mod wire;

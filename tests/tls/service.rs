@@ -1,14 +1,9 @@
 //! A whole weir in the test's process, with TLS on its gRPC port.
 
-use std::{collections::BTreeMap, fs, net::SocketAddr, sync::Arc, time::Duration};
+use std::{fs, net::SocketAddr, sync::Arc, time::Duration};
 
 use tempfile::TempDir;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-    sync::oneshot,
-    task::JoinHandle,
-};
+use tokio::{sync::oneshot, task::JoinHandle};
 use tokio_rustls::rustls::{ALL_VERSIONS, ClientConfig};
 use tonic::{Status, transport::Channel};
 use weir::{
@@ -18,11 +13,12 @@ use weir::{
     proto::envoy::service::ratelimit::v3::{
         RateLimitResponse, rate_limit_service_client::RateLimitServiceClient,
     },
-    settings::{Flags, Settings},
+    settings::Flags,
 };
 
 use crate::{
     authority::{Authority, Pair},
+    local,
     mounted::Mounted,
     wire::{descriptor, request},
 };
@@ -52,20 +48,10 @@ impl Weir {
         let rules = tempfile::tempdir().expect("a directory");
         fs::write(rules.path().join("rules.yaml"), RULES).expect("a file");
         let flags = Flags { config: rules.path().to_str().map(str::to_owned), ..Flags::default() };
-        let base = [
-            ("GRPC_HOST", "127.0.0.1"),
-            ("HOST", "127.0.0.1"),
-            ("DEBUG_HOST", "127.0.0.1"),
-            ("GRPC_PORT", "0"),
-            ("PORT", "0"),
-            ("DEBUG_PORT", "0"),
-            ("WEIR_STOP_DELAY", "0"),
-            ("WEIR_STOP_TIMEOUT", "5s"),
-        ];
-        let mut environment: BTreeMap<String, String> =
-            base.iter().chain(variables).map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        environment.extend(mounted.variables().map(|(name, value)| (name.to_owned(), value)));
-        let settings = Settings::resolve(&flags, &environment).expect("valid settings");
+        let mounted: Vec<(&str, String)> = mounted.variables().collect();
+        let mounted = mounted.iter().map(|(name, value)| (*name, value.as_str()));
+        let variables: Vec<(&str, &str)> = variables.iter().copied().chain(mounted).collect();
+        let settings = local::settings(&flags, &variables);
         let app = App::bind(settings).await.expect("it starts");
         let addresses = app.addresses().clone();
         let (stop, stopped) = oneshot::channel();
@@ -93,11 +79,7 @@ impl Weir {
 
     /// Returns the value of a metric with its labels, or 0.
     pub(crate) async fn metric(&self, name: &str) -> f64 {
-        let mut stream = TcpStream::connect(self.addresses.http).await.expect("a connection");
-        let request = "GET /metrics HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n";
-        stream.write_all(request.as_bytes()).await.expect("a request");
-        let mut page = String::new();
-        stream.read_to_string(&mut page).await.expect("a response");
+        let page = local::get(self.addresses.http, "/metrics").await;
         let value = page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
         value.unwrap_or_default()
     }

@@ -6,6 +6,8 @@ mod authority;
 #[expect(dead_code, reason = "other tests run commands to their end")]
 #[path = "../support/child.rs"]
 mod child;
+#[path = "../support/local.rs"]
+mod local;
 #[expect(dead_code, reason = "other tests need other faults")]
 #[path = "../support/proxy.rs"]
 mod proxy;

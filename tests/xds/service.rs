@@ -1,14 +1,8 @@
 //! A whole weir in the test's process, with rules from a control plane.
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::net::SocketAddr;
 
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-    sync::oneshot,
-    task::JoinHandle,
-    time::sleep,
-};
+use tokio::{sync::oneshot, task::JoinHandle, time::sleep};
 use tonic::{Status, transport::Channel};
 use weir::{
     app::{Addresses, App, AppError},
@@ -19,7 +13,10 @@ use weir::{
     settings::{Flags, Settings},
 };
 
-use crate::control_plane::{ControlPlane, DEADLINE, within};
+use crate::{
+    control_plane::{ControlPlane, DEADLINE, within},
+    local::{self, get},
+};
 
 pub(crate) struct Weir {
     pub(crate) addresses: Addresses,
@@ -86,15 +83,6 @@ impl Weir {
     }
 }
 
-async fn get(address: SocketAddr, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).await.expect("a connection");
-    let request = format!("GET {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.expect("a request");
-    let mut response = String::new();
-    stream.read_to_string(&mut response).await.expect("a response");
-    response
-}
-
 fn settings(control_plane: SocketAddr, variables: &[(&str, &str)]) -> Settings {
     let address = control_plane.to_string();
     let base = [
@@ -103,15 +91,6 @@ fn settings(control_plane: SocketAddr, variables: &[(&str, &str)]) -> Settings {
         ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "20ms"),
         ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "20ms"),
         ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "100ms"),
-        ("GRPC_HOST", "127.0.0.1"),
-        ("HOST", "127.0.0.1"),
-        ("DEBUG_HOST", "127.0.0.1"),
-        ("GRPC_PORT", "0"),
-        ("PORT", "0"),
-        ("DEBUG_PORT", "0"),
-        ("WEIR_STOP_DELAY", "0"),
     ];
-    let environment: BTreeMap<String, String> =
-        base.iter().chain(variables).map(|(name, value)| ((*name).into(), (*value).into())).collect();
-    Settings::resolve(&Flags::default(), &environment).expect("valid settings")
+    local::settings(&Flags::default(), &[&base, variables].concat())
 }

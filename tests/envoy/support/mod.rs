@@ -14,4 +14,4 @@ pub(crate) mod wait;
 pub(crate) mod weir;
 
 pub(crate) use envoy::Envoy;
-pub(crate) use stack::Stack;
+pub(crate) use stack::{Stack, replace_once};

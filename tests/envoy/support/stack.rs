@@ -1,6 +1,6 @@
 //! weir and an Envoy in front of it, for one test.
 
-use std::{fs, net::SocketAddr, path::PathBuf};
+use std::{fs, net::SocketAddr};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -12,6 +12,7 @@ use super::{
     wait,
     weir::Weir,
 };
+use crate::helm::project;
 
 /// Both programs, and the folder with all their files.
 pub(crate) struct Stack {
@@ -53,18 +54,32 @@ impl Stack {
         Self { envoy, weir, folder }
     }
 
-    /// Starts both programs with rules and a bootstrap from files. `adapt` sets the ports of the bootstrap; it gets weir's.
-    pub(crate) fn from_files(
+    /// Starts both programs with the rules and the bootstrap of an example, on free ports and with a longer timeout.
+    pub(crate) fn from_example(config: &str, bootstrap: &str) -> Self {
+        Self::from_example_with(config, bootstrap, &[], |text| text)
+    }
+
+    /// Like [`Self::from_example`], with `settings` as weir's environment variables, and a bootstrap changed by `adapt`.
+    pub(crate) fn from_example_with(
         config: &str,
         bootstrap: &str,
-        adapt: impl FnOnce(String, u16) -> String,
+        settings: &[(&str, &str)],
+        adapt: impl FnOnce(String) -> String,
     ) -> Self {
-        let project = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         let folder = TempDir::new().expect("a folder");
-        let weir = Weir::start(&project.join(config), &[], folder.path());
-        let text = fs::read_to_string(project.join(bootstrap)).expect("the bootstrap");
+        let weir = Weir::start(&project(config), settings, folder.path());
+        let mut text = adapt(fs::read_to_string(project(bootstrap)).expect("the bootstrap"));
+        for (old, new) in [
+            ("port_value: 8081 ", &*format!("port_value: {} ", weir.grpc.port())),
+            ("port_value: 9901 ", "port_value: 0 "),
+            ("port_value: 10000 ", "port_value: 0 "),
+            // a busy machine is no failure of weir
+            ("timeout: 0.05s", "timeout: 30s"),
+        ] {
+            text = replace_once(&text, old, new);
+        }
         let bootstrap_file = folder.path().join("envoy.yaml");
-        fs::write(&bootstrap_file, adapt(text, weir.grpc.port())).expect("a file");
+        fs::write(&bootstrap_file, text).expect("a file");
         let envoy = Envoy::start(&bootstrap_file, folder.path());
         Self { envoy, weir, folder }
     }
@@ -121,6 +136,12 @@ impl Stack {
     pub(crate) fn await_log(&self, text: &str) {
         wait::until(&format!("weir logs {text:?}"), || self.weir.output().contains(text).then_some(()));
     }
+}
+
+/// Replaces a text that occurs once.
+pub(crate) fn replace_once(text: &str, old: &str, new: &str) -> String {
+    assert_eq!(text.matches(old).count(), 1, "{old}");
+    text.replace(old, new)
 }
 
 fn in_domain(descriptors: &str) -> String {
