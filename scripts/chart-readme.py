@@ -34,8 +34,10 @@ rules:
           rate_limit: { unit: minute, requests_per_unit: 100 }
 ```
 
+- The chart is in this repository, and not yet in one of charts. There is no published image: build it with `docker build --tag weir .`
 - **Rules** are applied by running pods: a change of `rules.files`, or of the ConfigMap that `rules.existingConfigMap` names,
-  causes no rollout. Before each install and upgrade a Job checks them, so that rules with errors reach no pod.
+  causes no rollout. Before each install and upgrade a Job checks them, so that rules with errors reach no pod. With `rules.xds`
+  they come from a control plane instead.
 - **Settings** are variables of the pod: a change rolls the Deployment, one pod at a time. Secrets that the chart does not
   write are read when a pod starts (certificates of the gRPC port: when they change), so restart the pods after a change of theirs.
 - **More than one pod** needs a shared store (`redis`). Without one the chart refuses to render, because each pod would

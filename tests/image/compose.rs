@@ -4,14 +4,17 @@ use std::{
     io::{Read as _, Write as _},
     net::TcpStream,
     process::{self, Command},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
 use crate::docker::{Docker, docker, project, until};
 
 /// The running services of compose.yaml, removed on drop.
-struct Composed {
+pub(crate) struct Composed {
     docker: &'static Docker,
     program: Vec<&'static str>,
+    /// The compose files.
+    files: Vec<String>,
     name: String,
     envoy: String,
 }
@@ -26,13 +29,17 @@ fn compose(docker: &Docker) -> Option<Vec<&'static str>> {
 }
 
 impl Composed {
-    fn up(docker: &'static Docker, arguments: &[&str]) -> Option<Self> {
+    /// Starts the services of compose.yaml, changed by the file `more` if there is one. Returns none if there is no Compose.
+    pub(crate) fn up(docker: &'static Docker, more: Option<&str>, arguments: &[&str]) -> Option<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
         let Some(program) = compose(docker) else {
             eprintln!("skipped: there is no Compose");
             return None;
         };
-        let name = format!("weir-test-{}", process::id());
-        let mut composed = Self { docker, program, name, envoy: String::new() };
+        let name = format!("weir-test-{}-{}", process::id(), NEXT.fetch_add(1, Relaxed));
+        let files = ["compose.yaml"].into_iter().chain(more);
+        let files = files.flat_map(|file| ["--file".to_owned(), file.to_owned()]).collect();
+        let mut composed = Self { docker, program, files, name, envoy: String::new() };
         composed.run(&[&["up", "--detach", "--no-build"], arguments].concat());
         composed.envoy = composed.run(&["port", "envoy", "10000"]);
         Some(composed)
@@ -42,7 +49,8 @@ impl Composed {
     fn run(&self, arguments: &[&str]) -> String {
         let output = Command::new(self.program[0])
             .args(&self.program[1..])
-            .args(["--file", "compose.yaml", "--project-name", &self.name])
+            .args(&self.files)
+            .args(["--project-name", &self.name])
             .args(arguments)
             .current_dir(project(""))
             .envs([("WEIR_IMAGE", self.docker.image.as_str()), ("ENVOY_PORT", "0")])
@@ -54,12 +62,12 @@ impl Composed {
     }
 
     /// Returns the ids of the containers of a service.
-    fn containers(&self, service: &str) -> Vec<String> {
+    pub(crate) fn containers(&self, service: &str) -> Vec<String> {
         self.run(&["ps", "--quiet", service]).lines().map(str::to_owned).collect()
     }
 
     /// Sends a request through Envoy, and returns the status.
-    fn get(&self, header: &str) -> Option<u16> {
+    pub(crate) fn get(&self, header: &str) -> Option<u16> {
         let mut stream = TcpStream::connect(&self.envoy).ok()?;
         write!(stream, "GET / HTTP/1.1\r\nhost: a\r\n{header}\r\nconnection: close\r\n\r\n").ok()?;
         let mut text = String::new();
@@ -86,7 +94,7 @@ impl Drop for Composed {
 #[test]
 fn compose_limits_through_envoy_and_survives_partitions() {
     let Some(docker) = docker() else { return };
-    let Some(composed) = Composed::up(docker, &["--scale", "weir=2"]) else { return };
+    let Some(composed) = Composed::up(docker, None, &["--scale", "weir=2"]) else { return };
     until("Envoy is there", || composed.get("x-other: a").filter(|status| *status == 200));
     let weirs = composed.containers("weir");
     assert_eq!(weirs.len(), 2);

@@ -9,3 +9,4 @@ mod docker;
 mod envoy_gateway;
 #[path = "../support/gateway_mapper.rs"]
 mod gateway_mapper;
+mod rolling;
