@@ -6,8 +6,10 @@ use std::{
     net::TcpStream,
     sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     thread,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
+
+use weir::clock::{Clock as _, SystemClock};
 
 use crate::{
     compose::Composed,
@@ -55,8 +57,7 @@ fn envoy() -> String {
 }
 
 fn minute() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a time after 1970");
-    since.as_secs() / 60
+    SystemClock.now().as_nanos() / weir::limit::NANOS_PER_SECOND / 60
 }
 
 /// Sends five requests for each of ever new keys until `done`: three are admitted at most, and none is without a decision.
@@ -116,7 +117,9 @@ fn a_rolling_restart_fails_no_call_and_keeps_limits() {
                     calls(docker, weir).filter(|calls| *calls > 0)
                 });
             };
-            weirs.iter().for_each(|weir| await_calls(weir));
+            for weir in &weirs {
+                await_calls(weir);
+            }
             for weir in &weirs {
                 let before = seen.decided.load(Relaxed);
                 docker.run(&["restart", "--time", "41", weir]);
