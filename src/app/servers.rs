@@ -7,10 +7,13 @@ use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 use super::{addresses::Addresses, context::AppContext, error::AppError, shutdown::until_true};
 use crate::{
     config::Watch,
-    net::{BindError, ConnectionAge, Listener, bind_tcp},
-    server::{grpc, http},
+    net::{BindError, ConnectionAge, Listener, bind_tcp, raise_open_files},
+    server::{Connections, bounds::Bounds, grpc, http},
     settings::{Address, GrpcAddress, Settings},
 };
+
+/// The open files that are kept for everything but connections of clients: listeners, Redis, rules, logs.
+const RESERVED_FILES: usize = 256;
 
 /// The servers, bound but not accepting connections.
 pub(super) struct Servers {
@@ -25,6 +28,7 @@ pub(super) struct Servers {
     threads: usize,
     /// How long open gRPC requests may take after the stop.
     drain: Duration,
+    bounds: Bounds,
 }
 
 /// The certificates of gRPC, and the watch of their files.
@@ -61,6 +65,7 @@ impl Servers {
             certificates,
             threads: settings.grpc.threads,
             drain: settings.stop.timeout,
+            bounds: within_open_files(settings.bounds),
         })
     }
 
@@ -83,8 +88,13 @@ impl Servers {
     ) -> Result<JoinSet<io::Result<()>>, AppError> {
         let until = || until_true(closed.clone());
         let AppContext { limiter, clock, stats, headers, .. } = context;
-        let service = grpc::Service::new(limiter.clone(), clock.clone(), stats, headers.clone());
-        let server = grpc::Server::new(service, context.health.subscribe(), self.age, self.threads).await?;
+        let connections = Arc::new(Connections::new(self.bounds));
+        stats.register(&connections);
+        let service = grpc::Service::new(limiter.clone(), clock.clone(), stats, headers.clone())
+            .with_bounds(self.bounds.request, Arc::clone(connections.exceeded()));
+        let health = context.health.subscribe();
+        let server =
+            grpc::Server::new(service, health, self.age, self.threads, Arc::clone(&connections)).await?;
         let mut servers = JoinSet::new();
         let certificates = self.certificates.map(|(certificates, watch)| {
             stats.register(&certificates);
@@ -101,14 +111,30 @@ impl Servers {
         let server = server.with_tls(certificates);
         let (listener, stop, drain) = (self.grpc, until(), self.drain);
         servers.spawn(server.serve(listener, stop, drain));
-        servers.spawn(http::serve(self.http, http::router(context), until()));
-        servers.spawn(http::serve(self.debug, http::debug_router(context), until()));
+        let serve = |listener, router| http::serve(listener, router, Arc::clone(&connections), until());
+        servers.spawn(serve(self.http, http::router(context, self.bounds.request)));
+        servers.spawn(serve(self.debug, http::debug_router(context)));
         if let Some((listener, path)) = self.prometheus {
             let router = http::metrics_router(&context.stats, path, context.metric_names.clone());
-            servers.spawn(http::serve(listener, router, until()));
+            servers.spawn(serve(listener, router));
         }
         Ok(servers)
     }
+}
+
+/// Raises the limit of open files, and returns `bounds` with no more connections than it has room for.
+fn within_open_files(bounds: Bounds) -> Bounds {
+    let Some(files) = raise_open_files() else { return bounds };
+    let files = usize::try_from(files).unwrap_or(usize::MAX);
+    let connections = files.saturating_sub(RESERVED_FILES).max(files / 2).min(bounds.connections);
+    if connections < bounds.connections {
+        tracing::info!(
+            connections,
+            files,
+            "fewer connections than WEIR_MAX_CONNECTIONS, because of the limit of open files"
+        );
+    }
+    Bounds { connections, ..bounds }
 }
 
 fn socket_addr(address: Address) -> SocketAddr {

@@ -47,7 +47,10 @@ variable. All variables of envoyproxy/ratelimit are recognized.
              PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS
   Log        LOG_LEVEL (warn), LOG_FORMAT (text)
   Store      BACKEND_TYPE (redis if REDIS_URL is set, else memory),
-             WEIR_MAX_COUNTERS (1000000)
+             WEIR_MAX_COUNTERS (1000000), WEIR_MAX_COUNTER_BYTES (256MiB)
+  Limits     WEIR_MAX_CONNECTIONS (16384), WEIR_MAX_BUFFERED_BYTES (128MiB),
+             WEIR_MAX_DESCRIPTORS (10000), WEIR_MAX_ENTRIES (50000),
+             WEIR_REQUEST_TIMEOUT (30s), WEIR_SEND_TIMEOUT (20s)
   Redis      REDIS_URL, REDIS_TYPE (SINGLE; or SENTINEL, CLUSTER),
              REDIS_SOCKET_TYPE (tcp), REDIS_AUTH, REDIS_SENTINEL_AUTH,
              REDIS_TIMEOUT (10s), REDIS_TLS, REDIS_TLS_CACERT,

@@ -3,8 +3,10 @@
 mod accept;
 mod age;
 mod bind;
+mod files;
 mod unix;
 
 pub use accept::{Accepted, Listener};
 pub use age::ConnectionAge;
 pub use bind::{BindError, BoundAddress, bind_tcp};
+pub use files::raise_open_files;

@@ -1,8 +1,12 @@
 //! The servers. Each decodes its protocol into a [`Request`](crate::limit::Request), and encodes the
 //! [`Verdict`](crate::limit::Verdict) into a response.
 
+pub mod bounds;
+mod connections;
 pub mod conversion;
 pub mod grpc;
 pub mod headers;
 pub mod http;
 mod log;
+
+pub use connections::Connections;

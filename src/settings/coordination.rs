@@ -11,6 +11,9 @@ use crate::{
 /// The valid decision budgets: a shorter one ends before Redis can reply, and no caller waits for a longer one.
 const BUDGET: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_mins(1);
 
+/// The fewest bytes of names: more than the longest name of a message.
+const MIN_COUNTER_BYTES: u64 = 16 << 20;
+
 /// Reads the settings of the coordinated store, which keeps up to `max_counters` counters in memory.
 pub(super) fn coordination(read: &mut Reader<'_>, max_counters: usize) -> coordinated::CoordinationSettings {
     let defaults = coordinated::CoordinationSettings::default();
@@ -34,6 +37,11 @@ pub(super) fn coordination(read: &mut Reader<'_>, max_counters: usize) -> coordi
         }),
         local_cache: read.number("LOCAL_CACHE_SIZE_IN_BYTES", 0_u64, "a number of bytes, 0 for no cache") > 0,
         max_counters,
+        max_counter_bytes: read.parsed("WEIR_MAX_COUNTER_BYTES", defaults.max_counter_bytes, |text| {
+            let bytes = parse::bytes(text).filter(|bytes| *bytes >= MIN_COUNTER_BYTES);
+            let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
+            bytes.ok_or("a size of at least 16MiB, such as 268435456, 256MiB or 1GiB")
+        }),
         instance: instance(read),
         ..defaults
     }

@@ -51,6 +51,20 @@ fn number_of_units(number: &str, unit: u64) -> Option<u64> {
     digits(whole)?.checked_mul(unit)?.checked_add(u64::try_from(part).ok()?)
 }
 
+/// Parses a size in bytes, such as `1048576`, `1024KiB` or `1MiB`.
+pub(super) fn bytes(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit: u64 = match unit {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit)
+}
+
 /// Parses a boolean as Go's `strconv.ParseBool` does.
 pub(super) fn bool(text: &str) -> Result<bool, &'static str> {
     match text {
@@ -132,6 +146,26 @@ mod tests {
             assert_eq!(bool(text), Ok(false));
         }
         assert!(["yes", "on", "", "tRUE", "2"].into_iter().all(|text| bool(text).is_err()));
+    }
+
+    #[test]
+    fn sizes_have_binary_units() {
+        let valid = [
+            ("0", 0),
+            ("1048576", 1 << 20),
+            ("7B", 7),
+            ("3KiB", 3 << 10),
+            ("64MiB", 64 << 20),
+            ("2GiB", 2 << 30),
+        ];
+        for (text, size) in valid {
+            assert_eq!(bytes(text), Some(size), "{text}");
+        }
+        for text in
+            ["", "MiB", "1MB", "1 MiB", "-1", "1.5GiB", "99999999999999999999", "18446744073709551615KiB"]
+        {
+            assert_eq!(bytes(text), None, "{text}");
+        }
     }
 
     #[test]

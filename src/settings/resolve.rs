@@ -3,6 +3,7 @@
 use std::{num::NonZero, path::PathBuf, thread::available_parallelism, time::Duration};
 
 use super::{
+    bounds::bounds,
     coordination::coordination,
     environment::Environment,
     flags::Flags,
@@ -71,6 +72,7 @@ impl Settings {
             },
             limiter: limiter(read),
             response_headers: response_headers(read),
+            bounds: bounds(read),
             coordination: coordination(read, max_counters),
             max_counters,
             healthy_with_rules_only: read.bool("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"),

@@ -5,7 +5,7 @@ use std::{net::IpAddr, path::PathBuf, time::Duration};
 use crate::{
     config, limiter,
     observe::{log::LogFormat, prometheus::TimeUnit, statsd::StatsdSettings},
-    server::headers::ResponseHeaders,
+    server::{bounds::Bounds, headers::ResponseHeaders},
     store,
     tls::ServerTls,
     xds::XdsSettings,
@@ -31,6 +31,8 @@ pub struct Settings {
     pub prometheus_mapper: Option<PathBuf>,
     /// The StatsD server that stats are sent to, if any.
     pub statsd: Option<StatsdSettings>,
+    /// The bounds on what clients can make the servers hold or wait for.
+    pub bounds: Bounds,
     /// The log.
     pub log: LogSettings,
     /// The settings of decisions.

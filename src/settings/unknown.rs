@@ -7,12 +7,19 @@ use crate::spelling;
 const PREFIX: &str = "WEIR_";
 
 /// The variables that only weir has, without [`PREFIX`].
-const OWN: [&str; 12] = [
+const OWN: [&str; 19] = [
     "COORDINATION",
     "DECISION_BUDGET",
+    "MAX_BUFFERED_BYTES",
+    "MAX_CONNECTIONS",
     "MAX_COUNTERS",
+    "MAX_COUNTER_BYTES",
+    "MAX_DESCRIPTORS",
+    "MAX_ENTRIES",
     "ON_STORE_FAILURE",
+    "REQUEST_TIMEOUT",
     "RESPONSE_HEADERS",
+    "SEND_TIMEOUT",
     "STOP_DELAY",
     "STOP_TIMEOUT",
     "SYNC_INTERVAL",

@@ -3,6 +3,7 @@
 use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpStream},
+    sync::Arc,
     time::Duration,
 };
 
@@ -34,7 +35,7 @@ impl TestServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let running = tokio::spawn(http::serve(listener, router, async {
+        let running = tokio::spawn(http::serve(listener, router, Arc::default(), async {
             let _ = stopped.await;
         }));
         Self { address, stop, running }

@@ -115,6 +115,12 @@ impl Serving {
         addresses.find(|(name, _)| *name == server).expect("it has this server").1
     }
 
+    /// Returns its process.
+    #[allow(dead_code, reason = "only the tests of its memory need it")]
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal, such as `TERM`.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();

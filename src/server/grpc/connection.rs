@@ -1,32 +1,41 @@
 //! One connection: handshake, requests, graceful shutdown.
 
 use std::{
-    future,
+    future, io,
     pin::pin,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
 use h2::{
     Ping, PingPong, RecvStream,
     server::{Builder, SendResponse},
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
+use http::Request;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
     sync::watch,
     time::{self, timeout},
 };
-use tonic::{Status, service::Routes};
+use tonic::service::Routes;
 
 use super::{
     health_and_reflection,
+    response::send,
     service::Service,
     stream::{CallKind, StreamDriver},
 };
-use crate::{limit::Timestamp, net::ConnectionAge, observe::throttle::Throttle, store::Store};
+use crate::{
+    limit::Timestamp,
+    net::ConnectionAge,
+    observe::throttle::Throttle,
+    server::connections::{Account, CALL, Connection, Connections, Metered, UnreadBytes},
+    store::Store,
+};
 
 /// The maximum number of open requests of one connection. Each is decided in microseconds, and Envoy opens another connection
 /// past the bound. The connection's window bounds their unread bytes in any case.
@@ -54,8 +63,6 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The first byte of a TLS handshake. HTTP/2 begins with `P`.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-
 /// The services of every connection.
 #[derive(Debug)]
 pub(super) struct Services<S> {
@@ -63,17 +70,32 @@ pub(super) struct Services<S> {
     /// Everything but [`Service::PATH`].
     pub(super) health_and_reflection: Routes,
     pub(super) age: ConnectionAge,
+    pub(super) connections: Arc<Connections>,
     /// Bounds the messages about clients that speak TLS to a server without it.
     pub(super) tls_rejected: Throttle,
+    /// Bounds the messages about connections that cannot be served.
+    pub(super) failed: Throttle,
 }
 
 /// Serves `services` on `io` until the client closes the connection. When the connection reaches its age, or `stopping`
-/// becomes true, asks the client to open another one; ends when the open requests have, or the grace period is over.
-pub(super) async fn serve<S: Store, I>(io: I, services: &Services<S>, mut stopping: watch::Receiver<bool>)
-where
+/// becomes true, asks the client to open another one; ends when the open requests have, or the grace period is over. Ends at once
+/// if the client reads no responses, or `open` has to be closed because of what it holds.
+pub(super) async fn serve<S: Store, I>(
+    io: I,
+    open: &Connection,
+    services: &Services<S>,
+    mut stopping: watch::Receiver<bool>,
+) where
     I: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut connection = match timeout(HANDSHAKE_TIMEOUT, protocol().handshake(io)).await {
+    let account = open.account();
+    let io = Metered::new(io, Arc::clone(account));
+    let handshake = timeout(HANDSHAKE_TIMEOUT, protocol().handshake(io));
+    let handshake = tokio::select! {
+        handshake = handshake => handshake,
+        () = account.closed() => return tracing::debug!("connection closed for another one"),
+    };
+    let mut connection = match handshake {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return tracing::debug!(%error, "connection rejected: not HTTP/2"),
         Err(_) => return tracing::debug!("connection closed: handshake timed out"),
@@ -81,13 +103,15 @@ where
     let pings = connection.ping_pong();
     let active = AtomicBool::new(false);
     let mut lost = pin!(lost(pings, &active));
+    let mut overrun = pin!(account.overrun(services.connections.bounds().sending));
     let now = || services.service.now();
-    let handle = |call, respond, now| services.handle(call, respond, now);
-    let mut driver = StreamDriver::new(connection, services.service.stats(), &active, &now, handle);
+    let handle = |call, respond, now| services.handle(call, respond, now, account);
+    let mut driver = StreamDriver::new(connection, open, services.service.stats(), &active, &now, handle);
     tokio::select! {
         biased;
         ended = driver.run() => return log_end(ended),
         () = &mut lost => return,
+        () = &mut overrun => return,
         () = services.age.reached() => tracing::debug!("connection reached its maximum age"),
         _ = stopping.wait_for(|stopping| *stopping) => {}
     }
@@ -96,15 +120,20 @@ where
         biased;
         ended = driver.run() => log_end(ended),
         () = &mut lost => {}
+        () = &mut overrun => {}
         () = services.age.grace_over() => tracing::debug!("connection closed: grace period over"),
     }
 }
 
 /// Waits for the first byte of a connection without TLS. Returns whether it begins a TLS handshake, which it logs, or the client
 /// sent nothing.
-pub(super) async fn reject_tls<S>(stream: &TcpStream, services: &Services<S>) -> bool {
+pub(super) async fn reject_tls<S>(stream: &TcpStream, account: &Account, services: &Services<S>) -> bool {
     let mut first = [0];
-    match timeout(HANDSHAKE_TIMEOUT, stream.peek(&mut first)).await {
+    let peeked = tokio::select! {
+        peeked = timeout(HANDSHAKE_TIMEOUT, stream.peek(&mut first)) => peeked,
+        () = account.closed() => return true,
+    };
+    match peeked {
         Ok(Ok(1)) if first[0] != TLS_HANDSHAKE => return false,
         Ok(Ok(1)) => {
             if let Some(suppressed) = services.tls_rejected.admit(Instant::now()) {
@@ -154,55 +183,57 @@ fn protocol() -> Builder {
 
 // === impl Services ===
 
+impl<S> Services<S> {
+    /// Logs that a connection cannot be served, at most once a second.
+    pub(super) fn log_failed(&self, error: &io::Error) {
+        if let Some(suppressed) = self.failed.admit(Instant::now()) {
+            tracing::warn!(%error, suppressed, "cannot serve a connection");
+        }
+    }
+}
+
 impl<S: Store> Services<S> {
     /// Returns the kind of `call`, and the future that handles it.
     fn handle(
         &self,
         call: Request<RecvStream>,
-        respond: SendResponse<Bytes>,
+        respond: SendResponse<UnreadBytes>,
         now: Timestamp,
+        account: &Arc<Account>,
     ) -> (CallKind, impl Future<Output = ()>) {
         let kind = if call.uri().path() == Service::<S>::PATH { CallKind::Decision } else { CallKind::Other };
         let handled = async move {
             match kind {
                 CallKind::Decision => {
-                    let response = self.service.handle(call, now).await;
-                    if let Err(error) = send(respond, response) {
+                    let arrival = self.connections.bounds().arrival;
+                    let response = self.service.handle(call, now, account, arrival).await;
+                    if let Err(error) = send(respond, response, account) {
                         tracing::debug!(%error, "call aborted");
                     }
                 }
                 // boxed, since all calls share a slot that is as large as the largest future
-                CallKind::Other => {
-                    Box::pin(health_and_reflection::handle(
-                        self.health_and_reflection.clone(),
-                        call,
-                        respond,
-                    ))
-                    .await;
-                }
+                CallKind::Other => Box::pin(self.handle_other(call, respond, account)).await,
             }
         };
         (kind, handled)
     }
-}
 
-/// Sends a call's response.
-fn send(mut respond: SendResponse<Bytes>, response: Result<Bytes, Status>) -> Result<(), h2::Error> {
-    match response {
-        Ok(message) => {
-            let mut head = Response::new(());
-            let content_type = HeaderValue::from_static("application/grpc");
-            head.headers_mut().insert(header::CONTENT_TYPE, content_type);
-            let mut stream = respond.send_response(head, false)?;
-            stream.send_data(message, false)?;
-            let mut trailers = HeaderMap::with_capacity(1);
-            trailers.insert(GRPC_STATUS, HeaderValue::from_static("0"));
-            stream.send_trailers(trailers)
-        }
-        Err(status) => {
-            tracing::debug!(code = ?status.code(), message = status.message(), "request failed");
-            respond.send_response(status.into_http(), true).map(drop)
-        }
+    async fn handle_other(
+        &self,
+        call: Request<RecvStream>,
+        respond: SendResponse<UnreadBytes>,
+        account: &Arc<Account>,
+    ) {
+        // until it ends, since its message is read elsewhere
+        let _hold = match account.hold(CALL + health_and_reflection::MAX_REQUEST) {
+            Ok(hold) => hold,
+            Err(error) => {
+                // an error means that the call was aborted
+                let _ = send(respond, Err(error.into()), account);
+                return;
+            }
+        };
+        health_and_reflection::handle(self.health_and_reflection.clone(), call, respond, account).await;
     }
 }
 

@@ -6,7 +6,10 @@
 
 use crate::{
     limit::{Descriptor, Entry, Request, RuntimeLimit},
-    server::conversion::{ConversionError, unit},
+    server::{
+        bounds::{RequestBounds, TooLarge},
+        conversion::{ConversionError, unit},
+    },
 };
 
 /// The maximum nesting of groups in an unknown field, as in other protobuf decoders.
@@ -31,6 +34,9 @@ pub(super) enum DecodeError {
     /// They are a `RateLimitRequest` with an invalid value.
     #[error(transparent)]
     Conversion(#[from] ConversionError),
+    /// They are a `RateLimitRequest` with too many parts.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
 }
 
 /// The wire type of a field.
@@ -52,22 +58,28 @@ struct Reader<'a> {
     path: &'static str,
 }
 
-/// Decodes a request.
+/// Decodes a request within `bounds`.
 ///
 /// # Errors
 ///
-/// [`DecodeError`], if `bytes` are not a valid request.
-pub(super) fn decode(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
+/// [`DecodeError`], if `bytes` are not a valid request, or exceed the bounds.
+pub(super) fn decode<'a>(bytes: &'a [u8], bounds: &RequestBounds) -> Result<Request<'a>, DecodeError> {
     let mut request = Request::default();
+    let mut entries = 0;
     let mut reader = Reader { rest: bytes, end: bytes.len(), path: "the request" };
     while let Some((field, kind)) = reader.field()? {
         match field {
             1 => request.domain = reader.string(kind)?,
             2 => {
                 let index = request.descriptors.len();
+                if index >= bounds.descriptors {
+                    return Err(TooLarge::Descriptors(bounds.descriptors).into());
+                }
                 let message = reader.message(kind, "a descriptor")?;
                 request.descriptors.push(Descriptor::default());
-                descriptor(message, index, &mut request.descriptors[index])?;
+                let read = &mut request.descriptors[index];
+                descriptor(message, index, read, bounds.entries - entries, bounds)?;
+                entries += read.entries.len();
             }
             3 => request.hits = reader.uint32(kind)?,
             _ => reader.skip(field, kind, 0)?,
@@ -76,16 +88,22 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
     Ok(request)
 }
 
+/// Reads a descriptor of at most `max_entries` entries, which are left of the bound.
 fn descriptor<'a>(
     mut reader: Reader<'a>,
     index: usize,
     descriptor: &mut Descriptor<'a>,
+    max_entries: usize,
+    bounds: &RequestBounds,
 ) -> Result<(), DecodeError> {
     // the raw values of the override: its parts are merged before they are interpreted
     let mut limit: Option<(u32, i32)> = None;
     while let Some((field, kind)) = reader.field()? {
         match field {
             1 => {
+                if descriptor.entries.len() >= max_entries {
+                    return Err(TooLarge::Entries(bounds.entries).into());
+                }
                 let message = reader.message(kind, "an entry")?;
                 descriptor.entries.push(entry(message)?);
             }

@@ -15,7 +15,7 @@ use super::{
     refusal::Refusal,
     socket::{Peer, Socket},
 };
-use crate::{net::Accepted, runtime};
+use crate::{net::Accepted, runtime, server::connections::Connection};
 
 /// How long a handshake may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,12 +32,15 @@ const SERVING_THREADS: usize = 4;
 
 /// The threads that make handshakes. They end when this is dropped.
 pub(super) struct Handshakes {
-    threads: Vec<mpsc::Sender<Accepted>>,
+    threads: Vec<mpsc::Sender<Waiting>>,
     next: usize,
 }
 
+/// A connection that waits for its handshake.
+type Waiting = (Accepted, Connection);
+
 /// Receives completed handshakes.
-type Done = mpsc::UnboundedSender<Box<TlsStream<Socket>>>;
+type Done = mpsc::UnboundedSender<(Box<TlsStream<Socket>>, Connection)>;
 
 impl Handshakes {
     /// Starts threads for a server that has `serving` threads. Handshakes use the latest of `certificates`, and those that succeed
@@ -60,17 +63,17 @@ impl Handshakes {
     }
 
     /// Begins the handshake of `accepted`. Waits if as many connections as the system should queue are waiting already.
-    pub(super) async fn begin(&mut self, accepted: Accepted) {
+    pub(super) async fn begin(&mut self, accepted: Accepted, opened: Connection) {
         self.next = (self.next + 1) % self.threads.len();
         // the thread receives for as long as the sender exists
-        let _ = self.threads[self.next].send(accepted).await;
+        let _ = self.threads[self.next].send((accepted, opened)).await;
     }
 }
 
 /// Makes the handshakes of the `accepted` connections, up to `max_open` at a time, until the channel is closed. Then aborts those
 /// under way.
 async fn run(
-    mut accepted: mpsc::Receiver<Accepted>,
+    mut accepted: mpsc::Receiver<Waiting>,
     max_open: usize,
     certificates: Arc<Certificates>,
     done: Done,
@@ -80,7 +83,7 @@ async fn run(
     loop {
         tokio::select! {
             next = accepted.recv() => {
-                let Some(next) = next else { return };
+                let Some((next, opened)) = next else { return };
                 let socket = match Socket::new(next) {
                     Ok(socket) => socket,
                     Err(error) => {
@@ -92,7 +95,7 @@ async fn run(
                     abort_oldest(&mut open, &certificates);
                 }
                 let peer = socket.peer();
-                open.push_back((peer, tasks.spawn(handshake(socket, peer, Arc::clone(&certificates), done.clone()))));
+                open.push_back((peer, tasks.spawn(handshake(socket, opened, Arc::clone(&certificates), done.clone()))));
             }
             Some(_) = tasks.join_next() => {
                 while open.front().is_some_and(|(_, task)| task.is_finished()) {
@@ -112,13 +115,19 @@ fn abort_oldest(open: &mut VecDeque<(Peer, AbortHandle)>, certificates: &Certifi
     }
 }
 
-async fn handshake(socket: Socket, peer: Peer, certificates: Arc<Certificates>, done: Done) {
-    let refusal = match timeout(TIMEOUT, TlsAcceptor::from(certificates.config()).accept(socket)).await {
+async fn handshake(socket: Socket, opened: Connection, certificates: Arc<Certificates>, done: Done) {
+    let peer = socket.peer();
+    let handshake = timeout(TIMEOUT, TlsAcceptor::from(certificates.config()).accept(socket));
+    let handshake = tokio::select! {
+        handshake = handshake => handshake,
+        () = opened.account().closed() => return,
+    };
+    let refusal = match handshake {
         Ok(Ok(mut stream)) => match stream.get_mut().0.detach() {
             Ok(()) => {
                 certificates.handshakes.add(1);
                 // an error means that the server stops
-                let _ = done.send(Box::new(stream));
+                let _ = done.send((Box::new(stream), opened));
                 return;
             }
             Err(error) => Refusal::of(&error),
@@ -136,10 +145,10 @@ mod tests {
     use tokio::{io::AsyncReadExt as _, net::UnixStream, time::Instant};
 
     use super::*;
-    use crate::tls::ServerTls;
+    use crate::{server::Connections, tls::ServerTls};
 
     /// Runs handshakes in the test's runtime. Returns the sender of connections.
-    async fn started(max_open: usize) -> mpsc::Sender<Accepted> {
+    async fn started(max_open: usize) -> mpsc::Sender<Waiting> {
         let keys = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/keys");
         let (certificate, key) = (keys.join("rsa.crt"), keys.join("rsa.pem"));
         let tls = ServerTls { certificate, key, client_ca: None, client_names: Vec::new() };
@@ -151,11 +160,12 @@ mod tests {
     }
 
     /// Sends a connection whose other end, which is returned, says nothing.
-    async fn silent(sender: &mpsc::Sender<Accepted>) -> UnixStream {
+    async fn silent(sender: &mpsc::Sender<Waiting>) -> UnixStream {
         let (ours, theirs) = StdStream::pair().expect("a pair");
         ours.set_nonblocking(true).expect("a socket");
         theirs.set_nonblocking(true).expect("a socket");
-        sender.send(Accepted::Unix(ours)).await.expect("it runs");
+        let opened = Arc::new(Connections::default()).open().expect("there is room");
+        sender.send((Accepted::Unix(ours), opened)).await.expect("it runs");
         UnixStream::from_std(theirs).expect("a socket")
     }
 

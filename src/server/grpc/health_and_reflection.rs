@@ -1,6 +1,6 @@
 //! Health and reflection: tonic's services, connected to this server's HTTP/2 streams.
 
-use std::{convert::Infallible, future::poll_fn};
+use std::{convert::Infallible, future::poll_fn, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -10,12 +10,22 @@ use http_body_util::{BodyExt as _, StreamBody};
 use tonic::{body::Body, service::Routes};
 use tower::Service as _;
 
-/// Handles `call`.
-pub(super) async fn handle(mut routes: Routes, call: Request<RecvStream>, respond: SendResponse<Bytes>) {
+use crate::server::connections::{Account, UnreadBytes};
+
+/// The largest message of a request in bytes. The names of services and symbols are short.
+pub(super) const MAX_REQUEST: usize = 16 << 10;
+
+/// Handles `call`. `account` is that of its connection.
+pub(super) async fn handle(
+    mut routes: Routes,
+    call: Request<RecvStream>,
+    respond: SendResponse<UnreadBytes>,
+    account: &Arc<Account>,
+) {
     let call = call.map(|body| Body::new(StreamBody::new(stream::unfold(body, receive))));
     let response: Result<_, Infallible> = routes.call(call).await;
     let Ok(response) = response;
-    if let Err(error) = send(response, respond).await {
+    if let Err(error) = send(response, respond, account).await {
         tracing::debug!(%error, "call aborted");
     }
 }
@@ -32,7 +42,11 @@ async fn receive(mut body: RecvStream) -> Option<(Result<http_body::Frame<Bytes>
 }
 
 /// Sends `response` part by part, as the caller's flow control window allows.
-async fn send(response: Response<Body>, mut respond: SendResponse<Bytes>) -> Result<(), h2::Error> {
+async fn send(
+    response: Response<Body>,
+    mut respond: SendResponse<UnreadBytes>,
+    account: &Arc<Account>,
+) -> Result<(), h2::Error> {
     let (head, mut body) = response.into_parts();
     let over = http_body::Body::is_end_stream(&body);
     let mut stream = respond.send_response(Response::from_parts(head, ()), over)?;
@@ -46,26 +60,30 @@ async fn send(response: Response<Body>, mut respond: SendResponse<Bytes>) -> Res
             _ = poll_fn(|context| stream.poll_reset(context)) => return Ok(()),
         };
         match frame.map(|frame| frame.map(http_body::Frame::into_data)) {
-            Some(Ok(Ok(data))) => send_data(&mut stream, data).await?,
+            Some(Ok(Ok(data))) => send_data(&mut stream, data, account).await?,
             Some(Ok(Err(frame))) => return stream.send_trailers(frame.into_trailers().unwrap_or_default()),
             Some(Err(status)) => {
                 tracing::debug!(%status, "call failed while streaming");
                 stream.send_reset(h2::Reason::INTERNAL_ERROR);
                 return Ok(());
             }
-            None => return stream.send_data(Bytes::new(), true),
+            None => return stream.send_data(UnreadBytes::new(Bytes::new(), Arc::clone(account)), true),
         }
     }
 }
 
 /// Sends `data` as the caller's flow control window allows.
-async fn send_data(stream: &mut SendStream<Bytes>, mut data: Bytes) -> Result<(), h2::Error> {
+async fn send_data(
+    stream: &mut SendStream<UnreadBytes>,
+    mut data: Bytes,
+    account: &Arc<Account>,
+) -> Result<(), h2::Error> {
     while !data.is_empty() {
         stream.reserve_capacity(data.len());
         let room = poll_fn(|context| stream.poll_capacity(context)).await;
         // no capacity means that the stream has ended, which sending reports
         let room = room.transpose()?.map_or(data.len(), |room| room.min(data.len()));
-        stream.send_data(data.split_to(room), false)?;
+        stream.send_data(UnreadBytes::new(data.split_to(room), Arc::clone(account)), false)?;
     }
     Ok(())
 }

@@ -1,38 +1,83 @@
 //! gRPC's message framing and compression.
 //! (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>)
 
-use std::{borrow::Cow, io::Read as _};
+use std::{borrow::Cow, future::poll_fn, io::Read as _, sync::Arc, task::Poll, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use flate2::read::GzDecoder;
 use h2::RecvStream;
-use http::HeaderMap;
+use http::{HeaderMap, Request};
+use tokio::time::timeout;
 use tonic::Status;
 
-/// The largest message in bytes, compressed and uncompressed: grpc-go's default, which envoyproxy/ratelimit uses.
-const MAX_MESSAGE: usize = 4 * 1024 * 1024;
+use crate::server::{
+    bounds::{Bound, MAX_MESSAGE},
+    connections::{Account, CALL, Hold},
+};
 
 /// The bytes before each message: a flag for compression, and the length in four bytes.
 pub(super) const PREFIX: usize = 5;
 
-/// Reads the whole body of a call of one message.
-pub(super) async fn read(body: &mut RecvStream) -> Result<Bytes, Status> {
-    let Some(first) = body.data().await.transpose().map_err(broken)? else { return Ok(Bytes::new()) };
-    // the usual case; the flow control window needs no release, since the stream has ended
-    if body.is_end_stream() {
-        return Ok(first);
-    }
+/// Reads the whole body of a call of one message. `account` holds what has arrived until the returned [`Hold`] is dropped; a body
+/// that arrived whole needs none.
+///
+/// # Errors
+///
+/// The status for the caller: the call was aborted, its message is too large, its connection holds too much, or it did not arrive
+/// within `arrival`.
+pub(super) async fn read(
+    call: &mut Request<RecvStream>,
+    account: &Arc<Account>,
+    arrival: Duration,
+) -> Result<(Bytes, Option<Hold>), Status> {
+    let body = call.body_mut();
+    let first = poll_fn(|context| match body.poll_data(context) {
+        Poll::Ready(first) => Poll::Ready(Some(first)),
+        Poll::Pending => Poll::Ready(None),
+    });
+    let first = match first.await {
+        None => None,
+        Some(None) => return Ok((Bytes::new(), None)),
+        // the usual case; the flow control window needs no release, since the stream has ended
+        Some(Some(Ok(first))) if body.is_end_stream() => return Ok((first, None)),
+        Some(Some(first)) => Some(first.map_err(broken)?),
+    };
+    let header: usize = call.headers().iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    // a header may keep the frame that it came in
+    let other = CALL + 2 * header;
+    let hold = account.hold(other)?;
+    // boxed, since all calls have a future of the same size
+    let whole = Box::pin(timeout(arrival, read_rest(call.body_mut(), first, hold, other)));
+    whole.await.unwrap_or_else(|_| {
+        account.exceeded().add(Bound::RequestTimeout);
+        Err(Status::resource_exhausted(format!("the request did not arrive within {arrival:?}")))
+    })
+}
+
+/// Reads the rest of a body whose `first` part has arrived, or none yet. `hold` holds the `other` bytes of the call.
+async fn read_rest(
+    body: &mut RecvStream,
+    first: Option<Bytes>,
+    mut hold: Hold,
+    other: usize,
+) -> Result<(Bytes, Option<Hold>), Status> {
     let mut whole = BytesMut::new();
-    let mut next = Some(first);
+    let mut next = match first {
+        None => body.data().await.transpose().map_err(broken)?,
+        first => first,
+    };
     while let Some(part) = next {
-        whole.extend_from_slice(&part);
-        if whole.len() > MAX_MESSAGE + PREFIX {
+        if whole.len() + part.len() > MAX_MESSAGE + PREFIX {
+            hold.exceeded().add(Bound::MessageBytes);
             return Err(too_large());
         }
+        // a buffer that grows is as large again as what it holds
+        hold.grow_to(other + 2 * (whole.len() + part.len()))?;
+        whole.extend_from_slice(&part);
         body.flow_control().release_capacity(part.len()).map_err(broken)?;
         next = body.data().await.transpose().map_err(broken)?;
     }
-    Ok(whole.freeze())
+    Ok((whole.freeze(), Some(hold)))
 }
 
 /// Returns the one message in `sent`, uncompressed. `headers` are those of its call.

@@ -9,6 +9,7 @@ mod health;
 mod health_and_reflection;
 mod message;
 mod refusal;
+mod response;
 mod server;
 mod service;
 mod socket;

@@ -1,22 +1,32 @@
 //! The gRPC server: its services, how it accepts connections, and how it stops.
 
-use std::{future::Future, io, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    io,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::{
     sync::{mpsc, watch},
     time::{sleep, timeout},
 };
 use tonic::service::Routes;
-use tonic_health::server::{HealthReporter, HealthService};
+use tonic_health::{
+    pb::health_server::HealthServer,
+    server::{HealthReporter, HealthService},
+};
 
 use super::{
-    certificates::Certificates, connection::Services, handshake::Handshakes, health, service::Service,
-    socket::Incoming, worker::Workers,
+    certificates::Certificates, connection::Services, handshake::Handshakes, health,
+    health_and_reflection::MAX_REQUEST, service::Service, socket::Incoming, worker::Workers,
 };
 use crate::{
     net::{ConnectionAge, Listener},
     observe::throttle::Throttle,
     proto,
+    server::connections::Connections,
     store::Store,
 };
 
@@ -44,7 +54,7 @@ pub enum ServerError {
 
 impl<S: Store> Server<S> {
     /// Returns a server of `service`, of gRPC health, which reports `healthy`, and of reflection, on `threads` threads, at least
-    /// one.
+    /// one. Its connections are among `connections`.
     ///
     /// # Errors
     ///
@@ -54,6 +64,7 @@ impl<S: Store> Server<S> {
         healthy: watch::Receiver<bool>,
         age: ConnectionAge,
         threads: usize,
+        connections: Arc<Connections>,
     ) -> Result<Self, ServerError> {
         let reporter = HealthReporter::new();
         // before the first connection: an unreported service is an error to its client
@@ -66,12 +77,18 @@ impl<S: Store> Server<S> {
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
         let health_and_reflection =
-            Routes::new(tonic_health::pb::health_server::HealthServer::new(health_service))
-                .add_service(reflection().build_v1()?)
-                .add_service(reflection().build_v1alpha()?)
+            Routes::new(HealthServer::new(health_service).max_decoding_message_size(MAX_REQUEST))
+                .add_service(reflection().build_v1()?.max_decoding_message_size(MAX_REQUEST))
+                .add_service(reflection().build_v1alpha()?.max_decoding_message_size(MAX_REQUEST))
                 .prepare();
-        let services =
-            Arc::new(Services { service, health_and_reflection, age, tls_rejected: Throttle::default() });
+        let services = Arc::new(Services {
+            service,
+            health_and_reflection,
+            age,
+            connections,
+            tls_rejected: Throttle::default(),
+            failed: Throttle::default(),
+        });
         Ok(Self { services, threads, certificates: None, healthy, reporter })
     }
 
@@ -98,20 +115,26 @@ impl<S: Store> Server<S> {
         let (done, mut secured) = mpsc::unbounded_channel();
         let start = |certificates| Handshakes::start(threads, certificates, &done);
         let mut handshakes = certificates.as_ref().map(start).transpose()?;
+        let failed = Throttle::default();
         let mut stop = pin!(stop);
         let mut follow = pin!(health::follow(healthy, &reporter));
         loop {
             tokio::select! {
                 () = &mut stop => break,
                 never = &mut follow => match never {},
-                Some(stream) = secured.recv() => workers.serve(Incoming::Secured(stream)),
+                Some((stream, opened)) = secured.recv() => workers.serve((Incoming::Secured(stream), opened)),
                 accepted = listener.accept() => match accepted {
-                    Ok(accepted) => match &mut handshakes {
-                        None => workers.serve(Incoming::Plain(accepted)),
-                        Some(handshakes) => handshakes.begin(accepted).await,
+                    // a connection too many is closed here
+                    Ok(accepted) => if let Some(opened) = services.connections.open() {
+                        match &mut handshakes {
+                            None => workers.serve((Incoming::Plain(accepted), opened)),
+                            Some(handshakes) => handshakes.begin(accepted, opened).await,
+                        }
                     },
                     Err(error) => {
-                        tracing::warn!(%error, "cannot accept a connection");
+                        if let Some(suppressed) = failed.admit(Instant::now()) {
+                            tracing::warn!(%error, suppressed, "cannot accept a connection");
+                        }
                         sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -119,8 +142,8 @@ impl<S: Store> Server<S> {
         }
         drop(listener);
         drop(handshakes);
-        while let Ok(stream) = secured.try_recv() {
-            workers.serve(Incoming::Secured(stream));
+        while let Ok((stream, opened)) = secured.try_recv() {
+            workers.serve((Incoming::Secured(stream), opened));
         }
         health::end(reporter.clone()).await;
         if timeout(drain, workers.stop()).await.is_err() {

@@ -1,14 +1,14 @@
 //! `ShouldRateLimit`: decode, decide, encode; directly on bytes, without generated message types.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use h2::RecvStream;
 use http::Request;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::{
-    decode::decode,
+    decode::{DecodeError, decode},
     encode::{Buffer, encode},
     message::{self, PREFIX},
 };
@@ -17,7 +17,12 @@ use crate::{
     clock::Clock,
     limit::Timestamp,
     observe::{MethodStats, Stats},
-    server::{headers::ResponseHeaders, log},
+    server::{
+        bounds::{Bound, Exceeded, RequestBounds},
+        connections::Account,
+        headers::ResponseHeaders,
+        log,
+    },
     store::Store,
 };
 
@@ -27,7 +32,12 @@ pub struct Service<S> {
     clock: Arc<dyn Clock>,
     stats: Arc<MethodStats>,
     headers: ResponseHeaders,
+    bounds: RequestBounds,
+    exceeded: Arc<Exceeded>,
 }
+
+/// The weight of a message above which its connection holds it while it is decided. Most messages are smaller.
+const LIGHT: usize = 64 << 10;
 
 impl<S: Store> Service<S> {
     /// The path of its method.
@@ -41,7 +51,14 @@ impl<S: Store> Service<S> {
         stats: &Stats,
         headers: ResponseHeaders,
     ) -> Self {
-        Self { limiter, clock, stats: stats.method("ShouldRateLimit"), headers }
+        let (bounds, exceeded) = (RequestBounds::default(), Arc::default());
+        Self { limiter, clock, stats: stats.method("ShouldRateLimit"), headers, bounds, exceeded }
+    }
+
+    /// Rejects requests that exceed `bounds`, and counts them in `exceeded`.
+    #[must_use]
+    pub fn with_bounds(self, bounds: RequestBounds, exceeded: Arc<Exceeded>) -> Self {
+        Self { bounds, exceeded, ..self }
     }
 
     /// Returns the time of decisions.
@@ -54,14 +71,23 @@ impl<S: Store> Service<S> {
         &self.stats
     }
 
-    /// Handles `call` as of `now`, and returns the response with gRPC's message prefix.
+    /// Handles `call` as of `now`, and returns the response with gRPC's message prefix. The call has to arrive within `arrival`;
+    /// until it is decided, `account` holds what it takes.
     pub(super) async fn handle(
         &self,
         mut call: Request<RecvStream>,
         now: Timestamp,
+        account: &Arc<Account>,
+        arrival: Duration,
     ) -> Result<Bytes, Status> {
-        let sent = message::read(call.body_mut()).await?;
-        let message = message::unpack(&sent, call.headers())?;
+        let (sent, _hold) = message::read(&mut call, account, arrival).await?;
+        let message = message::unpack(&sent, call.headers()).inspect_err(|status| {
+            if status.code() == Code::ResourceExhausted {
+                account.exceeded().add(Bound::MessageBytes);
+            }
+        })?;
+        let weight = self.bounds.weight(message.len());
+        let _hold = if weight > LIGHT { Some(account.hold(weight)?) } else { None };
         self.decide(&message, now).await
     }
 
@@ -72,7 +98,7 @@ impl<S: Store> Service<S> {
     ///
     /// The status for the caller: the message is malformed, or it could not be decided.
     pub async fn decide(&self, message: &[u8], now: Timestamp) -> Result<Bytes, Status> {
-        let request = decode(message)?;
+        let request = decode(message, &self.bounds).map_err(|error| self.rejected(error))?;
         let response = self.limiter.decide(&request, now, |verdict| {
             log::decision(&request, verdict);
             let mut out = Buffer::from_slice(&[0; PREFIX]);
@@ -83,6 +109,14 @@ impl<S: Store> Service<S> {
             Bytes::copy_from_slice(&out)
         });
         Ok(response.await?)
+    }
+
+    #[cold]
+    fn rejected(&self, error: DecodeError) -> Status {
+        if let DecodeError::TooLarge(error) = &error {
+            self.exceeded.add(error.bound());
+        }
+        error.into()
     }
 }
 

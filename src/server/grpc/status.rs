@@ -3,7 +3,7 @@
 use tonic::Status;
 
 use super::decode::DecodeError;
-use crate::LimitError;
+use crate::{LimitError, server::connections::TooManyBytes};
 
 /// Maps every error to Unknown with the error's text, like envoyproxy/ratelimit: callers may depend on the code.
 impl From<LimitError> for Status {
@@ -13,12 +13,21 @@ impl From<LimitError> for Status {
 }
 
 /// Maps errors of the caller, which a retry does not change. Every implementation of gRPC reports a malformed message as
-/// Internal. An invalid override has no code in the reference, which panics; it is `InvalidArgument` here.
+/// Internal. An invalid override has no code in the reference, which panics; it is `InvalidArgument` here. A request with too many
+/// parts is like a message that is too large.
 impl From<DecodeError> for Status {
     fn from(error: DecodeError) -> Self {
         match &error {
             DecodeError::Malformed { .. } => Self::internal(error.to_string()),
             DecodeError::Conversion(_) => Self::invalid_argument(error.to_string()),
+            DecodeError::TooLarge(_) => Self::resource_exhausted(error.to_string()),
         }
+    }
+}
+
+/// Maps a bound on what a connection holds, which a later retry may not meet.
+impl From<TooManyBytes> for Status {
+    fn from(error: TooManyBytes) -> Self {
+        Self::resource_exhausted(error.to_string())
     }
 }

@@ -5,6 +5,7 @@
 //! read once per batch. Only a call that has to wait, for a store or for the rest of its message, is set aside.
 
 use std::{
+    collections::VecDeque,
     future::{Future, poll_fn},
     pin::Pin,
     sync::atomic::{AtomicBool, Ordering},
@@ -12,30 +13,33 @@ use std::{
     time::Instant,
 };
 
-use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use h2::{RecvStream, server::SendResponse};
 use http::Request;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::response::reject_unread;
 use crate::{
     limit::Timestamp,
     observe::{MethodStats, method_stats::CallTimer},
+    server::connections::{Connection, UnreadBytes},
 };
 
-/// The largest batch: the first call waits until the last one is read.
+/// The largest batch: the first call waits until the last one is read. As many calls may wait for a client that does not read its
+/// responses.
 const BATCH: usize = 256;
 
 /// Reads and handles one connection's calls.
 pub(super) struct StreamDriver<'a, I, H, F> {
-    connection: h2::server::Connection<I, Bytes>,
+    connection: h2::server::Connection<I, UnreadBytes>,
+    open: &'a Connection,
     stats: &'a MethodStats,
     /// Returns the time of a batch.
     now: &'a (dyn Fn() -> Timestamp + Sync),
     /// Handles a call.
     handle: H,
     /// Calls that were read and are not handled yet.
-    batch: Vec<(Request<RecvStream>, SendResponse<Bytes>)>,
+    batch: VecDeque<(Request<RecvStream>, SendResponse<UnreadBytes>)>,
     /// The slot of the next call's future. Calls that need not wait reuse it, so that they allocate nothing.
     slot: Option<Pin<Box<F>>>,
     waiting: FuturesUnordered<Waiting<'a, F>>,
@@ -62,13 +66,14 @@ struct Waiting<'a, F> {
 impl<'a, I, H, F> StreamDriver<'a, I, H, F>
 where
     I: AsyncRead + AsyncWrite + Unpin,
-    H: Fn(Request<RecvStream>, SendResponse<Bytes>, Timestamp) -> (CallKind, F),
+    H: Fn(Request<RecvStream>, SendResponse<UnreadBytes>, Timestamp) -> (CallKind, F),
     F: Future<Output = ()>,
 {
-    /// Returns a driver for the calls of `connection`: `handle` handles each as of the time that `now` returns, and `stats`
+    /// Returns a driver for the calls of `connection`, which is `open`: `handle` handles each as of the time that `now` returns, and `stats`
     /// counts decisions. Sets `active` whenever calls arrive.
     pub(super) fn new(
-        connection: h2::server::Connection<I, Bytes>,
+        connection: h2::server::Connection<I, UnreadBytes>,
+        open: &'a Connection,
         stats: &'a MethodStats,
         active: &'a AtomicBool,
         now: &'a (dyn Fn() -> Timestamp + Sync),
@@ -76,10 +81,11 @@ where
     ) -> Self {
         Self {
             connection,
+            open,
             stats,
             now,
             handle,
-            batch: Vec::new(),
+            batch: VecDeque::new(),
             slot: None,
             waiting: FuturesUnordered::new(),
             active,
@@ -97,12 +103,21 @@ where
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        let ended = self.poll_calls(context);
+        self.open.report();
+        ended
+    }
+
+    fn poll_calls(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         loop {
             // before the connection, which then writes their responses; calls that began to wait in the last round must be
             // polled here once to register their wakers
-            while let Poll::Ready(Some(())) = self.waiting.poll_next_unpin(context) {}
+            while !self.must_wait()
+                && let Poll::Ready(Some(())) = self.waiting.poll_next_unpin(context)
+            {}
             let more = self.read(context);
-            if self.batch.is_empty() {
+            // the connection wakes the task when the client has read responses
+            if self.batch.is_empty() || self.must_wait() {
                 return more;
             }
             self.handle_batch(context);
@@ -112,11 +127,18 @@ where
         }
     }
 
+    /// Returns whether calls have to wait until the client reads responses.
+    fn must_wait(&self) -> bool {
+        self.open.account().must_wait()
+    }
+
     /// Reads the calls that have arrived, and writes pending responses. Ready when the connection has ended.
     fn read(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
-        while self.batch.len() < BATCH {
+        // from a client that does not read its responses, everything is read, since only that tells when it does
+        while self.batch.len() < BATCH || self.must_wait() {
             match self.connection.poll_accept(context) {
-                Poll::Ready(Some(Ok(call))) => self.batch.push(call),
+                Poll::Ready(Some(Ok(call))) if self.batch.len() < BATCH => self.batch.push_back(call),
+                Poll::Ready(Some(Ok((_, respond)))) => reject_unread(respond, self.open.account()),
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
                 Poll::Ready(None) => return Poll::Ready(Ok(())),
                 Poll::Pending => break,
@@ -127,9 +149,12 @@ where
 
     fn handle_batch(&mut self, context: &mut Context<'_>) {
         self.active.store(true, Ordering::Relaxed);
+        self.open.account().record_calls(self.batch.len());
         let (begun, now) = (Instant::now(), (self.now)());
         let mut decided = 0;
-        for (call, respond) in self.batch.drain(..) {
+        while !self.must_wait()
+            && let Some((call, respond)) = self.batch.pop_front()
+        {
             let (kind, handled) = (self.handle)(call, respond, now);
             let slot = match &mut self.slot {
                 Some(slot) => {

@@ -19,7 +19,7 @@ use super::{
     connection::{Services, reject_tls, serve},
     socket::Incoming,
 };
-use crate::{net::Accepted, runtime, store::Store};
+use crate::{net::Accepted, runtime, server::connections::Connection, store::Store};
 
 /// All worker threads.
 pub(super) struct Workers {
@@ -33,7 +33,7 @@ pub(super) struct Workers {
 /// One thread.
 struct Worker {
     /// None once the worker should end.
-    connections: Option<mpsc::UnboundedSender<Incoming>>,
+    connections: Option<mpsc::UnboundedSender<(Incoming, Connection)>>,
     /// The number of open connections.
     open: Arc<AtomicUsize>,
     /// Completes when the last connection has ended, after `connections` was dropped.
@@ -59,7 +59,7 @@ impl Workers {
     }
 
     /// Serves `accepted` on the thread with the fewest connections, so that a proxy's few connections use all cores.
-    pub(super) fn serve(&self, accepted: Incoming) {
+    pub(super) fn serve(&self, accepted: (Incoming, Connection)) {
         let idlest = self.threads.iter().min_by_key(|worker| worker.open.load(Ordering::Relaxed));
         if let Some(worker) = idlest
             && let Some(connections) = &worker.connections
@@ -111,7 +111,7 @@ impl Worker {
 
 /// Serves the `accepted` connections until the channel is closed and all of them have ended, or until `cut`.
 async fn run<S: Store>(
-    mut accepted: mpsc::UnboundedReceiver<Incoming>,
+    mut accepted: mpsc::UnboundedReceiver<(Incoming, Connection)>,
     services: &Arc<Services<S>>,
     open: &Arc<AtomicUsize>,
     stopping: watch::Receiver<bool>,
@@ -122,12 +122,12 @@ async fn run<S: Store>(
     while more || !connections.is_empty() {
         tokio::select! {
             next = accepted.recv(), if more => match next {
-                Some(connection) => {
+                Some((connection, opened)) => {
                     let guard = OpenGuard(Arc::clone(open));
                     let (services, stopping) = (Arc::clone(services), stopping.clone());
                     connections.spawn(async move {
-                        if let Err(error) = serve_accepted(connection, &services, stopping).await {
-                            tracing::warn!(%error, "cannot serve a connection");
+                        if let Err(error) = serve_accepted(connection, &opened, &services, stopping).await {
+                            services.log_failed(&error);
                         }
                         drop(guard);
                     });
@@ -143,22 +143,23 @@ async fn run<S: Store>(
 
 async fn serve_accepted<S: Store>(
     connection: Incoming,
+    opened: &Connection,
     services: &Services<S>,
     stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
     match connection {
         Incoming::Plain(Accepted::Tcp(stream)) => {
             let stream = TcpStream::from_std(stream)?;
-            if !reject_tls(&stream, services).await {
-                serve(stream, services, stopping).await;
+            if !reject_tls(&stream, opened.account(), services).await {
+                serve(stream, opened, services, stopping).await;
             }
         }
         Incoming::Plain(Accepted::Unix(stream)) => {
-            serve(UnixStream::from_std(stream)?, services, stopping).await;
+            serve(UnixStream::from_std(stream)?, opened, services, stopping).await;
         }
         Incoming::Secured(mut stream) => {
             stream.get_mut().0.attach()?;
-            serve(stream, services, stopping).await;
+            serve(stream, opened, services, stopping).await;
         }
     }
     Ok(())

@@ -3,15 +3,15 @@
 use std::{sync::Arc, time::Instant};
 
 use axum::{
-    body::Bytes,
-    extract::State,
+    Extension,
+    extract::{Request as HttpRequest, State},
     http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 
-use super::context::ServiceContext;
+use super::{client::Client, context::ServiceContext};
 use crate::{
     limit::Request,
     limiter::LimitError,
@@ -21,6 +21,8 @@ use crate::{
         envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
     },
     server::{
+        bounds::{RequestBounds, TooLarge},
+        connections::{Hold, TooManyBytes},
         conversion::{ConversionError, response},
         log,
     },
@@ -30,9 +32,13 @@ use crate::{
 const REQUEST: &str = "envoy.service.ratelimit.v3.RateLimitRequest";
 const RESPONSE: &str = "envoy.service.ratelimit.v3.RateLimitResponse";
 
+/// The memory of an object in JSON while it is decoded, in bytes: an estimate from above.
+const OBJECT: usize = 256;
+
 /// Decides the requests at `/json`.
 pub(super) struct JsonApi<S> {
     context: ServiceContext<S>,
+    bounds: RequestBounds,
     calls: Arc<MethodStats>,
     /// Bounds the log of failed requests, which any caller can send in any number.
     failures: Throttle,
@@ -53,19 +59,61 @@ enum JsonError {
     Conversion(#[from] ConversionError),
     #[error(transparent)]
     Limit(#[from] LimitError),
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    #[error(transparent)]
+    TooManyBytes(#[from] TooManyBytes),
 }
 
-pub(super) async fn decide<S: Store>(State(api): State<Arc<JsonApi<S>>>, body: Bytes) -> Response {
+pub(super) async fn decide<S: Store>(
+    State(api): State<Arc<JsonApi<S>>>,
+    Extension(client): Extension<Client>,
+    request: HttpRequest,
+) -> Response {
     let _call = api.calls.begin();
-    match api.handle(&body).await {
+    let (body, mut hold) = match client.read(request.into_body()).await {
+        Ok(read) => read,
+        Err(error) => return error.into_response(),
+    };
+    match api.handle(&body, &mut hold).await {
         Ok(response) => api.encode(&response),
         Err(error) => {
-            let error = error.to_string();
+            if let JsonError::TooLarge(error) = &error {
+                client.account().exceeded().add(error.bound());
+            }
+            let (status, error) = (error.status(), error.to_string());
             if let Some(suppressed) = api.failures.admit(Instant::now()) {
                 let error = log::one_line(&error);
                 tracing::warn!(%error, suppressed, "request at /json failed");
             }
-            (StatusCode::BAD_REQUEST, error + "\n").into_response()
+            (status, error + "\n").into_response()
+        }
+    }
+}
+
+/// Returns the number of objects in JSON: braces outside of strings.
+fn objects(json: &[u8]) -> usize {
+    let (mut objects, mut in_string, mut escaped) = (0, false, false);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            b'{' if !in_string => objects += 1,
+            _ => {}
+        }
+    }
+    objects
+}
+
+// === impl JsonError ===
+
+impl JsonError {
+    const fn status(&self) -> StatusCode {
+        match self {
+            Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooManyBytes(_) => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::BAD_REQUEST,
         }
     }
 }
@@ -76,7 +124,7 @@ impl<S: Store> JsonApi<S> {
     /// # Panics
     ///
     /// If weir was built without the descriptors of its own messages.
-    pub(super) fn new(context: ServiceContext<S>) -> Self {
+    pub(super) fn new(context: ServiceContext<S>, bounds: RequestBounds) -> Self {
         let pool = DescriptorPool::decode(proto::DESCRIPTORS).expect("compiled by weir's own build");
         let message = |name| pool.get_message_by_name(name).expect("declared in weir's own proto files");
         let (request, response) = (message(REQUEST), message(RESPONSE));
@@ -84,14 +132,23 @@ impl<S: Store> JsonApi<S> {
             calls: context.stats.method("json"),
             failures: Throttle::default(),
             context,
+            bounds,
             request,
             response,
         }
     }
 
-    async fn handle(&self, body: &[u8]) -> Result<RateLimitResponse, JsonError> {
+    async fn handle(&self, body: &[u8], hold: &mut Hold) -> Result<RateLimitResponse, JsonError> {
         let now = self.context.clock.now();
+        let objects = objects(body);
+        // before they take memory: the request, two objects for a descriptor and its override, and one for an entry
+        if objects > 1 + 2 * self.bounds.descriptors + self.bounds.entries {
+            return Err(TooLarge::Descriptors(self.bounds.descriptors).into());
+        }
+        hold.grow_to(2 * body.len() + objects * OBJECT)?;
         let message = self.decode(body)?;
+        let entries = message.descriptors.iter().map(|descriptor| descriptor.entries.len()).sum();
+        self.bounds.check(message.descriptors.len(), entries)?;
         let request = Request::try_from(&message).inspect_err(|_| self.context.stats.service_error.add(1))?;
         let headers = &self.context.headers;
         let decided = self.context.limiter.decide(&request, now, |verdict| {
@@ -125,5 +182,17 @@ impl<S: Store> JsonApi<S> {
                 StatusCode::INTERNAL_SERVER_ERROR.into_response()
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn braces_in_strings_are_no_objects() {
+        assert_eq!(objects(br#"{"descriptors": [{}, {"entries": [{"key": "a{b", "value": "\"{\\"}]}]}"#), 4);
+        assert_eq!(objects(b"{{{"), 3);
+        assert_eq!(objects(br"\{"), 1);
     }
 }

@@ -1,5 +1,6 @@
 //! The HTTP servers: `PORT`, for decisions, health and metrics, and `DEBUG_PORT`, for people.
 
+mod client;
 mod context;
 mod debug;
 mod health;
@@ -7,7 +8,9 @@ mod json;
 mod metrics;
 mod page;
 mod router;
+mod serve;
 
 pub use context::ServiceContext;
 pub use metrics::metrics_router;
-pub use router::{debug_router, router, serve};
+pub use router::{debug_router, router};
+pub use serve::serve;

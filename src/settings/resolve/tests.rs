@@ -1,7 +1,11 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::{grpc_client::Target, xds::XdsBackoff};
+use crate::{
+    grpc_client::Target,
+    server::bounds::{Bounds, RequestBounds},
+    xds::XdsBackoff,
+};
 
 fn environment(variables: &[(&str, &str)]) -> BTreeMap<String, String> {
     variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
@@ -315,4 +319,37 @@ fn prometheus_has_its_own_port_if_enabled() {
     let loopback = Address { host: [127, 0, 0, 1].into(), port: 0 };
     assert_eq!(prometheus, Some(PrometheusSettings { address: loopback, path: "/metrics".into() }));
     assert!(rejected(&[("PROMETHEUS_ADDR", "9090")]).contains("such as :9090"));
+}
+
+#[test]
+fn bounds_are_resolved_and_have_ranges() {
+    let defaults = resolved(&[]);
+    assert_eq!(defaults.bounds, Bounds::default());
+    assert_eq!(defaults.coordination.max_counter_bytes, 256 << 20);
+    let settings = resolved(&[
+        ("WEIR_MAX_CONNECTIONS", "200"),
+        ("WEIR_MAX_BUFFERED_BYTES", "1GiB"),
+        ("WEIR_MAX_DESCRIPTORS", "5"),
+        ("WEIR_MAX_ENTRIES", "7"),
+        ("WEIR_REQUEST_TIMEOUT", "1m"),
+        ("WEIR_SEND_TIMEOUT", "100ms"),
+        ("WEIR_MAX_COUNTER_BYTES", "33554432"),
+    ]);
+    let request = RequestBounds { descriptors: 5, entries: 7 };
+    let (arrival, sending) = (Duration::from_mins(1), Duration::from_millis(100));
+    assert_eq!(settings.bounds, Bounds { connections: 200, buffered: 1 << 30, arrival, sending, request });
+    assert_eq!(settings.coordination.max_counter_bytes, 32 << 20);
+    for (variable, value, expected) in [
+        ("WEIR_MAX_CONNECTIONS", "0", "a number of connections, from 1 to 1000000"),
+        ("WEIR_MAX_BUFFERED_BYTES", "1MiB", "a size of at least 16MiB"),
+        ("WEIR_MAX_BUFFERED_BYTES", "1MB", "such as 134217728, 128MiB or 1GiB"),
+        ("WEIR_MAX_DESCRIPTORS", "many", "a number of descriptors, from 1 to 1000000"),
+        ("WEIR_MAX_ENTRIES", "1000001", "a number of entries, from 1 to 1000000"),
+        ("WEIR_REQUEST_TIMEOUT", "2h", "a duration from 100ms to 1h, such as 30s"),
+        ("WEIR_SEND_TIMEOUT", "0", "a duration from 100ms to 1h, such as 30s"),
+        ("WEIR_MAX_COUNTER_BYTES", "1", "a size of at least 16MiB"),
+    ] {
+        let error = rejected(&[(variable, value)]);
+        assert!(error.starts_with(variable) && error.contains(expected), "{error}");
+    }
 }

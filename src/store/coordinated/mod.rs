@@ -133,6 +133,12 @@ impl<R: Remote> Coordinated<R> {
         self.modes.table.len()
     }
 
+    /// Returns the bytes of the names of these counters.
+    #[must_use]
+    pub fn counter_name_bytes(&self) -> usize {
+        self.modes.table.name_bytes()
+    }
+
     /// Returns how far the store's clock is ahead of this instance's, in nanoseconds.
     #[must_use]
     pub fn clock_offset(&self) -> i64 {

@@ -21,6 +21,8 @@ pub struct CoordinationSettings {
     pub local_cache: bool,
     /// `WEIR_MAX_COUNTERS`: the bound for local counters, and again for coordinated ones.
     pub max_counters: usize,
+    /// `WEIR_MAX_COUNTER_BYTES`: the bound for the names of coordinated counters together, in bytes.
+    pub max_counter_bytes: usize,
     /// The time between two heartbeats.
     pub heartbeat: Period,
     /// The name of this instance, unique among those that share the store.
@@ -40,6 +42,7 @@ impl Default for CoordinationSettings {
             on_store_failure: OnStoreFailure::Local,
             local_cache: false,
             max_counters: 1_000_000,
+            max_counter_bytes: 256 << 20,
             heartbeat: Period::from_secs(1),
             instance: String::new(),
         }

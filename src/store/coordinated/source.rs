@@ -16,6 +16,11 @@ impl<R: Remote + Source> Source for Coordinated<R> {
                 self.counters() as u64,
             ),
             Metric::gauge(
+                "weir.coordinated_counters.name_bytes",
+                "Bytes of the names of these counters.",
+                self.counter_name_bytes() as u64,
+            ),
+            Metric::gauge(
                 "weir.instances",
                 "Instances that share the store, this one included.",
                 self.instances() as u64,

@@ -171,6 +171,11 @@ impl LocalCounter {
         self.target = target;
     }
 
+    /// Returns the bytes of its name, which stays the same.
+    pub(super) fn name_bytes(&self) -> usize {
+        self.target.path.len()
+    }
+
     /// Returns whether there are hits that the store has not applied yet.
     pub(super) fn has_unacknowledged(&self) -> bool {
         !self.pending.is_empty() || !self.in_flight.is_empty()

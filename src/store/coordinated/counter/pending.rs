@@ -16,8 +16,16 @@ use crate::{
     },
 };
 
+/// The number of pending deltas above which those of ended windows are merged at once. The sweep merges them every few seconds.
+const MANY: usize = 16;
+
 /// The inaccuracy of the time of a reply.
 const INACCURACY: Period = Period::from_millis(20);
+
+/// Returns the sum of `hits`, of which a request may have any number.
+fn sum(hits: impl Iterator<Item = u64>) -> u64 {
+    hits.fold(0, u64::saturating_add)
+}
 
 impl LocalCounter {
     /// Returns whether there is something to send: hits, or the wish to know the store's count.
@@ -47,8 +55,29 @@ impl LocalCounter {
         }
         match self.pending.last_mut() {
             Some(last) if same_windows(&self.target.tiers, last.at, delta.at) => last.append(&delta),
-            _ => self.pending.push(delta),
+            _ => {
+                self.pending.push(delta);
+                if self.pending.len() > MANY {
+                    self.merge_ended(delta.at);
+                }
+            }
         }
+    }
+
+    /// Merges pending deltas that differ only in windows that have ended, which the store does not count any more. During an outage
+    /// there is one delta for each window that has not ended, however many windows have passed.
+    fn merge_ended(&mut self, now: Timestamp) {
+        let tiers = &self.target.tiers;
+        self.pending.merge(|earlier, later| {
+            let same = tiers.iter().all(|tier| {
+                let alone = std::slice::from_ref(tier);
+                same_windows(alone, earlier.last_at, later.at) || has_ended(tier, later.last_at, now)
+            });
+            if same {
+                earlier.append(later);
+            }
+            same
+        });
     }
 
     /// Moves what is pending to `commands`, unless an earlier flush is in flight. Hits whose windows have ended are dropped.
@@ -76,12 +105,11 @@ impl LocalCounter {
         let tiers = &self.target.tiers;
         for mut delta in std::mem::take(&mut self.pending) {
             if tiers.iter().all(|tier| has_ended(tier, delta.last_at, now)) {
-                dropped.unreported += delta.taken();
-                dropped.stranded += delta.unused;
+                dropped.add(delta.taken(), delta.unused);
                 continue;
             }
             if delta.unused > 0 && self.must_keep(delta.at, delta.unused_until, now) {
-                dropped.stranded += std::mem::take(&mut delta.unused);
+                dropped.add(0, std::mem::take(&mut delta.unused));
             }
             match self.in_flight.last_mut() {
                 // a flush that was not applied is sent with what was counted since
@@ -128,7 +156,7 @@ impl LocalCounter {
         for (i, delta) in sent.into_iter().enumerate().rev() {
             match delivery(i) {
                 Delivery::Applied => {
-                    self.acknowledged += delta.taken();
+                    self.acknowledged = self.acknowledged.saturating_add(delta.taken());
                     if i == last {
                         outcome.admitted = delta.admitted();
                     }
@@ -137,7 +165,8 @@ impl LocalCounter {
                 Delivery::NotApplied => self.pending.insert(0, delta),
                 Delivery::Unknown => {
                     self.is_version_lost = true;
-                    outcome.unknown += delta.change.hits.unsigned_abs().saturating_add(delta.unused);
+                    let unknown = delta.change.hits.unsigned_abs().saturating_add(delta.unused);
+                    outcome.unknown = outcome.unknown.saturating_add(unknown);
                 }
             }
         }
@@ -217,44 +246,45 @@ impl LocalCounter {
         self.remaining_at_reply = self.remaining(now);
         // the hits counted here during the first flush are the first measurement of the rate
         let meanwhile = if self.last_reply_at.is_none() { self.unacknowledged_hits() } else { 0 };
-        let own = std::mem::take(&mut self.acknowledged) + meanwhile;
+        let own = std::mem::take(&mut self.acknowledged).saturating_add(meanwhile);
         self.usage.record(self.used(now), own, self.instances, self.schedule.interval, now);
         self.schedule.plan(self.usage.time_for(self.remaining_at_reply), now);
         self.last_reply_at = Some(now);
         true
     }
 
-    /// Drops pending hits whose windows have ended, which the store would not count any more.
+    /// Drops pending hits whose windows have ended, which the store would not count any more, and merges the others as far as
+    /// possible.
     pub(in super::super) fn drop_ended(&mut self, now: Timestamp) -> Dropped {
         let mut dropped = Dropped::default();
         let tiers = &self.target.tiers;
         self.pending.retain(|delta| {
             let ended = tiers.iter().all(|tier| has_ended(tier, delta.last_at, now));
             if ended {
-                dropped.unreported += delta.taken();
-                dropped.stranded += delta.unused;
+                dropped.add(delta.taken(), delta.unused);
             }
             !ended
         });
+        self.merge_ended(now);
         dropped
     }
 
     /// Returns the hits that were admitted here since the store's last reply.
     pub(super) fn unacknowledged_hits(&self) -> u64 {
-        self.pending.iter().chain(&self.in_flight).map(PendingDelta::admitted).sum()
+        sum(self.pending.iter().chain(&self.in_flight).map(PendingDelta::admitted))
     }
 
     /// Returns the hits that are lost with the counter.
     pub(in super::super) fn owed_hits(&self) -> Dropped {
         Dropped {
-            unreported: self.pending.iter().map(PendingDelta::taken).sum(),
-            stranded: self.pending.iter().map(|delta| delta.unused).sum::<u64>() + self.leased_hits(),
+            unreported: sum(self.pending.iter().map(PendingDelta::taken)),
+            stranded: sum(self.pending.iter().map(|delta| delta.unused)).saturating_add(self.leased_hits()),
         }
     }
 
     /// Returns the hits that are in flight, which the store counts unless the call fails.
     pub(in super::super) fn hits_in_flight(&self) -> u64 {
-        self.in_flight.iter().map(PendingDelta::taken).sum()
+        sum(self.in_flight.iter().map(PendingDelta::taken))
     }
 
     /// Returns the hits that are counted in the tier that has the fewest left.
@@ -269,5 +299,57 @@ impl LocalCounter {
             state.probe(tier, now, Hits(0)).used.0.saturating_sub(tier.capacity().into())
         });
         over.max().unwrap_or_default().min(admitted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        limit::{Algorithm, OverLimitPolicy, Tier},
+        store::remote::Target,
+    };
+
+    fn counter(periods: &[Period], now: Timestamp) -> LocalCounter {
+        let tier = |period: &Period| Tier { requests: 5, period: *period, algorithm: Algorithm::FixedWindow };
+        let tiers: Vec<Tier> = periods.iter().map(tier).collect();
+        let target =
+            Target { path: "d|k=v".into(), tiers: tiers.into(), over_limit_policy: OverLimitPolicy::Ignore };
+        LocalCounter::new(Arc::new(target), Period::from_millis(100), 1, now)
+    }
+
+    /// While the store is away nothing is sent, and every window has hits.
+    #[test]
+    fn an_outage_of_many_windows_leaves_few_pending_deltas() {
+        let start = Timestamp::from_secs(3_600 * 400_000);
+        let (second, hour) = (Period::from_secs(1), Period::from_secs(3_600));
+        for periods in [&[second][..], &[second, hour], &[Period::from_millis(1), second, hour]] {
+            let mut counter = counter(periods, start);
+            for i in 0..3_000 {
+                counter.add_pending(2, start.after(Period::from_secs(i)));
+                assert!(counter.pending.len() <= MANY + 1, "{} at {i}", counter.pending.len());
+            }
+            // nothing is lost before the last window has ended
+            assert_eq!(counter.owed_hits().unreported, 6_000);
+            let now = start.after(Period::from_secs(2_999));
+            let dropped = counter.drop_ended(now);
+            let lost = if periods.contains(&hour) { 0 } else { 2 * 2_999 };
+            assert_eq!((dropped.unreported, counter.owed_hits().unreported), (lost, 6_000 - lost));
+            assert!(counter.pending.len() <= 2, "{}", counter.pending.len());
+            // the window that is open has its own delta
+            assert_eq!(counter.pending.last().map(PendingDelta::taken), Some(2));
+        }
+    }
+
+    #[test]
+    fn any_number_of_the_largest_hits_is_counted() {
+        let start = Timestamp::from_secs(3_600);
+        let mut counter = counter(&[Period::from_secs(60)], start);
+        for i in 0..4 {
+            counter.add_pending(i64::MAX, start.after(Period::from_secs(100 * i)));
+        }
+        assert_eq!(counter.owed_hits().unreported, u64::MAX);
+        assert_eq!(counter.unacknowledged_hits(), u64::MAX);
+        assert_eq!(counter.drop_ended(start.after(Period::from_secs(9_000))).unreported, u64::MAX);
     }
 }

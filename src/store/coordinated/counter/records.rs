@@ -70,6 +70,16 @@ pub(in super::super) fn negative(hits: u64) -> i64 {
     -positive(hits)
 }
 
+// === impl Dropped ===
+
+impl Dropped {
+    /// Adds hits that were dropped.
+    pub(super) const fn add(&mut self, unreported: u64, stranded: u64) {
+        self.unreported = self.unreported.saturating_add(unreported);
+        self.stranded = self.stranded.saturating_add(stranded);
+    }
+}
+
 // === impl PendingDelta ===
 
 impl PendingDelta {

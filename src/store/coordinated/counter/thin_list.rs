@@ -19,6 +19,14 @@ impl<T> ThinList<T> {
         self.0.get_or_insert_default().insert(index, element);
     }
 
+    /// Removes each element for which `merge` returns true, after it has been merged into the one before it, which is the first
+    /// argument.
+    pub(super) fn merge(&mut self, mut merge: impl FnMut(&mut T, &T) -> bool) {
+        if let Some(list) = &mut self.0 {
+            list.dedup_by(|later, earlier| merge(earlier, later));
+        }
+    }
+
     /// Keeps the elements for which `keep` returns true.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
         if let Some(list) = &mut self.0 {

@@ -87,7 +87,7 @@ impl<R: Remote> CounterTable<R> {
         metrics: Arc<CoordinationMetrics>,
     ) -> Self {
         Self {
-            shards: Shards::new(settings.max_counters),
+            shards: Shards::new(settings.max_counters, settings.max_counter_bytes),
             queue: AttentionQueue::new(),
             client,
             sync_interval: settings.sync_interval,
@@ -107,6 +107,11 @@ impl<R: Remote> CounterTable<R> {
     /// Returns the number of counters.
     pub(super) fn len(&self) -> usize {
         self.shards.len()
+    }
+
+    /// Returns the bytes of their names.
+    pub(super) fn name_bytes(&self) -> usize {
+        self.shards.name_bytes()
     }
 
     /// Runs `act` on the counter of `check`, which is created if it does not exist, and queues the counter if it then has
@@ -192,21 +197,18 @@ impl<R: Remote> CounterTable<R> {
         let generation = self.generations.fetch_add(1, Ordering::Relaxed);
         let target = Arc::new(Target::of(check));
         let states = shard.introduce(key, &target);
-        let create = || {
-            let mut counter = LocalCounter::new(target, interval, generation, now);
-            if !states.is_empty() {
-                counter.set_siblings(Some(Vec::new()));
-                counter.adopt_states(&states);
-            }
-            counter
-        };
-        let (counter, evicted) = self.shards.insert(shard, key, create);
-        if let Some(evicted) = evicted.filter(|evicted| !evicted.is_settled()) {
-            self.metrics.evicted.add(1);
-            // what is in flight is counted when its outcome is known
-            self.record_dropped(evicted.owed_hits());
+        let mut counter = LocalCounter::new(target, interval, generation, now);
+        if !states.is_empty() {
+            counter.set_siblings(Some(Vec::new()));
+            counter.adopt_states(&states);
         }
-        counter
+        self.shards.insert(shard, key, counter, |evicted| {
+            if !evicted.is_settled() {
+                self.metrics.evicted.add(1);
+                // what is in flight is counted when its outcome is known
+                self.record_dropped(evicted.owed_hits());
+            }
+        })
     }
 
     /// Runs `act` on the counter of `check` if its coordination mode is `mode`. Otherwise returns the counter's mode.

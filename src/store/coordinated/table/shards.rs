@@ -19,6 +19,9 @@ const COUNTERS_PER_SHARD: usize = 1024;
 /// The number of buckets among which the counter to evict is chosen.
 const EVICTION_SAMPLE: usize = 32;
 
+/// The bytes of a name that is removed before shorter ones if all names together have too many.
+const LONG_NAME: usize = 256;
+
 /// The fewest buckets of a shard that are returned when most of them are free.
 const MIN_BUCKETS: usize = 64;
 
@@ -29,8 +32,13 @@ pub(super) struct Shards {
     /// across a wait.
     all: Box<[Mutex<Shard>]>,
     max: usize,
+    max_bytes: usize,
     /// The number of counters in all shards.
     live: AtomicUsize,
+    /// The bytes of their names.
+    bytes: AtomicUsize,
+    /// The shard at which room is made next if there is none in that of a new counter.
+    next_evicted: AtomicUsize,
     /// The shard at which the next sweep begins.
     next_swept: AtomicUsize,
 }
@@ -43,6 +51,8 @@ pub(super) struct Shard {
     /// The bucket at which the next sample for an eviction begins. Keys are spread over buckets at random, so each counter is
     /// as likely to be in a sample as any other.
     next_sample: usize,
+    /// The number of counters with long names.
+    long_names: usize,
 }
 
 /// A counter with its key. The key is in the box too, because free slots of a table cost what used ones do.
@@ -61,13 +71,16 @@ const fn bucket(key: CounterKey) -> u64 {
 // === impl Shards ===
 
 impl Shards {
-    /// Creates an empty map for up to `max` counters.
-    pub(super) fn new(max: usize) -> Self {
+    /// Creates an empty map for up to `max` counters, whose names have up to `max_bytes` bytes together.
+    pub(super) fn new(max: usize, max_bytes: usize) -> Self {
         let shards = max.div_ceil(COUNTERS_PER_SHARD).next_power_of_two();
         Self {
             all: (0..shards).map(|_| Mutex::default()).collect(),
             max,
+            max_bytes,
             live: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            next_evicted: AtomicUsize::new(0),
             next_swept: AtomicUsize::new(0),
         }
     }
@@ -78,27 +91,74 @@ impl Shards {
         self.all[key.shard() as usize & (self.all.len() - 1)].lock()
     }
 
-    /// Adds the counter that `create` returns to `shard`, where `key` belongs. If the map is full, evicts another counter of
-    /// the shard. Returns the counter, and the evicted one.
+    /// Adds `counter` to `shard`, where `key` belongs. If the map is full, evicts others, and passes them to `evicted`: one of the
+    /// shard for their number, and as many as needed for the bytes of their names. Returns the counter.
     pub(super) fn insert<'a>(
         &self,
         shard: &'a mut Shard,
         key: CounterKey,
-        create: impl FnOnce() -> LocalCounter,
-    ) -> (&'a mut LocalCounter, Option<LocalCounter>) {
-        let mut evicted = None;
-        if self.live.load(Ordering::Relaxed) < self.max {
-            self.live.fetch_add(1, Ordering::Relaxed);
-        } else {
-            evicted = shard.evict().map(|entry| entry.counter);
-            if evicted.is_none() {
-                // the counters of the other shards leave no room for the first one of this shard
-                self.live.fetch_add(1, Ordering::Relaxed);
+        counter: LocalCounter,
+        mut evicted: impl FnMut(LocalCounter),
+    ) -> &'a mut LocalCounter {
+        let mut remove = |entry: Box<Entry>| {
+            self.forget(&entry.counter);
+            evicted(entry.counter);
+        };
+        // if the counters of the other shards leave no room for the first one of this shard, there is one too many
+        if self.live.load(Ordering::Relaxed) >= self.max
+            && let Some(entry) = shard.evict(|_| Some(0))
+        {
+            remove(entry);
+        }
+        let bytes = counter.name_bytes();
+        if self.bytes.load(Ordering::Relaxed) + bytes > self.max_bytes {
+            self.make_room(shard, bytes, &mut remove);
+        }
+        self.live.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        shard.long_names += usize::from(bytes >= LONG_NAME);
+        let entry = Box::new(Entry { key, counter });
+        let entry = shard.table.insert_unique(bucket(key), entry, |entry| bucket(entry.key));
+        &mut entry.into_mut().counter
+    }
+
+    /// Removes counters until there is room for the `bytes` of a name: those with long names, which a flood of long names consists
+    /// of, and if that is not enough, any. Begins with `shard`.
+    #[cold]
+    fn make_room(&self, shard: &mut Shard, bytes: usize, remove: &mut impl FnMut(Box<Entry>)) {
+        let is_full = || self.bytes.load(Ordering::Relaxed) + bytes > self.max_bytes;
+        for least in [LONG_NAME, 0] {
+            // of those of a sample the longest
+            let cost = |counter: &LocalCounter| {
+                let bytes = counter.name_bytes();
+                (bytes >= least).then_some(usize::MAX - bytes)
+            };
+            let mut evict_from = |shard: &mut Shard| {
+                while is_full()
+                    && (least == 0 || shard.long_names > 0)
+                    && let Some(entry) = shard.evict(cost)
+                {
+                    remove(entry);
+                }
+            };
+            evict_from(shard);
+            for _ in 0..self.all.len() {
+                if !is_full() {
+                    return;
+                }
+                let next = self.next_evicted.fetch_add(1, Ordering::Relaxed) & (self.all.len() - 1);
+                // without waiting, since two threads may want each other's
+                if let Some(mut other) = self.all[next].try_lock() {
+                    evict_from(&mut other);
+                }
             }
         }
-        let entry = Box::new(Entry { key, counter: create() });
-        let entry = shard.table.insert_unique(bucket(key), entry, |entry| bucket(entry.key));
-        (&mut entry.into_mut().counter, evicted)
+    }
+
+    /// Records that `counter` is removed.
+    fn forget(&self, counter: &LocalCounter) {
+        self.live.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(counter.name_bytes(), Ordering::Relaxed);
     }
 
     /// Copies the states of the counter of `key` to its siblings in `shard`, after something has happened to it. Removes those that
@@ -116,8 +176,9 @@ impl Shards {
         }
         for key in spare {
             if let Ok(entry) = shard.table.find_entry(bucket(key), |entry| entry.key == key) {
-                drop(entry.remove());
-                self.live.fetch_sub(1, Ordering::Relaxed);
+                let (entry, _) = entry.remove();
+                shard.long_names -= usize::from(entry.counter.name_bytes() >= LONG_NAME);
+                self.forget(&entry.counter);
             }
         }
     }
@@ -134,23 +195,30 @@ impl Shards {
         let first = self.next_swept.fetch_add(count, Ordering::Relaxed);
         for next in first..first.wrapping_add(count) {
             let mut shard = self.all[next & (self.all.len() - 1)].lock();
-            let before = shard.table.len();
-            shard.table.retain(|entry| {
+            let Shard { table, long_names, .. } = &mut *shard;
+            table.retain(|entry| {
                 let Entry { key, counter } = &mut **entry;
                 let idle = counter.is_idle(now);
-                if !idle {
+                if idle {
+                    *long_names -= usize::from(counter.name_bytes() >= LONG_NAME);
+                    self.forget(counter);
+                } else {
                     visit(*key, counter);
                 }
                 !idle
             });
             shard.shrink();
-            self.live.fetch_sub(before - shard.table.len(), Ordering::Relaxed);
         }
     }
 
     /// Returns the number of counters.
     pub(super) fn len(&self) -> usize {
         self.live.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes of the names of all counters.
+    pub(super) fn name_bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -189,9 +257,10 @@ impl Shard {
         Some(counter)
     }
 
-    /// Removes the counter of a sample that is missed least: one whose hits are all in the store, and that has not been used
-    /// for longest. The others' pending hits would be lost.
-    fn evict(&mut self) -> Option<Box<Entry>> {
+    /// Removes the counter of a sample that is missed least: one whose hits are all in the store, since the others' pending hits
+    /// would be lost; of those one with the least cost, and that has not been used for longest. Counters without a cost are not
+    /// removed.
+    fn evict(&mut self, cost_of: impl Fn(&LocalCounter) -> Option<usize>) -> Option<Box<Entry>> {
         let buckets = self.table.num_buckets();
         let (mut chosen, mut sampled) = (None, 0);
         for step in 0..buckets {
@@ -200,8 +269,11 @@ impl Shard {
             }
             sampled += 1;
             let bucket = (self.next_sample + step) % buckets;
-            if let Some(entry) = self.table.get_bucket(bucket) {
-                let cost = (!entry.counter.is_settled(), entry.counter.last_check_at);
+            if let Some(entry) = self.table.get_bucket(bucket)
+                && let Some(cost) = cost_of(&entry.counter)
+            {
+                let counter = &entry.counter;
+                let cost = (!counter.is_settled(), cost, counter.last_check_at);
                 if chosen.is_none_or(|(least, _)| cost < least) {
                     chosen = Some((cost, bucket));
                 }
@@ -209,7 +281,9 @@ impl Shard {
         }
         self.next_sample = self.next_sample.wrapping_add(sampled) % buckets.max(1);
         let (_, bucket) = chosen?;
-        self.table.get_bucket_entry(bucket).ok().map(|entry| entry.remove().0)
+        let (entry, _) = self.table.get_bucket_entry(bucket).ok()?.remove();
+        self.long_names -= usize::from(entry.counter.name_bytes() >= LONG_NAME);
+        Some(entry)
     }
 
     /// Returns the memory of many keys after they have been removed.
@@ -231,7 +305,7 @@ mod tests {
     /// A flood of new keys evicts those that have not been used for longest, wherever they are in their tables.
     #[test]
     fn counters_in_use_survive_a_flood_of_new_keys() {
-        let (shards, hasher) = (Shards::new(MAX), KeyHasher::random());
+        let (shards, hasher) = (Shards::new(MAX, usize::MAX), KeyHasher::random());
         let key = |i: usize| hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
         let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
         let target = Arc::new(Target {
@@ -240,10 +314,10 @@ mod tests {
             over_limit_policy: OverLimitPolicy::Ignore,
         });
         let insert = |i: usize, now: Timestamp| {
-            let create = || LocalCounter::new(Arc::clone(&target), Period::from_millis(100), i as u64, now);
+            let counter = LocalCounter::new(Arc::clone(&target), Period::from_millis(100), i as u64, now);
             let mut shard = shards.lock(key(i));
-            let (_, evicted) = shards.insert(&mut shard, key(i), create);
-            assert!(evicted.is_none_or(|evicted| evicted.is_settled()), "nothing was pending");
+            let evicted = |evicted: LocalCounter| assert!(evicted.is_settled(), "nothing was pending");
+            shards.insert(&mut shard, key(i), counter, evicted);
         };
         let start = Timestamp::from_secs(1_000);
         (0..MAX).for_each(|i| insert(i, start));
@@ -261,5 +335,37 @@ mod tests {
         }
         let left = used.clone().filter(|i| shards.lock(key(*i)).get_mut(key(*i)).is_some()).count();
         assert!(left * 100 >= used.len() * 95, "{left} of {} are left", used.len());
+    }
+
+    /// Long names remove each other; counters with short names and pending hits stay.
+    #[test]
+    fn the_bytes_of_names_are_bounded() {
+        const LONG: usize = 8_000;
+        let (shards, hasher) = (Shards::new(100_000, 100 * LONG), KeyHasher::random());
+        let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+        let start = Timestamp::from_secs(1_000);
+        let insert = |i: usize, length: usize, pending: i64| {
+            let key = hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
+            let path = "x".repeat(length).into();
+            let target = Arc::new(Target {
+                path,
+                tiers: [tier.clone()].into(),
+                over_limit_policy: OverLimitPolicy::Ignore,
+            });
+            let mut counter = LocalCounter::new(target, Period::from_millis(100), i as u64, start);
+            counter.add_pending(pending, start);
+            shards.insert(&mut shards.lock(key), key, counter, |_| {});
+            key
+        };
+        let short: Vec<CounterKey> = (0..100).map(|i| insert(i, 20, 1)).collect();
+        for i in 0..2_000 {
+            insert(1_000 + i, LONG, 0);
+            assert!(shards.name_bytes() <= 100 * LONG, "{}", shards.name_bytes());
+        }
+        assert!((150..=200).contains(&shards.len()), "{}", shards.len());
+        assert!(short.iter().all(|key| shards.lock(*key).get_mut(*key).is_some()));
+        // a name that is longer than the bound takes the place of all others
+        insert(9_999, 101 * LONG, 0);
+        assert_eq!((shards.len(), shards.name_bytes()), (1, 101 * LONG));
     }
 }

@@ -1,0 +1,210 @@
+//! The bounds on what clients can make weir hold or wait for, and how often each was reached.
+
+use std::time::Duration;
+
+use crate::observe::{Counter, Metric};
+
+/// The largest message or body in bytes, compressed and uncompressed: grpc-go's default, which envoyproxy/ratelimit uses.
+pub const MAX_MESSAGE: usize = 4 << 20;
+
+/// The memory of a descriptor while its request is decided, in bytes: an estimate from above.
+const DESCRIPTOR: usize = 512;
+
+/// The memory of an entry while its request is decided, in bytes: an estimate from above.
+const ENTRY: usize = 48;
+
+/// The bounds that settings can change. `docs/security.md` lists all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// `WEIR_MAX_CONNECTIONS`: open connections of all ports together; at least 1.
+    pub connections: usize,
+    /// `WEIR_MAX_BUFFERED_BYTES`: bytes that all connections together hold for unfinished requests and unread responses.
+    pub buffered: usize,
+    /// `WEIR_REQUEST_TIMEOUT`: the time in which a request has to arrive, and on the HTTP ports also a header.
+    pub arrival: Duration,
+    /// `WEIR_SEND_TIMEOUT`: the time without a byte sent after which a connection with unread responses is closed.
+    pub sending: Duration,
+    /// The size of a request.
+    pub request: RequestBounds,
+}
+
+/// The bounds on the parts of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestBounds {
+    /// `WEIR_MAX_DESCRIPTORS`: descriptors of a request; at least 1.
+    pub descriptors: usize,
+    /// `WEIR_MAX_ENTRIES`: entries of all descriptors of a request; at least 1.
+    pub entries: usize,
+}
+
+/// A request exceeds one of the [`RequestBounds`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TooLarge {
+    /// It has too many descriptors.
+    #[error("the request has more than {0} descriptors (WEIR_MAX_DESCRIPTORS)")]
+    Descriptors(usize),
+    /// Its descriptors have too many entries together.
+    #[error("the descriptors of the request have more than {0} entries (WEIR_MAX_ENTRIES)")]
+    Entries(usize),
+}
+
+/// A bound that was reached, for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// A connection closed, because there were too many.
+    Connections,
+    /// A connection closed, because all together held too many bytes and it held the most.
+    BufferedBytes,
+    /// A connection closed, because its client read no responses.
+    SendTimeout,
+    /// A request rejected, because its connection held too many bytes of unfinished requests.
+    ConnectionBytes,
+    /// A request rejected, because its connection had too many unread responses.
+    UnreadResponses,
+    /// A request rejected, because it did not arrive in time.
+    RequestTimeout,
+    /// A request rejected, because its message was too large.
+    MessageBytes,
+    /// A request rejected, because it had too many descriptors.
+    Descriptors,
+    /// A request rejected, because it had too many entries.
+    Entries,
+}
+
+/// How often each [`Bound`] was reached.
+#[derive(Debug, Default)]
+pub struct Exceeded([Counter; Bound::ALL.len()]);
+
+// === impl Bounds ===
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            connections: 16_384,
+            buffered: 128 << 20,
+            arrival: Duration::from_secs(30),
+            sending: Duration::from_secs(20),
+            request: RequestBounds::default(),
+        }
+    }
+}
+
+// === impl RequestBounds ===
+
+impl Default for RequestBounds {
+    fn default() -> Self {
+        Self { descriptors: 10_000, entries: 50_000 }
+    }
+}
+
+impl RequestBounds {
+    /// Checks the parts of a request that was decoded without bounds.
+    ///
+    /// # Errors
+    ///
+    /// [`TooLarge`], with the bound that it exceeds.
+    pub(super) fn check(&self, descriptors: usize, entries: usize) -> Result<(), TooLarge> {
+        if descriptors > self.descriptors {
+            return Err(TooLarge::Descriptors(self.descriptors));
+        }
+        if entries > self.entries {
+            return Err(TooLarge::Entries(self.entries));
+        }
+        Ok(())
+    }
+
+    /// Returns the most bytes that the request in an encoded message of `length` bytes takes while it is decided.
+    #[must_use]
+    pub fn weight(&self, length: usize) -> usize {
+        // the shortest descriptor or entry has two bytes
+        let most = length / 2;
+        length + most.min(self.descriptors) * DESCRIPTOR + most.min(self.entries) * ENTRY
+    }
+}
+
+// === impl TooLarge ===
+
+impl TooLarge {
+    /// Returns the bound.
+    #[must_use]
+    pub const fn bound(self) -> Bound {
+        match self {
+            Self::Descriptors(_) => Bound::Descriptors,
+            Self::Entries(_) => Bound::Entries,
+        }
+    }
+}
+
+// === impl Bound ===
+
+impl Bound {
+    const ALL: [Self; 9] = [
+        Self::Connections,
+        Self::BufferedBytes,
+        Self::SendTimeout,
+        Self::ConnectionBytes,
+        Self::UnreadResponses,
+        Self::RequestTimeout,
+        Self::MessageBytes,
+        Self::Descriptors,
+        Self::Entries,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::BufferedBytes => "buffered_bytes",
+            Self::SendTimeout => "send_timeout",
+            Self::ConnectionBytes => "connection_bytes",
+            Self::UnreadResponses => "unread_responses",
+            Self::RequestTimeout => "request_timeout",
+            Self::MessageBytes => "message_bytes",
+            Self::Descriptors => "descriptors",
+            Self::Entries => "entries",
+        }
+    }
+}
+
+// === impl Exceeded ===
+
+impl Exceeded {
+    /// Counts that `bound` was reached.
+    pub fn add(&self, bound: Bound) {
+        self.0[bound as usize].add(1);
+    }
+
+    /// Returns how often `bound` was reached.
+    #[must_use]
+    pub fn get(&self, bound: Bound) -> u64 {
+        self.0[bound as usize].get()
+    }
+
+    pub(super) fn metrics(&self) -> impl Iterator<Item = Metric> {
+        Bound::ALL.into_iter().map(|bound| {
+            let help = "Requests rejected and connections closed because a bound was reached, by bound.";
+            Metric::counter("weir.bounds.exceeded", help, self.get(bound)).label("bound", bound.name())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bound_has_its_own_counter() {
+        let exceeded = Exceeded::default();
+        for bound in Bound::ALL {
+            exceeded.add(bound);
+            assert_eq!(exceeded.get(bound), 1, "{bound:?}");
+        }
+    }
+
+    #[test]
+    fn the_weight_of_a_message_is_bounded_by_its_length_and_by_its_parts() {
+        let bounds = RequestBounds { descriptors: 10, entries: 20 };
+        assert_eq!(bounds.weight(0), 0);
+        assert_eq!(bounds.weight(4), 4 + 2 * (DESCRIPTOR + ENTRY));
+        assert_eq!(bounds.weight(MAX_MESSAGE), MAX_MESSAGE + 10 * DESCRIPTOR + 20 * ENTRY);
+    }
+}

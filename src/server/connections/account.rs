@@ -1,0 +1,300 @@
+//! What one connection holds.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::sleep};
+
+use crate::server::bounds::{Bound, Bounds, Exceeded};
+
+/// The most bytes of unfinished requests of a connection: a few of the largest size.
+const MAX_REQUESTS: usize = 32 << 20;
+
+/// The bytes of unread responses above which a connection's requests wait.
+const MAX_UNREAD: usize = 8 << 20;
+
+/// The memory of a call besides its message and its response, in bytes: its stream, its headers and its future.
+pub(in super::super) const CALL: usize = 4 << 10;
+
+/// What one connection holds. The thread that serves the connection writes all of it, except for the wish to close it.
+#[derive(Debug)]
+pub(in super::super) struct Account {
+    /// Bytes of unfinished requests.
+    requests: AtomicUsize,
+    max_requests: usize,
+    /// Bytes of all responses so far, and those of them that were written. Both may wrap around.
+    responses: AtomicUsize,
+    written: AtomicUsize,
+    /// The sum of bytes that was last reported to all connections. [`CLOSED`](Self::CLOSED) when it is no longer counted.
+    reported: AtomicUsize,
+    /// Increases when the client has accepted something that waited for it.
+    progress: AtomicUsize,
+    /// Whether the system accepts no more bytes for the client.
+    is_blocked: AtomicBool,
+    /// The number of calls since then.
+    calls_while_blocked: AtomicUsize,
+    /// Whether there was a request, and whether there was one lately.
+    is_used: AtomicBool,
+    is_used_lately: AtomicBool,
+    is_closing: AtomicBool,
+    close: Notify,
+    exceeded: Arc<Exceeded>,
+}
+
+/// Bytes that a connection holds until this is dropped.
+#[derive(Debug)]
+pub(in super::super) struct Hold {
+    account: Arc<Account>,
+    bytes: usize,
+}
+
+/// A connection holds too many bytes of unfinished requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the unfinished requests of this connection exceed {0} bytes")]
+pub(in super::super) struct TooManyBytes(usize);
+
+// === impl Account ===
+
+impl Account {
+    const CLOSED: usize = usize::MAX;
+
+    pub(super) fn new(bounds: &Bounds, exceeded: Arc<Exceeded>) -> Self {
+        Self {
+            requests: AtomicUsize::new(0),
+            max_requests: MAX_REQUESTS.min(bounds.buffered),
+            responses: AtomicUsize::new(0),
+            written: AtomicUsize::new(0),
+            reported: AtomicUsize::new(0),
+            progress: AtomicUsize::new(0),
+            is_blocked: AtomicBool::new(false),
+            calls_while_blocked: AtomicUsize::new(0),
+            is_used: AtomicBool::new(false),
+            is_used_lately: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
+            close: Notify::new(),
+            exceeded,
+        }
+    }
+
+    /// Holds `bytes` for an unfinished request.
+    ///
+    /// # Errors
+    ///
+    /// [`TooManyBytes`], if the connection would hold too many.
+    pub(in super::super) fn hold(self: &Arc<Self>, bytes: usize) -> Result<Hold, TooManyBytes> {
+        let mut hold = Hold { account: Arc::clone(self), bytes: 0 };
+        hold.grow_to(bytes)?;
+        Ok(hold)
+    }
+
+    /// Returns how often each bound was reached.
+    pub(in super::super) fn exceeded(&self) -> &Exceeded {
+        &self.exceeded
+    }
+
+    /// Adds the `bytes` of a response.
+    pub(in super::super) fn respond(&self, bytes: usize) {
+        self.responses.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Records that `bytes` of a response were written, or are no longer held.
+    pub(in super::super) fn wrote(&self, bytes: usize) {
+        self.written.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes of responses that the client has not accepted.
+    pub(in super::super) fn unread(&self) -> usize {
+        self.responses.load(Ordering::Relaxed).wrapping_sub(self.written.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether the connection's next requests have to wait until the client reads responses.
+    pub(in super::super) fn must_wait(&self) -> bool {
+        self.unread() > MAX_UNREAD
+    }
+
+    /// Records `calls`.
+    pub(in super::super) fn record_calls(&self, calls: usize) {
+        self.set_used();
+        if self.is_blocked.load(Ordering::Relaxed) {
+            self.calls_while_blocked.fetch_add(calls, Ordering::Relaxed);
+        }
+    }
+
+    /// Records a request.
+    pub(in super::super) fn set_used(&self) {
+        self.is_used.store(true, Ordering::Relaxed);
+        self.is_used_lately.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns 0 if the connection had no request, 1 if it had none since the last call of this, and 2 otherwise.
+    pub(super) fn take_use(&self) -> u8 {
+        let lately = self.is_used_lately.swap(false, Ordering::Relaxed);
+        u8::from(self.is_used.load(Ordering::Relaxed)) + u8::from(lately)
+    }
+
+    /// Records that the system accepted no more bytes for the client.
+    pub(super) fn set_blocked(&self) {
+        self.is_blocked.store(true, Ordering::Relaxed);
+    }
+
+    /// Records that the system accepts bytes for the client.
+    pub(super) fn set_writable(&self) {
+        if self.is_blocked.load(Ordering::Relaxed) {
+            self.is_blocked.store(false, Ordering::Relaxed);
+            self.calls_while_blocked.store(0, Ordering::Relaxed);
+            self.progress.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether to read nothing more from a client that accepts nothing.
+    pub(super) fn must_pause(&self) -> bool {
+        /// The calls that may be answered before the client reads.
+        const CALLS: usize = 1_024;
+        self.is_blocked.load(Ordering::Relaxed)
+            && (self.must_wait() || self.calls_while_blocked.load(Ordering::Relaxed) > CALLS)
+    }
+
+    /// Waits until the connection has to be closed because of what all hold, or because its client reads nothing for the time
+    /// `sending`.
+    pub(in super::super) async fn overrun(&self, sending: Duration) {
+        tokio::select! {
+            () = self.closed() => tracing::debug!("connection closed: it holds the most, or there are too many"),
+            () = self.stalled(sending) => tracing::debug!("connection closed: the client reads no responses"),
+        }
+    }
+
+    /// Waits until the client has accepted nothing for `period` although there is something to send.
+    async fn stalled(&self, period: Duration) {
+        const STEPS: u32 = 4;
+        let progress =
+            || self.progress.load(Ordering::Relaxed).wrapping_add(self.written.load(Ordering::Relaxed));
+        let (mut last, mut steps) = (progress(), 0);
+        while steps < STEPS {
+            sleep(period / STEPS).await;
+            let owes = self.is_blocked.load(Ordering::Relaxed) || self.unread() > 0;
+            let now = progress();
+            steps = if owes && now == last { steps + 1 } else { 0 };
+            last = now;
+        }
+        self.exceeded.add(Bound::SendTimeout);
+    }
+
+    /// Waits until the connection has to be closed.
+    pub(in super::super) async fn closed(&self) {
+        self.close.notified().await;
+    }
+
+    /// Has the connection closed. Returns whether it was open.
+    pub(super) fn close(&self) -> bool {
+        let was_open = !self.is_closing.swap(true, Ordering::Relaxed);
+        self.close.notify_one();
+        was_open
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Relaxed)
+    }
+
+    /// Reports what the connection holds now. Returns the previous report and this one, if they differ.
+    pub(super) fn report(&self) -> Option<(usize, usize)> {
+        let calls = self.calls_while_blocked.load(Ordering::Relaxed);
+        let held = self.requests.load(Ordering::Relaxed) + self.unread() + calls * CALL;
+        let before = self.reported.load(Ordering::Relaxed);
+        if held == before || before == Self::CLOSED {
+            return None;
+        }
+        // it may have been closed meanwhile
+        self.reported.compare_exchange(before, held, Ordering::Relaxed, Ordering::Relaxed).ok()?;
+        Some((before, held))
+    }
+
+    /// Returns the last report.
+    pub(super) fn reported(&self) -> usize {
+        match self.reported.load(Ordering::Relaxed) {
+            Self::CLOSED => 0,
+            reported => reported,
+        }
+    }
+
+    /// Returns the last report, and ignores the next ones.
+    pub(super) fn take_reported(&self) -> usize {
+        match self.reported.swap(Self::CLOSED, Ordering::Relaxed) {
+            Self::CLOSED => 0,
+            reported => reported,
+        }
+    }
+}
+
+// === impl Hold ===
+
+impl Hold {
+    /// Returns how often each bound was reached.
+    pub(in super::super) fn exceeded(&self) -> &Exceeded {
+        &self.account.exceeded
+    }
+
+    /// Holds `bytes` instead of what it held, if that is more.
+    ///
+    /// # Errors
+    ///
+    /// [`TooManyBytes`], if the connection would hold too many.
+    pub(in super::super) fn grow_to(&mut self, bytes: usize) -> Result<(), TooManyBytes> {
+        let more = bytes.saturating_sub(self.bytes);
+        let account = &self.account;
+        if account.requests.load(Ordering::Relaxed).saturating_add(more) > account.max_requests {
+            account.exceeded.add(Bound::ConnectionBytes);
+            return Err(TooManyBytes(account.max_requests));
+        }
+        account.requests.fetch_add(more, Ordering::Relaxed);
+        self.bytes += more;
+        Ok(())
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.account.requests.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account() -> Arc<Account> {
+        Arc::new(Account::new(&Bounds::default(), Arc::default()))
+    }
+
+    #[test]
+    fn a_connection_holds_a_bounded_number_of_bytes() {
+        let account = account();
+        let mut half = account.hold(MAX_REQUESTS / 2).expect("there is room");
+        let rest = account.hold(MAX_REQUESTS / 2).expect("there is room");
+        assert!(account.hold(1).is_err() && half.grow_to(MAX_REQUESTS / 2 + 1).is_err());
+        drop(rest);
+        assert!(half.grow_to(MAX_REQUESTS).is_ok());
+        assert_eq!(account.exceeded().get(Bound::ConnectionBytes), 2);
+        drop(half);
+        assert_eq!(account.report(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_accepts_nothing_is_stalled_and_one_that_accepts_little_is_not() {
+        let (account, period) = (account(), Duration::from_secs(20));
+        let waits = async |seconds| {
+            tokio::time::timeout(Duration::from_secs(seconds), account.stalled(period)).await.is_err()
+        };
+        assert!(waits(100).await, "nothing to send");
+        account.respond(100);
+        for _ in 0..10 {
+            assert!(waits(15).await);
+            account.wrote(1);
+        }
+        assert!(!waits(25).await);
+    }
+}

@@ -1,0 +1,293 @@
+//! The open connections of all ports, and the memory that they hold.
+//!
+//! A connection counts what it holds in its own [`Account`]: bytes of unfinished requests and of responses that the client has
+//! not read. It reports the sum whenever it has worked, so a request costs no shared counter. If all connections together hold
+//! too much, the one that holds the most is closed: a client that means harm loses its own connections, and no other client
+//! notices. If there are too many connections, one that had no request lately is closed for the next one.
+
+mod account;
+mod metered;
+mod unread;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicIsize, Ordering},
+};
+
+use parking_lot::Mutex;
+
+pub(super) use self::{
+    account::{Account, CALL, Hold, TooManyBytes},
+    metered::Metered,
+    unread::UnreadBytes,
+};
+use super::bounds::{Bound, Bounds, Exceeded};
+use crate::observe::{Metric, Source};
+
+/// The number of connections among which the one to close is chosen if there are too many. The choice begins at another one each
+/// time.
+const SAMPLE: usize = 64;
+
+/// The most connections above the bound: those that were told to close and have not done so yet. Connections above that are not
+/// served.
+const CLOSING: usize = 64;
+
+/// The open connections.
+#[derive(Debug, Default)]
+pub struct Connections {
+    bounds: Bounds,
+    open: Mutex<Open>,
+    /// The bytes that all connections have reported. Signed, because a report and its end may be counted in either order.
+    buffered: AtomicIsize,
+    exceeded: Arc<Exceeded>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    /// The accounts of open connections, at stable indexes.
+    slots: Vec<Option<Arc<Account>>>,
+    free: Vec<usize>,
+    /// Those of them that were told to close.
+    closing: usize,
+    /// Where the next sample begins.
+    next_sample: usize,
+}
+
+/// An open connection. Counts as closed when dropped.
+#[derive(Debug)]
+pub(super) struct Connection {
+    account: Arc<Account>,
+    connections: Arc<Connections>,
+    slot: usize,
+}
+
+// === impl Connections ===
+
+impl Connections {
+    /// Returns an empty registry with these bounds.
+    #[must_use]
+    pub fn new(bounds: Bounds) -> Self {
+        Self { bounds, ..Self::default() }
+    }
+
+    /// Returns the bounds.
+    #[must_use]
+    pub const fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+
+    /// Returns how often each bound was reached.
+    #[must_use]
+    pub const fn exceeded(&self) -> &Arc<Exceeded> {
+        &self.exceeded
+    }
+
+    /// Adds a connection. If there are too many, has another one closed. Returns none if too many of those are still open: the
+    /// new connection must not be served.
+    pub(super) fn open(self: &Arc<Self>) -> Option<Connection> {
+        let mut open = self.open.lock();
+        let count = open.count();
+        if count - open.closing >= self.bounds.connections {
+            self.exceeded.add(Bound::Connections);
+            if count >= self.bounds.connections + CLOSING {
+                return None;
+            }
+            open.close_one();
+        }
+        let account = Arc::new(Account::new(&self.bounds, Arc::clone(&self.exceeded)));
+        let slot = open.insert(Arc::clone(&account));
+        Some(Connection { account, connections: Arc::clone(self), slot })
+    }
+
+    /// Closes the connection that holds the most.
+    #[cold]
+    fn close_largest(&self) {
+        let mut open = self.open.lock();
+        // another thread may have made room meanwhile
+        if self.buffered() <= self.bounds.buffered {
+            return;
+        }
+        let candidates = open.slots.iter().flatten().filter(|account| !account.is_closing());
+        if let Some(largest) = candidates.max_by_key(|account| account.reported()).cloned() {
+            self.exceeded.add(Bound::BufferedBytes);
+            open.close(&largest);
+            // its memory is free soon; until then no other connection is to blame
+            self.subtract(largest.take_reported());
+        }
+    }
+
+    fn buffered(&self) -> usize {
+        self.buffered.load(Ordering::Relaxed).try_into().unwrap_or_default()
+    }
+
+    fn subtract(&self, bytes: usize) {
+        self.buffered.fetch_sub(bytes.cast_signed(), Ordering::Relaxed);
+    }
+}
+
+impl Source for Connections {
+    fn metrics(&self) -> Vec<Metric> {
+        let open = self.open.lock().count() as u64;
+        let buffered = self.buffered() as u64;
+        let mut metrics = vec![
+            Metric::gauge("weir.connections.open", "Open connections of all ports.", open),
+            Metric::gauge(
+                "weir.connections.buffered_bytes",
+                "Bytes that connections hold for unfinished requests and unread responses.",
+                buffered,
+            ),
+        ];
+        metrics.extend(self.exceeded.metrics());
+        metrics
+    }
+}
+
+// === impl Open ===
+
+impl Open {
+    fn count(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn insert(&mut self, account: Arc<Account>) -> usize {
+        if let Some(slot) = self.free.pop() {
+            self.slots[slot] = Some(account);
+            return slot;
+        }
+        self.slots.push(Some(account));
+        self.slots.len() - 1
+    }
+
+    fn close(&mut self, account: &Account) {
+        if account.close() {
+            self.closing += 1;
+        }
+    }
+
+    /// Closes the connection of a sample that is missed least: one that had no request yet, or else none lately.
+    fn close_one(&mut self) {
+        let mut chosen: Option<(u8, Arc<Account>)> = None;
+        let (slots, mut sampled) = (self.slots.len(), 0);
+        for step in 0..slots {
+            if sampled >= SAMPLE && chosen.is_some() {
+                break;
+            }
+            sampled += 1;
+            let slot = &self.slots[(self.next_sample + step) % slots];
+            if let Some(account) = slot.as_ref().filter(|account| !account.is_closing()) {
+                let use_ = account.take_use();
+                if chosen.as_ref().is_none_or(|(least, _)| use_ < *least) {
+                    chosen = Some((use_, Arc::clone(account)));
+                }
+            }
+        }
+        self.next_sample = (self.next_sample + sampled) % slots.max(1);
+        if let Some((_, account)) = chosen {
+            self.close(&account);
+        }
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Returns its account.
+    pub(super) const fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    /// Reports what the connection holds, and has the largest connection closed if all together hold too much. To be called
+    /// whenever that may have changed.
+    pub(super) fn report(&self) {
+        let Some((before, now)) = self.account.report() else { return };
+        if now < before {
+            return self.connections.subtract(before - now);
+        }
+        self.connections.buffered.fetch_add((now - before).cast_signed(), Ordering::Relaxed);
+        if self.connections.buffered() > self.connections.bounds.buffered {
+            self.connections.close_largest();
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let mut open = self.connections.open.lock();
+        open.slots[self.slot] = None;
+        open.free.push(self.slot);
+        open.closing -= usize::from(self.account.is_closing());
+        drop(open);
+        self.connections.subtract(self.account.take_reported());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connections(connections: usize, buffered: usize) -> Arc<Connections> {
+        Arc::new(Connections::new(Bounds { connections, buffered, ..Bounds::default() }))
+    }
+
+    fn open(connections: &Arc<Connections>) -> Connection {
+        connections.open().expect("there is room")
+    }
+
+    #[test]
+    fn one_connection_too_many_closes_one_that_had_no_request() {
+        let connections = connections(3, 1 << 20);
+        let all: Vec<Connection> = (0..3).map(|_| open(&connections)).collect();
+        for used in [&all[0], &all[2]] {
+            used.account().set_used();
+        }
+        let fourth = open(&connections);
+        let closing: Vec<bool> = all.iter().map(|one| one.account().is_closing()).collect();
+        assert_eq!((closing, fourth.account().is_closing()), (vec![false, true, false], false));
+        assert_eq!(connections.exceeded().get(Bound::Connections), 1);
+        drop(all);
+        assert_eq!(connections.open.lock().count(), 1);
+        assert_eq!(connections.open.lock().closing, 0);
+    }
+
+    #[test]
+    fn connections_in_use_survive_a_flood_of_others() {
+        let connections = connections(200, 1 << 20);
+        let used: Vec<Connection> = (0..20).map(|_| open(&connections)).collect();
+        let mut flood: Vec<Connection> = Vec::new();
+        for _ in 0..2_000 {
+            for one in &used {
+                one.account().set_used();
+            }
+            flood.push(open(&connections));
+            flood.retain(|one| !one.account().is_closing());
+        }
+        assert!(used.iter().all(|one| !one.account().is_closing()));
+    }
+
+    #[test]
+    fn connections_that_do_not_close_keep_out_more() {
+        let connections = connections(1, 1 << 20);
+        let held: Vec<Connection> = std::iter::from_fn(|| connections.open()).take(1_000).collect();
+        assert_eq!(held.len(), 1 + CLOSING);
+    }
+
+    #[test]
+    fn the_connection_that_holds_the_most_is_closed() {
+        let connections = connections(10, 1_000_000);
+        let [small, large, other] = [(); 3].map(|()| open(&connections));
+        let mut holds = Vec::new();
+        for (one, bytes) in [(&small, 100_000), (&large, 700_000), (&other, 300_000)] {
+            holds.push(one.account().hold(bytes).expect("below the bound of a connection"));
+            one.report();
+        }
+        let closing = [&small, &large, &other].map(|one| one.account().is_closing());
+        assert_eq!(closing, [false, true, false]);
+        assert_eq!(connections.buffered(), 400_000);
+        drop(holds);
+        for one in [&small, &large, &other] {
+            one.report();
+        }
+        drop((small, large, other));
+        assert_eq!(connections.buffered(), 0);
+    }
+}

@@ -1,0 +1,48 @@
+//! Reads the bounds on what clients can make weir hold or wait for.
+
+use std::{ops::RangeInclusive, time::Duration};
+
+use super::{parse, reader::Reader};
+use crate::server::bounds::{Bounds, MAX_MESSAGE, RequestBounds};
+
+/// The valid numbers of connections, descriptors and entries: a larger one is a typing error.
+const COUNT: RangeInclusive<usize> = 1..=1_000_000;
+
+/// The fewest bytes that hold the largest message while it is decided.
+const MIN_BUFFERED: u64 = 4 * MAX_MESSAGE as u64;
+
+/// The valid times: a shorter one rejects clients on slow networks, and no client needs a longer one.
+const TIME: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_hours(1);
+
+/// Reads the bounds of the servers.
+pub(super) fn bounds(read: &mut Reader<'_>) -> Bounds {
+    let defaults = Bounds::default();
+    Bounds {
+        connections: count(read, "WEIR_MAX_CONNECTIONS", defaults.connections, "connections"),
+        buffered: read.parsed("WEIR_MAX_BUFFERED_BYTES", defaults.buffered, |text| {
+            let bytes = parse::bytes(text).filter(|bytes| *bytes >= MIN_BUFFERED);
+            let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
+            bytes.ok_or("a size of at least 16MiB, such as 134217728, 128MiB or 1GiB")
+        }),
+        arrival: time(read, "WEIR_REQUEST_TIMEOUT", defaults.arrival),
+        sending: time(read, "WEIR_SEND_TIMEOUT", defaults.sending),
+        request: RequestBounds {
+            descriptors: count(read, "WEIR_MAX_DESCRIPTORS", defaults.request.descriptors, "descriptors"),
+            entries: count(read, "WEIR_MAX_ENTRIES", defaults.request.entries, "entries"),
+        },
+    }
+}
+
+fn count(read: &mut Reader<'_>, variable: &str, default: usize, what: &str) -> usize {
+    read.parsed(variable, default, |text| {
+        let count = text.parse().ok().filter(|count| COUNT.contains(count));
+        count.ok_or_else(|| format!("a number of {what}, from 1 to 1000000"))
+    })
+}
+
+fn time(read: &mut Reader<'_>, variable: &str, default: Duration) -> Duration {
+    read.parsed(variable, default, |text| {
+        let time = parse::duration(text)?;
+        if TIME.contains(&time) { Ok(time) } else { Err("a duration from 100ms to 1h, such as 30s") }
+    })
+}

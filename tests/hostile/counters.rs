@@ -1,0 +1,39 @@
+//! Values that make counters expensive.
+
+use weir::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+
+use crate::{
+    frames::{Attacker, END_STREAM, HEADERS, call},
+    target::{MB, Target},
+    wire::descriptor,
+};
+
+/// The length of each value.
+const LONG: usize = 8_000;
+
+/// The values of a request.
+const VALUES: usize = 100;
+
+#[tokio::test]
+async fn long_values_of_coordinated_counters_are_bounded_in_bytes() {
+    // Redis is away, which makes the counters live longer
+    let variables = [("REDIS_URL", "127.0.0.1:1"), ("WEIR_MAX_COUNTER_BYTES", "16MiB")];
+    let mut target = Target::start(&variables).await;
+    let mut attacker = Attacker::connect(target.address("grpc"), 65_535).await;
+    let mut responses = 0;
+    for i in 0..100_u32 {
+        let value = |j| format!("{i}-{j}-{}", "x".repeat(LONG));
+        let descriptors = (0..VALUES).map(|j| descriptor([("shared", value(j).as_str())])).collect();
+        let request = RateLimitRequest { domain: "d".into(), descriptors, hits_addend: 0 };
+        let sent = call(2 * i + 1, &request);
+        assert!(attacker.send(&sent).await);
+        while responses <= i {
+            let (kind, flags, ..) = attacker.next().await.expect("a response");
+            responses += u32::from(kind == HEADERS && flags & END_STREAM != 0);
+        }
+    }
+    target.still_serves().await;
+    assert!(target.metric("weir_coordinated_counters_name_bytes").await <= 16 * MB);
+    // of 80 MB
+    target.assert_grown_below(60 * MB);
+}

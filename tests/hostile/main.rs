@@ -1,0 +1,20 @@
+//! Clients that mean harm, against a real process: its memory stays bounded, it goes on serving others, and it says in its metrics
+//! which bound was reached. `docs/security.md` has the bounds.
+//!
+//! The attacks write their own HTTP/2 frames. No test asserts a speed; all wait for conditions.
+
+#[expect(dead_code, reason = "other tests run commands and send signals")]
+#[path = "../support/child.rs"]
+mod child;
+#[expect(dead_code, reason = "these tests need few of the constructors")]
+#[path = "../support/wire.rs"]
+mod wire;
+
+mod connections;
+mod counters;
+mod floods;
+mod frames;
+mod http;
+mod requests;
+mod responses;
+mod target;
