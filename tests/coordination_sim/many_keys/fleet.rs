@@ -308,7 +308,12 @@ impl<'a> Run<'a> {
             let kept = (rule.1 * self.raised).checked_div(share).map_or(0, u64::from);
             // rejected hits count in the reference's spelling; a part of a token returns to a bucket
             let most = if rule.2 == 1 { account.tried } else { admitted };
-            let least = if rule.2 == 3 { admitted.saturating_sub(1) } else { admitted };
+            // and while an instance does not know of a larger burst yet, its commands count the tokens of the smaller one at most
+            let least = match rule.2 {
+                3 if self.raised > 1 => admitted.saturating_sub(1).min(rule.1.into()),
+                3 => admitted.saturating_sub(1),
+                _ => admitted,
+            };
             missing += least.saturating_sub(counted);
             *if rule.2 >= 2 { &mut excess_flowing } else { &mut excess } +=
                 counted.saturating_sub(most + kept);
