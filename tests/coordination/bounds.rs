@@ -113,14 +113,16 @@ async fn a_lease_of_a_bucket_costs_few_calls_and_few_waits_in_steady_overload() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_of_a_sliding_window_costs_few_calls_and_few_waits_in_steady_overload() {
+async fn a_lease_of_a_sliding_window_uses_nearly_all_of_it_in_steady_overload() {
     let tier = Tier { algorithm: Algorithm::SlidingWindow, ..fixed(500, Period::from_secs(3)) };
     for (load, spread) in [2, 4, 10].into_iter().flat_map(|load| SPREADS.map(|spread| (load, spread))) {
         let run = Run::spread(Coordination::Lease, &tier, load, 6, &spread).await;
-        run.assert_cheap(load, &spread);
+        // a short hold costs calls, but far fewer than a call a decision
+        let (calls, waited) = (run.calls_per_decision(), run.share(run.sum(|metrics| &metrics.waited)));
+        assert!(calls < 0.45 && waited < 0.15, "{calls} calls per decision, {waited} waited, {load} times");
         let most = most_in_any(&run.outcomes, tier.period);
         assert!(most <= 500, "{most} in some interval, {load} times");
-        assert!(run.admitted() * 100 >= 500 * 6 * 85, "{} of {}, {load} times", run.admitted(), 500 * 6);
+        assert!(run.admitted() * 100 >= 500 * 6 * 99, "{} of {}, {load} times", run.admitted(), 500 * 6);
     }
 }
 

@@ -27,10 +27,15 @@ pub(super) fn has_strict_bucket(tiers: &[Tier]) -> bool {
     tiers.iter().any(|tier| tier.bucket().strict)
 }
 
-/// Returns how long a grant may be used at most if no window ends it: a twentieth of the shortest period, 1 ms to 1 s.
+/// Returns how long a grant may be used at most if no window ends it, 1 ms to 1 s: a twentieth of the period of a bucket, and a
+/// hundredth of that of a sliding window, which counts a granted hit as long as if it was used at the end of this time.
 pub(super) fn hold(tiers: &[Tier]) -> Period {
-    let nanos = shortest_flow(tiers) / 20;
-    Period::from_nanos(nanos.clamp(1_000_000, 1_000_000_000))
+    let nanos = tiers.iter().filter_map(|tier| match tier.algorithm {
+        Algorithm::FixedWindow => None,
+        Algorithm::SlidingWindow => Some(tier.period.as_nanos() / 100),
+        Algorithm::TokenBucket(_) => Some(tier.period.as_nanos() / 20),
+    });
+    Period::from_nanos(nanos.min().unwrap_or_default().clamp(1_000_000, 1_000_000_000))
 }
 
 /// Returns how long an instance that is alone may use a grant: half of the shortest period, 1 ms to 30 s. Its own estimate is
