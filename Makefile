@@ -49,7 +49,7 @@ core: ## check and test the library without the server: the crate's features one
 	CARGO_TARGET_DIR=$(abspath target/embedded) $(CARGO) run --locked --manifest-path examples/embedded/Cargo.toml
 
 bench: redis ## run the benchmarks (docs/performance.md)
-	$(CARGO) bench --locked --bench matching --bench counters --bench decisions --bench sweep --bench coordination --bench wire
+	$(CARGO) bench --locked --bench matching --bench counters --bench decisions --bench sweep --bench handshakes --bench coordination --bench wire
 	@if command -v valgrind > /dev/null; then $(MAKE) --no-print-directory instructions; \
 	else echo "skipped the benchmark 'instructions': it needs valgrind"; fi
 

@@ -39,6 +39,12 @@ pub(super) fn check(reader: &mut Reader<'_>, shared: bool) -> Vec<String> {
     if reader.bool("TRACING_ENABLED") {
         warnings.push("TRACING_ENABLED is set, but has no effect: tracing is not supported yet".into());
     }
+    let milliseconds = "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS";
+    if is_on(reader, milliseconds) && reader.given("PROMETHEUS_MAPPER_YAML").is_some() {
+        warnings.push(format!(
+            "{milliseconds} is set, but has no effect if PROMETHEUS_MAPPER_YAML is valid: its mappings scale response times"
+        ));
+    }
     warnings
 }
 

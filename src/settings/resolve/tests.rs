@@ -197,6 +197,11 @@ fn unsupported_settings_cause_errors_or_warnings() {
     assert!(
         resolved(&[("TRACING_ENABLED", "false"), ("LOCAL_CACHE_SIZE_IN_BYTES", "0")]).warnings.is_empty()
     );
+    let (milliseconds, mapper) =
+        (("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "true"), ("PROMETHEUS_MAPPER_YAML", "/conf.yaml"));
+    assert!(resolved(&[milliseconds]).warnings.is_empty() && resolved(&[mapper]).warnings.is_empty());
+    let warnings = resolved(&[milliseconds, mapper]).warnings;
+    assert!(warnings.len() == 1 && warnings[0].contains("its mappings scale response times"), "{warnings:?}");
 }
 
 #[test]
