@@ -1,8 +1,13 @@
 //! Every example renders to objects that are valid, and that find each other.
 
-use std::{collections::BTreeSet, fs, process::Command};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    process::Command,
+};
 
 use serde_json::Value;
+use weir::settings::{Flags, Settings};
 
 use crate::{
     example_values, examples,
@@ -161,4 +166,35 @@ fn notes_lead_from_the_installation_to_envoy() {
     let trial = notes(&["--set", "redis.trial.enabled=true,rules.existingConfigMap=r,service.headless=true"]);
     assert!(trial.contains("WARNING: the counts are in a Valkey") && !trial.contains("there are no rules"));
     assert!(trial.contains("weir-headless.edge.svc.cluster.local"));
+}
+
+/// A variable that weir does not know, or a value that it does not take, would stop the pod or have no effect.
+#[test]
+fn weir_accepts_the_variables_of_every_example() {
+    for (name, objects) in examples() {
+        let deployments = objects.iter().filter(|object| {
+            object["kind"] == "Deployment"
+                && object["metadata"]["labels"]["app.kubernetes.io/component"] == "ratelimit"
+        });
+        for deployment in deployments {
+            let env = deployment.pointer("/spec/template/spec/containers/0/env").expect("variables");
+            let has_sentinels =
+                env.as_array().is_some_and(|env| env.iter().any(|variable| variable["value"] == "SENTINEL"));
+            let value = |variable: &Value| {
+                // those from a Secret are addresses and passwords of Redis
+                let from_secret = || if has_sentinels { "main,redis:26379" } else { "redis:6379" }.to_owned();
+                variable["value"].as_str().map_or_else(from_secret, str::to_owned)
+            };
+            let environment: BTreeMap<String, String> = env
+                .as_array()
+                .expect("a list")
+                .iter()
+                .map(|variable| (variable["name"].as_str().expect("a name").to_owned(), value(variable)))
+                .collect();
+            let settings = Settings::resolve(&Flags::default(), &environment);
+            let settings = settings.unwrap_or_else(|errors| panic!("{name}: {errors}"));
+            assert_eq!(settings.warnings, [""; 0], "{name}");
+            assert_eq!(settings.rules.xds.is_some(), name == "xds-values.yaml");
+        }
+    }
 }
