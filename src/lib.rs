@@ -20,6 +20,7 @@
 //! | `yaml` | `config`: rules written in YAML |
 //! | `coordinated` | `store::coordinated`: counts shared by many instances |
 //! | `redis` | `store::redis`: Redis as the shared store; implies `coordinated` |
+//! | `memcached` | `store::memcached`: Memcached as the shared store; implies `coordinated` |
 //! | `server` (default) | everything that the program `weir` does; implies all others |
 
 #[cfg(feature = "server")]
@@ -49,7 +50,7 @@ pub mod simulate;
 #[cfg(feature = "yaml")]
 mod spelling;
 pub mod store;
-#[cfg(feature = "redis")]
+#[cfg(feature = "remote")]
 pub mod tls;
 #[cfg(feature = "server")]
 pub mod xds;

@@ -26,7 +26,10 @@ pub enum AppError {
     Thread(#[source] io::Error),
     /// The TLS settings of Redis are invalid.
     #[error("cannot set up TLS to redis")]
-    Tls(#[from] TlsError),
+    RedisTls(#[source] TlsError),
+    /// The TLS settings of Memcached are invalid.
+    #[error("cannot set up TLS to memcached")]
+    MemcachedTls(#[source] TlsError),
     /// The certificates of the gRPC server are invalid.
     #[error("cannot set up TLS of the gRPC port")]
     GrpcTls(#[source] TlsError),

@@ -6,8 +6,8 @@ use tokio::{task::spawn_blocking, time::timeout};
 
 use super::{context::AppContext, reload::Reload};
 use crate::{
-    config::{ConfigErrors, Loaded, RuleSource},
-    limit::{KeyHasher, NANOS_PER_SECOND, RuleSet},
+    config::{ConfigErrors, Loaded, RuleSource, warn_of_unshared},
+    limit::{Coordination, KeyHasher, NANOS_PER_SECOND, RuleSet},
     observe::health::Reason,
     settings::Settings,
 };
@@ -21,6 +21,8 @@ pub(super) struct Rules<S> {
     source: S,
     force_start: bool,
     healthy_with_rules_only: bool,
+    /// The coordination mode of rules that name none, if instances share a Memcached, which cannot share every rule.
+    memcached: Option<Coordination>,
     /// Whether any rules are in use.
     is_loaded: bool,
     context: AppContext,
@@ -37,6 +39,7 @@ impl<S: RuleSource> Rules<S> {
             source,
             force_start: settings.rules.force_start,
             healthy_with_rules_only: settings.healthy_with_rules_only,
+            memcached: settings.memcached.as_ref().map(|_| settings.coordination.coordination),
             is_loaded: false,
             context,
             hasher: KeyHasher::random(),
@@ -108,7 +111,10 @@ impl<S: RuleSource> Rules<S> {
         outcome
     }
 
-    async fn apply(&mut self, loaded: Loaded) {
+    async fn apply(&mut self, mut loaded: Loaded) {
+        if let Some(default) = self.memcached {
+            warn_of_unshared(&mut loaded, default);
+        }
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }

@@ -9,7 +9,10 @@ use crate::{
     clock::Clock,
     runtime,
     settings::Settings,
-    store::{AnyStore, MemoryStore, coordinated::Coordinated, redis::RedisRemote},
+    store::{
+        AnyRemote, AnyStore, MemoryStore, coordinated::Coordinated, memcached::MemcachedRemote,
+        redis::RedisRemote,
+    },
 };
 
 /// The thread that communicates with a shared store; ends when this is dropped. One dedicated thread batches commands of
@@ -18,20 +21,28 @@ pub(super) struct StoreThread {
     _stop: oneshot::Sender<()>,
 }
 
-/// Opens the memory store, or, with Redis settings, the coordinated store and its thread. Redis need not be reachable yet.
+/// Opens the memory store, or, with the settings of a shared store, the coordinated store and its thread. The shared store need
+/// not be reachable yet.
 pub(super) async fn open(
     settings: &Settings,
     clock: &Arc<dyn Clock>,
 ) -> Result<(AnyStore, Option<StoreThread>), AppError> {
-    let Some(redis) = settings.redis.clone() else {
+    let (redis, memcached) = (settings.redis.clone(), settings.memcached.clone());
+    if redis.is_none() && memcached.is_none() {
         return Ok((AnyStore::Memory(MemoryStore::new(settings.max_counters)), None));
-    };
+    }
     let (clock, coordination) = (Arc::clone(clock), settings.coordination.clone());
     let (opened, store) = oneshot::channel();
     let (stop, stopped) = oneshot::channel();
     // opened on the thread, since its background tasks run where it was opened
     let serve = async move || {
-        let remote = RedisRemote::new(redis);
+        let remote = match (redis, memcached) {
+            (Some(redis), _) => RedisRemote::new(redis).map(AnyRemote::Redis).map_err(AppError::RedisTls),
+            (None, Some(memcached)) => MemcachedRemote::new(memcached, Arc::clone(&clock))
+                .map(AnyRemote::Memcached)
+                .map_err(AppError::MemcachedTls),
+            (None, None) => return,
+        };
         let _ = opened.send(remote.map(|remote| Coordinated::new(remote, clock, coordination)));
         // an error also means that `StoreThread` was dropped
         let _ = stopped.await;

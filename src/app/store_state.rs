@@ -12,7 +12,7 @@ use crate::{
     Limiter,
     observe::{Health, health::Reason},
     store::{
-        AnyStore,
+        AnyRemote, AnyStore,
         redis::{ConnectionStates, RedisSettings},
     },
 };
@@ -65,7 +65,8 @@ pub(super) async fn first_connection(
 }
 
 /// Reports every change of the state. Without a connection the service is unhealthy if `needed`
-/// (`REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`), but continues to decide. Never returns.
+/// (`REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`), but continues to decide. One server of Memcached is enough: the others' keys are
+/// decided by `on_store_failure`. Never returns.
 pub(super) async fn follow(limiter: Arc<Limiter<AnyStore>>, health: Health, needed: bool) {
     let AnyStore::Coordinated(store) = limiter.store() else {
         return std::future::pending().await;
@@ -73,29 +74,35 @@ pub(super) async fn follow(limiter: Arc<Limiter<AnyStore>>, health: Health, need
     let begun = Instant::now();
     let mut ticks = interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut was_available, mut loss): (bool, Option<Loss>) = (false, None);
+    let store_name = store.remote().name();
+    let (mut was_healthy, mut was_available, mut loss): (bool, bool, Option<Loss>) = (false, false, None);
     loop {
         ticks.tick().await;
         let state = store.remote().state();
         let is_available = state.is_connected() && !store.is_store_unavailable();
-        if needed && is_available != was_available {
-            if is_available { health.ok(Reason::Store) } else { health.fail(Reason::Store) }
+        let is_healthy = match store.remote() {
+            AnyRemote::Redis(_) => is_available,
+            AnyRemote::Memcached(_) => state.servers.iter().any(|server| server.connected),
+        };
+        if needed && is_healthy != was_healthy {
+            if is_healthy { health.ok(Reason::Store) } else { health.fail(Reason::Store) }
         }
+        was_healthy = is_healthy;
         match (is_available, &loss) {
-            (true, None) if !was_available => tracing::info!("redis connected"),
+            (true, None) if !was_available => tracing::info!("{store_name} connected"),
             // at the level of the loss, so that a log with the loss also has its end
             (true, Some(_)) => {
-                tracing::warn!("redis connected again");
+                tracing::warn!("{store_name} connected again");
                 loss = None;
             }
-            (false, None) if was_available => loss = Some(Loss::report(&state, report_loss)),
+            (false, None) if was_available => loss = Some(Loss::report(store_name, &state, report_loss)),
             (false, None) if state.has_failed() || begun.elapsed() > FIRST_ATTEMPT => {
-                loss = Some(Loss::report(&state, report_failed_start));
+                loss = Some(Loss::report(store_name, &state, report_failed_start));
             }
             (false, Some(reported))
                 if reported.reason != reason(&state) && reported.reported.elapsed() > REASON_INTERVAL =>
             {
-                loss = Some(Loss::report(&state, report_loss));
+                loss = Some(Loss::report(store_name, &state, report_loss));
             }
             _ => {}
         }
@@ -103,12 +110,12 @@ pub(super) async fn follow(limiter: Arc<Limiter<AnyStore>>, health: Health, need
     }
 }
 
-fn report_failed_start(reason: &str) {
-    tracing::error!(reason, "cannot connect to redis; deciding by on_store_failure until it is connected");
+fn report_failed_start(store: &str, reason: &str) {
+    tracing::error!(reason, "cannot connect to {store}; deciding by on_store_failure until it is connected");
 }
 
-fn report_loss(reason: &str) {
-    tracing::warn!(reason, "no connection to redis; deciding by on_store_failure until it is connected");
+fn report_loss(store: &str, reason: &str) {
+    tracing::warn!(reason, "no connection to {store}; deciding by on_store_failure until it is connected");
 }
 
 fn reason(state: &ConnectionStates) -> String {
@@ -116,9 +123,9 @@ fn reason(state: &ConnectionStates) -> String {
 }
 
 impl Loss {
-    fn report(state: &ConnectionStates, report: fn(&str)) -> Self {
+    fn report(store: &str, state: &ConnectionStates, report: fn(&str, &str)) -> Self {
         let reason = reason(state);
-        report(&reason);
+        report(store, &reason);
         Self { reason, reported: Instant::now() }
     }
 }

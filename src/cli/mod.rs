@@ -174,6 +174,7 @@ impl Check {
     /// Writes the result to standard output, and returns whether there are no errors.
     fn run(&self) -> Result<bool, Box<dyn Error>> {
         let (stdin, options) = ("<stdin>", self.files.options()?);
+        let memcached = settings::memcached_coordination(&ProcessEnvironment)?;
         let (source, loaded) = match &self.path {
             path if path.as_os_str() == "-" => {
                 (stdin.to_owned(), config::load_input(stdin, io::stdin().lock()))
@@ -181,6 +182,12 @@ impl Check {
             path if path.exists() && !path.is_dir() => (path.display().to_string(), config::load_file(path)),
             path => (path.display().to_string(), config::load(path, &options)),
         };
+        let loaded = loaded.map(|mut loaded| {
+            if let Some(default) = memcached {
+                config::warn_of_unshared(&mut loaded, default);
+            }
+            loaded
+        });
         let options = CheckOptions { deny_warnings: self.deny_warnings, format: self.format };
         Ok(command::check(source, loaded, options, &mut io::stdout().lock())?)
     }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::check::write_findings;
 use crate::{
-    config::{ConfigErrors, DisplayOrigin, Loaded},
+    config::{ConfigErrors, DisplayOrigin, Loaded, is_single_fixed_window},
     limit::{
         Candidate, CompiledRule, Coordination, Entry, KeyHasher, Limit, Outcome, OverLimitPolicy, Rule,
         RuleSet, Step, Tier,
@@ -165,18 +165,35 @@ fn write_rule(compiled: &CompiledRule, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes how the rule is coordinated among instances that share a Redis.
+/// Writes how the rule is coordinated among instances that share a Redis or a Memcached.
 fn write_coordination(rule: &Rule, tiers: &[Tier], out: &mut impl Write) -> io::Result<()> {
+    write_mode("Redis", Coordination::Lease, rule, tiers, out)?;
+    if is_single_fixed_window(&rule.limit) {
+        // Memcached has no leases
+        return write_mode("Memcached", Coordination::Strict, rule, tiers, out);
+    }
+    writeln!(out, "  with Memcached: local, since it counts only single fixed windows")
+}
+
+/// Writes the coordination mode of the rule with `store`, which has `exact` in the place of leases.
+fn write_mode(
+    store: &str,
+    exact: Coordination,
+    rule: &Rule,
+    tiers: &[Tier],
+    out: &mut impl Write,
+) -> io::Result<()> {
     let capacity = tiers.iter().map(|tier| u64::from(tier.capacity())).min().unwrap_or_default();
     let most = capacity / Coordination::EXACT_BELOW;
     let plural = if most == 1 { "" } else { "s" };
     let auto = match most {
-        0 => "lease".to_owned(),
-        _ => format!("interval with up to {most} instance{plural}, lease with more"),
+        0 => exact.name().to_owned(),
+        _ => format!("interval with up to {most} instance{plural}, {} with more", exact.name()),
     };
     match rule.coordination.mode {
-        Some(Coordination::Auto) => writeln!(out, "  with Redis: {auto} (auto)"),
-        Some(mode) => writeln!(out, "  with Redis: {}", mode.name()),
-        None => writeln!(out, "  with Redis: {auto} (if WEIR_COORDINATION is auto)"),
+        Some(Coordination::Auto) => writeln!(out, "  with {store}: {auto} (auto)"),
+        Some(Coordination::Lease) => writeln!(out, "  with {store}: {}", exact.name()),
+        Some(mode) => writeln!(out, "  with {store}: {}", mode.name()),
+        None => writeln!(out, "  with {store}: {auto} (if WEIR_COORDINATION is auto)"),
     }
 }

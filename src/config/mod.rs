@@ -37,6 +37,7 @@ mod scalar;
 #[cfg(feature = "server")]
 mod source;
 mod tier;
+mod unshared;
 #[cfg(feature = "server")]
 mod watch;
 mod yaml;
@@ -54,5 +55,6 @@ pub use load::{Loaded, Options, load, load_documents, load_file, load_input, par
 pub use mapper::read_mapper;
 #[cfg(feature = "server")]
 pub use source::{DirectorySource, RuleSource};
+pub use unshared::{is_single_fixed_window, warn_of_unshared};
 #[cfg(feature = "server")]
 pub use watch::Watch;

@@ -4,10 +4,12 @@
 //! variable, else its default, and reports all errors at once; [`log_format`] is known even then. The rest of
 //! the service reads only [`Settings`].
 
+mod backend;
 mod bounds;
 mod coordination;
 mod environment;
 mod flags;
+mod memcached;
 mod mogrifiers;
 mod parse;
 mod reader;
@@ -23,7 +25,7 @@ pub use environment::{Environment, ProcessEnvironment};
 pub use flags::Flags;
 pub(crate) use parse::duration as parse_duration;
 pub use reader::{SettingError, SettingErrors};
-pub use resolve::{file_options, http_address, log_format};
+pub use resolve::{file_options, http_address, log_format, memcached_coordination};
 pub use resolved::{
     Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings, Settings,
     StopSettings,

@@ -6,8 +6,10 @@ use std::{path::PathBuf, time::Duration};
 use redis::{ConnectionAddr, IntoConnectionInfo as _};
 
 use super::{
+    backend::{Backend, SharedKeys},
     parse,
     reader::{Given, Reader},
+    tls,
 };
 use crate::store::redis::{Address, Auth, Backoff, Endpoint, RedisSettings, Tls, Topology};
 
@@ -53,25 +55,19 @@ struct Url {
     database: i64,
 }
 
-/// Returns whether counts are shared through Redis: `BACKEND_TYPE` is redis, or it is unset and `REDIS_URL` is set.
-pub(super) fn is_wanted(read: &Reader<'_>) -> bool {
-    match read.given("BACKEND_TYPE") {
-        Some(given) => given.value == "redis",
-        None => read.given("REDIS_URL").is_some(),
-    }
-}
-
 /// Reads the settings of the Redis that shares the counts, if they are shared.
-pub(super) fn redis(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<RedisSettings> {
+pub(super) fn redis(
+    read: &mut Reader<'_>,
+    backend: Backend,
+    keys: &SharedKeys,
+    warnings: &mut Vec<String>,
+) -> Option<RedisSettings> {
     // parsed even without effect, so that typing errors are reported
-    let jitter_seconds = read.number("EXPIRATION_JITTER_MAX_SECONDS", 300, "a number of seconds, 0 or more");
-    let unambiguous_keys = read.bool("WEIR_UNAMBIGUOUS_KEYS");
-    let health_needs_connection = read.bool("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION");
     let has_per_second = read.bool("REDIS_PERSECOND");
     let backoff = backoff(read);
     let connect_within = read.duration("REDIS_STARTUP_MAX_ELAPSED_TIME", Duration::ZERO);
     let connect_within = Some(connect_within).filter(|within| !within.is_zero());
-    if !is_wanted(read) {
+    if backend != Backend::Redis {
         return None;
     }
     let names = [Names { prefix: "REDIS_" }, Names { prefix: "REDIS_PERSECOND_" }];
@@ -85,15 +81,14 @@ pub(super) fn redis(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option
         }
         None
     };
-    let prefix = read.text("CACHE_KEY_PREFIX", "").into();
     Some(RedisSettings {
         main: main?,
         per_second,
-        prefix,
-        unambiguous_keys,
-        jitter_seconds,
+        prefix: keys.prefix.clone(),
+        unambiguous_keys: keys.unambiguous,
+        jitter_seconds: keys.jitter_seconds,
         backoff,
-        health_needs_connection,
+        health_needs_connection: keys.health_needs_connection,
         connect_within,
     })
 }
@@ -176,18 +171,7 @@ fn tls_files(read: &mut Reader<'_>) -> Tls {
     let path = |given: Given| PathBuf::from(given.value);
     let ca = read.given("REDIS_TLS_CACERT").map(path);
     let any_name = read.bool("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION");
-    let client = match (read.given("REDIS_TLS_CLIENT_CERT"), read.given("REDIS_TLS_CLIENT_KEY")) {
-        (Some(certificate), Some(key)) => Some((path(certificate), path(key))),
-        (None, None) => None,
-        (Some(certificate), None) => {
-            read.reject(certificate, "set together with REDIS_TLS_CLIENT_KEY");
-            None
-        }
-        (None, Some(key)) => {
-            read.reject(key, "set together with REDIS_TLS_CLIENT_CERT");
-            None
-        }
-    };
+    let client = tls::client_files(read, "REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY");
     Tls { ca, client, any_name }
 }
 
@@ -253,19 +237,7 @@ fn url(rest: &str, tls: bool) -> Option<(Topology, Url)> {
 /// Parses `host`, `host:port` or `[::1]:port`.
 fn address(text: &str, default: u16) -> Option<Address> {
     let text = text.strip_prefix("redis://").unwrap_or(text);
-    let (host, port) = match text.strip_prefix('[') {
-        Some(bracketed) => {
-            let (host, rest) = bracketed.split_once(']')?;
-            (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
-        }
-        None => match text.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (text, None),
-        },
-    };
-    let port = port.map_or(Some(default), |port| port.parse().ok().filter(|port| *port > 0))?;
-    let plain = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@,".contains(c));
-    plain.then(|| Address::tcp(host, port))
+    parse::server(text, default).map(|(host, port)| Address::tcp(host, port))
 }
 
 /// Returns `text` without any part that may be a password.

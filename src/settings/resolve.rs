@@ -3,10 +3,12 @@
 use std::{num::NonZero, path::PathBuf, thread::available_parallelism, time::Duration};
 
 use super::{
+    backend::{Backend, SharedKeys},
     bounds::bounds,
     coordination::coordination,
     environment::Environment,
     flags::Flags,
+    memcached,
     mogrifiers::mogrifiers,
     parse,
     reader::{Reader, SettingErrors},
@@ -19,7 +21,7 @@ use super::{
 };
 use crate::{
     config,
-    limit::{Modes, Scope},
+    limit::{Coordination, Modes, Scope},
     limiter,
     observe::{
         log::{self, LogFormat},
@@ -49,8 +51,10 @@ impl Settings {
             counters.ok_or("a number of counters, at least 1")
         });
         let mut warnings = Vec::new();
-        let redis = redis::redis(read, &mut warnings);
-        warnings.extend(unsupported::check(read, redis::is_wanted(read)));
+        let (backend, keys) = (Backend::read(read), SharedKeys::read(read));
+        let redis = redis::redis(read, backend, &keys, &mut warnings);
+        let memcached = memcached::memcached(read, backend, keys, &mut warnings);
+        warnings.extend(unsupported::check(read, backend));
         let mut settings = Self {
             rules: rules(read, flags, &mut warnings),
             grpc: grpc(read, &mut warnings),
@@ -81,6 +85,7 @@ impl Settings {
                 timeout: read.duration("WEIR_STOP_TIMEOUT", Duration::from_secs(30)),
             },
             redis,
+            memcached,
             warnings,
         };
         settings.warnings.extend(unknown::check(&mut reader));
@@ -98,6 +103,22 @@ pub fn file_options(environment: &dyn Environment) -> Result<config::Options, Se
     let mut reader = Reader::new(&flags, environment);
     let options = read_file_options(&mut reader);
     reader.finish().map(|()| options)
+}
+
+/// Resolves the coordination mode of rules that name none from `environment`, if instances share their counts through
+/// Memcached, which cannot share every rule.
+///
+/// # Errors
+///
+/// All invalid settings of coordination.
+pub fn memcached_coordination(environment: &dyn Environment) -> Result<Option<Coordination>, SettingErrors> {
+    let flags = Flags::default();
+    let mut reader = Reader::new(&flags, environment);
+    if Backend::read(&reader) != Backend::Memcached {
+        return Ok(None);
+    }
+    let mode = coordination(&mut reader, 1).coordination;
+    reader.finish().map(|()| Some(mode))
 }
 
 /// Resolves the address of the HTTP server from `environment`, for commands that call it.

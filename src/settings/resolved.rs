@@ -39,12 +39,14 @@ pub struct Settings {
     pub limiter: limiter::DecisionSettings,
     /// The headers of every response.
     pub response_headers: ResponseHeaders,
-    /// The coordination of instances that share a Redis.
+    /// The coordination of instances that share a store.
     pub coordination: store::coordinated::CoordinationSettings,
     /// `WEIR_MAX_COUNTERS`: the maximum number of counters in memory, at least 1.
     pub max_counters: usize,
     /// The Redis that instances share their counts through; without one, each keeps its counts in memory.
     pub redis: Option<store::redis::RedisSettings>,
+    /// The Memcached that instances share their counts through instead of a Redis.
+    pub memcached: Option<store::memcached::MemcachedSettings>,
     /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: the service is healthy only with at least one domain in its rules.
     pub healthy_with_rules_only: bool,
     /// The delays of a graceful stop.

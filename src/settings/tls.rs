@@ -1,4 +1,4 @@
-//! Reads the variables of envoyproxy/ratelimit for TLS on the gRPC port.
+//! Reads the variables of envoyproxy/ratelimit for TLS: on the gRPC port, and the files of clients.
 
 use std::path::PathBuf;
 
@@ -34,4 +34,24 @@ pub(super) fn server(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Optio
     let certificate = file("GRPC_SERVER_TLS_CERT", "the file of the certificate chain, because TLS is on");
     let key = file("GRPC_SERVER_TLS_KEY", "the file of the private key, because TLS is on");
     Some(ServerTls { certificate: certificate?, key: key?, client_ca, client_names })
+}
+
+/// Reads the certificate chain and the private key of a client: both or neither.
+pub(super) fn client_files(
+    read: &mut Reader<'_>,
+    certificate: &str,
+    key: &str,
+) -> Option<(PathBuf, PathBuf)> {
+    match (read.given(certificate), read.given(key)) {
+        (Some(certificate), Some(key)) => Some((certificate.value.into(), key.value.into())),
+        (None, None) => None,
+        (Some(given), None) => {
+            read.reject(given, format!("set together with {key}"));
+            None
+        }
+        (None, Some(given)) => {
+            read.reject(given, format!("set together with {certificate}"));
+            None
+        }
+    }
 }

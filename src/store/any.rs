@@ -1,6 +1,6 @@
 //! The store that the settings select.
 
-use super::{Decisions, MemoryStore, Store, StoreError, coordinated::Coordinated, redis::RedisRemote};
+use super::{Decisions, MemoryStore, Store, StoreError, any_remote::AnyRemote, coordinated::Coordinated};
 use crate::{
     limit::{Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
     observe::{Metric, Source},
@@ -10,8 +10,8 @@ use crate::{
 pub enum AnyStore {
     /// Keeps all counters in this process's memory.
     Memory(MemoryStore),
-    /// Keeps counters in memory, in front of a Redis that instances share.
-    Coordinated(Coordinated<RedisRemote>),
+    /// Keeps counters in memory, in front of a store that instances share.
+    Coordinated(Coordinated<AnyRemote>),
 }
 
 // === impl AnyStore ===

@@ -4,11 +4,17 @@
 
 #[cfg(feature = "server")]
 mod any;
+#[cfg(feature = "server")]
+mod any_remote;
 #[cfg(feature = "coordinated")]
 pub mod coordinated;
-#[cfg(feature = "redis")]
+#[cfg(feature = "remote")]
 pub mod encoding;
+#[cfg(feature = "memcached")]
+pub mod memcached;
 mod memory;
+#[cfg(feature = "remote")]
+mod name;
 #[cfg(feature = "coordinated")]
 mod path;
 #[cfg(feature = "redis")]
@@ -17,6 +23,8 @@ pub mod redis;
 pub mod remote;
 #[cfg(feature = "server")]
 pub mod simulated;
+#[cfg(feature = "remote")]
+mod transport;
 
 use std::future::Future;
 
@@ -24,6 +32,8 @@ use smallvec::SmallVec;
 
 #[cfg(feature = "server")]
 pub use any::AnyStore;
+#[cfg(feature = "server")]
+pub use any_remote::AnyRemote;
 pub use memory::{MemoryStore, Usage};
 
 use crate::limit::{Decision, Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp};

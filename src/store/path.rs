@@ -35,7 +35,7 @@ pub(super) fn path<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, Pat
 
 /// Returns `path` in the format of envoyproxy/ratelimit, such as `shop_tenant_acme_path_/login_`, in which different lists of
 /// entries can look the same.
-#[cfg(feature = "redis")]
+#[cfg(feature = "remote")]
 pub(super) fn reference_path(path: &str) -> String {
     let mut reference = String::with_capacity(path.len() + 16);
     for (i, part) in path.split('|').enumerate() {
@@ -68,7 +68,7 @@ fn escape(text: &str, special: &str, path: &mut String) {
 }
 
 /// Appends `text` to `plain` without escapes.
-#[cfg(feature = "redis")]
+#[cfg(feature = "remote")]
 fn unescape(text: &str, plain: &mut String) {
     let mut parts = text.split('%');
     plain.push_str(parts.next().unwrap_or_default());
@@ -83,7 +83,7 @@ fn unescape(text: &str, plain: &mut String) {
     }
 }
 
-#[cfg(all(test, feature = "redis"))]
+#[cfg(all(test, feature = "remote"))]
 mod tests {
     use proptest::{collection::vec, prelude::*};
 

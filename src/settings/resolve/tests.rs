@@ -168,9 +168,8 @@ fn an_invalid_flag_is_named_as_a_flag() {
 #[test]
 fn settings_for_shared_counts_are_not_ignored() {
     for (variables, expected) in [
-        (&[("BACKEND_TYPE", "memcache")][..], "Memcached is not supported"),
-        (&[("MEMCACHE_HOST_PORT", "cache:11211")], "Memcached is not supported"),
-        (&[("BACKEND_TYPE", "postgres")], "must be memory or redis"),
+        (&[("BACKEND_TYPE", "memcache")][..], "MEMCACHE_HOST_PORT"),
+        (&[("BACKEND_TYPE", "postgres")], "must be memory, redis or memcache"),
         (&[("BACKEND_TYPE", "redis")], "REDIS_URL"),
         (&[("REDIS_PERSECOND_URL", "redis:6379")], "together with REDIS_URL"),
     ] {

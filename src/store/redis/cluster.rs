@@ -6,7 +6,7 @@ use std::{
         Arc, Weak,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::future::join_all;
@@ -19,16 +19,16 @@ use tokio::{
 
 use super::{
     connection,
-    metrics::RedisMetrics,
-    random::RandomGenerator,
+    protocol::{RedisProtocol, ServerConnection},
     resolver::Resolver,
-    server::ServerConnection,
-    server_state::ServerState,
-    settings::{Address, Backoff, Endpoint},
+    settings::Endpoint,
     slot,
     slot_map::SlotMap,
 };
-use crate::store::remote::{RemoteError, Urgency};
+use crate::store::{
+    remote::{RemoteError, Urgency},
+    transport::{Address, Backoff, RandomGenerator, ServerState, TransportMetrics},
+};
 
 /// The interval between two look-ups of the slots while every server is connected.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
@@ -50,7 +50,7 @@ pub(super) struct Cluster {
     endpoint: Arc<Endpoint>,
     seeds: Vec<Address>,
     backoff: Backoff,
-    metrics: Arc<RedisMetrics>,
+    metrics: Arc<TransportMetrics>,
     random: Arc<RandomGenerator>,
     /// The masters, and servers that are known from a redirect only.
     servers: Mutex<HashMap<Address, ServerConnection>>,
@@ -70,7 +70,7 @@ impl Cluster {
         endpoint: Arc<Endpoint>,
         seeds: Vec<Address>,
         backoff: Backoff,
-        metrics: Arc<RedisMetrics>,
+        metrics: Arc<TransportMetrics>,
         random: Arc<RandomGenerator>,
     ) -> Arc<Self> {
         let cluster = Arc::new(Self {
@@ -116,8 +116,10 @@ impl Cluster {
     pub(super) fn server(&self, address: &Address) -> ServerConnection {
         let open = || {
             ServerConnection::open(
-                Arc::clone(&self.endpoint),
-                Resolver::Fixed(address.clone()),
+                RedisProtocol {
+                    endpoint: Arc::clone(&self.endpoint),
+                    resolver: Resolver::Fixed(address.clone()),
+                },
                 self.backoff,
                 Arc::clone(&self.metrics),
                 Arc::clone(&self.random),
@@ -204,9 +206,9 @@ impl Cluster {
                 return Err(format!("{address}: not connected"));
             }
             let query = async {
-                let mut pending =
-                    server.send(vec![command()], Urgency::Decision).map_err(|error| error.to_string())?;
-                let reply = pending.receive().await.map_err(|error| error.to_string())?;
+                let deadline = Instant::now() + QUERY_TIMEOUT;
+                let reply = server.exchange(vec![command()], Urgency::Decision, deadline).await;
+                let reply = reply.map_err(|error| error.to_string())?;
                 SlotMap::parse(reply.values.first().unwrap_or(&Value::Nil), address)
             };
             answer(address, QUERY_TIMEOUT, query).await

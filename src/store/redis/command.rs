@@ -5,16 +5,14 @@ use std::sync::Arc;
 use redis::{Cmd, ServerError, ServerErrorKind, Value};
 use smallvec::{SmallVec, smallvec};
 
-use super::{
-    name::{self, KeySettings},
-    script::{self, CommandContext, Script, ScriptReply},
-    settings::Address,
-};
+use super::script::{self, CommandContext, Script, ScriptReply};
 use crate::{
     limit::{Period, Timestamp},
     store::{
         encoding,
+        name::{self, KeySettings},
         remote::{Op, RemoteError, Reply, Target},
+        transport::Address,
     },
 };
 

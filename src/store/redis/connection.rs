@@ -1,30 +1,25 @@
 //! One connection: the socket, TLS, authentication and the scripts.
 
-use std::{future::Future, io};
+use std::future::Future;
 
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, ProtocolVersion, RedisConnectionInfo, RedisError,
     Value, aio::MultiplexedConnection,
 };
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::{TcpStream, UnixStream},
-    task::JoinHandle,
-    time::timeout,
-};
-use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
+use tokio::{task::JoinHandle, time::timeout};
 
 use super::{
     reply_guard::ReplyGuard,
     script,
-    settings::{Address, Auth, Endpoint},
+    settings::{Auth, Endpoint, Tls},
 };
+use crate::store::transport::{Address, Stream, connect_stream};
 
 /// The pipelines that wait to be written to one connection; the worker keeps fewer in flight.
 const PIPELINES: usize = 64;
 
 /// An authenticated connection.
-pub(super) struct Connection {
+pub(super) struct RedisConnection {
     /// Sends commands and receives replies. Clones share the connection.
     pub(super) handle: MultiplexedConnection,
     /// The task of the connection.
@@ -34,12 +29,8 @@ pub(super) struct Connection {
 /// The task that reads from and writes to the socket. Dropping it aborts the task.
 pub(super) struct Driver(JoinHandle<()>);
 
-/// A TCP, TLS or unix stream.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
-
 /// Connects to the server at `address` and loads the scripts there.
-pub(super) async fn connect(endpoint: &Endpoint, address: &Address) -> Result<Connection, String> {
+pub(super) async fn connect(endpoint: &Endpoint, address: &Address) -> Result<RedisConnection, String> {
     let connecting = async {
         let mut connection = open(endpoint, address, endpoint.auth.as_ref(), endpoint.database).await?;
         // if a script cannot be loaded, the first command that needs it reports the error
@@ -56,7 +47,7 @@ pub(super) async fn connect_sentinel(
     endpoint: &Endpoint,
     address: &Address,
     auth: Option<&Auth>,
-) -> Result<Connection, String> {
+) -> Result<RedisConnection, String> {
     within(endpoint, open(endpoint, address, auth, 0)).await
 }
 
@@ -76,11 +67,11 @@ async fn open(
     address: &Address,
     auth: Option<&Auth>,
     database: i64,
-) -> Result<Connection, String> {
-    let stream = connect_stream(endpoint, address).await?;
+) -> Result<RedisConnection, String> {
+    let stream = open_stream(endpoint, address).await?;
     match handshake(stream, auth, database, ProtocolVersion::RESP3).await {
         Err(error) if lacks_resp3(&error) => {
-            let stream = connect_stream(endpoint, address).await?;
+            let stream = open_stream(endpoint, address).await?;
             handshake(stream, auth, database, ProtocolVersion::RESP2).await
         }
         connected => connected,
@@ -88,20 +79,9 @@ async fn open(
     .map_err(|error| explain(&error))
 }
 
-async fn connect_stream(endpoint: &Endpoint, address: &Address) -> Result<Box<dyn Stream>, String> {
-    let text = |error: io::Error| error.to_string();
-    let (host, stream) = match address {
-        Address::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await.map_err(text)?)),
-        Address::Tcp(host, port) => (host, TcpStream::connect((&**host, *port)).await.map_err(text)?),
-    };
-    // a pipeline is written at once, so delaying it to fill a segment gains nothing
-    stream.set_nodelay(true).map_err(text)?;
-    let Some(tls) = &endpoint.tls else {
-        return Ok(Box::new(stream));
-    };
-    let connector = TlsConnector::from(tls.load().map_err(|error| error.to_string())?);
-    let name = ServerName::try_from(host.to_string()).map_err(|error| error.to_string())?;
-    Ok(Box::new(connector.connect(name, stream).await.map_err(|error| format!("TLS: {error}"))?))
+async fn open_stream(endpoint: &Endpoint, address: &Address) -> Result<Box<dyn Stream>, String> {
+    let tls = endpoint.tls.as_ref().map(Tls::load).transpose();
+    connect_stream(address, tls.map_err(|error| error.to_string())?).await
 }
 
 async fn handshake(
@@ -109,7 +89,7 @@ async fn handshake(
     auth: Option<&Auth>,
     database: i64,
     protocol: ProtocolVersion,
-) -> Result<Connection, RedisError> {
+) -> Result<RedisConnection, RedisError> {
     let mut info = RedisConnectionInfo::default()
         .set_protocol(protocol)
         .set_db(database)
@@ -126,7 +106,7 @@ async fn handshake(
         .set_pipeline_buffer_size(PIPELINES);
     let stream = ReplyGuard::new(stream);
     let (handle, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
-    Ok(Connection { handle, driver: Driver(tokio::spawn(driver)) })
+    Ok(RedisConnection { handle, driver: Driver(tokio::spawn(driver)) })
 }
 
 fn lacks_resp3(error: &RedisError) -> bool {
@@ -143,9 +123,9 @@ pub(super) fn explain(error: &RedisError) -> String {
     }
 }
 
-// === impl Connection ===
+// === impl RedisConnection ===
 
-impl Connection {
+impl RedisConnection {
     /// Sends one command and returns its reply.
     pub(super) async fn query<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, String> {
         command.query_async(&mut self.handle).await.map_err(|error| explain(&error))

@@ -1,48 +1,41 @@
 //! Redis as the store that instances share: a single server, a master that sentinels monitor, or a cluster.
 //!
 //! `command` encodes an operation: `INCRBY` and `EXPIRE`, the commands of envoyproxy/ratelimit, for its rules, and one script
-//! for everything else. A `pool` sends it to the `server` that holds its key, whose `worker` sends all waiting
-//! calls in one pipeline. Times are on Redis' clock. The module `name` describes the keys, and
+//! for everything else. A `pool` sends it to the server that holds its key, with all waiting
+//! calls in one pipeline. Times are on Redis' clock. `store::name` describes the keys, and
 //! [`encoding`](crate::store::encoding) the state of counters.
 
-mod background;
 mod cluster;
 mod command;
 mod connection;
-mod metrics;
-mod name;
 mod pool;
-mod queue;
-mod random;
+mod protocol;
 mod reply_guard;
 mod request;
 mod resolver;
 mod script;
-mod server;
-mod server_state;
 mod settings;
 mod slot;
 mod slot_map;
 mod tls;
-mod worker;
 
 use std::{fmt, sync::Arc};
 
-pub use self::{
-    server_state::ServerState,
-    settings::{Address, Auth, Backoff, Endpoint, RedisSettings, Tls, Topology},
-};
+pub use self::settings::{Auth, Endpoint, RedisSettings, Tls, Topology};
+pub use super::transport::{Address, Backoff, ConnectionStates, ServerState};
 
 use redis::Value;
 
 use self::{
     command::{CommandOutcome, EncodedCommand, PreparedCommand},
-    name::KeySettings,
     pool::Pool,
-    random::RandomGenerator,
     request::NodeRequest,
 };
-use super::remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency};
+use super::{
+    name::{self, KeySettings},
+    remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
+    transport::RandomGenerator,
+};
 use crate::{
     clock::Clock,
     limit::{Period, Timestamp},
@@ -64,15 +57,6 @@ pub struct RedisRemote {
     background: tokio::sync::Mutex<()>,
     /// The clock of a test. None in production, where Redis' clock is used.
     clock: Option<Arc<dyn Clock>>,
-}
-
-/// The states of the connections to Redis.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConnectionStates {
-    /// One for each known server; none in a cluster whose slots are not known yet.
-    pub servers: Vec<ServerState>,
-    /// The error of the last look-up, while the servers of a cluster are not known.
-    pub error: Option<String>,
 }
 
 /// The request of one command, which can be prepared again for another window.
@@ -259,34 +243,6 @@ impl Source for RedisRemote {
 impl fmt::Debug for RedisRemote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisRemote").field("state", &self.state()).finish_non_exhaustive()
-    }
-}
-
-// === impl ConnectionStates ===
-
-impl ConnectionStates {
-    /// Returns whether every server is known and connected.
-    #[must_use]
-    pub fn is_connected(&self) -> bool {
-        self.error.is_none() && !self.servers.is_empty() && self.servers.iter().all(|server| server.connected)
-    }
-
-    /// Returns whether an attempt to connect has failed.
-    #[must_use]
-    pub fn has_failed(&self) -> bool {
-        self.error.is_some() || self.servers.iter().any(|server| !server.connected && server.error.is_some())
-    }
-
-    /// Returns the servers without a connection and their errors, for people.
-    #[must_use]
-    pub fn failures(&self) -> String {
-        let of_server = |server: &ServerState| match &server.error {
-            Some(error) if error.starts_with(&server.name) => error.clone(),
-            Some(error) => format!("{}: {error}", server.name),
-            None => format!("{}: no connection yet", server.name),
-        };
-        let servers = self.servers.iter().filter(|server| !server.connected).map(of_server);
-        servers.chain(self.error.clone()).collect::<Vec<_>>().join("; ")
     }
 }
 

@@ -15,20 +15,18 @@ use tokio::time;
 use super::{
     cluster::Cluster,
     command::{CommandOutcome, Retry, malformed_reply},
-    metrics::RedisMetrics,
-    queue::PipelineReply,
-    random::RandomGenerator,
+    protocol::{PipelineReply, RedisProtocol, ServerConnection},
     request::{ExchangedBatch, NodeBatch, NodeRequest, Route, RoutedRequest},
     resolver::Resolver,
-    server::ServerConnection,
-    server_state::ServerState,
-    settings::{Backoff, Endpoint, Topology},
-    worker,
+    settings::{Endpoint, Topology},
 };
 use crate::{
     limit::Timestamp,
     observe::Metric,
-    store::remote::{RemoteError, StoreNode, Urgency},
+    store::{
+        remote::{RemoteError, StoreNode, Urgency},
+        transport::{Backoff, REDIS, RandomGenerator, ServerState, TransportMetrics},
+    },
 };
 
 /// The most times that a command is sent, unless the cluster is down. More than two, since redirects may follow each other and
@@ -48,7 +46,7 @@ pub(super) struct Pool {
     node: StoreNode,
     endpoint: Arc<Endpoint>,
     servers: PoolServers,
-    metrics: Arc<RedisMetrics>,
+    metrics: Arc<TransportMetrics>,
 }
 
 enum PoolServers {
@@ -75,7 +73,7 @@ impl Pool {
         random: &Arc<RandomGenerator>,
     ) -> Self {
         let endpoint = Arc::new(endpoint);
-        let metrics = Arc::new(RedisMetrics::default());
+        let metrics = Arc::new(TransportMetrics::default());
         let servers = match (&endpoint.topology, Resolver::of(&endpoint.topology)) {
             (Topology::Cluster(seeds), _) => PoolServers::Cluster(Cluster::open(
                 Arc::clone(&endpoint),
@@ -85,8 +83,7 @@ impl Pool {
                 Arc::clone(random),
             )),
             (_, Some(resolver)) => PoolServers::One(ServerConnection::open(
-                Arc::clone(&endpoint),
-                resolver,
+                RedisProtocol { endpoint: Arc::clone(&endpoint), resolver },
                 backoff,
                 Arc::clone(&metrics),
                 Arc::clone(random),
@@ -174,7 +171,7 @@ impl Pool {
                     batch.requests.push(request);
                 }
                 last => {
-                    let room = server.background().cost(urgency).saturating_sub(cost);
+                    let room = server.cost(urgency).saturating_sub(cost);
                     match last {
                         Some(last) => *last = batches.len(),
                         None => open.push(batches.len()),
@@ -225,30 +222,16 @@ impl Pool {
         urgency: Urgency,
         deadline: Instant,
     ) -> Result<PipelineReply, RemoteError> {
-        let _permit = match urgency {
-            Urgency::Background => {
-                // these commands were not written yet
-                let entered = time::timeout_at(deadline.into(), server.background().enter()).await;
-                entered.map_err(|_| RemoteError::NotSent("other commands take too long".into()))?
-            }
-            Urgency::Decision => {
-                if R::DECIDES {
-                    server.background().record_decision();
-                }
-                None
-            }
-        };
+        if urgency == Urgency::Decision && R::DECIDES {
+            server.record_decision();
+        }
         let (mut commands, mut loads) = (Vec::with_capacity(2 * requests.len()), false);
         for request in requests {
             let load = request.route.load_script && !loads;
             loads |= load;
             request.request.encoded().write(load, request.route.is_asking, &mut commands);
         }
-        let mut pending = server.send(commands, urgency)?;
-        match time::timeout_at(deadline.into(), pending.receive()).await {
-            Ok(received) => received,
-            Err(_) => pending.give_up(RemoteError::TimedOut(worker::period(self.endpoint.timeout))),
-        }
+        server.exchange(commands, urgency, deadline).await
     }
 
     /// Returns the server to send a request for `key` to.
@@ -340,7 +323,8 @@ impl Pool {
 
     /// Returns its metrics.
     pub(super) fn metrics(&self) -> Vec<Metric> {
-        self.metrics.metrics(self.name, &self.states().0)
+        let metrics = self.metrics.metrics(&REDIS, &self.states().0);
+        metrics.into_iter().map(|metric| metric.label("redis", self.name)).collect()
     }
 }
 

@@ -6,10 +6,9 @@ use redis::Value;
 
 use super::{
     command::{CommandOutcome, EncodedCommand},
-    server::ServerConnection,
-    settings::Address,
+    protocol::ServerConnection,
 };
-use crate::limit::Timestamp;
+use crate::{limit::Timestamp, store::transport::Address};
 
 /// A request to the node that holds its key, which may be sent more than once.
 pub(super) trait NodeRequest {

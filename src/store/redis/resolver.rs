@@ -6,9 +6,10 @@ use redis::Value;
 use tokio::time;
 
 use super::{
-    connection::{self, Connection},
-    settings::{Address, Auth, Endpoint, Topology},
+    connection::{self, RedisConnection},
+    settings::{Auth, Endpoint, Topology},
 };
+use crate::store::transport::Address;
 
 /// The interval at which sentinels are queried while the connection works, because a master that hangs does not report that
 /// another server has taken over.
@@ -75,7 +76,11 @@ impl Resolver {
 
     /// Checks that the server at `address` is a master if sentinels reported it: for a while after a failover they may report
     /// a server that has become a replica.
-    pub(super) async fn check(&self, address: &Address, connection: &mut Connection) -> Result<(), String> {
+    pub(super) async fn check(
+        &self,
+        address: &Address,
+        connection: &mut RedisConnection,
+    ) -> Result<(), String> {
         if let Self::Sentinels { master, .. } = self {
             let role: Vec<Value> = connection.query(&redis::cmd("ROLE")).await?;
             let role: Option<String> =

@@ -4,11 +4,11 @@ use std::sync::LazyLock;
 
 use redis::Value;
 
-use super::name;
 use crate::{
     limit::{Algorithm, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp},
     store::{
         encoding::{self, DecodeError},
+        name,
         remote::{Op, Reply, Report, Target},
     },
 };

@@ -1,6 +1,8 @@
 //! The settings of Redis: resolved, and safe to print.
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
+
+use crate::store::transport::{Address, Backoff};
 
 /// The Redis that instances share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,15 +60,6 @@ pub enum Topology {
     Cluster(Vec<Address>),
 }
 
-/// The address of a server.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Address {
-    /// A host and a port.
-    Tcp(Arc<str>, u16),
-    /// The path of a unix socket.
-    Unix(PathBuf),
-}
-
 /// The credentials of weir.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Auth {
@@ -85,16 +78,6 @@ pub struct Tls {
     pub client: Option<(PathBuf, PathBuf)>,
     /// `REDIS_TLS_SKIP_HOSTNAME_VERIFICATION`: accepts a certificate for another name.
     pub any_name: bool,
-}
-
-/// The wait before connecting again. It doubles with each failure and is shortened at random by up to a quarter, so that
-/// instances do not connect all at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backoff {
-    /// `REDIS_STARTUP_INITIAL_INTERVAL`: the wait after the first failure.
-    pub initial: Duration,
-    /// `REDIS_STARTUP_MAX_INTERVAL`: the longest wait.
-    pub max: Duration,
 }
 
 // === impl RedisSettings ===
@@ -126,26 +109,6 @@ impl Endpoint {
     }
 }
 
-// === impl Address ===
-
-impl Address {
-    /// Returns the address of a host and a port.
-    #[must_use]
-    pub fn tcp(host: &str, port: u16) -> Self {
-        Self::Tcp(host.into(), port)
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
-            Self::Unix(path) => write!(f, "{}", path.display()),
-        }
-    }
-}
-
 // === impl Auth ===
 
 impl fmt::Debug for Auth {
@@ -154,41 +117,9 @@ impl fmt::Debug for Auth {
     }
 }
 
-// === impl Backoff ===
-
-impl Backoff {
-    /// Returns the wait after `failures` failures in a row, at least one. `random` is a random number.
-    pub(super) fn wait(self, failures: u32, random: u64) -> Duration {
-        let doubled = self.initial.saturating_mul(1 << failures.saturating_sub(1).min(20));
-        let longest = doubled.min(self.max);
-        // 16 bits spread instances well enough
-        let share = u32::try_from(random & 0xffff).unwrap_or_default();
-        longest.saturating_sub(longest / 4 * share / 0x1_0000)
-    }
-}
-
-/// Short waits, because an attempt to connect costs little and every decision without Redis is less exact.
-impl Default for Backoff {
-    fn default() -> Self {
-        Self { initial: Duration::from_millis(50), max: Duration::from_secs(1) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn waits_double_up_to_the_maximum() {
-        let backoff = Backoff::default();
-        assert_eq!(backoff.wait(1, 0), Duration::from_millis(50));
-        assert_eq!(backoff.wait(3, 0), Duration::from_millis(200));
-        assert_eq!(backoff.wait(u32::MAX, 0), Duration::from_secs(1));
-        for random in [1, 0xffff, u64::MAX] {
-            let wait = backoff.wait(9, random);
-            assert!(wait > Duration::from_millis(749) && wait < Duration::from_secs(1), "{wait:?}");
-        }
-    }
 
     #[test]
     fn passwords_are_not_printed() {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use redis::Value;
 
-use super::{settings::Address, slot::SLOTS};
+use super::slot::SLOTS;
+use crate::store::transport::Address;
 
 /// No master.
 const NONE: u16 = u16::MAX;

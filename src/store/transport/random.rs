@@ -7,16 +7,16 @@ use std::{
 
 /// A random number generator: `SplitMix64` (Steele, Lea and Flood, 2014).
 #[derive(Debug)]
-pub(super) struct RandomGenerator(AtomicU64);
+pub(in crate::store) struct RandomGenerator(AtomicU64);
 
 impl RandomGenerator {
     /// Returns a generator with a random seed.
-    pub(super) fn new() -> Self {
+    pub(in crate::store) fn new() -> Self {
         Self(AtomicU64::new(RandomState::new().hash_one(0)))
     }
 
     /// Returns the next number.
-    pub(super) fn next(&self) -> u64 {
+    pub(in crate::store) fn next(&self) -> u64 {
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
         let mut x = self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,9 +1,9 @@
-//! The keys of counters in Redis.
+//! The keys of counters in a shared store.
 //!
-//! A rule in the format of envoyproxy/ratelimit has that service's key, so that both can share one Redis:
+//! A rule in the format of envoyproxy/ratelimit has that service's key, so that both can share one store:
 //! `{prefix}{domain}_{key}_{value}_{window start in seconds}`. Different entries can have the same key there, so a setting turns
-//! it off. All other keys hold the target's path in braces, which makes it the hash tag: a cluster then keeps all tiers of a
-//! target in one slot, as a script requires.
+//! it off. All other keys hold the target's path in braces, which makes it the hash tag: a Redis cluster then keeps all
+//! tiers of a target in one slot, as a script requires.
 
 use std::fmt::Write as _;
 

@@ -8,41 +8,29 @@ use std::{
     },
 };
 
-use redis::{Cmd, Value};
 use tokio::sync::oneshot;
 
-use crate::{
-    limit::Timestamp,
-    store::remote::{RemoteError, Urgency},
-};
+use crate::store::remote::{RemoteError, Urgency};
 
 /// The most calls of one urgency that may wait.
 pub(super) const MAX_WAITING: usize = 4_096;
 
-/// The most commands in one pipeline of decisions, `EXPIRE` and `ASKING` included; a call that has more is sent by itself.
+/// The most commands in one pipeline of decisions, those of Redis such as `EXPIRE` included; a call that has more is sent by itself.
 const PIPELINE: usize = 128;
 
-/// The replies to the commands of one call.
-pub(super) struct PipelineReply {
-    /// The server's clock when it replied, if it reported it.
-    pub(super) now: Option<Timestamp>,
-    /// One value for each command.
-    pub(super) values: Vec<Value>,
-}
-
 /// A call that waits to be sent: its commands, which are sent in one pipeline, and the channel for the reply.
-pub(super) struct QueuedCall {
-    pub(super) commands: Vec<Cmd>,
+pub(super) struct QueuedCall<C, R> {
+    pub(super) commands: Vec<C>,
     pub(super) urgency: Urgency,
-    reply: oneshot::Sender<Result<PipelineReply, RemoteError>>,
+    reply: oneshot::Sender<Result<R, RemoteError>>,
     is_sent: Arc<AtomicBool>,
     /// Counts the call while it waits. Last, so that it is dropped after the call was sent or failed.
     waiting: Option<WaitingCall>,
 }
 
 /// The receiving end of the reply to one call.
-pub(super) struct PendingReply {
-    reply: oneshot::Receiver<Result<PipelineReply, RemoteError>>,
+pub(super) struct PendingReply<R> {
+    reply: oneshot::Receiver<Result<R, RemoteError>>,
     is_sent: Arc<AtomicBool>,
 }
 
@@ -57,17 +45,20 @@ pub(super) struct WaitingCalls {
 struct WaitingCall(Arc<AtomicUsize>);
 
 /// The calls that wait to be sent, each urgency in the order of arrival.
-#[derive(Default)]
-pub(super) struct CallQueue {
-    decisions: VecDeque<QueuedCall>,
-    background: VecDeque<QueuedCall>,
+pub(super) struct CallQueue<C, R> {
+    decisions: VecDeque<QueuedCall<C, R>>,
+    background: VecDeque<QueuedCall<C, R>>,
 }
 
 // === impl WaitingCalls ===
 
 impl WaitingCalls {
     /// Makes a call of `commands`. Returns none if too many of its urgency are waiting.
-    pub(super) fn call(&self, commands: Vec<Cmd>, urgency: Urgency) -> Option<(QueuedCall, PendingReply)> {
+    pub(super) fn call<C, R>(
+        &self,
+        commands: Vec<C>,
+        urgency: Urgency,
+    ) -> Option<(QueuedCall<C, R>, PendingReply<R>)> {
         let count = match urgency {
             Urgency::Decision => &self.decisions,
             Urgency::Background => &self.background,
@@ -91,8 +82,8 @@ impl Drop for WaitingCall {
 
 // === impl QueuedCall ===
 
-impl QueuedCall {
-    /// Marks it as sent. Returns false if its caller has given up: that caller decides without Redis, and its hits must not be
+impl<C, R> QueuedCall<C, R> {
+    /// Marks it as sent. Returns false if its caller has given up: that caller decides without the store, and its hits must not be
     /// counted twice.
     fn begin(&mut self) -> bool {
         // marked before the check, as the caller closes its end before it looks at the mark
@@ -105,7 +96,7 @@ impl QueuedCall {
         is_awaited
     }
 
-    pub(super) fn complete(self, reply: PipelineReply) {
+    pub(super) fn complete(self, reply: R) {
         // a caller that has given up has dropped its receiver
         let _ = self.reply.send(Ok(reply));
     }
@@ -117,16 +108,16 @@ impl QueuedCall {
 
 // === impl PendingReply ===
 
-impl PendingReply {
+impl<R> PendingReply<R> {
     /// Waits for the reply. Cancel-safe.
-    pub(super) async fn receive(&mut self) -> Result<PipelineReply, RemoteError> {
+    pub(super) async fn receive(&mut self) -> Result<R, RemoteError> {
         let lost = || RemoteError::Unreachable("the connection broke".into());
         (&mut self.reply).await.unwrap_or_else(|_| Err(lost()))
     }
 
     /// Gives up. Returns the reply if it has just arrived; otherwise an error that says whether the call was never sent, and
     /// then it never will be.
-    pub(super) fn give_up(mut self, timed_out: RemoteError) -> Result<PipelineReply, RemoteError> {
+    pub(super) fn give_up(mut self, timed_out: RemoteError) -> Result<R, RemoteError> {
         self.reply.close();
         if let Ok(reply) = self.reply.try_recv() {
             return reply;
@@ -140,8 +131,8 @@ impl PendingReply {
 
 // === impl CallQueue ===
 
-impl CallQueue {
-    pub(super) fn push(&mut self, call: QueuedCall) {
+impl<C, R> CallQueue<C, R> {
+    pub(super) fn push(&mut self, call: QueuedCall<C, R>) {
         match call.urgency {
             Urgency::Decision => self.decisions.push_back(call),
             Urgency::Background => self.background.push_back(call),
@@ -149,13 +140,13 @@ impl CallQueue {
     }
 
     /// Removes the next call.
-    pub(super) fn pop(&mut self) -> Option<QueuedCall> {
+    pub(super) fn pop(&mut self) -> Option<QueuedCall<C, R>> {
         self.decisions.pop_front().or_else(|| self.background.pop_front())
     }
 
     /// Removes the calls of the next pipeline, all of one urgency: decisions if they `may_decide` now, that is, if few enough
     /// pipelines of decisions are in flight, or else one background call. Calls whose callers have given up are left out.
-    pub(super) fn next_pipeline(&mut self, may_decide: bool) -> Option<Vec<QueuedCall>> {
+    pub(super) fn next_pipeline(&mut self, may_decide: bool) -> Option<Vec<QueuedCall<C, R>>> {
         let (mut calls, mut commands) = (Vec::new(), 0);
         while may_decide && let Some(call) = self.decisions.front() {
             commands += call.commands.len();
@@ -173,8 +164,14 @@ impl CallQueue {
     }
 }
 
+impl<C, R> Default for CallQueue<C, R> {
+    fn default() -> Self {
+        Self { decisions: VecDeque::new(), background: VecDeque::new() }
+    }
+}
+
 /// Returns `call` if its caller still waits.
-fn begun(mut call: QueuedCall) -> Option<QueuedCall> {
+fn begun<C, R>(mut call: QueuedCall<C, R>) -> Option<QueuedCall<C, R>> {
     call.begin().then_some(call)
 }
 
@@ -182,23 +179,21 @@ fn begun(mut call: QueuedCall) -> Option<QueuedCall> {
 mod tests {
     use super::*;
 
+    type Call = QueuedCall<&'static str, ()>;
+
     fn call(
         waiting: &WaitingCalls,
-        name: &str,
+        name: &'static str,
         commands: usize,
         urgency: Urgency,
-    ) -> (QueuedCall, PendingReply) {
-        let commands = std::iter::repeat_with(|| redis::cmd(name)).take(commands).collect();
-        waiting.call(commands, urgency).expect("there is room")
+    ) -> (Call, PendingReply<()>) {
+        waiting.call(vec![name; commands], urgency).expect("there is room")
     }
 
     /// Returns the names of the calls of the next pipeline.
-    fn next(queue: &mut CallQueue, may_decide: bool) -> Vec<String> {
-        let name = |call: QueuedCall| match call.commands[0].args_iter().next() {
-            Some(redis::Arg::Simple(name)) => String::from_utf8_lossy(name).into_owned(),
-            _ => panic!("each has a name"),
-        };
-        queue.next_pipeline(may_decide).unwrap_or_default().into_iter().map(name).collect()
+    fn next(queue: &mut CallQueue<&'static str, ()>, may_decide: bool) -> Vec<&'static str> {
+        let pipeline = queue.next_pipeline(may_decide).unwrap_or_default();
+        pipeline.into_iter().map(|call| call.commands[0]).collect()
     }
 
     #[test]
@@ -256,7 +251,7 @@ mod tests {
     #[test]
     fn each_urgency_has_a_bound_of_its_own() {
         let waiting = WaitingCalls::default();
-        let make = |urgency| waiting.call(vec![redis::cmd("PING")], urgency);
+        let make = |urgency| waiting.call::<_, ()>(vec!["PING"], urgency);
         let mut calls: Vec<_> = (0..MAX_WAITING).map(|_| make(Urgency::Background).expect("room")).collect();
         assert!(make(Urgency::Background).is_none());
         assert!(make(Urgency::Decision).is_some());

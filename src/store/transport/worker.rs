@@ -9,6 +9,7 @@
 
 use std::{
     future::Future,
+    mem::take,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -17,21 +18,18 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redis::{Pipeline, Value};
 use tokio::{
     sync::{Notify, mpsc},
     time,
 };
 
 use super::{
-    connection::{self, Connection},
-    metrics::RedisMetrics,
-    queue::{CallQueue, PipelineReply, QueuedCall},
+    address::{Address, Backoff},
+    metrics::TransportMetrics,
+    protocol::{Connection, Protocol},
+    queue::{CallQueue, QueuedCall},
     random::RandomGenerator,
-    resolver::Resolver,
-    script,
-    server_state::ServerState,
-    settings::{Address, Backoff, Endpoint},
+    state::ServerState,
 };
 use crate::{
     limit::Period,
@@ -62,16 +60,15 @@ pub(super) struct SharedServerState {
 }
 
 /// The task that owns the connection to one server.
-pub(super) struct ConnectionWorker {
-    pub(super) endpoint: Arc<Endpoint>,
-    pub(super) resolver: Resolver,
+pub(super) struct ConnectionWorker<P: Protocol> {
+    pub(super) protocol: Arc<P>,
     pub(super) backoff: Backoff,
     /// The calls that the handles send.
-    pub(super) calls: mpsc::UnboundedReceiver<QueuedCall>,
+    pub(super) calls: mpsc::UnboundedReceiver<QueuedCall<P::Command, P::Reply>>,
     /// The calls that wait for their turn.
-    pub(super) queue: CallQueue,
+    pub(super) queue: CallQueue<P::Command, P::Reply>,
     pub(super) shared: Arc<SharedServerState>,
-    pub(super) metrics: Arc<RedisMetrics>,
+    pub(super) metrics: Arc<TransportMetrics>,
     pub(super) random: Arc<RandomGenerator>,
 }
 
@@ -97,7 +94,7 @@ enum ConnectionEnd {
 
 // === impl ConnectionWorker ===
 
-impl ConnectionWorker {
+impl<P: Protocol> ConnectionWorker<P> {
     /// Serves the queue until the last handle is dropped or the server is closed.
     pub(super) async fn run(mut self) {
         let (mut failures, mut expected) = (0, true);
@@ -105,7 +102,7 @@ impl ConnectionWorker {
             let end = match self.connect(expected).await {
                 None => ConnectionEnd::Unused,
                 Some(Ok((address, connection))) => {
-                    tracing::debug!(server = %address, "connected to a redis server");
+                    tracing::debug!(server = %address, "connected to a {} server", P::STORE);
                     let started = Instant::now();
                     let end = self.serve(address, connection).await;
                     failures = if started.elapsed() < BRIEF { failures + 1 } else { 0 };
@@ -133,15 +130,9 @@ impl ConnectionWorker {
 
     /// Finds the server and connects to it. Callers wait up to [`PATIENCE`] if the connection is expected to succeed.
     /// Returns none if no handle is left.
-    async fn connect(&mut self, expected: bool) -> Option<Result<(Address, Connection), String>> {
-        let (endpoint, resolver) = (Arc::clone(&self.endpoint), self.resolver.clone());
-        let connecting = async move {
-            let address = resolver.find(&endpoint).await?;
-            let connection = connection::connect(&endpoint, &address).await;
-            let mut connection = connection.map_err(|error| format!("{address}: {error}"))?;
-            resolver.check(&address, &mut connection).await?;
-            Ok((address, connection))
-        };
+    async fn connect(&mut self, expected: bool) -> Option<Result<(Address, P::Connection), String>> {
+        let protocol = Arc::clone(&self.protocol);
+        let connecting = protocol.connect();
         tokio::pin!(connecting);
         if expected && let Ok(connected) = time::timeout(PATIENCE, &mut connecting).await {
             return Some(connected);
@@ -163,7 +154,7 @@ impl ConnectionWorker {
         }
     }
 
-    fn reject(&self, call: QueuedCall) {
+    fn reject(&self, call: QueuedCall<P::Command, P::Reply>) {
         let error = self.shared.state.lock().error.clone();
         call.fail(RemoteError::NotSent(error.unwrap_or_else(|| "no connection yet".into())));
     }
@@ -174,7 +165,7 @@ impl ConnectionWorker {
         if let Some(error) = &error
             && state.error.as_ref() != Some(error)
         {
-            tracing::debug!(%error, server = state.name, "no connection to a redis server");
+            tracing::debug!(%error, server = state.name, "no connection to a {} server", P::STORE);
         }
         if state.connected != connected {
             state.since = Instant::now();
@@ -184,14 +175,14 @@ impl ConnectionWorker {
     }
 
     /// Sends queued calls until the connection ends.
-    async fn serve(&mut self, address: Address, mut connection: Connection) -> ConnectionEnd {
-        self.shared.state.lock().name = self.resolver.name_at(&address);
+    async fn serve(&mut self, address: Address, mut connection: P::Connection) -> ConnectionEnd {
+        self.shared.state.lock().name = self.protocol.name_at(&address);
         self.set_state(true, None);
         let mut calls = Vec::new();
         let state =
             ConnectionState { in_flight: Arc::default(), returned: Arc::default(), failed: Arc::default() };
-        let resolver = self.resolver.clone();
-        let moved = resolver.moved(&self.endpoint, &address);
+        let protocol = Arc::clone(&self.protocol);
+        let moved = protocol.moved(&address);
         tokio::pin!(moved);
         loop {
             let may_decide = || state.in_flight.load(Ordering::Relaxed) < MAX_IN_FLIGHT;
@@ -201,14 +192,14 @@ impl ConnectionWorker {
             tokio::select! {
                 // a fixed order, so that the cause is reported and not its consequence
                 biased;
-                () = connection.driver.ended() => return ConnectionEnd::Renew("the connection broke".into()),
+                () = connection.ended() => return ConnectionEnd::Renew("the connection broke".into()),
                 // a server that is late may never reply again, so later calls must not wait for it
                 () = state.failed.notified() => {
-                    retire(connection, self.endpoint.timeout);
+                    connection.retire(self.protocol.timeout());
                     return ConnectionEnd::Renew("it did not reply".into());
                 }
                 () = self.shared.close.notified() => {
-                    retire(connection, self.endpoint.timeout.min(PATIENCE));
+                    connection.retire(self.protocol.timeout().min(PATIENCE));
                     self.calls.close();
                     while let Some(call) = self.queue.pop().or_else(|| self.calls.try_recv().ok()) {
                         call.fail(RemoteError::NotSent("it is no longer a master".into()));
@@ -216,11 +207,11 @@ impl ConnectionWorker {
                     return ConnectionEnd::Unused;
                 }
                 () = self.shared.renew.notified() => {
-                    retire(connection, self.endpoint.timeout);
+                    connection.retire(self.protocol.timeout());
                     return ConnectionEnd::Renew("the connection must be replaced".into());
                 }
                 to = &mut moved => {
-                    retire(connection, self.endpoint.timeout.min(PATIENCE));
+                    connection.retire(self.protocol.timeout().min(PATIENCE));
                     return ConnectionEnd::Renew(format!("the master has moved to {to}"));
                 }
                 () = state.returned.notified() => {}
@@ -236,33 +227,33 @@ impl ConnectionWorker {
     }
 
     /// Sends `calls` as one pipeline. A separate task waits for the replies and delivers them.
-    fn send(&self, connection: &Connection, state: &ConnectionState, mut calls: Vec<QueuedCall>) {
+    fn send(
+        &self,
+        connection: &P::Connection,
+        state: &ConnectionState,
+        mut calls: Vec<QueuedCall<P::Command, P::Reply>>,
+    ) {
         let Some(urgency) = calls.first().map(|call| call.urgency) else { return };
-        let counts: Vec<usize> = calls.iter().map(|call| call.commands.len()).collect();
-        let mut pipeline = Pipeline::with_capacity(counts.iter().sum::<usize>() + 1);
-        pipeline.cmd("TIME");
-        for command in calls.iter_mut().flat_map(|call| std::mem::take(&mut call.commands)) {
-            pipeline.add_command(command);
-        }
-        let mut handle = connection.handle.clone();
-        let (metrics, state, within) = (Arc::clone(&self.metrics), state.clone(), self.endpoint.timeout);
+        let exchange = connection.exchange(calls.iter_mut().map(|call| take(&mut call.commands)).collect());
+        let (metrics, state, within) = (Arc::clone(&self.metrics), state.clone(), self.protocol.timeout());
         let is_counted = urgency == Urgency::Decision;
         if is_counted {
             state.in_flight.fetch_add(1, Ordering::Relaxed);
         }
         tokio::spawn(async move {
             let started = Instant::now();
-            let reply =
-                time::timeout(within, handle.send_packed_commands(&pipeline, 0, pipeline.len())).await;
+            let reply = time::timeout(within, exchange).await;
             if is_counted {
                 state.in_flight.fetch_sub(1, Ordering::Relaxed);
                 state.returned.notify_one();
             }
             metrics.pipeline(calls.len(), started.elapsed());
             let error = match reply {
-                Ok(Ok(values)) if values.len() == pipeline.len() => return deliver(calls, &counts, values),
+                Ok(Ok(replies)) if replies.len() == calls.len() => {
+                    return calls.into_iter().zip(replies).for_each(|(call, reply)| call.complete(reply));
+                }
                 Ok(Ok(_)) => RemoteError::Unreachable("its reply is incomplete".into()),
-                Ok(Err(error)) => RemoteError::Unreachable(connection::explain(&error)),
+                Ok(Err(error)) => error,
                 Err(_) => RemoteError::TimedOut(period(within)),
             };
             state.failed.notify_one();
@@ -273,25 +264,7 @@ impl ConnectionWorker {
     }
 }
 
-/// Sends each of `calls` its part of `values`, the first of which is the time.
-fn deliver(calls: Vec<QueuedCall>, counts: &[usize], values: Vec<Value>) {
-    let mut values = values.into_iter();
-    let now = values.next().and_then(|value| script::time(&value));
-    for (call, count) in calls.into_iter().zip(counts) {
-        let values = values.by_ref().take(*count).collect();
-        call.complete(PipelineReply { now, values });
-    }
-}
-
 /// Converts a duration to the unit of the store's errors.
 pub(super) fn period(length: Duration) -> Period {
     Period::from_nanos(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX))
-}
-
-/// Closes the connection after the replies in flight have arrived, or after `within`.
-fn retire(connection: Connection, within: Duration) {
-    let Connection { handle, mut driver } = connection;
-    // the driver ends when the last handle is dropped and every reply has arrived
-    drop(handle);
-    tokio::spawn(async move { time::timeout(within, driver.ended()).await });
 }

@@ -1,0 +1,99 @@
+//! Warns of rules that a store which counts only single fixed windows, such as Memcached, cannot share between instances.
+
+use super::{error::ConfigWarning, load::Loaded};
+use crate::limit::{Algorithm, Coordination, Limit, Rule, RuleNode};
+
+/// The rules that are warned of one by one.
+const MAX_WARNINGS: usize = 100;
+
+/// Adds a warning for each rule of `loaded` that Memcached cannot share, so that every instance counts it by itself. `default`
+/// is the coordination mode of rules that name none; a rule that is `local` is meant to be counted so.
+pub fn warn_of_unshared(loaded: &mut Loaded, default: Coordination) {
+    let mut unshared = Vec::new();
+    for domain in &loaded.domains {
+        find(&domain.nodes, default, &mut unshared);
+    }
+    let omitted = unshared.len().saturating_sub(MAX_WARNINGS);
+    for (i, rule) in unshared.into_iter().take(MAX_WARNINGS).enumerate() {
+        let mut message =
+            "Memcached cannot share this limit, because it counts only single fixed windows: each \
+                           instance admits the whole limit (coordination: local declares that)"
+                .to_owned();
+        if i + 1 == MAX_WARNINGS && omitted > 0 {
+            message.push_str(&format!("; and so {omitted} more rules"));
+        }
+        loaded.warnings.push(ConfigWarning { at: rule.origin.clone(), message });
+    }
+    loaded
+        .warnings
+        .sort_by(|a, b| (&a.at.file, a.at.line, a.at.column).cmp(&(&b.at.file, b.at.line, b.at.column)));
+}
+
+fn find<'n>(nodes: &'n [RuleNode], default: Coordination, unshared: &mut Vec<&'n Rule>) {
+    for node in nodes {
+        let is_unshared = |rule: &&Rule| {
+            let mode = rule.coordination.mode.unwrap_or(default);
+            mode != Coordination::Local && !is_single_fixed_window(&rule.limit)
+        };
+        unshared.extend(node.rule.as_ref().filter(is_unshared));
+        find(&node.children, default, unshared);
+    }
+}
+
+/// Returns whether `limit` has no tier but one fixed window: what Memcached can share, or nothing to count.
+#[must_use]
+pub fn is_single_fixed_window(limit: &Limit) -> bool {
+    match limit.tiers() {
+        [] => true,
+        [tier] => tier.algorithm == Algorithm::FixedWindow,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse;
+
+    fn warnings(default: Coordination) -> Vec<String> {
+        let text = "\
+domain: shop
+descriptors:
+  - key: fixed
+    rate_limit: { requests_per_unit: 5, unit: minute }
+  - key: sliding
+    rate_limit: { requests: 5, per: 1m, algorithm: sliding_window }
+    descriptors:
+      - key: two
+        rate_limit:
+          tiers:
+            - { requests: 5, per: 1m }
+            - { requests: 50, per: 1h }
+  - key: own
+    rate_limit: { requests: 5, per: 1m, algorithm: sliding_window, coordination: local }
+  - key: shared
+    rate_limit: { requests: 5, per: 1m, algorithm: token_bucket, coordination: strict }
+  - key: free
+    rate_limit: { unlimited: true }
+";
+        let mut loaded = parse("shop.yaml", text).expect("the rules are valid");
+        loaded.warnings.clear();
+        warn_of_unshared(&mut loaded, default);
+        loaded.warnings.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn rules_that_memcached_cannot_share_are_named_with_their_place() {
+        let found = warnings(Coordination::Auto);
+        let places: Vec<&str> = found.iter().filter_map(|warning| warning.split(':').nth(1)).collect();
+        assert_eq!(places, ["6", "9", "16"], "{found:?}");
+        assert!(found.iter().all(|warning| warning.contains("each instance admits the whole limit")));
+    }
+
+    #[test]
+    fn rules_that_are_local_are_meant_to_be() {
+        let found = warnings(Coordination::Local);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("shop.yaml:16:"), "{found:?}");
+    }
+}

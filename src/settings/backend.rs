@@ -1,0 +1,71 @@
+//! Where the counts are kept, and the settings that all shared stores have.
+
+use super::reader::Reader;
+
+/// Where the counts are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Backend {
+    /// In the memory of each instance.
+    Memory,
+    /// In Redis, which instances share.
+    Redis,
+    /// In Memcached, which instances share.
+    Memcached,
+}
+
+/// The settings of the keys in a shared store.
+pub(super) struct SharedKeys {
+    pub(super) prefix: Box<str>,
+    pub(super) unambiguous: bool,
+    pub(super) jitter_seconds: u64,
+    /// Whether the service is unhealthy without a connection.
+    pub(super) health_needs_connection: bool,
+}
+
+// === impl Backend ===
+
+impl Backend {
+    /// Reads `BACKEND_TYPE`. Without it, a variable that names servers decides.
+    pub(super) fn read(read: &Reader<'_>) -> Self {
+        let is_given = |variable| read.given(variable).is_some();
+        match read.given("BACKEND_TYPE") {
+            Some(given) if given.value == "redis" => Self::Redis,
+            Some(given) if given.value == "memcache" => Self::Memcached,
+            None if is_given("REDIS_URL") => Self::Redis,
+            None if is_given("MEMCACHE_HOST_PORT") || is_given("MEMCACHE_SRV") => Self::Memcached,
+            _ => Self::Memory,
+        }
+    }
+
+    /// Returns whether instances share their counts.
+    pub(super) fn is_shared(self) -> bool {
+        self != Self::Memory
+    }
+
+    /// Returns where the counts are kept, for messages.
+    pub(super) const fn place(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Redis => "Redis",
+            Self::Memcached => "Memcached",
+        }
+    }
+}
+
+// === impl SharedKeys ===
+
+impl SharedKeys {
+    /// Reads the settings, also if the counts are not shared, so that typing errors are reported.
+    pub(super) fn read(read: &mut Reader<'_>) -> Self {
+        Self {
+            prefix: read.text("CACHE_KEY_PREFIX", "").into(),
+            unambiguous: read.bool("WEIR_UNAMBIGUOUS_KEYS"),
+            jitter_seconds: read.number(
+                "EXPIRATION_JITTER_MAX_SECONDS",
+                300,
+                "a number of seconds, 0 or more",
+            ),
+            health_needs_connection: read.bool("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"),
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Encoding one operation as meta commands, and interpreting their replies.
+//!
+//! Memcached cannot add on a condition. Hits that a rule rejects without counting them are therefore added, and subtracted
+//! again as soon as the reply says that they do not fit: the limit holds, but for a moment other requests see these hits.
+
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::{
+    codec::{Expiry, MetaCommand, MetaReply, Number},
+    key,
+};
+use crate::{
+    limit::{OverLimitPolicy, Timestamp},
+    store::{
+        encoding,
+        name::{self, KeySettings},
+        remote::{Op, RemoteError, Reply, Report, Target},
+    },
+};
+
+/// The most hits of one command: more than any limit admits, and so few that a counter does not overflow for billions of
+/// commands.
+const MAX_HITS: u64 = 1 << 32;
+
+/// The count from which a counter is set back, before it can overflow.
+const TOO_HIGH: u64 = 1 << 62;
+
+/// The meta commands of an operation.
+pub(super) type MetaCommands = SmallVec<[MetaCommand; 2]>;
+
+/// An operation with its encoding.
+pub(super) struct PreparedCommand {
+    target: Arc<Target>,
+    op: Op,
+    /// An instant in the window that the operation is about.
+    at: Timestamp,
+    /// The key of the counter.
+    pub(super) key: String,
+    expiry: Expiry,
+}
+
+/// The outcome of an operation.
+pub(super) struct CommandOutcome {
+    pub(super) reply: Result<Reply, RemoteError>,
+    /// A command that completes the operation, and that nobody waits for.
+    pub(super) follow_up: Option<MetaCommand>,
+}
+
+/// Returns the key of the counter of `target` in the window of `at`.
+pub(super) fn key_of(settings: &KeySettings, target: &Target, at: Timestamp) -> String {
+    key::accepted(name::keys(settings, target, at).swap_remove(0))
+}
+
+// === impl PreparedCommand ===
+
+impl PreparedCommand {
+    /// Prepares `op` on `target`, one fixed window, in the window of `at`. `now` is the present time in seconds since the epoch,
+    /// and `random` a random number.
+    pub(super) fn new(
+        target: Arc<Target>,
+        op: Op,
+        at: Timestamp,
+        settings: &KeySettings,
+        now: u64,
+        random: u64,
+    ) -> Self {
+        let at = op.counted_at(at);
+        let jitter = random % settings.jitter_seconds.max(1);
+        let seconds = target.tiers[0].period.as_secs_ceil().saturating_add(jitter);
+        let key = key_of(settings, &target, at);
+        Self { target, op, at, key, expiry: Expiry::after(seconds, now) }
+    }
+
+    /// Returns its meta commands, at least one. The last one returns the count.
+    pub(super) fn encode(&self) -> MetaCommands {
+        let mut commands = MetaCommands::new();
+        let mut subtract = |hits: u64| {
+            if hits > 0 {
+                commands.push(MetaCommand::subtract(&self.key, hits));
+            }
+        };
+        let added = match &self.op {
+            Op::Take { hits } => *hits,
+            Op::Add { report } => {
+                subtract(report.unused.map_or(0, |unused| unused.hits));
+                let (subtracted, added) = parts(report);
+                subtract(subtracted);
+                added
+            }
+            Op::Grant { .. } => 0,
+        };
+        if added > 0 {
+            commands.push(MetaCommand::add(&self.key, added.min(MAX_HITS), self.expiry));
+        }
+        // a check must not create the key, and after a subtraction the number may have to be rewritten
+        if commands.is_empty() || self.subtracts() {
+            commands.push(MetaCommand::get(&self.key));
+        }
+        commands
+    }
+
+    /// Returns whether it subtracts hits.
+    fn subtracts(&self) -> bool {
+        self.op.report().is_some_and(|report| report.unused.is_some() || parts(report).0 > 0)
+    }
+
+    /// Interprets `replies`, one to each of the commands.
+    pub(super) fn outcome(&self, replies: &[MetaReply]) -> CommandOutcome {
+        for (i, reply) in replies.iter().enumerate() {
+            let error = match reply {
+                MetaReply::Value(_) | MetaReply::Missing => continue,
+                // a subtraction
+                MetaReply::Done if i + 1 < replies.len() => continue,
+                MetaReply::Foreign => {
+                    RemoteError::Rejected("the value of the key was not written by weir".into())
+                }
+                MetaReply::Rejected(reason) => RemoteError::Rejected(reason.clone()),
+                MetaReply::Done | MetaReply::Changed | MetaReply::NoOp => malformed_reply(),
+            };
+            return CommandOutcome { reply: Err(error), follow_up: None };
+        }
+        let last = match replies.last() {
+            Some(MetaReply::Value(number)) => *number,
+            Some(_) => Number { value: 0, version: None, is_padded: false },
+            None => return CommandOutcome { reply: Err(malformed_reply()), follow_up: None },
+        };
+        let limit = u64::from(self.target.tiers[0].requests);
+        let is_counted = self.target.over_limit_policy == OverLimitPolicy::Count;
+        let mut used = last.value;
+        let mut follow_up = self.follow_up(last);
+        let granted = match &self.op {
+            Op::Take { hits } if used <= limit => *hits,
+            Op::Take { hits } if *hits > 0 && !is_counted => {
+                let hits = (*hits).min(MAX_HITS);
+                used = used.saturating_sub(hits);
+                follow_up = Some(MetaCommand::subtract(&self.key, hits));
+                0
+            }
+            Op::Add { report } => u64::try_from(report.change.hits).unwrap_or_default(),
+            Op::Take { .. } | Op::Grant { .. } => 0,
+        };
+        let counters = smallvec![encoding::window(&self.target.tiers[0], self.at, used)];
+        CommandOutcome { reply: Ok(Reply { granted, counters, ..Reply::default() }), follow_up }
+    }
+
+    /// Returns a command that keeps the counter in order after it has become `number`.
+    fn follow_up(&self, number: Number) -> Option<MetaCommand> {
+        match number.version {
+            // without this, envoyproxy/ratelimit could not read the count and would take it for zero
+            Some(version) if number.is_padded => {
+                Some(MetaCommand::replace(&self.key, number.value, version, self.expiry))
+            }
+            _ if number.value >= TOO_HIGH => Some(MetaCommand::subtract(&self.key, TOO_HIGH / 2)),
+            _ => None,
+        }
+    }
+}
+
+/// Returns the hits that the change of `report` first subtracts, and those that it then adds: `x` becomes
+/// `max(0, x - subtracted) + added`.
+fn parts(report: &Report) -> (u64, u64) {
+    let change = report.change;
+    let subtracted = i128::from(change.floor) - i128::from(change.hits);
+    (u64::try_from(subtracted.max(0)).unwrap_or(u64::MAX), change.floor)
+}
+
+/// Returns the error for a malformed reply, which leaves open whether the command was carried out.
+pub(super) fn malformed_reply() -> RemoteError {
+    RemoteError::Unreachable("its reply is malformed".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+    use crate::limit::{Algorithm, Period, Tier, algorithm::CountChange};
+
+    const LIMIT: u64 = 10;
+
+    fn prepared(over_limit_policy: OverLimitPolicy, op: Op) -> PreparedCommand {
+        let tier = Tier { requests: 10, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+        let target = Target { path: "shop|tenant=acme".into(), tiers: [tier].into(), over_limit_policy };
+        let settings = KeySettings { prefix: "".into(), unambiguous: false, jitter_seconds: 0 };
+        PreparedCommand::new(Arc::new(target), op, Timestamp::from_secs(90), &settings, 90, 7)
+    }
+
+    fn texts(op: Op) -> Vec<String> {
+        let commands = prepared(OverLimitPolicy::Count, op).encode();
+        commands.iter().map(|command| String::from_utf8_lossy(&command.0).trim_end().into()).collect()
+    }
+
+    fn number(value: u64) -> MetaReply {
+        MetaReply::Value(Number { value, version: None, is_padded: false })
+    }
+
+    fn used(reply: &Reply) -> u64 {
+        reply.counters[0].used().0
+    }
+
+    #[test]
+    fn each_operation_has_its_commands() {
+        let at = Timestamp::from_secs(61);
+        let key = "shop_tenant_acme_60";
+        assert_eq!(texts(Op::Take { hits: 3 }), [format!("ma {key} N60 J3 D3 v")]);
+        assert_eq!(texts(Op::Take { hits: 0 }), [format!("mg {key} v c")], "a check creates nothing");
+        assert_eq!(texts(Op::Add { report: Report::of(at, 3) }), [format!("ma {key} N60 J3 D3 v")]);
+        let back = [format!("ma {key} MD D3"), format!("mg {key} v c")];
+        assert_eq!(texts(Op::Add { report: Report::of(at, -3) }), back);
+        assert_eq!(
+            texts(Op::Add { report: Report::unused(at, 3, at) }),
+            back,
+            "hits that are given back do not create a counter"
+        );
+        let mut change = CountChange::of(-3);
+        change.append(5);
+        let report = Report { change, ..Report::of(at, 0) };
+        assert_eq!(
+            texts(Op::Add { report }),
+            [format!("ma {key} MD D3"), format!("ma {key} N60 J5 D5 v"), format!("mg {key} v c")]
+        );
+        assert_eq!(texts(Op::Take { hits: u64::MAX }), [format!("ma {key} N60 J{MAX_HITS} D{MAX_HITS} v")]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_change_is_a_subtraction_and_an_addition(hits in vec(-20..20_i64, 0..10), count in 0..60_u64) {
+            let mut change = CountChange::default();
+            hits.iter().for_each(|hits| change.append(*hits));
+            let (subtracted, added) = parts(&Report { change, ..Report::default() });
+            prop_assert_eq!(count.saturating_sub(subtracted) + added, change.apply(count));
+        }
+    }
+
+    #[test]
+    fn rejected_hits_count_only_in_rules_of_envoyproxy_ratelimit() {
+        for (policy, counted) in [(OverLimitPolicy::Count, 12), (OverLimitPolicy::Ignore, 9)] {
+            let outcome = prepared(policy, Op::Take { hits: 3 }).outcome(&[number(LIMIT + 2)]);
+            let reply = outcome.reply.expect("it was carried out");
+            assert_eq!((reply.granted, used(&reply)), (0, counted), "{policy:?}");
+            let subtracts = outcome.follow_up.is_some_and(|command| command.0.ends_with(b" MD D3\r\n"));
+            assert_eq!(subtracts, policy == OverLimitPolicy::Ignore);
+            let reply = prepared(policy, Op::Take { hits: 3 }).outcome(&[number(LIMIT)]).reply;
+            assert_eq!(reply.expect("it was carried out").granted, 3);
+        }
+    }
+
+    #[test]
+    fn a_padded_number_is_rewritten_and_a_huge_one_set_back() {
+        let give_back =
+            || prepared(OverLimitPolicy::Count, Op::Add { report: Report::of(Timestamp::default(), -1) });
+        let follow_up = |reply| {
+            let command = give_back().outcome(&[reply]).follow_up?;
+            Some(String::from_utf8_lossy(&command.0).into_owned())
+        };
+        let padded = Number { value: 9, version: Some(77), is_padded: true };
+        assert_eq!(
+            follow_up(MetaReply::Value(padded)).as_deref(),
+            Some("ms shop_tenant_acme_0 1 C77 T60\r\n9\r\n")
+        );
+        let set_back = follow_up(number(TOO_HIGH)).expect("it is too high");
+        assert!(set_back.contains("MD D2305843009213693952\r"), "{set_back}");
+        assert_eq!(follow_up(number(5)), None);
+    }
+
+    #[test]
+    fn a_missing_counter_is_zero_and_errors_are_reported() {
+        let outcome =
+            |reply: MetaReply| prepared(OverLimitPolicy::Count, Op::Take { hits: 0 }).outcome(&[reply]).reply;
+        assert_eq!(used(&outcome(MetaReply::Missing).expect("it was carried out")), 0);
+        assert!(matches!(outcome(MetaReply::Foreign), Err(RemoteError::Rejected(_))));
+        assert!(matches!(
+            outcome(MetaReply::Rejected("out of memory".into())),
+            Err(RemoteError::Rejected(_))
+        ));
+        assert!(matches!(outcome(MetaReply::Done), Err(RemoteError::Unreachable(_))));
+    }
+}

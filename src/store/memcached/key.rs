@@ -1,0 +1,89 @@
+//! Keys that Memcached accepts, and the server that holds a key.
+//!
+//! Memcached accepts keys of up to 250 bytes without spaces and control characters. envoyproxy/ratelimit cannot count other
+//! keys; weir replaces them by their SHA-256.
+
+use std::fmt::Write as _;
+
+use ring::digest::{SHA256, digest};
+
+/// The most bytes of a key.
+const MAX_BYTES: usize = 250;
+
+/// Returns `key`, or a hash of it if Memcached does not accept it.
+pub(super) fn accepted(key: String) -> String {
+    let is_accepted = key.len() <= MAX_BYTES && key.bytes().all(|byte| byte > b' ' && byte != 0x7f);
+    if is_accepted { key } else { hashed(&key) }
+}
+
+/// Returns a key of 76 bytes that stands for `key`.
+fn hashed(key: &str) -> String {
+    let mut hashed = String::with_capacity(76);
+    hashed.push_str("weir:sha256:");
+    for byte in digest(&SHA256, key.as_bytes()).as_ref() {
+        // writing to a string does not fail
+        let _ = write!(hashed, "{byte:02x}");
+    }
+    hashed
+}
+
+/// Returns the index of the server among `servers`, at least one, that holds `key`: the same one as in envoyproxy/ratelimit,
+/// whose client takes the CRC-32 of the key modulo their number.
+pub(super) fn server(key: &str, servers: usize) -> usize {
+    if servers < 2 { 0 } else { crc32(key.as_bytes()) as usize % servers }
+}
+
+/// The CRC-32 of IEEE 802.3.
+fn crc32(bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = table();
+    !bytes.iter().fold(!0, |crc, byte| TABLE[((crc ^ u32::from(*byte)) & 0xff) as usize] ^ (crc >> 8))
+}
+
+const fn table() -> [u32; 256] {
+    let mut table = [0; 256];
+    let mut i = 0;
+    while i < 256 {
+        let (mut entry, mut bit) = (i as u32, 0);
+        while bit < 8 {
+            entry = if entry & 1 == 1 { 0xedb8_8320 ^ (entry >> 1) } else { entry >> 1 };
+            bit += 1;
+        }
+        table[i] = entry;
+        i += 1;
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_envoyproxy_ratelimit_can_count_are_unchanged() {
+        for key in ["shop_tenant_acme_1234560".to_owned(), "k".repeat(250), "schl\u{fc}ssel_1".to_owned()] {
+            assert_eq!(accepted(key.clone()), key);
+        }
+    }
+
+    #[test]
+    fn other_keys_are_hashed_each_to_one_of_its_own() {
+        let long = |last| format!("{}{last}", "k".repeat(250));
+        let keys = [long('a'), long('b'), "a b".into(), "a\tb".into(), "a\r\nb".into(), "a\u{7f}b".into()];
+        let mut hashed: Vec<String> = keys.map(accepted).into();
+        assert!(hashed.iter().all(|key| key.len() == 76 && key.starts_with("weir:sha256:")));
+        hashed.sort_unstable();
+        hashed.dedup();
+        assert_eq!(hashed.len(), 6);
+        // the example of FIPS 180-4
+        let empty = "weir:sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(super::hashed("abc"), empty);
+    }
+
+    #[test]
+    fn the_server_of_a_key_is_its_checksum_modulo_their_number() {
+        // the check value of the algorithm
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+        assert_eq!(server("123456789", 1), 0);
+        assert_eq!(server("123456789", 7), 0xcbf4_3926_usize % 7);
+    }
+}

@@ -1,0 +1,145 @@
+//! The servers, and which of them holds a key.
+
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use tokio::time::sleep;
+
+use super::{
+    dns::SrvName,
+    key,
+    protocol::{MetaProtocol, ServerConnection},
+    resolver,
+    settings::{MemcachedSettings, ServerSource},
+};
+use crate::store::{
+    remote::{RemoteError, StoreNode},
+    transport::{Address, Backoff, ConnectionStates, RandomGenerator, TransportMetrics},
+};
+
+/// The known servers. Connections are made in the background.
+pub(super) struct Servers {
+    list: ArcSwap<ServerList>,
+    settings: MemcachedSettings,
+    metrics: Arc<TransportMetrics>,
+    random: Arc<RandomGenerator>,
+}
+
+/// The servers in their order.
+#[derive(Default)]
+struct ServerList {
+    servers: Vec<(Address, ServerConnection)>,
+    /// Why there are none, or why the last look-up failed.
+    error: Option<String>,
+}
+
+// === impl Servers ===
+
+impl Servers {
+    /// Opens the servers of `settings`. Must be called within a tokio runtime.
+    pub(super) fn open(
+        settings: MemcachedSettings,
+        metrics: Arc<TransportMetrics>,
+        random: Arc<RandomGenerator>,
+    ) -> Arc<Self> {
+        let source = settings.servers.clone();
+        let servers = Arc::new(Self { list: ArcSwap::default(), settings, metrics, random });
+        match source {
+            ServerSource::List(addresses) => servers.replace(addresses),
+            ServerSource::Srv { name, refresh } => {
+                servers.fail("its servers are not known yet".into());
+                tokio::spawn(follow(Arc::downgrade(&servers), name, refresh));
+            }
+        }
+        servers
+    }
+
+    /// Uses the servers at `addresses` from now on. Known ones keep their connections.
+    fn replace(&self, addresses: Vec<Address>) {
+        let known = self.list.load();
+        let connection = |address: Address| {
+            let known = known.servers.iter().find(|(other, _)| *other == address);
+            let connection = known.map_or_else(|| self.connect(&address), |(_, known)| known.clone());
+            (address, connection)
+        };
+        let servers = addresses.into_iter().map(connection).collect();
+        self.list.store(Arc::new(ServerList { servers, error: None }));
+    }
+
+    fn connect(&self, address: &Address) -> ServerConnection {
+        let MemcachedSettings { tls, timeout, backoff, .. } = &self.settings;
+        let protocol = MetaProtocol { address: address.clone(), tls: tls.clone(), timeout: *timeout };
+        ServerConnection::open(protocol, *backoff, Arc::clone(&self.metrics), Arc::clone(&self.random))
+    }
+
+    /// Records that no servers were found. The known ones remain.
+    fn fail(&self, error: String) {
+        let servers = self.list.load().servers.clone();
+        self.list.store(Arc::new(ServerList { servers, error: Some(error) }));
+    }
+
+    /// Returns the server that holds `key`.
+    pub(super) fn of_key(&self, key: &str) -> Result<ServerConnection, RemoteError> {
+        let list = self.list.load();
+        match list.servers.get(key::server(key, list.servers.len())) {
+            Some((_, server)) => Ok(server.clone()),
+            None => Err(RemoteError::NotSent(list.error.clone().unwrap_or_default())),
+        }
+    }
+
+    /// Returns the node that holds the key that `key` returns.
+    pub(super) fn node(&self, key: impl FnOnce() -> String) -> StoreNode {
+        let list = self.list.load();
+        let index = match list.servers.len() {
+            0 | 1 => 0,
+            count => key::server(&key(), count),
+        };
+        let Some((address, _)) = list.servers.get(index) else { return StoreNode::default() };
+        let mut hasher = DefaultHasher::new();
+        address.hash(&mut hasher);
+        StoreNode(hasher.finish())
+    }
+
+    /// Returns the states of the connections.
+    pub(super) fn states(&self) -> ConnectionStates {
+        let list = self.list.load();
+        // the last look-up does not matter as long as servers are known
+        let error = list.error.clone().filter(|_| list.servers.is_empty());
+        ConnectionStates { servers: list.servers.iter().map(|(_, server)| server.state()).collect(), error }
+    }
+}
+
+/// Looks up the servers of `name` until they are found, and then every `refresh`, until `servers` is dropped.
+async fn follow(servers: Weak<Servers>, name: SrvName, refresh: Option<Duration>) {
+    let mut failures = 0;
+    loop {
+        let Some(servers) = servers.upgrade() else { return };
+        let Backoff { initial, max } = servers.settings.backoff;
+        let wait = match resolver::look_up(&name, &servers.random).await {
+            Ok(found) => {
+                failures = 0;
+                servers.replace(found);
+                match refresh {
+                    Some(refresh) => refresh,
+                    None => return,
+                }
+            }
+            Err(error) => {
+                tracing::warn!(error, "cannot look up the memcached servers");
+                failures += 1;
+                servers.fail(error);
+                // a name server must not be flooded
+                initial
+                    .max(Duration::from_secs(1))
+                    .saturating_mul(failures)
+                    .min(max.max(Duration::from_secs(10)))
+            }
+        };
+        drop(servers);
+        sleep(wait).await;
+    }
+}

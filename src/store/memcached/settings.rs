@@ -1,0 +1,66 @@
+//! The settings of Memcached: resolved, and safe to print.
+
+use std::time::Duration;
+
+use super::dns::SrvName;
+use crate::{
+    store::transport::{Address, Backoff},
+    tls::ClientTls,
+};
+
+/// The Memcached servers that instances share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemcachedSettings {
+    /// The servers.
+    pub servers: ServerSource,
+    /// `MEMCACHE_TLS`: the encryption of connections, except of unix sockets. The files are read again for every connection.
+    pub tls: Option<ClientTls>,
+    /// `CACHE_KEY_PREFIX`: the prefix of every key.
+    pub prefix: Box<str>,
+    /// `WEIR_UNAMBIGUOUS_KEYS`: rules in the format of envoyproxy/ratelimit have keys that are never ambiguous, instead of the keys
+    /// of that service.
+    pub unambiguous_keys: bool,
+    /// `EXPIRATION_JITTER_MAX_SECONDS`: the longest time that a key may outlive its use, in seconds; this number itself is
+    /// excluded. It spreads the expiry of the keys of one window.
+    pub jitter_seconds: u64,
+    /// The longest time for one command, and for making one connection.
+    pub timeout: Duration,
+    /// The wait before connecting again.
+    pub backoff: Backoff,
+    /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`: the service is unhealthy while it has no connection to any server.
+    pub health_needs_connection: bool,
+}
+
+/// Where the servers are known from. A key belongs to one of them by its hash and their number, so every instance must know
+/// the same servers in the same order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerSource {
+    /// `MEMCACHE_HOST_PORT`: at least one, in the given order.
+    List(Vec<Address>),
+    /// `MEMCACHE_SRV`: the targets of a DNS name, sorted as texts.
+    Srv {
+        /// The name.
+        name: SrvName,
+        /// `MEMCACHE_SRV_REFRESH`: the time between two look-ups; none to look up once.
+        refresh: Option<Duration>,
+    },
+}
+
+// === impl MemcachedSettings ===
+
+impl MemcachedSettings {
+    /// Returns the settings for `servers`, with defaults for everything else.
+    #[must_use]
+    pub fn new(servers: ServerSource) -> Self {
+        Self {
+            servers,
+            tls: None,
+            prefix: Box::default(),
+            unambiguous_keys: false,
+            jitter_seconds: 300,
+            timeout: Duration::from_secs(2),
+            backoff: Backoff::default(),
+            health_needs_connection: false,
+        }
+    }
+}

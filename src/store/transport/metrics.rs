@@ -1,0 +1,135 @@
+//! The metrics of the connections to a store.
+
+use std::{sync::Arc, time::Duration};
+
+use super::state::ServerState;
+use crate::{
+    observe::{Metric, counter::Counter, histogram::Histogram},
+    store::remote::RemoteError,
+};
+
+/// The names and help texts of a store's metrics.
+#[derive(Debug)]
+pub(in crate::store) struct MetricNames {
+    servers: (&'static str, &'static str),
+    connected: (&'static str, &'static str),
+    calls: (&'static str, &'static str),
+    commands: (&'static str, &'static str),
+    pipelines: (&'static str, &'static str),
+    batched: (&'static str, &'static str),
+    retries: (&'static str, &'static str),
+    disconnected: (&'static str, &'static str),
+    errors: (&'static str, &'static str),
+    round_trip: (&'static str, &'static str),
+}
+
+macro_rules! metric_names {
+    ($name:literal, $store:literal) => {
+        MetricNames {
+            servers: (concat!("weir.", $name, ".servers"), concat!("Known ", $store, " servers.")),
+            connected: (
+                concat!("weir.", $name, ".connected"),
+                concat!($store, " servers with a connection."),
+            ),
+            calls: (concat!("weir.", $name, ".calls"), concat!("Calls to ", $store, ".")),
+            commands: (concat!("weir.", $name, ".commands"), "Commands in these calls."),
+            pipelines: (concat!("weir.", $name, ".pipelines"), concat!("Pipelines sent to ", $store, ".")),
+            batched: (concat!("weir.", $name, ".batched"), "Calls in these pipelines."),
+            retries: (
+                concat!("weir.", $name, ".retries"),
+                "Commands sent again, because they had certainly not been carried out.",
+            ),
+            disconnected: (
+                concat!("weir.", $name, ".disconnected"),
+                "Broken connections and failed attempts to connect.",
+            ),
+            errors: (concat!("weir.", $name, ".errors"), "Commands that failed."),
+            round_trip: (concat!("weir.", $name, ".round_trip"), "Round-trip times of pipelines."),
+        }
+    };
+}
+
+/// The metrics of Redis.
+#[cfg(feature = "redis")]
+pub(in crate::store) static REDIS: MetricNames = metric_names!("redis", "Redis");
+
+/// The metrics of Memcached.
+#[cfg(feature = "memcached")]
+pub(in crate::store) static MEMCACHED: MetricNames = metric_names!("memcached", "Memcached");
+
+/// The counters of the connections to one store.
+#[derive(Debug, Default)]
+pub(in crate::store) struct TransportMetrics {
+    /// Calls to the store.
+    pub(in crate::store) calls: Counter,
+    /// Commands in these calls.
+    pub(in crate::store) commands: Counter,
+    /// Pipelines that were sent.
+    pub(in crate::store) pipelines: Counter,
+    /// Calls in these pipelines.
+    pub(in crate::store) batched: Counter,
+    /// Commands that were sent again, because they had certainly not been carried out.
+    pub(in crate::store) retries: Counter,
+    /// Connections that broke, and failed attempts to connect.
+    pub(in crate::store) disconnected: Counter,
+    pub(in crate::store) not_sent: Counter,
+    pub(in crate::store) unreachable: Counter,
+    pub(in crate::store) timed_out: Counter,
+    pub(in crate::store) rejected: Counter,
+    /// Round-trip times of pipelines.
+    pub(in crate::store) round_trips: Histogram,
+}
+
+impl TransportMetrics {
+    /// Counts a command that was not carried out, or may not have been carried out.
+    pub(in crate::store) fn error(&self, error: &RemoteError) {
+        let counter = match error {
+            RemoteError::NotSent(_) => &self.not_sent,
+            RemoteError::Unreachable(_) => &self.unreachable,
+            RemoteError::TimedOut(_) => &self.timed_out,
+            RemoteError::Rejected(_) => &self.rejected,
+        };
+        counter.add(1);
+    }
+
+    /// Counts a pipeline of `calls` calls with a round trip of `round_trip`.
+    pub(in crate::store) fn pipeline(&self, calls: usize, round_trip: Duration) {
+        self.pipelines.add(1);
+        self.batched.add(calls as u64);
+        self.round_trips.record(round_trip);
+    }
+
+    /// Returns all metrics under `names`. `servers` are the states of the connections.
+    pub(in crate::store) fn metrics(
+        self: &Arc<Self>,
+        names: &MetricNames,
+        servers: &[ServerState],
+    ) -> Vec<Metric> {
+        let connected = servers.iter().filter(|server| server.connected).count() as u64;
+        let mut metrics = Vec::new();
+        for ((name, help), value) in [(names.servers, servers.len() as u64), (names.connected, connected)] {
+            metrics.push(Metric::gauge(name, help, value));
+        }
+        for ((name, help), counter) in [
+            (names.calls, &self.calls),
+            (names.commands, &self.commands),
+            (names.pipelines, &self.pipelines),
+            (names.batched, &self.batched),
+            (names.retries, &self.retries),
+            (names.disconnected, &self.disconnected),
+        ] {
+            metrics.push(Metric::counter(name, help, counter.get()));
+        }
+        for (kind, counter) in [
+            ("not_sent", &self.not_sent),
+            ("unreachable", &self.unreachable),
+            ("timed_out", &self.timed_out),
+            ("rejected", &self.rejected),
+        ] {
+            let errors = Metric::counter(names.errors.0, names.errors.1, counter.get());
+            metrics.push(errors.label("kind", kind));
+        }
+        metrics.push(Metric::timing(names.round_trip.0, names.round_trip.1, self.round_trips.get()));
+        metrics
+    }
+}
