@@ -46,8 +46,13 @@ variable. All variables of envoyproxy/ratelimit are recognized.
              PROMETHEUS_PATH (/metrics), PROMETHEUS_MAPPER_YAML,
              PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS
   Log        LOG_LEVEL (warn), LOG_FORMAT (text)
-  Store      BACKEND_TYPE (redis if REDIS_URL is set, else memory),
-             WEIR_MAX_COUNTERS (1000000), WEIR_MAX_COUNTER_BYTES (256MiB)
+  Store      BACKEND_TYPE (redis if REDIS_URL is set; or memcache if
+             MEMCACHE_HOST_PORT or MEMCACHE_SRV is set; else memory),
+             WEIR_MAX_COUNTERS (1000000), WEIR_MAX_COUNTER_BYTES (256MiB),
+             CACHE_KEY_PREFIX,
+             EXPIRATION_JITTER_MAX_SECONDS (300),
+             WEIR_UNAMBIGUOUS_KEYS (false; true: no keys of the reference),
+             REDIS_HEALTH_CHECK_ACTIVE_CONNECTION
   Limits     WEIR_MAX_CONNECTIONS (16384), WEIR_MAX_BUFFERED_BYTES (128MiB),
              WEIR_MAX_DESCRIPTORS (10000), WEIR_MAX_ENTRIES (50000),
              WEIR_REQUEST_TIMEOUT (30s), WEIR_SEND_TIMEOUT (20s)
@@ -59,11 +64,13 @@ variable. All variables of envoyproxy/ratelimit are recognized.
              REDIS_STARTUP_INITIAL_INTERVAL (50ms),
              REDIS_STARTUP_MAX_INTERVAL (1s),
              REDIS_STARTUP_MAX_ELAPSED_TIME (0: start without Redis; else exit
-             if there is no connection within this), CACHE_KEY_PREFIX,
-             WEIR_UNAMBIGUOUS_KEYS (false; true: no keys of the reference),
-             EXPIRATION_JITTER_MAX_SECONDS (300), REDIS_PERSECOND, and with it
-             REDIS_PERSECOND_URL, _TYPE, _SOCKET_TYPE, _AUTH, _SENTINEL_AUTH,
-             _TIMEOUT, _TLS; REDIS_HEALTH_CHECK_ACTIVE_CONNECTION
+             if there is no connection within this), REDIS_PERSECOND, and with
+             it REDIS_PERSECOND_URL, _TYPE, _SOCKET_TYPE, _AUTH,
+             _SENTINEL_AUTH, _TIMEOUT, _TLS
+  Memcached  MEMCACHE_HOST_PORT (one:11211,two:11211), or MEMCACHE_SRV and
+             MEMCACHE_SRV_REFRESH (0: never); MEMCACHE_TLS,
+             MEMCACHE_TLS_CACERT, MEMCACHE_TLS_CLIENT_CERT,
+             MEMCACHE_TLS_CLIENT_KEY, MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION
   Instances  WEIR_COORDINATION (auto; or local, interval, lease, strict),
              WEIR_SYNC_INTERVAL (100ms), WEIR_DECISION_BUDGET (15ms),
              WEIR_ON_STORE_FAILURE (local; or allow, deny),

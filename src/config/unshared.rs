@@ -1,5 +1,7 @@
 //! Warns of rules that a store which counts only single fixed windows, such as Memcached, cannot share between instances.
 
+use std::fmt::Write as _;
+
 use super::{error::ConfigWarning, load::Loaded};
 use crate::limit::{Algorithm, Coordination, Limit, Rule, RuleNode};
 
@@ -20,7 +22,8 @@ pub fn warn_of_unshared(loaded: &mut Loaded, default: Coordination) {
                            instance admits the whole limit (coordination: local declares that)"
                 .to_owned();
         if i + 1 == MAX_WARNINGS && omitted > 0 {
-            message.push_str(&format!("; and so {omitted} more rules"));
+            // writing to a string does not fail
+            let _ = write!(message, "; and so {omitted} more rules");
         }
         loaded.warnings.push(ConfigWarning { at: rule.origin.clone(), message });
     }

@@ -94,13 +94,17 @@ annotations:
 {{/* Not empty if pods share their counts, or may do so by variables of unknown names. */}}
 {{- define "weir.sharedStore" -}}
 {{- $variables := dict "REDIS_URL" true "MEMCACHE_HOST_PORT" true "MEMCACHE_SRV" true }}
-{{- if or .Values.redis.existingSecret.name (include "weir.redisUrl" .) .Values.envFrom }}yes{{ end }}
+{{- if or .Values.redis.existingSecret.name (include "weir.redisUrl" .) (include "weir.hasMemcached" .) .Values.envFrom }}yes{{ end }}
 {{- range $name, $_ := .Values.env }}{{ if hasKey $variables $name }}yes{{ end }}{{ end }}
 {{- range .Values.extraEnv }}{{ if hasKey $variables .name }}yes{{ end }}{{ end }}
 {{- end }}
 
 {{- define "weir.hasRedis" -}}
 {{- if or .Values.redis.existingSecret.name (include "weir.redisUrl" .) }}yes{{ end }}
+{{- end }}
+
+{{- define "weir.hasMemcached" -}}
+{{- if or .Values.memcached.servers .Values.memcached.srv }}yes{{ end }}
 {{- end }}
 
 {{- define "weir.tlsSecret" -}}
@@ -134,6 +138,21 @@ annotations:
 {{- if $v.redis.tls.clientSecret }}
 {{- $_ := set $all "REDIS_TLS_CLIENT_CERT" "/etc/weir/redis-client/tls.crt" }}
 {{- $_ := set $all "REDIS_TLS_CLIENT_KEY" "/etc/weir/redis-client/tls.key" }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if include "weir.hasMemcached" . }}
+{{- $_ := set $all "BACKEND_TYPE" "memcache" }}
+{{- with $v.memcached.servers }}{{ $_ := set $all "MEMCACHE_HOST_PORT" (join "," .) }}{{ end }}
+{{- with $v.memcached.srv }}{{ $_ := set $all "MEMCACHE_SRV" . }}{{ end }}
+{{- with $v.memcached.srvRefresh }}{{ $_ := set $all "MEMCACHE_SRV_REFRESH" . }}{{ end }}
+{{- with $v.memcached.keyPrefix }}{{ $_ := set $all "CACHE_KEY_PREFIX" . }}{{ end }}
+{{- if $v.memcached.tls.enabled }}
+{{- $_ := set $all "MEMCACHE_TLS" "true" }}
+{{- if $v.memcached.tls.caSecret }}{{ $_ := set $all "MEMCACHE_TLS_CACERT" (printf "/etc/weir/memcached-ca/%s" $v.memcached.tls.caKey) }}{{ end }}
+{{- if $v.memcached.tls.clientSecret }}
+{{- $_ := set $all "MEMCACHE_TLS_CLIENT_CERT" "/etc/weir/memcached-client/tls.crt" }}
+{{- $_ := set $all "MEMCACHE_TLS_CLIENT_KEY" "/etc/weir/memcached-client/tls.key" }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -198,7 +217,7 @@ annotations:
 {{- $pods := int .Values.replicas }}
 {{- if .Values.autoscaling.enabled }}{{ $pods = int .Values.autoscaling.maxReplicas }}{{ end }}
 {{- if and (gt $pods 1) (not (include "weir.sharedStore" .)) (not .Values.allowUnsharedReplicas) }}
-{{- fail (printf "%d pods without a shared store would admit up to %d times each limit: set redis.url, redis.existingSecret.name or redis.trial.enabled, or replicas to 1, or allowUnsharedReplicas to true if that is what you want" $pods $pods) }}
+{{- fail (printf "%d pods without a shared store would admit up to %d times each limit: set redis.url, redis.existingSecret.name, redis.trial.enabled or memcached.servers, or replicas to 1, or allowUnsharedReplicas to true if that is what you want" $pods $pods) }}
 {{- end }}
 {{- if and .Values.autoscaling.enabled (lt (int .Values.autoscaling.maxReplicas) (int .Values.autoscaling.minReplicas)) }}
 {{- fail "autoscaling.maxReplicas must not be below autoscaling.minReplicas" }}
@@ -223,6 +242,20 @@ annotations:
 {{- if .Values.redis.trial.enabled }}{{ $stores = add1 $stores }}{{ end }}
 {{- if gt (int $stores) 1 }}
 {{- fail "set one of redis.url, redis.existingSecret.name and redis.trial.enabled" }}
+{{- end }}
+{{- with .Values.memcached }}
+{{- if and .servers .srv }}
+{{- fail "set memcached.servers or memcached.srv, not both" }}
+{{- end }}
+{{- if and (or .servers .srv) (gt (int $stores) 0) }}
+{{- fail "set redis or memcached, not both" }}
+{{- end }}
+{{- if and (not .servers) (not .srv) (or .srvRefresh .keyPrefix .tls.enabled) }}
+{{- fail "memcached has no effect without memcached.servers or memcached.srv" }}
+{{- end }}
+{{- if and (not .tls.enabled) (or .tls.caSecret .tls.clientSecret) }}
+{{- fail "memcached.tls has no effect without memcached.tls.enabled" }}
+{{- end }}
 {{- end }}
 {{- if and .Values.tls.enabled (not .Values.tls.existingSecret) (not .Values.tls.certManager.enabled) }}
 {{- fail "tls.enabled needs tls.existingSecret or tls.certManager.enabled" }}

@@ -96,7 +96,9 @@ impl MetaCommand {
 
     fn of(parts: &[&str]) -> Self {
         let mut bytes = Vec::with_capacity(parts.iter().map(|part| part.len()).sum::<usize>() + 2);
-        parts.iter().for_each(|part| bytes.extend_from_slice(part.as_bytes()));
+        for part in parts {
+            bytes.extend_from_slice(part.as_bytes());
+        }
         bytes.extend_from_slice(b"\r\n");
         Self(bytes)
     }

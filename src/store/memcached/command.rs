@@ -228,7 +228,9 @@ mod tests {
         #[test]
         fn a_change_is_a_subtraction_and_an_addition(hits in vec(-20..20_i64, 0..10), count in 0..60_u64) {
             let mut change = CountChange::default();
-            hits.iter().for_each(|hits| change.append(*hits));
+            for hits in &hits {
+                change.append(*hits);
+            }
             let (subtracted, added) = parts(&Report { change, ..Report::default() });
             prop_assert_eq!(count.saturating_sub(subtracted) + added, change.apply(count));
         }

@@ -41,15 +41,15 @@ fn crc32(bytes: &[u8]) -> u32 {
 
 const fn table() -> [u32; 256] {
     let mut table = [0; 256];
-    let mut i = 0;
-    while i < 256 {
-        let (mut entry, mut bit) = (i as u32, 0);
+    let mut byte: u32 = 0;
+    while byte < 256 {
+        let (mut entry, mut bit) = (byte, 0);
         while bit < 8 {
             entry = if entry & 1 == 1 { 0xedb8_8320 ^ (entry >> 1) } else { entry >> 1 };
             bit += 1;
         }
-        table[i] = entry;
-        i += 1;
+        table[byte as usize] = entry;
+        byte += 1;
     }
     table
 }

@@ -158,18 +158,16 @@ impl MemcachedRemote {
             // only the last batch of a server has room
             let open = batches.iter_mut().rfind(|batch| batch.server.is(&server));
             let open = open.filter(|batch| batch.encoded.len() + encoded.len() <= server.cost(urgency));
-            let batch = match open {
-                Some(batch) => batch,
-                None => {
-                    if urgency == Urgency::Decision {
-                        server.record_decision();
-                    }
-                    batches.push(Batch { server, commands: Vec::new(), encoded: Vec::new() });
-                    batches.last_mut().expect("it was pushed")
-                }
-            };
-            batch.commands.push((index, encoded.len(), prepared));
-            batch.encoded.extend(encoded);
+            let command = (index, encoded.len(), prepared);
+            if let Some(batch) = open {
+                batch.commands.push(command);
+                batch.encoded.extend(encoded);
+                continue;
+            }
+            if urgency == Urgency::Decision {
+                server.record_decision();
+            }
+            batches.push(Batch { server, commands: vec![command], encoded: encoded.into_vec() });
         }
         (batches, unsent)
     }

@@ -135,9 +135,9 @@ impl Connection for MetaConnection {
         // if the driver has ended, the reply does not come
         let _ = self.pipelines.send(Pipeline { bytes, awaited });
         async move {
-            let received = receiver.await.unwrap_or_else(|_| Err("the connection broke".into()));
-            let mut received = received.map_err(RemoteError::Unreachable)?.into_iter();
-            Ok(counts.iter().map(|count| received.by_ref().take(*count).collect()).collect())
+            let outcome = receiver.await.unwrap_or_else(|_| Err("the connection broke".into()));
+            let mut all = outcome.map_err(RemoteError::Unreachable)?.into_iter();
+            Ok(counts.iter().map(|count| all.by_ref().take(*count).collect()).collect())
         }
     }
 
