@@ -200,7 +200,7 @@ fn invalid_settings_are_all_reported_and_prevent_the_start() {
         "GRPC_PORT is \"99999\"",
         "SHADOW_MODE is \"maybe\"",
         "MEMCACHE_SRV is \"cache\"",
-        "Memcached is not supported",
+        "must be a name with SRV records",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -3,6 +3,7 @@
 use std::{
     io::{BufRead as _, BufReader, Write as _},
     net::TcpListener,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -24,7 +25,7 @@ fn instance(servers: &[&Server], requests: u32, mode: Coordination, failure: OnS
     let limit =
         Limit::Tiers { tiers: [window(requests, YEAR)].into(), over_limit_policy: OverLimitPolicy::Count };
     let rule = Rule { coordination, ..Rule::new(limit) };
-    Instance::with(settings(servers), rule, std::sync::Arc::new(SystemClock))
+    Instance::with(settings(servers), rule, Arc::new(SystemClock))
 }
 
 #[tokio::test]
@@ -123,6 +124,39 @@ async fn a_frozen_server_delays_no_decision_for_longer_than_the_breaker_takes() 
     assert_eq!(weir.store.coordination_metrics().fallback.get(), before);
 }
 
+/// Each second a key belongs to another server.
+#[tokio::test]
+async fn a_frozen_server_of_two_delays_nothing_when_windows_end() {
+    let servers = [Server::start(), Server::start()];
+    let coordination = RuleCoordination {
+        mode: Some(Coordination::Strict),
+        on_store_failure: Some(OnStoreFailure::Allow),
+        ..RuleCoordination::default()
+    };
+    let limit = Limit::Tiers { tiers: [window(1_000, 1)].into(), over_limit_policy: OverLimitPolicy::Count };
+    let rule = Rule { coordination, ..Rule::new(limit) };
+    let weir = Instance::with(settings(&[&servers[0], &servers[1]]), rule, Arc::new(SystemClock));
+    weir.wait_until_connected().await;
+    servers[0].signal("STOP");
+    until("the breaker opens", async || {
+        for value in ["a", "b", "c", "d"] {
+            weir.send(value, 1).await;
+        }
+        weir.store.is_store_unavailable()
+    })
+    .await;
+    for i in 0..100 {
+        let begun = Instant::now();
+        assert!(!weir.send(&format!("v{i}"), 1).await.over);
+        // less than a call to the frozen server takes
+        assert!(begun.elapsed() < Duration::from_millis(2_500), "{:?}", begun.elapsed());
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    assert!(weir.store.coordination_metrics().waited.get() > 0, "the other server counts");
+    servers[0].signal("CONT");
+    until("it is used again", async || !weir.store.is_store_unavailable()).await;
+}
+
 #[tokio::test]
 async fn a_server_that_forgets_its_counters_admits_the_limit_again() {
     let server = Server::start();
@@ -165,7 +199,7 @@ async fn servers_that_speak_something_else_are_reported() {
         (endless, "malformed"),
     ] {
         let source = ServerSource::List(vec![answering(reply)]);
-        let clock = std::sync::Arc::new(SystemClock);
+        let clock = Arc::new(SystemClock);
         let remote =
             MemcachedRemote::new(MemcachedSettings::new(source), clock).expect("no files are needed");
         until("the attempt has failed", async || remote.state().has_failed()).await;

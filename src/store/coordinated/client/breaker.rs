@@ -10,7 +10,10 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::store::remote::{StoreNode, Target};
+use crate::{
+    limit::Timestamp,
+    store::remote::{StoreNode, Target},
+};
 
 /// Consecutive failures that open the breaker for a node.
 const FAILURE_THRESHOLD: u32 = 3;
@@ -25,6 +28,13 @@ pub(super) struct Breaker {
     nodes: Mutex<BTreeMap<StoreNode, NodeHealth>>,
 }
 
+/// A target that a node failed to count, and when: each window of a target may belong to another node.
+#[derive(Clone, Debug)]
+pub(super) struct FailedCount {
+    pub(super) target: Arc<Target>,
+    pub(super) at: Timestamp,
+}
+
 /// The recent health of one node.
 #[derive(Debug, Default)]
 struct NodeHealth {
@@ -32,8 +42,8 @@ struct NodeHealth {
     failures: u32,
     /// Replies since the start.
     replies: u64,
-    /// A target that the node failed to count, which a probe can use. None if only heartbeats have failed.
-    target: Option<Arc<Target>>,
+    /// What the node failed to count, which a probe can use. None if only heartbeats have failed.
+    failed: Option<FailedCount>,
 }
 
 // === impl Breaker ===
@@ -54,23 +64,23 @@ impl Breaker {
         self.nodes.lock().get(&node).map_or(0, |health| health.replies)
     }
 
-    /// Records that `node` failed to count `target` or to accept a heartbeat, or was late.
-    pub(super) fn record_failure(&self, node: StoreNode, target: Option<&Arc<Target>>) {
-        self.fail(node, target, 1);
+    /// Records that `node` failed to count what is given, or to accept a heartbeat, or was late.
+    pub(super) fn record_failure(&self, node: StoreNode, failed: Option<FailedCount>) {
+        self.fail(node, failed, 1);
     }
 
     /// Records that `node` has sent no reply at all for longer than a caller should wait. One such silence opens the
     /// breaker.
-    pub(super) fn record_silence(&self, node: StoreNode, target: Option<&Arc<Target>>) {
-        self.fail(node, target, FAILURE_THRESHOLD);
+    pub(super) fn record_silence(&self, node: StoreNode, failed: Option<FailedCount>) {
+        self.fail(node, failed, FAILURE_THRESHOLD);
     }
 
-    fn fail(&self, node: StoreNode, target: Option<&Arc<Target>>, failures: u32) {
+    fn fail(&self, node: StoreNode, failed: Option<FailedCount>, failures: u32) {
         let mut nodes = self.nodes.lock();
         let health = nodes.entry(node).or_default();
         let was_open = health.is_open();
         health.failures = health.failures.saturating_add(failures).min(FAILURE_THRESHOLD);
-        health.target = target.map(Arc::clone).or(health.target.take());
+        health.failed = failed.or(health.failed.take());
         if health.is_open() && !was_open {
             self.open.fetch_add(1, Ordering::Relaxed);
         }
@@ -91,11 +101,11 @@ impl Breaker {
         self.is_open() && self.nodes.lock().values().all(NodeHealth::is_open)
     }
 
-    /// Returns the nodes that it is open for, each with a target to probe it with.
-    pub(super) fn open_nodes(&self) -> Vec<(StoreNode, Option<Arc<Target>>)> {
+    /// Returns the nodes that it is open for, each with what to probe it with.
+    pub(super) fn open_nodes(&self) -> Vec<(StoreNode, Option<FailedCount>)> {
         let nodes = self.nodes.lock();
         let open = nodes.iter().filter(|(_, health)| health.is_open());
-        open.map(|(node, health)| (*node, health.target.clone())).collect()
+        open.map(|(node, health)| (*node, health.failed.clone())).collect()
     }
 
     /// Removes `node`, which holds no counters any more.

@@ -13,13 +13,16 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::time::timeout;
 
-use super::{breaker::Breaker, clock::StoreClock};
+use super::{
+    breaker::{Breaker, FailedCount},
+    clock::StoreClock,
+};
 use crate::{
     clock::Clock,
-    limit::{Period, Timestamp},
+    limit::Period,
     store::{
         coordinated::{metrics::CoordinationMetrics, store_time::StoreTime},
-        remote::{Command, Remote, RemoteError, Replies, StoreNode, Target, Urgency},
+        remote::{Command, Remote, RemoteError, Replies, StoreNode, Urgency},
     },
 };
 
@@ -133,12 +136,13 @@ impl<R: Remote> Caller<R> {
     ) -> Result<Replies, RemoteError> {
         self.metrics.calls.add(1);
         self.metrics.commands.add(commands.len() as u64);
-        let target = commands.first().map(|command| Arc::clone(&command.target));
+        let first =
+            commands.first().map(|first| FailedCount { target: Arc::clone(&first.target), at: first.at });
         let sent = self.clock.now();
         let replies = match urgency {
-            Urgency::Decision => self.wait_for_reply(node, target.as_ref(), self.remote.call(commands)).await,
+            Urgency::Decision => self.wait_for_reply(node, first.as_ref(), self.remote.call(commands)).await,
             Urgency::Background => {
-                self.wait_for_reply(node, target.as_ref(), self.remote.call_in_background(commands)).await
+                self.wait_for_reply(node, first.as_ref(), self.remote.call_in_background(commands)).await
             }
         };
         let received = self.clock.now();
@@ -148,14 +152,14 @@ impl<R: Remote> Caller<R> {
             let (last, average) = (received.since(sent).as_nanos(), self.round_trip.load(Ordering::Relaxed));
             self.round_trip.store(average - average / 8 + last / 8, Ordering::Relaxed);
         } else {
-            self.record_failure(node, target.as_ref());
+            self.record_failure(node, first);
         }
         replies
     }
 
     /// Records a call that failed, or a decision that had no reply in time.
-    pub(super) fn record_failure(&self, node: StoreNode, target: Option<&Arc<Target>>) {
-        self.breaker.record_failure(node, target);
+    pub(super) fn record_failure(&self, node: StoreNode, failed: Option<FailedCount>) {
+        self.breaker.record_failure(node, failed);
         self.metrics.failures.add(1);
     }
 
@@ -165,7 +169,7 @@ impl<R: Remote> Caller<R> {
     pub(super) async fn wait_for_reply<T>(
         &self,
         node: StoreNode,
-        target: Option<&Arc<Target>>,
+        counts: Option<&FailedCount>,
         call: impl Future<Output = T>,
     ) -> T {
         let mut call = pin!(call);
@@ -176,14 +180,17 @@ impl<R: Remote> Caller<R> {
                 return reply;
             }
             if self.breaker.replies(node) == replies {
-                self.breaker.record_silence(node, target);
+                self.breaker.record_silence(node, counts.cloned());
             }
         }
     }
 
-    /// Returns the node that counts `target`; without a target, the node that keeps the heartbeats.
-    pub(super) fn node(&self, target: Option<&Target>, at: Timestamp) -> StoreNode {
-        target.map_or_else(|| self.remote.members_node(), |target| self.remote.node(target, at))
+    /// Returns the node that counts what `failed` names; without it, the node that keeps the heartbeats.
+    pub(super) fn node(&self, failed: Option<&FailedCount>) -> StoreNode {
+        failed.map_or_else(
+            || self.remote.members_node(),
+            |FailedCount { target, at }| self.remote.node(target, *at),
+        )
     }
 
     /// Returns the moving average of the round trip.

@@ -9,9 +9,9 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::caller::Caller;
+use super::{breaker::FailedCount, caller::Caller};
 use crate::{
-    limit::{Algorithm, Coordination, OverLimitPolicy, Period, Tier, Timestamp},
+    limit::{Algorithm, Coordination, OverLimitPolicy, Period, Tier},
     store::remote::{Command, Op, Remote, StoreNode, Target},
 };
 
@@ -100,16 +100,15 @@ impl Membership {
 
     /// Probes every node whose breaker is open by taking no hits of a target that it failed to count.
     async fn probe_open_nodes<R: Remote>(&self, caller: &Caller<R>) {
-        let now = caller.time().now;
-        let probes = caller.breaker.open_nodes().into_iter().filter_map(|(node, target)| {
+        let probes = caller.breaker.open_nodes().into_iter().filter_map(|(node, failed)| {
             // the counters of the target may have moved to another node by now
-            if caller.node(target.as_deref(), now) != node {
+            if caller.node(failed.as_ref()) != node {
                 caller.breaker.remove(node);
                 return None;
             }
             // the heartbeat already probes the node that keeps the registered instances
-            let target = target.filter(|_| node != caller.remote.members_node());
-            target.map(|target| self.probe(caller, node, target, now))
+            let failed = failed.filter(|_| node != caller.remote.members_node());
+            failed.map(|failed| self.probe(caller, node, failed))
         });
         join_all(probes).await;
     }
@@ -118,8 +117,7 @@ impl Membership {
         &self,
         caller: &Caller<R>,
         node: StoreNode,
-        target: Arc<Target>,
-        at: Timestamp,
+        FailedCount { target, at }: FailedCount,
     ) {
         let probe = caller.remote.call(vec![Command { target, at, op: Op::Take { hits: 0 } }]);
         if let Ok(Ok(_)) = timeout(self.period.into(), probe).await {

@@ -19,6 +19,7 @@ use tokio::{
 pub(super) use self::batcher::QueuedReply;
 use self::{
     batcher::{Batcher, TimedReply},
+    breaker::FailedCount,
     caller::Caller,
     heartbeat::Membership,
 };
@@ -151,7 +152,8 @@ impl<R: Remote> StoreClient<R> {
 
     /// Records that a decision about `target` had no reply within its budget.
     pub(super) fn record_late_decision(&self, target: &Arc<Target>, at: Timestamp) {
-        self.caller.record_failure(self.node(target, at), Some(target));
+        let failed = FailedCount { target: Arc::clone(target), at };
+        self.caller.record_failure(self.node(target, at), Some(failed));
     }
 
     /// Returns whether the breaker is open for any node.
