@@ -118,6 +118,21 @@ fn a_name_that_another_kind_of_metric_has_is_left_out() {
     assert_eq!(lines.iter().filter(|line| line.starts_with("t_count")).count(), 1, "{lines:#?}");
 }
 
+/// Prometheus rejects a page with a series that is there twice.
+#[test]
+fn a_series_is_there_once_whatever_the_order_of_labels_and_whether_they_are_empty() {
+    let stats = stats(&[&["d", "x"], &["d", "y"], &["d", "z"]]);
+    let lines = page(
+        &stats,
+        "mappings:\n\
+         - {match: ratelimit.service.rate_limit.*.x.total_hits, name: hits, labels: {b: '1', a: $1}}\n\
+         - {match: ratelimit.service.rate_limit.*.y.total_hits, name: hits, labels: {a: $1, b: '1'}}\n\
+         - {match: '(q)?\\.z\\.total_hits', match_type: regex, name: hits, labels: {c: $1, b: '1', a: d}}\n\
+         - {match: '.', match_type: regex, action: drop}\n",
+    );
+    assert_eq!(lines, ["hits{a=\"d\",b=\"1\"} 6"]);
+}
+
 #[test]
 fn errors_have_their_places_and_say_what_would_be_right() {
     for (text, expected) in [
@@ -146,6 +161,7 @@ fn errors_have_their_places_and_say_what_would_be_right() {
         ("mappings:\n- match: a\n  name: a\n  labels:\n    a-b: x", "conf.yaml:5:5: invalid label 'a-b'"),
         ("mappings:\n- {match: a, name: a, labels: {le: x}}", "invalid label 'le'"),
         ("mappings:\n- {match: a, name: a, labels: [x]}", "'labels' must be a mapping of names and values"),
+        ("mappings:\n- {match: a, name: a, labels: {b: x, 'b': y}}", "the label 'b' is there twice"),
         ("mappings:\n- {match: a, name: a, lables: {}}", "unknown key 'lables': did you mean 'labels'?"),
         ("mappings:\n- {match: a, name: a, ttl: 1m}", "2:28: weir's series do not expire"),
         ("defaults: {ttl: 1m}", "1:17: weir's series do not expire"),

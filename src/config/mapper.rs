@@ -94,7 +94,8 @@ fn mapping(node: &YamlNode, defaults: &Defaults, report: &mut FileReport) -> Opt
     fields.flag("honor_labels", report);
     let scale = scale(&fields, report);
     let own_buckets = observer(&fields, report);
-    let buckets = own_buckets.as_ref().or(defaults.buckets.as_ref());
+    let has_times = kind.is_none_or(|kind| kind == StatKind::Observer);
+    let buckets = own_buckets.as_ref().or(defaults.buckets.as_ref()).filter(|_| has_times);
     let buckets = buckets.and_then(|list| list.iter().map(|bound| index(bound, scale, report)).collect());
     let matcher = matcher?;
     if is_dropped {
@@ -267,6 +268,11 @@ fn labels(fields: &Fields<'_>, matcher: &Matcher, report: &mut FileReport) -> Ve
         }
         let text = Field { key_at: key.at, at: value.at, value: text.text() };
         labels.push((name.text().to_owned(), template(&text, matcher, report)));
+    }
+    // the labels of a series have one order, in whichever mapping they are
+    labels.sort_by(|(name, _), (other, _)| name.cmp(other));
+    for pair in labels.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+        report.error(field.at, format!("the label '{}' is there twice", pair[0].0));
     }
     labels
 }

@@ -32,7 +32,7 @@ pub struct Mapping {
 pub struct SeriesTemplate {
     /// The name of the metric; characters that a name cannot have become `_`.
     pub name: Template,
-    /// The labels.
+    /// The labels, by name.
     pub labels: Vec<(String, Template)>,
     /// The help text.
     pub help: Option<String>,
@@ -53,7 +53,7 @@ pub enum StatKind {
     Observer,
 }
 
-/// The beginning of a match: how its texts find groups.
+/// The names of stats that a mapping applies to.
 #[derive(Clone, Debug)]
 pub enum Matcher {
     /// `*` stands for one step of the name.
@@ -147,6 +147,8 @@ impl Mapping {
         let template = self.series.as_ref()?;
         let name = metric_name(&template.name.fill(&group));
         let labels = template.labels.iter().map(|(name, value)| (name.as_str(), value.fill(&group)));
+        // to Prometheus an empty label is none: with it, one series could be there twice
+        let labels = labels.filter(|(_, value)| !value.is_empty());
         (!name.is_empty()).then(|| Series {
             name,
             labels: labels.collect(),
