@@ -2,6 +2,7 @@
 
 mod auto;
 mod bounds;
+mod extreme;
 mod far;
 mod fleet;
 mod many_keys;
