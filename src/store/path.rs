@@ -7,6 +7,14 @@
 
 use std::fmt::Write as _;
 
+/// The bytes above which a path is shortened where the key in the shared store is weir's own.
+#[cfg(feature = "remote")]
+const LONG: usize = 256;
+
+/// The bytes that a shortened path keeps, for people who read the keys of a store.
+#[cfg(feature = "remote")]
+const KEPT: usize = 128;
+
 /// The value of an entry in a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PathValue<'a> {
@@ -31,6 +39,31 @@ pub(super) fn path<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, Pat
         escape(value, "%|}", &mut path);
     }
     path.into()
+}
+
+/// Returns `path`, or if it is long its beginning and a hash of all of it, so that a counter and its keys have a bounded size. The
+/// hash is SHA-256, the same on all instances: callers choose values, and must find none that has another one's counter. `%#` marks
+/// it, which is no escape.
+#[cfg(feature = "remote")]
+pub(super) fn shortened(path: Box<str>) -> Box<str> {
+    use ring::digest::{SHA256, digest};
+
+    if path.len() <= LONG {
+        return path;
+    }
+    let mut short = path[..path.floor_char_boundary(KEPT)].to_owned();
+    short.push_str("%#");
+    for byte in digest(&SHA256, path.as_bytes()).as_ref() {
+        // writing to a string does not fail
+        let _ = write!(short, "{byte:02x}");
+    }
+    short.into()
+}
+
+/// Returns `path`: without a store across a network nothing shortens it.
+#[cfg(not(feature = "remote"))]
+pub(super) const fn shortened(path: Box<str>) -> Box<str> {
+    path
 }
 
 /// Returns `path` in the format of envoyproxy/ratelimit, such as `shop_tenant_acme_path_/login_`, in which different lists of
@@ -116,6 +149,23 @@ mod tests {
             let ends_early = path_of(&domain, &entries).contains('}');
             prop_assert!(!ends_early);
         }
+    }
+
+    #[test]
+    fn long_paths_have_a_bounded_length_and_stay_different() {
+        let value = |value: &str| shortened(path("shop", [("k", PathValue::Own(value))].into_iter()));
+        let most = LONG - "shop|k=".len();
+        assert_eq!(value(&"x".repeat(most)).len(), LONG);
+        let (one, other) = ("x".repeat(most + 1), "x".repeat(most) + "y");
+        assert_ne!(value(&one), value(&other));
+        assert_eq!(value(&"}".repeat(4 << 20)).len(), KEPT + 2 + 64);
+        // in the middle of a character
+        assert!(value(&"\u{fc}".repeat(1_000)).contains("%#"));
+        // all instances of all versions must agree
+        let expected = "shop|k=".to_owned()
+            + &"x".repeat(KEPT - 7)
+            + "%#958365a2a1ef0f74ae1478da458230b1a538aba8db500d1b34d987a7e1310f1c";
+        assert_eq!(*value(&"x".repeat(300)), *expected);
     }
 
     #[test]

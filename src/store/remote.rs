@@ -95,7 +95,8 @@ pub struct Command {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The domain, keys and values, such as `shop|tenant=acme`; where values share a counter, `~` and their pattern replace `=`
-    /// and the value. No two lists of entries have the same path. The store adds its prefix, and a suffix for the tier and the
+    /// and the value. No two lists of entries have the same path. A long one is a hash, unless the key of envoyproxy/ratelimit is
+    /// made of it. The store adds its prefix, and a suffix for the tier and the
     /// window.
     pub path: Box<str>,
     /// The tiers, at least one.

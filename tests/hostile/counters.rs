@@ -14,16 +14,13 @@ const LONG: usize = 8_000;
 /// The values of a request.
 const VALUES: usize = 100;
 
-#[tokio::test]
-async fn long_values_of_coordinated_counters_are_bounded_in_bytes() {
-    // Redis is away, which makes the counters live longer
-    let variables = [("REDIS_URL", "127.0.0.1:1"), ("WEIR_MAX_COUNTER_BYTES", "16MiB")];
-    let mut target = Target::start(&variables).await;
+/// Counts thousands of long values of `key`.
+async fn count_long_values(target: &Target, key: &str) {
     let mut attacker = Attacker::connect(target.address("grpc"), 65_535).await;
     let mut responses = 0;
     for i in 0..100_u32 {
         let value = |j| format!("{i}-{j}-{}", "x".repeat(LONG));
-        let descriptors = (0..VALUES).map(|j| descriptor([("shared", value(j).as_str())])).collect();
+        let descriptors = (0..VALUES).map(|j| descriptor([(key, value(j).as_str())])).collect();
         let request = RateLimitRequest { domain: "d".into(), descriptors, hits_addend: 0 };
         let sent = call(2 * i + 1, &request);
         assert!(attacker.send(&sent).await);
@@ -32,8 +29,28 @@ async fn long_values_of_coordinated_counters_are_bounded_in_bytes() {
             responses += u32::from(kind == HEADERS && flags & END_STREAM != 0);
         }
     }
+}
+
+#[tokio::test]
+async fn long_values_in_keys_of_the_reference_are_bounded_in_bytes() {
+    // Redis is away, which makes the counters live longer
+    let variables = [("REDIS_URL", "127.0.0.1:1"), ("WEIR_MAX_COUNTER_BYTES", "16MiB")];
+    let mut target = Target::start(&variables).await;
+    count_long_values(&target, "shared").await;
     target.still_serves().await;
     assert!(target.metric("weir_coordinated_counters_name_bytes").await <= 16 * MB);
     // of 80 MB
     target.assert_grown_below(60 * MB);
+}
+
+#[tokio::test]
+async fn long_values_in_other_keys_are_hashed() {
+    let mut target = Target::start(&[("REDIS_URL", "127.0.0.1:1")]).await;
+    count_long_values(&target, "hashed").await;
+    target.still_serves().await;
+    assert!(target.metric("weir_coordinated_counters_live").await >= 100 * VALUES as u64);
+    let bytes = target.metric("weir_coordinated_counters_name_bytes").await;
+    assert!(bytes < 200 * 101 * VALUES as u64, "{bytes}");
+    // of 80 MB
+    target.assert_grown_below(40 * MB);
 }

@@ -32,6 +32,8 @@ descriptors:
   - key: named
     rate_limit: { unit: hour, requests_per_unit: 1000000, name: NAME }
   - key: shared
+    rate_limit: { unit: hour, requests_per_unit: 1000000, coordination: interval }
+  - key: hashed
     rate_limit: { requests: 1000000, per: 1h, algorithm: sliding_window, coordination: interval }
 ";
 
