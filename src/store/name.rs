@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use smallvec::SmallVec;
 
 use crate::{
-    limit::{Algorithm, OverLimitPolicy, Tier, Timestamp, Unit},
+    limit::{Algorithm, OverLimitPolicy, Tier, Timestamp},
     store::{path::reference_path, remote::Target},
 };
 
@@ -51,8 +51,9 @@ pub(super) fn is_one_window(target: &Target) -> bool {
 }
 
 /// Returns whether the target belongs to the per-second Redis: every tier has a period of one second.
+#[cfg(any(feature = "redis", test))]
 pub(super) fn is_per_second(target: &Target) -> bool {
-    target.tiers.iter().all(|tier| tier.unit() == Some(Unit::Second))
+    target.tiers.iter().all(|tier| tier.unit() == Some(crate::limit::Unit::Second))
 }
 
 /// Returns one key for each tier of `target`, in the windows of `at`.

@@ -29,10 +29,11 @@ pub use self::{
     dns::SrvName,
     settings::{MemcachedSettings, ServerSource},
 };
+pub use super::transport::{Address, Backoff, ConnectionStates, ServerState};
 use super::{
     name::{self, KeySettings},
     remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
-    transport::{ConnectionStates, MEMCACHED, RandomGenerator, TransportMetrics},
+    transport::{MEMCACHED, RandomGenerator, TransportMetrics},
 };
 use crate::{
     clock::{Clock, SystemClock},

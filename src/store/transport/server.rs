@@ -122,6 +122,7 @@ impl<P: Protocol> ServerConnection<P> {
 
     /// Replaces the connection, unless it is younger than half a second: such a connection was made after the failure that
     /// the caller has seen.
+    #[cfg(feature = "redis")]
     pub(in crate::store) fn renew(&self) {
         const RECENT: Duration = Duration::from_millis(500);
         let state = self.shared.state.lock();
@@ -132,6 +133,7 @@ impl<P: Protocol> ServerConnection<P> {
 
     /// Closes the connection to a server that is no longer a master. Replies that have not arrived within a second are
     /// dropped, since they no longer count.
+    #[cfg(feature = "redis")]
     pub(in crate::store) fn close(&self) {
         self.shared.close.notify_one();
     }
