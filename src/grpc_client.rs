@@ -1,4 +1,4 @@
-//! The gRPC connections that weir opens itself: `weir call`, and the client of an xDS control plane.
+//! The gRPC connections that weir opens itself: `weir call`, and the clients of an xDS control plane and of a collector of traces.
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -58,7 +58,7 @@ pub enum ConnectError {
 }
 
 /// An open socket, encrypted or not.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// Opens a connection to `target` within `limit`, encrypted with `tls` if given. It is not opened again when it breaks, and sends
@@ -128,7 +128,8 @@ impl Target {
     }
 }
 
-async fn open(target: &Target, tls: Option<&TargetTls>) -> Result<Box<dyn Stream>, ConnectError> {
+/// Opens a connection to `target`, encrypted with `tls` if given.
+pub(crate) async fn open(target: &Target, tls: Option<&TargetTls>) -> Result<Box<dyn Stream>, ConnectError> {
     match target {
         Target::Unix(path) => secured(UnixStream::connect(path).await?, target, tls).await,
         Target::Tcp(host, port) => {

@@ -53,6 +53,8 @@ pub mod store;
 #[cfg(feature = "remote")]
 pub mod tls;
 #[cfg(feature = "server")]
+pub mod trace;
+#[cfg(feature = "server")]
 pub mod xds;
 
 pub use limiter::{DecisionSettings, LimitError, Limiter};

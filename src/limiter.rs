@@ -11,10 +11,10 @@ use arc_swap::ArcSwapOption;
 
 use crate::{
     limit::{
-        CompiledRule, Decision, Direction, Limit, LimitCheck, Matched, Modes, Request, RulePath, RuleRef,
-        RuleSet, Scope, Tally, Timestamp, Verdict,
+        Code, CompiledRule, Decision, DescriptorMatch, Direction, Limit, LimitCheck, Matched, Modes, Request,
+        RulePath, RuleRef, RuleSet, Scope, Tally, Timestamp, Verdict,
     },
-    observe::{Metric, RuleCounts, RuleLimit, RuleStats, Source, Stats},
+    observe::{DecisionRecord, Metric, RuleCounts, RuleLimit, RuleStats, Source, Stats},
     store::{MemoryStore, Store, StoreError},
 };
 
@@ -106,7 +106,18 @@ impl<S: Store> Limiter<S> {
         now: Timestamp,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> Result<T, LimitError> {
-        let decided = self.try_decide(request, now, encode).await;
+        self.decide_recorded(request, now, None, encode).await
+    }
+
+    /// Decides like [`Limiter::decide`], and adds how it decided to `record`, if there is one.
+    pub async fn decide_recorded<T>(
+        &self,
+        request: &Request<'_>,
+        now: Timestamp,
+        record: Option<&DecisionRecord>,
+        encode: impl FnOnce(&Verdict<'_>) -> T,
+    ) -> Result<T, LimitError> {
+        let decided = self.try_decide(request, now, record, encode).await;
         match &decided {
             Ok(_) => {}
             Err(LimitError::Store(_)) => self.stats.redis_error.add(1),
@@ -119,6 +130,7 @@ impl<S: Store> Limiter<S> {
         &self,
         request: &Request<'_>,
         now: Timestamp,
+        record: Option<&DecisionRecord>,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> Result<T, LimitError> {
         if request.domain.is_empty() {
@@ -131,9 +143,12 @@ impl<S: Store> Limiter<S> {
         let loaded = loaded.as_ref().ok_or(LimitError::NoRules)?;
 
         let matched = Matched::with_prefetch(&loaded.rules, request, |rule| loaded.stats[rule].prefetch());
-        let decisions = self.store.take(&matched.checks, self.settings.scope, now).await?;
+        let decisions = self.store.take_recorded(&matched.checks, self.settings.scope, now, record).await?;
         let verdict = Verdict::new(request, &matched, &decisions, &self.settings.modes);
         self.record(loaded, request, &matched, &decisions, &verdict);
+        if let Some(record) = record {
+            record_rules(record, &matched, &verdict);
+        }
         Ok(encode(&verdict))
     }
 
@@ -208,6 +223,27 @@ impl Limiter<MemoryStore> {
             Poll::Ready(decided) => decided,
             Poll::Pending => unreachable!("a decision in memory does not wait"),
         }
+    }
+}
+
+/// Adds the rules that apply to `record`. The name of a limit that the request carries would contain its values.
+#[cold]
+fn record_rules(record: &DecisionRecord, matched: &Matched<'_>, verdict: &Verdict<'_>) {
+    for (descriptor, status) in matched.matches.iter().zip(&verdict.statuses) {
+        let (rule, hits) = match descriptor {
+            DescriptorMatch::NoLimit => continue,
+            DescriptorMatch::Unlimited(rule) => (rule.path.to_string(), 0),
+            DescriptorMatch::Limited(check) => {
+                let check = &matched.checks[*check];
+                let hits = i64::try_from(check.hits.0).unwrap_or(i64::MAX);
+                let rule = match &check.rule {
+                    RuleRef::Compiled(rule) => rule.path.to_string(),
+                    RuleRef::Override(_) => "limit override".to_owned(),
+                };
+                (rule, if check.direction == Direction::Take { hits } else { -hits })
+            }
+        };
+        record.add_rule(rule, hits, status.code == Code::OverLimit);
     }
 }
 

@@ -17,7 +17,7 @@ const MAX_LINES: usize = 400;
 const LAYERS: [&[&str]; 10] = [
     &["limit", "net", "proto", "runtime", "spelling", "tls"],
     &["clock", "grpc_client", "observe"],
-    &["config", "store"],
+    &["config", "store", "trace"],
     &["limiter", "simulate", "xds"],
     &["server"],
     &["settings"],

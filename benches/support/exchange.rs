@@ -80,7 +80,7 @@ impl Exchange {
 
     /// Returns the encoded response.
     pub(crate) fn respond(&self) -> Bytes {
-        let response = self.service.decide(&self.message, NOW).now_or_never();
+        let response = self.service.decide(&self.message, NOW, None).now_or_never();
         response.expect("the memory store never waits").expect("a valid message")
     }
 }

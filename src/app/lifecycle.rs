@@ -2,10 +2,11 @@
 //!
 //! Start: rules, limiter, listeners, servers, so that the first request finds everything ready. Stop: health fails while the
 //! servers continue for [`StopSettings::delay`]; then they accept no more connections, and open requests end or are aborted;
-//! then the store flushes; the stats go last.
+//! then the store flushes its counts, and traces are sent; the stats go last.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
+use futures_util::future::join;
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 
 use super::{
@@ -26,6 +27,7 @@ use crate::{
     config::{DirectorySource, RuleSource},
     observe::{Health, Stats, health::Reason, statsd},
     settings::{Settings, StopSettings},
+    trace::Exporter,
     xds::XdsSource,
 };
 
@@ -44,6 +46,8 @@ pub struct App {
     health_needs_store: bool,
     stop: StopSettings,
     store_thread: Option<StoreThread>,
+    /// Sends traces, if requests are traced.
+    exporter: Option<Exporter>,
 }
 
 impl App {
@@ -91,7 +95,10 @@ impl App {
         stats.register(&limiter);
         let metric_names = metric_names(&settings);
         let headers = settings.response_headers.clone();
-        let context = AppContext { limiter, stats, clock, health: Health::new(), headers, metric_names };
+        let started = settings.trace.clone().map(|trace| Exporter::start(trace, &stats));
+        let (tracer, exporter) = started.transpose().map_err(AppError::Thread)?.unzip();
+        let health = Health::new();
+        let context = AppContext { limiter, stats, clock, health, headers, tracer, metric_names };
         source.register(&context.stats);
         let mut rules = Rules::new(source, &settings, context.clone());
         rules.load_first().await.map_err(AppError::Rules)?;
@@ -116,6 +123,7 @@ impl App {
             health_needs_store,
             stop,
             store_thread,
+            exporter,
         })
     }
 
@@ -166,7 +174,12 @@ impl App {
         close_servers.send_replace(true);
         drain(servers, self.stop.timeout + MARGIN).await;
         // after the last decision: flushes counts and returns leases
-        limiter.store().close().await;
+        let flush_traces = async {
+            if let Some(exporter) = self.exporter {
+                exporter.close().await;
+            }
+        };
+        join(limiter.store().close(), flush_traces).await;
         end_reporters.send_replace(true);
         drain(reporters, MARGIN).await;
         background.shutdown().await;

@@ -87,11 +87,12 @@ impl Servers {
         closed: &watch::Receiver<bool>,
     ) -> Result<JoinSet<io::Result<()>>, AppError> {
         let until = || until_true(closed.clone());
-        let AppContext { limiter, clock, stats, headers, .. } = context;
+        let AppContext { limiter, clock, stats, headers, tracer, .. } = context;
         let connections = Arc::new(Connections::new(self.bounds));
         stats.register(&connections);
         let service = grpc::Service::new(limiter.clone(), clock.clone(), stats, headers.clone())
-            .with_bounds(self.bounds.request, Arc::clone(connections.exceeded()));
+            .with_bounds(self.bounds.request, Arc::clone(connections.exceeded()))
+            .with_tracer(tracer.clone());
         let health = context.health.subscribe();
         let server =
             grpc::Server::new(service, health, self.age, self.threads, Arc::clone(&connections)).await?;

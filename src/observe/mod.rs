@@ -4,6 +4,7 @@
 //! [`Stats::register`].
 
 pub mod counter;
+mod decision_record;
 #[cfg(feature = "server")]
 pub mod health;
 pub mod histogram;
@@ -28,6 +29,7 @@ pub mod statsd;
 pub mod throttle;
 
 pub use counter::{Counter, Gauge};
+pub use decision_record::{DecisionRecord, RecordedDecision, StoreWait};
 #[cfg(feature = "server")]
 pub use health::Health;
 pub use method_stats::MethodStats;

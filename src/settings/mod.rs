@@ -17,6 +17,7 @@ mod redis;
 mod resolve;
 mod resolved;
 mod tls;
+mod trace;
 mod unknown;
 mod unsupported;
 mod xds;

@@ -17,7 +17,7 @@ use super::{
         Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings, Settings,
         StopSettings,
     },
-    tls, unknown, unsupported, xds,
+    tls, trace, unknown, unsupported, xds,
 };
 use crate::{
     config,
@@ -68,6 +68,7 @@ impl Settings {
             },
             prometheus_mapper: read.given("PROMETHEUS_MAPPER_YAML").map(|given| given.value.into()),
             statsd: statsd(read, &mut warnings),
+            trace: trace::trace(read, backend, &mut warnings),
             log: LogSettings {
                 level: read.parsed("LOG_LEVEL", "WARN".to_owned(), |text| {
                     if log::is_level(text) { Ok(text.to_owned()) } else { Err(log::LEVELS) }

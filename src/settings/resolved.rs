@@ -8,6 +8,7 @@ use crate::{
     server::{bounds::Bounds, headers::ResponseHeaders},
     store,
     tls::ServerTls,
+    trace::TraceSettings,
     xds::XdsSettings,
 };
 
@@ -33,6 +34,8 @@ pub struct Settings {
     pub statsd: Option<StatsdSettings>,
     /// The bounds on what clients can make the servers hold or wait for.
     pub bounds: Bounds,
+    /// `TRACING_ENABLED`: how requests are traced, if they are.
+    pub trace: Option<TraceSettings>,
     /// The log.
     pub log: LogSettings,
     /// The settings of decisions.

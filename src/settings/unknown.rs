@@ -7,7 +7,7 @@ use crate::spelling;
 const PREFIX: &str = "WEIR_";
 
 /// The variables that only weir has, without [`PREFIX`].
-const OWN: [&str; 19] = [
+const OWN: [&str; 20] = [
     "COORDINATION",
     "DECISION_BUDGET",
     "MAX_BUFFERED_BYTES",
@@ -23,6 +23,7 @@ const OWN: [&str; 19] = [
     "STOP_DELAY",
     "STOP_TIMEOUT",
     "SYNC_INTERVAL",
+    "TRACING_DESCRIPTOR_VALUES",
     "UNAMBIGUOUS_KEYS",
     "WORKERS",
     "XDS_ALGORITHM",

@@ -34,9 +34,6 @@ const WITHOUT_EFFECT_IN_MEMORY: [(&str, &str); 7] = [
 pub(super) fn check(reader: &mut Reader<'_>, backend: Backend) -> Vec<String> {
     let mut warnings = Vec::new();
     store(reader, backend, &mut warnings);
-    if reader.bool("TRACING_ENABLED") {
-        warnings.push("TRACING_ENABLED is set, but has no effect: tracing is not supported yet".into());
-    }
     let milliseconds = "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS";
     if is_on(reader, milliseconds) && reader.given("PROMETHEUS_MAPPER_YAML").is_some() {
         warnings.push(format!(

@@ -3,7 +3,7 @@
 use super::{Decisions, MemoryStore, Store, StoreError, any_remote::AnyRemote, coordinated::Coordinated};
 use crate::{
     limit::{Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
-    observe::{Metric, Source},
+    observe::{DecisionRecord, Metric, Source},
 };
 
 /// Any store: an `enum` instead of a trait object, so that a decision in memory allocates nothing.
@@ -41,9 +41,19 @@ impl Store for AnyStore {
         scope: Scope,
         now: Timestamp,
     ) -> Result<Decisions, StoreError> {
+        self.take_recorded(checks, scope, now, None).await
+    }
+
+    async fn take_recorded(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+        record: Option<&DecisionRecord>,
+    ) -> Result<Decisions, StoreError> {
         match self {
             Self::Memory(memory) => Ok(memory.decide(checks, scope, now)),
-            Self::Coordinated(coordinated) => coordinated.take(checks, scope, now).await,
+            Self::Coordinated(coordinated) => coordinated.take_recorded(checks, scope, now, record).await,
         }
     }
 

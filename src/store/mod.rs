@@ -36,7 +36,10 @@ pub use any::AnyStore;
 pub use any_remote::AnyRemote;
 pub use memory::{MemoryStore, Usage};
 
-use crate::limit::{Decision, Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp};
+use crate::{
+    limit::{Decision, Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
+    observe::DecisionRecord,
+};
 
 /// The decisions about the checks of one request, in their order.
 pub type Decisions = SmallVec<[Decision; 2]>;
@@ -56,6 +59,22 @@ pub trait Store: Send + Sync + 'static {
         scope: Scope,
         now: Timestamp,
     ) -> impl Future<Output = Result<Decisions, StoreError>> + Send;
+
+    /// Decides like [`Store::take`]. Adds the coordination modes and the waits for a shared store to `record`, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Store::take`].
+    fn take_recorded(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+        record: Option<&DecisionRecord>,
+    ) -> impl Future<Output = Result<Decisions, StoreError>> + Send {
+        let _ = record;
+        self.take(checks, scope, now)
+    }
 
     /// Takes hits in advance: between `request.least` and `request.want`, in all tiers of `check` or in none. The caller
     /// may use them before [`Reservation::until`], and must [release](Self::release) those that it does not use.

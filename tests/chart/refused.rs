@@ -34,6 +34,9 @@ fn values_of_a_wrong_name_or_kind_are_refused() {
         ("extraEnv: [{ value: a }]", "extraEnv"),
         ("image: { digest: abc }", "digest"),
         ("stop: { delaySeconds: 5s }", "delaySeconds"),
+        ("tracing: { protocol: zipkin }", "protocol"),
+        ("tracing: { endpoint: 'collector:4317' }", "endpoint"),
+        ("tracing: { samplingRate: 100 }", "samplingRate"),
         ("workers: 5000", "workers"),
         ("service: { type: ExternalName }", "type"),
         ("autoscaling: { method: vpa }", "method"),
@@ -73,6 +76,7 @@ fn values_that_do_not_go_together_are_refused() {
         ("tls: { enabled: true }", "tls.existingSecret"),
         ("tls: { enabled: true, certManager: { enabled: true } }", "issuerRef.name"),
         ("tls: { enabled: true, existingSecret: a, certManager: { enabled: true } }", "not both"),
+        ("tracing: { enabled: true }", "tracing.endpoint"),
         ("metrics: { podMonitor: { enabled: true }, serviceMonitor: { enabled: true } }", "twice"),
         ("podDisruptionBudget: { minAvailable: 1 }", "set one of podDisruptionBudget"),
     ] {

@@ -107,7 +107,7 @@ async fn decide<S: Store>(
     descriptors: Vec<RateLimitDescriptor>,
 ) -> RateLimitResponse {
     let request = RateLimitRequest { domain: "d".into(), descriptors, hits_addend: u32::MAX };
-    let response = service.decide(&request.encode_to_vec(), clock.now()).await.expect("a response");
+    let response = service.decide(&request.encode_to_vec(), clock.now(), None).await.expect("a response");
     RateLimitResponse::decode(&response[5..]).expect("a message")
 }
 

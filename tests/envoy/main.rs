@@ -6,6 +6,9 @@
 #[expect(dead_code, reason = "other tests make clients with it")]
 #[path = "../support/authority.rs"]
 mod authority;
+#[expect(dead_code, reason = "other tests have it fail")]
+#[path = "../tracing/collector.rs"]
+mod collector;
 mod enforcement;
 mod example;
 mod example_tls;
@@ -29,3 +32,4 @@ mod routing;
 mod shadow;
 mod support;
 mod tokens;
+mod tracing;

@@ -40,6 +40,7 @@ fn context(service: &Service) -> ServiceContext<MemoryStore> {
         clock: Arc::clone(&service.clock) as _,
         health: Health::new(),
         headers: ResponseHeaders::default(),
+        tracer: None,
         metric_names: MetricNames::default(),
     }
 }

@@ -174,6 +174,16 @@ annotations:
 {{- end }}
 {{- end }}
 {{- end }}
+{{- with $v.tracing }}
+{{- if .enabled }}
+{{- $_ := set $all "TRACING_ENABLED" "true" }}
+{{- $_ := set $all "TRACING_EXPORTER_PROTOCOL" .protocol }}
+{{- $_ := set $all "TRACING_SAMPLING_RATE" (.samplingRate | toString) }}
+{{- $_ := set $all "TRACING_SERVICE_NAME" (include "weir.fullname" $) }}
+{{- $_ := set $all "TRACING_SERVICE_NAMESPACE" $.Release.Namespace }}
+{{- $_ := set $all "OTEL_EXPORTER_OTLP_ENDPOINT" .endpoint }}
+{{- end }}
+{{- end }}
 {{- if $v.tls.enabled }}
 {{- $_ := set $all "GRPC_SERVER_USE_TLS" "true" }}
 {{- $_ := set $all "GRPC_SERVER_TLS_CERT" "/etc/weir/tls/tls.crt" }}
@@ -195,6 +205,11 @@ annotations:
 {{- $given := dict }}
 {{- range $name, $_ := .Values.env }}{{ $_ := set $given $name true }}{{ end }}
 {{- range .Values.extraEnv }}{{ $_ := set $given .name true }}{{ end }}
+{{- if and .Values.tracing.enabled (not (hasKey $given "TRACING_SERVICE_INSTANCE_ID")) }}
+- name: TRACING_SERVICE_INSTANCE_ID
+  valueFrom:
+    fieldRef: { fieldPath: metadata.name }
+{{- end }}
 {{- if include "weir.hasRedis" . }}
 {{- $existing := .Values.redis.existingSecret }}
 {{- $keys := dict "REDIS_URL" "url" }}
@@ -265,6 +280,9 @@ annotations:
 {{- end }}
 {{- if and .Values.tls.enabled .Values.tls.certManager.enabled (not .Values.tls.certManager.issuerRef.name) }}
 {{- fail "tls.certManager.enabled needs tls.certManager.issuerRef.name" }}
+{{- end }}
+{{- if and .Values.tracing.enabled (not .Values.tracing.endpoint) }}
+{{- fail "tracing.enabled needs tracing.endpoint" }}
 {{- end }}
 {{- if and .Values.metrics.podMonitor.enabled .Values.metrics.serviceMonitor.enabled }}
 {{- fail "enable metrics.podMonitor or metrics.serviceMonitor, not both: each metric would be there twice" }}

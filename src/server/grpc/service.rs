@@ -24,6 +24,7 @@ use crate::{
         log,
     },
     store::Store,
+    trace::{RequestSpan, Tracer},
 };
 
 /// The `RateLimitService`, on a limiter.
@@ -34,6 +35,8 @@ pub struct Service<S> {
     headers: ResponseHeaders,
     bounds: RequestBounds,
     exceeded: Arc<Exceeded>,
+    /// None if requests are not traced.
+    tracer: Option<Arc<Tracer>>,
 }
 
 /// The weight of a message above which its connection holds it while it is decided. Most messages are smaller.
@@ -52,13 +55,20 @@ impl<S: Store> Service<S> {
         headers: ResponseHeaders,
     ) -> Self {
         let (bounds, exceeded) = (RequestBounds::default(), Arc::default());
-        Self { limiter, clock, stats: stats.method("ShouldRateLimit"), headers, bounds, exceeded }
+        let stats = stats.method("ShouldRateLimit");
+        Self { limiter, clock, stats, headers, bounds, exceeded, tracer: None }
     }
 
     /// Rejects requests that exceed `bounds`, and counts them in `exceeded`.
     #[must_use]
     pub fn with_bounds(self, bounds: RequestBounds, exceeded: Arc<Exceeded>) -> Self {
         Self { bounds, exceeded, ..self }
+    }
+
+    /// Traces requests with `tracer`, if there is one.
+    #[must_use]
+    pub fn with_tracer(self, tracer: Option<Arc<Tracer>>) -> Self {
+        Self { tracer, ..self }
     }
 
     /// Returns the time of decisions.
@@ -80,27 +90,45 @@ impl<S: Store> Service<S> {
         account: &Arc<Account>,
         arrival: Duration,
     ) -> Result<Bytes, Status> {
-        let (sent, _hold) = message::read(&mut call, account, arrival).await?;
-        let message = message::unpack(&sent, call.headers()).inspect_err(|status| {
-            if status.code() == Code::ResourceExhausted {
-                account.exceeded().add(Bound::MessageBytes);
-            }
-        })?;
-        let weight = self.bounds.weight(message.len());
-        let _hold = if weight > LIGHT { Some(account.hold(weight)?) } else { None };
-        self.decide(&message, now).await
+        let span = self.tracer.as_ref().and_then(|tracer| tracer.start_rpc(call.headers(), now));
+        let response = async {
+            let (sent, _hold) = message::read(&mut call, account, arrival).await?;
+            let message = message::unpack(&sent, call.headers()).inspect_err(|status| {
+                if status.code() == Code::ResourceExhausted {
+                    account.exceeded().add(Bound::MessageBytes);
+                }
+            })?;
+            let weight = self.bounds.weight(message.len());
+            let _hold = if weight > LIGHT { Some(account.hold(weight)?) } else { None };
+            self.decide(&message, now, span.as_deref()).await
+        }
+        .await;
+        if let Some(span) = span {
+            let failed = response.as_ref().err();
+            span.end_rpc(failed.map_or(0, |status| status.code().into()), failed.map(Status::message));
+        }
+        response
     }
 
     /// Decides `message`, an encoded `RateLimitRequest`, as of `now`, and returns the `RateLimitResponse` with gRPC's message
-    /// prefix. Includes all the work of a request except HTTP/2.
+    /// prefix. Adds how it was decided to `span`, if the request is traced. Includes all the work of a request except HTTP/2.
     ///
     /// # Errors
     ///
     /// The status for the caller: the message is malformed, or it could not be decided.
-    pub async fn decide(&self, message: &[u8], now: Timestamp) -> Result<Bytes, Status> {
+    pub async fn decide(
+        &self,
+        message: &[u8],
+        now: Timestamp,
+        span: Option<&RequestSpan>,
+    ) -> Result<Bytes, Status> {
         let request = decode(message, &self.bounds).map_err(|error| self.rejected(error))?;
-        let response = self.limiter.decide(&request, now, |verdict| {
+        let record = span.map(RequestSpan::record);
+        let response = self.limiter.decide_recorded(&request, now, record, |verdict| {
             log::decision(&request, verdict);
+            if let Some(span) = span {
+                span.decided(&request, verdict);
+            }
             let mut out = Buffer::from_slice(&[0; PREFIX]);
             encode(verdict, &self.headers.render(verdict), &mut out);
             // the size of a response is proportional to its request's, whose bound is far below u32::MAX

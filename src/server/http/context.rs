@@ -7,6 +7,7 @@ use crate::{
     limiter::Limiter,
     observe::{Health, Stats, prometheus::MetricNames},
     server::headers::ResponseHeaders,
+    trace::Tracer,
 };
 
 /// The state that the pages of the HTTP servers share.
@@ -21,6 +22,8 @@ pub struct ServiceContext<S> {
     pub health: Health,
     /// The headers of every response.
     pub headers: ResponseHeaders,
+    /// Traces requests at `/json`; none if requests are not traced.
+    pub tracer: Option<Arc<Tracer>>,
     /// The names of the stats in `/metrics`.
     pub metric_names: MetricNames,
 }
@@ -34,6 +37,7 @@ impl<S> Clone for ServiceContext<S> {
             clock: Arc::clone(&self.clock),
             health: self.health.clone(),
             headers: self.headers.clone(),
+            tracer: self.tracer.clone(),
             metric_names: self.metric_names.clone(),
         }
     }

@@ -27,6 +27,7 @@ use crate::{
         log,
     },
     store::Store,
+    trace::RequestSpan,
 };
 
 const REQUEST: &str = "envoy.service.ratelimit.v3.RateLimitRequest";
@@ -71,17 +72,34 @@ pub(super) async fn decide<S: Store>(
     request: HttpRequest,
 ) -> Response {
     let _call = api.calls.begin();
+    let tracer = api.context.tracer.as_ref();
+    let span = tracer.and_then(|tracer| tracer.start_json(request.headers(), api.context.clock.now()));
     let (body, mut hold) = match client.read(request.into_body()).await {
         Ok(read) => read,
-        Err(error) => return error.into_response(),
+        Err(error) => {
+            let response = error.into_response();
+            if let Some(span) = span {
+                span.end_json(response.status().as_u16(), Some("the body cannot be read"));
+            }
+            return response;
+        }
     };
-    match api.handle(&body, &mut hold).await {
-        Ok(response) => api.encode(&response),
+    match api.handle(&body, &mut hold, span.as_deref()).await {
+        Ok(response) => {
+            let response = api.encode(&response);
+            if let Some(span) = span {
+                span.end_json(response.status().as_u16(), None);
+            }
+            response
+        }
         Err(error) => {
             if let JsonError::TooLarge(error) = &error {
                 client.account().exceeded().add(error.bound());
             }
             let (status, error) = (error.status(), error.to_string());
+            if let Some(span) = span {
+                span.end_json(status.as_u16(), Some(&error));
+            }
             if let Some(suppressed) = api.failures.admit(Instant::now()) {
                 let error = log::one_line(&error);
                 tracing::warn!(%error, suppressed, "request at /json failed");
@@ -138,7 +156,12 @@ impl<S: Store> JsonApi<S> {
         }
     }
 
-    async fn handle(&self, body: &[u8], hold: &mut Hold) -> Result<RateLimitResponse, JsonError> {
+    async fn handle(
+        &self,
+        body: &[u8],
+        hold: &mut Hold,
+        span: Option<&RequestSpan>,
+    ) -> Result<RateLimitResponse, JsonError> {
         let now = self.context.clock.now();
         let objects = objects(body);
         // before they take memory: the request, two objects for a descriptor and its override, and one for an entry
@@ -151,8 +174,12 @@ impl<S: Store> JsonApi<S> {
         self.bounds.check(message.descriptors.len(), entries)?;
         let request = Request::try_from(&message).inspect_err(|_| self.context.stats.service_error.add(1))?;
         let headers = &self.context.headers;
-        let decided = self.context.limiter.decide(&request, now, |verdict| {
+        let record = span.map(RequestSpan::record);
+        let decided = self.context.limiter.decide_recorded(&request, now, record, |verdict| {
             log::decision(&request, verdict);
+            if let Some(span) = span {
+                span.decided(&request, verdict);
+            }
             response(verdict, &headers.render(verdict))
         });
         Ok(decided.await?)

@@ -191,7 +191,7 @@ fn settings_for_shared_counts_are_not_ignored() {
 fn unsupported_settings_cause_errors_or_warnings() {
     assert!(rejected(&[("CONFIG_TYPE", "XDS")]).contains("must be FILE or GRPC_XDS_SOTW"));
     assert!(resolved(&[("GRPC_SERVER_USE_TLS", "false"), ("CONFIG_TYPE", "FILE")]).warnings.is_empty());
-    let warnings = resolved(&[("TRACING_ENABLED", "true"), ("LOCAL_CACHE_SIZE_IN_BYTES", "1000")]).warnings;
+    let warnings = resolved(&[("CACHE_KEY_PREFIX", "a"), ("LOCAL_CACHE_SIZE_IN_BYTES", "1000")]).warnings;
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(
         resolved(&[("TRACING_ENABLED", "false"), ("LOCAL_CACHE_SIZE_IN_BYTES", "0")]).warnings.is_empty()

@@ -5,13 +5,14 @@
 //! what it has to, in parallel, and then this instance. If one of these rejects the request after all, because another request
 //! was faster, the hits of the others are given back before the request is answered.
 
-use futures_util::future::join_all;
+use futures_util::{FutureExt as _, future::join_all};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::modes::{CoordinationModes, Counted, Made};
+use super::modes::{CoordinationModes, Counted, Made, record_mode, recorded};
 use crate::{
     limit::{Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp},
+    observe::DecisionRecord,
     store::{Decisions, remote::Remote},
 };
 
@@ -32,48 +33,53 @@ enum Outlook {
 
 impl<R: Remote> CoordinationModes<R> {
     /// Decides `checks` and counts their hits only if all of them are admitted.
-    pub(super) async fn take_all_or_none(&self, checks: &[LimitCheck<'_>], now: Timestamp) -> Decisions {
+    pub(super) async fn take_all_or_none(
+        &self,
+        checks: &[LimitCheck<'_>],
+        now: Timestamp,
+        record: Option<&DecisionRecord>,
+    ) -> Decisions {
         let begun = Instant::now();
         let mut outlooks: SmallVec<[Outlook; 4]> =
             (0..checks.len()).map(|i| self.outlook(checks, i, now)).collect();
         if checks.len() > 1 && !outlooks.contains(&Outlook::Rejects) {
-            self.ask_doubtful(checks, &mut outlooks).await;
+            self.ask_doubtful(checks, &mut outlooks, record).await;
         }
         if outlooks.contains(&Outlook::Rejects) {
             let rejected = checks.iter().zip(&outlooks);
-            let rejected = rejected.map(|(check, outlook)| self.reject(check, *outlook, now));
+            let rejected = rejected.map(|(check, outlook)| self.reject(check, *outlook, now, record));
             return join_all(rejected).await.into_iter().collect();
         }
         let asked = checks.iter().zip(&outlooks).map(async |(check, outlook)| match outlook {
-            Outlook::Asks | Outlook::Doubtful => Some(self.take(check, now).await),
+            Outlook::Asks | Outlook::Doubtful => Some(self.take(check, now, record).await),
             _ => None,
         });
         let mut made: Vec<Option<Made>> = join_all(asked).await;
         for ((check, outlook), made_here) in checks.iter().zip(&outlooks).zip(0..) {
             if *outlook == Outlook::Fits && !is_rejected(&made) {
-                made[made_here] = Some(self.take(check, now).await);
+                made[made_here] = Some(self.take(check, now, record).await);
             }
         }
         if !is_rejected(&made) {
             // hits are given back once the request is known to be admitted
             let made = checks.iter().zip(made).map(async |(check, made)| match made {
                 Some(made) => made.decision,
-                None => self.take(check, now).await.decision,
+                None => self.take(check, now, record).await.decision,
             });
             return join_all(made).await.into_iter().collect();
         }
         let elapsed = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let budget = Period::from_nanos(self.budget.as_nanos().saturating_sub(elapsed));
         let undone = checks.iter().zip(made).map(async |(check, made)| match made {
-            Some(made) => self.undo(check, made, budget, now).await,
+            Some(made) => self.undo(check, made, budget, now, record).await,
             None => self.look(check, Hits(0), now),
         });
         join_all(undone).await.into_iter().collect()
     }
 
-    async fn take(&self, check: &LimitCheck<'_>, now: Timestamp) -> Made {
-        let step = self.step(check, Scope::Request, now);
-        self.finish(check, Scope::Request, step, now).await
+    async fn take(&self, check: &LimitCheck<'_>, now: Timestamp, record: Option<&DecisionRecord>) -> Made {
+        let step = self.step(check, Scope::Request, now, record);
+        self.finish(check, Scope::Request, step, now, record).await
     }
 
     /// Returns what this instance knows about check `i`, which comes after those before it.
@@ -110,9 +116,17 @@ impl<R: Remote> CoordinationModes<R> {
     }
 
     /// Has the store say whether the doubtful checks fit.
-    async fn ask_doubtful(&self, checks: &[LimitCheck<'_>], outlooks: &mut [Outlook]) {
+    async fn ask_doubtful(
+        &self,
+        checks: &[LimitCheck<'_>],
+        outlooks: &mut [Outlook],
+        record: Option<&DecisionRecord>,
+    ) {
         let asked = checks.iter().zip(&*outlooks).map(async |(check, outlook)| match outlook {
-            Outlook::Doubtful => self.strict.status(check).await.is_ok_and(|(decision, _)| decision.over),
+            Outlook::Doubtful => {
+                let status = recorded(record, 1, self.strict.status(check)).await;
+                status.is_ok_and(|(decision, _)| decision.over)
+            }
             _ => false,
         });
         for (rejects, outlook) in join_all(asked).await.into_iter().zip(outlooks) {
@@ -124,13 +138,20 @@ impl<R: Remote> CoordinationModes<R> {
 
     /// Returns the decision about `check`, of a request that is rejected. Counts nothing, but strict buckets notice a try that
     /// does not fit.
-    async fn reject(&self, check: &LimitCheck<'_>, outlook: Outlook, now: Timestamp) -> Decision {
+    async fn reject(
+        &self,
+        check: &LimitCheck<'_>,
+        outlook: Outlook,
+        now: Timestamp,
+        record: Option<&DecisionRecord>,
+    ) -> Decision {
         let at = self.client.time_at(now).now;
         if matches!(outlook, Outlook::Asks | Outlook::Doubtful) {
             // a failure leaves the estimate as it is
-            let _ = self.strict.status(check).await;
+            let _ = recorded(record, 1, self.strict.status(check)).await;
         }
         let hits = if check.direction == Direction::Take { check.hits } else { Hits(0) };
+        record_mode(record, self.mode(check, at));
         if self.mode(check, at) == Coordination::Local {
             return match self.memory.look(check, hits, now) {
                 decision if decision.over && hits > Hits(0) => {
@@ -160,7 +181,14 @@ impl<R: Remote> CoordinationModes<R> {
 
     /// Gives back hits that were taken for `check`, because another check of the request was rejected. Waits for the store no
     /// longer than `budget`.
-    async fn undo(&self, check: &LimitCheck<'_>, made: Made, budget: Period, now: Timestamp) -> Decision {
+    async fn undo(
+        &self,
+        check: &LimitCheck<'_>,
+        made: Made,
+        budget: Period,
+        now: Timestamp,
+        record: Option<&DecisionRecord>,
+    ) -> Decision {
         let Made { decision, counted, at } = made;
         if decision.over || check.hits == Hits(0) {
             return decision;
@@ -172,7 +200,10 @@ impl<R: Remote> CoordinationModes<R> {
                 // a counter's mode is never `auto`
                 Coordination::Interval | Coordination::Auto => self.interval.undo(check, at),
                 Coordination::Lease => self.lease.undo(check, at),
-                Coordination::Strict => self.strict.undo(check, at, budget).await,
+                Coordination::Strict => {
+                    let undone = self.strict.undo(check, at, budget).map(Ok);
+                    let _ = recorded(record, 1, undone).await;
+                }
             },
         }
         self.look(check, Hits(0), now)

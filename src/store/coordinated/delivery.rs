@@ -22,6 +22,15 @@ pub(super) struct Undecided {
     pub(super) late: bool,
 }
 
+// === impl Undecided ===
+
+impl Undecided {
+    /// Returns the reason, for traces.
+    pub(super) const fn reason(self) -> &'static str {
+        if self.late { "no reply within WEIR_DECISION_BUDGET" } else { "the call failed" }
+    }
+}
+
 // === impl Delivery ===
 
 impl Delivery {

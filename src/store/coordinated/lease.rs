@@ -17,6 +17,7 @@ use crate::{
         Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope,
         Timestamp,
     },
+    observe::DecisionRecord,
     store::remote::{Remote, Target},
 };
 
@@ -159,7 +160,13 @@ impl<R: Remote> Lease<R> {
     }
 
     /// Waits for a lease that holds enough hits for `check`, or for a reply that rejects it. Returns none if the call fails.
-    pub(super) async fn decide(&self, check: &LimitCheck<'_>, scope: Scope) -> Option<Decision> {
+    /// Adds the commands that it sends to `record`.
+    pub(super) async fn decide(
+        &self,
+        check: &LimitCheck<'_>,
+        scope: Scope,
+        record: Option<&DecisionRecord>,
+    ) -> Option<Decision> {
         let policy = check.over_limit_policy_in(scope);
         // the number of the fetch that requests these hits, once they are registered
         let mut round = None;
@@ -173,7 +180,10 @@ impl<R: Remote> Lease<R> {
                 round.get_or_insert_with(|| fetch.wait_for(check.hits, missing));
                 Arc::clone(fetch.done.get_or_insert_default()).notified_owned()
             });
-            self.fetch(counter_key(check));
+            let commands = self.fetch(counter_key(check));
+            if let Some(record) = record {
+                record.add_commands(commands);
+            }
             done.await;
 
             let time = self.client.time();
@@ -214,14 +224,14 @@ impl<R: Remote> Lease<R> {
         self.table.with_counter(check, now, |counter| counter.unspend(check.hits, now));
     }
 
-    /// Fetches a lease, unless a fetch is running.
-    fn fetch(&self, key: CounterKey) {
+    /// Fetches a lease, unless a fetch is running. Returns the number of commands that it sends.
+    fn fetch(&self, key: CounterKey) -> u32 {
         let (instances, horizon, lead) = (self.client.instances(), self.horizon(), self.table.lease_lead());
         self.send(key, |counter, now| {
             let fetched = counter.fetch_commands(instances, horizon, lead, now);
             counter.fetch_mut().round += 1;
             fetched
-        });
+        })
     }
 
     /// Reports what is pending, unless a fetch is running, so that the store counts it before the next decision that it makes.
@@ -235,8 +245,12 @@ impl<R: Remote> Lease<R> {
     }
 
     /// Sends the commands of the counter of `key`, unless a fetch is running. In the background, since the decision that waits for
-    /// the replies may be cancelled.
-    fn send(&self, key: CounterKey, commands: impl FnOnce(&mut LocalCounter, Timestamp) -> FetchCommands) {
+    /// the replies may be cancelled. Returns the number of commands.
+    fn send(
+        &self,
+        key: CounterKey,
+        commands: impl FnOnce(&mut LocalCounter, Timestamp) -> FetchCommands,
+    ) -> u32 {
         let sent = self.table.with_existing(key, |counter| {
             if counter.fetch_mut().is_running {
                 return None;
@@ -252,10 +266,11 @@ impl<R: Remote> Lease<R> {
             let replies = commands.into_iter().map(|command| self.client.queue(command)).collect();
             Some(Fetch { key, generation: counter.generation, reports, want, replies })
         });
-        if let Some(fetch) = sent.flatten() {
-            let lease = self.clone();
-            self.client.spawn(async move { lease.complete(fetch).await });
-        }
+        let Some(fetch) = sent.flatten() else { return 0 };
+        let count = u32::try_from(fetch.replies.len()).unwrap_or(u32::MAX);
+        let lease = self.clone();
+        self.client.spawn(async move { lease.complete(fetch).await });
+        count
     }
 
     /// Applies the replies to `fetch`, however late they are.

@@ -57,6 +57,7 @@ use super::{Decisions, MemoryStore, Store, StoreError, remote::Remote};
 use crate::{
     clock::Clock,
     limit::{Coordination, Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
+    observe::DecisionRecord,
 };
 
 /// Memory in front of a shared store.
@@ -165,13 +166,26 @@ impl<R: Remote> Store for Coordinated<R> {
         scope: Scope,
         now: Timestamp,
     ) -> Result<Decisions, StoreError> {
+        self.take_recorded(checks, scope, now, None).await
+    }
+
+    async fn take_recorded(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+        record: Option<&DecisionRecord>,
+    ) -> Result<Decisions, StoreError> {
         if checks.iter().all(|check| self.modes.table.requested_mode(check) == Coordination::Local) {
             self.modes.metrics.local.add(checks.len() as u64);
+            if let Some(record) = record.filter(|_| !checks.is_empty()) {
+                record.add_mode(Coordination::Local.name());
+            }
             return Ok(self.modes.memory.decide(checks, scope, now));
         }
         if scope == Scope::Request {
             // boxed to keep the future of all other requests small
-            return Ok(Box::pin(self.modes.take_all_or_none(checks, now)).await);
+            return Ok(Box::pin(self.modes.take_all_or_none(checks, now, record)).await);
         }
         // the store carries out commands for one counter in their order
         let is_strict =
@@ -179,17 +193,17 @@ impl<R: Remote> Store for Coordinated<R> {
         if has_repeated(checks) && !checks.iter().all(is_strict) {
             let mut decisions = Decisions::new();
             for check in checks {
-                let step = self.modes.step(check, scope, now);
-                decisions.push(self.modes.finish(check, scope, step, now).await.decision);
+                let step = self.modes.step(check, scope, now, record);
+                decisions.push(self.modes.finish(check, scope, step, now, record).await.decision);
             }
             return Ok(decisions);
         }
         let steps: SmallVec<[Step; 2]> =
-            checks.iter().map(|check| self.modes.step(check, scope, now)).collect();
+            checks.iter().map(|check| self.modes.step(check, scope, now, record)).collect();
         let waits = steps.iter().any(|step| matches!(step, Step::Strict(_) | Step::Lease));
         let decisions: Decisions = if waits {
-            let decisions =
-                checks.iter().zip(steps).map(|(check, step)| self.modes.finish(check, scope, step, now));
+            let decisions = checks.iter().zip(steps);
+            let decisions = decisions.map(|(check, step)| self.modes.finish(check, scope, step, now, record));
             join_all(decisions).await.into_iter().map(|made| made.decision).collect()
         } else {
             steps.into_iter().filter_map(Step::done).collect()

@@ -1,6 +1,6 @@
 //! The coordination modes together: picks the mode of a check, and has it decide within its budget.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use tokio::time::timeout;
 
@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     limit::{Coordination, Decision, LimitCheck, Period, Scope, Timestamp},
+    observe::DecisionRecord,
     store::{
         MemoryStore,
         remote::{Remote, Target},
@@ -68,19 +69,29 @@ pub(super) enum Counted {
 
 impl<R: Remote> CoordinationModes<R> {
     /// Decides `check`, if that needs no wait.
-    pub(super) fn step(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Step {
+    pub(super) fn step(
+        &self,
+        check: &LimitCheck<'_>,
+        scope: Scope,
+        now: Timestamp,
+        record: Option<&DecisionRecord>,
+    ) -> Step {
         let mut mode = self.table.requested_mode(check);
         let time = self.client.time_at(now);
         if mode != Coordination::Local && self.client.is_unavailable() {
             let (target, supported) = self.table.target_and_mode(check, time.now);
             mode = supported;
             if mode != Coordination::Local && self.client.is_unavailable_for(&target, time.now) {
+                record_mode(record, mode);
                 let held = match mode {
                     Coordination::Lease => self.lease.decide_from_held(check, scope, time),
                     _ => None,
                 };
                 return held.map_or_else(
-                    || Step::Fallback(self.fallback.decide(check, Delivery::NotApplied, time.now)),
+                    || {
+                        record_fallback(record);
+                        Step::Fallback(self.fallback.decide(check, Delivery::NotApplied, time.now))
+                    },
                     Step::Done,
                 );
             }
@@ -103,7 +114,10 @@ impl<R: Remote> CoordinationModes<R> {
                 }),
             };
             match step {
-                Ok(step) => return step,
+                Ok(step) => {
+                    record_mode(record, mode);
+                    return step;
+                }
                 // `auto`, or the store does not support the requested mode
                 Err(supported) => mode = supported,
             }
@@ -130,6 +144,7 @@ impl<R: Remote> CoordinationModes<R> {
         scope: Scope,
         step: Step,
         now: Timestamp,
+        record: Option<&DecisionRecord>,
     ) -> Made {
         let at = self.client.time_at(now).now;
         let decided = match step {
@@ -137,13 +152,8 @@ impl<R: Remote> CoordinationModes<R> {
             Step::Fallback(decision) => {
                 return Made { decision, counted: Counted::ByFallback(Delivery::NotApplied), at };
             }
-            Step::Strict(target) => self.strict.decide(check, target, scope).await,
-            // a lease that arrives late is not lost, and no hit has been counted
-            Step::Lease => match timeout(self.budget.into(), self.lease.decide(check, scope)).await {
-                Ok(Some(decision)) => Ok((decision, self.client.time().now)),
-                Ok(None) => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
-                Err(_) => Err(Undecided { delivery: Delivery::NotApplied, late: true }),
-            },
+            Step::Strict(target) => recorded(record, 1, self.strict.decide(check, target, scope)).await,
+            Step::Lease => recorded(record, 0, self.decide_by_lease(check, scope, record)).await,
         };
         match decided {
             Ok((decision, at)) => {
@@ -152,10 +162,25 @@ impl<R: Remote> CoordinationModes<R> {
             }
             Err(undecided) => {
                 self.record_late(check, undecided);
+                record_fallback(record);
                 let (delivery, at) = (undecided.delivery, self.client.time_since(now).now);
                 let decision = self.fallback.decide(check, delivery, at);
                 Made { decision, counted: Counted::ByFallback(delivery), at }
             }
+        }
+    }
+
+    async fn decide_by_lease(
+        &self,
+        check: &LimitCheck<'_>,
+        scope: Scope,
+        record: Option<&DecisionRecord>,
+    ) -> Result<(Decision, Timestamp), Undecided> {
+        // a lease that arrives late is not lost, and no hit has been counted
+        match timeout(self.budget.into(), self.lease.decide(check, scope, record)).await {
+            Ok(Some(decision)) => Ok((decision, self.client.time().now)),
+            Ok(None) => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
+            Err(_) => Err(Undecided { delivery: Delivery::NotApplied, late: true }),
         }
     }
 
@@ -164,6 +189,34 @@ impl<R: Remote> CoordinationModes<R> {
             let at = self.client.time().now;
             self.client.record_late_decision(&self.table.target(check, at), at);
         }
+    }
+}
+
+/// Waits for `call`, which sends `commands` and those that it records itself, and adds the wait to `record`.
+pub(super) async fn recorded<T>(
+    record: Option<&DecisionRecord>,
+    commands: u32,
+    call: impl Future<Output = Result<T, Undecided>>,
+) -> Result<T, Undecided> {
+    let begun = record.map(|record| (record, Instant::now()));
+    let outcome = call.await;
+    if let Some((record, begun)) = begun {
+        let error = outcome.as_ref().err().map(|undecided| undecided.reason());
+        record.add_commands(commands);
+        record.add_wait(begun, error);
+    }
+    outcome
+}
+
+pub(super) fn record_mode(record: Option<&DecisionRecord>, mode: Coordination) {
+    if let Some(record) = record {
+        record.add_mode(mode.name());
+    }
+}
+
+fn record_fallback(record: Option<&DecisionRecord>) {
+    if let Some(record) = record {
+        record.set_fallback();
     }
 }
 

@@ -30,13 +30,22 @@ impl Stack {
 
     /// Like [`Self::start`], with `settings` as weir's environment variables.
     pub(crate) fn with_settings(descriptors: &str, settings: &[(&str, &str)], bootstrap: &Bootstrap) -> Self {
+        Self::with_settings_and_bootstrap(descriptors, settings, |weir| bootstrap.to_json(weir))
+    }
+
+    /// Like [`Self::with_settings`], with a bootstrap made from weir's address.
+    pub(crate) fn with_settings_and_bootstrap(
+        descriptors: &str,
+        settings: &[(&str, &str)],
+        bootstrap: impl FnOnce(SocketAddr) -> Value,
+    ) -> Self {
         let folder = TempDir::new().expect("a folder");
         fs::create_dir(folder.path().join("config")).expect("a folder");
         let config = folder.path().join("config");
         fs::write(config.join("rules.yaml"), in_domain(descriptors)).expect("a file");
         let weir = Weir::start(&config, settings, folder.path());
         let bootstrap_file = folder.path().join("envoy.json");
-        fs::write(&bootstrap_file, bootstrap.to_json(weir.grpc).to_string()).expect("a file");
+        fs::write(&bootstrap_file, bootstrap(weir.grpc).to_string()).expect("a file");
         let envoy = Envoy::start(&bootstrap_file, folder.path());
         Self { envoy, weir, folder }
     }

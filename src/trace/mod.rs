@@ -1,0 +1,30 @@
+//! OpenTelemetry traces: one span for each sampled request, with its waits for the shared store as children.
+//!
+//! [`Tracer::start`] reads a request's parent from its headers and decides whether it is sampled; requests that are not cost
+//! nothing after that. A [`RequestSpan`] collects what is known of the request; when it ends, its spans are encoded and queued.
+//! The exporter sends the queue to a collector in batches, on a thread of its own, so that no decision waits for it.
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `context` | the parent in a request's headers: W3C trace context and b3 |
+//! | `tracer`, `sampling`, `span` | which requests are traced, and their spans |
+//! | `queue`, `exporter` | the bounded queue, and the thread that sends it: batches, retries, the flush at the end |
+//! | `grpc`, `http` | OTLP over gRPC and over HTTP |
+//! | `settings` | the settings of all of this |
+
+mod context;
+mod export_error;
+mod exporter;
+mod grpc;
+mod http;
+mod queue;
+mod sampling;
+mod settings;
+mod span;
+mod tracer;
+
+pub use exporter::Exporter;
+pub use sampling::random_instance_id;
+pub use settings::{BatchSettings, Endpoint, ExportSettings, Protocol, TraceSettings};
+pub use span::RequestSpan;
+pub use tracer::Tracer;

@@ -1,0 +1,56 @@
+//! Decides which requests are traced.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+
+use super::{
+    context::{Place, parent},
+    queue::SpanQueue,
+    sampling::Sampling,
+    settings::TraceSettings,
+    span::{Call, RequestSpan, SpanOptions},
+};
+use crate::limit::Timestamp;
+
+/// Makes the spans of requests.
+#[derive(Debug)]
+pub struct Tracer {
+    sampling: Sampling,
+    options: SpanOptions,
+    queue: Arc<SpanQueue>,
+}
+
+// === impl Tracer ===
+
+impl Tracer {
+    pub(super) fn new(settings: &TraceSettings, queue: Arc<SpanQueue>) -> Self {
+        let options = SpanOptions { store: settings.store, descriptor_values: settings.descriptor_values };
+        Self { sampling: Sampling::new(settings.sampling_rate), options, queue }
+    }
+
+    /// Begins the span of a call of the gRPC method with `headers`, which was read at `now`. Returns none if it is not sampled:
+    /// the caller decides that, and for a request without a parent the sampling rate.
+    #[must_use]
+    pub fn start_rpc(&self, headers: &HeaderMap, now: Timestamp) -> Option<Box<RequestSpan>> {
+        self.start(headers, now, Call::Rpc)
+    }
+
+    /// Begins the span of a request at `/json`, like [`Tracer::start_rpc`].
+    #[must_use]
+    pub fn start_json(&self, headers: &HeaderMap, now: Timestamp) -> Option<Box<RequestSpan>> {
+        self.start(headers, now, Call::Json)
+    }
+
+    fn start(&self, headers: &HeaderMap, now: Timestamp, call: Call) -> Option<Box<RequestSpan>> {
+        let parent = parent(headers);
+        let trace_id = match &parent {
+            Some(parent) => parent.sampled.then_some(parent.trace_id)?,
+            None => self.sampling.trace()?,
+        };
+        let place = Place { trace_id, span_id: self.sampling.id(), parent };
+        // only a request with a few waits uses more ids
+        let children = self.sampling.id();
+        Some(Box::new(RequestSpan::new(place, call, now, self.options, children, Arc::clone(&self.queue))))
+    }
+}

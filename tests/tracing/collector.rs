@@ -1,0 +1,218 @@
+//! A collector of traces, over gRPC or HTTP, which does what a test says.
+
+use std::{
+    future::pending,
+    io::Read as _,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::State,
+    http::{HeaderMap, StatusCode, Uri},
+};
+use flate2::read::GzDecoder;
+use parking_lot::Mutex;
+use prost::Message as _;
+use tokio::{net::TcpListener, time::sleep};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Request, Response, Status, codec::CompressionEncoding, transport::Server};
+use weir::proto::opentelemetry::proto::{
+    collector::trace::v1::{
+        ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
+        trace_service_server::{TraceService, TraceServiceServer},
+    },
+    common::v1::{AnyValue, KeyValue, any_value::Value},
+    trace::v1::{Span, status::StatusCode as SpanStatus},
+};
+
+/// How long a test waits for spans before it fails.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A collector on a free port.
+#[derive(Clone)]
+pub(crate) struct Collector {
+    pub(crate) address: SocketAddr,
+    state: Arc<State_>,
+}
+
+#[derive(Default)]
+struct State_ {
+    received: Mutex<Vec<Received>>,
+    answers: Mutex<Answers>,
+}
+
+/// An export.
+#[derive(Clone, Debug)]
+pub(crate) struct Received {
+    /// The path; empty over gRPC.
+    pub(crate) path: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) message: ExportTraceServiceRequest,
+}
+
+/// What the collector answers, from the next export on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Answers {
+    #[default]
+    Accepts,
+    /// Rejects so many spans of each export.
+    Rejects(i64),
+    /// Fails, so that a client tries again.
+    Unavailable,
+    /// Fails, so that a client does not try again.
+    Invalid,
+    /// Answers nothing.
+    Hangs,
+}
+
+// === impl Collector ===
+
+impl Collector {
+    pub(crate) async fn start(protocol: &str) -> Self {
+        match protocol {
+            "grpc" => Self::grpc().await,
+            _ => Self::http().await,
+        }
+    }
+
+    pub(crate) async fn grpc() -> Self {
+        let (collector, listener) = Self::bind().await;
+        let service = TraceServiceServer::from_arc(Arc::clone(&collector.state))
+            .accept_compressed(CompressionEncoding::Gzip)
+            .max_decoding_message_size(64 << 20);
+        let server = Server::builder().add_service(service);
+        tokio::spawn(async move {
+            server.serve_with_incoming(TcpListenerStream::new(listener)).await.expect("it serves");
+        });
+        collector
+    }
+
+    pub(crate) async fn http() -> Self {
+        let (collector, listener) = Self::bind().await;
+        let router = Router::new().fallback(receive).with_state(Arc::clone(&collector.state));
+        tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
+        collector
+    }
+
+    async fn bind() -> (Self, TcpListener) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        (Self { address, state: Arc::default() }, listener)
+    }
+
+    pub(crate) fn answer(&self, answers: Answers) {
+        *self.state.answers.lock() = answers;
+    }
+
+    /// Returns all exports so far.
+    pub(crate) fn received(&self) -> Vec<Received> {
+        self.state.received.lock().clone()
+    }
+
+    /// Returns all spans so far, in their order.
+    pub(crate) fn spans(&self) -> Vec<Span> {
+        let messages = self.received().into_iter().map(|received| received.message);
+        let resources = messages.flat_map(|message| message.resource_spans);
+        resources.flat_map(|resource| resource.scope_spans).flat_map(|scope| scope.spans).collect()
+    }
+
+    /// Waits until there are `count` spans, and returns them.
+    pub(crate) async fn await_spans(&self, count: usize) -> Vec<Span> {
+        let begun = Instant::now();
+        loop {
+            let spans = self.spans();
+            if spans.len() >= count {
+                return spans;
+            }
+            assert!(begun.elapsed() < DEADLINE, "{} of {count} spans: {spans:#?}", spans.len());
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+// === impl State_ ===
+
+impl State_ {
+    /// Receives an export, and returns the answer.
+    async fn receive(&self, received: Received) -> Result<ExportTraceServiceResponse, (StatusCode, Status)> {
+        let answers = *self.answers.lock();
+        match answers {
+            Answers::Accepts | Answers::Rejects(_) => self.received.lock().push(received),
+            Answers::Unavailable => {
+                return Err((StatusCode::SERVICE_UNAVAILABLE, Status::unavailable("come again")));
+            }
+            Answers::Invalid => {
+                return Err((StatusCode::UNAUTHORIZED, Status::unauthenticated("who are you?")));
+            }
+            Answers::Hangs => pending().await,
+        }
+        let rejected = match answers {
+            Answers::Rejects(rejected_spans) => {
+                Some(ExportTracePartialSuccess { rejected_spans, error_message: "too old".into() })
+            }
+            _ => None,
+        };
+        Ok(ExportTraceServiceResponse { partial_success: rejected })
+    }
+}
+
+#[tonic::async_trait]
+impl TraceService for State_ {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        let headers = request.metadata().clone().into_headers();
+        let received = Received { path: String::new(), headers, message: request.into_inner() };
+        self.receive(received).await.map(Response::new).map_err(|(_, status)| status)
+    }
+}
+
+async fn receive(
+    State(state): State<Arc<State_>>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Vec<u8>, (StatusCode, String)> {
+    let mut plain = Vec::new();
+    if headers.get("content-encoding").is_some_and(|encoding| encoding == "gzip") {
+        GzDecoder::new(&*body).read_to_end(&mut plain).expect("gzip data");
+    } else {
+        plain.extend_from_slice(&body);
+    }
+    let message = ExportTraceServiceRequest::decode(&*plain).expect("an export");
+    let answer = state.receive(Received { path: uri.path().to_owned(), headers, message }).await;
+    answer
+        .map(|response| response.encode_to_vec())
+        .map_err(|(status, error)| (status, error.message().to_owned()))
+}
+
+/// Returns the text of an attribute: a list is written with commas.
+pub(crate) fn attribute(attributes: &[KeyValue], key: &str) -> Option<String> {
+    let attribute = attributes.iter().find(|attribute| attribute.key == key)?;
+    Some(text_of(attribute.value.as_ref().expect("a value")))
+}
+
+fn text_of(value: &AnyValue) -> String {
+    match value.value.as_ref().expect("a value") {
+        Value::StringValue(text) => text.clone(),
+        Value::BoolValue(value) => value.to_string(),
+        Value::IntValue(value) => value.to_string(),
+        Value::ArrayValue(list) => list.values.iter().map(text_of).collect::<Vec<_>>().join(","),
+    }
+}
+
+/// Returns the message of a span that has failed.
+pub(crate) fn error(span: &Span) -> Option<&str> {
+    let status = span.status.as_ref().filter(|status| status.code() == SpanStatus::Error)?;
+    Some(&status.message)
+}
+
+/// Returns an id as hexadecimal digits.
+pub(crate) fn hex(id: &[u8]) -> String {
+    id.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+}

@@ -1,0 +1,28 @@
+//! OpenTelemetry traces: weir's spans, as a collector receives them.
+
+#[expect(dead_code, reason = "other tests need other certificates")]
+#[path = "../support/authority.rs"]
+mod authority;
+#[expect(dead_code, reason = "other tests run commands to their end")]
+#[path = "../support/child.rs"]
+mod child;
+mod collector;
+#[expect(dead_code, reason = "other tests reload rules and set the clock")]
+#[path = "../support/in_process.rs"]
+mod in_process;
+#[expect(dead_code, reason = "other tests need other servers")]
+#[path = "../redis/support/server.rs"]
+mod redis_server;
+#[expect(dead_code, reason = "these tests need few of the constructors")]
+#[path = "../support/wire.rs"]
+mod wire;
+
+mod attributes;
+mod export;
+mod propagation;
+mod redis;
+mod stopping;
+mod tls;
+mod traced;
+
+use in_process::DEADLINE;

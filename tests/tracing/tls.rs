@@ -1,0 +1,135 @@
+//! Exports over TLS, with client certificates.
+
+use std::{fs, net::SocketAddr, sync::Arc};
+
+use tempfile::TempDir;
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        RootCertStore, ServerConfig,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+        server::WebPkiClientVerifier,
+    },
+};
+
+use crate::{
+    authority::{Authority, Pair},
+    collector::Collector,
+    traced::{metric, tenant, until_metric, weir_by},
+};
+
+/// Passes connections on to a server.
+pub(crate) struct Relay {
+    pub(crate) address: SocketAddr,
+    cut: watch::Sender<()>,
+}
+
+// === impl Relay ===
+
+impl Relay {
+    pub(crate) async fn start(server: SocketAddr) -> Self {
+        Self::start_with(server, None).await
+    }
+
+    /// Decrypts connections with `tls`, if given.
+    async fn start_with(server: SocketAddr, tls: Option<TlsAcceptor>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let (cut, is_cut) = watch::channel(());
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (tls, mut is_cut) = (tls.clone(), is_cut.clone());
+                is_cut.mark_unchanged();
+                tokio::spawn(async move {
+                    let mut upstream = TcpStream::connect(server).await.expect("a connection");
+                    let relay = async {
+                        match tls {
+                            None => drop(copy_bidirectional(&mut stream, &mut upstream).await),
+                            Some(tls) => {
+                                let Ok(mut stream) = tls.accept(stream).await else { return };
+                                drop(copy_bidirectional(&mut stream, &mut upstream).await);
+                            }
+                        }
+                    };
+                    tokio::select! {
+                        () = relay => {}
+                        _ = is_cut.changed() => {}
+                    }
+                });
+            }
+        });
+        Self { address, cut }
+    }
+
+    /// Closes all connections.
+    pub(crate) fn cut(&self) {
+        self.cut.send_replace(());
+    }
+}
+
+/// Returns a server with the certificate `pair` that requires a certificate of `clients`.
+fn acceptor(pair: &Pair, clients: &Authority, alpn: &str) -> TlsAcceptor {
+    let provider = Arc::new(ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    let pem = clients.pem();
+    roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate")).expect("an authority");
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).collect();
+    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).expect("a key");
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_client_cert_verifier(verifier.build().expect("a verifier"))
+        .with_single_cert(chain.expect("certificates"), key)
+        .expect("a pair");
+    config.alpn_protocols = vec![alpn.as_bytes().to_vec()];
+    TlsAcceptor::from(Arc::new(config))
+}
+
+struct Files(TempDir);
+
+impl Files {
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.0.path().join(name);
+        fs::write(&path, text).expect("a file");
+        path.to_str().expect("a plain path").to_owned()
+    }
+}
+
+#[tokio::test]
+async fn exports_are_encrypted_and_present_a_client_certificate() {
+    for (protocol, alpn) in [("grpc", "h2"), ("http", "http/1.1")] {
+        let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
+        let collector = Collector::start(protocol).await;
+        let tls = acceptor(&theirs.sign(&["localhost"]), &ours, alpn);
+        let relay = Relay::start_with(collector.address, Some(tls)).await;
+        let files = Files(tempfile::tempdir().expect("a directory"));
+        let pair = ours.sign(&["weir"]);
+        // the authority is missing at first
+        let wrong = files.write("ca.crt", &ours.pem());
+        let (certificate, key) =
+            (files.write("tls.crt", &pair.certificate), files.write("tls.key", &pair.key));
+        let endpoint = format!("https://localhost:{}", relay.address.port());
+        let variables = [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", &wrong),
+            ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &certificate),
+            ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", &key),
+        ];
+        let mut weir = weir_by(protocol, &collector, &variables).await;
+        weir.decide(tenant("acme")).await;
+        until_metric(&weir, "weir_trace_export_failures_total", 1).await;
+        assert!(collector.received().is_empty(), "{protocol}: an unknown authority");
+        // files are read for each connection
+        files.write("ca.crt", &theirs.pem());
+        collector.await_spans(1).await;
+        until_metric(&weir, "weir_trace_spans_exported_total", 1).await;
+        assert_eq!(metric(&weir, "weir_trace_queue").await, 0);
+    }
+}
