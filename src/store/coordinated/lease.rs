@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{
     client::{QueuedReply, StoreClient},
-    counter::{FetchCommands, LeaseReply, LocalCounter},
+    counter::{FetchCommands, Generation, LeaseReply, LocalCounter},
     delivery::Delivery,
     store_time::StoreTime,
     table::{CounterTable, counter_key},
@@ -40,7 +40,7 @@ pub(super) struct Lease<R> {
 struct Fetch {
     key: CounterKey,
     /// The generation of the counter.
-    generation: u64,
+    generation: Generation,
     /// The number of commands, from the first one on, that carry reports.
     reports: usize,
     /// The hits that the last command requests.

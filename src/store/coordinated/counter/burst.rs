@@ -28,7 +28,7 @@ impl LocalCounter {
             return false;
         }
         // a reply does not count the hits that were taken while it was on its way, or had to wait for the reply before it
-        let since = self.last_reply_at.map_or(0, |at| now.since(at).as_nanos());
+        let since = self.last_reply_at.get().map_or(0, |at| now.since(at).as_nanos());
         let time = Period::from_nanos(since.saturating_add(2 * round_trip.as_nanos()));
         let expected = self.demand.in_the_next(time, now);
         own > expected.saturating_mul(TIMES_EXPECTED)
@@ -36,6 +36,6 @@ impl LocalCounter {
 
     /// Returns whether a burst is over: what it left is used up or has been known for a moment.
     pub(in super::super) fn is_burst_over(&self, now: Timestamp) -> bool {
-        self.is_settled() || self.last_reply_at.is_some_and(|at| now.since(at) > SETTLED_AFTER)
+        self.is_settled() || self.last_reply_at.get().is_some_and(|at| now.since(at) > SETTLED_AFTER)
     }
 }

@@ -4,7 +4,7 @@ use super::{
     LocalCounter,
     fetch::LeaseFetch,
     records::{Dropped, HeldLease, PendingDelta},
-    tiers::{capacity, flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed},
+    tiers::{capacity, flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed, saturated},
 };
 use crate::{
     limit::{
@@ -60,7 +60,7 @@ impl LocalCounter {
         if instances > 1 && self.instances <= 1 && flows(&self.target.tiers) {
             self.return_leases();
         }
-        self.instances = instances;
+        self.instances = saturated(instances as u64);
     }
 
     /// Removes leases that have ended. Hits that some tier still counts are returned to the store.
@@ -166,7 +166,7 @@ impl LocalCounter {
         hits: Hits,
         now: Timestamp,
     ) -> Option<Decision> {
-        let then = self.last_reply_at.unwrap_or(now).min(now);
+        let then = self.last_reply_at.get().unwrap_or(now).min(now);
         let is_exact = self.fetch.as_ref().is_some_and(|fetch| fetch.is_exact);
         if self.fits(hits, then) && !is_exact {
             return None;
@@ -249,7 +249,7 @@ impl LocalCounter {
 
     fn abandoned_at(&self) -> Timestamp {
         let expected = self.demand.time_for(ABANDONED_AFTER, self.last_check_at).min(LONGEST_ABANDONMENT);
-        self.last_check_at.after(self.schedule.interval.max(expected))
+        self.last_check_at.after(self.schedule.interval().max(expected))
     }
 
     /// Returns when leases have to be looked at: `lead` before one ends, or when they have to be returned if no check arrives until

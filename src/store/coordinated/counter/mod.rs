@@ -16,6 +16,7 @@ mod pace;
 mod pending;
 mod place;
 mod records;
+mod reply_time;
 mod reservations;
 mod schedule;
 mod siblings;
@@ -29,8 +30,14 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use self::{
-    demand::Demand, fetch::LeaseFetch, records::PendingDelta, schedule::FlushSchedule, thin_list::ThinList,
-    tiers::capacity, usage::UsageRate,
+    demand::Demand,
+    fetch::LeaseFetch,
+    records::PendingDelta,
+    reply_time::ReplyTime,
+    schedule::FlushSchedule,
+    thin_list::ThinList,
+    tiers::{capacity, saturated},
+    usage::UsageRate,
 };
 pub(super) use self::{
     fetch::LeaseReply,
@@ -46,6 +53,11 @@ use crate::{
 
 /// One state for each tier.
 type States = SmallVec<[CounterState; 1]>;
+
+/// The number of a counter among those of this process, modulo 2^32: a late reply is not applied to a counter that has taken the
+/// place of the one it is for. A call ends long before the numbers repeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Generation(pub(super) u32);
 
 /// This instance's copy of the counters of one target. Fields that every decision reads come first, in this order: with
 /// thousands of counters most are not in the CPU cache, and every additional cache line costs a memory access.
@@ -78,21 +90,21 @@ pub(super) struct LocalCounter {
     flushed: u32,
     /// The number of the command whose reply was applied last.
     applied: u32,
+    pub(super) generation: Generation,
+    /// The number of instances as of the last decision.
+    instances: u32,
+    /// The hits that remained as of the last reply.
+    remaining_at_reply: u32,
+    /// Hits that the store has applied since its last reply, up to 2^32 - 1.
+    acknowledged: u32,
     /// The leases and the state of fetching them. None until a lease is needed.
     pub(super) fetch: Option<Box<LeaseFetch>>,
     /// Hits that were sent to the store, which has not replied yet.
     in_flight: ThinList<PendingDelta>,
     /// The version of the store's sliding windows and buckets as of its last reply.
     version: u64,
-    /// Unique among all counters of this process, so that a late reply is not applied to a counter that has taken the place
-    /// of the one it is for.
-    pub(super) generation: u64,
-    /// The instant of the store's last reply, on its clock.
-    last_reply_at: Option<Timestamp>,
-    /// The hits that remained as of the last reply.
-    remaining_at_reply: u64,
-    /// The number of instances as of the last decision.
-    instances: usize,
+    /// On the store's clock.
+    last_reply_at: ReplyTime,
     /// The instant until which the store has denied all hits.
     denied_until: Timestamp,
     /// While the store is unavailable: the states as if every instance counted the same hits.
@@ -100,15 +112,13 @@ pub(super) struct LocalCounter {
     usage: UsageRate,
     /// What its siblings have counted, as of the current access. None if it has none.
     siblings: Option<Box<[SiblingHits]>>,
-    /// Hits that the store has applied since its last reply.
-    acknowledged: u64,
 }
 
 // === impl LocalCounter ===
 
 impl LocalCounter {
     /// Creates an unused counter of `target`, which is flushed every `interval`. No other counter has its `generation`.
-    pub(super) fn new(target: Arc<Target>, interval: Period, generation: u64, now: Timestamp) -> Self {
+    pub(super) fn new(target: Arc<Target>, interval: Period, generation: Generation, now: Timestamp) -> Self {
         Self {
             estimate: target.tiers.iter().map(|tier| CounterState::unused(tier, now)).collect(),
             rule: None,
@@ -129,8 +139,8 @@ impl LocalCounter {
             in_flight: ThinList::default(),
             version: 0,
             generation,
-            last_reply_at: None,
-            remaining_at_reply: capacity(&target.tiers),
+            last_reply_at: ReplyTime::default(),
+            remaining_at_reply: saturated(capacity(&target.tiers)),
             instances: 1,
             denied_until: Timestamp::default(),
             fallback: None,
@@ -196,7 +206,7 @@ impl LocalCounter {
     /// Requests a read of the store's count, if the last reply is older than `age`: a check with no hits, for example, reports
     /// nothing, so the store sends no reply.
     pub(super) fn refresh(&mut self, age: Period, now: Timestamp) {
-        self.wants_read |= self.last_reply_at.is_none_or(|last| now.since(last) >= age);
+        self.wants_read |= self.last_reply_at.get().is_none_or(|last| now.since(last) >= age);
     }
 
     /// Returns whether it can be removed because it is settled and no different from an unused counter.

@@ -129,7 +129,7 @@ impl LocalCounter {
             let left = u64::from(state.availability(tier, now).remaining);
             let lacks = u64::from(bucket.burst).saturating_sub(left).saturating_add(needed);
             let flows_back = u64::from(tier.requests) / 20 + 1;
-            Some(lacks.saturating_sub(flows_back) / self.instances as u64)
+            Some(lacks.saturating_sub(flows_back) / u64::from(self.instances))
         });
         buckets.min().map_or(u64::MAX, |most| most.saturating_sub(leased))
     }
@@ -149,7 +149,7 @@ impl LocalCounter {
     /// Returns how many of the remaining hits one instance may hold: an equal share. In a fixed window half of that, since
     /// hits that one instance still holds when it ends are lost to the others.
     fn share(&self, now: Timestamp) -> u64 {
-        let parts = self.instances as u64 * if flows(&self.target.tiers) { 1 } else { 2 };
+        let parts = u64::from(self.instances) * if flows(&self.target.tiers) { 1 } else { 2 };
         (self.remaining(now) / parts).max(1)
     }
 
@@ -220,11 +220,11 @@ impl LocalCounter {
         let hold = hold(tiers);
         let usable = self.demand.in_the_next(hold, now);
         // 50 % more, because random arrivals are spread unevenly
-        let all = usable.saturating_mul(self.instances as u64).saturating_mul(3) / 2;
+        let all = usable.saturating_mul(u64::from(self.instances)).saturating_mul(3) / 2;
         let plenty = all.min(capacity(tiers) / 2).max(1);
         let wait = self.wait_for(plenty, now);
         // a scarcity begins only when the store has run out, or has less than one for each instance
-        let is_empty = self.remaining(now) < self.instances as u64;
+        let is_empty = self.remaining(now) < u64::from(self.instances);
         let fetch = self.fetch_mut();
         let empty = fetch.last_reply == LeaseReply::Partial || is_empty;
         fetch.is_scarce = wait > Period::default() && (fetch.is_scarce || empty);
@@ -256,7 +256,7 @@ impl LocalCounter {
         if self.instances <= 1 {
             return;
         }
-        let first = FIRST_PROBE.max(self.schedule.interval);
+        let first = FIRST_PROBE.max(self.schedule.interval());
         let fetch = self.fetch.get_or_insert_default();
         if fetch.probe_after == Period::default() {
             fetch.probe_after = first;

@@ -6,7 +6,7 @@ use super::{
     LocalCounter,
     adoption::{adopts, close_empty_span},
     records::{DeliveryOutcome, Dropped, PendingDelta},
-    tiers::{flows, has_ended, same_windows},
+    tiers::{flows, has_ended, same_windows, saturated},
 };
 use crate::{
     limit::{Hits, Period, Timestamp},
@@ -156,7 +156,7 @@ impl LocalCounter {
         for (i, delta) in sent.into_iter().enumerate().rev() {
             match delivery(i) {
                 Delivery::Applied => {
-                    self.acknowledged = self.acknowledged.saturating_add(delta.taken());
+                    self.acknowledged = self.acknowledged.saturating_add(saturated(delta.taken()));
                     if i == last {
                         outcome.admitted = delta.admitted();
                     }
@@ -187,7 +187,9 @@ impl LocalCounter {
 
     /// Lets a reply of the instant `now` be applied, although one of a later instant was.
     pub(in super::super) fn accept_time(&mut self, now: Timestamp) {
-        self.last_reply_at = self.last_reply_at.map(|last| last.min(now));
+        if let Some(last) = self.last_reply_at.get() {
+            self.last_reply_at.set(last.min(now));
+        }
     }
 
     /// Applies the reply to a command without a number, as if no other had been sent since.
@@ -200,7 +202,7 @@ impl LocalCounter {
     /// Returns whether it was applied.
     pub(in super::super) fn apply_reply_to(&mut self, reply: &Reply, number: u32, now: Timestamp) -> bool {
         let precedes = |other: u32| number != other && other.wrapping_sub(number) < u32::MAX / 2;
-        let is_late = self.last_reply_at.is_some_and(|last| {
+        let is_late = self.last_reply_at.get().is_some_and(|last| {
             // some replies have an estimated time
             now.after(INACCURACY) < last || (now <= last && precedes(self.applied))
         });
@@ -243,13 +245,21 @@ impl LocalCounter {
         (self.version, self.is_version_lost) = (reply.version, is_incomplete);
         self.wants_read |= is_incomplete;
         self.fallback = None;
-        self.remaining_at_reply = self.remaining(now);
+        let remaining = self.remaining(now);
+        self.remaining_at_reply = saturated(remaining);
         // the hits counted here during the first flush are the first measurement of the rate
-        let meanwhile = if self.last_reply_at.is_none() { self.unacknowledged_hits() } else { 0 };
-        let own = std::mem::take(&mut self.acknowledged).saturating_add(meanwhile);
-        self.usage.record(self.used(now), own, self.instances, self.schedule.interval, now);
-        self.schedule.plan(self.usage.time_for(self.remaining_at_reply), now);
-        self.last_reply_at = Some(now);
+        let meanwhile = if self.last_reply_at.get().is_none() { self.unacknowledged_hits() } else { 0 };
+        let own = u64::from(std::mem::take(&mut self.acknowledged)).saturating_add(meanwhile);
+        self.usage.record(
+            self.used(now),
+            own,
+            self.instances,
+            self.schedule.interval(),
+            self.last_reply_at.get(),
+            now,
+        );
+        self.schedule.plan(self.usage.time_for(remaining), now);
+        self.last_reply_at.set(now);
         true
     }
 
@@ -304,7 +314,7 @@ impl LocalCounter {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::Generation, *};
     use crate::{
         limit::{Algorithm, OverLimitPolicy, Tier},
         store::remote::Target,
@@ -315,7 +325,7 @@ mod tests {
         let tiers: Vec<Tier> = periods.iter().map(tier).collect();
         let target =
             Target { path: "d|k=v".into(), tiers: tiers.into(), over_limit_policy: OverLimitPolicy::Ignore };
-        LocalCounter::new(Arc::new(target), Period::from_millis(100), 1, now)
+        LocalCounter::new(Arc::new(target), Period::from_millis(100), Generation(1), now)
     }
 
     /// While the store is away nothing is sent, and every window has hits.

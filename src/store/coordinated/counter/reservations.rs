@@ -3,7 +3,7 @@
 use super::{
     LocalCounter,
     records::{PendingDelta, negative},
-    tiers::has_ended,
+    tiers::{has_ended, saturated},
 };
 use crate::limit::{
     Algorithm, Direction, Hits, OverLimitPolicy, Period, Reservation, ReservationRequest, ReservedSpan,
@@ -70,7 +70,7 @@ impl LocalCounter {
         now: Timestamp,
     ) {
         if let Some(states) = &mut self.fallback {
-            let all = Hits(hits.0.saturating_mul(self.instances as u64));
+            let all = Hits(hits.0.saturating_mul(u64::from(self.instances)));
             for (tier, state) in self.target.tiers.iter().zip(states.iter_mut()) {
                 state.give_back(tier, now, all);
             }
@@ -92,7 +92,7 @@ impl LocalCounter {
 
     /// Counts `hits` that are reserved without the store.
     pub(in super::super) fn reserve_fallback(&mut self, instances: usize, hits: Hits, now: Timestamp) {
-        self.instances = instances;
+        self.instances = saturated(instances as u64);
         let _ = self.count_fallback(instances, Direction::Take, hits, now);
     }
 }

@@ -17,17 +17,28 @@ const MAX_PAUSE: Period = Period::from_secs(1);
 pub(in super::super) struct FlushSchedule {
     /// The flush is urgent from this instant on. Zero while the limit is far away.
     early: Timestamp,
-    /// The sync interval.
-    pub(in super::super) interval: Period,
-    /// The longest time until the next flush: the interval, or longer while the limit is far away.
-    pub(in super::super) pause: Period,
+    /// The sync interval in microseconds.
+    interval: u32,
+    /// The longest time until the next flush in microseconds: the interval, or longer while the limit is far away.
+    pause: u32,
 }
 
 // === impl FlushSchedule ===
 
 impl FlushSchedule {
     pub(super) fn new(interval: Period) -> Self {
+        let interval = micros(interval);
         Self { interval, pause: interval, ..Self::default() }
+    }
+
+    /// Returns the sync interval: at most 71 minutes.
+    pub(in super::super) fn interval(&self) -> Period {
+        period(self.interval)
+    }
+
+    /// Returns the longest time until the next flush: the interval, or longer while the limit is far away.
+    pub(in super::super) fn pause(&self) -> Period {
+        period(self.pause)
     }
 
     /// Returns whether `own` hits, taken here since the last flush, exceed the plan for a long pause: twice the fiftieth of
@@ -44,21 +55,28 @@ impl FlushSchedule {
 
     /// Returns whether half of the time until the limit was less than an interval as of the reply at `last_reply_at`.
     pub(super) fn is_close(&self, last_reply_at: Option<Timestamp>) -> bool {
-        self.early.since(last_reply_at.unwrap_or_default()) < self.interval
+        self.early.since(last_reply_at.unwrap_or_default()) < self.interval()
     }
 
     /// Plans the next flush. The limit is reached after the time `left`, at the rate of all instances.
     pub(super) fn plan(&mut self, left: Period, now: Timestamp) {
         let far = Period::from_nanos(left.as_nanos() / PAUSES_TO_LIMIT);
-        let most = Period::from_nanos(self.interval.as_nanos().saturating_mul(MAX_INTERVALS)).min(MAX_PAUSE);
-        self.pause = far.min(most).max(self.interval);
+        let interval = self.interval();
+        let most = Period::from_nanos(interval.as_nanos().saturating_mul(MAX_INTERVALS)).min(MAX_PAUSE);
+        self.pause = micros(far.min(most)).max(self.interval);
         // half of the remaining time, so that the last flush before the limit is recent; while the limit is far away,
         // flushes need not be punctual, and share batches
         let half = Period::from_nanos(left.as_nanos() / 2);
-        self.early = if self.pause == self.interval {
-            now.after(half.min(self.interval))
-        } else {
-            Timestamp::default()
-        };
+        self.early =
+            if self.pause == self.interval { now.after(half.min(interval)) } else { Timestamp::default() };
     }
+}
+
+/// Converts to microseconds, rounded up.
+fn micros(period: Period) -> u32 {
+    u32::try_from(period.as_nanos().div_ceil(1_000)).unwrap_or(u32::MAX)
+}
+
+fn period(micros: u32) -> Period {
+    Period::from_nanos(u64::from(micros) * 1_000)
 }

@@ -7,6 +7,11 @@ pub(super) fn capacity(tiers: &[Tier]) -> u64 {
     tiers.iter().map(|tier| tier.capacity().into()).min().unwrap_or_default()
 }
 
+/// Returns `number`, or 2^32 - 1 if it is larger.
+pub(super) fn saturated(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
 /// Returns whether hits become available again gradually, rather than with the next window.
 pub(super) fn flows(tiers: &[Tier]) -> bool {
     tiers.iter().any(|tier| tier.algorithm != Algorithm::FixedWindow)

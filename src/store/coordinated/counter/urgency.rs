@@ -36,17 +36,17 @@ impl LocalCounter {
             return if self.wants_read { Urgency::Interval } else { Urgency::Pause };
         }
         let instances = instances.max(1) as u64;
-        let unknown = self.last_reply_at.is_none_or(|last_reply_at| {
-            now.since(last_reply_at).as_nanos() > 2 * self.schedule.pause.as_nanos()
+        let unknown = self.last_reply_at.get().is_none_or(|last_reply_at| {
+            now.since(last_reply_at).as_nanos() > 2 * self.schedule.pause().as_nanos()
         });
         if !unknown {
             let soon = own.saturating_add(self.demand.in_the_next(round_trip, now));
-            let part = self.remaining_at_reply / instances;
+            let part = u64::from(self.remaining_at_reply) / instances;
             let early = self.schedule.is_early(now);
             if soon < part && !early && !self.schedule.is_outrun(own, part) {
                 return Urgency::Pause;
             }
-            if early && self.schedule.is_close(self.last_reply_at) {
+            if early && self.schedule.is_close(self.last_reply_at.get()) {
                 return Urgency::Now;
             }
         }

@@ -2,6 +2,9 @@
 
 use crate::limit::{Period, Timestamp};
 
+/// The bits by which the instant of the creation is shortened.
+const COARSE: u32 = 16;
+
 /// The number of replies after which the measured rate is used unchanged. Earlier measurements are too low, because the
 /// other instances have not reported their hits yet.
 const WARM_UP: u8 = 4;
@@ -9,11 +12,9 @@ const WARM_UP: u8 = 4;
 /// The rate at which all instances together use a counter, measured from the store's replies.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct UsageRate {
-    /// When it was created, in milliseconds modulo 2^32: every 50 days a counter is new again for one interval.
+    /// When it was created, in units of 2^16 ns modulo 2^32: every 78 hours a counter is new again for one interval.
     created: u32,
-    /// The instant of the last reply.
-    at: Timestamp,
-    /// The hits that it counted.
+    /// The hits that the last reply counted.
     used: u32,
     /// The rate in hits per nanosecond.
     rate: f32,
@@ -32,28 +33,35 @@ pub(super) struct UsageRate {
 impl UsageRate {
     /// Creates the rate of a counter that is created at `now`.
     pub(super) fn new(now: Timestamp) -> Self {
-        Self { created: millis(now), at: now, ..Self::default() }
+        Self { created: coarse(now), ..Self::default() }
     }
 
     /// Records a reply that counts `used` hits, `own` of which this instance, one of `instances`, has taken since the last
-    /// reply. During the warm-up each of the others is assumed to take as many. The rate is unchanged in a new window and
+    /// reply, which was at `last`. During the warm-up each of the others is assumed to take as many. The rate is unchanged in a new window and
     /// while no hit is admitted.
-    pub(super) fn record(&mut self, used: u64, own: u64, instances: usize, interval: Period, now: Timestamp) {
-        let time = now.since(self.at).as_nanos();
+    pub(super) fn record(
+        &mut self,
+        used: u64,
+        own: u64,
+        instances: u32,
+        interval: Period,
+        last: Option<Timestamp>,
+        now: Timestamp,
+    ) {
+        let age = u64::from(coarse(now).wrapping_sub(self.created)) << COARSE;
+        let time = last.map_or(age, |last| now.since(last).as_nanos());
         // hits that were counted before the counter was created here do not belong to this time span
         let mut hits = if self.replies == 0 { 0 } else { used.saturating_sub(self.used.into()) };
-        if self.replies < WARM_UP
-            || u64::from(millis(now).wrapping_sub(self.created)) < interval.as_nanos().div_ceil(1_000_000)
-        {
+        if self.replies < WARM_UP || age < interval.as_nanos() {
             self.replies = self.replies.saturating_add(1);
-            hits = hits.max(own.saturating_mul(instances as u64));
+            hits = hits.max(own.saturating_mul(instances.into()));
         }
         if time > 0 && hits > 0 {
             let rate = (hits as f64 / time as f64) as f32;
             // a higher rate applies at once: an early flush costs little, a late one admits hits above the limit
             self.rate = if rate > self.rate { rate } else { 0.75 * self.rate + 0.25 * rate };
         }
-        (self.at, self.used) = (now, u32::try_from(used).unwrap_or(u32::MAX));
+        self.used = u32::try_from(used).unwrap_or(u32::MAX);
     }
 
     /// Returns how long it takes until `hits` are used.
@@ -66,8 +74,8 @@ impl UsageRate {
     }
 }
 
-/// Returns the milliseconds since the epoch, modulo 2^32.
+/// Returns the instant in units of 2^16 ns, modulo 2^32.
 #[expect(clippy::cast_possible_truncation, reason = "modulo 2^32")]
-const fn millis(at: Timestamp) -> u32 {
-    (at.as_nanos() / 1_000_000) as u32
+const fn coarse(at: Timestamp) -> u32 {
+    (at.as_nanos() >> COARSE) as u32
 }

@@ -8,7 +8,7 @@ use super::CounterTable;
 use crate::{
     limit::{CounterKey, Period, Timestamp},
     store::{
-        coordinated::counter::LocalCounter,
+        coordinated::counter::{Generation, LocalCounter},
         remote::{Command, Remote, RemoteError, StoreNode},
     },
 };
@@ -39,7 +39,7 @@ struct Batch {
 struct Sender {
     key: CounterKey,
     /// Its generation: another counter may take its place before the reply arrives.
-    generation: u64,
+    generation: Generation,
     /// The number of its commands.
     commands: usize,
     /// The hits that they report.

@@ -9,7 +9,7 @@ use std::{
     ops::Range,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, Ordering},
     },
 };
 
@@ -20,7 +20,7 @@ use self::{
 use super::{
     auto,
     client::StoreClient,
-    counter::{Dropped, LocalCounter, Urgency},
+    counter::{Dropped, Generation, LocalCounter, Urgency},
     delivery::Delivery,
     metrics::CoordinationMetrics,
     settings::CoordinationSettings,
@@ -42,7 +42,7 @@ pub(super) struct CounterTable<R> {
     /// The coordination mode of rules that have none of their own.
     coordination: Coordination,
     /// The generation of the next counter.
-    generations: AtomicU64,
+    generations: AtomicU32,
     /// Fetches the next lease of a counter.
     renew: OnceLock<Renew>,
     /// Also used by the modes, to count their decisions.
@@ -72,7 +72,7 @@ fn tick(interval: Period) -> Period {
 /// Returns how long the next flush of a counter may wait. Long pauses are shortened by up to a quarter, differently for each
 /// key, so that counters that became busy together are not flushed together from then on.
 fn pause(key: CounterKey, counter: &LocalCounter) -> Period {
-    let (pause, interval) = (counter.schedule.pause.as_nanos(), counter.schedule.interval.as_nanos());
+    let (pause, interval) = (counter.schedule.pause().as_nanos(), counter.schedule.interval().as_nanos());
     let shorter = pause / 4 / 256 * (key.hash() % 256);
     Period::from_nanos(pause.saturating_sub(shorter).max(interval))
 }
@@ -93,7 +93,7 @@ impl<R: Remote> CounterTable<R> {
             sync_interval: settings.sync_interval,
             early_sync: settings.early_sync,
             coordination: settings.coordination,
-            generations: AtomicU64::new(1),
+            generations: AtomicU32::new(1),
             renew: OnceLock::new(),
             metrics,
         }
@@ -176,7 +176,7 @@ impl<R: Remote> CounterTable<R> {
     pub(super) fn with_generation<T>(
         &self,
         key: CounterKey,
-        generation: u64,
+        generation: Generation,
         act: impl FnOnce(&mut LocalCounter) -> T,
     ) -> Option<T> {
         self.with_existing(key, |counter| (counter.generation == generation).then(|| act(counter))).flatten()
@@ -194,7 +194,7 @@ impl<R: Remote> CounterTable<R> {
             .declared()
             .and_then(|rule| rule.coordination.sync_interval)
             .unwrap_or(self.sync_interval);
-        let generation = self.generations.fetch_add(1, Ordering::Relaxed);
+        let generation = Generation(self.generations.fetch_add(1, Ordering::Relaxed));
         let target = Arc::new(Target::of(check));
         let states = shard.introduce(key, &target);
         let mut counter = LocalCounter::new(target, interval, generation, now);
@@ -307,7 +307,7 @@ impl<R: Remote> CounterTable<R> {
         if !counter.can_flush() {
             return self.enqueue_lease(key, counter, now);
         }
-        let interval = counter.schedule.interval;
+        let interval = counter.schedule.interval();
         let tick = tick(interval);
         if !self.early_sync {
             return self.queue.push(key, &mut counter.place, Urgency::Pause, interval, tick);

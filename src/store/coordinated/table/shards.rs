@@ -299,6 +299,7 @@ impl Shard {
 mod tests {
     use super::*;
     use crate::limit::{Algorithm, Entry, KeyHasher, OverLimitPolicy, Period};
+    use crate::store::coordinated::counter::Generation;
 
     const MAX: usize = 4_000;
 
@@ -314,7 +315,8 @@ mod tests {
             over_limit_policy: OverLimitPolicy::Ignore,
         });
         let insert = |i: usize, now: Timestamp| {
-            let counter = LocalCounter::new(Arc::clone(&target), Period::from_millis(100), i as u64, now);
+            let counter =
+                LocalCounter::new(Arc::clone(&target), Period::from_millis(100), Generation(1), now);
             let mut shard = shards.lock(key(i));
             let evicted = |evicted: LocalCounter| assert!(evicted.is_settled(), "nothing was pending");
             shards.insert(&mut shard, key(i), counter, evicted);
@@ -352,7 +354,7 @@ mod tests {
                 tiers: [tier.clone()].into(),
                 over_limit_policy: OverLimitPolicy::Ignore,
             });
-            let mut counter = LocalCounter::new(target, Period::from_millis(100), i as u64, start);
+            let mut counter = LocalCounter::new(target, Period::from_millis(100), Generation(1), start);
             counter.add_pending(pending, start);
             shards.insert(&mut shards.lock(key), key, counter, |_| {});
             key
