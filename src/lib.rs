@@ -30,6 +30,9 @@ pub mod clock;
 pub mod command;
 #[cfg(feature = "yaml")]
 pub mod config;
+#[cfg(all(feature = "server", any(test, fuzzing)))]
+#[doc(hidden)]
+pub mod fuzz;
 #[cfg(feature = "server")]
 pub mod grpc_client;
 pub mod limit;

@@ -21,7 +21,7 @@ const LAYERS: [&[&str]; 10] = [
     &["limiter", "simulate", "xds"],
     &["server"],
     &["settings"],
-    &["app", "command"],
+    &["app", "command", "fuzz"],
     &["lib"],
     &["cli"],
     &["main"],

@@ -22,6 +22,8 @@ mod duration;
 mod error;
 mod fields;
 mod files;
+#[cfg(all(feature = "server", any(test, fuzzing)))]
+pub(crate) mod fuzz;
 mod go_format;
 mod ineffective;
 mod keys;

@@ -4,6 +4,8 @@
 pub mod bounds;
 mod connections;
 pub mod conversion;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 pub mod grpc;
 pub mod headers;
 pub mod http;

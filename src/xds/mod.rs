@@ -11,6 +11,8 @@
 
 mod backoff;
 mod client;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod metrics;
 mod resource;
 mod settings;

@@ -4,6 +4,8 @@ mod certificates;
 mod connection;
 mod decode;
 mod encode;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
 mod handshake;
 mod health;
 mod health_and_reflection;

@@ -36,7 +36,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A server that is ready to accept connections.
 #[derive(Debug)]
 pub struct Server<S> {
-    services: Arc<Services<S>>,
+    pub(super) services: Arc<Services<S>>,
     threads: usize,
     /// None to serve without TLS.
     certificates: Option<Arc<Certificates>>,

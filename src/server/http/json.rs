@@ -50,7 +50,7 @@ pub(super) struct JsonApi<S> {
 /// Why a request failed. The body of the response says why; all errors have the status of envoyproxy/ratelimit, whose body is
 /// only `Bad Request`.
 #[derive(Debug, thiserror::Error)]
-enum JsonError {
+pub(super) enum JsonError {
     #[error("the body is not a {REQUEST} in JSON: {0}")]
     Syntax(#[from] serde_json::Error),
     /// Unexpected: the JSON was parsed by the message's own descriptor.
@@ -156,7 +156,7 @@ impl<S: Store> JsonApi<S> {
         }
     }
 
-    async fn handle(
+    pub(super) async fn handle(
         &self,
         body: &[u8],
         hold: &mut Hold,
@@ -185,7 +185,7 @@ impl<S: Store> JsonApi<S> {
         Ok(decided.await?)
     }
 
-    fn decode(&self, body: &[u8]) -> Result<RateLimitRequest, JsonError> {
+    pub(super) fn decode(&self, body: &[u8]) -> Result<RateLimitRequest, JsonError> {
         let mut json = serde_json::Deserializer::from_slice(body);
         // rejects unknown fields, like the reference
         let message = DynamicMessage::deserialize(self.request.clone(), &mut json)?;
@@ -193,7 +193,7 @@ impl<S: Store> JsonApi<S> {
         Ok(message.transcode_to()?)
     }
 
-    fn encode(&self, response: &RateLimitResponse) -> Response {
+    pub(super) fn encode(&self, response: &RateLimitResponse) -> Response {
         let status = match response.overall_code() {
             Code::Ok => StatusCode::OK,
             Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
@@ -209,6 +209,15 @@ impl<S: Store> JsonApi<S> {
                 StatusCode::INTERNAL_SERVER_ERROR.into_response()
             }
         }
+    }
+}
+
+#[cfg(any(test, fuzzing))]
+impl<S> JsonApi<S> {
+    /// Returns the JSON of `request`.
+    pub(super) fn json_of(&self, request: &RateLimitRequest) -> String {
+        let message = DynamicMessage::decode(self.request.clone(), request.encode_to_vec().as_slice());
+        serde_json::to_string(&message.expect("a message")).expect("JSON")
     }
 }
 

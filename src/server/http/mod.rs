@@ -3,6 +3,8 @@
 mod client;
 mod context;
 mod debug;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
 mod health;
 mod json;
 mod metrics;

@@ -8,6 +8,8 @@
 mod cluster;
 mod command;
 mod connection;
+#[cfg(all(feature = "server", any(test, fuzzing)))]
+pub(crate) mod fuzz;
 mod pool;
 mod protocol;
 mod reply_guard;

@@ -27,6 +27,10 @@ impl SlotMap {
     pub(super) fn parse(value: &Value, source: &Address) -> Result<Self, String> {
         let parse = |value: &Value| -> Option<Vec<(usize, usize, Address)>> {
             let Value::Array(ranges) = value else { return None };
+            // more ranges than slots overlap, and would take long
+            if ranges.len() > usize::from(SLOTS) {
+                return None;
+            }
             ranges.iter().map(|range| parse_range(range, source)).collect()
         };
         if let Value::ServerError(error) = value {
@@ -203,6 +207,7 @@ mod tests {
             Value::Array(vec![]),
             Value::Array(vec![range(5, 4, Value::Nil, 1)]),
             Value::Array(vec![range(0, 16_384, Value::Nil, 1)]),
+            Value::Array((0..16_385).map(|port| range(0, 0, Value::Nil, port)).collect()),
         ] {
             assert!(SlotMap::parse(&value, &source).is_err(), "{value:?}");
         }

@@ -1,0 +1,118 @@
+//! The fuzz targets: what each does with an input, and the bounds that hold for every input.
+//!
+//! `fuzz/` runs them on new inputs, under `cfg(fuzzing)`, which cargo-fuzz sets; the unit test below runs them on the inputs in
+//! `fuzz/corpus/`. No other build contains this module, so that nothing private becomes public. Each target is beside
+//! the code that it tests.
+
+use crate::{config, server, store, xds};
+
+/// A function that accepts any bytes, and panics if weir does something wrong with them.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name: of its binary in `fuzz/`, and of its directory in `fuzz/corpus/`.
+    pub name: &'static str,
+    /// The most bytes of an input; longer ones are cut. Bugs need short inputs, and long ones are slow.
+    pub max_input: usize,
+    /// The most bytes that it may hold at once for an input.
+    pub max_memory: usize,
+    run: fn(&[u8]),
+}
+
+/// All targets.
+pub const TARGETS: [Target; 8] = [
+    Target { name: "grpc_frame", max_input: 4 << 10, max_memory: 16 << 20, run: server::fuzz::frame },
+    Target { name: "grpc_message", max_input: 4 << 10, max_memory: 8 << 20, run: server::fuzz::message },
+    Target { name: "http2", max_input: 8 << 10, max_memory: 8 << 20, run: server::fuzz::connection },
+    Target { name: "json", max_input: 4 << 10, max_memory: 8 << 20, run: server::fuzz::json },
+    Target {
+        name: "redis_reply",
+        max_input: 4 << 10,
+        max_memory: 8 << 20,
+        run: store::redis::fuzz::reply,
+    },
+    Target {
+        name: "redis_slots",
+        max_input: 4 << 10,
+        max_memory: 8 << 20,
+        run: store::redis::fuzz::slots,
+    },
+    Target { name: "rules", max_input: 4 << 10, max_memory: 32 << 20, run: config::fuzz::rules },
+    Target { name: "xds_resource", max_input: 4 << 10, max_memory: 32 << 20, run: xds::fuzz::resource },
+];
+
+// === impl Target ===
+
+impl Target {
+    /// Returns the target called `name`.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        *TARGETS.iter().find(|target| target.name == name).expect("a target of this name")
+    }
+
+    /// Runs it on `input`.
+    ///
+    /// # Panics
+    ///
+    /// If weir does something wrong with it.
+    pub fn run(&self, input: &[u8]) {
+        (self.run)(&input[..input.len().min(self.max_input)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs, path::Path, time::Instant};
+
+    use super::*;
+
+    /// Milliseconds that an input may take in a build without optimizations, on a loaded machine.
+    const MAX_MILLIS: u128 = 10_000;
+
+    fn names(dir: &Path) -> BTreeSet<String> {
+        let entries = fs::read_dir(dir).expect("the directory can be read");
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    /// Runs `target` on its corpus, and on the beginnings of its inputs, as from a peer that stops in between.
+    fn replay(target: &Target) {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target.name);
+        let mut inputs = 0;
+        for name in names(&dir) {
+            let input = fs::read(dir.join(&name)).expect("the input can be read");
+            for end in [input.len() / 2, input.len()] {
+                let begun = Instant::now();
+                let used = allocation_counter::measure(|| target.run(&input[..end]));
+                let (held, millis) = (used.bytes_max, begun.elapsed().as_millis());
+                let what = format!("{} holds {held} bytes and takes {millis} ms on {name}", target.name);
+                assert!(held <= target.max_memory as u64 && millis < MAX_MILLIS, "{what}");
+            }
+            inputs += 1;
+        }
+        assert!(inputs > 0, "{} has no inputs", target.name);
+    }
+
+    #[test]
+    fn every_input_of_the_corpus_is_handled_within_bounds() {
+        let corpus = names(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus"));
+        assert_eq!(corpus, TARGETS.iter().map(|target| target.name.to_owned()).collect());
+        for target in &TARGETS {
+            // what is made once counts for no input
+            target.run(&[]);
+            replay(target);
+        }
+    }
+
+    #[test]
+    fn every_target_has_a_binary() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/fuzz_targets");
+        assert_eq!(names(&dir), TARGETS.iter().map(|target| format!("{}.rs", target.name)).collect());
+        let manifest = fs::read_to_string(dir.join("../Cargo.toml")).expect("the manifest can be read");
+        for target in &TARGETS {
+            assert!(manifest.contains(&format!("name = \"{}\"\n", target.name)), "{}", target.name);
+        }
+    }
+}
