@@ -50,3 +50,21 @@ fn a_state_replaces_one_that_counts_nothing_any_more() {
     );
     assert_eq!(run(&case, Mode::Coordinated(Coordination::Interval)), Ok(()));
 }
+
+#[test]
+fn a_reload_that_adds_a_bucket_keeps_the_times_of_earlier_hits() {
+    let window = tier(1, 300_000, Algorithm::SlidingWindow);
+    let take = |value| Step::Request(0, vec![Ask { key: 0, value, hits: 1, gives_back: false, own: None }]);
+    for together in [false, true] {
+        let mut case = case(vec![window.clone()], &[]);
+        let added = Limit {
+            tiers: vec![tier(1, 1_024, bucket(4)), Tier { requests: 2, ..window.clone() }],
+            reference: false,
+        };
+        case.together = together;
+        case.steps = vec![take(0), take(0), take(0), take(1), Step::Reload(0, added), take(0)];
+        for coordination in [Coordination::Lease, Coordination::Auto] {
+            assert_eq!(run(&case, Mode::Coordinated(coordination)), Ok(()), "{together}");
+        }
+    }
+}

@@ -3,9 +3,11 @@
 //! Random rules and requests go through the real decision path, a [`Limiter`](weir::Limiter) in front of the memory store or of
 //! a coordinated one, in simulated time. A plain model, written from `docs/rules.md`, says what each answer must be.
 
+mod bucket;
 mod case;
 mod found;
 mod generate;
 mod model;
+mod models;
 mod one_instance;
 mod run;

@@ -9,13 +9,14 @@
 //!   represent exactly, so the generator uses such periods for buckets.
 //! - Each value of a key, spelling, algorithm and period has one counter, whoever brings the limit: a rule, a reloaded rule, or a
 //!   request.
-//! - A changed limit applies to what is counted already.
+//! - A changed limit applies to what is counted already. A bucket may be forgotten once it would be full by the limit of its last
+//!   change; what comes then is open, if its rate has been lowered since.
 
 use std::collections::BTreeMap;
 
-use weir::limit::{Algorithm, Refill, Tier, Timestamp};
+use weir::limit::{Algorithm, Tier, Timestamp};
 
-use crate::case::Limit;
+use crate::{bucket::Level, case::Limit};
 
 /// The number of groups of a sliding window in one period.
 const GROUPS: u64 = 12;
@@ -42,13 +43,13 @@ pub(crate) struct Answer {
 }
 
 /// The counters, by entries, spelling, algorithm and period.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Model(BTreeMap<Key, Counter>);
 
 type Key = (String, bool, u8, u64);
 
 /// What one counter remembers. Times are in nanoseconds since the epoch.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Counter {
     /// The hits of the window that ends at `end`.
     Fixed {
@@ -61,20 +62,11 @@ enum Counter {
 }
 
 /// Hits of a sliding window that expire together.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Group {
     first: u64,
     last: u64,
     hits: u64,
-}
-
-/// The tokens that a bucket lacks.
-#[derive(Clone, Copy, Debug)]
-struct Level {
-    /// The last change; with steps, the last step.
-    since: u64,
-    /// In tokens times nanoseconds of the period.
-    missing: u128,
 }
 
 // === impl Model ===
@@ -104,6 +96,28 @@ impl Model {
             }
         }
         answers
+    }
+
+    /// Returns the model of the counters of the entries `name`.
+    pub(crate) fn only(&self, name: &str) -> Self {
+        let own = self.0.iter().filter(|(key, _)| key.0 == name);
+        Self(own.map(|(key, counter)| (key.clone(), counter.clone())).collect())
+    }
+
+    /// Returns the model of its counters and those of `other`.
+    pub(crate) fn with(&self, other: &Self) -> Self {
+        Self(self.0.clone().into_iter().chain(other.0.clone()).collect())
+    }
+
+    /// Returns whether a bucket of `checks` may have been forgotten, and its limit was another one then.
+    pub(crate) fn is_open(&self, checks: &[Check], now: Timestamp) -> bool {
+        let tiers = checks.iter().flat_map(|check| check.limit.tiers.iter().map(move |tier| (check, tier)));
+        let mut counters = tiers.filter_map(|(check, tier)| Some((tier, self.0.get(&key(check, tier))?)));
+        let now = now.as_nanos();
+        counters.any(|(tier, counter)| match counter {
+            Counter::Bucket(level) => level.is_open(tier, now),
+            _ => false,
+        })
     }
 
     /// Counts the hits of `check`, those that are rejected only if `counts_rejected`.
@@ -154,7 +168,11 @@ impl Model {
             reset: if over { counter.wait(tier, hits, now) } else { counter.full_at(tier, now) - now },
             tier: tier.clone(),
         };
-        for (tier, counter) in tiers.iter().zip(counters) {
+        for (tier, mut counter) in tiers.iter().zip(counters) {
+            if let Counter::Bucket(level) = &mut counter {
+                let is_same = self.0.get(&key(check, tier)) == Some(&Counter::Bucket(*level));
+                level.note_limit(tier, is_same);
+            }
             self.0.insert(key(check, tier), counter);
         }
         answer
@@ -188,7 +206,7 @@ impl Counter {
         match tier.algorithm {
             Algorithm::FixedWindow => Self::Fixed { end: 0, hits: 0 },
             Algorithm::SlidingWindow => Self::Sliding(Vec::new()),
-            Algorithm::TokenBucket(_) => Self::Bucket(Level { since: now, missing: 0 }),
+            Algorithm::TokenBucket(_) => Self::Bucket(Level::new(now)),
         }
     }
 
@@ -260,7 +278,7 @@ impl Counter {
             let full = level.capped(tier);
             let token = u128::from(tier.period.as_nanos());
             let returned = (full - level.at(tier, now).missing) / token;
-            *level = Level { since: now, missing: full - returned * token };
+            (level.since, level.missing) = (now, full - returned * token);
         }
     }
 
@@ -316,51 +334,6 @@ impl Counter {
             }
         };
         at.max(now) - now
-    }
-}
-
-// === impl Level ===
-
-impl Level {
-    /// The tokens that are missing at `since`. If the limit was lowered, as many as the bucket holds at most.
-    fn capped(self, tier: &Tier) -> u128 {
-        self.missing.min(u128::from(tier.capacity()) * u128::from(tier.period.as_nanos()))
-    }
-
-    /// Whether the next hit is the first one again: the bucket is full, with steps for one period at least.
-    fn is_idle(self, tier: &Tier, now: u64) -> bool {
-        let full_for = match tier.bucket().refill {
-            Refill::Continuous => 0,
-            Refill::Step => tier.period.as_nanos(),
-        };
-        self.missing == 0 || self.reaches(tier, 0) + full_for <= now
-    }
-
-    /// The bucket at `now`.
-    fn at(self, tier: &Tier, now: u64) -> Self {
-        if self.is_idle(tier, now) {
-            return Self { since: now, missing: 0 };
-        }
-        let (period, elapsed) = (tier.period.as_nanos(), now.saturating_sub(self.since));
-        let credited = match tier.bucket().refill {
-            Refill::Continuous => elapsed,
-            Refill::Step => elapsed - elapsed % period,
-        };
-        let inflow = u128::from(credited) * u128::from(tier.requests);
-        Self { since: self.since + credited, missing: self.capped(tier).saturating_sub(inflow) }
-    }
-
-    /// The time at which at most `room` is missing.
-    fn reaches(self, tier: &Tier, room: u128) -> u64 {
-        let missing = self.capped(tier).saturating_sub(room);
-        let nanos = match tier.bucket().refill {
-            Refill::Continuous => missing.div_ceil(tier.requests.into()),
-            Refill::Step => {
-                let period = u128::from(tier.period.as_nanos());
-                missing.div_ceil(u128::from(tier.requests) * period) * period
-            }
-        };
-        self.since + u64::try_from(nanos).expect("some years")
     }
 }
 

@@ -21,6 +21,7 @@ use weir::{
 use crate::{
     case::{Ask, Case, KEYS, Limit, Step, VALUES},
     model::{Answer, Check, Model},
+    models::Models,
 };
 
 /// The time at which cases begin: shortly after the start of a window of every length.
@@ -78,7 +79,7 @@ struct Run<'a, S> {
     decides_in_store: bool,
     hasher: KeyHasher,
     limits: Vec<Limit>,
-    model: Model,
+    models: Models,
 }
 
 impl<'a, S: Store> Run<'a, S> {
@@ -95,7 +96,7 @@ impl<'a, S: Store> Run<'a, S> {
             decides_in_store: mode == Mode::Coordinated(Coordination::Strict),
             hasher: KeyHasher::random(),
             limits,
-            model: Model::default(),
+            models: Models::default(),
         }
     }
 
@@ -109,7 +110,11 @@ impl<'a, S: Store> Run<'a, S> {
                     self.load();
                 }
                 Step::Request(instance, asks) => {
-                    if let Err(differs) = self.request(*instance, asks).await {
+                    let checks: Vec<Check> = asks.iter().map(|ask| self.check(ask)).collect();
+                    if self.models.is_open(&checks, self.clock.now()) {
+                        return Ok(());
+                    }
+                    if let Err(differs) = self.request(*instance, asks, &checks).await {
                         return Err(format!("step {i}, {step:?}: {differs}"));
                     }
                 }
@@ -129,29 +134,29 @@ impl<'a, S: Store> Run<'a, S> {
         }
     }
 
-    async fn request(&mut self, instance: usize, asks: &[Ask]) -> Result<(), String> {
+    async fn request(&mut self, instance: usize, asks: &[Ask], checks: &[Check]) -> Result<(), String> {
         let request = Request { domain: "d", descriptors: asks.iter().map(descriptor).collect(), hits: 1 };
         let before = self.clock.now();
         let limiter = &self.limiters[instance];
         let decided = limiter.decide(&request, before, |verdict| (verdict.code, answers(verdict))).await;
         let (code, got) = decided.map_err(|error| error.to_string())?;
         let time = self.clock.now().since(before);
-        let checks: Vec<Check> = asks.iter().map(|ask| self.check(ask)).collect();
         // a decision is made at one instant while its request waits: in the store, or when a lease has arrived
-        let mut instants: Vec<u64> = (0..=time.as_nanos() / 1_000_000).collect();
+        let half = usize::try_from(self.case.round_trip / 2).expect("short").max(1);
+        let mut instants: Vec<u64> = (0..=time.as_nanos() / 1_000_000).step_by(half).collect();
         let likely = if self.decides_in_store { time.as_nanos() / 2_000_000 } else { u64::MAX };
         instants.sort_by_key(|millis| millis.abs_diff(likely));
         let instants: Vec<Timestamp> =
             instants.into_iter().map(|millis| before.after(Period::from_millis(millis))).collect();
         let expected = if self.case.together && checks.len() > 1 {
-            self.follow(&instants, &got, |model, now| model.answer_together(&checks, now))
+            self.models.follow(&instants, checks, &got, |model, now| model.answer_together(checks, now))
         } else {
             let mut expected = Vec::new();
             for (check, got) in checks.iter().zip(&got) {
                 let counts_rejected = check.limit.reference && !self.case.together;
-                let got = std::slice::from_ref(got);
+                let (of, got) = (std::slice::from_ref(check), std::slice::from_ref(got));
                 let answer = |model: &mut Model, now| vec![model.answer(check, counts_rejected, now)];
-                expected.extend(self.follow(&instants, got, answer));
+                expected.extend(self.models.follow(&instants, of, got, answer));
             }
             expected
         };
@@ -163,25 +168,6 @@ impl<'a, S: Store> Run<'a, S> {
             return Err(format!("the request's code is {code:?}"));
         }
         Ok(())
-    }
-
-    /// Has the model answer at the first of `instants` at which it answers `got`, or at the first one if there is none.
-    fn follow(
-        &mut self,
-        instants: &[Timestamp],
-        got: &[Answer],
-        answer: impl Fn(&mut Model, Timestamp) -> Vec<Answer>,
-    ) -> Vec<Answer> {
-        let mut tried = instants.iter().map(|now| {
-            let mut model = self.model.clone();
-            let expected = answer(&mut model, *now);
-            (model, expected)
-        });
-        let first = tried.next().expect("there is one");
-        let (model, expected) =
-            if first.1 == got { first } else { tried.find(|(_, expected)| expected == got).unwrap_or(first) };
-        self.model = model;
-        expected
     }
 
     fn check(&self, ask: &Ask) -> Check {

@@ -59,6 +59,13 @@ pub(super) enum Leased {
     Ask(Arc<Target>),
 }
 
+/// The outcome of sending the commands of a counter.
+struct Sent {
+    commands: u32,
+    /// Whether a reply about the counter is expected, to these commands or to earlier ones.
+    awaits_reply: bool,
+}
+
 // === impl Lease ===
 
 impl<R: Remote> Lease<R> {
@@ -91,6 +98,7 @@ impl<R: Remote> Lease<R> {
                 return (Leased::Decided(decision), false);
             }
             if check.hits == Hits(0) {
+                report_first = counter.can_flush();
                 return (Leased::Ask(Arc::clone(&counter.target)), false);
             }
             counter.demand.record(check.hits.0, now);
@@ -98,6 +106,10 @@ impl<R: Remote> Lease<R> {
                 Some((decision, fetch_next)) => (Leased::Decided(decision), fetch_next),
                 // a lease is granted under the limit of the rule
                 None if check.rule.id().is_none() => {
+                    if !counter.fits(check.hits.plus(Hits(counter.leased_hits())), now) {
+                        // the store counts them against this limit
+                        counter.return_leases();
+                    }
                     report_first = counter.can_flush();
                     (Leased::Ask(Arc::clone(&counter.target)), false)
                 }
@@ -106,8 +118,11 @@ impl<R: Remote> Lease<R> {
         })?;
         if fetch_next {
             self.fetch(counter_key(check));
-        } else if report_first {
-            self.report(counter_key(check));
+        } else if let Leased::Ask(_) = decision {
+            self.report_siblings(counter_key(check));
+            if report_first {
+                self.report(counter_key(check));
+            }
         }
         Ok(decision)
     }
@@ -224,35 +239,52 @@ impl<R: Remote> Lease<R> {
         self.table.with_counter(check, now, |counter| counter.unspend(check.hits, now));
     }
 
-    /// Fetches a lease, unless a fetch is running. Returns the number of commands that it sends.
+    /// Fetches a lease, unless a fetch is running. If the counter has siblings, the store has to know their hits first, and this instance
+    /// the state of the store then. Returns the number of commands that it sends.
     fn fetch(&self, key: CounterKey) -> u32 {
+        if self.report_siblings(key) { 0 } else { self.fetch_now(key) }
+    }
+
+    fn fetch_now(&self, key: CounterKey) -> u32 {
         let (instances, horizon, lead) = (self.client.instances(), self.horizon(), self.table.lease_lead());
         self.send(key, |counter, now| {
+            if counter.must_read_first() {
+                return counter.reading_commands(now);
+            }
             let fetched = counter.fetch_commands(instances, horizon, lead, now);
             counter.fetch_mut().round += 1;
             fetched
         })
+        .commands
     }
 
     /// Reports what is pending, unless a fetch is running, so that the store counts it before the next decision that it makes.
-    fn report(&self, key: CounterKey) {
-        self.send(key, |counter, now| {
-            let mut commands = Vec::new();
-            let dropped = counter.take_commands(now, &mut commands);
-            counter.fetch_mut().round += u64::from(!commands.is_empty());
-            FetchCommands { reports: commands.len(), commands, want: 0, dropped }
-        });
+    /// Returns whether a reply about the counter of `key` is expected.
+    fn report(&self, key: CounterKey) -> bool {
+        self.send(key, LocalCounter::settling_commands).awaits_reply
+    }
+
+    /// Reports what the siblings of the counter of `key` have counted. Returns whether a reply to one of them has to be waited for.
+    fn report_siblings(&self, key: CounterKey) -> bool {
+        let siblings = self.table.unsettled_siblings(key, self.client.time().now);
+        let mut waits = false;
+        for sibling in siblings {
+            waits |= self.report(sibling);
+        }
+        waits
     }
 
     /// Sends the commands of the counter of `key`, unless a fetch is running. In the background, since the decision that waits for
-    /// the replies may be cancelled. Returns the number of commands.
+    /// the replies may be cancelled.
     fn send(
         &self,
         key: CounterKey,
         commands: impl FnOnce(&mut LocalCounter, Timestamp) -> FetchCommands,
-    ) -> u32 {
+    ) -> Sent {
+        let mut awaits_reply = false;
         let sent = self.table.with_existing(key, |counter| {
             if counter.fetch_mut().is_running {
+                awaits_reply = true;
                 return None;
             }
             let fetched = commands(counter, self.client.time().now);
@@ -260,17 +292,18 @@ impl<R: Remote> Lease<R> {
             if fetched.commands.is_empty() {
                 return None;
             }
+            awaits_reply = true;
             counter.fetch_mut().is_running = true;
             let FetchCommands { commands, reports, want, .. } = fetched;
             // queued under the lock, so that they are carried out in the order of their numbers
             let replies = commands.into_iter().map(|command| self.client.queue(command)).collect();
             Some(Fetch { key, generation: counter.generation, reports, want, replies })
         });
-        let Some(fetch) = sent.flatten() else { return 0 };
-        let count = u32::try_from(fetch.replies.len()).unwrap_or(u32::MAX);
+        let Some(fetch) = sent.flatten() else { return Sent { commands: 0, awaits_reply } };
+        let commands = u32::try_from(fetch.replies.len()).unwrap_or(u32::MAX);
         let lease = self.clone();
         self.client.spawn(async move { lease.complete(fetch).await });
-        count
+        Sent { commands, awaits_reply }
     }
 
     /// Applies the replies to `fetch`, however late they are.
@@ -305,6 +338,10 @@ impl<R: Remote> Lease<R> {
                 done.notify_waiters();
             }
         });
+        for sibling in self.table.awaited_siblings(key) {
+            // also if the call has failed, so that nothing is repeated without end
+            self.fetch_now(sibling);
+        }
         if applied.is_none()
             && let Some(Ok((reply, _))) = last
             && want > 0

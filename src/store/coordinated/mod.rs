@@ -191,16 +191,20 @@ impl<R: Remote> Store for Coordinated<R> {
         let is_strict =
             |check: &LimitCheck<'_>| self.modes.table.requested_mode(check) == Coordination::Strict;
         if has_repeated(checks) && !checks.iter().all(is_strict) {
-            let mut decisions = Decisions::new();
+            let (mut decisions, mut now) = (Decisions::new(), now);
             for check in checks {
                 let step = self.modes.step(check, scope, now, record);
+                let waits = step.waits();
                 decisions.push(self.modes.finish(check, scope, step, now, record).await.decision);
+                if waits {
+                    now = self.modes.client.local_time_since(now);
+                }
             }
             return Ok(decisions);
         }
         let steps: SmallVec<[Step; 2]> =
             checks.iter().map(|check| self.modes.step(check, scope, now, record)).collect();
-        let waits = steps.iter().any(|step| matches!(step, Step::Strict(_) | Step::Lease));
+        let waits = steps.iter().any(Step::waits);
         let decisions: Decisions = if waits {
             let decisions = checks.iter().zip(steps);
             let decisions = decisions.map(|(check, step)| self.modes.finish(check, scope, step, now, record));

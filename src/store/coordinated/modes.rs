@@ -223,6 +223,11 @@ fn record_fallback(record: Option<&DecisionRecord>) {
 // === impl Step ===
 
 impl Step {
+    /// Returns whether the decision waits for the store.
+    pub(super) const fn waits(&self) -> bool {
+        matches!(self, Self::Strict(_) | Self::Lease)
+    }
+
     /// Returns the decision, if there is one.
     pub(super) fn done(self) -> Option<Decision> {
         match self {

@@ -103,21 +103,23 @@ impl<R: Remote> Strict<R> {
             return Ok((decision, now));
         }
         let over = reply.granted < check.hits.0;
-        self.table.with_counter(check, now, |counter| {
+        let known = self.table.with_counter(check, now, |counter| {
             if over && self.local_cache {
                 // the cache needs the counts of the rejection, even if an estimated time puts it before an earlier reply
                 counter.accept_time(now);
             }
-            counter.apply_reply(&reply, now);
+            let is_applied = counter.apply_reply(&reply, now);
             if over && counts_rejected {
                 counter.add_pending(negative(check.hits.0), now);
             }
             if over && self.local_cache {
                 counter.deny_while_empty(now);
             }
+            // the reply counts the leases of the rule, which are left for this limit too
+            (is_applied && counter.leased_hits() > 0).then(|| counter.decided(policy, over, check.hits, now))
         });
-        let decision = decision_from_store(check.tiers(), &reply.counters, policy, over, check.hits, now);
-        Ok((decision, now))
+        let by_reply = || decision_from_store(check.tiers(), &reply.counters, policy, over, check.hits, now);
+        Ok((known.unwrap_or_else(by_reply), now))
     }
 
     /// Returns the status of `check` as the store knows it, without counting; over, if its hits do not fit. Waits within the

@@ -248,7 +248,15 @@ impl Counted<'_> {
         let (tier, counter) = (&self.target.tiers[i], &mut self.counters[i]);
         let before = counter.clone();
         let result = edit(tier, counter);
-        self.has_changed |= tier.algorithm != Algorithm::FixedWindow && *counter != before;
+        self.has_changed |= match (counter, &before) {
+            (CounterState::FixedWindow(_), _) => false,
+            // without the time from which they are idle, which follows from the limit too
+            (CounterState::SlidingWindow(after, _), CounterState::SlidingWindow(before, _)) => {
+                after != before
+            }
+            (CounterState::TokenBucket(after, _), CounterState::TokenBucket(before, _)) => after != before,
+            _ => true,
+        };
         result
     }
 

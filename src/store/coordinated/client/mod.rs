@@ -111,6 +111,11 @@ impl<R: Remote> StoreClient<R> {
         self.caller.store_clock.at(self.caller.clock.now().max(now))
     }
 
+    /// Returns the present instant on this instance's clock, but no earlier than `now`.
+    pub(super) fn local_time_since(&self, now: Timestamp) -> Timestamp {
+        self.caller.clock.now().max(now)
+    }
+
     /// Returns how far the store's clock is ahead of this instance's, in nanoseconds.
     pub(super) fn clock_offset(&self) -> i64 {
         self.caller.store_clock.offset()

@@ -185,9 +185,10 @@ impl LocalCounter {
         self.rejected(hits, now)
     }
 
-    /// Returns whether the store has denied all hits until later than `now`, and `hits` do not fit by the estimate.
+    /// Returns whether the store has denied all hits until later than `now`, and neither `hits` nor a single one fit by the estimate:
+    /// some may have been given back since.
     pub(in super::super) fn is_cached(&self, hits: Hits, now: Timestamp) -> bool {
-        self.is_denied(now) && !self.fits(hits, now)
+        self.is_denied(now) && !self.fits(hits, now) && !self.fits(Hits(1), now)
     }
 
     /// Returns whether the store has denied all hits until an instant after `now`.

@@ -36,7 +36,7 @@ use self::{
     reply_time::ReplyTime,
     schedule::FlushSchedule,
     thin_list::ThinList,
-    tiers::{capacity, saturated},
+    tiers::{capacity, has_bucket, saturated},
     usage::UsageRate,
 };
 pub(super) use self::{
@@ -44,7 +44,7 @@ pub(super) use self::{
     pace::FetchCommands,
     place::{QueuePlace, Slot, Turn, Urgency},
     records::{Dropped, negative, positive},
-    siblings::SiblingHits,
+    siblings::{SiblingHits, SiblingStates},
 };
 use crate::{
     limit::{Coordination, LimitCheck, Period, RuleId, Timestamp, algorithm::CounterState},
@@ -161,6 +161,10 @@ impl LocalCounter {
         if !self.target.is_of(check) {
             self.denied_until = Timestamp::default();
             self.requested_mode = None;
+            if has_bucket(&self.target.tiers) {
+                // a bucket that holds less forgets some of the hits, and nobody could tell whether leased ones are among them
+                self.return_leases();
+            }
             self.target = Arc::new(Target::of(check));
         }
         self.rule = rule;
@@ -218,7 +222,16 @@ impl LocalCounter {
     fn is_free(&self, now: Timestamp) -> bool {
         self.is_settled()
             && now >= self.denied_until
-            // the estimate knows which of the hits that the store counts were used
-            && self.fetch.as_ref().is_none_or(|fetch| now >= fetch.counted_until)
+            // the estimate knows which of the hits that the store counts were used, and decisions may wait for a lease
+            && self
+                .fetch
+                .as_ref()
+                .is_none_or(|fetch| now >= fetch.counted_until)
+            && !self.is_awaited()
+    }
+
+    /// Returns whether a decision waits for a lease that has not been requested yet.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.fetch.as_ref().is_some_and(|fetch| fetch.least > 0)
     }
 }

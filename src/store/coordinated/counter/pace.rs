@@ -185,7 +185,12 @@ impl LocalCounter {
     /// Applies the reply to a fetch that only reported.
     pub(in super::super) fn apply_fetched_report(&mut self, reply: &Reply, now: Timestamp) {
         self.apply_flush_reply(reply, now);
-        self.fetch_mut().last_reply = LeaseReply::Full;
+        let fetch = self.fetch_mut();
+        fetch.last_reply = LeaseReply::Full;
+        if fetch.held.is_empty() {
+            // the store knows which of the granted hits were used, or the estimate does not any more
+            fetch.counted_until = Timestamp::default();
+        }
     }
 
     /// Denies all hits that are not leased until another call is worthwhile.

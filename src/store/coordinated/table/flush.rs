@@ -9,7 +9,7 @@ use tokio::{
 
 use super::{CounterTable, batches::Batches, queue::Chunk};
 use crate::{
-    limit::Period,
+    limit::{CounterKey, Period},
     store::{
         coordinated::{counter::LocalCounter, store_time::StoreTime},
         remote::Remote,
@@ -65,27 +65,49 @@ async fn flush_due<R: Remote>(table: &Arc<CounterTable<R>>) {
 fn flush_chunk<R: Remote>(table: &Arc<CounterTable<R>>, chunk: &Chunk, batches: &mut Batches<'_, R>) {
     let time = table.client.time();
     for key in &chunk.keys {
-        let renew = table.with_existing(*key, |counter| {
+        let mut has_siblings = false;
+        let mut renew = table.with_existing(*key, |counter| {
             if !table.queue.is_due(*key, &mut counter.place, chunk.slot) {
                 return false;
             }
-            if counter.should_renew(table.lease_lead(), time.now) {
-                return true;
-            }
-            return_ended(table, counter, time);
-            if !table.client.is_unavailable_for(&counter.target, time.now) {
-                batches.add(*key, counter, time.now);
-            }
-            // what is not in flight now is due again
-            table.enqueue(*key, counter, time.now);
-            false
+            has_siblings = counter.may_have_siblings();
+            !has_siblings && flush_counter(table, *key, counter, batches, time)
         });
+        if has_siblings {
+            // what they have counted before precedes what this one has counted
+            for sibling in table.unsettled_siblings(*key, time.now) {
+                table.with_existing(sibling, |sibling_counter| {
+                    batches.add(sibling, sibling_counter, time.now);
+                });
+            }
+            renew = table.with_existing(*key, |counter| flush_counter(table, *key, counter, batches, time));
+        }
         if renew == Some(true)
             && let Some(renew) = table.renew.get()
         {
             renew(*key);
         }
     }
+}
+
+/// Adds what `counter`, which is due, has to send to `batches`. Returns whether its lease should be renewed instead.
+fn flush_counter<R: Remote>(
+    table: &Arc<CounterTable<R>>,
+    key: CounterKey,
+    counter: &mut LocalCounter,
+    batches: &mut Batches<'_, R>,
+    time: StoreTime,
+) -> bool {
+    if counter.should_renew(table.lease_lead(), time.now) {
+        return true;
+    }
+    return_ended(table, counter, time);
+    if !table.client.is_unavailable_for(&counter.target, time.now) {
+        batches.add(key, counter, time.now);
+    }
+    // what is not in flight now is due again
+    table.enqueue(key, counter, time.now);
+    false
 }
 
 /// Returns the leases of `counter` that have ended or are about to, and those that it does not need.

@@ -4,6 +4,7 @@ mod batches;
 pub(super) mod flush;
 mod queue;
 mod shards;
+mod siblings;
 
 use std::{
     ops::Range,
@@ -200,7 +201,9 @@ impl<R: Remote> CounterTable<R> {
         let mut counter = LocalCounter::new(target, interval, generation, now);
         if !states.is_empty() {
             counter.set_siblings(Some(Vec::new()));
-            counter.adopt_states(&states);
+            for sibling in &states {
+                counter.adopt_states(sibling);
+            }
         }
         self.shards.insert(shard, key, counter, |evicted| {
             if !evicted.is_settled() {

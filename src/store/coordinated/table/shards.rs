@@ -9,8 +9,11 @@ use hashbrown::HashTable;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
-    limit::{CounterKey, Tier, Timestamp, algorithm::CounterState},
-    store::{coordinated::counter::LocalCounter, remote::Target},
+    limit::{CounterKey, Timestamp},
+    store::{
+        coordinated::counter::{LocalCounter, SiblingStates},
+        remote::Target,
+    },
 };
 
 /// The number of counters per shard that the number of shards is chosen for.
@@ -57,9 +60,9 @@ pub(super) struct Shard {
 
 /// A counter with its key. The key is in the box too, because free slots of a table cost what used ones do.
 #[derive(Debug)]
-struct Entry {
-    key: CounterKey,
-    counter: LocalCounter,
+pub(super) struct Entry {
+    pub(super) key: CounterKey,
+    pub(super) counter: LocalCounter,
 }
 
 /// Returns the bits by which the counter of `key` is found in its shard: the same for all tiers, so that siblings are found
@@ -231,7 +234,7 @@ impl Shard {
     }
 
     /// Returns the siblings of the counter of `key`, which has this `target`.
-    fn siblings(&mut self, key: CounterKey, target: &Target) -> impl Iterator<Item = &mut Entry> {
+    pub(super) fn siblings(&mut self, key: CounterKey, target: &Target) -> impl Iterator<Item = &mut Entry> {
         let others = self.table.iter_hash_mut(bucket(key)).map(|entry| &mut **entry);
         others.filter(move |entry| {
             entry.key != key && entry.key.shard() == key.shard() && entry.counter.is_sibling_of(target)
@@ -239,11 +242,11 @@ impl Shard {
     }
 
     /// Returns the states that siblings of a new counter of `key` have, and marks them as having a sibling.
-    pub(super) fn introduce(&mut self, key: CounterKey, target: &Target) -> Vec<(Tier, CounterState)> {
+    pub(super) fn introduce(&mut self, key: CounterKey, target: &Target) -> Vec<SiblingStates> {
         let mut states = Vec::new();
         for entry in self.siblings(key, target) {
             entry.counter.set_siblings(Some(Vec::new()));
-            states.extend(entry.counter.states());
+            states.push(entry.counter.states());
         }
         states
     }
@@ -298,7 +301,7 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{Algorithm, Entry, KeyHasher, OverLimitPolicy, Period};
+    use crate::limit::{Algorithm, Entry, KeyHasher, OverLimitPolicy, Period, Tier};
     use crate::store::coordinated::counter::Generation;
 
     const MAX: usize = 4_000;
