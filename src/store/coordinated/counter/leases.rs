@@ -50,7 +50,7 @@ impl LocalCounter {
             _ if is_mixed(&self.target.tiers) => 0,
             ..=1 => capacity / 8,
             _ if has_bucket(&self.target.tiers) => 0,
-            instances => capacity / 100 / instances as u64,
+            instances => capacity / 100 / u64::from(instances),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The table of local counters: finds the counter of a check, queues it for a flush, and applies replies of the store.
 
 mod batches;
+mod due;
 pub(super) mod flush;
 mod queue;
 mod shards;
@@ -21,7 +22,7 @@ use self::{
 use super::{
     auto,
     client::StoreClient,
-    counter::{Dropped, Generation, LocalCounter, Urgency},
+    counter::{Dropped, Generation, LocalCounter},
     delivery::Delivery,
     metrics::CoordinationMetrics,
     settings::CoordinationSettings,
@@ -57,25 +58,6 @@ pub(super) type Renew = Box<dyn Fn(CounterKey) + Send + Sync>;
 /// they belong to a rule or to a request.
 pub(super) fn counter_key(check: &LimitCheck<'_>) -> CounterKey {
     check.key.of_tiers(check.tiers())
-}
-
-/// The longest time for which flushes that are not urgent are collected.
-const LONGEST_GRID: Period = Period::from_millis(100);
-
-/// The shortest time between two checks whether a lease is still used.
-const LEASE_CHECK: Period = Period::from_millis(250);
-
-/// Returns the time for which urgent flushes of counters with this sync interval are collected: a tenth of it, 5 to 10 ms.
-fn tick(interval: Period) -> Period {
-    Period::from_nanos((interval.as_nanos() / 10).clamp(5_000_000, 10_000_000))
-}
-
-/// Returns how long the next flush of a counter may wait. Long pauses are shortened by up to a quarter, differently for each
-/// key, so that counters that became busy together are not flushed together from then on.
-fn pause(key: CounterKey, counter: &LocalCounter) -> Period {
-    let (pause, interval) = (counter.schedule.pause().as_nanos(), counter.schedule.interval().as_nanos());
-    let shorter = pause / 4 / 256 * (key.hash() % 256);
-    Period::from_nanos(pause.saturating_sub(shorter).max(interval))
 }
 
 // === impl CounterTable ===
@@ -302,55 +284,6 @@ impl<R: Remote> CounterTable<R> {
     /// Returns the target of `check`.
     pub(super) fn target(&self, check: &LimitCheck<'_>, now: Timestamp) -> Arc<Target> {
         self.with_counter(check, now, |counter| Arc::clone(&counter.target))
-    }
-
-    /// Queues `counter` for the time at which it needs attention: to report its pending hits, if none are in flight, or to
-    /// return a lease. To be called whenever that may have changed.
-    pub(super) fn enqueue(&self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
-        if !counter.can_flush() {
-            return self.enqueue_lease(key, counter, now);
-        }
-        let interval = counter.schedule.interval();
-        let tick = tick(interval);
-        if !self.early_sync {
-            return self.queue.push(key, &mut counter.place, Urgency::Pause, interval, tick);
-        }
-        let mut urgency = counter.urgency(self.client.instances(), self.client.round_trip(), tick, now);
-        // the flush waits for the node anyway
-        if urgency > Urgency::Interval && self.client.is_unavailable_for(&counter.target, now) {
-            urgency = Urgency::Interval;
-        }
-        if counter.place.is_due_for(urgency) {
-            return;
-        }
-        let (delay, grid) = match urgency {
-            Urgency::Pause => {
-                let pause = pause(key, counter);
-                // with the others of the interval, unless it would be much too early then
-                let is_long = pause.as_nanos() >= 2 * interval.as_nanos();
-                (pause, if is_long { interval.min(LONGEST_GRID) } else { tick })
-            }
-            Urgency::Interval => (interval.min(LONGEST_GRID), interval.min(LONGEST_GRID)),
-            _ => (Period::default(), tick),
-        };
-        self.queue.push(key, &mut counter.place, urgency, delay, grid);
-    }
-
-    /// Queues `counter` for the time at which it has to return a lease.
-    fn enqueue_lease(&self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
-        let Some((at, is_punctual)) = counter.lease_is_due_at(self.lease_lead()) else { return };
-        if is_punctual {
-            self.queue.push(key, &mut counter.place, Urgency::Tick, at.since(now), Period::default());
-        } else if !counter.place.is_due_for(Urgency::Lease) {
-            let delay = at.since(now).max(LEASE_CHECK);
-            self.queue.push(key, &mut counter.place, Urgency::Lease, delay, LONGEST_GRID);
-        }
-    }
-
-    /// Returns how long before its end a lease has to be returned to arrive in time: two round trips, and what the queue may
-    /// be late.
-    pub(super) fn lease_lead(&self) -> Period {
-        Period::from_nanos(self.client.round_trip().as_nanos().saturating_mul(2).saturating_add(6_000_000))
     }
 
     /// Counts the `hits` that the commands in `range` have reported, if the store did not count them: their counter was evicted
