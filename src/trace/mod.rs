@@ -1,6 +1,6 @@
 //! OpenTelemetry traces: one span for each sampled request, with its waits for the shared store as children.
 //!
-//! [`Tracer::start`] reads a request's parent from its headers and decides whether it is sampled; requests that are not cost
+//! `Tracer::start` reads a request's parent from its headers and decides whether it is sampled; requests that are not cost
 //! nothing after that. A [`RequestSpan`] collects what is known of the request; when it ends, its spans are encoded and queued.
 //! The exporter sends the queue to a collector in batches, on a thread of its own, so that no decision waits for it.
 //!

@@ -90,13 +90,12 @@ proptest! {
     }
 
     #[test]
-    #[ignore = "some unused hits of leases are not given back, and have no metric"]
     fn a_lone_instance_with_leases_rejects_nothing_that_fits(case in cases(&[Coordination::Lease, Coordination::Auto])) {
         check_alone(&case)?;
     }
 
     #[test]
-    #[ignore = "some hits of evicted counters are counted too much, and have no metric"]
+    #[ignore = "some hits of counters that are evicted while their reports are in flight have no metric"]
     fn every_hit_is_accounted_for_in_a_full_table(case in cases(ALL)) {
         let case = Case { max_counters: 24, ..case };
         check_accounts(&case, &case.run())?;

@@ -77,7 +77,11 @@ impl Source for CoordinationMetrics {
                 "Hits that the store may or may not have counted, because the connection broke.",
                 &self.delivery_unknown,
             ),
-            ("weir.hits.stranded", "Leased hits not used before their lease ended.", &self.stranded),
+            (
+                "weir.hits.stranded",
+                "Leased hits not used before their lease ended, and hits given back that were not reported.",
+                &self.stranded,
+            ),
             (
                 "weir.hits.overshoot",
                 "Hits above the limit of a window that were admitted here, seen when they were reported.",

@@ -34,6 +34,8 @@ pub(in super::super) struct LeaseFetch {
     pub(super) counted_until: Timestamp,
     /// Whether the store had the state that this instance knows exactly.
     pub(super) is_exact: bool,
+    /// Whether the store counts granted hits whose lease has ended, which the estimate does not count.
+    pub(super) is_overcounted: bool,
     /// Whether the store has run out of hits, and has not had enough for all instances again since.
     pub(super) is_scarce: bool,
     /// The time of the next look for hits that another instance has given back, while nothing is left.

@@ -73,7 +73,9 @@ impl LocalCounter {
             let ended = tiers.iter().all(|tier| has_ended(tier, lease.granted_at, lease.until));
             if self.instances <= 1 && flows(tiers) && !is_mixed(tiers) && lease.left <= self.idle_allowance()
             {
-                // the estimate, which does not count them, replaces the store's state with the next report
+                // the estimate, which does not count them, has to replace the store's state
+                self.fetch_mut().is_overcounted = true;
+                self.wants_read = true;
             } else if ended || self.must_keep(lease.granted_at, lease.until, time.latest) {
                 dropped.stranded += lease.left;
             } else {

@@ -92,11 +92,23 @@ impl LocalCounter {
             self.flushed = self.next_number();
             // a place for the outcome
             self.in_flight.push(PendingDelta::default());
-            commands.push(command(now, Op::Take { hits: 0 }));
+            let replaces = if self.is_overcounted() { self.replacement(now) } else { None };
+            let read = match replaces {
+                Some(_) => Op::Add { report: Report { at: now, since: now, replaces, ..Report::default() } },
+                None => Op::Take { hits: 0 },
+            };
+            commands.push(command(now, read));
         }
         self.wants_read = false;
+        if let Some(fetch) = &mut self.fetch {
+            fetch.is_overcounted = false;
+        }
         commands.extend(reports.into_iter().map(|report| command(report.at, Op::Add { report })));
         dropped
+    }
+
+    fn is_overcounted(&self) -> bool {
+        self.fetch.as_ref().is_some_and(|fetch| fetch.is_overcounted)
     }
 
     /// Moves the pending hits to the reports that send them. Must not be called while others are in flight.
@@ -288,7 +300,7 @@ impl LocalCounter {
     pub(in super::super) fn owed_hits(&self) -> Dropped {
         Dropped {
             unreported: sum(self.pending.iter().map(PendingDelta::taken)),
-            stranded: sum(self.pending.iter().map(|delta| delta.unused)).saturating_add(self.leased_hits()),
+            stranded: sum(self.pending.iter().map(PendingDelta::returned)).saturating_add(self.leased_hits()),
         }
     }
 

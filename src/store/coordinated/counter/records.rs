@@ -43,7 +43,7 @@ pub(in super::super) struct DeliveryOutcome {
 pub(in super::super) struct Dropped {
     /// Hits that were never reported, because their windows had ended or their counter was evicted.
     pub(in super::super) unreported: u64,
-    /// Leased hits that were not used before their lease ended.
+    /// Leased hits that were not used before their lease ended, and hits given back that were never reported.
     pub(in super::super) stranded: u64,
 }
 
@@ -102,6 +102,11 @@ impl PendingDelta {
     /// Returns the hits that it takes.
     pub(super) fn taken(&self) -> u64 {
         u64::try_from(self.change.hits).unwrap_or_default()
+    }
+
+    /// Returns the hits that it gives back to the store.
+    pub(super) fn returned(&self) -> u64 {
+        u64::try_from(self.change.hits.saturating_neg()).unwrap_or_default().saturating_add(self.unused)
     }
 
     /// Returns the hits that it takes and that were admitted.
