@@ -9,6 +9,7 @@ use crate::limit::{Hits, Period, Timestamp};
 
 /// The leases that a counter holds, and the state of fetching the next one.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 pub(in super::super) struct LeaseFetch {
     /// In order of their ends.
     pub(super) held: HeldLeases,
