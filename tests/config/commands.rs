@@ -148,6 +148,7 @@ rule shop.path_/a/*.method
   5 requests per 10s
   rejected requests do not count
   with Redis: lease (if WEIR_COORDINATION is auto)
+  with Memcached: strict (if WEIR_COORDINATION is auto)
   name: five
 "
     );
@@ -236,6 +237,7 @@ fn tiers_and_algorithms_are_explained() {
     5000 requests per 1d
   rejected requests do not count
   with Redis: lease (if WEIR_COORDINATION is auto)
+  with Memcached: local, since it counts only single fixed windows
   name: orders
   shadow_mode
 ",
@@ -247,6 +249,7 @@ fn tiers_and_algorithms_are_explained() {
   5 requests per 1s, token bucket with a burst of 50
   rejected requests do not count
   with Redis: interval with up to 1 instance, lease with more (if WEIR_COORDINATION is auto)
+  with Memcached: local, since it counts only single fixed windows
 ",
         ),
         (
@@ -256,6 +259,7 @@ fn tiers_and_algorithms_are_explained() {
   1 request per 1h, token bucket with a burst of 3, refilled in steps, strict
   rejected requests do not count
   with Redis: lease (if WEIR_COORDINATION is auto)
+  with Memcached: local, since it counts only single fixed windows
 ",
         ),
         // in the syntax of envoyproxy/ratelimit, rejected requests count
@@ -265,6 +269,7 @@ fn tiers_and_algorithms_are_explained() {
   declared at DIR/a.yaml:16:3
   7 requests per 5m
   with Redis: lease (if WEIR_COORDINATION is auto)
+  with Memcached: strict (if WEIR_COORDINATION is auto)
 ",
         ),
     ] {

@@ -79,12 +79,16 @@ impl TokenBucket {
         let elapsed = now.since(self.as_of);
         let (credited, inflow) = match bucket.refill {
             Refill::Continuous => (elapsed, inflow(tier, elapsed)),
-            // the steps are counted from the first hit of the full bucket
-            Refill::Step if self.is_idle(tier, now) => (elapsed, u64::MAX),
             Refill::Step => {
                 let steps = elapsed.as_nanos() / tier.period.as_nanos();
-                let tokens = steps.saturating_mul(tier.requests.into());
-                (Period::from_nanos(steps * tier.period.as_nanos()), tokens.saturating_mul(TOKEN))
+                let inflow = |steps: u64| steps.saturating_mul(tier.requests.into()).saturating_mul(TOKEN);
+                let taken = self.capped(bucket);
+                // as `is_idle`: the steps are counted from the first hit of the bucket that has been full for a period
+                if taken == 0 || (steps > 1 && inflow(steps - 1) >= taken) {
+                    (elapsed, u64::MAX)
+                } else {
+                    (Period::from_nanos(steps * tier.period.as_nanos()), inflow(steps))
+                }
             }
         };
         Self::of(bucket, self.as_of.after(credited), self.capped(bucket).saturating_sub(inflow))
