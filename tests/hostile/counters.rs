@@ -14,8 +14,8 @@ const LONG: usize = 8_000;
 /// The values of a request.
 const VALUES: usize = 100;
 
-/// Counts thousands of long values of `key`.
-async fn count_long_values(target: &Target, key: &str) {
+/// Counts thousands of long values of `key`. Returns the target, which has answered all requests.
+async fn count_long_values(target: Target, key: &str) -> Target {
     let mut attacker = Attacker::connect(target.address("grpc"), 65_535).await;
     let mut responses = 0;
     for i in 0..100_u32 {
@@ -25,18 +25,20 @@ async fn count_long_values(target: &Target, key: &str) {
         let sent = call(2 * i + 1, &request);
         assert!(attacker.send(&sent).await);
         while responses <= i {
-            let (kind, flags, ..) = attacker.next().await.expect("a response");
+            let Some((kind, flags, ..)) = attacker.next().await else {
+                panic!("connection closed after {responses} responses: {}", target.log().await);
+            };
             responses += u32::from(kind == HEADERS && flags & END_STREAM != 0);
         }
     }
+    target
 }
 
 #[tokio::test]
 async fn long_values_in_keys_of_the_reference_are_bounded_in_bytes() {
     // Redis is away, which makes the counters live longer
     let variables = [("REDIS_URL", "127.0.0.1:1"), ("WEIR_MAX_COUNTER_BYTES", "16MiB")];
-    let mut target = Target::start(&variables).await;
-    count_long_values(&target, "shared").await;
+    let mut target = count_long_values(Target::start(&variables).await, "shared").await;
     target.still_serves().await;
     assert!(target.metric("weir_coordinated_counters_name_bytes").await <= 16 * MB);
     // of 80 MB
@@ -45,8 +47,8 @@ async fn long_values_in_keys_of_the_reference_are_bounded_in_bytes() {
 
 #[tokio::test]
 async fn long_values_in_other_keys_are_hashed() {
-    let mut target = Target::start(&[("REDIS_URL", "127.0.0.1:1")]).await;
-    count_long_values(&target, "hashed").await;
+    let target = Target::start(&[("REDIS_URL", "127.0.0.1:1")]).await;
+    let mut target = count_long_values(target, "hashed").await;
     target.still_serves().await;
     assert!(target.metric("weir_coordinated_counters_live").await >= 100 * VALUES as u64);
     let bytes = target.metric("weir_coordinated_counters_name_bytes").await;
