@@ -12,10 +12,8 @@ use crate::limit::{
     units::{Hits, Period, Timestamp},
 };
 
-/// The tokens that a bucket lacks at an instant. 16 bytes.
-///
-/// The state holds the taken tokens, not those left, so that a changed `burst` applies immediately: raised, the extra
-/// tokens are available; lowered below the taken tokens, the bucket is empty.
+/// The tokens that a bucket lacks at an instant. 16 bytes. The taken tokens are kept, not those left, so that a changed `burst`
+/// applies immediately: raised, the extra tokens are available; lowered below the taken tokens, the bucket is empty.
 ///
 /// A bucket can be in debt, by at most one burst more than it holds: hits that several instances admitted with the same token
 /// are missing later, so that the long-run rate holds. A mark distinguishes a debt from tokens that were taken before `burst` was
@@ -82,13 +80,10 @@ impl TokenBucket {
             Refill::Step => {
                 let steps = elapsed.as_nanos() / tier.period.as_nanos();
                 let inflow = |steps: u64| steps.saturating_mul(tier.requests.into()).saturating_mul(TOKEN);
-                let taken = self.capped(bucket);
                 // as `is_idle`: the steps are counted from the first hit of the bucket that has been full for a period
-                if taken == 0 || (steps > 1 && inflow(steps - 1) >= taken) {
-                    (elapsed, u64::MAX)
-                } else {
-                    (Period::from_nanos(steps * tier.period.as_nanos()), inflow(steps))
-                }
+                let is_idle = self.capped(bucket) <= inflow(steps.saturating_sub(1));
+                let credited = if is_idle { elapsed.as_nanos() } else { steps * tier.period.as_nanos() };
+                (Period::from_nanos(credited), if is_idle { u64::MAX } else { inflow(steps) })
             }
         };
         Self::of(bucket, self.as_of.after(credited), self.capped(bucket).saturating_sub(inflow))
