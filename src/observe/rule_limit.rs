@@ -16,7 +16,7 @@ pub struct RuleLimit {
     pub requests: u32,
     /// The period; longer than zero.
     pub period: Duration,
-    /// The period as text, such as `1m`. Tells the tiers of a rule apart.
+    /// The period as text, such as `1m`. It distinguishes the tiers of a rule.
     pub per: Box<str>,
 }
 

@@ -28,7 +28,7 @@ use crate::observe::{Metric, Source};
 /// time.
 const SAMPLE: usize = 64;
 
-/// The most connections above the bound: those that were told to close and have not done so yet. Connections above that are not
+/// The most connections above the bound: those that were asked to close and have not yet. Connections above that are not
 /// served.
 const CLOSING: usize = 64;
 
@@ -47,7 +47,7 @@ struct Open {
     /// The accounts of open connections, at stable indexes.
     slots: Vec<Option<Arc<Account>>>,
     free: Vec<usize>,
-    /// Those of them that were told to close.
+    /// Those of them that were asked to close.
     closing: usize,
     /// Where the next sample begins.
     next_sample: usize,

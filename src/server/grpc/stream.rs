@@ -134,7 +134,7 @@ where
 
     /// Reads the calls that have arrived, and writes pending responses. Ready when the connection has ended.
     fn read(&mut self, context: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
-        // from a client that does not read its responses, everything is read, since only that tells when it does
+        // from a client that does not read its responses, everything is read, since only that shows when it does
         while self.batch.len() < BATCH || self.must_wait() {
             match self.connection.poll_accept(context) {
                 Poll::Ready(Some(Ok(call))) if self.batch.len() < BATCH => self.batch.push_back(call),

@@ -70,11 +70,11 @@ impl<R: Remote> CoordinationModes<R> {
         }
         let elapsed = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let budget = Period::from_nanos(self.budget.as_nanos().saturating_sub(elapsed));
-        let undone = checks.iter().zip(made).map(async |(check, made)| match made {
+        let undoing = checks.iter().zip(made).map(async |(check, made)| match made {
             Some(made) => self.undo(check, made, budget, now, record).await,
             None => self.look(check, Hits(0), now),
         });
-        join_all(undone).await.into_iter().collect()
+        join_all(undoing).await.into_iter().collect()
     }
 
     async fn take(&self, check: &LimitCheck<'_>, now: Timestamp, record: Option<&DecisionRecord>) -> Made {
@@ -201,8 +201,8 @@ impl<R: Remote> CoordinationModes<R> {
                 Coordination::Interval | Coordination::Auto => self.interval.undo(check, at),
                 Coordination::Lease => self.lease.undo(check, at),
                 Coordination::Strict => {
-                    let undone = self.strict.undo(check, at, budget).map(Ok);
-                    let _ = recorded(record, 1, undone).await;
+                    let undoing = self.strict.undo(check, at, budget).map(Ok);
+                    let _ = recorded(record, 1, undoing).await;
                 }
             },
         }

@@ -162,7 +162,7 @@ impl LocalCounter {
             self.denied_until = Timestamp::default();
             self.requested_mode = None;
             if has_bucket(&self.target.tiers) {
-                // a bucket that holds less forgets some of the hits, and nobody could tell whether leased ones are among them
+                // a bucket that holds less forgets some of the hits, and it would not be known whether leased ones are among them
                 self.return_leases();
             }
             self.target = Arc::new(Target::of(check));
