@@ -10,6 +10,8 @@ mod collector;
 #[expect(dead_code, reason = "other tests reload rules and set the clock")]
 #[path = "../support/in_process.rs"]
 mod in_process;
+#[path = "../support/mutual_tls.rs"]
+mod mutual_tls;
 #[expect(dead_code, reason = "other tests need other servers")]
 #[path = "../redis/support/server.rs"]
 mod redis_server;

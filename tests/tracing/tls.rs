@@ -1,6 +1,6 @@
 //! Exports over TLS, with client certificates.
 
-use std::{fs, net::SocketAddr, sync::Arc};
+use std::{fs, net::SocketAddr};
 
 use tempfile::TempDir;
 use tokio::{
@@ -8,19 +8,12 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
 };
-use tokio_rustls::{
-    TlsAcceptor,
-    rustls::{
-        RootCertStore, ServerConfig,
-        crypto::ring,
-        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
-        server::WebPkiClientVerifier,
-    },
-};
+use tokio_rustls::{TlsAcceptor, rustls::ALL_VERSIONS};
 
 use crate::{
-    authority::{Authority, Pair},
+    authority::Authority,
     collector::Collector,
+    mutual_tls::acceptor,
     traced::{metric, tenant, until_metric, weir_by},
 };
 
@@ -73,25 +66,6 @@ impl Relay {
     }
 }
 
-/// Returns a server with the certificate `pair` that requires a certificate of `clients`.
-fn acceptor(pair: &Pair, clients: &Authority, alpn: &str) -> TlsAcceptor {
-    let provider = Arc::new(ring::default_provider());
-    let mut roots = RootCertStore::empty();
-    let pem = clients.pem();
-    roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate")).expect("an authority");
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).collect();
-    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).expect("a key");
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_client_cert_verifier(verifier.build().expect("a verifier"))
-        .with_single_cert(chain.expect("certificates"), key)
-        .expect("a pair");
-    config.alpn_protocols = vec![alpn.as_bytes().to_vec()];
-    TlsAcceptor::from(Arc::new(config))
-}
-
 struct Files(TempDir);
 
 impl Files {
@@ -107,7 +81,7 @@ async fn exports_are_encrypted_and_present_a_client_certificate() {
     for (protocol, alpn) in [("grpc", "h2"), ("http", "http/1.1")] {
         let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
         let collector = Collector::start(protocol).await;
-        let tls = acceptor(&theirs.sign(&["localhost"]), &ours, alpn);
+        let tls = acceptor(&theirs.sign(&["localhost"]), &ours, ALL_VERSIONS, alpn);
         let relay = Relay::start_with(collector.address, Some(tls)).await;
         let files = Files(tempfile::tempdir().expect("a directory"));
         let pair = ours.sign(&["weir"]);

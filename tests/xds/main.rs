@@ -8,6 +8,8 @@ mod authority;
 mod child;
 #[path = "../support/local.rs"]
 mod local;
+#[path = "../support/mutual_tls.rs"]
+mod mutual_tls;
 #[expect(dead_code, reason = "other tests need other faults")]
 #[path = "../support/proxy.rs"]
 mod proxy;

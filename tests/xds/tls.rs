@@ -1,26 +1,18 @@
 //! TLS 1.3 with client certificates, as Envoy Gateway's control plane requires it.
 
-use std::{fs, net::SocketAddr, sync::Arc};
+use std::{fs, net::SocketAddr};
 
 use tempfile::TempDir;
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
 };
-use tokio_rustls::{
-    TlsAcceptor,
-    rustls::{
-        RootCertStore, ServerConfig,
-        crypto::ring,
-        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
-        server::WebPkiClientVerifier,
-        version::TLS13,
-    },
-};
+use tokio_rustls::rustls::version::TLS13;
 
 use crate::{
     authority::{Authority, Leaf, Pair},
     control_plane::{ControlPlane, config},
+    mutual_tls::acceptor,
     service::Starting,
 };
 
@@ -31,21 +23,7 @@ pub(crate) fn envoy_gateway(authority: &Authority, names: &[&str]) -> Pair {
 
 /// Terminates TLS 1.3 in front of `control_plane`: presents `pair`, and requires a certificate of `clients`.
 pub(crate) async fn terminator(control_plane: SocketAddr, pair: &Pair, clients: &Authority) -> SocketAddr {
-    let provider = Arc::new(ring::default_provider());
-    let mut roots = RootCertStore::empty();
-    let pem = clients.pem();
-    roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate")).expect("an authority");
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).collect();
-    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).expect("a key");
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&TLS13])
-        .expect("a version")
-        .with_client_cert_verifier(verifier.build().expect("a verifier"))
-        .with_single_cert(chain.expect("certificates"), key)
-        .expect("a pair");
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let acceptor = acceptor(pair, clients, &[&TLS13], "h2");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address");
     tokio::spawn(async move {
