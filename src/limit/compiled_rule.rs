@@ -100,7 +100,7 @@ impl CompiledRule {
             has_shared_values: levels.iter().any(|level| level.shared.is_some()),
             has_dynamic_stats: levels.iter().any(|level| level.has_dynamic_stats(rule.detailed_metric)),
             details: Box::new(Details {
-                shared_tiers: rule.limit.tiers().into(),
+                shared_tiers: rule.limit.tiers().iter().cloned().collect(),
                 rule,
                 static_key,
                 domain: Arc::clone(domain),

@@ -53,18 +53,63 @@ pub fn decide(
     now: Timestamp,
 ) -> Decision {
     assert!(!tiers.is_empty() && tiers.len() == counters.len());
-    for (tier, counter) in tiers.iter().zip(&mut *counters) {
-        if direction == Direction::GiveBack {
-            counter.give_back(tier, now, hits);
-        }
-    }
     let hits = match direction {
         Direction::Take => hits,
-        Direction::GiveBack => Hits(0),
+        Direction::GiveBack => {
+            for (tier, counter) in tiers.iter().zip(&mut *counters) {
+                counter.give_back(tier, now, hits);
+            }
+            Hits(0)
+        }
     };
-    let probes: SmallVec<[Probe; 2]> =
-        tiers.iter().zip(&*counters).map(|(tier, counter)| counter.probe(tier, now, hits)).collect();
-    let over = probes.iter().any(|probe| !probe.fits);
+    match (tiers, &mut *counters) {
+        ([tier], [counter]) => decide_one(tier, counter, policy, hits, now),
+        _ => decide_all(tiers, counters, policy, hits, now),
+    }
+}
+
+/// Decides on `hits` like [`decide`], for a rule of one tier, as most are.
+fn decide_one(
+    tier: &Tier,
+    counter: &mut CounterState,
+    policy: OverLimitPolicy,
+    hits: Hits,
+    now: Timestamp,
+) -> Decision {
+    let probe = counter.probe(tier, now, hits);
+    let over = !probe.fits;
+    if !over || policy == OverLimitPolicy::Count {
+        counter.take(tier, now, hits);
+    } else {
+        counter.reject(tier, now);
+    }
+    let available = counter.availability(tier, now);
+    Decision {
+        tier: 0,
+        over,
+        before: probe.used,
+        remaining: available.remaining,
+        reset: if over { counter.wait(tier, now, hits) } else { available.reset },
+        cached: false,
+    }
+}
+
+/// Decides on `hits` like [`decide`], for a rule of several tiers.
+#[inline(never)]
+fn decide_all(
+    tiers: &[Tier],
+    counters: &mut [CounterState],
+    policy: OverLimitPolicy,
+    hits: Hits,
+    now: Timestamp,
+) -> Decision {
+    // pushed one by one: `collect` costs more than the probes of two tiers
+    let (mut probes, mut over) = (SmallVec::<[Probe; 2]>::new(), false);
+    for (tier, counter) in tiers.iter().zip(&*counters) {
+        let probe = counter.probe(tier, now, hits);
+        over |= !probe.fits;
+        probes.push(probe);
+    }
     for ((tier, counter), probe) in tiers.iter().zip(&mut *counters).zip(&probes) {
         if !over || policy == OverLimitPolicy::Count {
             counter.take(tier, now, hits);
@@ -144,7 +189,7 @@ fn lowest_share(tiers: &[Tier], counters: &[CounterState], probes: &[Probe], now
     let share =
         |available: &Availability, tier: &Tier| (u64::from(available.remaining), u64::from(tier.capacity()));
     let mut lowest = (0, counters[0].availability(&tiers[0], now));
-    for (i, (tier, counter)) in tiers.iter().zip(counters).enumerate().skip(1) {
+    for (i, (tier, counter)) in (1..).zip(tiers[1..].iter().zip(&counters[1..])) {
         let available = counter.availability(tier, now);
         let (left, capacity) = share(&available, tier);
         let (lowest_left, lowest_capacity) = share(&lowest.1, &tiers[lowest.0]);

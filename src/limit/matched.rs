@@ -183,7 +183,7 @@ impl LimitCheck<'_> {
     pub fn shared_tiers(&self) -> SharedTiers {
         match &self.rule {
             RuleRef::Compiled(rule) => rule.shared_tiers.clone(),
-            RuleRef::Override(limit) => limit.tiers().into(),
+            RuleRef::Override(limit) => limit.tiers().iter().cloned().collect(),
         }
     }
 

@@ -20,9 +20,9 @@ pub struct Tier {
 /// The tiers of one limit. Most limits have one, which is stored inline.
 pub type Tiers = SmallVec<[Tier; 1]>;
 
-/// The tiers of one limit in an allocation that the limit shares with its counters. At least one.
+/// The tiers of one limit in an allocation that the limit shares with its counters. At least one. A counter holds eight bytes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SharedTiers(Arc<[Tier]>);
+pub struct SharedTiers(Arc<Tiers>);
 
 /// The algorithm that applies a tier's period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,15 +109,15 @@ impl Deref for SharedTiers {
     }
 }
 
-impl<T: Into<Arc<[Tier]>>> From<T> for SharedTiers {
+impl<T: IntoIterator<Item = Tier>> From<T> for SharedTiers {
     fn from(tiers: T) -> Self {
-        Self(tiers.into())
+        tiers.into_iter().collect()
     }
 }
 
 impl FromIterator<Tier> for SharedTiers {
     fn from_iter<I: IntoIterator<Item = Tier>>(tiers: I) -> Self {
-        Self(tiers.into_iter().collect())
+        Self(Arc::new(tiers.into_iter().collect()))
     }
 }
 

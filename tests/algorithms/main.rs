@@ -4,4 +4,5 @@ mod bounds;
 mod changes;
 mod model;
 mod promises;
+mod releases;
 mod support;

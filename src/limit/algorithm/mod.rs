@@ -5,6 +5,7 @@
 mod change;
 mod counter;
 mod fixed_window;
+mod refill;
 mod sliding_window;
 mod state;
 mod token_bucket;

@@ -98,13 +98,20 @@ impl SlidingWindow {
         }
     }
 
-    /// Gives back `hits` that count as of `until` or earlier. Later hits stay: they belong to other requests, and count
-    /// for longer.
+    /// Gives back `hits` that were reserved until `until`. They are in the first span that ends then or later, or in one after it,
+    /// which was open already when they were reserved. Earlier spans come first nevertheless: as long as these have hits, the
+    /// ones that stay count for longer, so that the window never counts too little.
     pub fn release(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
         self.drop_expired(tier, now);
+        if until.after(tier.period) <= now {
+            // their span may have expired, and all others belong to other requests
+            return;
+        }
         let older = self.spans.iter().take_while(|span| span.last < until).count();
+        let middle = (older + 1).min(self.spans.len());
+        let (first, later) = self.spans.split_at_mut(middle);
         let mut left = hits.0;
-        for span in self.spans.iter_mut().take(older + 1).rev() {
+        for span in first.iter_mut().rev().chain(later) {
             left -= span.give_back(left);
         }
         if left == hits.0 {
@@ -295,9 +302,12 @@ mod tests {
         // one reserved hit is left, and all older and newer hits
         let left: Vec<u32> = window.spans.iter().map(|span| span.hits).collect();
         assert_eq!(left, [2, 1, 4]);
-        // if the span has too few hits, older ones are given back, not newer ones
-        window.release(&tier, at(107_000), at(102_000), Hits(9));
+        // if the span has too few hits, older ones are given back first
+        window.release(&tier, at(107_000), at(102_000), Hits(3));
         assert_eq!(window.spans.iter().map(|span| span.hits).collect::<Vec<_>>(), [4]);
+        // nothing is given back for hits that count no more
+        window.release(&tier, at(107_000), at(95_000), Hits(1));
+        assert_eq!(window.used(), Hits(4));
         window.release(&tier, at(107_000), at(200_000), Hits(9));
         assert_eq!(
             (window.used(), window.availability(&tier, at(107_000)).reset),

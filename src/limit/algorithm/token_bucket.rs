@@ -5,6 +5,7 @@
 
 use super::{
     change::CountChange,
+    refill::{TOKEN, inflow, steps, time_for, time_of_steps},
     state::{AlgorithmState, Availability, Probe},
 };
 use crate::limit::{
@@ -26,9 +27,6 @@ pub struct TokenBucket {
     /// bit, [`DEBT`], is set if they may exceed the burst.
     taken_and_debt: u64,
 }
-
-/// One token, in units of 2^-31 tokens.
-const TOKEN: u64 = 1 << 31;
 
 /// The bit that marks a bucket in debt.
 const DEBT: u64 = 1 << 63;
@@ -71,22 +69,18 @@ impl TokenBucket {
     }
 
     /// Returns the bucket refilled up to `now`.
+    #[inline(never)]
     fn at(self, tier: &Tier, now: Timestamp) -> Self {
         let bucket = tier.bucket();
+        let capped = self.capped(bucket);
         // a clock that steps back neither adds nor removes tokens
         let elapsed = now.since(self.as_of);
         let (credited, inflow) = match bucket.refill {
-            Refill::Continuous => (elapsed, inflow(tier, elapsed)),
-            Refill::Step => {
-                let steps = elapsed.as_nanos() / tier.period.as_nanos();
-                let inflow = |steps: u64| steps.saturating_mul(tier.requests.into()).saturating_mul(TOKEN);
-                // as `is_idle`: the steps are counted from the first hit of the bucket that has been full for a period
-                let is_idle = self.capped(bucket) <= inflow(steps.saturating_sub(1));
-                let credited = if is_idle { elapsed.as_nanos() } else { steps * tier.period.as_nanos() };
-                (Period::from_nanos(credited), if is_idle { u64::MAX } else { inflow(steps) })
-            }
+            _ if capped == 0 || elapsed == Period::default() => (elapsed, 0),
+            Refill::Continuous => (elapsed, inflow(tier, elapsed, capped)),
+            Refill::Step => steps(tier, elapsed, capped),
         };
-        Self::of(bucket, self.as_of.after(credited), self.capped(bucket).saturating_sub(inflow))
+        Self::of(bucket, self.as_of.after(credited), capped - inflow)
     }
 
     /// Returns whether it is no different from an unused bucket.
@@ -98,18 +92,15 @@ impl TokenBucket {
     /// state, not from the refilled one, so that rounding does not make the reported wait differ from the actual one.
     fn ready_at(self, tier: &Tier, room: u64) -> Timestamp {
         let bucket = tier.bucket();
-        let needed = u128::from(self.capped(bucket).saturating_sub(room));
+        let needed = self.capped(bucket).saturating_sub(room);
         if needed == 0 {
             return Timestamp::default();
         }
-        let rate = u128::from(tier.requests) * u128::from(TOKEN);
-        let period = u128::from(tier.period.as_nanos());
-        let nanos = match bucket.refill {
-            _ if rate == 0 => u128::MAX,
-            Refill::Continuous => (needed * period).div_ceil(rate),
-            Refill::Step => needed.div_ceil(rate) * period,
+        let time = match bucket.refill {
+            Refill::Continuous => time_for(tier, needed),
+            Refill::Step => time_of_steps(tier, needed),
         };
-        self.as_of.after(u64::try_from(nanos).map_or(Period::MAX, Period::from_nanos))
+        self.as_of.after(time)
     }
 }
 
@@ -127,13 +118,6 @@ fn full(bucket: Bucket) -> u64 {
 fn room_for(bucket: Bucket, hits: Hits) -> Option<u64> {
     let room = u64::from(bucket.burst).checked_sub(hits.0)?;
     Some(room * TOKEN)
-}
-
-/// Returns the inflow during `elapsed`, in units of 2^-31 tokens, rounded down.
-fn inflow(tier: &Tier, elapsed: Period) -> u64 {
-    // 64 bits of time, 32 of requests and 32 of fraction fit in 128 bits
-    let tokens = u128::from(elapsed.as_nanos()) * u128::from(tier.requests) * u128::from(TOKEN);
-    u64::try_from(tokens / u128::from(tier.period.as_nanos())).unwrap_or(u64::MAX)
 }
 
 impl AlgorithmState for TokenBucket {
