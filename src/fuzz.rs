@@ -19,11 +19,23 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 10] = [
+    Target {
+        name: "dns_answer",
+        max_input: 4 << 10,
+        max_memory: 8 << 20,
+        run: store::memcached::fuzz::answer,
+    },
     Target { name: "grpc_frame", max_input: 4 << 10, max_memory: 16 << 20, run: server::fuzz::frame },
     Target { name: "grpc_message", max_input: 4 << 10, max_memory: 8 << 20, run: server::fuzz::message },
     Target { name: "http2", max_input: 8 << 10, max_memory: 8 << 20, run: server::fuzz::connection },
     Target { name: "json", max_input: 4 << 10, max_memory: 8 << 20, run: server::fuzz::json },
+    Target {
+        name: "memcached_reply",
+        max_input: 4 << 10,
+        max_memory: 8 << 20,
+        run: store::memcached::fuzz::reply,
+    },
     Target {
         name: "redis_reply",
         max_input: 4 << 10,

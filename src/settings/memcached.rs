@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     store::{
-        memcached::{MemcachedSettings, ServerSource, SrvName},
+        memcached::{MemcachedSettings, NameServers, ServerSource, SrvName},
         redis::Address,
     },
     tls::ClientTls,
@@ -74,7 +74,8 @@ fn servers(read: &mut Reader<'_>, refresh: Duration) -> Option<ServerSource> {
             if name.is_none() {
                 read.reject(srv, NAME);
             }
-            name.map(|name| ServerSource::Srv { name, refresh: Some(refresh).filter(|time| !time.is_zero()) })
+            let refresh = Some(refresh).filter(|time| !time.is_zero());
+            name.map(|name| ServerSource::Srv { name, refresh, name_servers: NameServers::System })
         }
         (None, None) => {
             read.reject(Given { name: "MEMCACHE_HOST_PORT".into(), value: String::new() }, HOSTS);
@@ -133,7 +134,8 @@ mod tests {
     fn a_name_with_srv_records_may_stand_for_the_servers() {
         let srv = ("MEMCACHE_SRV", "_memcache._tcp.example.org");
         let name = SrvName::parse(srv.1).expect("it is valid");
-        let source = |refresh| ServerSource::Srv { name: name.clone(), refresh };
+        let source =
+            |refresh| ServerSource::Srv { name: name.clone(), refresh, name_servers: NameServers::System };
         assert_eq!(memcached_of(&[srv]).servers, source(None));
         let refreshed = memcached_of(&[srv, ("MEMCACHE_SRV_REFRESH", "30s")]).servers;
         assert_eq!(refreshed, source(Some(Duration::from_secs(30))));

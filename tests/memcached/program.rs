@@ -153,8 +153,11 @@ fn check_and_explain_say_what_memcached_cannot_share() {
         ("month=v", "with Memcached: strict (if WEIR_COORDINATION is auto)"),
         ("large=v", "with Memcached: interval with up to 20000 instances, strict with more"),
     ] {
-        let text = stdout(&run(&["explain", "--config", dir, "--domain", "shop", entry], &[]));
-        assert!(text.contains(expected), "{text}");
+        let arguments = ["explain", "--config", dir, "--domain", "shop", entry];
+        let text = stdout(&run(&arguments, &memcached));
+        assert!(text.contains(expected) && !text.contains("with Redis"), "{text}");
+        let text = stdout(&run(&arguments, &[]));
+        assert!(text.contains("with Redis") && !text.contains("with Memcached"), "{text}");
     }
 }
 

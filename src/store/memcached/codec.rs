@@ -163,7 +163,8 @@ async fn read_value<R: AsyncBufRead + Unpin>(
     version: Option<u64>,
 ) -> io::Result<MetaReply> {
     let mut value = [0; MAX_VALUE + 2];
-    let Some(value) = usize::try_from(size).ok().and_then(|size| value.get_mut(..size + 2)) else {
+    let end = usize::try_from(size).ok().and_then(|size| size.checked_add(2));
+    let Some(value) = end.and_then(|end| value.get_mut(..end)) else {
         let with_line_end = size.checked_add(2).ok_or_else(malformed)?;
         let mut rest = reader.take(with_line_end);
         tokio::io::copy_buf(&mut rest, &mut tokio::io::sink()).await?;
@@ -262,9 +263,16 @@ mod tests {
 
     #[tokio::test]
     async fn malformed_replies_are_errors() {
-        for reply in
-            ["HD\n", "VA\r\n", "VA x\r\n", "VA -1\r\n", "VA 1\r\n55\r\n", "VA 5\r\n1", "HTTP/1.1 400 Bad\r\n"]
-        {
+        for reply in [
+            "HD\n",
+            "VA\r\n",
+            "VA x\r\n",
+            "VA -1\r\n",
+            "VA 1\r\n55\r\n",
+            "VA 5\r\n1",
+            "VA 18446744073709551615\r\n1",
+            "HTTP/1.1 400 Bad\r\n",
+        ] {
             assert!(read(reply.as_bytes()).await.is_err(), "{reply}");
         }
         let endless = vec![b'x'; 1 << 20];

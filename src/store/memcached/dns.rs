@@ -15,6 +15,9 @@ pub(super) const MAX_ANSWER: u16 = 4_096;
 /// The most labels of a name in an answer, pointers included: a name may point to itself.
 const MAX_LABELS: usize = 128;
 
+/// The most bytes of a name (RFC 1035), without its final dot.
+pub(super) const MAX_NAME: usize = 253;
+
 /// A name with SRV records, such as `_memcache._tcp.example.org`, in lower case and without the final dot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SrvName(String);
@@ -30,6 +33,8 @@ pub(super) enum Answer {
     Truncated,
     /// The name server failed, with this code.
     Failed(u8),
+    /// It cannot be read.
+    Malformed,
 }
 
 // === impl SrvName ===
@@ -46,8 +51,10 @@ impl SrvName {
             (1..=63).contains(&label.len())
                 && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
         };
-        let valid =
-            is_marked(service) && is_marked(protocol) && labels.iter().all(is_valid) && name.len() <= 253;
+        let valid = is_marked(service)
+            && is_marked(protocol)
+            && labels.iter().all(is_valid)
+            && name.len() <= MAX_NAME;
         valid.then(|| Self(name.to_ascii_lowercase()))
     }
 
@@ -87,16 +94,18 @@ impl fmt::Display for SrvName {
     }
 }
 
-/// Parses `message`, the answer to the query `id`. Returns none if it is malformed or answers another query.
+/// Parses `message`, the answer to the query `id`. Returns none if it answers another query.
 pub(super) fn parse_answer(message: &[u8], id: u16) -> Option<Answer> {
     const IS_ANSWER: u16 = 0x8000;
-    const IS_TRUNCATED: u16 = 0x0200;
     let mut reader = Reader { message, at: 0 };
-    let [answered, flags, questions, answers, _, _] = [(); 6].map(|()| reader.u16());
-    let (flags, questions, answers) = (flags?, questions?, answers?);
-    if answered? != id || flags & IS_ANSWER == 0 {
-        return None;
-    }
+    let (answered, flags) = (reader.u16()?, reader.u16()?);
+    let is_answer = answered == id && flags & IS_ANSWER != 0;
+    is_answer.then(|| parse_rest(reader, flags).unwrap_or(Answer::Malformed))
+}
+
+/// Parses an answer after its `flags`. Returns none if it is malformed.
+fn parse_rest(mut reader: Reader<'_>, flags: u16) -> Option<Answer> {
+    const IS_TRUNCATED: u16 = 0x0200;
     match flags.to_be_bytes()[1] & 0xf {
         0 => {}
         // NXDOMAIN
@@ -106,6 +115,9 @@ pub(super) fn parse_answer(message: &[u8], id: u16) -> Option<Answer> {
     if flags & IS_TRUNCATED != 0 {
         return Some(Answer::Truncated);
     }
+    let (questions, answers) = (reader.u16()?, reader.u16()?);
+    // the numbers of other records
+    reader.skip(4)?;
     for _ in 0..questions {
         reader.name()?;
         reader.skip(4)?;
@@ -118,6 +130,9 @@ pub(super) fn parse_answer(message: &[u8], id: u16) -> Option<Answer> {
         reader.skip(6)?;
         let length = usize::from(reader.u16()?);
         let end = reader.at + length;
+        if end > reader.message.len() {
+            return None;
+        }
         if kind == SRV {
             // priority and weight
             reader.skip(4)?;
@@ -157,7 +172,8 @@ impl Reader<'_> {
         Some(u16::from_be_bytes(self.bytes(2)?.try_into().ok()?))
     }
 
-    /// Reads a name, whose rest may be elsewhere in the message.
+    /// Reads a name, whose rest may be elsewhere in the message. Names with spaces or control characters are malformed, since they
+    /// reach the log.
     fn name(&mut self) -> Option<String> {
         let (mut name, mut end) = (String::new(), None);
         for _ in 0..MAX_LABELS {
@@ -169,10 +185,16 @@ impl Reader<'_> {
                 }
                 1..=63 => {
                     let label = std::str::from_utf8(self.bytes(length)?).ok()?;
+                    if !label.bytes().all(|byte| byte.is_ascii_graphic()) {
+                        return None;
+                    }
                     if !name.is_empty() {
                         name.push('.');
                     }
                     name.push_str(label);
+                    if name.len() > MAX_NAME {
+                        return None;
+                    }
                 }
                 0xc0.. => {
                     let low = usize::from(self.bytes(1)?[0]);
@@ -247,11 +269,34 @@ mod tests {
     fn malformed_answers_are_rejected() {
         let message = answer(0x8180, &[(1, "a"), (2, "b")]);
         for length in 0..message.len() {
-            assert_eq!(parse_answer(&message[..length], 7), None, "{length}");
+            // no answer to this query before the flags say so
+            let expected = (length >= 4).then_some(Answer::Malformed);
+            assert_eq!(parse_answer(&message[..length], 7), expected, "{length}");
         }
+        let is_malformed = |message: &[u8]| parse_answer(message, 7) == Some(Answer::Malformed);
         let mut circular = answer(0x8180, &[(1, "a")]);
         let last = circular.len() - 2;
         circular[last..].copy_from_slice(&[0xc0, u8::try_from(last).expect("short")]);
-        assert_eq!(parse_answer(&circular, 7), None);
+        assert!(is_malformed(&circular));
+        for target in ["a b", "a\nb", "\u{e9}"] {
+            assert!(is_malformed(&answer(0x8180, &[(1, target)])), "{target:?}");
+        }
+        // a record of another type that ends behind the message
+        let mut long = answer(0x8180, &[(1, "a")]);
+        let record = long.len() - (12 + 6 + 1 + 1 + 2);
+        long[record + 3] = 16;
+        assert_eq!(parse_answer(&long, 7), Some(Answer::NoRecords));
+        long[record + 10] = 1;
+        assert!(is_malformed(&long));
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        // a label of 63 bytes that is followed by itself
+        let mut message = answer(0x8180, &[(1, &"a".repeat(63))]);
+        let label = message.len() - 2 - 64;
+        message.truncate(label + 64);
+        message.extend_from_slice(&[0xc0, u8::try_from(label).expect("short")]);
+        assert_eq!(parse_answer(&message, 7), Some(Answer::Malformed));
     }
 }

@@ -7,6 +7,8 @@
 mod codec;
 mod command;
 mod dns;
+#[cfg(all(feature = "server", any(test, fuzzing)))]
+pub(crate) mod fuzz;
 mod instances;
 mod key;
 mod protocol;
@@ -27,6 +29,7 @@ use self::{
 };
 pub use self::{
     dns::SrvName,
+    resolver::NameServers,
     settings::{MemcachedSettings, ServerSource},
 };
 pub use super::transport::{Address, Backoff, ConnectionStates, ServerState};

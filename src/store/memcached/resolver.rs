@@ -20,6 +20,16 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// The times that every name server is asked.
 const ATTEMPTS: usize = 2;
 
+/// The name servers that look up `MEMCACHE_SRV`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NameServers {
+    /// Those of `/etc/resolv.conf`, which is read for each look-up, with the domains that it searches.
+    #[default]
+    System,
+    /// These, in their order.
+    List(Vec<SocketAddr>),
+}
+
 /// The name servers, and the domains below which a name is searched.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ResolverConfig {
@@ -27,11 +37,20 @@ struct ResolverConfig {
     search: Vec<String>,
 }
 
-/// Looks up the servers of `name`, in the order of envoyproxy/ratelimit. The error is for people.
-pub(super) async fn look_up(name: &SrvName, random: &RandomGenerator) -> Result<Vec<Address>, String> {
-    // a few lines, which take no time
-    let text = fs::read_to_string(RESOLV_CONF);
-    let config = ResolverConfig::parse(&text.map_err(|error| format!("cannot read {RESOLV_CONF}: {error}"))?);
+/// Looks up the servers of `name` at `name_servers`, in the order of envoyproxy/ratelimit. The error is for people.
+pub(super) async fn look_up(
+    name: &SrvName,
+    name_servers: &NameServers,
+    random: &RandomGenerator,
+) -> Result<Vec<Address>, String> {
+    let config = match name_servers {
+        NameServers::System => {
+            // a few lines, which take no time
+            let text = fs::read_to_string(RESOLV_CONF);
+            ResolverConfig::parse(&text.map_err(|error| format!("cannot read {RESOLV_CONF}: {error}"))?)
+        }
+        NameServers::List(servers) => ResolverConfig { servers: servers.clone(), search: Vec::new() },
+    };
     let searched = config.search.iter().filter_map(|domain| name.below(domain));
     for name in std::iter::once(name.clone()).chain(searched) {
         if let Some(servers) = ask_any(&config.servers, &name, random).await? {
@@ -55,6 +74,7 @@ async fn ask_any(
             Ok(Ok(Answer::NoRecords)) => return Ok(None),
             Ok(Ok(Answer::Failed(code))) => format!("{server} fails with code {code}"),
             Ok(Ok(Answer::Truncated)) => format!("the answer of {server} is truncated"),
+            Ok(Ok(Answer::Malformed)) => format!("the answer of {server} is malformed"),
             Ok(Err(error)) => format!("{server}: {error}"),
             Err(_) => format!("{server} does not answer"),
         };
@@ -85,8 +105,8 @@ async fn ask(server: SocketAddr, name: &SrvName, id: u16) -> io::Result<Answer> 
     let length = stream.read_u16().await?;
     message.resize(usize::from(length), 0);
     stream.read_exact(&mut message).await?;
-    let answer = parse_answer(&message, id);
-    answer.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "its answer is malformed"))
+    // nothing else can arrive on this connection
+    Ok(parse_answer(&message, id).unwrap_or(Answer::Malformed))
 }
 
 // === impl ResolverConfig ===

@@ -7,13 +7,14 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use tokio::time::sleep;
+use futures_util::future::join_all;
+use tokio::time::{sleep, timeout};
 
 use super::{
     dns::SrvName,
     key,
     protocol::{MetaProtocol, ServerConnection},
-    resolver,
+    resolver::{self, NameServers},
     settings::{MemcachedSettings, ServerSource},
 };
 use crate::store::{
@@ -49,24 +50,40 @@ impl Servers {
         let source = settings.servers.clone();
         let servers = Arc::new(Self { list: ArcSwap::default(), settings, metrics, random });
         match source {
-            ServerSource::List(addresses) => servers.replace(addresses),
-            ServerSource::Srv { name, refresh } => {
+            ServerSource::List(addresses) => servers.set(servers.connections(addresses)),
+            ServerSource::Srv { name, refresh, name_servers } => {
                 servers.fail("its servers are not known yet".into());
-                tokio::spawn(follow(Arc::downgrade(&servers), name, refresh));
+                tokio::spawn(follow(Arc::downgrade(&servers), name, refresh, name_servers));
             }
         }
         servers
     }
 
-    /// Uses the servers at `addresses` from now on. Known ones keep their connections.
-    fn replace(&self, addresses: Vec<Address>) {
+    /// Uses the servers at `addresses`, once the new ones among them are connected or cannot be reached. Until then decisions
+    /// have the known servers; without any, they need not wait for the slowest of the new ones.
+    async fn replace(&self, addresses: Vec<Address>) {
+        let servers = self.connections(addresses);
+        if !self.list.load().servers.is_empty() {
+            let attempted = join_all(servers.iter().map(|(_, server)| server.attempted()));
+            // an attempt takes no longer
+            let _ = timeout(self.settings.timeout, attempted).await;
+        }
+        self.set(servers);
+    }
+
+    /// Returns the connections to `addresses`. Known ones are kept, others are made in the background.
+    fn connections(&self, addresses: Vec<Address>) -> Vec<(Address, ServerConnection)> {
         let known = self.list.load();
         let connection = |address: Address| {
             let known = known.servers.iter().find(|(other, _)| *other == address);
             let connection = known.map_or_else(|| self.connect(&address), |(_, known)| known.clone());
             (address, connection)
         };
-        let servers = addresses.into_iter().map(connection).collect();
+        addresses.into_iter().map(connection).collect()
+    }
+
+    /// Uses `servers` from now on.
+    fn set(&self, servers: Vec<(Address, ServerConnection)>) {
         self.list.store(Arc::new(ServerList { servers, error: None }));
     }
 
@@ -114,15 +131,15 @@ impl Servers {
 }
 
 /// Looks up the servers of `name` until they are found, and then every `refresh`, until `servers` is dropped.
-async fn follow(servers: Weak<Servers>, name: SrvName, refresh: Option<Duration>) {
+async fn follow(servers: Weak<Servers>, name: SrvName, refresh: Option<Duration>, name_servers: NameServers) {
     let mut failures = 0;
     loop {
         let Some(servers) = servers.upgrade() else { return };
         let Backoff { initial, max } = servers.settings.backoff;
-        let wait = match resolver::look_up(&name, &servers.random).await {
+        let wait = match resolver::look_up(&name, &name_servers, &servers.random).await {
             Ok(found) => {
                 failures = 0;
-                servers.replace(found);
+                servers.replace(found).await;
                 match refresh {
                     Some(refresh) => refresh,
                     None => return,

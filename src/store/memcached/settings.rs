@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::dns::SrvName;
+use super::{dns::SrvName, resolver::NameServers};
 use crate::{
     store::transport::{Address, Backoff},
     tls::ClientTls,
@@ -43,6 +43,8 @@ pub enum ServerSource {
         name: SrvName,
         /// `MEMCACHE_SRV_REFRESH`: the time between two look-ups; none to look up once.
         refresh: Option<Duration>,
+        /// Who looks it up.
+        name_servers: NameServers,
     },
 }
 

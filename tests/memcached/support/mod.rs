@@ -1,16 +1,9 @@
 //! Real Memcached servers on free ports, and instances in the test's process that share them.
 
-use std::{
-    fs,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::TcpStream,
-    process::{Child, Command, Stdio},
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+mod server;
 
-use tempfile::TempDir;
+use std::{sync::Arc, time::Duration};
+
 use tokio::time;
 use weir::{
     clock::{Clock, SystemClock},
@@ -23,141 +16,16 @@ use weir::{
         Store as _,
         coordinated::{Coordinated, CoordinationSettings},
         memcached::{MemcachedRemote, MemcachedSettings, ServerSource},
-        redis::Address,
     },
 };
+
+pub(crate) use self::server::Server;
 
 /// The longest time that a test waits for anything.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// The longest window of the tests, which no test can see the end of.
 pub(crate) const YEAR: u64 = 365 * 86_400;
-
-/// A running server. Dropping it kills it.
-pub(crate) struct Server {
-    child: Child,
-    port: u16,
-    arguments: Vec<String>,
-    dir: TempDir,
-}
-
-// === impl Server ===
-
-impl Server {
-    pub(crate) fn start() -> Self {
-        Self::start_with(&[])
-    }
-
-    /// Starts a server with further arguments.
-    pub(crate) fn start_with(arguments: &[&str]) -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        let mut server = Self { child: spawn("-1", &arguments, &dir), port: 0, arguments, dir };
-        let file = server.dir.path().join("port");
-        let begun = Instant::now();
-        while server.port == 0 {
-            assert!(begun.elapsed() < DEADLINE, "memcached does not start with {:?}", server.arguments);
-            // written at once, with a line end
-            let text = fs::read_to_string(&file).unwrap_or_default();
-            let port = text.strip_prefix("TCP INET: ").and_then(|text| text.strip_suffix('\n'));
-            server.port = port.map_or(0, |port| port.parse().expect("a port"));
-            thread::sleep(Duration::from_millis(5));
-        }
-        server.wait_until_up();
-        server
-    }
-
-    fn wait_until_up(&mut self) {
-        let begun = Instant::now();
-        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-            assert!(self.child.try_wait().expect("its state").is_none(), "memcached has exited");
-            assert!(begun.elapsed() < DEADLINE, "memcached does not listen");
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    pub(crate) fn port(&self) -> u16 {
-        self.port
-    }
-
-    pub(crate) fn address(&self) -> Address {
-        Address::tcp("127.0.0.1", self.port)
-    }
-
-    /// Sends `command` as a client of the text protocol, without its line end. Returns the first line of the reply.
-    pub(crate) fn send(&self, command: &str) -> String {
-        let mut stream = BufReader::new(self.connect());
-        write!(stream.get_mut(), "{command}\r\n").expect("it takes a command");
-        let mut line = String::new();
-        stream.read_line(&mut line).expect("a reply");
-        line.trim_end().to_owned()
-    }
-
-    /// Returns the value of `key`.
-    pub(crate) fn get(&self, key: &str) -> Option<String> {
-        let mut stream = self.connect();
-        write!(stream, "get {key}\r\nquit\r\n").expect("it takes a command");
-        let mut reply = String::new();
-        stream.read_to_string(&mut reply).expect("a reply");
-        let value = reply.strip_prefix("VALUE ")?.split("\r\n").nth(1);
-        Some(value.expect("a value after its head").to_owned())
-    }
-
-    /// Returns the number of its items.
-    pub(crate) fn items(&self) -> u64 {
-        let mut stream = self.connect();
-        write!(stream, "stats\r\nquit\r\n").expect("it takes a command");
-        let mut reply = String::new();
-        stream.read_to_string(&mut reply).expect("a reply");
-        let items = reply.lines().find_map(|line| line.strip_prefix("STAT curr_items "));
-        items.expect("it is among the stats").trim().parse().expect("a number")
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
-        stream.set_read_timeout(Some(DEADLINE)).expect("a timeout that is not zero");
-        stream
-    }
-
-    /// Sends it a signal, such as `STOP`.
-    pub(crate) fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("kill can be started");
-        assert!(sent.success());
-    }
-
-    /// Kills it.
-    pub(crate) fn kill(&mut self) {
-        self.child.kill().expect("it can be killed");
-        self.child.wait().expect("its end");
-    }
-
-    /// Starts it again on the same port, without its data.
-    pub(crate) fn restart(&mut self) {
-        self.child = spawn(&self.port.to_string(), &self.arguments, &self.dir);
-        self.wait_until_up();
-    }
-}
-
-fn spawn(port: &str, arguments: &[String], dir: &TempDir) -> Child {
-    Command::new("memcached")
-        // the user matters only to root
-        .args(["-u", "root", "-l", "127.0.0.1", "-U", "0", "-t", "1", "-p", port])
-        .args(arguments)
-        .env("MEMCACHED_PORT_FILENAME", dir.path().join("port"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("memcached is installed")
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // it may have exited already
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// Returns settings for `servers`, in their order.
 pub(crate) fn settings(servers: &[&Server]) -> MemcachedSettings {

@@ -1,0 +1,92 @@
+//! Fuzz targets: the replies of a server, and the answers of a name server.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use tokio::io::{AsyncBufRead, BufReader};
+
+use super::{
+    codec::{MetaReply, read_reply},
+    command::PreparedCommand,
+    dns::{Answer, MAX_NAME, SrvName, parse_answer},
+};
+use crate::{
+    limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp},
+    store::{
+        name::KeySettings,
+        remote::{Op, Report, Target},
+        transport::Address,
+    },
+};
+
+const AT: Timestamp = Timestamp::from_secs(90);
+
+/// Reads replies until one is malformed, and interprets the last ones as those to each operation.
+pub(crate) fn reply(input: &[u8]) {
+    let replies = read_all(input);
+    assert_eq!(read_all(BufReader::with_capacity(7, input)), replies, "how they arrive does not matter");
+    for policy in [OverLimitPolicy::Count, OverLimitPolicy::Ignore] {
+        for (op, most) in [
+            (Op::Take { hits: 0 }, 0),
+            (Op::Take { hits: 3 }, 3),
+            (Op::Take { hits: u64::MAX }, u64::MAX),
+            (Op::Add { report: Report::of(AT, 3) }, 3),
+            (Op::Add { report: Report::of(AT, -3) }, 0),
+            (Op::Add { report: Report::unused(AT, 3, AT) }, 0),
+        ] {
+            let command = prepared(policy, op);
+            let count = command.encode().len().min(replies.len());
+            let outcome = command.outcome(&replies[replies.len() - count..]);
+            if let Ok(reply) = outcome.reply {
+                assert!(reply.granted <= most && reply.counters.len() == 1, "{reply:?}");
+            }
+        }
+    }
+}
+
+fn read_all(mut reader: impl AsyncBufRead + Unpin) -> Vec<MetaReply> {
+    let (mut line, mut replies) = (Vec::new(), Vec::new());
+    // bytes in memory are ready
+    while let Some(Ok(reply)) = read_reply(&mut reader, &mut line).now_or_never() {
+        replies.push(reply);
+    }
+    replies
+}
+
+fn prepared(over_limit_policy: OverLimitPolicy, op: Op) -> PreparedCommand {
+    let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+    let target = Target { path: "shop|tenant=acme".into(), tiers: [tier].into(), over_limit_policy };
+    let settings = KeySettings { prefix: "".into(), unambiguous: false, jitter_seconds: 0 };
+    PreparedCommand::new(Arc::new(target), op, AT, &settings, 90, 7)
+}
+
+/// Parses an answer to the query whose id it begins with, and to another one; parses names as well.
+pub(crate) fn answer(input: &[u8]) {
+    if let Some(name) = std::str::from_utf8(input).ok().and_then(SrvName::parse) {
+        let mut query = name.query(1);
+        assert_eq!(parse_answer(&query, 1), None, "a query is no answer");
+        query[2] |= 0x80;
+        assert_eq!(parse_answer(&query, 1), Some(Answer::NoRecords), "its question can be read");
+    }
+    let Some((id, _)) = input.split_first_chunk() else { return };
+    let id = u16::from_be_bytes(*id);
+    assert_eq!(parse_answer(input, !id), None);
+    let Some(Answer::Servers(servers)) = parse_answer(input, id) else { return };
+    // a record has at least the names' ends and 16 bytes
+    assert!(!servers.is_empty() && servers.len() <= input.len() / 18);
+    for server in &servers {
+        let Address::Tcp(host, _) = server else { panic!("{server} has no port") };
+        assert!((1..=MAX_NAME).contains(&host.len()));
+        assert!(host.bytes().all(|byte| byte.is_ascii_graphic()), "{host:?} reaches the log");
+    }
+    let texts: Vec<String> = servers.iter().map(server_text).collect();
+    assert!(texts.is_sorted_by(|a, b| a < b), "{texts:?}");
+}
+
+/// Returns the text by which envoyproxy/ratelimit sorts.
+fn server_text(server: &Address) -> String {
+    match server {
+        Address::Tcp(host, port) => format!("{host}.:{port}"),
+        Address::Unix(path) => path.display().to_string(),
+    }
+}
