@@ -5,52 +5,78 @@ use std::{sync::Arc, time::Duration};
 use weir::{
     clock::Clock as _,
     limit::{
-        Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Period, Request, Rule, RuleNode,
-        RuleSet, Scope, Timestamp, Values, algorithm::CounterState,
+        Algorithm, Bucket, Coordination, Descriptor, Domain, Entry, Hits, KeyHasher, Limit, Matched,
+        OverLimitPolicy, Period, Refill, Request, Rule, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+        algorithm::CounterState,
     },
     store::{
         Store as _,
         coordinated::{Coordinated, CoordinationSettings},
-        remote::{Command, Remote, RemoteError, Replies, Reply},
+        remote::{Command, Op, Remote, RemoteError, Replies, Reply},
         simulated::SimulatedClock,
     },
 };
 
-const COUNTERS: u32 = 100_000;
+/// The number of counters that are measured in the mode that most counters have.
+const MANY: u32 = 100_000;
 
-/// A shared store that keeps nothing, so that all allocations are the instance's.
-struct EmptyStore(SimulatedClock);
+/// The number of counters that are measured in others.
+const FEW: u32 = 6_250;
+
+/// The counters of a table, and the requests that they have had.
+#[derive(Clone)]
+struct Case {
+    counters: u32,
+    limit: Limit,
+    coordination: Coordination,
+    instances: usize,
+    /// The time without requests before the measurement.
+    idle: Duration,
+}
+
+/// A shared store that keeps nothing, so that all allocations are the instance's, and grants everything. It knows of no hits but those
+/// of a command.
+struct EmptyStore {
+    clock: SimulatedClock,
+    instances: usize,
+}
 
 impl Remote for EmptyStore {
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
-        let now = self.0.now();
+        let now = self.clock.now();
         let reply = |command: &Command| {
-            let counters = command.target.tiers.iter().map(|tier| CounterState::unused(tier, now)).collect();
-            Ok(Reply { counters, ..Reply::default() })
+            let granted = if let Op::Grant { want, .. } = command.op { want } else { 0 };
+            let counters = command.target.tiers.iter().map(|tier| {
+                let mut state = CounterState::unused(tier, now);
+                if let Some(report) = command.op.report() {
+                    state.add(tier, report.at, report.change, now);
+                }
+                state.take(tier, now, Hits(granted));
+                state
+            });
+            Ok(Reply { granted, counters: counters.collect(), ..Reply::default() })
         };
         Ok(Replies { now, replies: commands.iter().map(reply).collect() })
     }
 
     async fn heartbeat(&self, _: &str, _: Period) -> Result<usize, RemoteError> {
-        Ok(1)
+        Ok(self.instances)
     }
 }
 
-fn rules() -> RuleSet {
-    let limit = Limit::fixed_window(1_000, Period::from_secs(3_600));
-    let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("tenant", Values::Any) };
-    RuleSet::new(&[Domain { name: "shop".into(), nodes: vec![node] }], KeyHasher::random())
-}
-
 /// Creates a store that has counted one hit of each key and reported all of them.
-async fn filled() -> Coordinated<EmptyStore> {
+async fn filled(case: Case) -> Coordinated<EmptyStore> {
+    let Case { counters, limit, coordination, instances, idle } = case;
+    let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("tenant", Values::Any) };
+    let rules = RuleSet::new(&[Domain { name: "shop".into(), nodes: vec![node] }], KeyHasher::random());
     let clock = SimulatedClock::new(Timestamp::from_secs(1_000_000));
-    let rules = rules();
-    // the store grants no lease
-    let settings =
-        CoordinationSettings { coordination: Coordination::Interval, ..CoordinationSettings::default() };
-    let store = Coordinated::new(EmptyStore(clock.clone()), Arc::new(clock.clone()), settings);
-    for i in 0..COUNTERS {
+    // a shard has as many as with 100,000 counters of a million by default
+    let max_counters = 10 * counters.max(FEW) as usize;
+    let settings = CoordinationSettings { coordination, max_counters, ..CoordinationSettings::default() };
+    let remote = EmptyStore { clock: clock.clone(), instances };
+    let store = Coordinated::new(remote, Arc::new(clock.clone()), settings);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    for i in 0..counters {
         let tenant = format!("tenant-{i:06}");
         let entries = [Entry { key: "tenant", value: &tenant }];
         let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
@@ -59,21 +85,58 @@ async fn filled() -> Coordinated<EmptyStore> {
         let decisions = store.take(&matched.checks, Scope::Descriptor, clock.now()).await;
         assert!(!decisions.expect("decisions")[0].over);
     }
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(store.counters(), COUNTERS as usize);
+    tokio::time::sleep(idle).await;
+    assert_eq!(store.counters(), counters as usize);
     store
 }
 
-#[test]
-fn a_coordinated_counter_takes_less_than_400_bytes() {
+/// Returns the bytes that the store of `case` holds.
+fn bytes_held(case: Case) -> i64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime");
     let mut store = None;
-    let measured = allocation_counter::measure(|| store = Some(runtime.block_on(filled())));
-    let each = measured.bytes_current / i64::from(COUNTERS);
-    println!("{COUNTERS} counters hold {} bytes: {each} bytes per counter", measured.bytes_current);
-    assert!((100..MAX_BYTES).contains(&each), "{each} bytes");
+    let measured = allocation_counter::measure(|| store = Some(runtime.block_on(filled(case))));
+    measured.bytes_current
 }
 
-/// The maximum size of a counter in bytes, including the table's free slots.
-const MAX_BYTES: i64 = 400;
+/// Returns the bytes of a counter, including the table's free slots.
+fn bytes_of(case: Case) -> i64 {
+    let counters = i64::from(case.counters);
+    let empty = bytes_held(Case { counters: 0, ..case.clone() });
+    (bytes_held(case) - empty) / counters
+}
+
+fn window(requests: u32) -> Limit {
+    Limit::fixed_window(requests, Period::from_secs(3_600))
+}
+
+fn tiers(algorithm: Algorithm) -> Limit {
+    let tier = Tier { requests: 100, period: Period::from_secs(3_600), algorithm };
+    Limit::Tiers { tiers: [tier].into(), over_limit_policy: OverLimitPolicy::Ignore }
+}
+
+#[test]
+fn a_coordinated_counter_takes_at_most_300_bytes() {
+    let bucket = Bucket { burst: 100_000, refill: Refill::Continuous, strict: false };
+    let (interval, lease) = (Coordination::Interval, Coordination::Lease);
+    let (short, long) = (Duration::from_secs(2), Duration::from_secs(30));
+    let case =
+        |limit, coordination, instances, idle| Case { counters: FEW, limit, coordination, instances, idle };
+    for (name, case, most) in [
+        ("interval, fixed window", Case { counters: MANY, ..case(window(1_000), interval, 3, short) }, 300),
+        ("interval, token bucket", case(tiers(Algorithm::TokenBucket(bucket)), interval, 3, short), 300),
+        ("interval, sliding window", case(tiers(Algorithm::SlidingWindow), interval, 3, short), 350),
+        ("lease, fixed window, nothing leased", case(window(100), lease, 3, long), 300),
+        (
+            "lease, token bucket, nothing leased",
+            case(tiers(Algorithm::TokenBucket(bucket)), lease, 3, long),
+            300,
+        ),
+        ("lease, fixed window, just used", case(window(100), lease, 3, Duration::ZERO), 470),
+        ("lease, fixed window, with a lease", case(window(1_000), lease, 1, long), 470),
+    ] {
+        let each = bytes_of(case);
+        println!("{name}: {each} bytes per counter");
+        assert!((100..=most).contains(&each), "{name}: {each} bytes");
+    }
+}

@@ -30,10 +30,9 @@ impl Store for StoreOnly {
         now: Timestamp,
     ) -> Result<Decisions, StoreError> {
         let commands = checks.iter().map(|check| {
-            let tiers = check.tiers().into();
             let target = Target {
                 path: "simulated|key=value".into(),
-                tiers,
+                tiers: check.shared_tiers(),
                 over_limit_policy: check.over_limit_policy(),
             };
             Command { target: target.into(), at: now, op: Op::Take { hits: check.hits.0 } }

@@ -173,9 +173,13 @@ pub struct UnusedHits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replacement {
     /// The [`Reply::version`] on which the states are based. The store adopts them if it still has this version, and in the place
-    /// of counters that it does not have any more, or that count nothing any more: of buckets only if they were full at
-    /// [`Report::since`] and nothing was counted afterwards. Otherwise what flowed into them meanwhile would count twice.
+    /// of counters that it does not have any more.
     pub version: u64,
+    /// Whether the states count no more than what the report says and the leases that the instance holds. Then the store also adopts
+    /// them in the place of counters that count nothing any more: of buckets only if they were full at
+    /// [`Report::since`] and nothing was counted afterwards. Otherwise what flowed into them meanwhile would count twice. States that
+    /// count hits of others must not be adopted there, since those hits may have been given back.
+    pub is_own: bool,
     /// One for each tier. Those of fixed windows are not used.
     pub states: SmallVec<[CounterState; 1]>,
 }

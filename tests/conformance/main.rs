@@ -10,6 +10,8 @@ mod in_process;
 #[path = "../redis/support/server.rs"]
 #[expect(dead_code, reason = "this Redis neither fails nor asks for a password")]
 mod server;
+#[path = "../support/server_process.rs"]
+mod server_process;
 
 mod compare;
 mod frozen_time;

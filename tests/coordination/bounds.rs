@@ -81,7 +81,7 @@ async fn a_lease_never_exceeds_the_limit_and_uses_all_of_it_with_few_calls() {
             assert!(admitted <= limit && admitted * 100 >= limit * 99, "{admitted} of {limit}, {load} times");
         }
         assert!(
-            run.calls_per_decision() < 0.1,
+            run.calls_per_decision() < 0.12,
             "{} calls per decision at {limit}, {load}",
             run.calls_per_decision()
         );
@@ -158,7 +158,7 @@ async fn interval_overshoots_by_little_and_never_waits() {
             reported.abs_diff(excess) <= 2 + excess / 10,
             "{reported} reported, {excess} above the limit"
         );
-        assert!(run.calls_per_decision() < 0.1, "{} calls per decision", run.calls_per_decision());
+        assert!(run.calls_per_decision() < 0.12, "{} calls per decision", run.calls_per_decision());
     }
 }
 

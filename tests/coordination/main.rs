@@ -2,6 +2,7 @@
 
 mod auto;
 mod bounds;
+mod eviction;
 mod extreme;
 mod far;
 mod fleet;

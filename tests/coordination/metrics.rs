@@ -66,8 +66,24 @@ fn the_first_window_of_a_key_overshoots_by_little_even_under_a_burst() {
     for (seed, skew) in [(1, Skew::Even), (2, Skew::Even), (3, Skew::Zipf), (4, Skew::Zipf)] {
         let scenario = Scenario { windows: 1, seed, ..scenario(10, 1_000, 1, 10.0, skew) };
         let metrics = simulate(&scenario, Coordination::Interval);
-        // the measured overshoot is 4 or 5 %: 40 of 1,000 hits arrive in the time of two flushes
-        assert!(metrics.overshoot <= 0.1, "{skew:?}: {metrics:?}");
-        assert!(metrics.calls <= 0.015 && metrics.waited == 0.0, "{skew:?}: {metrics:?}");
+        // the measured overshoot is 3 to 5 %: 40 of 1,000 hits arrive in the time of two flushes
+        assert!(metrics.overshoot <= 0.07, "{skew:?}: {metrics:?}");
+        assert!(metrics.calls <= 0.018 && metrics.waited == 0.0, "{skew:?}: {metrics:?}");
+    }
+}
+
+/// Ten instances, 75 hits for each of them and ten times the limit: a third of a second's requests arrive in the time between two
+/// syncs, and every instance's view lacks what the others have not reported yet.
+#[test]
+fn auto_overshoots_a_limit_above_its_boundary_by_less_than_a_tenth() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
+        for seed in [1, 4, 7] {
+            let mut scenario = Scenario { seed, ..scenario(10, 750, 1, 10.0, Skew::Even) };
+            scenario.tier.algorithm = algorithm;
+            let metrics = simulate(&scenario, Coordination::Auto);
+            // measured at most 7 %
+            assert!(metrics.overshoot <= 0.09 && metrics.used >= 1.0, "{algorithm:?}, {seed}: {metrics:?}");
+            assert!(metrics.calls <= 0.02 && metrics.waited <= 0.01, "{algorithm:?}, {seed}: {metrics:?}");
+        }
     }
 }

@@ -43,17 +43,10 @@ fn check_accounts(case: &Case, report: &Report) -> Result<(), TestCaseError> {
         report.unknown,
         report.unreported
     );
-    // some unused hits of leases are not found again in a sliding window or a bucket; the limit holds all the same
-    let flowing = report.unknown + report.stranded + report.requests / 50;
     prop_assert!(
-        report.excess_flowing <= flowing,
-        "{} hits are counted too much: {report:?}",
-        report.excess_flowing
-    );
-    prop_assert!(
-        report.excess <= report.unknown + report.stranded,
+        report.excess + report.excess_flowing <= report.unknown + report.stranded,
         "{} hits are counted too much, but {} are unknown and {} were stranded: {report:?}\n{case:?}",
-        report.excess,
+        report.excess + report.excess_flowing,
         report.unknown,
         report.stranded
     );
@@ -71,8 +64,9 @@ proptest! {
         }
         prop_assert!(report.most_counters <= case.max_counters + case.max_counters / 4 + 64, "{report:?}");
         // while one client keeps trying, whatever is due has left; the counters of ended windows are swept
+        // a decision of the store that came too late may have counted
         if !case.has_faults() {
-            prop_assert!(report.unsettled == 0, "{} hits are not reported or returned: {report:?}", report.unsettled);
+            prop_assert!(report.unsettled <= report.unknown, "{} hits are not reported or returned: {report:?}", report.unsettled);
         }
         prop_assert!(report.short_lived == 0, "{} counters of ended windows: {report:?}", report.short_lived);
     }
@@ -95,7 +89,6 @@ proptest! {
     }
 
     #[test]
-    #[ignore = "some hits of counters that are evicted while their reports are in flight have no metric"]
     fn every_hit_is_accounted_for_in_a_full_table(case in cases(ALL)) {
         let case = Case { max_counters: 24, ..case };
         check_accounts(&case, &case.run())?;

@@ -56,7 +56,7 @@ pub(crate) struct Case {
     pub(crate) steps: Vec<Step>,
 }
 
-/// What a case may contain. A mode that is known to differ is compared without it.
+/// What a case may contain. `ONE_LIMITER_WITHOUT` leaves it out, to find what a difference depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Feature {
     /// Hits that are given back.

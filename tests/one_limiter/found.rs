@@ -68,3 +68,166 @@ fn a_reload_that_adds_a_bucket_keeps_the_times_of_earlier_hits() {
         }
     }
 }
+
+/// Requests for one counter under `limit`, with their own limits.
+fn with_own_limits(limit: Limit, own: Vec<Option<Limit>>) -> Case {
+    let steps = own
+        .into_iter()
+        .map(|own| Step::Request(0, vec![Ask { key: 0, value: 0, hits: 1, gives_back: false, own }]));
+    Case { steps: steps.collect(), ..case(limit.tiers, &[]) }
+}
+
+#[test]
+fn a_limit_of_a_request_counts_the_hits_of_a_used_lease_as_of_their_use() {
+    let limit = Limit { tiers: vec![tier(3, 1_000, Algorithm::SlidingWindow)], reference: false };
+    let case = with_own_limits(limit.clone(), vec![None, Some(limit)]);
+    assert_eq!(run(&case, Mode::Coordinated(Coordination::Lease)), Ok(()));
+}
+
+/// One call gives back the unused hits of the lease that ends, another one requests the next lease.
+#[test]
+fn a_lease_that_ends_while_the_next_is_requested_counts_once() {
+    let take = |key, value, hits| Ask { key, value, hits, gives_back: false, own: None };
+    let mut case = case(vec![tier(1, 1_000, Algorithm::FixedWindow)], &[]);
+    case.limits[1].tiers = vec![tier(8, 1_000, Algorithm::SlidingWindow)];
+    case.round_trip = 2;
+    case.steps = vec![
+        Step::Request(0, vec![take(1, 1, 1)]),
+        Step::Request(0, vec![take(1, 0, 1)]),
+        Step::Request(0, vec![take(0, 0, 1)]),
+        Step::Request(0, vec![take(0, 0, 0)]),
+        Step::Wait(Period::from_millis(492)),
+        Step::Request(0, vec![take(1, 1, 1), take(0, 0, 1)]),
+    ];
+    assert_eq!(run(&case, Mode::Coordinated(Coordination::Lease)), Ok(()));
+}
+
+#[test]
+fn hits_given_back_after_a_reload_that_removes_a_tier_follow_those_before_it() {
+    let both = vec![tier(1, 1_024, bucket(1)), tier(1, 1_000, Algorithm::FixedWindow)];
+    let one = Limit { tiers: both[..1].to_vec(), reference: false };
+    let mut case = case(both, &[]);
+    let ask = |gives_back| Ask { key: 0, value: 0, hits: 1, gives_back, own: None };
+    case.steps = vec![
+        Step::Wait(Period::from_millis(179)),
+        Step::Request(0, vec![ask(false), ask(false)]),
+        Step::Reload(0, one),
+        Step::Request(0, vec![ask(false), ask(true)]),
+        Step::Wait(Period::from_millis(1)),
+        Step::Request(0, vec![ask(false)]),
+    ];
+    assert_eq!(run(&case, Mode::Coordinated(Coordination::Interval)), Ok(()));
+}
+
+#[test]
+fn a_reload_that_adds_a_tier_which_rejects_leaves_no_lease_in_the_others() {
+    let of_bucket = Tier { requests: 6, ..tier(6, 8_192, bucket(8)) };
+    let mut case = case(vec![of_bucket.clone()], &[]);
+    let take = |value, hits| Ask { key: 0, value, hits, gives_back: false, own: None };
+    let added = Limit { tiers: vec![of_bucket, tier(0, 1_000, Algorithm::SlidingWindow)], reference: false };
+    case.steps = vec![
+        Step::Request(0, vec![take(1, 1)]),
+        Step::Wait(Period::from_millis(500)),
+        Step::Request(0, vec![take(0, 1)]),
+        Step::Request(0, vec![take(0, 1)]),
+        Step::Request(0, vec![take(1, 1)]),
+        Step::Reload(0, added),
+        Step::Request(0, vec![take(1, 6), take(0, 1)]),
+    ];
+    for coordination in [Coordination::Lease, Coordination::Auto] {
+        assert_eq!(run(&case, Mode::Coordinated(coordination)), Ok(()));
+    }
+}
+
+#[test]
+fn hits_given_back_count_when_the_store_decides() {
+    let slow = tier(1, 4_194_304, bucket(2));
+    let take = |hits| Ask { key: 0, value: 0, hits, gives_back: false, own: None };
+    let mut case = case(vec![slow.clone()], &[]);
+    case.round_trip = 2;
+    case.steps = vec![
+        Step::Request(0, vec![take(1), take(1)]),
+        Step::Request(0, vec![Ask { gives_back: true, ..take(1) }]),
+        Step::Wait(Period::from_millis(1_998)),
+        Step::Reload(0, Limit { tiers: vec![Tier { requests: 2, ..slow }], reference: false }),
+        Step::Request(0, vec![take(1)]),
+    ];
+    assert_eq!(run(&case, Mode::Coordinated(Coordination::Strict)), Ok(()));
+}
+
+#[test]
+fn a_limit_of_a_request_leaves_the_times_of_leased_hits_in_other_tiers() {
+    let hour = tier(1, 3_600_000, Algorithm::FixedWindow);
+    let own = Limit { tiers: vec![Tier { requests: 3, ..hour.clone() }], reference: false };
+    let sliding = Tier { algorithm: Algorithm::SlidingWindow, ..hour.clone() };
+    let take = |hits| Ask { key: 0, value: 0, hits, gives_back: false, own: None };
+    let mut case = case(vec![hour, sliding], &[]);
+    case.round_trip = 10;
+    case.steps = vec![
+        Step::Request(0, vec![take(1)]),
+        Step::Wait(Period::from_millis(88_000)),
+        Step::Request(0, vec![take(1)]),
+        Step::Request(0, vec![Ask { gives_back: true, own: Some(own), ..take(1) }]),
+        Step::Request(0, vec![take(3)]),
+    ];
+    for coordination in [Coordination::Lease, Coordination::Auto] {
+        assert_eq!(run(&case, Mode::Coordinated(coordination)), Ok(()));
+    }
+}
+
+/// The store grants in one window, and its reply arrives in the next one.
+#[test]
+fn hits_of_a_lease_count_in_the_window_of_their_decision() {
+    let take = |key, hits| Ask { key, value: 1, hits, gives_back: false, own: None };
+    let request = |key, hits| Step::Request(0, vec![take(key, hits)]);
+    // the window ends while one of the requests waits
+    for wait in 165..185 {
+        let mut case = case(vec![tier(12, 2_000, Algorithm::FixedWindow)], &[]);
+        case.limits[2].tiers = vec![tier(11, 1_000, Algorithm::FixedWindow)];
+        case.round_trip = 2;
+        case.steps = vec![
+            request(2, 1),
+            Step::Wait(Period::from_millis(wait)),
+            request(0, 1),
+            request(2, 2),
+            request(0, 1),
+            request(2, 1),
+            request(2, 1),
+            Step::Wait(Period::from_millis(10)),
+            request(2, 1),
+        ];
+        for coordination in [Coordination::Lease, Coordination::Auto] {
+            assert_eq!(run(&case, Mode::Coordinated(coordination)), Ok(()), "{wait} ms");
+        }
+    }
+}
+
+#[test]
+fn hits_given_back_by_a_request_are_there_for_its_next_descriptor() {
+    let ask = |hits, gives_back| Ask { key: 0, value: 0, hits, gives_back, own: None };
+    let mut case = case(vec![tier(7, 2_000, Algorithm::SlidingWindow)], &[]);
+    case.local_cache = true;
+    case.steps = vec![
+        Step::Request(0, vec![ask(2, false)]),
+        Step::Request(0, vec![ask(5, false), ask(1, false)]),
+        Step::Request(0, vec![ask(1, true), ask(1, false)]),
+    ];
+    assert_eq!(run(&case, Mode::Coordinated(Coordination::Strict)), Ok(()));
+}
+
+#[test]
+fn a_strict_bucket_notices_a_try_before_hits_are_given_back_beside_the_local_cache() {
+    let strict = Algorithm::TokenBucket(Bucket { burst: 3, refill: Refill::Continuous, strict: true });
+    let tiers = vec![tier(4, 1_000, Algorithm::FixedWindow), tier(1, 65_536, strict)];
+    let ask = |hits, gives_back| Ask { key: 0, value: 0, hits, gives_back, own: None };
+    let mut case = case(tiers, &[]);
+    case.local_cache = true;
+    case.steps = vec![
+        Step::Request(0, vec![ask(1, false), ask(1, false)]),
+        Step::Request(0, vec![ask(1, false), ask(6, false)]),
+        Step::Wait(Period::from_millis(1)),
+        Step::Request(0, vec![ask(1, false)]),
+        Step::Request(0, vec![ask(1, true), ask(1, false)]),
+    ];
+    assert_eq!(run(&case, Mode::Coordinated(Coordination::Strict)), Ok(()));
+}

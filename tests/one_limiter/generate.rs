@@ -84,6 +84,23 @@ fn ask() -> impl Strategy<Value = Ask> {
     )
 }
 
+/// A limit with some of the tiers of `limit` and some of `other`, as the bits of `chosen` say. Those of envoyproxy/ratelimit have one
+/// tier, which is the whole counter.
+fn mixed(limit: &Limit, other: &Limit, chosen: u8) -> Limit {
+    if limit.reference || other.reference {
+        return other.clone();
+    }
+    let tiers = limit.tiers.iter().take(3).chain(&other.tiers);
+    let mut kept: Vec<Tier> =
+        tiers.zip(0..).filter(|(_, bit)| chosen >> bit & 1 == 1).map(|(tier, _)| tier.clone()).collect();
+    if kept.is_empty() {
+        kept.clone_from(&other.tiers);
+    }
+    let mut mixed = Limit { tiers: kept, reference: false };
+    mixed.drop_repeated();
+    mixed
+}
+
 /// A time between two requests. Most are short.
 fn gap() -> impl Strategy<Value = u64> {
     prop_oneof![
@@ -104,19 +121,29 @@ pub(crate) fn cases(instances: usize, most: usize) -> impl Strategy<Value = Case
         8 => gap().prop_map(|millis| Step::Wait(Period::from_millis(millis))),
         1 => (0..KEYS.len(), limit()).prop_map(|(key, limit)| Step::Reload(key, limit)),
     ];
-    // a reload often changes only the number
-    let step = (step, proptest::bool::weighted(0.7));
+    let step = (step, any::<u8>());
     let settings =
         (proptest::bool::weighted(0.3), proptest::bool::weighted(0.2), select(vec![0_u64, 0, 2, 10]));
     (vec(limit(), KEYS.len()), settings, vec(step, 1..most)).prop_map(
         move |(limits, (together, local_cache, round_trip), steps)| {
-            let steps = steps.into_iter().map(|(step, changes_number)| match step {
-                Step::Reload(key, limit) if changes_number => {
+            let steps = steps.into_iter().map(|(step, chosen)| match step {
+                // a reload often changes only the number, or adds or removes tiers
+                Step::Reload(key, limit) if chosen < 128 => {
                     let mut changed: Limit = limits[key].clone();
                     changed.tiers[0].requests = limit.tiers[0].requests.max(1);
                     Step::Reload(key, changed)
                 }
-                step => step,
+                Step::Reload(key, limit) => Step::Reload(key, mixed(&limits[key], &limit, chosen)),
+                // a limit of a request often has some tiers of the rule
+                Step::Request(instance, mut asks) => {
+                    for ask in &mut asks {
+                        if let Some(own) = &mut ask.own {
+                            *own = mixed(&limits[ask.key], own, chosen);
+                        }
+                    }
+                    Step::Request(instance, asks)
+                }
+                Step::Wait(time) => Step::Wait(time),
             });
             let steps = steps.collect();
             let mut case = Case { limits, together, local_cache, round_trip, instances, steps };

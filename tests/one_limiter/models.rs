@@ -8,7 +8,7 @@ use weir::limit::Timestamp;
 use crate::model::{Answer, Check, Model};
 
 /// The most models of one counter.
-const MOST: usize = 256;
+const MOST: usize = 1_024;
 
 /// The models of each counter, by its entries.
 #[derive(Debug, Default)]

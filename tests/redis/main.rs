@@ -5,6 +5,8 @@
 mod child;
 #[path = "../support/proxy.rs"]
 mod proxy;
+#[path = "../support/server_process.rs"]
+mod server_process;
 #[expect(dead_code, reason = "these tests need few of the constructors")]
 #[path = "../support/wire.rs"]
 mod wire;

@@ -52,6 +52,8 @@ struct Change {
     unused: Option<(u64, i64)>,
     rejected: Option<i64>,
     replaces: Replaces,
+    /// Whether the replacement is said to count no hits of others.
+    is_own: bool,
 }
 
 /// The replacement in a report.
@@ -82,14 +84,15 @@ fn change(most: i64) -> impl Strategy<Value = Change> {
     let replaces = select(
         &[Replaces::Nothing, Replaces::Known, Replaces::Known, Replaces::Known, Replaces::Unknown][..],
     );
-    (ago(), ago(), hits, unused, option::weighted(0.3, ago()), replaces).prop_map(
-        |(ago, since, hits, unused, rejected, replaces)| Change {
+    (ago(), ago(), hits, unused, option::weighted(0.3, ago()), (replaces, any::<bool>())).prop_map(
+        |(ago, since, hits, unused, rejected, (replaces, is_own))| Change {
             ago,
             since,
             hits,
             unused,
             rejected,
             replaces,
+            is_own,
         },
     )
 }
@@ -153,7 +156,8 @@ impl Compared<'_> {
                 }
                 state
             });
-            let replaces = Some(Box::new(Replacement { version, states: states.collect() }));
+            let replaces =
+                Some(Box::new(Replacement { version, is_own: change.is_own, states: states.collect() }));
             Report { replaces, ..report.clone() }
         };
         match change.replaces {

@@ -32,7 +32,8 @@ impl CountedTarget {
             state.add(tier, now, change, now);
             state
         });
-        let replacement = Replacement { version: known.version, states: states.collect() };
+        let is_own = known.counters.iter().all(|state| state.used() == Hits(0));
+        let replacement = Replacement { version: known.version, is_own, states: states.collect() };
         Report { replaces: Some(Box::new(replacement)), ..Report::of(now, hits) }
     }
 }
@@ -86,6 +87,18 @@ async fn a_refilled_bucket_is_not_replaced_by_hits_of_the_same_time() {
     counted.store.flush();
     let since = Timestamp::from_nanos(counted.time().as_nanos() - 2_000_000_001);
     assert!(!counted.report(Report { since, ..counted.replacing(&unused, 1) }).matched);
+}
+
+/// What another instance has given back must not count again because an instance still knows it.
+#[tokio::test(start_paused = true)]
+async fn a_state_with_hits_of_others_replaces_no_counter_that_counts_nothing() {
+    for algorithm in [SLIDING, bucket(10, false)] {
+        let counted = CountedTarget::new(vec![tier(10, 60, algorithm)], OverLimitPolicy::Ignore);
+        let known = counted.now(Op::Take { hits: 4 });
+        counted.report(Report::of(counted.time(), -4));
+        assert!(!counted.report(counted.replacing(&known, 1)).matched);
+        assert_eq!(counted.used(0), 1, "{algorithm:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,11 +5,17 @@
 //! what it has to, in parallel, and then this instance. If one of these rejects the request after all, because another request
 //! was faster, the hits of the others are given back before the request is answered.
 
+use std::sync::Arc;
+
 use futures_util::{FutureExt as _, future::join_all};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::modes::{CoordinationModes, Counted, Made, record_mode, recorded};
+use super::{
+    delivery::Undecided,
+    modes::{CoordinationModes, Counted, Made, record_mode, recorded},
+    settle::Wait,
+};
 use crate::{
     limit::{Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp},
     observe::DecisionRecord,
@@ -115,6 +121,20 @@ impl<R: Remote> CoordinationModes<R> {
         })
     }
 
+    /// Returns the status of `check` as the store knows it.
+    async fn status(&self, check: &LimitCheck<'_>) -> Result<(Decision, Timestamp), Undecided> {
+        let at = self.client.time().now;
+        let (direction, hits) = (check.direction, check.hits);
+        let in_order = self.table.with_counter(check, at, |counter| {
+            counter.must_decide_in_order(direction, hits, at).then(|| Arc::clone(&counter.target))
+        });
+        let wait = match in_order {
+            Some(target) => self.lease.settle(check, &target, self.budget).await?,
+            None => Wait::of(self.budget),
+        };
+        self.strict.status(check, wait).await
+    }
+
     /// Has the store say whether the doubtful checks fit.
     async fn ask_doubtful(
         &self,
@@ -124,7 +144,7 @@ impl<R: Remote> CoordinationModes<R> {
     ) {
         let asked = checks.iter().zip(&*outlooks).map(async |(check, outlook)| match outlook {
             Outlook::Doubtful => {
-                let status = recorded(record, 1, self.strict.status(check)).await;
+                let status = recorded(record, 1, self.status(check)).await;
                 status.is_ok_and(|(decision, _)| decision.over)
             }
             _ => false,
@@ -148,7 +168,7 @@ impl<R: Remote> CoordinationModes<R> {
         let at = self.client.time_at(now).now;
         if matches!(outlook, Outlook::Asks | Outlook::Doubtful) {
             // a failure leaves the estimate as it is
-            let _ = recorded(record, 1, self.strict.status(check)).await;
+            let _ = recorded(record, 1, self.status(check)).await;
         }
         let hits = if check.direction == Direction::Take { check.hits } else { Hits(0) };
         record_mode(record, self.mode(check, at));
@@ -159,6 +179,15 @@ impl<R: Remote> CoordinationModes<R> {
                 }
                 _ => self.memory.look(check, Hits(0), now),
             };
+        }
+        if self.mode(check, at) == Coordination::Strict
+            && hits > Hits(0)
+            && check.tiers().iter().any(|tier| tier.bucket().strict)
+            && self.look(check, hits, now).over
+        {
+            // in the order of other decisions; too few hits are left for it, unless others were given back just now
+            let made = self.take(check, now, record).await;
+            return self.undo(check, made, self.budget, now, record).await;
         }
         let instances = self.client.instances();
         self.table.with_counter(check, at, |counter| {

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{
     client::{QueuedReply, StoreClient},
-    counter::{FetchCommands, Generation, LeaseReply, LocalCounter},
+    counter::{CarriedHits, FetchCommands, Generation, LeaseReply, LocalCounter},
     delivery::Delivery,
     store_time::StoreTime,
     table::{CounterTable, counter_key},
@@ -32,8 +32,8 @@ const MAX_RETRIES: u32 = 2;
 
 /// Decides from leases.
 pub(super) struct Lease<R> {
-    table: Arc<CounterTable<R>>,
-    client: Arc<StoreClient<R>>,
+    pub(super) table: Arc<CounterTable<R>>,
+    pub(super) client: Arc<StoreClient<R>>,
 }
 
 /// A fetch in flight.
@@ -41,8 +41,8 @@ struct Fetch {
     key: CounterKey,
     /// The generation of the counter.
     generation: Generation,
-    /// The number of commands, from the first one on, that carry reports.
-    reports: usize,
+    /// The hits that each report carries. The first commands carry the reports.
+    carried: CarriedHits,
     /// The hits that the last command requests.
     want: u64,
     /// In the order of the commands.
@@ -57,6 +57,9 @@ pub(super) enum Leased {
     Wait,
     /// A decision of the store about this target, as under `strict`: it has no hits, or a limit of its own.
     Ask(Arc<Target>),
+    /// The same, after the store has counted what this instance has, at the right times: the limit is of its own, and hits become
+    /// available again gradually.
+    Settle(Arc<Target>),
 }
 
 /// The outcome of sending the commands of a counter.
@@ -105,6 +108,9 @@ impl<R: Remote> Lease<R> {
             match self.decide_leased(counter, policy, check.hits, now) {
                 Some((decision, fetch_next)) => (Leased::Decided(decision), fetch_next),
                 // a lease is granted under the limit of the rule
+                None if check.rule.id().is_none() && counter.target.is_versioned() => {
+                    (Leased::Settle(Arc::clone(&counter.target)), false)
+                }
                 None if check.rule.id().is_none() => {
                     if !counter.fits(check.hits.plus(Hits(counter.leased_hits())), now) {
                         // the store counts them against this limit
@@ -193,7 +199,7 @@ impl<R: Remote> Lease<R> {
                 let missing = check.hits.minus(Hits(counter.leased_hits()));
                 let fetch = counter.fetch_mut();
                 round.get_or_insert_with(|| fetch.wait_for(check.hits, missing));
-                Arc::clone(fetch.done.get_or_insert_default()).notified_owned()
+                fetch.reply()
             });
             let commands = self.fetch(counter_key(check));
             if let Some(record) = record {
@@ -202,9 +208,9 @@ impl<R: Remote> Lease<R> {
             done.await;
 
             let time = self.client.time();
-            let now = time.now;
-            let outcome = self.table.with_counter(check, now, |counter| {
-                self.table.record_dropped(counter.expire_leases(time));
+            let outcome = self.table.with_counter(check, time.now, |counter| {
+                let (dropped, now) = counter.expire_leases_after_wait(time);
+                self.table.record_dropped(dropped);
                 if counter.fetch_mut().last_reply == LeaseReply::Failed {
                     return Some(None);
                 }
@@ -248,6 +254,9 @@ impl<R: Remote> Lease<R> {
     fn fetch_now(&self, key: CounterKey) -> u32 {
         let (instances, horizon, lead) = (self.client.instances(), self.horizon(), self.table.lease_lead());
         self.send(key, |counter, now| {
+            if counter.must_wait_for_reply(instances) {
+                return FetchCommands::default();
+            }
             if counter.must_read_first() {
                 return counter.reading_commands(now);
             }
@@ -260,7 +269,7 @@ impl<R: Remote> Lease<R> {
 
     /// Reports what is pending, unless a fetch is running, so that the store counts it before the next decision that it makes.
     /// Returns whether a reply about the counter of `key` is expected.
-    fn report(&self, key: CounterKey) -> bool {
+    pub(super) fn report(&self, key: CounterKey) -> bool {
         self.send(key, LocalCounter::settling_commands).awaits_reply
     }
 
@@ -297,7 +306,9 @@ impl<R: Remote> Lease<R> {
             let FetchCommands { commands, reports, want, .. } = fetched;
             // queued under the lock, so that they are carried out in the order of their numbers
             let replies = commands.into_iter().map(|command| self.client.queue(command)).collect();
-            Some(Fetch { key, generation: counter.generation, reports, want, replies })
+            // without reports of its own, what is in flight is that of a flush
+            let carried = if reports > 0 { counter.carried_hits() } else { CarriedHits::default() };
+            Some(Fetch { key, generation: counter.generation, carried, want, replies })
         });
         let Some(fetch) = sent.flatten() else { return Sent { commands: 0, awaits_reply } };
         let commands = u32::try_from(fetch.replies.len()).unwrap_or(u32::MAX);
@@ -308,7 +319,7 @@ impl<R: Remote> Lease<R> {
 
     /// Applies the replies to `fetch`, however late they are.
     async fn complete(self, fetch: Fetch) {
-        let Fetch { key, generation, reports, want, replies } = fetch;
+        let Fetch { key, generation, carried, want, replies } = fetch;
         let replies: Vec<_> = join_all(replies).await.into_iter().map(Result::ok).collect();
         let delivery =
             |i: usize| replies.get(i).and_then(Option::as_ref).map_or(Delivery::Unknown, Delivery::of);
@@ -317,7 +328,7 @@ impl<R: Remote> Lease<R> {
             self.table.metrics.delivery_unknown.add(want);
         }
         let applied = self.table.with_generation(key, generation, |counter| {
-            if reports > 0 {
+            if !carried.is_empty() {
                 let delivered = counter.apply_delivery(delivery);
                 self.table.metrics.delivery_unknown.add(delivered.unknown);
             }
@@ -334,20 +345,20 @@ impl<R: Remote> Lease<R> {
             }
             // hits that were not applied are pending again
             self.table.enqueue(key, counter, self.client.time().now);
-            if let Some(done) = &counter.fetch_mut().done {
-                done.notify_waiters();
-            }
+            counter.notify();
         });
         for sibling in self.table.awaited_siblings(key) {
             // also if the call has failed, so that nothing is repeated without end
             self.fetch_now(sibling);
         }
-        if applied.is_none()
-            && let Some(Ok((reply, _))) = last
-            && want > 0
-        {
+        if applied.is_none() {
             // the counter was evicted
-            self.table.metrics.stranded.add(reply.granted);
+            self.table.record_evicted(&carried, delivery);
+            if let Some(Ok((reply, _))) = last
+                && want > 0
+            {
+                self.table.metrics.stranded.add(reply.granted);
+            }
         }
     }
 

@@ -21,7 +21,7 @@ pub struct CoordinationMetrics {
     pub commands: Counter,
     /// Calls that failed, and decisions that had no reply in time.
     pub failures: Counter,
-    /// Hits that were never reported to the store, because their window had ended.
+    /// Hits that were never reported to the store, because their window had ended or their counter was evicted.
     pub unreported: Counter,
     /// Hits that the store may or may not have counted or granted: the connection broke, or there was no reply in time.
     pub delivery_unknown: Counter,
@@ -69,7 +69,7 @@ impl Source for CoordinationMetrics {
             ("weir.store.failures", "Batches and decisions without a reply in time.", &self.failures),
             (
                 "weir.hits.unreported",
-                "Hits never reported to the store, because their window had ended.",
+                "Hits never reported to the store, because their window had ended or their counter was evicted.",
                 &self.unreported,
             ),
             (

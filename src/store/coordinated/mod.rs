@@ -12,6 +12,9 @@
 //! In every mode a decision waits no longer than its budget. Past it, and while the store is unavailable,
 //! `on_store_failure` decides (`fallback.rs`).
 //!
+//! Where counters have some of their tiers in common, because of a reload or of limits that come with requests, the store decides in the
+//! order of the requests (`settle.rs`).
+//!
 //! The modes use the table of local counters (`table/`) and the store client (`client/`); the table flushes through the client. The state of
 //! one counter is in `counter/`, which is pure.
 
@@ -27,6 +30,7 @@ mod metrics;
 mod modes;
 mod reservation;
 mod settings;
+mod settle;
 mod source;
 mod store_time;
 mod strict;
@@ -36,7 +40,7 @@ mod target;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tokio::task::JoinSet;
 
 pub use metrics::CoordinationMetrics;
@@ -56,7 +60,7 @@ use self::{
 use super::{Decisions, MemoryStore, Store, StoreError, remote::Remote};
 use crate::{
     clock::Clock,
-    limit::{Coordination, Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
+    limit::{Coordination, Direction, Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
     observe::DecisionRecord,
 };
 
@@ -88,7 +92,7 @@ impl<R: Remote> Coordinated<R> {
             memory: MemoryStore::new(settings.max_counters),
             interval: Interval::new(shared()),
             lease: Lease::new(shared()),
-            strict: Strict::new(shared(), budget, local_cache),
+            strict: Strict::new(shared(), local_cache),
             fallback: Fallback::new(shared(), on_store_failure),
             table,
             client,
@@ -187,10 +191,19 @@ impl<R: Remote> Store for Coordinated<R> {
             // boxed to keep the future of all other requests small
             return Ok(Box::pin(self.modes.take_all_or_none(checks, now, record)).await);
         }
+        if let [check] = checks {
+            let step = self.modes.step(check, scope, now, record);
+            if let Some(decision) = step.decision() {
+                return Ok(smallvec![decision]);
+            }
+            return Ok(smallvec![self.modes.finish(check, scope, step, now, record).await.decision]);
+        }
         // the store carries out commands for one counter in their order
         let is_strict =
             |check: &LimitCheck<'_>| self.modes.table.requested_mode(check) == Coordination::Strict;
-        if has_repeated(checks) && !checks.iter().all(is_strict) {
+        // but the local cache does not know of hits that are about to be given back
+        let gives_back = |check: &LimitCheck<'_>| check.direction == Direction::GiveBack;
+        if has_repeated(checks) && (!checks.iter().all(is_strict) || checks.iter().any(gives_back)) {
             let (mut decisions, mut now) = (Decisions::new(), now);
             for check in checks {
                 let step = self.modes.step(check, scope, now, record);
@@ -210,7 +223,7 @@ impl<R: Remote> Store for Coordinated<R> {
             let decisions = decisions.map(|(check, step)| self.modes.finish(check, scope, step, now, record));
             join_all(decisions).await.into_iter().map(|made| made.decision).collect()
         } else {
-            steps.into_iter().filter_map(Step::done).collect()
+            steps.iter().filter_map(Step::decision).collect()
         };
         Ok(decisions)
     }

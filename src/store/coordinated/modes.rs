@@ -11,6 +11,7 @@ use super::{
     interval::Interval,
     lease::{Lease, Leased},
     metrics::CoordinationMetrics,
+    settle::Wait,
     strict::{Prepared, Strict},
     table::CounterTable,
 };
@@ -44,6 +45,10 @@ pub(super) enum Step {
     /// Done without the store, which is unavailable.
     Fallback(Decision),
     Strict(Arc<Target>),
+    /// As `Strict`, beside leases.
+    Ask(Arc<Target>),
+    /// As `Strict`, after the store has counted what the counter and its siblings have counted here.
+    Ordered(Arc<Target>),
     Lease,
 }
 
@@ -105,12 +110,14 @@ impl<R: Remote> CoordinationModes<R> {
                     self.lease.decide_at_once(check, scope, time).map(|leased| match leased {
                         Leased::Decided(decision) => Step::Done(decision),
                         Leased::Wait => Step::Lease,
-                        Leased::Ask(target) => Step::Strict(target),
+                        Leased::Ask(target) => Step::Ask(target),
+                        Leased::Settle(target) => Step::Ordered(target),
                     })
                 }
                 Coordination::Strict => self.strict.prepare(check, time.now).map(|prepared| match prepared {
                     Prepared::Rejected(decision) => Step::Done(decision),
                     Prepared::Send(target) => Step::Strict(target),
+                    Prepared::Settle(target) => Step::Ordered(target),
                 }),
             };
             match step {
@@ -152,7 +159,18 @@ impl<R: Remote> CoordinationModes<R> {
             Step::Fallback(decision) => {
                 return Made { decision, counted: Counted::ByFallback(Delivery::NotApplied), at };
             }
-            Step::Strict(target) => recorded(record, 1, self.strict.decide(check, target, scope)).await,
+            Step::Strict(target) => {
+                let wait = Wait::of(self.budget);
+                recorded(record, 1, self.strict.decide(check, target, scope, wait)).await
+            }
+            Step::Ask(target) => {
+                let wait = self.lease.wait_for_fetch(check, self.budget);
+                recorded(record, 1, self.strict.decide(check, target, scope, wait)).await
+            }
+            Step::Ordered(target) => {
+                // boxed, since it is rare, to keep the future of all other decisions small
+                recorded(record, 1, Box::pin(self.decide_in_order(check, target, scope))).await
+            }
             Step::Lease => recorded(record, 0, self.decide_by_lease(check, scope, record)).await,
         };
         match decided {
@@ -168,6 +186,17 @@ impl<R: Remote> CoordinationModes<R> {
                 Made { decision, counted: Counted::ByFallback(delivery), at }
             }
         }
+    }
+
+    /// Has the store decide after all that siblings of the counter of `check` have counted here.
+    async fn decide_in_order(
+        &self,
+        check: &LimitCheck<'_>,
+        target: Arc<Target>,
+        scope: Scope,
+    ) -> Result<(Decision, Timestamp), Undecided> {
+        let wait = self.lease.settle(check, &target, self.budget).await?;
+        self.strict.decide(check, target, scope, wait).await
     }
 
     async fn decide_by_lease(
@@ -225,14 +254,14 @@ fn record_fallback(record: Option<&DecisionRecord>) {
 impl Step {
     /// Returns whether the decision waits for the store.
     pub(super) const fn waits(&self) -> bool {
-        matches!(self, Self::Strict(_) | Self::Lease)
+        matches!(self, Self::Strict(_) | Self::Ask(_) | Self::Ordered(_) | Self::Lease)
     }
 
     /// Returns the decision, if there is one.
-    pub(super) fn done(self) -> Option<Decision> {
+    pub(super) const fn decision(&self) -> Option<Decision> {
         match self {
-            Self::Done(decision) | Self::Fallback(decision) => Some(decision),
-            Self::Strict(_) | Self::Lease => None,
+            Self::Done(decision) | Self::Fallback(decision) => Some(*decision),
+            Self::Strict(_) | Self::Ask(_) | Self::Ordered(_) | Self::Lease => None,
         }
     }
 }

@@ -8,12 +8,13 @@ use super::{
     client::StoreClient,
     counter::{LocalCounter, negative},
     delivery::{Delivery, Undecided},
+    settle::Wait,
     table::CounterTable,
 };
 use crate::{
     limit::{
-        Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp,
-        decision_from_store,
+        Algorithm, Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Tier,
+        Timestamp, decision_from_store,
     },
     store::remote::{Command, Op, Remote, Reply, Report, Target},
 };
@@ -22,8 +23,6 @@ use crate::{
 pub(super) struct Strict<R> {
     table: Arc<CounterTable<R>>,
     client: Arc<StoreClient<R>>,
-    /// The longest that a decision waits.
-    budget: Period,
     /// Whether counters that the store has denied until some instant are denied without a call.
     local_cache: bool,
 }
@@ -34,6 +33,8 @@ pub(super) enum Prepared {
     Rejected(Decision),
     /// The store has to decide about this target.
     Send(Arc<Target>),
+    /// The same, after it has counted what the counter and its siblings have counted here.
+    Settle(Arc<Target>),
 }
 
 // === impl Strict ===
@@ -41,22 +42,28 @@ pub(super) enum Prepared {
 impl<R: Remote> Strict<R> {
     pub(super) fn new(
         (table, client): (Arc<CounterTable<R>>, Arc<StoreClient<R>>),
-        budget: Period,
         local_cache: bool,
     ) -> Self {
-        Self { table, client, budget, local_cache }
+        Self { table, client, local_cache }
     }
 
     /// Prepares the decision about `check`: rejects it if the local cache is on and the store has denied the counter until
     /// later than `now`. Returns the counter's mode if it is not `strict`.
     pub(super) fn prepare(&self, check: &LimitCheck<'_>, now: Timestamp) -> Result<Prepared, Coordination> {
-        let is_cacheable = self.local_cache && check.direction == Direction::Take && check.hits > Hits(0);
+        // the store has to notice a try that a strict bucket rejects before the next decision
+        let is_cacheable = self.local_cache
+            && check.direction == Direction::Take
+            && check.hits > Hits(0)
+            && !check.tiers().iter().any(|tier| tier.bucket().strict);
         self.table.with_mode(check, Coordination::Strict, now, |counter| {
+            if counter.must_decide_in_order(check.direction, check.hits, now) {
+                return Prepared::Settle(Arc::clone(&counter.target));
+            }
             if !is_cacheable || !counter.is_cached(check.hits, now) {
                 return Prepared::Send(Arc::clone(&counter.target));
             }
             self.table.metrics.denied.add(1);
-            // counts no hits, but a strict bucket notices the try
+            // counts no hits
             let policy = OverLimitPolicy::Ignore;
             let instances = self.client.instances();
             let decision = counter.count(instances, Direction::Take, policy, check.hits, now);
@@ -65,21 +72,25 @@ impl<R: Remote> Strict<R> {
         })
     }
 
-    /// Sends `check`, whose target is `target`, to the store and waits for the decision, within the budget. Returns it
+    /// Sends `check`, whose target is `target`, to the store and waits for the decision. Returns it
     /// with the instant at which the store made it.
     pub(super) async fn decide(
         &self,
         check: &LimitCheck<'_>,
         target: Arc<Target>,
         scope: Scope,
+        wait: Wait,
     ) -> Result<(Decision, Timestamp), Undecided> {
         if check.hits == Hits(0) && check.direction == Direction::Take {
-            return self.status(check).await;
+            return self.status(check, wait).await;
         }
         let at = self.client.time().now;
         let policy = check.over_limit_policy_in(scope);
         let op = match (check.direction, target.over_limit_policy) {
-            (Direction::GiveBack, _) => Op::Add { report: Report::of(at, negative(check.hits.0)) },
+            (Direction::GiveBack, _) => {
+                let arrives = latest_arrival(check.tiers(), at, wait.budget);
+                Op::Add { report: Report::of(arrives, negative(check.hits.0)) }
+            }
             // `Take` would count rejected hits of such a target, but this request must not count them
             (Direction::Take, OverLimitPolicy::Count)
                 if policy == OverLimitPolicy::Ignore
@@ -94,7 +105,7 @@ impl<R: Remote> Strict<R> {
         let counts_rejected = target.over_limit_policy == OverLimitPolicy::Count
             && policy == OverLimitPolicy::Ignore
             && matches!(op, Op::Take { .. });
-        let (reply, now) = self.send(check, Command { target, at, op }).await?;
+        let (reply, now) = self.send(check, Command { target, at, op }, wait).await?;
         if check.direction == Direction::GiveBack {
             let decision = self.table.with_counter(check, now, |counter| {
                 let applied = counter.apply_reply(&reply, now);
@@ -109,6 +120,9 @@ impl<R: Remote> Strict<R> {
                 counter.accept_time(now);
             }
             let is_applied = counter.apply_reply(&reply, now);
+            if !over {
+                counter.note_change();
+            }
             if over && counts_rejected {
                 counter.add_pending(negative(check.hits.0), now);
             }
@@ -122,9 +136,12 @@ impl<R: Remote> Strict<R> {
         Ok((known.unwrap_or_else(by_reply), now))
     }
 
-    /// Returns the status of `check` as the store knows it, without counting; over, if its hits do not fit. Waits within the
-    /// budget.
-    pub(super) async fn status(&self, check: &LimitCheck<'_>) -> Result<(Decision, Timestamp), Undecided> {
+    /// Returns the status of `check` as the store knows it, without counting; over, if its hits do not fit.
+    pub(super) async fn status(
+        &self,
+        check: &LimitCheck<'_>,
+        wait: Wait,
+    ) -> Result<(Decision, Timestamp), Undecided> {
         let hits = if check.direction == Direction::Take { check.hits } else { Hits(0) };
         let at = self.client.time().now;
         // queued under the lock, so that it is carried out after what the counter has sent before
@@ -133,7 +150,8 @@ impl<R: Remote> Strict<R> {
             (counter.next_number(), self.client.queue(command))
         });
         let late = Undecided { delivery: Delivery::NotApplied, late: true };
-        let reply = timeout(self.budget.into(), reply).await.ok().and_then(Result::ok).ok_or(late)?;
+        let reply = timeout(wait.budget.into(), reply).await.ok().and_then(Result::ok).ok_or(late)?;
+        wait.for_earlier().await;
         let (reply, now) = reply.map_err(|_| Undecided { late: false, ..late })?;
         Ok((
             self.table.with_counter(check, now, |counter| {
@@ -149,9 +167,15 @@ impl<R: Remote> Strict<R> {
         self.local_cache && counter.is_cached(hits, now)
     }
 
-    /// Sends `command` about `check`, and waits within the budget for the reply, which has one state for each tier.
-    async fn send(&self, check: &LimitCheck<'_>, command: Command) -> Result<(Reply, Timestamp), Undecided> {
-        let (reply, now) = self.client.request(command, self.budget).await?;
+    /// Sends `command` about `check`, and waits for the reply, which has one state for each tier.
+    async fn send(
+        &self,
+        check: &LimitCheck<'_>,
+        command: Command,
+        wait: Wait,
+    ) -> Result<(Reply, Timestamp), Undecided> {
+        let (reply, now) = self.client.request(command, wait.budget).await?;
+        wait.for_earlier().await;
         if reply.counters.len() != check.tiers().len() {
             return Err(Undecided { delivery: Delivery::Unknown, late: false });
         }
@@ -174,6 +198,14 @@ impl<R: Remote> Strict<R> {
             Err(_) => self.table.metrics.delivery_unknown.add(check.hits.0),
         }
     }
+}
+
+/// Returns the latest instant at which a report arrives that is sent at `at`, in the same fixed windows. The store counts a report of
+/// the future as of its arrival, as it does other commands.
+fn latest_arrival(tiers: &[Tier], at: Timestamp, budget: Period) -> Timestamp {
+    let fixed = tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
+    let lasts = fixed.map(|tier| at.window_end(tier.period).since(at).as_nanos() - 1);
+    at.after(Period::from_nanos(lasts.fold(budget.as_nanos(), u64::min)))
 }
 
 /// Returns how `counter` stands after `reply`; over, if `hits` do not fit: by the estimate, which leaves out leased hits that are not

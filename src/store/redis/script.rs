@@ -122,7 +122,7 @@ fn pack_report(report: &Report, target: &Target, version: u64, packed: &mut Vec<
         .replaces
         .as_deref()
         .filter(|replacement| target.is_versioned() && replacement.states.len() == target.tiers.len());
-    packed.push(u8::from(replacement.is_some()));
+    packed.push(replacement.map_or(0, |replacement| 1 + u8::from(replacement.is_own)));
     pack_text(packed, itoa::Buffer::new().format(replacement.map_or(0, |replacement| replacement.version)));
     for state in replacement.iter().flat_map(|replacement| &replacement.states) {
         // zero for a state that counts nothing, which need not be stored

@@ -21,8 +21,9 @@
 --   mode    the sum of 1 for a bucket that is refilled in steps, 2 for a strict bucket, and 4 for a fixed window that the
 --           report is about
 --   report  at, hits, floor, unused, until_, rejected_at, since, has_known, known: src/store/remote.rs documents them. If
---           has_known is 1 and the store has the version `known`, it adopts the states that follow: for each tier the time
---           from which it is unused, and its state, with the new version
+--           has_known is not 0 and the store has the version `known`, it adopts the states that follow: for each tier the time
+--           from which it is unused, and its state, with the new version. has_known is 2 if these states count only what
+--           the instance itself has counted; then they also replace states that count nothing any more
 -- Returns granted, with = before it if the states were adopted, now and the state of each tier, separated by |; or 'moved' and
 -- now, if the window of a fixed tier is not open now. src/store/encoding.rs documents the states.
 
@@ -351,17 +352,21 @@ if reports then
     end
   end
 
-  -- Gives back hits that count as of `until_` or earlier, since later hits belong to other grants.
+  -- Gives back hits that were reserved until `until_`: from the first span that ends then or later, then from older ones, then from
+  -- later ones. Nothing if they count no more.
   local function release(tier, n, until_)
     drop_expired(tier)
-    local i = 1
-    while tier.last[i + 1] and tier.last[i] < until_ do
-      i = i + 1
+    if until_ + tier.period <= now then return end
+    local first = 1
+    while tier.last[first + 1] and tier.last[first] < until_ do
+      first = first + 1
     end
     local left = n
-    while left > 0 and i > 0 and tier.hits[i] do
+    for i = math.min(first, #tier.last), 1, -1 do
       left = give_back_span(tier, i, left)
-      i = i - 1
+    end
+    for i = first + 1, #tier.last do
+      left = give_back_span(tier, i, left)
     end
     -- the newest span stays even if it is empty: otherwise the next hit would extend the span before it
     for empty = left < n and #tier.last - 1 or 0, 1, -1 do
@@ -434,7 +439,7 @@ if reports then
     offset = struct.unpack('<dddddddBs', ARGV[1], offset)
   report.at, report.rejected_at = math.min(report.at, now), math.min(report.rejected_at, now)
   report.since = math.min(report.since, now)
-  adopts = adopts == 1
+  report.is_own, adopts = adopts == 2, adopts > 0
 end
 if adopts then
   for _, tier in ipairs(tiers) do
@@ -443,7 +448,10 @@ if adopts then
       local known = string.match(tier.text, '^[wbd] (%d+) ')
       -- a counter that counts nothing any more is as good as none
       adopts = adopts
-        and (known == report.known or tier.kind.load(tier, tier.text) and tier.kind.is_replaceable(tier, report.since))
+        and (
+          known == report.known
+          or report.is_own and tier.kind.load(tier, tier.text) and tier.kind.is_replaceable(tier, report.since)
+        )
     elseif tier.kind == kinds.b then
       -- another instance may have counted in a bucket that is forgotten
       adopts = adopts and now - report.since <= BUCKET_LINGER

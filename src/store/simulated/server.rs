@@ -105,7 +105,7 @@ impl SimulatedServer {
                         // a counter that counts nothing any more is as good as none
                         Some(stored) => {
                             [0, replacement.version].contains(&stored.version)
-                                || is_replaceable(tier, &stored.state, since, now)
+                                || (replacement.is_own && is_replaceable(tier, &stored.state, since, now))
                         }
                         // another instance may have counted in a bucket that is forgotten
                         None => !is_bucket(tier) || now.since(since) <= BUCKET_LINGER,

@@ -143,6 +143,22 @@ impl<P: Protocol> ServerConnection<P> {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
+    /// Waits until it is connected, or an attempt to connect has failed.
+    #[cfg(feature = "memcached")]
+    pub(in crate::store) async fn attempted(&self) {
+        loop {
+            let changed = self.shared.changed.notified();
+            tokio::pin!(changed);
+            // before the check, so that no change is missed
+            changed.as_mut().enable();
+            let state = self.state();
+            if state.connected || state.error.is_some() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// Returns the state of its connection.
     pub(in crate::store) fn state(&self) -> ServerState {
         self.shared.state.lock().clone()
@@ -167,6 +183,7 @@ impl SharedServerState {
     fn new(name: String) -> Self {
         Self {
             state: Mutex::new(ServerState { name, connected: false, since: Instant::now(), error: None }),
+            changed: Notify::new(),
             renew: Notify::new(),
             close: Notify::new(),
         }

@@ -53,6 +53,8 @@ const TAKEN_AT_ONCE: usize = 64;
 /// The state that a worker shares with the `ServerConnection` handles.
 pub(super) struct SharedServerState {
     pub(super) state: Mutex<ServerState>,
+    /// Notified when the state has changed.
+    pub(super) changed: Notify,
     /// Notified when the connection must be replaced.
     pub(super) renew: Notify,
     /// Notified when the server must not be used any more.
@@ -172,6 +174,8 @@ impl<P: Protocol> ConnectionWorker<P> {
         }
         state.connected = connected;
         state.error = error;
+        drop(state);
+        self.shared.changed.notify_waiters();
     }
 
     /// Sends queued calls until the connection ends.

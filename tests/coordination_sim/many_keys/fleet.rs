@@ -308,10 +308,12 @@ impl<'a> Run<'a> {
             let kept = (rule.1 * self.raised).checked_div(share).map_or(0, u64::from);
             // rejected hits count in the reference's spelling; a part of a token returns to a bucket
             let most = if rule.2 == 1 { account.tried } else { admitted };
-            // and while an instance does not know of a larger burst yet, its commands count the tokens of the smaller one at most
             let least = match rule.2 {
-                3 if self.raised > 1 => admitted.saturating_sub(1).min(rule.1.into()),
-                3 => admitted.saturating_sub(1),
+                // while an instance does not know of a larger burst yet, its commands cut what is taken, leased hits included, to
+                // the smaller one
+                3 if self.raised > 1 => 0,
+                // what is more than a burst of debt is forgotten
+                3 => admitted.saturating_sub(1).min(2 * u64::from(rule.1)),
                 _ => admitted,
             };
             missing += least.saturating_sub(counted);

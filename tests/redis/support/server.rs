@@ -3,7 +3,7 @@
 use std::{
     net::TcpListener,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -13,13 +13,13 @@ use tempfile::TempDir;
 use weir::store::redis::Address;
 
 use super::DEADLINE;
+use crate::server_process::ServerProcess;
 
 /// A running server. Dropping it kills it.
 pub(crate) struct Server {
-    child: Child,
+    process: ServerProcess,
     port: u16,
-    /// Its arguments, with which it is restarted.
-    arguments: Vec<String>,
+    accepts_tls_only: bool,
     password: Option<String>,
     dir: TempDir,
 }
@@ -88,8 +88,15 @@ impl Server {
                 all.push(path.display().to_string());
                 all.extend(mode.iter().map(|argument| (*argument).to_owned()));
             }
-            let child = spawn(&all, dir.path());
-            let mut server = Self { child, port, arguments: all, password: password.map(str::to_owned), dir };
+            let mut command = Command::new("redis-server");
+            command.args(&all).current_dir(dir.path());
+            let mut server = Self {
+                process: ServerProcess::start(command),
+                port,
+                accepts_tls_only: arguments.contains(&"--tls-port"),
+                password: password.map(str::to_owned),
+                dir,
+            };
             if server.wait_until_up() {
                 return server;
             }
@@ -101,7 +108,7 @@ impl Server {
     fn wait_until_up(&mut self) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < DEADLINE {
-            if self.child.try_wait().expect("its state").is_some() {
+            if self.process.has_exited() {
                 return false;
             }
             if self.try_connection().is_some_and(|mut connection| connection.check_connection()) {
@@ -124,17 +131,13 @@ impl Server {
         self.dir.path().join(name)
     }
 
-    fn is_plain(&self) -> bool {
-        !self.arguments.iter().any(|argument| argument == "--tls-port")
-    }
-
     fn try_connection(&self) -> Option<redis::Connection> {
         let socket = self.path("redis.sock");
         let auth = self.password.as_ref().map_or_else(String::new, |password| format!(":{password}@"));
-        let url = if self.is_plain() {
-            format!("redis://{auth}127.0.0.1:{}", self.port)
-        } else {
+        let url = if self.accepts_tls_only {
             format!("unix://{}", socket.display())
+        } else {
+            format!("redis://{auth}127.0.0.1:{}", self.port)
         };
         redis::Client::open(url).expect("a URL").get_connection().ok()
     }
@@ -151,32 +154,19 @@ impl Server {
 
     /// Sends it a signal, such as `STOP`.
     pub(crate) fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("kill can be started");
-        assert!(sent.success());
+        self.process.signal(name);
     }
 
     /// Kills it.
     pub(crate) fn kill(&mut self) {
-        self.child.kill().expect("it can be killed");
-        self.child.wait().expect("its end");
+        self.process.kill();
     }
 
     /// Starts it again on the same port, without its data.
     pub(crate) fn restart(&mut self) {
-        self.child = spawn(&self.arguments, self.dir.path());
+        self.process.restart();
         assert!(self.wait_until_up(), "it does not start again");
     }
-}
-
-fn spawn(arguments: &[String], dir: &Path) -> Child {
-    Command::new("redis-server")
-        .args(arguments)
-        .current_dir(dir)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("redis-server is installed")
 }
 
 /// Returns a free port whose cluster bus port, 10,000 above it, is free too.
@@ -187,13 +177,5 @@ pub(crate) fn free_port() -> u16 {
         if port < 55_000 && TcpListener::bind(("127.0.0.1", port + 10_000)).is_ok() {
             return port;
         }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // it may have exited already
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

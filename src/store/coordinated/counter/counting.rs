@@ -25,7 +25,7 @@ impl LocalCounter {
         if direction == Direction::GiveBack {
             self.pend_given_back(hits, now);
         } else if !decision.over {
-            self.push_pending(PendingDelta::of(positive(hits.0), now));
+            self.add_pending(positive(hits.0), now);
         } else if policy == OverLimitPolicy::Count {
             self.push_pending(PendingDelta { rejected: hits.0, ..PendingDelta::of(positive(hits.0), now) });
         } else if has_strict_bucket(&self.target.tiers) {
@@ -53,7 +53,8 @@ impl LocalCounter {
         now: Timestamp,
     ) -> Decision {
         let instances = instances as u64;
-        let states = self.fallback.get_or_insert_with(|| Box::new(self.estimate.clone()));
+        let rare = self.rare.get_or_insert_default();
+        let states = rare.fallback.get_or_insert_with(|| Box::new(self.estimate.clone()));
         let all = Hits(hits.0.saturating_mul(instances));
         let decision = decide(&self.target.tiers, states, OverLimitPolicy::Ignore, direction, all, now);
         if direction == Direction::GiveBack || !decision.over {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, futures::OwnedNotified};
 
 use super::records::HeldLeases;
 use crate::limit::{Hits, Period, Timestamp};
@@ -17,7 +17,7 @@ pub(in super::super) struct LeaseFetch {
     pub(in super::super) is_running: bool,
     /// The reply to the last fetch.
     pub(in super::super) last_reply: LeaseReply,
-    /// Notified after each fetch. None until a decision has waited for one.
+    /// Notified after the fetch for which decisions wait. None if none waits.
     pub(in super::super) done: Option<Arc<Notify>>,
     /// The sum of the hits that decisions wait for.
     pub(super) waiting: u64,
@@ -67,6 +67,28 @@ impl LeaseFetch {
         self.waiting = self.waiting.saturating_add(hits.0);
         self.least = if self.least == 0 { missing } else { self.least.min(missing) };
         self.round + 1
+    }
+
+    /// Returns whether it says nothing that a counter has to know which has not been checked lately, but for [`LeaseFetch::counted_until`].
+    pub(super) fn is_forgettable(&self) -> bool {
+        self.held.is_empty()
+            && !self.is_running
+            && self.done.is_none()
+            && self.least == 0
+            && !self.is_overcounted
+            && self.probe_after == Period::default()
+    }
+
+    /// Returns a future that completes with the next reply.
+    pub(in super::super) fn reply(&mut self) -> OwnedNotified {
+        Arc::clone(self.done.get_or_insert_default()).notified_owned()
+    }
+
+    /// Notes that there was a reply.
+    pub(in super::super) fn notify(&mut self) {
+        if let Some(done) = self.done.take() {
+            done.notify_waiters();
+        }
     }
 
     /// Returns whether fetch number `round` has finished.

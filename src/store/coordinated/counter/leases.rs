@@ -2,13 +2,12 @@
 
 use super::{
     LocalCounter,
-    fetch::LeaseFetch,
     records::{Dropped, HeldLease, PendingDelta},
-    tiers::{capacity, flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed, saturated},
+    tiers::{capacity, flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed},
 };
 use crate::{
     limit::{
-        Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, decide,
+        Algorithm, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, decide,
         decision_from_store,
     },
     store::coordinated::store_time::StoreTime,
@@ -27,12 +26,7 @@ const GRACE: Period = Period::from_millis(5);
 impl LocalCounter {
     /// Returns the held leases.
     pub(super) fn leases(&self) -> &[HeldLease] {
-        self.fetch.as_ref().map_or(&[], |fetch| &fetch.held)
-    }
-
-    /// Returns the state of fetching leases, which counters in other modes do not have.
-    pub(in super::super) fn fetch_mut(&mut self) -> &mut LeaseFetch {
-        self.fetch.get_or_insert_default()
+        self.fetch().map_or(&[], |fetch| &fetch.held)
     }
 
     /// Returns the hits that may be admitted without a call.
@@ -60,13 +54,35 @@ impl LocalCounter {
         if instances > 1 && self.instances <= 1 && flows(&self.target.tiers) {
             self.return_leases();
         }
-        self.instances = saturated(instances as u64);
+        self.set_instances(instances);
+    }
+
+    pub(super) fn set_instances(&mut self, instances: usize) {
+        self.instances = u16::try_from(instances).unwrap_or(u16::MAX);
     }
 
     /// Removes leases that have ended. Hits that some tier still counts are returned to the store.
     pub(in super::super) fn expire_leases(&mut self, time: StoreTime) -> Dropped {
+        // an instance that is alone decides as in memory: later requests belong to the next window
+        self.expire_leases_after(if self.instances <= 1 { Period::default() } else { GRACE }, time)
+    }
+
+    /// Removes leases that have ended, but not those that a decision which has waited may still use. Returns the instant of that
+    /// decision too: now, or if the window of the lease has ended since, when the store granted it.
+    pub(in super::super) fn expire_leases_after_wait(&mut self, time: StoreTime) -> (Dropped, Timestamp) {
+        let dropped = self.expire_leases_after(GRACE, time);
+        let has_ended = |lease: &&HeldLease| {
+            let fixed = self.target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
+            fixed.into_iter().any(|tier| has_ended(tier, lease.granted_at, time.now))
+        };
+        let granted_at = self.leases().first().filter(has_ended).map(|lease| lease.granted_at);
+        (dropped, granted_at.unwrap_or(time.now))
+    }
+
+    /// Removes leases that have ended, and were granted at least `grace` ago.
+    fn expire_leases_after(&mut self, grace: Period, time: StoreTime) -> Dropped {
         let mut dropped = Dropped::default();
-        let end = |lease: &HeldLease| lease.until.max(lease.granted_at.after(GRACE));
+        let end = |lease: &HeldLease| lease.until.max(lease.granted_at.after(grace));
         while let Some(lease) = self.leases().first().filter(|lease| end(lease) <= time.latest).copied() {
             self.fetch_mut().held.remove(0);
             let tiers = &self.target.tiers;
@@ -118,6 +134,12 @@ impl LocalCounter {
     fn spend(&mut self, hits: u64) {
         let mut needed = hits;
         let held = &mut self.fetch_mut().held;
+        if let Some(first) = held.first_mut()
+            && first.left > hits
+        {
+            first.left -= hits;
+            return;
+        }
         for lease in &mut *held {
             let spent = needed.min(lease.left);
             lease.left -= spent;
@@ -169,7 +191,7 @@ impl LocalCounter {
         now: Timestamp,
     ) -> Option<Decision> {
         let then = self.last_reply_at.get().unwrap_or(now).min(now);
-        let is_exact = self.fetch.as_ref().is_some_and(|fetch| fetch.is_exact);
+        let is_exact = self.fetch().is_some_and(|fetch| fetch.is_exact);
         if self.fits(hits, then) && !is_exact {
             return None;
         }
@@ -200,10 +222,11 @@ impl LocalCounter {
 
     /// Makes all unspent leased hits pending, to return them to the store.
     pub(in super::super) fn return_leases(&mut self) {
-        if let Some(fetch) = &mut self.fetch {
-            for lease in std::mem::take(&mut fetch.held) {
-                self.push_pending(PendingDelta::unused(lease));
-            }
+        if self.leases().is_empty() {
+            return;
+        }
+        for lease in std::mem::take(&mut self.fetch_mut().held) {
+            self.push_pending(PendingDelta::unused(lease));
         }
     }
 

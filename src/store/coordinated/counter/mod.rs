@@ -15,44 +15,44 @@ mod leases;
 mod pace;
 mod pending;
 mod place;
+mod rare;
 mod records;
 mod reply_time;
 mod reservations;
 mod schedule;
+mod sibling_hits;
 mod siblings;
-mod thin_list;
 mod tiers;
+mod unacknowledged;
 mod urgency;
 mod usage;
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use self::{
     demand::Demand,
     fetch::LeaseFetch,
-    records::PendingDelta,
+    rare::{Rare, States},
     reply_time::ReplyTime,
     schedule::FlushSchedule,
-    thin_list::ThinList,
     tiers::{capacity, has_bucket, saturated},
+    unacknowledged::Unacknowledged,
     usage::UsageRate,
 };
 pub(super) use self::{
     fetch::LeaseReply,
     pace::FetchCommands,
     place::{QueuePlace, Slot, Turn, Urgency},
-    records::{Dropped, negative, positive},
-    siblings::{SiblingHits, SiblingStates},
+    records::{CarriedHits, Dropped, negative, positive},
+    siblings::SiblingStates,
 };
 use crate::{
     limit::{Coordination, LimitCheck, Period, RuleId, Timestamp, algorithm::CounterState},
     store::remote::Target,
 };
 
-/// One state for each tier.
-type States = SmallVec<[CounterState; 1]>;
+/// The time without a check after which a counter forgets how it fetched its last lease.
+const FORGOTTEN_AFTER: Period = Period::from_secs(1);
 
 /// The number of a counter among those of this process, modulo 2^32: a late reply is not applied to a counter that has taken the
 /// place of the one it is for. A call ends long before the numbers repeat.
@@ -69,7 +69,8 @@ pub(super) struct LocalCounter {
     rule: Option<RuleId>,
     pub(super) last_check_at: Timestamp,
     estimate: States,
-    pending: ThinList<PendingDelta>,
+    /// Hits that are pending, and hits that were sent to the store, which has not replied yet.
+    unacknowledged: Unacknowledged,
     pub(super) demand: Demand,
     pub(super) schedule: FlushSchedule,
     /// Its place in the queue of the flush loop.
@@ -84,6 +85,10 @@ pub(super) struct LocalCounter {
     wants_read: bool,
     /// Whether it is not known how the store's state differs from the last reply.
     is_version_lost: bool,
+    /// Whether the store counts granted hits, as long as the estimate does, of which `rare` knows nothing any more.
+    has_forgotten_grants: bool,
+    /// The number of instances as of the last decision, up to 65,535.
+    instances: u16,
     /// The number of the last command, modulo 2^32.
     sent: u32,
     /// The number of the last flush.
@@ -91,27 +96,19 @@ pub(super) struct LocalCounter {
     /// The number of the command whose reply was applied last.
     applied: u32,
     pub(super) generation: Generation,
-    /// The number of instances as of the last decision.
-    instances: u32,
     /// The hits that remained as of the last reply.
     remaining_at_reply: u32,
     /// Hits that the store has applied since its last reply, up to 2^32 - 1.
     acknowledged: u32,
-    /// The leases and the state of fetching them. None until a lease is needed.
-    pub(super) fetch: Option<Box<LeaseFetch>>,
-    /// Hits that were sent to the store, which has not replied yet.
-    in_flight: ThinList<PendingDelta>,
+    usage: UsageRate,
+    /// What few counters have at a time. None if it is empty.
+    rare: Option<Box<Rare>>,
     /// The version of the store's sliding windows and buckets as of its last reply.
     version: u64,
     /// On the store's clock.
     last_reply_at: ReplyTime,
     /// The instant until which the store has denied all hits.
     denied_until: Timestamp,
-    /// While the store is unavailable: the states as if every instance counted the same hits.
-    fallback: Option<Box<States>>,
-    usage: UsageRate,
-    /// What its siblings have counted, as of the current access. None if it has none.
-    siblings: Option<Box<[SiblingHits]>>,
 }
 
 // === impl LocalCounter ===
@@ -123,7 +120,7 @@ impl LocalCounter {
             estimate: target.tiers.iter().map(|tier| CounterState::unused(tier, now)).collect(),
             rule: None,
             last_check_at: now,
-            pending: ThinList::default(),
+            unacknowledged: Unacknowledged::default(),
             demand: Demand::default(),
             schedule: FlushSchedule::new(interval),
             place: QueuePlace::default(),
@@ -132,21 +129,19 @@ impl LocalCounter {
             requested_mode: None,
             wants_read: false,
             is_version_lost: false,
+            has_forgotten_grants: false,
+            instances: 1,
             sent: 0,
             flushed: 0,
             applied: 0,
-            fetch: None,
-            in_flight: ThinList::default(),
-            version: 0,
             generation,
-            last_reply_at: ReplyTime::default(),
             remaining_at_reply: saturated(capacity(&target.tiers)),
-            instances: 1,
-            denied_until: Timestamp::default(),
-            fallback: None,
-            usage: UsageRate::new(now),
-            siblings: None,
             acknowledged: 0,
+            usage: UsageRate::new(now),
+            rare: None,
+            version: 0,
+            last_reply_at: ReplyTime::default(),
+            denied_until: Timestamp::default(),
             target,
         }
     }
@@ -192,14 +187,14 @@ impl LocalCounter {
 
     /// Returns whether there are hits that the store has not applied yet.
     pub(super) fn has_unacknowledged(&self) -> bool {
-        !self.pending.is_empty() || !self.in_flight.is_empty()
+        !self.unacknowledged.is_empty()
     }
 
     /// Returns whether it can be removed without a loss, because the store has all of its hits: nothing is pending, leased or
     /// in flight.
     pub(super) fn is_settled(&self) -> bool {
         !self.has_unacknowledged()
-            && self.fetch.as_ref().is_none_or(|fetch| fetch.held.is_empty() && !fetch.is_running)
+            && self.fetch().is_none_or(|fetch| fetch.held.is_empty() && !fetch.is_running)
     }
 
     /// Records that the store may have applied a command that had no reply.
@@ -223,15 +218,62 @@ impl LocalCounter {
         self.is_settled()
             && now >= self.denied_until
             // the estimate knows which of the hits that the store counts were used, and decisions may wait for a lease
-            && self
-                .fetch
-                .as_ref()
-                .is_none_or(|fetch| now >= fetch.counted_until)
+            && !self.has_grants(now)
             && !self.is_awaited()
     }
 
     /// Returns whether a decision waits for a lease that has not been requested yet.
     pub(super) fn is_awaited(&self) -> bool {
-        self.fetch.as_ref().is_some_and(|fetch| fetch.least > 0)
+        self.fetch().is_some_and(|fetch| fetch.least > 0)
+    }
+
+    /// Returns the state of fetching leases; none if no lease was needed lately.
+    pub(super) fn fetch(&self) -> Option<&LeaseFetch> {
+        self.rare.as_ref().and_then(|rare| rare.fetch.as_ref())
+    }
+
+    /// Returns the state of fetching leases, which counters in other modes do not have.
+    pub(in super::super) fn fetch_mut(&mut self) -> &mut LeaseFetch {
+        self.rare.get_or_insert_default().fetch_mut()
+    }
+
+    /// Forgets the states of the time in which the store was unavailable.
+    pub(super) fn end_fallback(&mut self) {
+        if let Some(rare) = &mut self.rare
+            && rare.fallback.take().is_some()
+        {
+            self.free_rare();
+        }
+    }
+
+    /// Returns whether the store counts granted hits at `now`, used or not.
+    pub(super) fn has_grants(&self, now: Timestamp) -> bool {
+        self.fetch().is_some_and(|fetch| fetch.counted_until > now)
+            || (self.has_forgotten_grants && self.estimate.iter().any(|state| state.idle_at() > now))
+    }
+
+    /// Returns the instant until which the store counts granted hits, used or not.
+    fn granted_until(&self) -> Timestamp {
+        let known = self.fetch().map_or(Timestamp::default(), |fetch| fetch.counted_until);
+        let forgotten = self.estimate.iter().filter(|_| self.has_forgotten_grants).map(CounterState::idle_at);
+        forgotten.fold(known, Timestamp::max)
+    }
+
+    /// Frees what is of no use to a counter that has not been checked lately.
+    pub(in super::super) fn shrink(&mut self, now: Timestamp) {
+        let Some(fetch) = self.fetch() else { return };
+        let has_grants = fetch.counted_until > now;
+        // once all of them were used, they count as long as the estimate does
+        let is_forgettable = fetch.is_forgettable()
+            && (!has_grants || self.estimate.iter().any(|state| state.idle_at() >= fetch.counted_until));
+        if is_forgettable && now.since(self.last_check_at) >= FORGOTTEN_AFTER {
+            self.has_forgotten_grants |= has_grants;
+            self.rare.get_or_insert_default().fetch = None;
+            self.free_rare();
+        }
+    }
+
+    fn free_rare(&mut self) {
+        self.rare.take_if(|rare| rare.is_empty());
     }
 }

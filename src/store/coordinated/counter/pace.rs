@@ -45,7 +45,7 @@ impl LocalCounter {
         self.follow_instances(instances);
         let mut fetched = FetchCommands::default();
         let returned = self.return_leases_before(now.after(lead));
-        let is_flushing = !self.in_flight.is_empty();
+        let is_flushing = self.unacknowledged.is_in_flight();
         let mut reports = Vec::new();
         if !is_flushing {
             (reports, fetched.dropped) = self.take_reports(now);
@@ -65,15 +65,23 @@ impl LocalCounter {
                     ..Report::default()
                 })
             });
-            Op::Grant { report, least: self.fetch.as_ref().map_or(1, |fetch| fetch.least.max(1)), want, hold }
+            Op::Grant { report, least: self.fetch().map_or(1, |fetch| fetch.least.max(1)), want, hold }
         });
         let command = |at, op| Command { target: Arc::clone(&self.target), at, op };
         fetched.commands.extend(reports.into_iter().map(|report| command(report.at, Op::Add { report })));
         fetched.commands.extend(grants.map(|grant| command(now, grant)));
+        // the reply has the counts
+        self.wants_read &= fetched.commands.is_empty();
         let number = self.next_number();
         let fetch = self.fetch_mut();
         (fetch.waiting, fetch.least, fetch.want, fetch.hold, fetch.number) = (0, 0, want, hold, number);
         fetched
+    }
+
+    /// Returns whether a lease has to be requested only after the reply to a flush: the store may have to count hits first that were
+    /// counted before the mode has changed. An instance that is alone decides as in memory then; several must not wait in a burst.
+    pub(in super::super) fn must_wait_for_reply(&self, instances: usize) -> bool {
+        instances <= 1 && self.unacknowledged.is_in_flight()
     }
 
     /// Returns how many hits to request, and for how long.
@@ -155,7 +163,7 @@ impl LocalCounter {
 
     /// Applies the reply to a request for a lease. `round_trip` is the time that the store takes to reply.
     pub(in super::super) fn apply_grant(&mut self, reply: &Reply, round_trip: Period, now: Timestamp) {
-        let fetch = self.fetch.get_or_insert_default();
+        let fetch = self.rare.get_or_insert_default().fetch_mut();
         let (want, hold, number) = (fetch.want, fetch.hold, fetch.number);
         if reply.granted > 0 && reply.counters.len() == self.target.tiers.len() {
             let ends = reply.counters.iter().map(|state| match state {
@@ -170,7 +178,7 @@ impl LocalCounter {
             let idle_at = reply.counters.iter().map(CounterState::idle_at).max();
             fetch.counted_until = fetch.counted_until.max(idle_at.unwrap_or_default());
             // hits that were given back during the fetch must not take these along
-            for delta in self.pending.iter_mut() {
+            for delta in self.unacknowledged.pending_mut() {
                 if !delta.change.is_addition() && same_windows(&self.target.tiers, delta.at, now) {
                     delta.change.floor = delta.change.floor.saturating_add(reply.granted);
                 }
@@ -190,6 +198,7 @@ impl LocalCounter {
         if fetch.held.is_empty() {
             // the store knows which of the granted hits were used, or the estimate does not any more
             fetch.counted_until = Timestamp::default();
+            self.has_forgotten_grants = false;
         }
     }
 
@@ -247,7 +256,7 @@ impl LocalCounter {
 
     /// Returns whether the pause is so nearly over that a lease should be requested for its end.
     pub(in super::super) fn is_pause_ending(&mut self, now: Timestamp) -> bool {
-        let fetch = self.fetch.get_or_insert_default();
+        let fetch = self.rare.get_or_insert_default().fetch_mut();
         let ending = now < self.denied_until && now >= fetch.probe_at;
         if ending {
             fetch.probe_at = self.denied_until;
@@ -262,7 +271,7 @@ impl LocalCounter {
             return;
         }
         let first = FIRST_PROBE.max(self.schedule.interval());
-        let fetch = self.fetch.get_or_insert_default();
+        let fetch = self.rare.get_or_insert_default().fetch_mut();
         if fetch.probe_after == Period::default() {
             fetch.probe_after = first;
             fetch.probe_at = now.after(first);

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use super::{
     LocalCounter,
     adoption::{adopts, close_empty_span},
-    records::{DeliveryOutcome, Dropped, PendingDelta},
-    tiers::{flows, has_ended, same_windows, saturated},
+    records::{CarriedHits, DeliveryOutcome, Dropped, PendingDelta},
+    tiers::{has_ended, same_windows, saturated},
 };
 use crate::{
     limit::{Hits, Period, Timestamp},
     store::{
         coordinated::delivery::Delivery,
-        remote::{Command, Op, Replacement, Reply, Report},
+        remote::{Command, Op, Reply, Report},
     },
 };
 
@@ -30,34 +30,43 @@ fn sum(hits: impl Iterator<Item = u64>) -> u64 {
 impl LocalCounter {
     /// Returns whether there is something to send: hits, or the wish to know the store's count.
     pub(in super::super) fn has_pending(&self) -> bool {
-        !self.pending.is_empty() || self.wants_read
+        !self.unacknowledged.pending().is_empty() || self.wants_read
     }
 
     /// Returns whether there is something to send, and nothing in flight.
     pub(in super::super) fn can_flush(&self) -> bool {
-        self.has_pending() && self.in_flight.is_empty()
+        self.has_pending() && !self.unacknowledged.is_in_flight() && !self.is_fetching_alone()
+    }
+
+    /// Returns whether this instance, which is alone, fetches a lease. Its next call waits for the reply: without others there is no
+    /// hurry, and the estimate stays exact only if replies are applied in the order of the calls.
+    fn is_fetching_alone(&self) -> bool {
+        self.instances <= 1 && self.fetch().is_some_and(|fetch| fetch.is_running)
     }
 
     /// Returns when the oldest of what is pending was counted.
     pub(in super::super) fn oldest_pending_at(&self) -> Option<Timestamp> {
-        let oldest = self.pending.first().map(|delta| delta.at);
+        let oldest = self.unacknowledged.pending().first().map(|delta| delta.at);
         oldest.or_else(|| self.wants_read.then_some(self.last_check_at))
     }
 
     /// Adds `hits` that were counted at `now` to the pending ones.
     pub(in super::super) fn add_pending(&mut self, hits: i64, now: Timestamp) {
-        self.push_pending(PendingDelta::of(hits, now));
+        match self.unacknowledged.pending_mut().last_mut() {
+            Some(last) if hits > 0 && same_windows(&self.target.tiers, last.at, now) => last.add(hits, now),
+            _ => self.push_pending(PendingDelta::of(hits, now)),
+        }
     }
 
     pub(super) fn push_pending(&mut self, delta: PendingDelta) {
         if delta.is_none() {
             return;
         }
-        match self.pending.last_mut() {
+        match self.unacknowledged.pending_mut().last_mut() {
             Some(last) if same_windows(&self.target.tiers, last.at, delta.at) => last.append(&delta),
             _ => {
-                self.pending.push(delta);
-                if self.pending.len() > MANY {
+                self.unacknowledged.push(delta);
+                if self.unacknowledged.pending().len() > MANY {
                     self.merge_ended(delta.at);
                 }
             }
@@ -68,7 +77,7 @@ impl LocalCounter {
     /// there is one delta for each window that has not ended, however many windows have passed.
     fn merge_ended(&mut self, now: Timestamp) {
         let tiers = &self.target.tiers;
-        self.pending.merge(|earlier, later| {
+        self.unacknowledged.merge_pending(|earlier, later| {
             let same = tiers.iter().all(|tier| {
                 let alone = std::slice::from_ref(tier);
                 same_windows(alone, earlier.last_at, later.at) || has_ended(tier, later.last_at, now)
@@ -82,7 +91,7 @@ impl LocalCounter {
 
     /// Moves what is pending to `commands`, unless an earlier flush is in flight. Hits whose windows have ended are dropped.
     pub(in super::super) fn take_commands(&mut self, now: Timestamp, commands: &mut Vec<Command>) -> Dropped {
-        if !self.in_flight.is_empty() {
+        if self.unacknowledged.is_in_flight() || self.is_fetching_alone() {
             return Dropped::default();
         }
         let (reports, dropped) = self.take_reports(now);
@@ -91,7 +100,7 @@ impl LocalCounter {
         if reports.is_empty() && self.wants_read {
             self.flushed = self.next_number();
             // a place for the outcome
-            self.in_flight.push(PendingDelta::default());
+            self.unacknowledged.push_in_flight(PendingDelta::default());
             let replaces = if self.is_overcounted() { self.replacement(now) } else { None };
             let read = match replaces {
                 Some(_) => Op::Add { report: Report { at: now, since: now, replaces, ..Report::default() } },
@@ -100,22 +109,22 @@ impl LocalCounter {
             commands.push(command(now, read));
         }
         self.wants_read = false;
-        if let Some(fetch) = &mut self.fetch {
-            fetch.is_overcounted = false;
+        if self.is_overcounted() {
+            self.fetch_mut().is_overcounted = false;
         }
         commands.extend(reports.into_iter().map(|report| command(report.at, Op::Add { report })));
         dropped
     }
 
     fn is_overcounted(&self) -> bool {
-        self.fetch.as_ref().is_some_and(|fetch| fetch.is_overcounted)
+        self.fetch().is_some_and(|fetch| fetch.is_overcounted)
     }
 
     /// Moves the pending hits to the reports that send them. Must not be called while others are in flight.
     pub(super) fn take_reports(&mut self, now: Timestamp) -> (Vec<Report>, Dropped) {
         let mut dropped = Dropped::default();
         let tiers = &self.target.tiers;
-        for mut delta in std::mem::take(&mut self.pending) {
+        for mut delta in self.unacknowledged.take_pending() {
             if tiers.iter().all(|tier| has_ended(tier, delta.last_at, now)) {
                 dropped.add(delta.taken(), delta.unused);
                 continue;
@@ -123,15 +132,16 @@ impl LocalCounter {
             if delta.unused > 0 && self.must_keep(delta.at, delta.unused_until, now) {
                 dropped.add(0, std::mem::take(&mut delta.unused));
             }
-            match self.in_flight.last_mut() {
+            match self.unacknowledged.in_flight_mut().last_mut() {
                 // a flush that was not applied is sent with what was counted since
                 Some(last) if same_windows(tiers, last.at, delta.at) => last.append(&delta),
                 _ if delta.is_none() => {}
-                _ => self.in_flight.push(delta),
+                _ => self.unacknowledged.push_in_flight(delta),
             }
         }
         self.flushed = self.next_number();
-        let mut reports: Vec<Report> = self.in_flight.iter().map(PendingDelta::report).collect();
+        let mut reports: Vec<Report> =
+            self.unacknowledged.in_flight().iter().map(PendingDelta::report).collect();
         // each report would replace what the one before it has added
         if let [report] = &mut reports[..] {
             report.replaces = self.replacement(now);
@@ -142,28 +152,13 @@ impl LocalCounter {
         (reports, dropped)
     }
 
-    /// Returns the exact state of sliding windows and buckets, for a store that has not changed since its last reply. None if
-    /// there are no such tiers, or if it is not known what the store has counted, or if siblings have hits that they will report.
-    pub(super) fn replacement(&self, now: Timestamp) -> Option<Box<Replacement>> {
-        if self.is_version_lost || self.has_unsettled_siblings() || !flows(&self.target.tiers) {
-            return None;
-        }
-        let mut states = self.estimate.clone();
-        for (tier, state) in self.target.tiers.iter().zip(&mut states) {
-            for lease in self.leases() {
-                lease.include(tier, state, now);
-            }
-        }
-        Some(Box::new(Replacement { version: self.version, states }))
-    }
-
     /// Applies the `delivery` of each report that was taken last. Reports that were definitely not applied are pending again.
     pub(in super::super) fn apply_delivery(
         &mut self,
         delivery: impl Fn(usize) -> Delivery,
     ) -> DeliveryOutcome {
         let mut outcome = DeliveryOutcome::default();
-        let sent = std::mem::take(&mut self.in_flight);
+        let sent = self.unacknowledged.take_in_flight();
         let last = sent.len().saturating_sub(1);
         for (i, delta) in sent.into_iter().enumerate().rev() {
             match delivery(i) {
@@ -174,11 +169,10 @@ impl LocalCounter {
                     }
                 }
                 Delivery::NotApplied if delta.is_none() => {}
-                Delivery::NotApplied => self.pending.insert(0, delta),
+                Delivery::NotApplied => self.unacknowledged.insert_first_pending(delta),
                 Delivery::Unknown => {
                     self.is_version_lost = true;
-                    let unknown = delta.change.hits.unsigned_abs().saturating_add(delta.unused);
-                    outcome.unknown = outcome.unknown.saturating_add(unknown);
+                    outcome.unknown = outcome.unknown.saturating_add(delta.owed().all());
                 }
             }
         }
@@ -227,9 +221,12 @@ impl LocalCounter {
         self.applied = number;
         let is_same = !self.is_version_lost && reply.version == self.version && reply.version > 0;
         let is_exact = reply.matched || is_same;
-        let unknown = if precedes(self.flushed) { &self.in_flight[..] } else { &[][..] };
-        let leases = self.fetch.as_ref().map_or(&[][..], |fetch| &fetch.held);
-        let siblings = self.siblings.as_deref().unwrap_or_default();
+        let unknown = if precedes(self.flushed) { self.unacknowledged.in_flight() } else { &[][..] };
+        let rare = self.rare.as_deref();
+        let fetch = rare.and_then(|rare| rare.fetch.as_ref());
+        let leases = fetch.map_or(&[][..], |fetch| &fetch.held);
+        let siblings = rare.and_then(|rare| rare.siblings.as_ref());
+        let siblings = siblings.map_or(&[][..], |siblings| &siblings.hits);
         let mut is_incomplete = false;
         for (i, tier) in self.target.tiers.iter().enumerate() {
             let state = &mut self.estimate[i];
@@ -241,7 +238,7 @@ impl LocalCounter {
                 continue;
             }
             state.clone_from(&reply.counters[i]);
-            for delta in unknown.iter().chain(&self.pending) {
+            for delta in unknown.iter().chain(self.unacknowledged.pending()) {
                 delta.apply(tier, state, now);
             }
             for lease in leases {
@@ -256,7 +253,7 @@ impl LocalCounter {
         }
         (self.version, self.is_version_lost) = (reply.version, is_incomplete);
         self.wants_read |= is_incomplete;
-        self.fallback = None;
+        self.end_fallback();
         let remaining = self.remaining(now);
         self.remaining_at_reply = saturated(remaining);
         // the hits counted here during the first flush are the first measurement of the rate
@@ -265,7 +262,7 @@ impl LocalCounter {
         self.usage.record(
             self.used(now),
             own,
-            self.instances,
+            self.instances.into(),
             self.schedule.interval(),
             self.last_reply_at.get(),
             now,
@@ -280,7 +277,7 @@ impl LocalCounter {
     pub(in super::super) fn drop_ended(&mut self, now: Timestamp) -> Dropped {
         let mut dropped = Dropped::default();
         let tiers = &self.target.tiers;
-        self.pending.retain(|delta| {
+        self.unacknowledged.retain_pending(|delta| {
             let ended = tiers.iter().all(|tier| has_ended(tier, delta.last_at, now));
             if ended {
                 dropped.add(delta.taken(), delta.unused);
@@ -293,20 +290,21 @@ impl LocalCounter {
 
     /// Returns the hits that were admitted here since the store's last reply.
     pub(super) fn unacknowledged_hits(&self) -> u64 {
-        sum(self.pending.iter().chain(&self.in_flight).map(PendingDelta::admitted))
+        sum(self.unacknowledged.all().iter().map(PendingDelta::admitted))
     }
 
     /// Returns the hits that are lost with the counter.
     pub(in super::super) fn owed_hits(&self) -> Dropped {
         Dropped {
-            unreported: sum(self.pending.iter().map(PendingDelta::taken)),
-            stranded: sum(self.pending.iter().map(PendingDelta::returned)).saturating_add(self.leased_hits()),
+            unreported: sum(self.unacknowledged.pending().iter().map(PendingDelta::taken)),
+            stranded: sum(self.unacknowledged.pending().iter().map(PendingDelta::returned))
+                .saturating_add(self.leased_hits()),
         }
     }
 
-    /// Returns the hits that are in flight, which the store counts unless the call fails.
-    pub(in super::super) fn hits_in_flight(&self) -> u64 {
-        sum(self.in_flight.iter().map(PendingDelta::taken))
+    /// Returns the hits that each report in flight carries.
+    pub(in super::super) fn carried_hits(&self) -> CarriedHits {
+        self.unacknowledged.in_flight().iter().map(PendingDelta::owed).collect()
     }
 
     /// Returns the hits that are counted in the tier that has the fewest left.
@@ -349,7 +347,11 @@ mod tests {
             let mut counter = counter(periods, start);
             for i in 0..3_000 {
                 counter.add_pending(2, start.after(Period::from_secs(i)));
-                assert!(counter.pending.len() <= MANY + 1, "{} at {i}", counter.pending.len());
+                assert!(
+                    counter.unacknowledged.pending().len() <= MANY + 1,
+                    "{} at {i}",
+                    counter.unacknowledged.pending().len()
+                );
             }
             // nothing is lost before the last window has ended
             assert_eq!(counter.owed_hits().unreported, 6_000);
@@ -357,9 +359,13 @@ mod tests {
             let dropped = counter.drop_ended(now);
             let lost = if periods.contains(&hour) { 0 } else { 2 * 2_999 };
             assert_eq!((dropped.unreported, counter.owed_hits().unreported), (lost, 6_000 - lost));
-            assert!(counter.pending.len() <= 2, "{}", counter.pending.len());
+            assert!(
+                counter.unacknowledged.pending().len() <= 2,
+                "{}",
+                counter.unacknowledged.pending().len()
+            );
             // the window that is open has its own delta
-            assert_eq!(counter.pending.last().map(PendingDelta::taken), Some(2));
+            assert_eq!(counter.unacknowledged.pending().last().map(PendingDelta::taken), Some(2));
         }
     }
 

@@ -47,6 +47,9 @@ pub(in super::super) struct Dropped {
     pub(in super::super) stranded: u64,
 }
 
+/// The hits that each report of a call carries, which are lost if the store does not apply it.
+pub(in super::super) type CarriedHits = SmallVec<[Dropped; 1]>;
+
 /// Hits that may be admitted without a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldLease {
@@ -77,6 +80,11 @@ impl Dropped {
     pub(super) const fn add(&mut self, unreported: u64, stranded: u64) {
         self.unreported = self.unreported.saturating_add(unreported);
         self.stranded = self.stranded.saturating_add(stranded);
+    }
+
+    /// Returns all of the hits.
+    pub(in super::super) const fn all(self) -> u64 {
+        self.unreported.saturating_add(self.stranded)
     }
 }
 
@@ -109,9 +117,20 @@ impl PendingDelta {
         u64::try_from(self.change.hits.saturating_neg()).unwrap_or_default().saturating_add(self.unused)
     }
 
+    /// Returns the hits that are lost if the store never applies it.
+    pub(super) fn owed(&self) -> Dropped {
+        Dropped { unreported: self.taken(), stranded: self.returned() }
+    }
+
     /// Returns the hits that it takes and that were admitted.
     pub(super) fn admitted(&self) -> u64 {
         self.taken().saturating_sub(self.rejected)
+    }
+
+    /// Appends `hits` that were admitted at `at`, in the same windows.
+    pub(super) fn add(&mut self, hits: i64, at: Timestamp) {
+        self.change.append(hits);
+        self.last_at = self.last_at.max(at);
     }
 
     /// Appends `later`, which is of the same windows.

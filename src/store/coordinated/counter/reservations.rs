@@ -3,7 +3,7 @@
 use super::{
     LocalCounter,
     records::{PendingDelta, negative},
-    tiers::{has_ended, saturated},
+    tiers::has_ended,
 };
 use crate::limit::{
     Algorithm, Direction, Hits, OverLimitPolicy, Period, Reservation, ReservationRequest, ReservedSpan,
@@ -18,7 +18,8 @@ impl LocalCounter {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Hits {
-        let states = self.fallback.as_deref().unwrap_or(&self.estimate);
+        let fallback = self.rare.as_ref().and_then(|rare| rare.fallback.as_deref());
+        let states = fallback.unwrap_or(&self.estimate);
         let left = states.iter().zip(&self.target.tiers);
         let left = left.map(|(state, tier)| u64::from(state.availability(tier, now).remaining)).min();
         request.fit(Hits(left.unwrap_or_default() / instances as u64))
@@ -69,7 +70,7 @@ impl LocalCounter {
         can_grant: bool,
         now: Timestamp,
     ) {
-        if let Some(states) = &mut self.fallback {
+        if let Some(states) = self.rare.as_mut().and_then(|rare| rare.fallback.as_mut()) {
             let all = Hits(hits.0.saturating_mul(u64::from(self.instances)));
             for (tier, state) in self.target.tiers.iter().zip(states.iter_mut()) {
                 state.give_back(tier, now, all);
@@ -92,7 +93,7 @@ impl LocalCounter {
 
     /// Counts `hits` that are reserved without the store.
     pub(in super::super) fn reserve_fallback(&mut self, instances: usize, hits: Hits, now: Timestamp) {
-        self.instances = saturated(instances as u64);
+        self.set_instances(instances);
         let _ = self.count_fallback(instances, Direction::Take, hits, now);
     }
 }

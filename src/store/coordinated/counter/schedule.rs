@@ -12,6 +12,10 @@ const MAX_INTERVALS: u64 = 10;
 /// The longest pause, unless the interval itself is longer.
 const MAX_PAUSE: Period = Period::from_secs(1);
 
+/// The fraction of the time to the limit after which a flush is early: a third. Half of the time would be too long, since the others have
+/// taken hits too that they had not reported when the rest was measured.
+const EARLY: u64 = 3;
+
 /// The time of a counter's next flush.
 #[derive(Debug, Default)]
 pub(in super::super) struct FlushSchedule {
@@ -53,7 +57,7 @@ impl FlushSchedule {
         self.early > Timestamp::default() && now >= self.early
     }
 
-    /// Returns whether half of the time until the limit was less than an interval as of the reply at `last_reply_at`.
+    /// Returns whether the time until the early flush was less than an interval as of the reply at `last_reply_at`.
     pub(super) fn is_close(&self, last_reply_at: Option<Timestamp>) -> bool {
         self.early.since(last_reply_at.unwrap_or_default()) < self.interval()
     }
@@ -64,11 +68,11 @@ impl FlushSchedule {
         let interval = self.interval();
         let most = Period::from_nanos(interval.as_nanos().saturating_mul(MAX_INTERVALS)).min(MAX_PAUSE);
         self.pause = micros(far.min(most)).max(self.interval);
-        // half of the remaining time, so that the last flush before the limit is recent; while the limit is far away,
+        // a part of the remaining time, so that the last flush before the limit is recent; while the limit is far away,
         // flushes need not be punctual, and share batches
-        let half = Period::from_nanos(left.as_nanos() / 2);
+        let early = Period::from_nanos(left.as_nanos() / EARLY);
         self.early =
-            if self.pause == self.interval { now.after(half.min(interval)) } else { Timestamp::default() };
+            if self.pause == self.interval { now.after(early.min(interval)) } else { Timestamp::default() };
     }
 }
 

@@ -7,25 +7,18 @@
 
 use std::sync::Arc;
 
+use tokio::sync::futures::OwnedNotified;
+
 use super::{
     FetchCommands, LocalCounter,
-    records::{HeldLeases, PendingDelta},
-    tiers::flows,
+    records::PendingDelta,
+    sibling_hits::{SiblingHits, Siblings, counts},
+    tiers::{flows, has_strict_bucket},
 };
 use crate::{
-    limit::{Algorithm, Tier, Timestamp, algorithm::CounterState},
+    limit::{Algorithm, Coordination, Direction, Hits, Tier, Timestamp, algorithm::CounterState},
     store::remote::{Command, Op, Report, Target},
 };
-
-/// What a sibling has counted that the store may not know, and what it may still use of what the store counts.
-#[derive(Debug)]
-pub(in super::super) struct SiblingHits {
-    target: Arc<Target>,
-    pending: Vec<PendingDelta>,
-    /// Whether others are in flight, which the store may or may not have counted.
-    is_in_flight: bool,
-    leases: HeldLeases,
-}
 
 /// What a counter knows about its tiers.
 #[derive(Debug)]
@@ -33,36 +26,6 @@ pub(in super::super) struct SiblingStates {
     states: Vec<(Tier, CounterState)>,
     /// The version of the store's sliding windows and buckets that the states are based on, if it is known.
     version: Option<u64>,
-}
-
-// === impl SiblingHits ===
-
-impl SiblingHits {
-    fn counts(&self, tier: &Tier) -> bool {
-        counts(&self.target, tier)
-    }
-
-    /// Returns whether `tier` may have hits of the sibling that the store may or may not have counted.
-    pub(super) fn is_uncertain(&self, tier: &Tier) -> bool {
-        self.is_in_flight && self.counts(tier)
-    }
-
-    /// Returns whether the store's counts differ from the estimate.
-    fn is_settled(&self) -> bool {
-        self.pending.is_empty() && !self.is_in_flight && self.leases.is_empty()
-    }
-
-    /// Adds what the store does not know to `state`, its state of `tier`, and takes away what only the sibling may use.
-    pub(super) fn apply(&self, tier: &Tier, state: &mut CounterState, now: Timestamp) {
-        if self.counts(tier) {
-            self.pending.iter().for_each(|delta| delta.apply(tier, state, now));
-            self.leases.iter().for_each(|lease| lease.exclude(tier, state, now));
-        }
-    }
-}
-
-fn counts(target: &Target, tier: &Tier) -> bool {
-    target.tiers.iter().any(|other| other.shares_counter(tier))
 }
 
 // === impl LocalCounter ===
@@ -75,28 +38,114 @@ impl LocalCounter {
             && self.target.tiers.iter().any(|tier| counts(target, tier))
     }
 
+    /// Returns what it knows about its siblings; none if it has none.
+    fn siblings(&self) -> Option<&Siblings> {
+        self.rare.as_ref().and_then(|rare| rare.siblings.as_ref())
+    }
+
+    fn siblings_mut(&mut self) -> Option<&mut Siblings> {
+        self.rare.as_mut().and_then(|rare| rare.siblings.as_mut())
+    }
+
     /// Returns whether it may have siblings.
-    pub(in super::super) const fn may_have_siblings(&self) -> bool {
-        self.siblings.is_some()
+    pub(in super::super) fn may_have_siblings(&self) -> bool {
+        self.siblings().is_some()
     }
 
     /// Returns whether hits of siblings may be missing in the store.
-    pub(super) fn has_unsettled_siblings(&self) -> bool {
-        self.siblings.iter().flat_map(|all| all.iter()).any(|sibling| !sibling.is_settled())
+    pub(super) fn has_unsettled_siblings(&self, now: Timestamp) -> bool {
+        self.siblings().is_some_and(|siblings| siblings.hits.iter().any(|sibling| !sibling.is_settled(now)))
     }
 
-    /// Notes what its siblings have counted; none, if it has no siblings.
-    pub(in super::super) fn set_siblings(&mut self, siblings: Option<Vec<SiblingHits>>) {
-        self.siblings = siblings.map(Vec::into_boxed_slice);
+    /// Notes that it has siblings.
+    pub(in super::super) fn expect_siblings(&mut self) {
+        self.rare.get_or_insert_default().siblings.get_or_insert_default();
+    }
+
+    /// Forgets what its siblings have counted, which the next access finds out again.
+    pub(in super::super) fn clear_siblings(&mut self) {
+        if let Some(siblings) = self.siblings_mut() {
+            siblings.hits.clear();
+        }
+    }
+
+    /// Notes what its siblings have counted. Without siblings it becomes an ordinary counter, as soon as a report may replace the
+    /// store's state with its estimate.
+    pub(in super::super) fn set_siblings(&mut self, hits: Vec<SiblingHits>) {
+        let may_be_alone = !flows(&self.target.tiers);
+        let rare = self.rare.get_or_insert_default();
+        let siblings = rare.siblings.get_or_insert_default();
+        siblings.hits = hits;
+        if siblings.hits.is_empty() && (may_be_alone || !siblings.has_mixed_versions) {
+            rare.siblings = None;
+            self.free_rare();
+        }
+    }
+
+    /// Returns whether the store has to decide about `hits`, after all that its siblings have counted: each counter reports its own
+    /// hits, so that their order would be lost. Once the store has decided about hits that it counts, a report may replace its state
+    /// again.
+    pub(in super::super) fn must_decide_in_order(
+        &self,
+        direction: Direction,
+        hits: Hits,
+        now: Timestamp,
+    ) -> bool {
+        let Some(siblings) = self.siblings() else { return false };
+        let tiers = &self.target.tiers;
+        let counts = || {
+            direction == Direction::GiveBack
+                || has_strict_bucket(tiers)
+                || hits > Hits(0) && self.fits(hits, now)
+        };
+        self.mode != Coordination::Local
+            && (self.has_unsettled_siblings(now) || siblings.has_mixed_versions && flows(tiers) && counts())
+    }
+
+    /// Notes that a command has changed all of its tiers.
+    pub(in super::super) fn note_change(&mut self) {
+        if let Some(siblings) = self.siblings_mut() {
+            siblings.has_mixed_versions = false;
+        }
+    }
+
+    /// Notes that a command of a sibling may have changed some of its tiers.
+    pub(in super::super) fn note_change_of_sibling(&mut self) {
+        self.expect_siblings();
+        if let Some(siblings) = self.siblings_mut() {
+            siblings.has_mixed_versions = true;
+        }
+    }
+
+    /// Returns a future that completes with the next reply to this counter, if one is expected.
+    pub(in super::super) fn next_reply(&mut self) -> Option<OwnedNotified> {
+        let is_expected =
+            self.unacknowledged.is_in_flight() || self.fetch().is_some_and(|fetch| fetch.is_running);
+        is_expected.then(|| self.fetch_mut().reply())
+    }
+
+    /// Notes a reply, for those who wait for one.
+    pub(in super::super) fn notify(&mut self) {
+        if let Some(fetch) = self.rare.as_mut().and_then(|rare| rare.fetch.as_mut()) {
+            fetch.notify();
+        }
+    }
+
+    /// Returns whether the store may not know what it has counted.
+    pub(in super::super) fn is_unsettled(&self, now: Timestamp) -> bool {
+        self.has_unacknowledged()
+            || self.fetch().is_some_and(|fetch| fetch.is_running)
+            || self.has_grants(now)
     }
 
     /// Returns what its siblings have to know.
     pub(in super::super) fn sibling_hits(&self) -> SiblingHits {
         SiblingHits {
             target: Arc::clone(&self.target),
-            pending: self.pending.iter().copied().collect(),
-            is_in_flight: !self.in_flight.is_empty(),
+            pending: self.unacknowledged.pending().to_vec(),
+            is_in_flight: self.unacknowledged.is_in_flight(),
             leases: self.leases().iter().copied().collect(),
+            counted_until: self.granted_until(),
         }
     }
 
@@ -107,8 +156,7 @@ impl LocalCounter {
         if is_of_rule && self.rule.is_some() {
             self.return_leases();
         }
-        self.has_unacknowledged()
-            || self.fetch.as_ref().is_some_and(|fetch| fetch.is_running || fetch.counted_until > now)
+        self.is_unsettled(now)
     }
 
     /// Returns whether the limit is that of a rule.
@@ -122,7 +170,7 @@ impl LocalCounter {
         self.may_have_siblings()
             && self.version == 0
             && self.last_reply_at.get().is_none()
-            && self.in_flight.is_empty()
+            && !self.unacknowledged.is_in_flight()
             && flows(&self.target.tiers)
     }
 
@@ -139,9 +187,12 @@ impl LocalCounter {
         let mut commands = Vec::new();
         let dropped = self.take_commands(now, &mut commands);
         if commands.is_empty()
-            && self.in_flight.is_empty()
+            && !self.unacknowledged.is_in_flight()
             && let Some(replaces) = self.replacement(now)
         {
+            self.flushed = self.next_number();
+            // a place for the outcome, so that nothing else is sent before it
+            self.unacknowledged.push_in_flight(PendingDelta::default());
             let report = Report { at: now, replaces: Some(replaces), ..Report::default() };
             commands.push(Command { target: Arc::clone(&self.target), at: now, op: Op::Add { report } });
         }

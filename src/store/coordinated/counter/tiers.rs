@@ -59,7 +59,10 @@ fn shortest_flow(tiers: &[Tier]) -> u64 {
 /// Returns whether hits of the two instants are in the same windows of all tiers.
 pub(super) fn same_windows(tiers: &[Tier], a: Timestamp, b: Timestamp) -> bool {
     tiers.iter().all(|tier| {
-        tier.algorithm != Algorithm::FixedWindow || a.window_end(tier.period) == b.window_end(tier.period)
+        tier.algorithm != Algorithm::FixedWindow || {
+            let end = a.window_end(tier.period);
+            b < end && end.since(b) <= tier.period
+        }
     })
 }
 

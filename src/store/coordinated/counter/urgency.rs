@@ -17,8 +17,9 @@ impl LocalCounter {
     /// Returns how soon the pending hits have to be sent. `tick` is the time between two batches. They are sent after the pause
     /// unless
     ///
-    /// - half of the time has passed until the limit is reached, at the rate of all instances;
-    /// - this instance has taken its share of the remaining hits, or will have by the time a reply can arrive;
+    /// - a third of the time has passed until the limit is reached, at the rate of all instances;
+    /// - this instance has taken two thirds of its share of the remaining hits, or will have by the time a reply can arrive, since the
+    ///   others may have done the same, and had taken hits that were not counted yet when the rest was measured;
     /// - it has taken more hits than the schedule assumes;
     /// - the store has not replied yet, or not for more than two pauses.
     ///
@@ -41,9 +42,9 @@ impl LocalCounter {
         });
         if !unknown {
             let soon = own.saturating_add(self.demand.in_the_next(round_trip, now));
-            let part = u64::from(self.remaining_at_reply) / instances;
+            let share = u64::from(self.remaining_at_reply) / instances;
             let early = self.schedule.is_early(now);
-            if soon < part && !early && !self.schedule.is_outrun(own, part) {
+            if soon < share * 2 / 3 && !early && !self.schedule.is_outrun(own, share) {
                 return Urgency::Pause;
             }
             if early && self.schedule.is_close(self.last_reply_at.get()) {

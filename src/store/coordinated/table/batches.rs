@@ -4,11 +4,11 @@ use std::{collections::BTreeMap, pin::pin, sync::Arc};
 
 use tokio::{task::JoinHandle, time::timeout};
 
-use super::CounterTable;
+use super::{CounterTable, delivery_in};
 use crate::{
     limit::{CounterKey, Period, Timestamp},
     store::{
-        coordinated::counter::{Generation, LocalCounter},
+        coordinated::counter::{CarriedHits, Generation, LocalCounter},
         remote::{Command, Remote, RemoteError, StoreNode},
     },
 };
@@ -40,10 +40,8 @@ struct Sender {
     key: CounterKey,
     /// Its generation: another counter may take its place before the reply arrives.
     generation: Generation,
-    /// The number of its commands.
-    commands: usize,
-    /// The hits that they report.
-    hits: u64,
+    /// The hits that each of its commands carries.
+    carried: CarriedHits,
     /// Whether its hits were given up because the node does not reply.
     is_released: bool,
 }
@@ -67,8 +65,8 @@ impl<'a, R: Remote> Batches<'a, R> {
         if commands == 0 {
             return;
         }
-        let (generation, hits) = (counter.generation, counter.hits_in_flight());
-        let sender = Sender { key, generation, commands, hits, is_released: false };
+        let (generation, carried) = (counter.generation, counter.carried_hits());
+        let sender = Sender { key, generation, carried, is_released: false };
         let is_elsewhere = |command: &Command| client.node(&counter.target, command.counted_at()) != node;
         // windows of one counter can be on different nodes; then no other counter waits for the replies of both
         if commands > 1 && batch.commands[before..].iter().any(is_elsewhere) {
@@ -107,8 +105,8 @@ fn send<R: Remote>(table: &Arc<CounterTable<R>>, node: StoreNode, batch: Batch) 
         };
         let now = outcome.as_ref().map_or_else(|_| table.client.time().now, |replies| replies.now);
         let mut first = 0;
-        for Sender { key, generation, commands, hits, is_released } in counters {
-            let range = first..first + commands;
+        for Sender { key, generation, carried, is_released } in counters {
+            let range = first..first + carried.len();
             first = range.end;
             if is_released {
                 continue;
@@ -118,9 +116,10 @@ fn send<R: Remote>(table: &Arc<CounterTable<R>>, node: StoreNode, batch: Batch) 
                     counter.apply_flush_reply(reply, now);
                 }
                 table.enqueue(key, counter, now);
+                counter.notify();
             });
             if found.is_none() {
-                table.record_lost(&outcome, range, hits);
+                table.record_evicted(&carried, delivery_in(&outcome, range));
             }
         }
     })
@@ -136,7 +135,7 @@ impl<R: Remote> CounterTable<R> {
             self.with_generation(sender.key, sender.generation, |counter| {
                 if self.client.node(&counter.target, now) != node {
                     sender.is_released = true;
-                    self.apply_outcome(counter, &silent, 0..sender.commands);
+                    self.apply_outcome(counter, &silent, 0..sender.carried.len());
                     self.enqueue(sender.key, counter, now);
                 }
             });

@@ -151,6 +151,7 @@ fn sweep<R: Remote>(table: &CounterTable<R>) {
     table.shards.sweep(SWEEP_STEPS, time.now, |key, counter| {
         table.record_dropped(counter.drop_ended(time.now));
         return_ended(table, counter, time);
+        counter.shrink(time.now);
         table.enqueue(key, counter, time.now);
     });
 }

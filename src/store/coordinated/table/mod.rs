@@ -60,6 +60,17 @@ pub(super) fn counter_key(check: &LimitCheck<'_>) -> CounterKey {
     check.key.of_tiers(check.tiers())
 }
 
+/// Returns the delivery of each command in `range` of a call.
+fn delivery_in(outcome: &Result<Replies, RemoteError>, range: Range<usize>) -> impl Fn(usize) -> Delivery {
+    move |i| match outcome {
+        Ok(replies) => {
+            let own = replies.replies.get(range.clone()).unwrap_or_default();
+            own.get(i).map_or(Delivery::Unknown, Delivery::of)
+        }
+        Err(error) => Delivery::of_error(error),
+    }
+}
+
 // === impl CounterTable ===
 
 impl<R: Remote> CounterTable<R> {
@@ -182,7 +193,7 @@ impl<R: Remote> CounterTable<R> {
         let states = shard.introduce(key, &target);
         let mut counter = LocalCounter::new(target, interval, generation, now);
         if !states.is_empty() {
-            counter.set_siblings(Some(Vec::new()));
+            counter.note_change_of_sibling();
             for sibling in &states {
                 counter.adopt_states(sibling);
             }
@@ -204,11 +215,22 @@ impl<R: Remote> CounterTable<R> {
         now: Timestamp,
         act: impl FnOnce(&mut LocalCounter) -> T,
     ) -> Result<T, Coordination> {
-        self.with_counter(
-            check,
-            now,
-            |counter| if counter.mode == mode { Ok(act(counter)) } else { Err(counter.mode) },
-        )
+        self.with_counter(check, now, |counter| match self.mode_of(counter, check, now) {
+            of_counter if of_counter == mode => Ok(act(counter)),
+            of_counter => Err(of_counter),
+        })
+    }
+
+    /// Returns the coordination mode in which `counter` decides `check`: that of its rule, or `strict` while the order of hits of
+    /// several counters matters.
+    fn mode_of(&self, counter: &LocalCounter, check: &LimitCheck<'_>, now: Timestamp) -> Coordination {
+        if counter.must_decide_in_order(check.direction, check.hits, now)
+            && self.client.supports(&counter.target, Coordination::Strict)
+        {
+            Coordination::Strict
+        } else {
+            counter.mode
+        }
     }
 
     /// Chooses the coordination mode of `counter` when its rule or its target has changed.
@@ -278,7 +300,9 @@ impl<R: Remote> CounterTable<R> {
         check: &LimitCheck<'_>,
         now: Timestamp,
     ) -> (Arc<Target>, Coordination) {
-        self.with_counter(check, now, |counter| (Arc::clone(&counter.target), counter.mode))
+        self.with_counter(check, now, |counter| {
+            (Arc::clone(&counter.target), self.mode_of(counter, check, now))
+        })
     }
 
     /// Returns the target of `check`.
@@ -286,19 +310,15 @@ impl<R: Remote> CounterTable<R> {
         self.with_counter(check, now, |counter| Arc::clone(&counter.target))
     }
 
-    /// Counts the `hits` that the commands in `range` have reported, if the store did not count them: their counter was evicted
-    /// meanwhile.
-    fn record_lost(&self, outcome: &Result<Replies, RemoteError>, range: Range<usize>, hits: u64) {
-        let error = match outcome {
-            Ok(replies) => {
-                replies.replies.get(range).unwrap_or_default().iter().find_map(|reply| reply.as_ref().err())
+    /// Counts the hits that the reports of an evicted counter have `carried` and that the store has not counted. `delivery` is that
+    /// of each report.
+    pub(super) fn record_evicted(&self, carried: &[Dropped], delivery: impl Fn(usize) -> Delivery) {
+        for (i, hits) in carried.iter().enumerate() {
+            match delivery(i) {
+                Delivery::Applied => {}
+                Delivery::NotApplied => self.record_dropped(*hits),
+                Delivery::Unknown => self.metrics.delivery_unknown.add(hits.all()),
             }
-            Err(error) => Some(error),
-        };
-        match error.map(Delivery::of_error) {
-            Some(Delivery::NotApplied) => self.metrics.unreported.add(hits),
-            Some(Delivery::Unknown) => self.metrics.delivery_unknown.add(hits),
-            Some(Delivery::Applied) | None => {}
         }
     }
 
@@ -310,18 +330,10 @@ impl<R: Remote> CounterTable<R> {
         outcome: &'a Result<Replies, RemoteError>,
         range: Range<usize>,
     ) -> Option<&'a Reply> {
-        let replies = match outcome {
-            Err(error) => {
-                let delivered = counter.apply_delivery(|_| Delivery::of_error(error));
-                self.metrics.delivery_unknown.add(delivered.unknown);
-                return None;
-            }
-            Ok(replies) => replies,
-        };
-        let own = replies.replies.get(range).unwrap_or_default();
-        let delivered = counter.apply_delivery(|i| own.get(i).map_or(Delivery::Unknown, Delivery::of));
+        let delivered = counter.apply_delivery(delivery_in(outcome, range.clone()));
         self.metrics.delivery_unknown.add(delivered.unknown);
-        let last = own.last()?.as_ref().ok()?;
+        let replies = outcome.as_ref().ok()?;
+        let last = replies.replies.get(range)?.last()?.as_ref().ok()?;
         self.metrics.overshoot.add(counter.overshoot(last, delivered.admitted, replies.now));
         Some(last)
     }

@@ -168,11 +168,12 @@ impl Shards {
     /// are of no more use.
     pub(super) fn share(&self, shard: &mut Shard, key: CounterKey, now: Timestamp) {
         let Some(counter) = shard.get_mut(key) else { return };
-        counter.set_siblings(Some(Vec::new()));
+        counter.clear_siblings();
         let (target, states) = (Arc::clone(&counter.target), counter.states());
         let mut spare = Vec::new();
         for Entry { key, counter } in shard.siblings(key, &target) {
             counter.adopt_states(&states);
+            counter.note_change_of_sibling();
             if counter.is_spare(&states, now) {
                 spare.push(*key);
             }
@@ -245,7 +246,7 @@ impl Shard {
     pub(super) fn introduce(&mut self, key: CounterKey, target: &Target) -> Vec<SiblingStates> {
         let mut states = Vec::new();
         for entry in self.siblings(key, target) {
-            entry.counter.set_siblings(Some(Vec::new()));
+            entry.counter.expect_siblings();
             states.push(entry.counter.states());
         }
         states
@@ -254,9 +255,9 @@ impl Shard {
     /// Returns the counter of `key`, which then knows what its siblings have counted.
     pub(super) fn get_with_siblings(&mut self, key: CounterKey) -> Option<&mut LocalCounter> {
         let target = Arc::clone(&self.get_mut(key)?.target);
-        let hits: Vec<_> = self.siblings(key, &target).map(|entry| entry.counter.sibling_hits()).collect();
+        let hits = self.siblings(key, &target).map(|entry| entry.counter.sibling_hits()).collect();
         let counter = self.get_mut(key)?;
-        counter.set_siblings((!hits.is_empty()).then_some(hits));
+        counter.set_siblings(hits);
         Some(counter)
     }
 

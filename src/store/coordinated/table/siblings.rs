@@ -7,7 +7,10 @@ use smallvec::SmallVec;
 use super::{CounterTable, shards::Shard};
 use crate::{
     limit::{CounterKey, Timestamp},
-    store::remote::Remote,
+    store::{
+        coordinated::counter::LocalCounter,
+        remote::{Remote, Target},
+    },
 };
 
 impl<R: Remote> CounterTable<R> {
@@ -19,6 +22,17 @@ impl<R: Remote> CounterTable<R> {
         now: Timestamp,
     ) -> SmallVec<[CounterKey; 1]> {
         self.shards.lock(key).unsettled_siblings(key, now)
+    }
+
+    /// Returns those of the counter of `key`, which has this `target`, and its siblings that have counted something that the store may not know, each with the
+    /// instant of the oldest of that. They return their leases.
+    pub(in super::super) fn unsettled(
+        &self,
+        key: CounterKey,
+        target: &Target,
+        now: Timestamp,
+    ) -> SmallVec<[(Option<Timestamp>, CounterKey); 2]> {
+        self.shards.lock(key).unsettled(key, target, now)
     }
 
     /// Returns the siblings of the counter of `key` for which a decision waits.
@@ -40,6 +54,27 @@ impl Shard {
         let unsettled =
             siblings.filter_map(|entry| entry.counter.must_settle(is_of_rule, now).then_some(entry.key));
         unsettled.collect()
+    }
+
+    /// As [`CounterTable::unsettled`]. The counter itself may have been removed.
+    fn unsettled(
+        &mut self,
+        key: CounterKey,
+        target: &Target,
+        now: Timestamp,
+    ) -> SmallVec<[(Option<Timestamp>, CounterKey); 2]> {
+        let mut unsettled = SmallVec::new();
+        let mut add = |key: CounterKey, counter: &mut LocalCounter| {
+            counter.return_leases();
+            if counter.is_unsettled(now) {
+                unsettled.push((counter.oldest_pending_at(), key));
+            }
+        };
+        if let Some(counter) = self.get_mut(key) {
+            add(key, counter);
+        }
+        self.siblings(key, target).for_each(|entry| add(entry.key, &mut entry.counter));
+        unsettled
     }
 
     /// Returns the siblings of the counter of `key` for which a decision waits.

@@ -1,0 +1,89 @@
+//! Settles counters that have some of their tiers in common, before the shared store decides about one of them.
+
+use futures_util::future::join_all;
+use tokio::{
+    sync::futures::OwnedNotified,
+    time::{Instant, timeout},
+};
+
+use super::{
+    counter::LocalCounter,
+    delivery::{Delivery, Undecided},
+    lease::Lease,
+    table::counter_key,
+};
+use crate::{
+    limit::{CounterKey, LimitCheck, Period},
+    store::remote::{Remote, Target},
+};
+
+/// How long a decision waits for the store, and for what.
+#[derive(Debug)]
+pub(super) struct Wait {
+    /// The longest that it waits.
+    pub(super) budget: Period,
+    /// Replies that have to be applied before the reply to the decision.
+    earlier: Vec<OwnedNotified>,
+}
+
+// === impl Wait ===
+
+impl Wait {
+    /// Waits for `budget` at most.
+    pub(super) const fn of(budget: Period) -> Self {
+        Self { budget, earlier: Vec::new() }
+    }
+
+    /// Waits until the earlier replies are applied. They were requested in the same call, or in an earlier one.
+    pub(super) async fn for_earlier(self) {
+        if !self.earlier.is_empty() {
+            // one that is lost must not block this decision
+            let _ = timeout(self.budget.into(), join_all(self.earlier)).await;
+        }
+    }
+}
+
+// === impl Lease ===
+
+impl<R: Remote> Lease<R> {
+    /// Has the store count what the counter of `check` and its siblings have counted, before what is sent next. `target` is that of
+    /// the counter. Returns the rest of the wait, which is `budget` at most in all.
+    pub(super) async fn settle(
+        &self,
+        check: &LimitCheck<'_>,
+        target: &Target,
+        budget: Period,
+    ) -> Result<Wait, Undecided> {
+        let begun = Instant::now();
+        let late = Undecided { delivery: Delivery::NotApplied, late: true };
+        let earlier = timeout(budget.into(), self.send_unsettled(counter_key(check), target))
+            .await
+            .map_err(|_| late)?;
+        let elapsed = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Ok(Wait { budget: Period::from_nanos(budget.as_nanos().saturating_sub(elapsed)), earlier })
+    }
+
+    /// Returns how long a decision about `check` that the store makes beside leases waits: the reply to a running fetch is applied
+    /// first, since the store counts the hits that it grants.
+    pub(super) fn wait_for_fetch(&self, check: &LimitCheck<'_>, budget: Period) -> Wait {
+        let reply = self.table.with_existing(counter_key(check), LocalCounter::next_reply);
+        Wait { budget, earlier: reply.flatten().into_iter().collect() }
+    }
+
+    /// Sends what the counter of `check` and its siblings have counted, after the replies to earlier reports, which other commands
+    /// might overtake. Returns the replies to be expected.
+    async fn send_unsettled(&self, key: CounterKey, target: &Target) -> Vec<OwnedNotified> {
+        loop {
+            let mut unsettled = self.table.unsettled(key, target, self.client.time().now);
+            let reply = |key| self.table.with_existing(key, LocalCounter::next_reply).flatten();
+            let replies: Vec<_> = unsettled.iter().filter_map(|(_, key)| reply(*key)).collect();
+            if replies.is_empty() {
+                // in the order in which they were counted
+                unsettled.sort_unstable_by_key(|(oldest, _)| *oldest);
+                let sent = unsettled.into_iter().filter(|(_, key)| self.report(*key));
+                return sent.filter_map(|(_, key)| reply(key)).collect();
+            }
+            join_all(replies).await;
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! A counter is evicted while its call is in flight, and another one takes its place.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::sleep;
+use weir::{
+    clock::Clock as _,
+    limit::{
+        Coordination, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy, Request, RuleNode,
+        RuleSet, Scope, Values,
+    },
+    store::{
+        Store as _,
+        coordinated::{Coordinated, CoordinationMetrics, CoordinationSettings},
+        remote::Target,
+        simulated::{Condition, Network, SimulatedClock, SimulatedRemote, SimulatedStore},
+    },
+};
+
+use crate::fleet::{EPOCH, daily, rule};
+
+/// An instance that has room for a single counter.
+struct Cramped {
+    clock: SimulatedClock,
+    shared: SimulatedStore,
+    store: Coordinated<SimulatedRemote>,
+    rules: RuleSet,
+}
+
+impl Cramped {
+    /// Starts it with a limit of 1,000 a day for each value of a key. A message to the store takes 50 ms, and the reply as long.
+    async fn new(mode: Coordination) -> Self {
+        let clock = SimulatedClock::new(EPOCH);
+        let shared = SimulatedStore::new(clock.clone(), 7);
+        let network = Network {
+            round_trip: Duration::from_millis(100),
+            timeout: Duration::from_secs(10),
+            ..Network::default()
+        };
+        let settings = CoordinationSettings {
+            coordination: mode,
+            max_counters: 1,
+            budget: weir::limit::Period::from_secs(1),
+            ..CoordinationSettings::default()
+        };
+        let store = Coordinated::new(shared.connect(network), Arc::new(clock.clone()), settings);
+        let rule = rule(mode, &[daily(1_000)], OverLimitPolicy::Ignore);
+        let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
+        let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random());
+        sleep(Duration::from_millis(2_500)).await;
+        Self { clock, shared, store, rules }
+    }
+
+    /// Takes `hits` for `value`, or gives them back. Returns whether they were admitted.
+    async fn ask(&self, value: &str, hits: u64, gives_back: bool) -> bool {
+        let descriptor = Descriptor {
+            entries: [Entry { key: "k", value }].into_iter().collect(),
+            hits: Some(hits),
+            refund: gives_back,
+            ..Descriptor::default()
+        };
+        let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
+        let matched = Matched::new(&self.rules, &request);
+        let decisions = self.store.take(&matched.checks, Scope::Descriptor, self.clock.now()).await;
+        !decisions.expect("a coordinated store always decides")[0].over
+    }
+
+    async fn hit(&self, value: &str, hits: u64) {
+        assert!(self.ask(value, hits, false).await);
+    }
+
+    /// Returns the hits of `value` that the store counts.
+    fn counted(&self, value: &str) -> u64 {
+        let target = Target {
+            path: format!("d|k={value}").into(),
+            tiers: [daily(1_000)].into_iter().collect(),
+            over_limit_policy: OverLimitPolicy::Ignore,
+        };
+        self.shared.used(&target, self.clock.now())
+    }
+
+    fn metrics(&self) -> &CoordinationMetrics {
+        self.store.coordination_metrics()
+    }
+
+    /// Waits until the store is `condition` for the commands that arrive from now on.
+    async fn set_after(&self, millis: u64, condition: Condition) {
+        sleep(Duration::from_millis(millis)).await;
+        self.shared.set(condition);
+    }
+}
+
+/// The reply to a counter's report must not acknowledge what the next counter of the same key has sent since: the store rejects that.
+#[tokio::test(start_paused = true)]
+async fn a_late_reply_does_not_touch_the_counter_that_has_taken_the_place_of_another() {
+    let cramped = Cramped::new(Coordination::Interval).await;
+    cramped.hit("a", 500).await;
+    sleep(Duration::from_millis(20)).await;
+    // evicts the counter, whose report is on its way; a new counter then takes its place, and its report follows
+    cramped.hit("b", 1).await;
+    cramped.hit("a", 300).await;
+    // the first report has arrived by then, and the second one has not
+    cramped.set_after(40, Condition::Rejecting).await;
+    assert_eq!((cramped.counted("a"), cramped.store.counters()), (500, 1));
+    // the reply to the first report has arrived, and the second one was rejected
+    cramped.set_after(100, Condition::Up).await;
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(cramped.counted("a"), 800);
+    let metrics = cramped.metrics();
+    let lost = (metrics.delivery_unknown.get(), metrics.stranded.get());
+    assert_eq!(lost, (0, 0));
+    // its estimate is that of the store
+    assert!(cramped.ask("a", 200, false).await && !cramped.ask("a", 1, false).await);
+}
+
+/// Hits that an evicted counter gives back, in a report that the store rejects.
+#[tokio::test(start_paused = true)]
+async fn what_a_rejected_report_of_an_evicted_counter_gives_back_is_stranded() {
+    let cramped = Cramped::new(Coordination::Interval).await;
+    cramped.hit("a", 10).await;
+    sleep(Duration::from_secs(3)).await;
+    cramped.ask("a", 4, true).await;
+    // within a pause, which is at most a second, the report leaves
+    let sent = cramped.metrics().commands.get();
+    while cramped.metrics().commands.get() == sent {
+        sleep(Duration::from_millis(1)).await;
+    }
+    cramped.shared.set(Condition::Rejecting);
+    cramped.hit("b", 1).await;
+    cramped.set_after(200, Condition::Up).await;
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!((cramped.counted("a"), cramped.metrics().stranded.get()), (10, 4));
+}
+
+/// The request for a lease carries a report. The store rejects both, and the counter was evicted meanwhile.
+#[tokio::test(start_paused = true)]
+async fn what_a_rejected_request_for_a_lease_has_reported_is_recorded() {
+    let cramped = Cramped::new(Coordination::Lease).await;
+    cramped.hit("a", 10).await;
+    sleep(Duration::from_millis(150)).await;
+    let counted = cramped.counted("a");
+    cramped.ask("a", 4, true).await;
+    cramped.shared.set(Condition::Rejecting);
+    let (over, ()) = tokio::join!(cramped.ask("a", 500, false), async {
+        sleep(Duration::from_millis(20)).await;
+        // evicts the counter, with the hits that it holds
+        cramped.ask("b", 1, true).await;
+        cramped.set_after(100, Condition::Up).await;
+    });
+    assert!(over, "the fallback admits it when the budget ends");
+    sleep(Duration::from_secs(5)).await;
+    let leased = counted - 10;
+    assert_eq!(cramped.counted("a"), counted + 500);
+    assert_eq!((cramped.metrics().stranded.get(), cramped.metrics().unreported.get()), (leased + 4, 0));
+}
