@@ -30,6 +30,10 @@ const MAX_QUEUED: usize = 128;
 /// One thread of handshakes for as many threads that serve connections.
 const SERVING_THREADS: usize = 4;
 
+/// The nice value of the threads that make handshakes.
+#[cfg(target_os = "linux")]
+const LOWEST_PRIORITY: i32 = 19;
+
 /// The threads that make handshakes. They end when this is dropped.
 pub(super) struct Handshakes {
     threads: Vec<mpsc::Sender<Waiting>>,
@@ -54,6 +58,7 @@ impl Handshakes {
             let (sender, accepted) = mpsc::channel(MAX_QUEUED);
             let (certificates, done) = (Arc::clone(certificates), done.clone());
             runtime::spawn(format!("weir-tls-{index}"), async move || {
+                yield_to_decisions();
                 run(accepted, MAX_OPEN, certificates, done).await;
             })?;
             Ok(sender)
@@ -67,6 +72,16 @@ impl Handshakes {
         self.next = (self.next + 1) % self.threads.len();
         // the thread receives for as long as the sender exists
         let _ = self.threads[self.next].send((accepted, opened)).await;
+    }
+}
+
+/// Gives this thread the lowest priority, so that the system interrupts a handshake at once when a decision needs the processor.
+/// Otherwise decisions wait for milliseconds beside many handshakes on few processors.
+fn yield_to_decisions() {
+    // on Linux this concerns the calling thread only, and lowering needs no privilege
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::setpriority_process(None, LOWEST_PRIORITY) {
+        tracing::debug!(%error, "TLS handshakes keep the priority of decisions");
     }
 }
 
@@ -190,5 +205,18 @@ mod tests {
         assert_eq!(stream.read(&mut [0; 1]).await.expect("the end"), 0);
         let waited = begun.elapsed();
         assert!((TIMEOUT..TIMEOUT + Duration::from_secs(1)).contains(&waited), "{waited:?}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn only_the_thread_of_handshakes_has_the_lowest_priority() {
+        let priority = || rustix::process::getpriority_process(None).expect("this thread's");
+        let before = priority();
+        let yielding = std::thread::spawn(move || {
+            yield_to_decisions();
+            priority()
+        });
+        assert_eq!(yielding.join().expect("it ends"), LOWEST_PRIORITY);
+        assert_eq!(priority(), before);
     }
 }
