@@ -23,24 +23,48 @@ use crate::{
     },
 };
 
-/// A weir with the rules of `config/` that shares its counts through a Redis of its own.
+/// A weir with the rules of `config/` that shares its counts through a store of its own.
 struct Monitored {
     weir: Weir,
-    _redis: Process,
+    _store: Process,
     folder: TempDir,
 }
 
+/// A store: its program with the arguments before the path of its socket, the variable of weir that names it, and the beginning of
+/// its metrics.
+struct Store {
+    name: &'static str,
+    program: &'static [&'static str],
+    variable: &'static str,
+    metrics: &'static str,
+}
+
+const REDIS: Store = Store {
+    name: "redis",
+    program: &["redis-server", "--port", "0", "--save", "", "--unixsocket"],
+    variable: "REDIS_URL",
+    metrics: "weir_redis_",
+};
+
+const MEMCACHED: Store = Store {
+    name: "memcached",
+    // the user matters only to root
+    program: &["memcached", "-u", "root", "-s"],
+    variable: "MEMCACHE_HOST_PORT",
+    metrics: "weir_memcached_",
+};
+
 impl Monitored {
-    fn start() -> Self {
+    fn start(store: &Store) -> Self {
         let folder = TempDir::new().expect("a folder");
-        let socket = folder.path().join("redis.sock");
-        let mut command = Command::new("redis-server");
-        command.args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket).current_dir(folder.path());
-        let redis = Process::start("redis", &mut command, folder.path());
-        wait::until("Redis listens", || socket.exists().then_some(()));
-        let url = socket.to_str().expect("UTF-8");
-        let weir = Weir::start(&project("config"), &[("REDIS_URL", url)], folder.path());
-        Self { weir, _redis: redis, folder }
+        let socket = folder.path().join("store.sock");
+        let mut command = Command::new(store.program[0]);
+        command.args(&store.program[1..]).arg(&socket).current_dir(folder.path());
+        let process = Process::start(store.name, &mut command, folder.path());
+        wait::until("the store listens", || socket.exists().then_some(()));
+        let path = socket.to_str().expect("UTF-8");
+        let weir = Weir::start(&project("config"), &[(store.variable, path)], folder.path());
+        Self { weir, _store: process, folder }
     }
 }
 
@@ -62,13 +86,16 @@ fn load(weir: SocketAddr, done: &AtomicBool) {
     }
 }
 
-/// Returns every query of the dashboard with its panel, without Grafana's variables.
-fn queries() -> Vec<(String, String)> {
+/// Returns every query of the dashboard that has data with `store`, with its panel and without Grafana's variables.
+fn queries(store: &Store) -> Vec<(String, String)> {
     let text = fs::read_to_string(project("charts/weir/files/dashboard.json")).expect("the dashboard");
     let dashboard: Value = serde_json::from_str(&text).expect("JSON");
     let mut ids = BTreeSet::new();
     let mut queries = Vec::new();
-    for panel in dashboard["panels"].as_array().expect("panels") {
+    let panels = dashboard["panels"].as_array().expect("panels");
+    // a closed row has its panels within it
+    let nested = panels.iter().filter_map(|panel| panel["panels"].as_array()).flatten();
+    for panel in panels.iter().chain(nested) {
         assert!(ids.insert(panel["id"].as_u64()), "{}: its id is used twice", panel["title"]);
         for target in panel["targets"].as_array().into_iter().flatten() {
             let query = target["expr"].as_str().expect("a query");
@@ -78,18 +105,32 @@ fn queries() -> Vec<(String, String)> {
             queries.push((panel["title"].to_string(), query));
         }
     }
+    let of_others = [REDIS, MEMCACHED].map(|other| other.metrics).into_iter();
+    for other in of_others.filter(|metrics| *metrics != store.metrics) {
+        queries.retain(|(_, query)| !query.contains(other));
+    }
+    assert!(queries.iter().filter(|(_, query)| query.contains(store.metrics)).count() >= 8);
     queries
 }
 
 #[test]
-fn every_panel_of_the_dashboard_has_data() {
-    let monitored = Monitored::start();
+fn every_panel_of_the_dashboard_has_data_with_redis() {
+    every_panel_has_data(&REDIS);
+}
+
+#[test]
+fn every_panel_of_the_dashboard_has_data_with_memcached() {
+    every_panel_has_data(&MEMCACHED);
+}
+
+fn every_panel_has_data(store: &Store) {
+    let monitored = Monitored::start(store);
     let prometheus = Prometheus::start(monitored.weir.http, monitored.folder.path());
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| load(monitored.weir.http, &done));
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let queries = queries();
+            let queries = queries(store);
             assert!(queries.len() > 40);
             for (panel, query) in queries {
                 wait::until(&format!("{panel} has data: {query}"), || {
@@ -127,7 +168,13 @@ fn alerts_are_healthy(prometheus: &Prometheus) {
 
 #[test]
 fn promtool_accepts_the_metrics() {
-    let monitored = Monitored::start();
+    for store in [REDIS, MEMCACHED] {
+        promtool_accepts_the_metrics_with(&store);
+    }
+}
+
+fn promtool_accepts_the_metrics_with(store: &Store) {
+    let monitored = Monitored::start(store);
     decide(monitored.weir.http, "shop", &[("hello", "world")]);
     decide(monitored.weir.http, "nowhere", &[("a", "b")]);
     let page = monitored.folder.path().join("metrics");
