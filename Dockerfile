@@ -3,10 +3,13 @@
 # A build with a binary that exists already, instead of the stage `build`: the argument BINARY names an image with /weir.
 ARG BINARY=build
 
+# Each platform builds for itself, natively or emulated: there is no cross compiler, and ring's C code has that platform's gcc.
 FROM rust:1.95-bookworm AS build
 WORKDIR /src
 COPY . .
-RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
+# platforms that are built at the same time must not share the folder of the finished program
+ARG TARGETARCH
+RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,id=weir-$TARGETARCH,target=/src/target \
     cargo build --locked --profile dist --bin weir && cp target/dist/weir /weir
 
 FROM ${BINARY} AS binary

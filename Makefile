@@ -30,10 +30,10 @@ gungraun := $(or $(GUNGRAUN_RUNNER),$(tools)/gungraun-runner-$(gungraun_version)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test announce-test core bench bench-write instructions fuzz fuzz-corpus soak lint fmt-check clippy doc deny audit tools redis memcached openssl chart-readme examples
+.PHONY: help run test announce-test core arm64 bench bench-write instructions fuzz fuzz-corpus soak lint fmt-check clippy doc deny audit tools redis memcached openssl chart-readme examples
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-12s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-12s %s\n", $$1, $$2 }'
 
 run: ## serve the rules of config/, with counts in memory
 	$(CARGO) run --release --locked
@@ -53,6 +53,16 @@ core: ## check and test the library without the server: the crate's features one
 		$(CARGO) clippy --locked --lib --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
 	CARGO_TARGET_DIR=$(abspath target/embedded) $(CARGO) run --locked --manifest-path examples/embedded/Cargo.toml
+
+# Debian's cross compiler builds the C code of ring, and links.
+arm64: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := aarch64-linux-gnu-gcc
+arm64: export CC_aarch64_unknown_linux_gnu := aarch64-linux-gnu-gcc
+arm64: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER := qemu-aarch64-static -L /usr/aarch64-linux-gnu
+arm64: ## build weir for 64-bit ARM, and run it in an emulator (needs rustup and apt)
+	@{ command -v aarch64-linux-gnu-gcc && command -v qemu-aarch64-static; } > /dev/null || \
+		scripts/apt-install.sh gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
+	rustup target add aarch64-unknown-linux-gnu
+	$(CARGO) run --locked --target aarch64-unknown-linux-gnu -- check config
 
 bench: redis ## run the benchmarks (docs/performance.md)
 	$(CARGO) bench --locked --bench matching --bench counters --bench decisions --bench sweep --bench handshakes --bench coordination --bench wire

@@ -1,4 +1,5 @@
-//! Counts the instructions of a decision by each algorithm, and of a request from its bytes to those of its response.
+//! Counts the instructions of a decision by each algorithm, of one in each coordination mode, and of a request from its bytes to
+//! those of its response.
 //! Unlike times, the counts do not depend on the machine or its other load.
 //!
 //! `make instructions`; it needs valgrind. Gungraun's runner must have the version in `Cargo.lock`: make installs it.
@@ -7,12 +8,15 @@
 
 mod support;
 
+#[path = "support/coordinated.rs"]
+mod coordinated;
 #[path = "support/exchange.rs"]
 mod exchange;
 
 use std::hint::black_box;
 
 use bytes::Bytes;
+use coordinated::Hit;
 use exchange::Exchange;
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use support::Case;
@@ -38,6 +42,16 @@ fn decide(mut case: Case) -> (Decision, Case) {
 }
 
 #[library_benchmark]
+#[benches::mode(
+    args = ["local", "interval", "interval_of_bucket", "lease", "lease_of_bucket"],
+    setup = Hit::new
+)]
+fn coordinate(hit: Hit) -> (Decision, Hit) {
+    let decision = black_box(&hit).decide();
+    (decision, hit)
+}
+
+#[library_benchmark]
 #[benches::request(args = ["one_descriptor", "two_by_three"], setup = Exchange::new)]
 fn request(exchange: Exchange) -> (Bytes, Exchange) {
     let response = black_box(&exchange).respond();
@@ -45,5 +59,6 @@ fn request(exchange: Exchange) -> (Bytes, Exchange) {
 }
 
 library_benchmark_group!(name = decisions, benchmarks = [decide]);
+library_benchmark_group!(name = coordination, benchmarks = [coordinate]);
 library_benchmark_group!(name = requests, benchmarks = [request]);
-main!(library_benchmark_groups = [decisions, requests]);
+main!(library_benchmark_groups = [decisions, coordination, requests]);

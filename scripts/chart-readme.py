@@ -40,7 +40,7 @@ rules:
   they come from a control plane instead.
 - **Settings** are variables of the pod: a change rolls the Deployment, one pod at a time. Secrets that the chart does not
   write are read when a pod starts (certificates of the gRPC port: when they change), so restart the pods after a change of theirs.
-- **More than one pod** needs a shared store (`redis`). Without one the chart refuses to render, because each pod would
+- **More than one pod** needs a shared store (`redis` or `memcached`). Without one the chart refuses to render, because each pod would
   count for itself.
 - **Stopping**: a pod that must stop fails its health check at once and serves for `stop.delaySeconds` more, so that no
   request is lost. The grace period of the pod is computed from `stop`.

@@ -51,3 +51,37 @@ one 'sliding window, 5 instances, 1,000 in 1 s, 2x' --instances 5 --limit 1000 -
 one 'sliding window, 10 instances, 1,000 in 1 s, 10x' --instances 10 --limit 1000 --load 10 --algorithm sliding_window
 one 'token bucket, 5 instances, 1,000 in 1 s, 2x' --instances 5 --limit 1000 --load 2 --algorithm token_bucket
 one 'token bucket, 10 instances, 1,000 in 1 s, 10x' --instances 10 --limit 1000 --load 10 --algorithm token_bucket
+
+# the worst of all loads, spreads and seeds
+worst() {
+    algorithm=$1
+    instances=$2
+    limit=$3
+    for load in 2 5 10; do
+        for skew in even zipf; do
+            for seed in $seeds; do
+                "$weir" simulate --coordination auto --keys 1 --instances "$instances" --limit "$limit" --load "$load" --skew "$skew" \
+                    --algorithm "$algorithm" --windows 4 --seed "$seed"
+            done
+        done
+    done | awk '$1 == "auto" {
+        gsub(/ %/, "%"); split($0, field, /  +/)
+        over = field[2] + 0; waited = field[6] + 0
+        if (over > most) most = over
+        if (waited > longest) longest = waited
+    } END { printf " %s %% / %s %% |", most + 0, longest + 0 }'
+}
+
+echo
+echo 'fields: worst overshoot / most decisions that wait, at 2, 5 and 10 times the limit, evenly and by Zipf'"'"'s law'
+echo
+echo '| auto | fixed window | sliding window | token bucket |'
+echo '| --- | --- | --- | --- |'
+for instances in 2 10 96; do
+    seeds='1 2 3 4 5'
+    test "$instances" -lt 96 || seeds=1
+    limit=$((75 * instances))
+    printf '| %s instances, %s in 1 s |' "$instances" "$limit"
+    for algorithm in fixed_window sliding_window token_bucket; do worst "$algorithm" "$instances" "$limit"; done
+    printf '\n'
+done

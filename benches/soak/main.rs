@@ -17,6 +17,8 @@ mod report;
 #[path = "../../tests/redis/support/server.rs"]
 #[allow(dead_code, unreachable_pub, reason = "tests use the rest")]
 mod server;
+#[path = "../../tests/support/server_process.rs"]
+mod server_process;
 
 use std::{
     process::ExitCode,

@@ -7,7 +7,7 @@ use std::{error::Error, io, path::PathBuf, process::ExitCode};
 use clap::{Args, Parser, Subcommand};
 use weir::{
     command::{
-        self, CheckFormat, CheckOptions, Explained,
+        self, CheckFormat, CheckOptions, Explained, SharedStore,
         call::{Call, Outcome},
         health::HealthCheck,
         parse_entry,
@@ -43,7 +43,7 @@ enum Command {
     #[command(after_help = CHECK_EXAMPLES)]
     Check(Check),
     /// Show which rule a descriptor matches, and why others do not match. Exits with 3 if none matches
-    #[command(after_help = EXPLAIN_EXAMPLE)]
+    #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(Explain),
     /// Send one request to a server. Exits with 0 if admitted, 2 if over limit, 1 on an error
     #[command(after_help = CALL_EXAMPLES)]
@@ -61,9 +61,10 @@ Examples:
   weir check --deny-warnings --format json shop.yaml
   kubectl get configmap rules -o jsonpath='{.data.shop\\.yaml}' | weir check -";
 
-const EXPLAIN_EXAMPLE: &str = "\
-Example:
-  weir explain --config ./config --domain shop tenant=acme path=/v1/orders method=GET";
+const EXPLAIN_EXAMPLES: &str = "\
+Examples:
+  weir explain --config ./config --domain shop tenant=acme path=/v1/orders method=GET
+  BACKEND_TYPE=memcache weir explain --domain shop hello=world    with the coordination mode in Memcached";
 
 const CALL_EXAMPLES: &str = "\
 Examples:
@@ -144,7 +145,11 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
         Some(Command::Explain(explain)) => {
             let Explain { config, domain, files, entries } = explain;
             let loaded = config::load(&config, &files.options()?);
-            Ok(match command::explain(loaded, &domain, &entries, &mut io::stdout().lock())? {
+            let store = match settings::memcached_coordination(&ProcessEnvironment)? {
+                Some(_) => SharedStore::Memcached,
+                None => SharedStore::Redis,
+            };
+            Ok(match command::explain(loaded, &domain, &entries, store, &mut io::stdout().lock())? {
                 Explained::Match => ExitCode::SUCCESS,
                 Explained::NoMatch => ExitCode::from(NO_MATCH),
                 Explained::InvalidRules => ExitCode::FAILURE,

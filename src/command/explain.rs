@@ -22,8 +22,17 @@ pub enum Explained {
     InvalidRules,
 }
 
+/// The store through which instances share their counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedStore {
+    /// Redis.
+    Redis,
+    /// Memcached, which has no leases and counts only single fixed windows.
+    Memcached,
+}
+
 /// Writes the steps that match a descriptor of these `entries` against the rules of `domain` to `out`, or the errors of the
-/// rules.
+/// rules. The rule is shown with its coordination mode in `store`.
 ///
 /// # Errors
 ///
@@ -32,6 +41,7 @@ pub fn explain(
     loaded: Result<Loaded, ConfigErrors>,
     domain: &str,
     entries: &[(String, String)],
+    store: SharedStore,
     out: &mut impl Write,
 ) -> io::Result<Explained> {
     let loaded = match loaded {
@@ -49,7 +59,7 @@ pub fn explain(
         write_step(i + 1, step, out)?;
     }
     writeln!(out)?;
-    write_outcome(domain, entries.len(), &explanation.steps, &explanation.outcome, out)?;
+    write_outcome(domain, entries.len(), &explanation.steps, &explanation.outcome, store, out)?;
     Ok(match explanation.outcome {
         Outcome::Rule(_) | Outcome::NoLimit { below: false, .. } => Explained::Match,
         _ => Explained::NoMatch,
@@ -81,10 +91,11 @@ fn write_outcome(
     entries: usize,
     steps: &[Step<'_>],
     outcome: &Outcome<'_>,
+    store: SharedStore,
     out: &mut impl Write,
 ) -> io::Result<()> {
     match outcome {
-        Outcome::Rule(compiled) => write_rule(compiled, out),
+        Outcome::Rule(compiled) => write_rule(compiled, store, out),
         Outcome::UnknownDomain(domains) if domains.is_empty() => {
             writeln!(out, "no rule: no rules are declared")
         }
@@ -131,7 +142,7 @@ fn write_outcome(
     }
 }
 
-fn write_rule(compiled: &CompiledRule, out: &mut impl Write) -> io::Result<()> {
+fn write_rule(compiled: &CompiledRule, store: SharedStore, out: &mut impl Write) -> io::Result<()> {
     let rule = &compiled.rule;
     writeln!(out, "rule {}", compiled.path)?;
     writeln!(out, "  declared at {}", DisplayOrigin(&rule.origin))?;
@@ -148,7 +159,7 @@ fn write_rule(compiled: &CompiledRule, out: &mut impl Write) -> io::Result<()> {
             if *over_limit_policy == OverLimitPolicy::Ignore {
                 writeln!(out, "  rejected requests do not count")?;
             }
-            write_coordination(rule, tiers, out)?;
+            write_coordination(rule, tiers, store, out)?;
         }
     }
     if let Some(name) = &rule.name {
@@ -165,35 +176,33 @@ fn write_rule(compiled: &CompiledRule, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes how the rule is coordinated among instances that share a Redis or a Memcached.
-fn write_coordination(rule: &Rule, tiers: &[Tier], out: &mut impl Write) -> io::Result<()> {
-    write_mode("Redis", Coordination::Lease, rule, tiers, out)?;
-    if is_single_fixed_window(&rule.limit) {
-        // Memcached has no leases
-        return write_mode("Memcached", Coordination::Strict, rule, tiers, out);
-    }
-    writeln!(out, "  with Memcached: local, since it counts only single fixed windows")
-}
-
-/// Writes the coordination mode of the rule with `store`, which has `exact` in the place of leases.
-fn write_mode(
-    store: &str,
-    exact: Coordination,
+/// Writes how the rule is coordinated among instances that share `store`.
+fn write_coordination(
     rule: &Rule,
     tiers: &[Tier],
+    store: SharedStore,
     out: &mut impl Write,
 ) -> io::Result<()> {
+    let (name, exact) = match store {
+        SharedStore::Redis => ("Redis", Coordination::Lease.name()),
+        SharedStore::Memcached if is_single_fixed_window(&rule.limit) => {
+            ("Memcached", Coordination::Strict.name())
+        }
+        SharedStore::Memcached => {
+            return writeln!(out, "  with Memcached: local, since it counts only single fixed windows");
+        }
+    };
     let capacity = tiers.iter().map(|tier| u64::from(tier.capacity())).min().unwrap_or_default();
     let most = capacity / Coordination::EXACT_BELOW;
     let plural = if most == 1 { "" } else { "s" };
     let auto = match most {
-        0 => exact.name().to_owned(),
-        _ => format!("interval with up to {most} instance{plural}, {} with more", exact.name()),
+        0 => exact.to_owned(),
+        _ => format!("interval with up to {most} instance{plural}, {exact} with more"),
     };
     match rule.coordination.mode {
-        Some(Coordination::Auto) => writeln!(out, "  with {store}: {auto} (auto)"),
-        Some(Coordination::Lease) => writeln!(out, "  with {store}: {}", exact.name()),
-        Some(mode) => writeln!(out, "  with {store}: {}", mode.name()),
-        None => writeln!(out, "  with {store}: {auto} (if WEIR_COORDINATION is auto)"),
+        Some(Coordination::Auto) => writeln!(out, "  with {name}: {auto} (auto)"),
+        Some(Coordination::Lease) => writeln!(out, "  with {name}: {exact}"),
+        Some(mode) => writeln!(out, "  with {name}: {}", mode.name()),
+        None => writeln!(out, "  with {name}: {auto} (if WEIR_COORDINATION is auto)"),
     }
 }

@@ -10,6 +10,6 @@ pub mod simulate;
 pub use call::call;
 pub use check::{CheckFormat, CheckOptions, check};
 pub use descriptors::{Descriptors, parse_entry};
-pub use explain::{Explained, explain};
+pub use explain::{Explained, SharedStore, explain};
 pub use health::health;
 pub use simulate::simulate;
