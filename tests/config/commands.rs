@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::json;
 use tempfile::TempDir;
 use weir::{
-    command::{self, CheckFormat, CheckOptions, Explained},
+    command::{self, CheckFormat, CheckOptions, Explained, SharedStore},
     config::{Options, load},
     limit::{Entry, KeyHasher, Outcome, RuleSet},
 };
@@ -60,8 +60,9 @@ fn explained(rules: &str, domain: &str, entries: &[(&str, &str)]) -> (Explained,
     let entries: Vec<_> =
         entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let mut out = Vec::new();
+    let loaded = load(dir.path(), &Options::default());
     let explained =
-        command::explain(load(dir.path(), &Options::default()), domain, &entries, &mut out).expect("written");
+        command::explain(loaded, domain, &entries, SharedStore::Redis, &mut out).expect("written");
     let output = String::from_utf8(out).expect("text").replace(&dir.path().display().to_string(), "DIR");
     (explained, output)
 }
@@ -148,7 +149,6 @@ rule shop.path_/a/*.method
   5 requests per 10s
   rejected requests do not count
   with Redis: lease (if WEIR_COORDINATION is auto)
-  with Memcached: strict (if WEIR_COORDINATION is auto)
   name: five
 "
     );
@@ -237,7 +237,6 @@ fn tiers_and_algorithms_are_explained() {
     5000 requests per 1d
   rejected requests do not count
   with Redis: lease (if WEIR_COORDINATION is auto)
-  with Memcached: local, since it counts only single fixed windows
   name: orders
   shadow_mode
 ",
@@ -249,7 +248,6 @@ fn tiers_and_algorithms_are_explained() {
   5 requests per 1s, token bucket with a burst of 50
   rejected requests do not count
   with Redis: interval with up to 1 instance, lease with more (if WEIR_COORDINATION is auto)
-  with Memcached: local, since it counts only single fixed windows
 ",
         ),
         (
@@ -259,7 +257,6 @@ fn tiers_and_algorithms_are_explained() {
   1 request per 1h, token bucket with a burst of 3, refilled in steps, strict
   rejected requests do not count
   with Redis: lease (if WEIR_COORDINATION is auto)
-  with Memcached: local, since it counts only single fixed windows
 ",
         ),
         // in the syntax of envoyproxy/ratelimit, rejected requests count
@@ -269,7 +266,6 @@ fn tiers_and_algorithms_are_explained() {
   declared at DIR/a.yaml:16:3
   7 requests per 5m
   with Redis: lease (if WEIR_COORDINATION is auto)
-  with Memcached: strict (if WEIR_COORDINATION is auto)
 ",
         ),
     ] {
@@ -314,8 +310,8 @@ descriptors:
 fn invalid_rules_are_not_explained() {
     let dir = dir("domain: d\nfoo: 1\n");
     let mut out = Vec::new();
-    let explained =
-        command::explain(load(dir.path(), &Options::default()), "d", &[], &mut out).expect("written");
+    let loaded = load(dir.path(), &Options::default());
+    let explained = command::explain(loaded, "d", &[], SharedStore::Redis, &mut out).expect("written");
     assert_eq!(explained, Explained::InvalidRules);
     assert!(
         String::from_utf8(out).expect("text").contains("a.yaml:2:1: error: config error, unknown key 'foo'")
