@@ -12,9 +12,10 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
+    counter::has_strict_bucket,
     delivery::Undecided,
     modes::{CoordinationModes, Counted, Made, record_mode, recorded},
-    settle::Wait,
+    settle::{Wait, rest},
 };
 use crate::{
     limit::{Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp},
@@ -74,8 +75,7 @@ impl<R: Remote> CoordinationModes<R> {
             });
             return join_all(made).await.into_iter().collect();
         }
-        let elapsed = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let budget = Period::from_nanos(self.budget.as_nanos().saturating_sub(elapsed));
+        let budget = rest(self.budget, begun);
         let undoing = checks.iter().zip(made).map(async |(check, made)| match made {
             Some(made) => self.undo(check, made, budget, now, record).await,
             None => self.look(check, Hits(0), now),
@@ -182,7 +182,7 @@ impl<R: Remote> CoordinationModes<R> {
         }
         if self.mode(check, at) == Coordination::Strict
             && hits > Hits(0)
-            && check.tiers().iter().any(|tier| tier.bucket().strict)
+            && has_strict_bucket(check.tiers())
             && self.look(check, hits, now).over
         {
             // in the order of other decisions; too few hits are left for it, unless others were given back just now

@@ -254,7 +254,7 @@ fn record_fallback(record: Option<&DecisionRecord>) {
 impl Step {
     /// Returns whether the decision waits for the store.
     pub(super) const fn waits(&self) -> bool {
-        matches!(self, Self::Strict(_) | Self::Ask(_) | Self::Ordered(_) | Self::Lease)
+        self.decision().is_none()
     }
 
     /// Returns the decision, if there is one.

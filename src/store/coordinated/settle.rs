@@ -59,8 +59,7 @@ impl<R: Remote> Lease<R> {
         let earlier = timeout(budget.into(), self.send_unsettled(counter_key(check), target))
             .await
             .map_err(|_| late)?;
-        let elapsed = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        Ok(Wait { budget: Period::from_nanos(budget.as_nanos().saturating_sub(elapsed)), earlier })
+        Ok(Wait { budget: rest(budget, begun), earlier })
     }
 
     /// Returns how long a decision about `check` that the store makes beside leases waits: the reply to a running fetch is applied
@@ -86,4 +85,10 @@ impl<R: Remote> Lease<R> {
             join_all(replies).await;
         }
     }
+}
+
+/// Returns what is left of `budget` for a decision that has `begun`.
+pub(super) fn rest(budget: Period, begun: Instant) -> Period {
+    let elapsed = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    Period::from_nanos(budget.as_nanos().saturating_sub(elapsed))
 }

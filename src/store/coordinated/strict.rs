@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::{
     client::StoreClient,
-    counter::{LocalCounter, negative},
+    counter::{LocalCounter, has_strict_bucket, negative},
     delivery::{Delivery, Undecided},
     settle::Wait,
     table::CounterTable,
@@ -54,7 +54,7 @@ impl<R: Remote> Strict<R> {
         let is_cacheable = self.local_cache
             && check.direction == Direction::Take
             && check.hits > Hits(0)
-            && !check.tiers().iter().any(|tier| tier.bucket().strict);
+            && !has_strict_bucket(check.tiers());
         self.table.with_mode(check, Coordination::Strict, now, |counter| {
             if counter.must_decide_in_order(check.direction, check.hits, now) {
                 return Prepared::Settle(Arc::clone(&counter.target));

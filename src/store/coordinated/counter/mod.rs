@@ -45,6 +45,7 @@ pub(super) use self::{
     place::{QueuePlace, Slot, Turn, Urgency},
     records::{CarriedHits, Dropped, negative, positive},
     siblings::SiblingStates,
+    tiers::has_strict_bucket,
 };
 use crate::{
     limit::{Coordination, LimitCheck, Period, RuleId, Timestamp, algorithm::CounterState},

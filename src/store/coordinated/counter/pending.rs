@@ -295,11 +295,11 @@ impl LocalCounter {
 
     /// Returns the hits that are lost with the counter.
     pub(in super::super) fn owed_hits(&self) -> Dropped {
-        Dropped {
-            unreported: sum(self.unacknowledged.pending().iter().map(PendingDelta::taken)),
-            stranded: sum(self.unacknowledged.pending().iter().map(PendingDelta::returned))
-                .saturating_add(self.leased_hits()),
+        let mut owed = Dropped { unreported: 0, stranded: self.leased_hits() };
+        for delta in self.unacknowledged.pending() {
+            owed.add(delta.taken(), delta.returned());
         }
+        owed
     }
 
     /// Returns the hits that each report in flight carries.

@@ -22,7 +22,7 @@ pub(in super::super) struct SiblingHits {
 
 /// What a counter knows about its siblings.
 #[derive(Debug, Default)]
-pub(super) struct Siblings {
+pub(in super::super) struct Siblings {
     /// What they have counted, as of the current access.
     pub(super) hits: Vec<SiblingHits>,
     /// Whether the tiers may have different versions in the store, since a command has changed only some of them.

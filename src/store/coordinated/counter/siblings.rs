@@ -58,8 +58,8 @@ impl LocalCounter {
     }
 
     /// Notes that it has siblings.
-    pub(in super::super) fn expect_siblings(&mut self) {
-        self.rare.get_or_insert_default().siblings.get_or_insert_default();
+    pub(in super::super) fn expect_siblings(&mut self) -> &mut Siblings {
+        self.rare.get_or_insert_default().siblings.get_or_insert_default()
     }
 
     /// Forgets what its siblings have counted, which the next access finds out again.
@@ -73,11 +73,10 @@ impl LocalCounter {
     /// store's state with its estimate.
     pub(in super::super) fn set_siblings(&mut self, hits: Vec<SiblingHits>) {
         let may_be_alone = !flows(&self.target.tiers);
-        let rare = self.rare.get_or_insert_default();
-        let siblings = rare.siblings.get_or_insert_default();
+        let siblings = self.expect_siblings();
         siblings.hits = hits;
         if siblings.hits.is_empty() && (may_be_alone || !siblings.has_mixed_versions) {
-            rare.siblings = None;
+            self.rare.get_or_insert_default().siblings = None;
             self.free_rare();
         }
     }
@@ -111,10 +110,7 @@ impl LocalCounter {
 
     /// Notes that a command of a sibling may have changed some of its tiers.
     pub(in super::super) fn note_change_of_sibling(&mut self) {
-        self.expect_siblings();
-        if let Some(siblings) = self.siblings_mut() {
-            siblings.has_mixed_versions = true;
-        }
+        self.expect_siblings().has_mixed_versions = true;
     }
 
     /// Returns a future that completes with the next reply to this counter, if one is expected.

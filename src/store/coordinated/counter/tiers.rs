@@ -28,7 +28,7 @@ pub(super) fn has_bucket(tiers: &[Tier]) -> bool {
 }
 
 /// Returns whether a tier is a bucket that a rejected request restarts.
-pub(super) fn has_strict_bucket(tiers: &[Tier]) -> bool {
+pub(in super::super) fn has_strict_bucket(tiers: &[Tier]) -> bool {
     tiers.iter().any(|tier| tier.bucket().strict)
 }
 

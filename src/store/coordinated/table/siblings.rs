@@ -24,8 +24,8 @@ impl<R: Remote> CounterTable<R> {
         self.shards.lock(key).unsettled_siblings(key, now)
     }
 
-    /// Returns those of the counter of `key`, which has this `target`, and its siblings that have counted something that the store may not know, each with the
-    /// instant of the oldest of that. They return their leases.
+    /// Returns those of the counter of `key`, which has this `target`, and its siblings that have counted something that the store may
+    /// not know, each with the instant of the oldest of that. They return their leases.
     pub(in super::super) fn unsettled(
         &self,
         key: CounterKey,
