@@ -191,18 +191,6 @@ impl RulePath {
     pub fn parts(&self) -> &[Box<str>] {
         &self.0
     }
-
-    /// Returns the domain.
-    #[must_use]
-    pub fn domain(&self) -> &str {
-        &self.0[0]
-    }
-
-    /// Returns the steps below the domain, outermost first, each a key or `key_value`.
-    #[must_use]
-    pub fn steps(&self) -> &[Box<str>] {
-        &self.0[1..]
-    }
 }
 
 /// Formats the parts joined with dots.

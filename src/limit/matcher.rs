@@ -156,12 +156,6 @@ impl RuleSet {
         self.domains.contains_key(domain)
     }
 
-    /// Returns whether there are no domains.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.domains.is_empty()
-    }
-
     /// Returns every rule, in the order of declaration: each is at its [`CompiledRule::index`].
     #[must_use]
     pub fn rules(&self) -> &[CompiledRule] {

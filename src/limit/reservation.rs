@@ -82,9 +82,7 @@ pub fn reserve(
     }
     let hits = request.fit(room);
     for (tier, counter) in tiers.iter().zip(&mut *counters) {
-        if hits > Hits(0) {
-            counter.reserve(tier, now, until, hits);
-        }
+        counter.reserve(tier, now, until, hits);
     }
     let over = hits == Hits(0);
     let decided_hits = if over { request.least.max(Hits(1)) } else { hits };

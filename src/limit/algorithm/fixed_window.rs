@@ -80,10 +80,6 @@ impl AlgorithmState for FixedWindow {
         if self.probe(tier, now, hits).fits { Period::default() } else { self.open(tier, now).0.since(now) }
     }
 
-    fn idle_at(&self, _tier: &Tier) -> Timestamp {
-        self.end
-    }
-
     fn used(&self) -> Hits {
         self.used
     }
@@ -106,6 +102,7 @@ mod tests {
     fn admits_up_to_the_limit_and_again_in_the_next_window() {
         let tier = tier(2);
         let mut window = FixedWindow::unused(&tier, at(30));
+        assert_eq!((window.end(), window.used()), (at(60), Hits(0)));
         for _ in 0..2 {
             assert!(window.probe(&tier, at(30), Hits(1)).fits);
             window.take(&tier, at(30), Hits(1));

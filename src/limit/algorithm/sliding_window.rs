@@ -149,6 +149,11 @@ impl SlidingWindow {
         self.spans.drain(..expired);
     }
 
+    /// Returns the instant from which no hit counts.
+    pub(super) fn idle_at(&self, tier: &Tier) -> Timestamp {
+        self.spans.last().map_or(Timestamp::default(), |span| span.expires_at(tier))
+    }
+
     fn sum(&self, tier: &Tier, now: Timestamp) -> Hits {
         Hits(self.counting(tier, now).iter().map(|span| u64::from(span.hits)).sum())
     }
@@ -178,10 +183,8 @@ impl AlgorithmState for SlidingWindow {
         for span in &mut self.spans {
             left -= span.give_back(left);
         }
-        if left < hits.0 {
-            let empty = self.spans.iter().take_while(|span| span.hits == 0).count();
-            self.spans.drain(..empty);
-        }
+        let empty = self.spans.iter().take_while(|span| span.hits == 0).count();
+        self.spans.drain(..empty);
     }
 
     /// Counts the hits as of `at`, up to a twelfth of a period later where that saves a span.
@@ -221,10 +224,6 @@ impl AlgorithmState for SlidingWindow {
             }
         }
         self.availability(tier, now).reset
-    }
-
-    fn idle_at(&self, tier: &Tier) -> Timestamp {
-        self.spans.last().map_or(Timestamp::default(), |span| span.expires_at(tier))
     }
 
     fn used(&self) -> Hits {
@@ -288,7 +287,7 @@ mod tests {
         assert_eq!(window.used(), Hits(3));
         assert_eq!(window.availability(&tier, at(105_000)).reset, Period::from_secs(12));
         window.give_back(&tier, at(105_000), Hits(u64::MAX));
-        assert_eq!(window.used(), Hits(0));
+        assert_eq!((window.used(), window.spans()), (Hits(0), &[][..]));
     }
 
     #[test]
@@ -329,17 +328,19 @@ mod tests {
         };
         add(&mut window, 103_000, 4);
         // within a twelfth of the period before a span: it joins that span
-        add(&mut window, 102_001, 8);
-        // an hour ago: it no longer counts
+        add(&mut window, 102_001, 7);
+        add(&mut window, 103_000, 1);
+        add(&mut window, 102_000, 5);
+        let before = window.clone();
+        // more than a period ago: it no longer counts
         add(&mut window, 95_000, 16);
+        add(&mut window, 102_500, 0);
+        add(&mut window, 99_000, 0);
+        assert_eq!(window, before);
         add(&mut window, 107_000, 3);
-        let spans: Vec<_> = window.spans.iter().map(|span| (span.last, span.hits)).collect();
-        assert_eq!(
-            spans,
-            [(at(100_000), 1), (at(103_000), 12), (at(106_000), 2), (at(107_000), 3)],
-            "{window:?}"
-        );
-        assert_eq!(window.wait(&tier, at(112_000), Hits(45)), Period::from_millis(3_000));
+        let expected = [(100_000, 1), (102_000, 5), (103_000, 12), (106_000, 2), (107_000, 3)];
+        assert_eq!(window.spans, expected.map(|(last, hits)| Span { last: at(last), hits }));
+        assert_eq!(window.wait(&tier, at(112_000), Hits(44)), Period::from_millis(3_000));
     }
 
     #[test]

@@ -38,9 +38,6 @@ pub trait AlgorithmState {
     /// Returns the time until `hits` would fit if no other request takes any; [`Availability::reset`] if they never do.
     fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period;
 
-    /// Returns the instant from which the state equals an unused one, so that a store may drop it.
-    fn idle_at(&self, tier: &Tier) -> Timestamp;
-
     /// Returns the counted hits, which are lost if a store drops the counter early.
     fn used(&self) -> Hits;
 }

@@ -88,6 +88,16 @@ impl TokenBucket {
         self.idle_at(tier) <= now
     }
 
+    /// Returns the instant at which the bucket is full; with steps, one period later, since until then the state
+    /// determines when the next step is due.
+    pub(super) fn idle_at(self, tier: &Tier) -> Timestamp {
+        let full = self.ready_at(tier, 0);
+        match tier.bucket().refill {
+            Refill::Step if self.taken() > 0 => full.after(tier.period),
+            _ => full,
+        }
+    }
+
     /// Returns the instant from which at most `room` is taken if no other request takes any. It is computed from the stored
     /// state, not from the refilled one, so that rounding does not make the reported wait differ from the actual one.
     fn ready_at(self, tier: &Tier, room: u64) -> Timestamp {
@@ -189,16 +199,6 @@ impl AlgorithmState for TokenBucket {
         }
         let room = room_for(tier.bucket(), hits).unwrap_or(0);
         self.ready_at(tier, room).since(now)
-    }
-
-    /// Returns the instant at which the bucket is full; with steps, one period later, since until then the state
-    /// determines when the next step is due.
-    fn idle_at(&self, tier: &Tier) -> Timestamp {
-        let full = self.ready_at(tier, 0);
-        match tier.bucket().refill {
-            Refill::Step if self.taken() > 0 => full.after(tier.period),
-            _ => full,
-        }
     }
 
     fn used(&self) -> Hits {
