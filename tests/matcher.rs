@@ -2,7 +2,8 @@
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use weir::limit::{
-    Domain, Entry, KeyHasher, Limit, Lookup, Pattern, Period, Rule, RuleNode, RuleSet, Values,
+    Domain, Entry, Explanation, KeyHasher, Limit, Lookup, Outcome, Pattern, Period, Rule, RuleNode, RuleSet,
+    Values,
 };
 
 /// Few keys and values, so that literals, wildcards and ambiguous names often compete.
@@ -88,6 +89,31 @@ proptest! {
             };
             let expected = naive(&domain.nodes, &request).and_then(|rule| rule.name.clone());
             prop_assert_eq!(found, expected, "for {:?}", request);
+        }
+    }
+
+    #[test]
+    fn an_explanation_says_how_far_a_descriptor_matched(
+        tree in nodes(),
+        requests in vec(vec((select(&KEYS[..]), select(&VALUES[..])), 0..5), 1..20),
+    ) {
+        let domain = Domain { name: "d".into(), nodes: tree };
+        let set = RuleSet::new(std::slice::from_ref(&domain), KeyHasher::random());
+        for request in requests {
+            let entries: Vec<_> = request.iter().map(|(key, value)| Entry { key, value }).collect();
+            let Explanation { steps, outcome } = set.explain("d", &entries);
+            // the steps before one that fails: each ends at a descriptor
+            let reached = steps.iter().filter(|step| step.attempts.iter().any(|a| a.origin.is_some())).count();
+            match outcome {
+                Outcome::Rule(_) | Outcome::NoLimit { .. } => prop_assert_eq!(reached, request.len()),
+                Outcome::NoEntries => prop_assert!(request.is_empty()),
+                Outcome::NoMatch => prop_assert_eq!((steps.len(), reached), (reached + 1, steps.len() - 1)),
+                Outcome::TooManyEntries { depth, .. } => {
+                    prop_assert!(depth > 0 && depth < request.len());
+                    prop_assert_eq!((steps.len(), reached), (depth, depth));
+                }
+                Outcome::UnknownDomain(_) => panic!("the domain is known"),
+            }
         }
     }
 

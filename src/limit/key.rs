@@ -142,6 +142,8 @@ impl KeyHasher {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
     use crate::limit::units::Period;
 
@@ -211,6 +213,52 @@ mod tests {
         }
         let raised = Tier { requests: 9, ..tier(1) };
         assert_eq!(all[0], key.of_tiers(&[raised]));
+        assert_ne!(all[0], key.of_tier(&tier(1)));
         assert_eq!(key.of_tier(&tier(1)).shard(), key.of_tier(&tier(2)).shard());
+    }
+
+    /// A key of a tier is as unlikely to collide as the key that it is made from: it changes the same bits of all keys, so that
+    /// those of two keys differ where the keys do.
+    #[test]
+    fn keys_of_tiers_are_as_distinct_as_their_keys() {
+        let tier = |seconds| Tier {
+            requests: 1,
+            period: Period::from_secs(seconds),
+            algorithm: Algorithm::SlidingWindow,
+        };
+        let hasher = KeyHasher::random();
+        let key = |value: u64| hasher.key("d", &[entry("k", &value.to_string())], |_| None);
+        let made: [fn(CounterKey, &[Tier]) -> CounterKey; 3] = [
+            |key, _| key.of_policy(OverLimitPolicy::Ignore),
+            |key, tiers| key.of_tier(&tiers[0]),
+            CounterKey::of_tiers,
+        ];
+        for i in 1..100 {
+            let (first, second, tiers) = (key(0), key(i), [tier(i), tier(i * 60)]);
+            assert_ne!(first.hash(), second.hash());
+            for make in made {
+                let (a, b) = (make(first, &tiers), make(second, &tiers));
+                assert_eq!(a.hash() ^ b.hash(), first.hash() ^ second.hash());
+                assert_ne!(a, first);
+            }
+        }
+    }
+
+    #[test]
+    fn the_keys_of_all_tiers_depend_on_each_of_them_and_on_their_order() {
+        let tier = |millis| Tier {
+            requests: 1,
+            period: Period::from_millis(millis),
+            algorithm: Algorithm::FixedWindow,
+        };
+        let key = KeyHasher::random().key("d", &[entry("k", "v")], |_| None);
+        let mut seen = HashSet::new();
+        for first in 1..100 {
+            assert!(seen.insert(key.of_tiers(&[tier(first)])));
+            assert!(
+                (1..100).all(|second| seen.insert(key.of_tiers(&[tier(first), tier(second)]))),
+                "{first}"
+            );
+        }
     }
 }

@@ -1,7 +1,10 @@
 //! Compares the algorithms with a slow model that remembers every admitted hit.
 
 use proptest::prelude::*;
-use weir::limit::{Algorithm, Period, Refill, Tier, Timestamp};
+use weir::limit::{
+    Algorithm, Direction, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp, algorithm::CounterState,
+    decide, decision_from_store,
+};
 
 use crate::support::{Log, Rule, START, Try, later, tier, tries};
 
@@ -72,6 +75,46 @@ proptest! {
                 prop_assert!(model_admits(&tier, &admitted, hits, now, true), "admitted {hits} at {now:?}");
                 admitted.push((now, hits));
             }
+        }
+    }
+
+    /// Stores drop counters that are unused or idle.
+    #[test]
+    fn an_unused_counter_decides_like_a_new_one(tier in tier(), tries in tries(100)) {
+        let mut kept = Rule::new(vec![tier.clone()], START);
+        let mut dropped = kept.clone();
+        let mut now = START;
+        for Try { later: share, hits } in tries {
+            now = later(now, &tier, share);
+            let counter = &mut dropped.counters[0];
+            prop_assert!(counter.idle_at() > now || counter.is_unused(&tier, now), "{counter:?}");
+            if counter.is_unused(&tier, now) {
+                *counter = CounterState::unused(&tier, now);
+            }
+            prop_assert_eq!(dropped.take(hits, now), kept.take(hits, now));
+        }
+    }
+
+    /// The answer to a decision that a shared store made is the same as that of a counter in memory.
+    #[test]
+    fn a_decision_is_the_same_if_a_store_made_it(
+        mut tier in tier(),
+        tries in tries(60),
+        counts in any::<bool>(),
+    ) {
+        // what a bucket lacked before it lost a fraction of a token is not known
+        if let Algorithm::TokenBucket(bucket) = &mut tier.algorithm {
+            bucket.strict = false;
+        }
+        // a bucket never lacks more than it holds because of rejected hits, so what it lacked before them is not known
+        let counts = counts && !matches!(tier.algorithm, Algorithm::TokenBucket(_));
+        let policy = if counts { OverLimitPolicy::Count } else { OverLimitPolicy::Ignore };
+        let (tiers, mut counters) = ([tier.clone()], [CounterState::unused(&tier, START)]);
+        let mut now = START;
+        for Try { later: share, hits } in tries {
+            now = later(now, &tier, share);
+            let made = decide(&tiers, &mut counters, policy, Direction::Take, Hits(hits), now);
+            prop_assert_eq!(decision_from_store(&tiers, &counters, policy, made.over, Hits(hits), now), made);
         }
     }
 }

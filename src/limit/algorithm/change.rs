@@ -78,9 +78,9 @@ mod tests {
             all.append_all(change(&after));
             prop_assert_eq!(all, change(&[before, after].concat()));
             prop_assert_eq!(all.apply(count), each);
-            if all.is_addition() {
-                prop_assert_eq!(i64::try_from(each), Ok(i64::try_from(count).unwrap_or_default() + all.hits));
-            }
+            let adds = |count: u64| i128::from(all.apply(count)) == i128::from(count) + i128::from(all.hits);
+            prop_assert_eq!(all.is_addition(), (0..300).all(adds));
+            prop_assert_eq!(all.is_none(), (0..300).all(|count| all.apply(count) == count));
         }
     }
 

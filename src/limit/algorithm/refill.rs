@@ -90,6 +90,17 @@ mod tests {
         Tier { requests, period: Period::from_nanos(period.max(1)), algorithm: Algorithm::FixedWindow }
     }
 
+    /// A limit for which the 64 bits of the fast path are exactly one too few, and its neighbours.
+    #[test]
+    fn the_inflow_is_exact_where_64_bits_end() {
+        let second = 1_000_000_000;
+        for elapsed in (1 << 33) - 1..=(1 << 33) + 1 {
+            let tokens = u128::from(elapsed) * u128::from(TOKEN) / u128::from(second);
+            let inflow = inflow(&tier(1, second), Period::from_nanos(elapsed), u64::MAX >> 1);
+            assert_eq!(u128::from(inflow), tokens);
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4_000))]
 
