@@ -143,12 +143,7 @@ impl<'a, S: Store> Run<'a, S> {
         let time = self.clock.now().since(before);
         // a decision is made at one instant while its request waits: in the store, or when a lease has arrived, which may have been
         // on its way already
-        let half = usize::try_from(self.case.round_trip / 2).expect("short").max(1);
-        let waited = time.as_nanos() / 1_000_000;
-        let after = (0..=waited).step_by(half);
-        let mut instants: Vec<u64> = after.flat_map(|millis| [millis, waited - millis]).collect();
-        instants.sort_unstable();
-        instants.dedup();
+        let mut instants: Vec<u64> = (0..=time.as_nanos() / 1_000_000).collect();
         let likely = if self.decides_in_store { time.as_nanos() / 2_000_000 } else { u64::MAX };
         instants.sort_by_key(|millis| millis.abs_diff(likely));
         let instants: Vec<Timestamp> =
