@@ -18,6 +18,8 @@ pub(crate) struct Level {
     began: u64,
     /// The rate, and whether it has steps, if that was the same since the last change; otherwise zero.
     rate: (u32, bool),
+    /// With steps: the end of the period in which hits that were given back have filled it.
+    filled_until: u64,
 }
 
 /// Returns the rate of a bucket, and whether it has steps.
@@ -30,12 +32,16 @@ fn rate(tier: &Tier) -> (u32, bool) {
 impl Level {
     /// A full bucket.
     pub(crate) fn new(now: u64) -> Self {
-        Self { since: now, missing: 0, full_at: 0, began: now, rate: (0, false) }
+        Self { since: now, missing: 0, full_at: 0, began: now, rate: (0, false), filled_until: 0 }
     }
 
     /// Returns whether it is open what an instance and the shared store know of it: its rate has changed, and one of them may have
-    /// forgotten it, or the other one has not received the hits since.
+    /// forgotten it, or the other one has not received the hits since. Or hits given back have filled it: if they were taken since the
+    /// last report, the store sees neither, and goes on with its steps.
     pub(crate) fn is_open(self, tier: &Tier, now: u64) -> bool {
+        if self.missing == 0 && now < self.filled_until {
+            return true;
+        }
         self.missing > 0 && self.rate != rate(tier) && (self.full_at <= now || now < self.began + UNREPORTED)
     }
 
@@ -81,6 +87,14 @@ impl Level {
         let inflow = u128::from(credited) * u128::from(tier.requests);
         let missing = self.capped(tier).saturating_sub(inflow);
         Self { since: self.since + credited, missing, ..self }
+    }
+
+    /// Adds `hits` that are given back.
+    pub(crate) fn give_back(&mut self, tier: &Tier, hits: u64) {
+        self.missing = self.missing.saturating_sub(u128::from(hits) * u128::from(tier.period.as_nanos()));
+        if self.missing == 0 && tier.bucket().refill == Refill::Step {
+            self.filled_until = self.since + tier.period.as_nanos();
+        }
     }
 
     /// The time at which at most `room` is missing.

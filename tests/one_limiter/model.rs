@@ -297,10 +297,7 @@ impl Counter {
                 }
                 groups.retain(|group| group.hits > 0);
             }
-            Self::Bucket(level) => {
-                let tokens = u128::from(hits) * u128::from(tier.period.as_nanos());
-                level.missing = level.missing.saturating_sub(tokens);
-            }
+            Self::Bucket(level) => level.give_back(tier, hits),
         }
     }
 
