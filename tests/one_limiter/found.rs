@@ -231,3 +231,19 @@ fn a_strict_bucket_notices_a_try_before_hits_are_given_back_beside_the_local_cac
     ];
     assert_eq!(run(&case, Mode::Coordinated(Coordination::Strict)), Ok(()));
 }
+
+#[test]
+fn hits_given_back_in_the_window_after_a_rejected_try_leave_the_times_of_others() {
+    let bucket = Bucket { burst: 7, refill: Refill::Continuous, strict: true };
+    let tiers = vec![
+        tier(2, 1_000, Algorithm::FixedWindow),
+        tier(2, 60_000, Algorithm::SlidingWindow),
+        tier(106, 4_194_304, Algorithm::TokenBucket(bucket)),
+    ];
+    // the hits are given back at the start of a second
+    let requests =
+        [(6_653, 1, false), (325, 1, false), (1_122, 2_344, false), (79, 1, true), (303, 41, false)];
+    for coordination in [Coordination::Lease, Coordination::Interval, Coordination::Auto] {
+        assert_eq!(run(&case(tiers.clone(), &requests), Mode::Coordinated(coordination)), Ok(()));
+    }
+}

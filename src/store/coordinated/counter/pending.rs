@@ -62,14 +62,14 @@ impl LocalCounter {
         if delta.is_none() {
             return;
         }
-        match self.unacknowledged.pending_mut().last_mut() {
-            Some(last) if same_windows(&self.target.tiers, last.at, delta.at) => last.append(&delta),
-            _ => {
-                self.unacknowledged.push(delta);
-                if self.unacknowledged.pending().len() > MANY {
-                    self.merge_ended(delta.at);
-                }
-            }
+        let tiers = &self.target.tiers;
+        let last = self.unacknowledged.pending_mut().last_mut();
+        if last.is_some_and(|last| last.takes_in(&delta, tiers)) {
+            return;
+        }
+        self.unacknowledged.push(delta);
+        if self.unacknowledged.pending().len() > MANY {
+            self.merge_ended(delta.at);
         }
     }
 
@@ -132,11 +132,10 @@ impl LocalCounter {
             if delta.unused > 0 && self.must_keep(delta.at, delta.unused_until, now) {
                 dropped.add(0, std::mem::take(&mut delta.unused));
             }
-            match self.unacknowledged.in_flight_mut().last_mut() {
-                // a flush that was not applied is sent with what was counted since
-                Some(last) if same_windows(tiers, last.at, delta.at) => last.append(&delta),
-                _ if delta.is_none() => {}
-                _ => self.unacknowledged.push_in_flight(delta),
+            // a flush that was not applied is sent with what was counted since
+            let last = self.unacknowledged.in_flight_mut().last_mut();
+            if !last.is_some_and(|last| last.takes_in(&delta, tiers)) && !delta.is_none() {
+                self.unacknowledged.push_in_flight(delta);
             }
         }
         self.flushed = self.next_number();

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::tiers::same_windows;
 use crate::{
     limit::{
         Algorithm, Hits, Tier, Timestamp,
@@ -131,6 +132,20 @@ impl PendingDelta {
     pub(super) fn add(&mut self, hits: i64, at: Timestamp) {
         self.change.append(hits);
         self.last_at = self.last_at.max(at);
+    }
+
+    /// Takes in `later`, if both are of the same windows, or if it is itself no more than a rejected try, which no window counts.
+    /// Returns whether it has: a store that receives a single report can adopt the exact states with it.
+    pub(super) fn takes_in(&mut self, later: &Self, tiers: &[Tier]) -> bool {
+        if same_windows(tiers, self.at, later.at) {
+            self.append(later);
+            return true;
+        }
+        let is_only_a_try = self.change.is_none() && self.unused == 0;
+        if is_only_a_try {
+            *self = Self { rejected_at: self.rejected_at.max(later.rejected_at), ..*later };
+        }
+        is_only_a_try
     }
 
     /// Appends `later`, which is of the same windows.
