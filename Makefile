@@ -30,7 +30,7 @@ gungraun := $(or $(GUNGRAUN_RUNNER),$(tools)/gungraun-runner-$(gungraun_version)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test announce-test core arm64 bench bench-write instructions fuzz fuzz-corpus soak lint fmt-check clippy doc deny audit tools redis memcached openssl chart-readme examples
+.PHONY: help run test explore announce-test core arm64 bench bench-write instructions fuzz fuzz-corpus soak lint fmt-check clippy doc deny audit tools redis memcached openssl chart-readme examples
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -38,8 +38,15 @@ help: ## list the targets
 run: ## serve the rules of config/, with counts in memory
 	$(CARGO) run --release --locked
 
+# the same cases of property tests in each run; `make explore` tries others
+test core: export PROPTEST_RNG_SEED ?= 1
+
 test: announce-test tools ## run all tests; installs missing test tools first
 	$(CARGO) test --locked --no-fail-fast
+
+# EXPLORE_CASES sets the number of cases; ONE_LIMITER_WITHOUT=Feature,… leaves features out, to find what a difference depends on
+explore: ## compare all modes with the model in thousands of random requests, other ones each time
+	env -u PROPTEST_RNG_SEED ONE_LIMITER_CASES=$(or $(EXPLORE_CASES),2000) $(CARGO) test --locked --test one_limiter one_instance
 
 announce-test:
 	@echo "make test takes about 3 minutes, or 6 to 10 minutes from a clean clone, on two cores."
