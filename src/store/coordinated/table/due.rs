@@ -23,9 +23,12 @@ fn tick(interval: Period) -> Period {
 /// Returns how long the next flush of a counter may wait. Long pauses are shortened by up to a quarter, differently for each
 /// key, so that counters that became busy together are not flushed together from then on.
 fn pause(key: CounterKey, counter: &LocalCounter) -> Period {
-    let (pause, interval) = (counter.schedule.pause().as_nanos(), counter.schedule.interval().as_nanos());
-    let shorter = pause / 4 / 256 * (key.hash() % 256);
-    Period::from_nanos(pause.saturating_sub(shorter).max(interval))
+    shortened(counter.schedule.pause(), key.hash()).max(counter.schedule.interval())
+}
+
+/// Returns `pause` less a part of its fourth quarter that `hash` chooses.
+fn shortened(pause: Period, hash: u64) -> Period {
+    Period::from_nanos(pause.as_nanos() - pause.as_nanos() / 4 / 256 * (hash % 256))
 }
 
 // === impl CounterTable ===
@@ -78,5 +81,25 @@ impl<R: Remote> CounterTable<R> {
     /// be late.
     pub(in super::super) fn lease_lead(&self) -> Period {
         Period::from_nanos(self.client.round_trip().as_nanos().saturating_mul(2).saturating_add(6_000_000))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urgent_flushes_are_collected_for_a_tenth_of_the_interval() {
+        let ticks = [20, 50, 70, 100, 10_000].map(|interval| tick(Period::from_millis(interval)));
+        assert_eq!(ticks, [5, 5, 7, 10, 10].map(Period::from_millis));
+    }
+
+    #[test]
+    fn pauses_are_spread_evenly_over_their_last_quarter() {
+        let pause = Period::from_millis(1_024);
+        let all: Vec<Period> = (0..256).map(|hash| shortened(pause, 1 << 40 | hash)).collect();
+        assert_eq!(all[0], pause);
+        assert!(all.windows(2).all(|pair| pair[1].as_nanos() + 1_000_000 == pair[0].as_nanos()));
+        assert_eq!(shortened(pause, 256), pause);
     }
 }

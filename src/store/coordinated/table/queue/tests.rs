@@ -1,0 +1,185 @@
+use std::collections::BTreeMap;
+
+use proptest::{collection::vec, prelude::*};
+
+use super::*;
+use crate::limit::{Entry, KeyHasher};
+
+fn keys(count: u32) -> Vec<CounterKey> {
+    let hasher = KeyHasher::random();
+    let key = |i: u32| hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
+    (0..count).map(key).collect()
+}
+
+fn millis(millis: u64) -> Period {
+    Period::from_millis(millis)
+}
+
+/// Takes what is due, and returns the indexes of the counters that are.
+fn take(queue: &AttentionQueue, keys: &[CounterKey], places: &mut [QueuePlace]) -> Vec<usize> {
+    let mut due = Vec::new();
+    while let Some(chunk) = queue.take() {
+        assert!(chunk.keys.len() <= CHUNK);
+        for key in &chunk.keys {
+            let i = keys.iter().position(|other| other == key).expect("a known key");
+            if queue.is_due(*key, &mut places[i], chunk.slot) {
+                due.push(i);
+            }
+        }
+    }
+    due
+}
+
+fn entries(queue: &AttentionQueue) -> usize {
+    let wheel = queue.wheel.lock();
+    wheel.slots.iter().chain([&wheel.now]).flatten().map(Vec::len).sum()
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_counter_is_due_once_at_its_earliest_time() {
+    let (queue, keys) = (AttentionQueue::new(), keys(400));
+    let mut places = vec![QueuePlace::default(); keys.len()];
+    let mut due_at: Vec<Option<(Instant, Instant)>> = vec![None; keys.len()];
+    // a linear congruential generator
+    let mut state = 7_u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    for _ in 0..4_000 {
+        for _ in 0..random(40) {
+            let i = usize::try_from(random(400)).expect("it fits");
+            let (delay, grid) = (millis(random(9_000)), millis(5 * (1 + random(20))));
+            let now = Instant::now();
+            if random(10) == 0 {
+                queue.push(keys[i], &mut places[i], Urgency::Now, delay, grid);
+                due_at[i] = Some((now, now));
+            } else {
+                queue.push(keys[i], &mut places[i], Urgency::Pause, delay, grid);
+                // down to a multiple of the grid, or up to the next one
+                let least = (now + delay.into()).checked_sub(grid.into()).expect("it is late enough");
+                let at = (least, now + Duration::from(delay) + Duration::from(grid) + TICK.into());
+                due_at[i] = Some(due_at[i].map_or(at, |(a, b)| (a.min(at.0), b.min(at.1))));
+            }
+        }
+        tokio::time::advance(Duration::from_millis(1 + random(30))).await;
+        for i in take(&queue, &keys, &mut places) {
+            let (least, _) = due_at[i].take().expect("due once");
+            assert!(Instant::now() >= least, "{i} is too early");
+        }
+        let late = due_at.iter().flatten().filter(|(_, most)| Instant::now() > *most).count();
+        assert_eq!(late, 0);
+        assert!(entries(&queue) <= 4 * keys.len(), "{}", entries(&queue));
+    }
+    tokio::time::advance(Duration::from_secs(20)).await;
+    let rest = take(&queue, &keys, &mut places).len();
+    assert_eq!((rest, entries(&queue)), (due_at.iter().flatten().count(), 0));
+}
+
+/// A rejected key whose tries make it urgent after every reply takes no more than its two places.
+#[tokio::test(start_paused = true)]
+async fn a_counter_that_is_urgent_again_and_again_is_queued_twice_at_most() {
+    let (queue, keys) = (AttentionQueue::new(), keys(1));
+    let mut places = [QueuePlace::default()];
+    for _ in 0..1_000 {
+        queue.push(keys[0], &mut places[0], Urgency::Pause, millis(1_000), millis(100));
+        queue.push(keys[0], &mut places[0], Urgency::Tick, millis(0), millis(10));
+        queue.push(keys[0], &mut places[0], Urgency::Now, millis(0), millis(10));
+        assert!(entries(&queue) <= 3, "{}", entries(&queue));
+        assert_eq!(take(&queue, &keys, &mut places), [0]);
+        tokio::time::advance(Duration::from_millis(3)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_loop_wakes_up_once_for_all_of_a_turn() {
+    let (queue, keys) = (AttentionQueue::new(), keys(1_000));
+    let mut places = vec![QueuePlace::default(); keys.len()];
+    let mut wakes = 0;
+    let mut attended = 0;
+    let begun = Instant::now();
+    while attended < keys.len() {
+        if let Some(i) = (attended == 0).then_some(0..keys.len()) {
+            for i in i {
+                queue.push(keys[i], &mut places[i], Urgency::Pause, millis(700), millis(100));
+            }
+        }
+        queue.wait().await;
+        wakes += 1;
+        attended += take(&queue, &keys, &mut places).len();
+    }
+    // the first push wakes it up to set its timer; a full turn spreads over others
+    assert!(wakes <= 6, "{wakes}");
+    assert!(begun.elapsed() >= Duration::from_millis(600));
+}
+
+proptest! {
+    #[test]
+    fn the_wheel_finds_the_first_slot_that_is_not_empty(
+        steps in vec((0..3_000_u64, 0..6_u8, 0..500_u64), 1..300),
+    ) {
+        let (key, mut wheel) = (keys(1)[0], AttentionQueue::new().wheel.into_inner());
+        let mut model = BTreeMap::<u64, usize>::new();
+        for (ahead, action, skipped) in steps {
+            if action > 1 {
+                let wanted = (wheel.first + ahead).saturating_sub(1_000);
+                let slot = wheel.push(key, wanted);
+                // the nearest slot that is held
+                prop_assert_eq!(slot, wanted.clamp(wheel.first, wheel.first + 1_023));
+                *model.entry(slot).or_default() += 1;
+            } else if let Some((slot, count)) = model.pop_first() {
+                wheel.first = slot;
+                prop_assert_eq!(wheel.pop(slot).map(|keys| keys.len()), Some(count));
+                wheel.first += skipped.min(model.keys().next().map_or(skipped, |next| next - slot));
+            }
+            prop_assert_eq!(wheel.next_occupied(), model.keys().next().copied());
+        }
+    }
+
+    #[test]
+    fn a_full_slot_is_replaced_by_an_earlier_one_of_its_turn(
+        counts in vec(prop_oneof![Just(CHUNK - 1), Just(CHUNK), Just(CHUNK + 1)], 64),
+        slot in 1..64_u64,
+        least in 0..64_u64,
+        grid in 1..32_u64,
+    ) {
+        let (key, mut wheel) = (keys(1)[0], AttentionQueue::new().wheel.into_inner());
+        for (slot, count) in (0..).zip(&counts) {
+            (0..*count).for_each(|_| add(&mut wheel.slots[slot], key));
+        }
+        let is_full = |slot: u64| counts[usize::try_from(slot).expect("it fits")] >= CHUNK;
+        let found = wheel.least_full(slot, least, grid);
+        // the slots of a turn end with the one that is a multiple of the grid
+        let is_possible = |other: u64| other >= least.max(1) && other + grid > slot;
+        if is_full(slot) {
+            let free = (1..slot).rev().filter(|other| (slot - other) % 2 == 1 && is_possible(*other));
+            prop_assert_eq!(found, free.into_iter().find(|other| !is_full(*other)).unwrap_or(slot));
+        } else {
+            prop_assert_eq!(found, slot);
+        }
+    }
+
+    /// A delay is rounded down to a multiple of the grid, unless nothing is left of it then.
+    #[test]
+    fn counters_are_due_at_multiples_of_their_grid(
+        passed in 0..2_000_000_u64,
+        delay in 0..2_000_000_u64,
+        grid in 0..100_u64,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        let number = runtime.expect("a runtime").block_on(async {
+            let queue = AttentionQueue::new();
+            tokio::time::advance(Duration::from_micros(passed)).await;
+            queue.take();
+            let (delay, grid) = (Period::from_nanos(delay * 1_000), millis(grid));
+            queue.push(keys(1)[0], &mut QueuePlace::default(), Urgency::Pause, delay, grid);
+            queue.wheel.lock().next_occupied().expect("it is queued")
+        });
+        let (grid, at) = ((grid / 5).max(1) * 5_000, passed + delay);
+        let due = number * 5_000;
+        prop_assert_eq!(due % grid, 0);
+        prop_assert!(due > passed || due == at, "{due} is not after {passed}");
+        prop_assert!(due <= at || due - grid <= passed, "{due} is too late for {at}");
+        prop_assert!(due + grid > at, "{due} is too early for {at}");
+    }
+}

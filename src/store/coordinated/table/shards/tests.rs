@@ -1,0 +1,216 @@
+use proptest::{collection::vec, prelude::*};
+
+use super::*;
+use crate::limit::{Algorithm, Entry, KeyHasher, OverLimitPolicy, Period, Tier};
+use crate::store::coordinated::counter::Generation;
+
+const MAX: usize = 4_000;
+
+/// A flood of new keys evicts those that have not been used for longest, wherever they are in their tables.
+#[test]
+fn counters_in_use_survive_a_flood_of_new_keys() {
+    let (shards, hasher) = (Shards::new(MAX, usize::MAX), KeyHasher::random());
+    let key = |i: usize| hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
+    let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+    let target = Arc::new(Target {
+        path: "d_k_".into(),
+        tiers: [tier].into(),
+        over_limit_policy: OverLimitPolicy::Ignore,
+    });
+    let insert = |i: usize, now: Timestamp| {
+        let counter = LocalCounter::new(Arc::clone(&target), Period::from_millis(100), Generation(1), now);
+        let mut shard = shards.lock(key(i));
+        let evicted = |evicted: LocalCounter| assert!(evicted.is_settled(), "nothing was pending");
+        shards.insert(&mut shard, key(i), counter, evicted);
+    };
+    let start = Timestamp::from_secs(1_000);
+    (0..MAX).for_each(|i| insert(i, start));
+    let (used, mut next) = (0..MAX / 2, MAX);
+    for second in 1..=10 {
+        let now = start.after(Period::from_secs(second));
+        for i in used.clone() {
+            if let Some(counter) = shards.lock(key(i)).get_mut(key(i)) {
+                counter.last_check_at = now;
+            }
+        }
+        (next..next + MAX / 10).for_each(|i| insert(i, now));
+        next += MAX / 10;
+        assert!(shards.len() <= MAX);
+    }
+    let left = used.clone().filter(|i| shards.lock(key(*i)).get_mut(key(*i)).is_some()).count();
+    assert!(left * 100 >= used.len() * 95, "{left} of {} are left", used.len());
+}
+
+/// Long names remove each other; counters with short names and pending hits stay.
+#[test]
+fn the_bytes_of_names_are_bounded() {
+    const LONG: usize = 8_000;
+    let (shards, hasher) = (Shards::new(100_000, 100 * LONG), KeyHasher::random());
+    let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+    let start = Timestamp::from_secs(1_000);
+    let insert = |i: usize, length: usize, pending: i64| {
+        let key = hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
+        let path = "x".repeat(length).into();
+        let target = Arc::new(Target {
+            path,
+            tiers: [tier.clone()].into(),
+            over_limit_policy: OverLimitPolicy::Ignore,
+        });
+        let mut counter = LocalCounter::new(target, Period::from_millis(100), Generation(1), start);
+        counter.add_pending(pending, start);
+        shards.insert(&mut shards.lock(key), key, counter, |_| {});
+        key
+    };
+    let short: Vec<CounterKey> = (0..100).map(|i| insert(i, 20, 1)).collect();
+    for i in 0..2_000 {
+        insert(1_000 + i, LONG, 0);
+        assert!(shards.name_bytes() <= 100 * LONG, "{}", shards.name_bytes());
+    }
+    assert!((150..=200).contains(&shards.len()), "{}", shards.len());
+    assert!(short.iter().all(|key| shards.lock(*key).get_mut(*key).is_some()));
+    // a name that is longer than the bound takes the place of all others
+    insert(9_999, 101 * LONG, 0);
+    assert_eq!((shards.len(), shards.name_bytes()), (1, 101 * LONG));
+}
+
+/// What happens to a map.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A counter of key `i` is added if there is none, with a name of these bytes, and is settled or not.
+    Insert(usize, usize, bool),
+    /// Parts of the map are swept.
+    Sweep(usize),
+    /// All pending hits are applied, and time passes until their counters are idle.
+    Settle,
+    /// A sibling of the counter of key `i` is added, or shares its states with it.
+    Share(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let bytes = prop_oneof![3 => 1..40_usize, 1 => LONG_NAME - 1..LONG_NAME + 2, 1 => 300..2_000_usize];
+    let step = prop_oneof![
+        20 => (0..400_usize, bytes, any::<bool>()).prop_map(|(i, bytes, pending)| Step::Insert(i, bytes, pending)),
+        2 => (1..4_usize).prop_map(Step::Sweep),
+        1 => Just(Step::Settle),
+        4 => (0..400_usize).prop_map(Step::Share),
+    ];
+    vec(step, 1..600)
+}
+
+/// A tier of `seconds`.
+fn window(seconds: u64) -> Tier {
+    Tier { requests: 5, period: Period::from_secs(seconds), algorithm: Algorithm::FixedWindow }
+}
+
+/// A target of a window of a minute, and of one of an hour if it is that of a `sibling`.
+fn target(bytes: usize, sibling: bool) -> Arc<Target> {
+    let tiers = [window(60), window(3_600)].into_iter().take(1 + usize::from(sibling));
+    let path = "x".repeat(bytes).into();
+    Arc::new(Target { path, tiers: tiers.into(), over_limit_policy: OverLimitPolicy::Ignore })
+}
+
+/// Checks what `shards` knows of its counters.
+fn check(shards: &Shards) -> Result<(), TestCaseError> {
+    let (mut live, mut bytes) = (0, 0);
+    for shard in &shards.all {
+        let shard = shard.lock();
+        let names = || shard.table.iter().map(|entry| entry.counter.name_bytes());
+        prop_assert_eq!(shard.long_names, names().filter(|bytes| *bytes >= LONG_NAME).count());
+        live += shard.table.len();
+        bytes += names().sum::<usize>();
+    }
+    prop_assert_eq!((shards.len(), shards.name_bytes()), (live, bytes));
+    Ok(())
+}
+
+proptest! {
+    /// The numbers of counters, of the bytes of their names and of long names are right whatever removes counters, and bounded.
+    #[test]
+    fn the_accounts_are_those_of_the_counters(
+        max in prop_oneof![1..50_usize, 1_000..3_000_usize],
+        max_bytes in 500..20_000_usize,
+        steps in steps(),
+    ) {
+        let (shards, hasher) = (Shards::new(max, max_bytes), KeyHasher::random());
+        let key = |i: usize, sibling| {
+            let key = hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
+            key.of_tiers(&target(1, sibling).tiers)
+        };
+        let mut now = Timestamp::from_secs(1_000_000);
+        let (mut inserted, mut removed) = (0, 0);
+        for step in steps {
+            let mut insert = |key: CounterKey, target: Arc<Target>, pending, now| {
+                let (bytes, before) = (target.path.len(), shards.name_bytes());
+                let mut counter = LocalCounter::new(target, Period::from_millis(100), Generation(1), now);
+                if pending {
+                    counter.add_pending(1, now);
+                }
+                let mut evicted = Vec::new();
+                let mut shard = shards.lock(key);
+                let is_sampled = shard.table.num_buckets() <= EVICTION_SAMPLE && before + bytes <= max_bytes;
+                let may_lose = !is_sampled || shard.table.iter().all(|entry| !entry.counter.is_settled());
+                let mut loses = false;
+                shards.insert(&mut shard, key, counter, |counter| {
+                    loses |= !counter.is_settled();
+                    evicted.push(counter.name_bytes());
+                });
+                drop(shard);
+                prop_assert!(!loses || may_lose, "pending hits are lost before counters without any");
+                inserted += 1;
+                removed += evicted.len();
+                // room is made for what is missing, and not for more
+                let without_last = before + bytes - evicted[..evicted.len().saturating_sub(1)].iter().sum::<usize>();
+                prop_assert!(evicted.len() <= 1 || without_last > max_bytes);
+                prop_assert!(shards.name_bytes() <= max_bytes.max(bytes));
+                Ok(())
+            };
+            match step {
+                Step::Insert(i, bytes, pending) => {
+                    let key = key(i, false);
+                    if shards.lock(key).get_mut(key).is_none() {
+                        insert(key, target(bytes, false), pending, now)?;
+                    }
+                }
+                Step::Share(i) => {
+                    let (key, sibling) = (key(i, false), key(i, true));
+                    let bytes = shards.lock(key).get_mut(key).map(|counter| counter.name_bytes());
+                    if let Some(bytes) = bytes {
+                        if shards.lock(sibling).get_mut(sibling).is_none() {
+                            insert(sibling, target(bytes, true), false, now)?;
+                        }
+                        // the counter itself may have been evicted
+                        let is_there = shards.lock(key).get_mut(key).is_some();
+                        let is_spare = shards
+                            .lock(sibling)
+                            .get_mut(sibling)
+                            .is_some_and(|counter| counter.name_bytes() == bytes && counter.is_idle(now));
+                        let before = shards.len();
+                        shards.share(&mut shards.lock(key), key, now);
+                        removed += before - shards.len();
+                        prop_assert_eq!(before - shards.len(), usize::from(is_there && is_spare));
+                    }
+                }
+                Step::Sweep(parts) => {
+                    let (before, mut visited) = (shards.len(), 0);
+                    for _ in 0..parts {
+                        shards.sweep(parts, now, |_, counter| {
+                            assert!(!counter.is_idle(now));
+                            visited += 1;
+                        });
+                    }
+                    removed += before - shards.len();
+                    prop_assert!(visited >= shards.len(), "all parts together are the map");
+                    for shard in &shards.all {
+                        let table = &shard.lock().table;
+                        prop_assert!(table.num_buckets() <= MIN_BUCKETS.max(5 * table.len()), "too much memory");
+                    }
+                }
+                Step::Settle => now = now.after(Period::from_secs(7_200)),
+            }
+            check(&shards)?;
+            prop_assert_eq!(shards.len(), inserted - removed);
+            // the first counter of a shard may be one too many
+            prop_assert!(shards.len() < max + shards.all.len(), "{} of {max}", shards.len());
+        }
+    }
+}
