@@ -6,6 +6,7 @@ mod eviction;
 mod extreme;
 mod far;
 mod fleet;
+mod lease;
 mod many_keys;
 mod metrics;
 mod nodes;

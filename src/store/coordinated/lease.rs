@@ -1,31 +1,20 @@
 //! The `lease` mode: this instance reserves some of the limit in advance and spends it without calls.
 
-use std::sync::Arc;
+use std::{pin::Pin, sync::Arc};
 
-use futures_util::future::join_all;
-use smallvec::SmallVec;
+use tokio::sync::futures::OwnedNotified;
 
 use super::{
-    client::{QueuedReply, StoreClient},
-    counter::{CarriedHits, FetchCommands, Generation, LeaseReply, LocalCounter},
-    delivery::Delivery,
+    client::StoreClient,
+    counter::{Generation, LeaseReply, LocalCounter},
     store_time::StoreTime,
     table::{CounterTable, counter_key},
 };
 use crate::{
-    limit::{
-        Coordination, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope,
-        Timestamp,
-    },
+    limit::{Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp},
     observe::DecisionRecord,
     store::remote::{Remote, Target},
 };
-
-/// The shortest time that a lease should last, unless [`ROUND_TRIPS`] take longer.
-const HORIZON: Period = Period::from_millis(50);
-
-/// The number of round trips that a lease should last.
-const ROUND_TRIPS: u64 = 8;
 
 /// How often a decision asks again for hits that fit by the estimate, and that the store did not grant.
 const MAX_RETRIES: u32 = 2;
@@ -36,25 +25,12 @@ pub(super) struct Lease<R> {
     pub(super) client: Arc<StoreClient<R>>,
 }
 
-/// A fetch in flight.
-struct Fetch {
-    key: CounterKey,
-    /// The generation of the counter.
-    generation: Generation,
-    /// The hits that each report carries. The first commands carry the reports.
-    carried: CarriedHits,
-    /// The hits that the last command requests.
-    want: u64,
-    /// In the order of the commands.
-    replies: SmallVec<[QueuedReply; 1]>,
-}
-
 /// What a check under `lease` needs.
 pub(super) enum Leased {
     /// Nothing: it was decided.
     Decided(Decision),
     /// A lease.
-    Wait,
+    Wait(Waiting),
     /// A decision of the store about this target, as under `strict`: it has no hits, or a limit of its own.
     Ask(Arc<Target>),
     /// The same, after the store has counted what this instance has, at the right times: the limit is of its own, and hits become
@@ -62,11 +38,24 @@ pub(super) enum Leased {
     Settle(Arc<Target>),
 }
 
-/// The outcome of sending the commands of a counter.
-struct Sent {
-    commands: u32,
-    /// Whether a reply about the counter is expected, to these commands or to earlier ones.
-    awaits_reply: bool,
+/// What a decision waits for: a reply to the counter of its check.
+pub(super) struct Waiting {
+    pub(super) awaited: Awaited,
+    /// The number of the fetch that requests its hits.
+    pub(super) round: u64,
+    pub(super) generation: Generation,
+    /// The commands that it has sent.
+    pub(super) commands: u32,
+}
+
+/// Who applies a reply.
+pub(super) enum Awaited {
+    /// The decision itself, which has sent the command, as long as no other one waits for the counter.
+    Own,
+    /// Another one, or a task. Boxed to keep all other decisions small.
+    Other(Pin<Box<OwnedNotified>>),
+    /// Not known yet: siblings have to report first.
+    Siblings(Pin<Box<OwnedNotified>>),
 }
 
 // === impl Lease ===
@@ -93,7 +82,7 @@ impl<R: Remote> Lease<R> {
         let instances = self.client.instances();
         let policy = check.over_limit_policy_in(scope);
         let mut report_first = false;
-        let (decision, fetch_next) = self.table.with_mode(check, Coordination::Lease, now, |counter| {
+        let (mut leased, fetch_next) = self.table.with_mode(check, Coordination::Lease, now, |counter| {
             self.table.record_dropped(counter.expire_leases(time));
             if check.direction == Direction::GiveBack {
                 self.table.metrics.local.add(1);
@@ -119,18 +108,20 @@ impl<R: Remote> Lease<R> {
                     report_first = counter.can_flush();
                     (Leased::Ask(Arc::clone(&counter.target)), false)
                 }
-                None => (Leased::Wait, false),
+                None => (Leased::Wait(self.wait_for(counter_key(check), counter, check.hits, None)), false),
             }
         })?;
         if fetch_next {
             self.fetch(counter_key(check));
-        } else if let Leased::Ask(_) = decision {
+        } else if let Leased::Ask(_) = leased {
             self.report_siblings(counter_key(check));
             if report_first {
                 self.report(counter_key(check));
             }
+        } else if let Leased::Wait(waiting) = &mut leased {
+            self.fetch_after_siblings(counter_key(check), waiting);
         }
-        Ok(decision)
+        Ok(leased)
     }
 
     /// Decides by the estimate and the leases, if that is possible. Also returns whether to fetch the next lease.
@@ -181,190 +172,64 @@ impl<R: Remote> Lease<R> {
     }
 
     /// Waits for a lease that holds enough hits for `check`, or for a reply that rejects it. Returns none if the call fails.
-    /// Adds the commands that it sends to `record`.
+    /// Adds the commands that it sends to `record`. Also returns the instant of the decision.
     pub(super) async fn decide(
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
+        mut waiting: Waiting,
         record: Option<&DecisionRecord>,
-    ) -> Option<Decision> {
+    ) -> Option<(Decision, Timestamp)> {
         let policy = check.over_limit_policy_in(scope);
-        // the number of the fetch that requests these hits, once they are registered
-        let mut round = None;
+        let key = counter_key(check);
         let mut retries = 0;
         loop {
-            let now = self.client.time().now;
-            // registered under the lock, so that no reply is missed
-            let done = self.table.with_counter(check, now, |counter| {
-                let missing = check.hits.minus(Hits(counter.leased_hits()));
-                let fetch = counter.fetch_mut();
-                round.get_or_insert_with(|| fetch.wait_for(check.hits, missing));
-                fetch.reply()
-            });
-            let commands = self.fetch(counter_key(check));
             if let Some(record) = record {
-                record.add_commands(commands);
+                record.add_commands(waiting.commands);
             }
-            done.await;
+            let Waiting { round, generation, .. } = waiting;
+            self.wait(key, waiting).await;
 
             let time = self.client.time();
             let outcome = self.table.with_counter(check, time.now, |counter| {
                 let (dropped, now) = counter.expire_leases_after_wait(time);
                 self.table.record_dropped(dropped);
                 if counter.fetch_mut().last_reply == LeaseReply::Failed {
-                    return Some(None);
+                    return Ok(None);
                 }
                 if let Some((decision, _)) = self.decide_leased(counter, policy, check.hits, now) {
-                    return Some(Some(decision));
+                    return Ok(Some(decision));
                 }
-                if round.is_some_and(|round| counter.fetch_mut().has_finished(round)) {
+                // not with a counter that has taken the place of the one that was waited for
+                let mut registered = Some(round).filter(|_| counter.generation == generation);
+                if registered.is_some() && counter.fetch_mut().has_finished(round) {
                     // the store has just had no more; retrying immediately would queue without bound
                     if counter.fetch_mut().last_reply == LeaseReply::Partial {
                         let instances = self.client.instances();
                         let decision = counter.decide_at_last_reply(instances, policy, check.hits, now);
                         if decision.is_some() {
-                            return Some(decision);
+                            return Ok(decision);
                         }
                         retries += 1;
                         if retries > MAX_RETRIES {
-                            return Some(Some(counter.reject_unexpectedly(check.hits, now)));
+                            return Ok(Some(counter.reject_unexpectedly(check.hits, now)));
                         }
                     }
-                    round = None;
+                    registered = None;
                 }
-                None
+                Err(self.wait_for(key, counter, check.hits, registered))
             });
-            if let Some(outcome) = outcome {
-                return outcome;
+            match outcome {
+                Ok(decision) => return Some((decision?, time.now)),
+                Err(again) => waiting = again,
             }
+            self.fetch_after_siblings(key, &mut waiting);
         }
     }
 
     /// Puts back the hits that were spent for `check`.
     pub(super) fn undo(&self, check: &LimitCheck<'_>, now: Timestamp) {
         self.table.with_counter(check, now, |counter| counter.unspend(check.hits, now));
-    }
-
-    /// Fetches a lease, unless a fetch is running. If the counter has siblings, the store has to know their hits first, and this instance
-    /// the state of the store then. Returns the number of commands that it sends.
-    fn fetch(&self, key: CounterKey) -> u32 {
-        if self.report_siblings(key) { 0 } else { self.fetch_now(key) }
-    }
-
-    fn fetch_now(&self, key: CounterKey) -> u32 {
-        let (instances, horizon, lead) = (self.client.instances(), self.horizon(), self.table.lease_lead());
-        self.send(key, |counter, now| {
-            if counter.must_wait_for_reply(instances) {
-                return FetchCommands::default();
-            }
-            if counter.must_read_first() {
-                return counter.reading_commands(now);
-            }
-            let fetched = counter.fetch_commands(instances, horizon, lead, now);
-            counter.fetch_mut().round += 1;
-            fetched
-        })
-        .commands
-    }
-
-    /// Reports what is pending, unless a fetch is running, so that the store counts it before the next decision that it makes.
-    /// Returns whether a reply about the counter of `key` is expected.
-    pub(super) fn report(&self, key: CounterKey) -> bool {
-        self.send(key, LocalCounter::settling_commands).awaits_reply
-    }
-
-    /// Reports what the siblings of the counter of `key` have counted. Returns whether a reply to one of them has to be waited for.
-    fn report_siblings(&self, key: CounterKey) -> bool {
-        let siblings = self.table.unsettled_siblings(key, self.client.time().now);
-        let mut waits = false;
-        for sibling in siblings {
-            waits |= self.report(sibling);
-        }
-        waits
-    }
-
-    /// Sends the commands of the counter of `key`, unless a fetch is running. In the background, since the decision that waits for
-    /// the replies may be cancelled.
-    fn send(
-        &self,
-        key: CounterKey,
-        commands: impl FnOnce(&mut LocalCounter, Timestamp) -> FetchCommands,
-    ) -> Sent {
-        let mut awaits_reply = false;
-        let sent = self.table.with_existing(key, |counter| {
-            if counter.fetch_mut().is_running {
-                awaits_reply = true;
-                return None;
-            }
-            let fetched = commands(counter, self.client.time().now);
-            self.table.record_dropped(fetched.dropped);
-            if fetched.commands.is_empty() {
-                return None;
-            }
-            awaits_reply = true;
-            counter.fetch_mut().is_running = true;
-            let FetchCommands { commands, reports, want, .. } = fetched;
-            // queued under the lock, so that they are carried out in the order of their numbers
-            let replies = commands.into_iter().map(|command| self.client.queue(command)).collect();
-            // without reports of its own, what is in flight is that of a flush
-            let carried = if reports > 0 { counter.carried_hits() } else { CarriedHits::default() };
-            Some(Fetch { key, generation: counter.generation, carried, want, replies })
-        });
-        let Some(fetch) = sent.flatten() else { return Sent { commands: 0, awaits_reply } };
-        let commands = u32::try_from(fetch.replies.len()).unwrap_or(u32::MAX);
-        let lease = self.clone();
-        self.client.spawn(async move { lease.complete(fetch).await });
-        Sent { commands, awaits_reply }
-    }
-
-    /// Applies the replies to `fetch`, however late they are.
-    async fn complete(self, fetch: Fetch) {
-        let Fetch { key, generation, carried, want, replies } = fetch;
-        let replies: Vec<_> = join_all(replies).await.into_iter().map(Result::ok).collect();
-        let delivery =
-            |i: usize| replies.get(i).and_then(Option::as_ref).map_or(Delivery::Unknown, Delivery::of);
-        let last = replies.last().and_then(Option::as_ref);
-        if want > 0 && delivery(replies.len() - 1) == Delivery::Unknown {
-            self.table.metrics.delivery_unknown.add(want);
-        }
-        let applied = self.table.with_generation(key, generation, |counter| {
-            if !carried.is_empty() {
-                let delivered = counter.apply_delivery(delivery);
-                self.table.metrics.delivery_unknown.add(delivered.unknown);
-            }
-            let fetch = counter.fetch_mut();
-            fetch.is_running = false;
-            fetch.last_reply = LeaseReply::Failed;
-            match last {
-                Some(Ok((reply, now))) if want > 0 => {
-                    counter.apply_grant(reply, self.client.round_trip(), *now);
-                }
-                Some(Ok((reply, now))) => counter.apply_fetched_report(reply, *now),
-                Some(Err(error)) if error.is_definitely_not_applied() => {}
-                Some(Err(_)) | None => counter.lose_version(),
-            }
-            // hits that were not applied are pending again
-            self.table.enqueue(key, counter, self.client.time().now);
-            counter.notify();
-        });
-        for sibling in self.table.awaited_siblings(key) {
-            // also if the call has failed, so that nothing is repeated without end
-            self.fetch_now(sibling);
-        }
-        if applied.is_none() {
-            // the counter was evicted
-            self.table.record_evicted(&carried, delivery);
-            if let Some(Ok((reply, _))) = last
-                && want > 0
-            {
-                self.table.metrics.stranded.add(reply.granted);
-            }
-        }
-    }
-
-    /// Returns the time that a lease should last at the current demand.
-    fn horizon(&self) -> Period {
-        HORIZON.max(Period::from_nanos(self.client.round_trip().as_nanos().saturating_mul(ROUND_TRIPS)))
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! - `local`: instances do not share counts.
 //! - `interval` (`interval.rs`): every instance counts by itself; counts are exchanged at an interval.
-//! - `lease` (`lease.rs`): every instance reserves some of the limit in advance.
+//! - `lease` (`lease.rs`, `fetching.rs`): every instance reserves some of the limit in advance.
 //! - `strict` (`strict.rs`): the shared store makes every decision.
 //!
 //! `auto` (`auto.rs`) chooses `lease` or `interval` for each counter.
@@ -24,6 +24,7 @@ mod client;
 mod counter;
 mod delivery;
 mod fallback;
+mod fetching;
 mod interval;
 mod lease;
 mod metrics;

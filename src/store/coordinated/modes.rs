@@ -9,7 +9,7 @@ use super::{
     delivery::{Delivery, Undecided},
     fallback::Fallback,
     interval::Interval,
-    lease::{Lease, Leased},
+    lease::{Lease, Leased, Waiting},
     metrics::CoordinationMetrics,
     settle::Wait,
     strict::{Prepared, Strict},
@@ -49,7 +49,8 @@ pub(super) enum Step {
     Ask(Arc<Target>),
     /// As `Strict`, after the store has counted what the counter and its siblings have counted here.
     Ordered(Arc<Target>),
-    Lease,
+    /// Waits for a lease.
+    Lease(Waiting),
 }
 
 /// A decision, and how its hits are given back.
@@ -109,7 +110,7 @@ impl<R: Remote> CoordinationModes<R> {
                 Coordination::Lease => {
                     self.lease.decide_at_once(check, scope, time).map(|leased| match leased {
                         Leased::Decided(decision) => Step::Done(decision),
-                        Leased::Wait => Step::Lease,
+                        Leased::Wait(waiting) => Step::Lease(waiting),
                         Leased::Ask(target) => Step::Ask(target),
                         Leased::Settle(target) => Step::Ordered(target),
                     })
@@ -171,7 +172,9 @@ impl<R: Remote> CoordinationModes<R> {
                 // boxed, since it is rare, to keep the future of all other decisions small
                 recorded(record, 1, Box::pin(self.decide_in_order(check, target, scope))).await
             }
-            Step::Lease => recorded(record, 0, self.decide_by_lease(check, scope, record)).await,
+            Step::Lease(waiting) => {
+                recorded(record, 0, self.decide_by_lease(check, scope, waiting, record)).await
+            }
         };
         match decided {
             Ok((decision, at)) => {
@@ -203,11 +206,12 @@ impl<R: Remote> CoordinationModes<R> {
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
+        waiting: Waiting,
         record: Option<&DecisionRecord>,
     ) -> Result<(Decision, Timestamp), Undecided> {
         // a lease that arrives late is not lost, and no hit has been counted
-        match timeout(self.budget.into(), self.lease.decide(check, scope, record)).await {
-            Ok(Some(decision)) => Ok((decision, self.client.time().now)),
+        match timeout(self.budget.into(), self.lease.decide(check, scope, waiting, record)).await {
+            Ok(Some(decided)) => Ok(decided),
             Ok(None) => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
             Err(_) => Err(Undecided { delivery: Delivery::NotApplied, late: true }),
         }
@@ -261,7 +265,7 @@ impl Step {
     pub(super) const fn decision(&self) -> Option<Decision> {
         match self {
             Self::Done(decision) | Self::Fallback(decision) => Some(*decision),
-            Self::Strict(_) | Self::Ask(_) | Self::Ordered(_) | Self::Lease => None,
+            Self::Strict(_) | Self::Ask(_) | Self::Ordered(_) | Self::Lease(_) => None,
         }
     }
 }

@@ -7,7 +7,6 @@ use tokio::{
 };
 
 use super::{
-    counter::LocalCounter,
     delivery::{Delivery, Undecided},
     lease::Lease,
     table::counter_key,
@@ -65,8 +64,7 @@ impl<R: Remote> Lease<R> {
     /// Returns how long a decision about `check` that the store makes beside leases waits: the reply to a running fetch is applied
     /// first, since the store counts the hits that it grants.
     pub(super) fn wait_for_fetch(&self, check: &LimitCheck<'_>, budget: Period) -> Wait {
-        let reply = self.table.with_existing(counter_key(check), LocalCounter::next_reply);
-        Wait { budget, earlier: reply.flatten().into_iter().collect() }
+        Wait { budget, earlier: self.next_reply(counter_key(check)).into_iter().collect() }
     }
 
     /// Sends what the counter of `check` and its siblings have counted, after the replies to earlier reports, which other commands
@@ -74,13 +72,12 @@ impl<R: Remote> Lease<R> {
     async fn send_unsettled(&self, key: CounterKey, target: &Target) -> Vec<OwnedNotified> {
         loop {
             let mut unsettled = self.table.unsettled(key, target, self.client.time().now);
-            let reply = |key| self.table.with_existing(key, LocalCounter::next_reply).flatten();
-            let replies: Vec<_> = unsettled.iter().filter_map(|(_, key)| reply(*key)).collect();
+            let replies: Vec<_> = unsettled.iter().filter_map(|(_, key)| self.next_reply(*key)).collect();
             if replies.is_empty() {
                 // in the order in which they were counted
                 unsettled.sort_unstable_by_key(|(oldest, _)| *oldest);
                 let sent = unsettled.into_iter().filter(|(_, key)| self.report(*key));
-                return sent.filter_map(|(_, key)| reply(key)).collect();
+                return sent.filter_map(|(_, key)| self.next_reply(key)).collect();
             }
             join_all(replies).await;
         }

@@ -53,6 +53,11 @@ impl Demand {
         self.hits = self.hits.saturating_add(u32::try_from(hits).unwrap_or(u32::MAX));
     }
 
+    /// Returns whether any hits are expected.
+    pub(super) fn is_known(&self) -> bool {
+        self.rate != 0.0 || self.hits > FEW_HITS
+    }
+
     /// Returns the hits to expect in `time` from `now` on.
     pub(in super::super) fn in_the_next(&self, time: Period, now: Timestamp) -> u64 {
         (self.rate_at(now) * time.as_nanos() as f64).ceil() as u64

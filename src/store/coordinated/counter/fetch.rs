@@ -1,11 +1,22 @@
 //! The leases of a counter, and the state of fetching the next one.
 
-use std::sync::Arc;
+use std::{sync::Arc, task::Waker};
 
 use tokio::sync::{Notify, futures::OwnedNotified};
 
 use super::records::HeldLeases;
-use crate::limit::{Hits, Period, Timestamp};
+use crate::{
+    limit::{Hits, Period, Timestamp},
+    store::coordinated::client::QueuedReply,
+};
+
+/// The reply to a fetch of one command without reports, if the decision that has sent it applies it.
+#[derive(Debug)]
+pub(in super::super) struct AwaitedReply {
+    pub(in super::super) reply: QueuedReply,
+    /// Wakes the decision, if somebody else applies the reply. None until it was polled.
+    pub(in super::super) waker: Option<Waker>,
+}
 
 /// The leases that a counter holds, and the state of fetching the next one.
 #[derive(Debug, Default)]
@@ -15,6 +26,8 @@ pub(in super::super) struct LeaseFetch {
     pub(super) held: HeldLeases,
     /// Whether a fetch is running.
     pub(in super::super) is_running: bool,
+    /// The reply to it, while a single decision waits for it.
+    pub(in super::super) awaited: Option<Box<AwaitedReply>>,
     /// The reply to the last fetch.
     pub(in super::super) last_reply: LeaseReply,
     /// Notified after the fetch for which decisions wait. None if none waits.
@@ -26,7 +39,7 @@ pub(in super::super) struct LeaseFetch {
     /// The number of the running fetch, or of the last one, from 1.
     pub(in super::super) round: u64,
     /// The hits that it requested.
-    pub(super) want: u64,
+    pub(in super::super) want: u64,
     /// The time within which they must be used, unless a window ends earlier.
     pub(super) hold: Period,
     /// The number of its last command.
@@ -55,6 +68,17 @@ pub(in super::super) enum LeaseReply {
     Partial,
     /// The call failed.
     Failed,
+}
+
+// === impl AwaitedReply ===
+
+impl AwaitedReply {
+    /// Wakes the decision.
+    pub(in super::super) fn wake(self) {
+        if let Some(waker) = self.waker {
+            waker.wake();
+        }
+    }
 }
 
 // === impl LeaseFetch ===

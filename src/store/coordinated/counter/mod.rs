@@ -40,7 +40,7 @@ use self::{
     usage::UsageRate,
 };
 pub(super) use self::{
-    fetch::LeaseReply,
+    fetch::{AwaitedReply, LeaseReply},
     pace::FetchCommands,
     place::{QueuePlace, Slot, Turn, Urgency},
     records::{CarriedHits, Dropped, negative, positive},
@@ -236,6 +236,12 @@ impl LocalCounter {
     /// Returns the state of fetching leases, which counters in other modes do not have.
     pub(in super::super) fn fetch_mut(&mut self) -> &mut LeaseFetch {
         self.rare.get_or_insert_default().fetch_mut()
+    }
+
+    /// Returns the reply that a decision would apply, which then somebody else has to do, and the hits that it requested.
+    pub(in super::super) fn take_awaited(&mut self) -> Option<(AwaitedReply, u64)> {
+        let fetch = self.rare.as_mut()?.fetch.as_mut()?;
+        Some((*fetch.awaited.take()?, fetch.want))
     }
 
     /// Forgets the states of the time in which the store was unavailable.

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::{
     LocalCounter,
     fetch::LeaseReply,
@@ -24,7 +26,7 @@ const FIRST_PROBE: Period = Period::from_millis(250);
 /// The commands of a fetch.
 #[derive(Debug, Default)]
 pub(in super::super) struct FetchCommands {
-    pub(in super::super) commands: Vec<Command>,
+    pub(in super::super) commands: SmallVec<[Command; 1]>,
     /// The number of commands, from the first one on, that carry reports.
     pub(in super::super) reports: usize,
     /// The hits that the last command requests.
@@ -100,8 +102,11 @@ impl LocalCounter {
             // the estimate cannot replace the store's state now, so only hits that are used at once
             return (needed, Period::default());
         }
-        let likely = self.demand.in_the_next(self.horizon(at_least, now), now).saturating_sub(leased);
-        let likely = likely.min(self.share(now).max(returned));
+        let mut likely = 0;
+        if self.demand.is_known() {
+            likely = self.demand.in_the_next(self.horizon(at_least, now), now).saturating_sub(leased);
+            likely = likely.min(self.share(now).max(returned));
+        }
         let kept = if needed > 0 { self.idle_allowance().min(self.remaining(now) / 8) } else { 0 };
         let kept = if self.instances > 1 && flows(&self.target.tiers) { 0 } else { kept };
         let ahead =

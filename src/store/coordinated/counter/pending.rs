@@ -224,7 +224,7 @@ impl LocalCounter {
         let rare = self.rare.as_deref();
         let fetch = rare.and_then(|rare| rare.fetch.as_ref());
         let leases = fetch.map_or(&[][..], |fetch| &fetch.held);
-        let siblings = rare.and_then(|rare| rare.siblings.as_ref());
+        let siblings = rare.and_then(|rare| rare.siblings.as_deref());
         let siblings = siblings.map_or(&[][..], |siblings| &siblings.hits);
         let mut is_incomplete = false;
         for (i, tier) in self.target.tiers.iter().enumerate() {

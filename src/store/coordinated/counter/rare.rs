@@ -16,7 +16,7 @@ pub(super) struct Rare {
     /// While the store is unavailable: the states as if every instance counted the same hits.
     pub(super) fallback: Option<Box<States>>,
     /// What it knows about its siblings. None if it has none.
-    pub(super) siblings: Option<Siblings>,
+    pub(super) siblings: Option<Box<Siblings>>,
 }
 
 // === impl Rare ===

@@ -40,11 +40,11 @@ impl LocalCounter {
 
     /// Returns what it knows about its siblings; none if it has none.
     fn siblings(&self) -> Option<&Siblings> {
-        self.rare.as_ref().and_then(|rare| rare.siblings.as_ref())
+        self.rare.as_ref().and_then(|rare| rare.siblings.as_deref())
     }
 
     fn siblings_mut(&mut self) -> Option<&mut Siblings> {
-        self.rare.as_mut().and_then(|rare| rare.siblings.as_mut())
+        self.rare.as_mut().and_then(|rare| rare.siblings.as_deref_mut())
     }
 
     /// Returns whether it may have siblings.
@@ -175,7 +175,7 @@ impl LocalCounter {
         self.wants_read = true;
         let mut commands = Vec::new();
         let dropped = self.take_commands(now, &mut commands);
-        FetchCommands { reports: commands.len(), commands, want: 0, dropped }
+        FetchCommands { reports: commands.len(), commands: commands.into(), want: 0, dropped }
     }
 
     /// Returns the commands after which the store counts as this counter does.
@@ -193,7 +193,7 @@ impl LocalCounter {
             commands.push(Command { target: Arc::clone(&self.target), at: now, op: Op::Add { report } });
         }
         self.fetch_mut().round += u64::from(!commands.is_empty());
-        FetchCommands { reports: commands.len(), commands, want: 0, dropped }
+        FetchCommands { reports: commands.len(), commands: commands.into(), want: 0, dropped }
     }
 
     /// Returns its tiers with their states.

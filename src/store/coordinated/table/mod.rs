@@ -198,7 +198,12 @@ impl<R: Remote> CounterTable<R> {
                 counter.adopt_states(sibling);
             }
         }
-        self.shards.insert(shard, key, counter, |evicted| {
+        self.shards.insert(shard, key, counter, |mut evicted| {
+            if let Some((awaited, want)) = evicted.take_awaited() {
+                // the reply is not received any more
+                self.metrics.delivery_unknown.add(want);
+                awaited.wake();
+            }
             if !evicted.is_settled() {
                 self.metrics.evicted.add(1);
                 // what is in flight is counted when its outcome is known

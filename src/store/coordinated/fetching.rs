@@ -1,0 +1,359 @@
+//! Fetches leases: sends the commands of a counter, and applies the replies, however late they are.
+//!
+//! A decision that sends a fetch applies the reply itself, without a task: where each key has one hit, a task took a quarter of all
+//! instructions. A task takes over as soon as anybody else waits for the reply, or the decision is cancelled.
+
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use futures_util::future::join_all;
+use smallvec::{SmallVec, smallvec};
+use tokio::sync::futures::OwnedNotified;
+
+use super::{
+    client::QueuedReply,
+    counter::{AwaitedReply, CarriedHits, FetchCommands, Generation, LeaseReply, LocalCounter},
+    delivery::Delivery,
+    lease::{Awaited, Lease, Waiting},
+};
+use crate::{
+    limit::{CounterKey, Hits, Period, Timestamp},
+    store::remote::{Remote, RemoteError, Reply},
+};
+
+/// The shortest time that a lease should last, unless [`ROUND_TRIPS`] take longer.
+const HORIZON: Period = Period::from_millis(50);
+
+/// The number of round trips that a lease should last.
+const ROUND_TRIPS: u64 = 8;
+
+/// The reply to a command; none if the store is closed.
+type Outcome = Option<Result<(Reply, Timestamp), RemoteError>>;
+
+/// A fetch in flight.
+struct Fetch {
+    key: CounterKey,
+    /// The generation of the counter.
+    generation: Generation,
+    /// The hits that each report carries. The first commands carry the reports.
+    carried: CarriedHits,
+    /// The hits that the last command requests.
+    want: u64,
+    /// In the order of the commands.
+    replies: SmallVec<[QueuedReply; 1]>,
+}
+
+/// The outcome of sending the commands of a counter.
+enum Sent {
+    /// There are none.
+    Nothing,
+    /// A fetch is running already.
+    Running,
+    Fetch(Fetch),
+}
+
+/// Has a task apply the reply that a decision waits for, if the decision is cancelled.
+struct Own<'a, R: Remote> {
+    lease: &'a Lease<R>,
+    key: CounterKey,
+    generation: Generation,
+    is_waiting: bool,
+}
+
+/// Returns the delivery of each command.
+fn delivery_of(outcomes: &[Outcome]) -> impl Fn(usize) -> Delivery {
+    |i| outcomes.get(i).and_then(Option::as_ref).map_or(Delivery::Unknown, Delivery::of)
+}
+
+// === impl Lease ===
+
+impl<R: Remote> Lease<R> {
+    /// Registers a decision that waits for `hits`, unless it is `registered` with a fetch, and fetches a lease. If `counter` may have
+    /// siblings, [`Lease::fetch_after_siblings`] does so.
+    pub(super) fn wait_for(
+        &self,
+        key: CounterKey,
+        counter: &mut LocalCounter,
+        hits: Hits,
+        registered: Option<u64>,
+    ) -> Waiting {
+        let missing = hits.minus(Hits(counter.leased_hits()));
+        let fetch = counter.fetch_mut();
+        let round = registered.unwrap_or_else(|| fetch.wait_for(hits, missing));
+        let generation = counter.generation;
+        if counter.may_have_siblings() {
+            self.hand_over(key, counter);
+            let awaited = Awaited::Siblings(Box::pin(counter.fetch_mut().reply()));
+            return Waiting { awaited, round, generation, commands: 0 };
+        }
+        let sent = self.begin(key, counter, |counter, now| self.fetch_commands(counter, now));
+        let commands = sent.commands();
+        let awaited = match sent {
+            Sent::Fetch(mut fetch) if commands == 1 && fetch.carried.is_empty() => {
+                let awaited = fetch.replies.pop().map(|reply| Box::new(AwaitedReply { reply, waker: None }));
+                counter.fetch_mut().awaited = awaited;
+                Awaited::Own
+            }
+            sent => {
+                let reply = counter.fetch_mut().reply();
+                self.spawn(sent);
+                Awaited::Other(Box::pin(reply))
+            }
+        };
+        Waiting { awaited, round, generation, commands }
+    }
+
+    /// Fetches a lease if that was left to do, because the counter of `key` may have siblings.
+    pub(super) fn fetch_after_siblings(&self, key: CounterKey, waiting: &mut Waiting) {
+        if let Awaited::Siblings(_) = waiting.awaited {
+            waiting.commands = self.fetch(key);
+        }
+    }
+
+    /// Waits for a reply, and applies it if nobody else does.
+    pub(super) async fn wait(&self, key: CounterKey, waiting: Waiting) {
+        let Waiting { awaited, round, generation, .. } = waiting;
+        match awaited {
+            Awaited::Other(reply) | Awaited::Siblings(reply) => reply.await,
+            Awaited::Own => {
+                let mut own = Own { lease: self, key, generation, is_waiting: true };
+                let other = poll_fn(|context| own.poll(round, context)).await;
+                if let Some(reply) = other {
+                    reply.await;
+                }
+            }
+        }
+    }
+
+    /// Fetches a lease, unless a fetch is running. If the counter has siblings, the store has to know their hits first, and this instance
+    /// the state of the store then. Returns the number of commands that it sends.
+    pub(super) fn fetch(&self, key: CounterKey) -> u32 {
+        if self.report_siblings(key) { 0 } else { self.fetch_now(key) }
+    }
+
+    fn fetch_now(&self, key: CounterKey) -> u32 {
+        let sent = self.send(key, |counter, now| self.fetch_commands(counter, now));
+        let commands = sent.commands();
+        self.spawn(sent);
+        commands
+    }
+
+    fn fetch_commands(&self, counter: &mut LocalCounter, now: Timestamp) -> FetchCommands {
+        let (instances, horizon, lead) = (self.client.instances(), self.horizon(), self.table.lease_lead());
+        if counter.must_wait_for_reply(instances) {
+            return FetchCommands::default();
+        }
+        if counter.must_read_first() {
+            return counter.reading_commands(now);
+        }
+        let fetched = counter.fetch_commands(instances, horizon, lead, now);
+        counter.fetch_mut().round += 1;
+        fetched
+    }
+
+    /// Reports what is pending, unless a fetch is running, so that the store counts it before the next decision that it makes.
+    /// Returns whether a reply about the counter of `key` is expected, to these commands or to earlier ones.
+    pub(super) fn report(&self, key: CounterKey) -> bool {
+        let sent = self.send(key, LocalCounter::settling_commands);
+        let awaits_reply = !matches!(sent, Sent::Nothing);
+        self.spawn(sent);
+        awaits_reply
+    }
+
+    /// Reports what the siblings of the counter of `key` have counted. Returns whether a reply to one of them has to be waited for.
+    pub(super) fn report_siblings(&self, key: CounterKey) -> bool {
+        let siblings = self.table.unsettled_siblings(key, self.client.time().now);
+        let mut waits = false;
+        for sibling in siblings {
+            waits |= self.report(sibling);
+        }
+        waits
+    }
+
+    /// Returns a future that completes with the next reply to the counter of `key`, if one is expected.
+    pub(super) fn next_reply(&self, key: CounterKey) -> Option<OwnedNotified> {
+        let next = self.table.with_existing(key, |counter| {
+            self.hand_over(key, counter);
+            counter.next_reply()
+        });
+        next.flatten()
+    }
+
+    /// Sends the commands of the counter of `key`, unless a fetch is running.
+    fn send(
+        &self,
+        key: CounterKey,
+        commands: impl FnOnce(&mut LocalCounter, Timestamp) -> FetchCommands,
+    ) -> Sent {
+        let sent = self.table.with_existing(key, |counter| self.begin(key, counter, commands));
+        sent.unwrap_or(Sent::Nothing)
+    }
+
+    /// Sends the commands of `counter`, unless a fetch is running.
+    fn begin(
+        &self,
+        key: CounterKey,
+        counter: &mut LocalCounter,
+        commands: impl FnOnce(&mut LocalCounter, Timestamp) -> FetchCommands,
+    ) -> Sent {
+        if counter.fetch_mut().is_running {
+            self.hand_over(key, counter);
+            return Sent::Running;
+        }
+        let fetched = commands(counter, self.client.time().now);
+        self.table.record_dropped(fetched.dropped);
+        if fetched.commands.is_empty() {
+            return Sent::Nothing;
+        }
+        counter.fetch_mut().is_running = true;
+        let FetchCommands { commands, reports, want, .. } = fetched;
+        // queued under the lock, so that they are carried out in the order of their numbers
+        let replies = commands.into_iter().map(|command| self.client.queue(command)).collect();
+        // without reports of its own, what is in flight is that of a flush
+        let carried = if reports > 0 { counter.carried_hits() } else { CarriedHits::default() };
+        Sent::Fetch(Fetch { key, generation: counter.generation, carried, want, replies })
+    }
+
+    /// Has a task apply the replies to what was sent.
+    fn spawn(&self, sent: Sent) {
+        if let Sent::Fetch(fetch) = sent {
+            let lease = self.clone();
+            self.client.spawn(async move { lease.complete(fetch).await });
+        }
+    }
+
+    /// Has a task apply the reply that a decision would apply, since that may be cancelled, or not be polled, while others wait.
+    fn hand_over(&self, key: CounterKey, counter: &mut LocalCounter) {
+        if let Some((AwaitedReply { reply, waker }, want)) = counter.take_awaited() {
+            let (lease, generation, replies) = (self.clone(), counter.generation, smallvec![reply]);
+            let fetch = Fetch { key, generation, carried: CarriedHits::default(), want, replies };
+            self.client.spawn(async move {
+                lease.complete(fetch).await;
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            });
+        }
+    }
+
+    /// Applies the replies to `fetch`, however late they are.
+    async fn complete(self, fetch: Fetch) {
+        let Fetch { key, generation, carried, want, replies } = fetch;
+        let outcomes: Vec<Outcome> = join_all(replies).await.into_iter().map(Result::ok).collect();
+        let applied = self.table.with_generation(key, generation, |counter| {
+            self.apply(counter, &carried, want, &outcomes);
+            // hits that were not applied are pending again
+            self.table.enqueue(key, counter, self.client.time().now);
+        });
+        self.fetch_for_siblings(key);
+        if applied.is_none() {
+            // the counter was evicted
+            self.record_unknown(want, &outcomes);
+            self.table.record_evicted(&carried, delivery_of(&outcomes));
+            if let Some(Some(Ok((reply, _)))) = outcomes.last()
+                && want > 0
+            {
+                self.table.metrics.stranded.add(reply.granted);
+            }
+        }
+    }
+
+    /// Counts the `want` hits that the last command has requested, if the store may have granted them.
+    fn record_unknown(&self, want: u64, outcomes: &[Outcome]) {
+        if want > 0 && delivery_of(outcomes)(outcomes.len() - 1) == Delivery::Unknown {
+            self.table.metrics.delivery_unknown.add(want);
+        }
+    }
+
+    /// Applies the outcomes of the commands of a fetch, of which the first carried the hits in `carried`, and the last requested `want`.
+    fn apply(&self, counter: &mut LocalCounter, carried: &CarriedHits, want: u64, outcomes: &[Outcome]) {
+        self.record_unknown(want, outcomes);
+        if !carried.is_empty() {
+            let delivered = counter.apply_delivery(delivery_of(outcomes));
+            self.table.metrics.delivery_unknown.add(delivered.unknown);
+        }
+        let fetch = counter.fetch_mut();
+        fetch.is_running = false;
+        fetch.last_reply = LeaseReply::Failed;
+        match outcomes.last().and_then(Option::as_ref) {
+            Some(Ok((reply, now))) if want > 0 => counter.apply_grant(reply, self.client.round_trip(), *now),
+            Some(Ok((reply, now))) => counter.apply_fetched_report(reply, *now),
+            Some(Err(error)) if error.is_definitely_not_applied() => {}
+            Some(Err(_)) | None => counter.lose_version(),
+        }
+        counter.notify();
+    }
+
+    /// Fetches leases for siblings of the counter of `key` that have waited for a reply to it: also if the call has failed, so that
+    /// nothing is repeated without end.
+    fn fetch_for_siblings(&self, key: CounterKey) {
+        for sibling in self.table.awaited_siblings(key) {
+            self.fetch_now(sibling);
+        }
+    }
+
+    /// Returns the time that a lease should last at the current demand.
+    fn horizon(&self) -> Period {
+        HORIZON.max(Period::from_nanos(self.client.round_trip().as_nanos().saturating_mul(ROUND_TRIPS)))
+    }
+}
+
+// === impl Own ===
+
+impl<R: Remote> Own<'_, R> {
+    /// Applies the reply, when it is there, to fetch number `round`. The caller decides next, which queues the counter for what it needs
+    /// then. If another one applies the reply, returns what completes with it.
+    fn poll(&mut self, round: u64, context: &mut Context<'_>) -> Poll<Option<OwnedNotified>> {
+        let Self { lease, key, generation, .. } = *self;
+        let mut has_siblings = false;
+        let polled = lease.table.with_generation(key, generation, |counter| {
+            let fetch = counter.fetch_mut();
+            if fetch.has_finished(round) {
+                return Poll::Ready(None);
+            }
+            let Some(mut awaited) = fetch.awaited.take() else { return Poll::Ready(Some(fetch.reply())) };
+            let Poll::Ready(outcome) = Pin::new(&mut awaited.reply).poll(context) else {
+                awaited.waker = Some(context.waker().clone());
+                fetch.awaited = Some(awaited);
+                return Poll::Pending;
+            };
+            let want = fetch.want;
+            lease.apply(counter, &CarriedHits::default(), want, &[outcome.ok()]);
+            has_siblings = counter.may_have_siblings();
+            Poll::Ready(None)
+        });
+        if has_siblings {
+            lease.fetch_for_siblings(key);
+        }
+        // an evicted counter has none
+        let polled = polled.unwrap_or(Poll::Ready(None));
+        self.is_waiting = polled.is_pending();
+        polled
+    }
+}
+
+impl<R: Remote> Drop for Own<'_, R> {
+    fn drop(&mut self) {
+        if self.is_waiting {
+            let lease = self.lease;
+            lease
+                .table
+                .with_generation(self.key, self.generation, |counter| lease.hand_over(self.key, counter));
+        }
+    }
+}
+
+// === impl Sent ===
+
+impl Sent {
+    /// Returns the number of commands.
+    fn commands(&self) -> u32 {
+        match self {
+            Self::Fetch(fetch) => u32::try_from(fetch.replies.len()).unwrap_or(u32::MAX),
+            Self::Nothing | Self::Running => 0,
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Decisions that wait for a lease, and are cancelled or not polled.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::FutureExt as _;
+use tokio::{task::JoinHandle, time::sleep};
+use weir::{limit::Coordination, store::simulated::Network};
+
+use crate::fleet::{Fleet, Instance, daily};
+
+const LIMIT: u32 = 100;
+
+async fn fleet() -> Fleet {
+    Fleet::new(3, Coordination::Lease, &[daily(LIMIT)], Network::default()).await
+}
+
+/// Returns the decisions that were not made by the store, and the hits whose fate is unknown, of `instance`.
+fn failures(instance: &Instance) -> (u64, u64) {
+    let metrics = instance.store.coordination_metrics();
+    (metrics.fallback.get(), metrics.delivery_unknown.get())
+}
+
+/// A connection whose client reads no responses polls none of its decisions.
+#[tokio::test(start_paused = true)]
+async fn a_decision_that_is_not_polled_delays_no_other() {
+    let fleet = fleet().await;
+    let instance = &fleet.instances[0];
+    let mut resting = Box::pin(instance.hit());
+    assert!((&mut resting).now_or_never().is_none(), "it waits");
+    for _ in 0..3 {
+        assert!(instance.hit().await);
+    }
+    assert!(resting.await);
+    assert_eq!(failures(instance), (0, 0));
+}
+
+/// Cancels some of three decisions, before, while and after the store replies.
+#[tokio::test(start_paused = true)]
+async fn what_is_granted_to_a_cancelled_decision_is_given_back() {
+    for (millis, cancelled) in (0..4).flat_map(|millis| (0..4).map(move |cancelled| (millis, cancelled))) {
+        let fleet = fleet().await;
+        let instance = &fleet.instances[0];
+        let mut admitted = 0;
+        for _ in 0..10 {
+            let hit = || {
+                let instance = Arc::clone(instance);
+                tokio::spawn(async move { instance.hit().await })
+            };
+            let decisions = [hit(), hit(), hit()];
+            sleep(Duration::from_millis(millis)).await;
+            decisions.iter().take(cancelled).for_each(JoinHandle::abort);
+            for decision in decisions {
+                admitted += u64::from(decision.await.is_ok_and(|admitted| admitted));
+            }
+        }
+        assert_eq!(failures(instance), (0, 0));
+        instance.store.close().await;
+        assert_eq!(fleet.counted(daily(LIMIT)), admitted, "{cancelled} cancelled after {millis} ms");
+    }
+}
