@@ -12,6 +12,8 @@ mod support;
 mod coordinated;
 #[path = "support/exchange.rs"]
 mod exchange;
+#[path = "support/waiting.rs"]
+mod waiting;
 
 use std::hint::black_box;
 
@@ -20,6 +22,7 @@ use coordinated::Hit;
 use exchange::Exchange;
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use support::Case;
+use waiting::Waiting;
 use weir::limit::Decision;
 
 #[library_benchmark]
@@ -51,6 +54,18 @@ fn coordinate(hit: Hit) -> (Decision, Hit) {
     (decision, hit)
 }
 
+// A thousand keys with so many hits each, all of which wait under `strict`, and the first of each key under `lease`. Includes what
+// follows in the background, until the counters are removed.
+#[library_benchmark]
+#[benches::mode_and_hits(
+    args = ["interval_1", "lease_1", "strict_1", "interval_10", "lease_10", "strict_10"],
+    setup = Waiting::new
+)]
+fn new_keys(waiting: Waiting) -> (usize, Waiting) {
+    let admitted = black_box(&waiting).run();
+    (admitted, waiting)
+}
+
 #[library_benchmark]
 #[benches::request(args = ["one_descriptor", "two_by_three"], setup = Exchange::new)]
 fn request(exchange: Exchange) -> (Bytes, Exchange) {
@@ -59,6 +74,6 @@ fn request(exchange: Exchange) -> (Bytes, Exchange) {
 }
 
 library_benchmark_group!(name = decisions, benchmarks = [decide]);
-library_benchmark_group!(name = coordination, benchmarks = [coordinate]);
+library_benchmark_group!(name = coordination, benchmarks = [coordinate, new_keys]);
 library_benchmark_group!(name = requests, benchmarks = [request]);
 main!(library_benchmark_groups = [decisions, coordination, requests]);
