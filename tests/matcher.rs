@@ -125,3 +125,12 @@ proptest! {
         prop_assert_eq!(Pattern::new(&pattern).matches(&value), slow_match(&pattern, &value));
     }
 }
+
+#[test]
+fn a_domain_without_descriptors_matches_nothing() {
+    let domain = Domain { name: "d".into(), nodes: Vec::new() };
+    let set = RuleSet::new(&[domain], KeyHasher::random());
+    let Explanation { steps, outcome } = set.explain("d", &[Entry { key: "a", value: "x" }]);
+    assert!(matches!(outcome, Outcome::NoMatch), "{outcome:?}");
+    assert_eq!(steps.len(), 1);
+}

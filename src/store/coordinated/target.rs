@@ -28,3 +28,34 @@ impl Target {
         *self.tiers == *check.tiers() && self.over_limit_policy == check.over_limit_policy()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{
+        Descriptor, Domain, Entry, KeyHasher, Limit, Matched, Pattern, Period, Request, Rule, RuleNode,
+        RuleSet, Values,
+    };
+
+    /// Returns the name of the counter in the store for a request with this value.
+    fn name(rules: &RuleSet, value: &str) -> String {
+        let entries = [Entry { key: "k", value }];
+        let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
+        let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
+        Target::of(&Matched::new(rules, &request).checks[0]).path.to_string()
+    }
+
+    #[test]
+    fn values_that_share_a_limit_have_one_name_in_the_store() {
+        for shares in [true, false] {
+            let node = RuleNode {
+                rule: Some(Rule::new(Limit::fixed_window(1, Period::from_secs(1)))),
+                share_threshold: shares,
+                ..RuleNode::new("k", Values::One(Pattern::new("a*")))
+            };
+            let domain = Domain { name: "d".into(), nodes: vec![node] };
+            let rules = RuleSet::new(&[domain], KeyHasher::random());
+            assert_eq!(name(&rules, "a1") == name(&rules, "a2"), shares);
+        }
+    }
+}
