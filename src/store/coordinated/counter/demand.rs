@@ -100,4 +100,72 @@ mod tests {
         assert!((9..=13).contains(&run(10, 500)));
         assert!(run(5_000, 1) <= 1, "a gap discards the rate");
     }
+
+    /// Records a hit every `every` milliseconds, `times` times, and returns the instant of the last.
+    fn record(demand: &mut Demand, every: u64, times: u64, mut now: Timestamp) -> Timestamp {
+        for _ in 0..times {
+            now = now.after(Period::from_millis(every));
+            demand.record(1, now);
+        }
+        now
+    }
+
+    const START: Timestamp = Timestamp::from_secs(1_000);
+    const TENTH: Period = Period::from_millis(100);
+
+    #[test]
+    fn a_few_hits_that_happen_to_be_close_predict_nothing() {
+        let mut demand = Demand::default();
+        assert_eq!((demand.in_the_next(TENTH, START), demand.time_for(1, START)), (0, Period::MAX));
+        let now = record(&mut demand, 1, 3, START);
+        assert_eq!((demand.in_the_next(TENTH, now), demand.time_for(1, now)), (0, Period::MAX));
+        // one more, in 28 ms, is no rate of 36 in 250 ms
+        let now = record(&mut demand, 25, 1, now);
+        assert!((1..=2).contains(&demand.in_the_next(TENTH, now)), "{}", demand.in_the_next(TENTH, now));
+        // and many are a rate before a span has ended
+        let mut demand = Demand::default();
+        let now = record(&mut demand, 1, 13, START);
+        assert_eq!(demand.in_the_next(TENTH, now), 20);
+    }
+
+    #[test]
+    fn the_first_rate_applies_at_once_and_later_ones_by_half() {
+        let mut demand = Demand::default();
+        let now = record(&mut demand, 1, 33, START);
+        assert!((90..=110).contains(&demand.in_the_next(TENTH, now)), "{}", demand.in_the_next(TENTH, now));
+        let now = record(&mut demand, 1, 500, now);
+        assert!((95..=105).contains(&demand.in_the_next(TENTH, now)));
+        // one span with three times as many
+        let mut last = now;
+        for _ in 0..25 {
+            last = last.after(Period::from_millis(1));
+            demand.record(3, last);
+        }
+        assert!(
+            (120..=220).contains(&demand.in_the_next(TENTH, last)),
+            "{}",
+            demand.in_the_next(TENTH, last)
+        );
+    }
+
+    #[test]
+    fn the_time_for_some_hits_follows_from_the_rate() {
+        let mut demand = Demand::default();
+        let now = record(&mut demand, 2, 500, START);
+        for hits in [1, 50, 10_000] {
+            let time = demand.time_for(hits, now).as_nanos() / 1_000_000;
+            assert!((19 * hits / 10..=21 * hits / 10).contains(&time), "{time} ms for {hits}");
+        }
+    }
+
+    /// Some may be late by chance, so that the rate falls slowly.
+    #[test]
+    fn when_hits_stop_the_rate_falls() {
+        let mut demand = Demand::default();
+        let now = record(&mut demand, 1, 500, START);
+        let expected = |after: u64| demand.in_the_next(TENTH, now.after(Period::from_millis(after)));
+        let falling: Vec<u64> = [0, 100, 400, 900, 30_000].into_iter().map(expected).collect();
+        assert!(falling.is_sorted_by(|a, b| a > b), "{falling:?}");
+        assert!(falling[2] <= 10 && falling[3] >= 1 && falling[4] == 1, "{falling:?}");
+    }
 }

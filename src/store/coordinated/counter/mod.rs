@@ -22,6 +22,8 @@ mod reservations;
 mod schedule;
 mod sibling_hits;
 mod siblings;
+#[cfg(all(test, feature = "server"))]
+mod tests;
 mod tiers;
 mod unacknowledged;
 mod urgency;

@@ -1,0 +1,231 @@
+//! The local estimate: what it adopts of a reply, and what it counts without one.
+
+use super::*;
+use crate::limit::algorithm::{CounterState, FixedWindow};
+
+fn reply(counters: &[CounterState], version: u64, matched: bool) -> Reply {
+    Reply { granted: 0, counters: counters.iter().cloned().collect(), version, matched }
+}
+
+fn used(tier: &Tier, hits: u64, at: Timestamp) -> CounterState {
+    let mut state = CounterState::unused(tier, at);
+    state.take(tier, at, Hits(hits));
+    state
+}
+
+/// A state that the store has adopted from this instance is not exact any more in the store's coarser numbers.
+#[test]
+fn a_state_that_the_store_has_adopted_or_not_changed_stays_as_it_is() {
+    for tier in [sliding(100, 60), bucket(100, 60)] {
+        let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
+        fixture.count(10);
+        let other = used(&tier, 40, START);
+        for (version, matched, remaining) in [(5, true, 90), (5, false, 90), (6, false, 60)] {
+            fixture.counter.apply_reply(&reply(std::slice::from_ref(&other), version, matched), fixture.now);
+            // those that are not sent yet count too
+            let remaining = if remaining == 60 { 50 } else { remaining };
+            assert_eq!(fixture.counter.remaining(fixture.now), remaining, "version {version}");
+            fixture.wait(Period::from_nanos(1));
+        }
+    }
+}
+
+/// A lost command may have changed the store's state, so that its version says nothing.
+#[test]
+fn after_a_lost_command_any_state_is_adopted() {
+    let tier = sliding(100, 60);
+    let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
+    let states = [used(&tier, 40, START)];
+    fixture.counter.apply_reply(&reply(&[used(&tier, 1, START)], 5, false), fixture.now);
+    fixture.count(2);
+    assert!(fixture.counter.replacement(fixture.now).is_some());
+    fixture.counter.lose_version();
+    assert!(fixture.counter.replacement(fixture.now).is_none());
+    fixture.counter.apply_reply(&reply(&states, 5, false), fixture.now);
+    assert_eq!(fixture.counter.remaining(fixture.now), 58);
+    assert!(fixture.counter.replacement(fixture.now).is_some(), "now it is known again");
+}
+
+#[test]
+fn a_fixed_window_that_has_ended_is_not_adopted() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+    let window = |end: u64, hits| {
+        CounterState::FixedWindow(FixedWindow::new(START.after(Period::from_secs(end)), Hits(hits)))
+    };
+    fixture.now = START.after(Period::from_secs(60));
+    fixture.count(3);
+    fixture.counter.apply_reply(&reply(&[window(60, 99)], 0, false), fixture.now);
+    assert_eq!(fixture.counter.remaining(fixture.now), 97);
+    fixture.counter.apply_reply(&reply(&[window(120, 40)], 0, true), fixture.now);
+    assert_eq!(fixture.counter.remaining(fixture.now), 57);
+    fixture.counter.apply_reply(&reply(&[window(180, 10)], 0, false), fixture.now);
+    assert_eq!(fixture.counter.remaining(START.after(Period::from_secs(130))), 90);
+}
+
+/// A lease that is not used does not make later hits count for longer.
+#[test]
+fn a_hit_beside_an_unused_lease_counts_for_its_own_period() {
+    let tier = sliding(100, 60);
+    let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
+    fixture.hold(9, millis(500));
+    assert_eq!(fixture.counter.remaining(fixture.now), 100);
+    fixture.wait(millis(10));
+    let at = fixture.now;
+    assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
+    let end = at.after(tier.period);
+    assert_eq!(fixture.counter.remaining(Timestamp::from_nanos(end.as_nanos() - 1)), 99);
+    assert_eq!(fixture.counter.remaining(end), 100);
+    // hits within a twelfth of the period share a span, also while a lease is held
+    fixture.wait(millis(20));
+    assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
+    fixture.hold(3, millis(100));
+    let CounterState::SlidingWindow(window, _) = &fixture.counter.estimate[0] else {
+        panic!("it is a sliding window");
+    };
+    assert!(window.spans().iter().all(|span| span.hits > 0), "{:?}", window.spans());
+}
+
+/// The store replaces counters that count nothing any more only with states that have no hits of others.
+#[test]
+fn a_replacement_says_whether_it_counts_hits_of_others() {
+    let flush = |fixture: &mut Fixture| {
+        fixture.flush().pop().and_then(|command| command.op.report()?.replaces.clone())
+    };
+    for tier in [sliding(100, 60), bucket(100, 60)] {
+        let mut own = Fixture::new(std::slice::from_ref(&tier), 2);
+        for _ in 0..3 {
+            own.count(2);
+            let replaces = flush(&mut own).expect("the state is known");
+            assert_eq!(replaces.version, own.counter.version - 1, "the one that the states are based on");
+            own.wait(Period::from_secs(90));
+            assert!(replaces.is_own);
+        }
+        let mut shared = Fixture::new(std::slice::from_ref(&tier), 2);
+        shared.take_elsewhere(3);
+        shared.read();
+        // at the same instant and later: more hits than its own, though they end no later
+        for _ in 0..2 {
+            shared.count(2);
+            assert!(flush(&mut shared).is_some_and(|replaces| !replaces.is_own));
+            shared.wait(Period::from_secs(1));
+        }
+    }
+    // its own hits are as many, and those of others count longer
+    let mut later = Fixture::new(&[sliding(100, 60)], 2);
+    later.now = START.after(Period::from_secs(30));
+    later.take_elsewhere(2);
+    later.read();
+    later.counter.add_pending(2, START);
+    assert!(flush(&mut later).is_some_and(|replaces| !replaces.is_own));
+    let mut window = Fixture::new(&[fixed(100, 60)], 2);
+    window.count(2);
+    assert!(flush(&mut window).is_none(), "other programs count in fixed windows too");
+}
+
+#[test]
+fn rejected_hits_that_count_are_reported_but_not_admitted() {
+    let mut fixture = Fixture::with_policy(&[fixed(10, 60)], 2, OverLimitPolicy::Count);
+    assert!(!fixture.count(8).over);
+    assert!(fixture.count(5).over);
+    assert_eq!((fixture.counter.unacknowledged_hits(), fixture.counter.owed_hits().unreported), (8, 13));
+    let mut commands = Vec::new();
+    fixture.counter.take_commands(fixture.now, &mut commands);
+    assert_eq!(commands[0].op.report().map(|report| report.change.hits), Some(13));
+    assert_eq!(fixture.counter.apply_delivery(|_| Delivery::Applied).admitted, 8);
+    let mut ignored = Fixture::new(&[fixed(10, 60)], 2);
+    assert!(ignored.count(11).over);
+    assert!(!ignored.counter.has_pending());
+}
+
+/// A try restarts the refill of a strict bucket, at its own instant.
+#[test]
+fn the_try_that_a_strict_bucket_rejects_is_reported() {
+    let mut fixture = Fixture::new(&[strict_bucket(10, 60)], 2);
+    assert!(!fixture.count(10).over);
+    fixture.flush();
+    fixture.wait(millis(500));
+    let tried_at = fixture.now;
+    assert!(fixture.count(1).over);
+    fixture.wait(millis(5));
+    let reports = fixture.reports();
+    assert_eq!(reports.len(), 1);
+    assert_eq!((reports[0].rejected_at, reports[0].change.hits), (Some(tried_at), 0));
+    let mut other = Fixture::new(&[bucket(10, 60)], 2);
+    other.count(10);
+    other.flush();
+    assert!(other.count(1).over);
+    assert!(!other.counter.has_pending());
+}
+
+/// The store counts leased hits, which must stay when others are given back.
+#[test]
+fn hits_that_are_given_back_leave_the_leased_ones() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+    fixture.hold(6, Period::default());
+    fixture.give_back(0);
+    assert!(!fixture.counter.has_pending());
+    fixture.give_back(50);
+    let mut commands = Vec::new();
+    fixture.counter.take_commands(fixture.now, &mut commands);
+    fixture.deliver(&commands);
+    assert_eq!((fixture.left_in_store(), fixture.counter.remaining(fixture.now)), (94, 100));
+    assert_eq!(fixture.counter.leased_hits(), 6);
+}
+
+/// While the store is away each hit counts once for each instance, on top of the store's last reply.
+#[test]
+fn without_the_store_every_hit_counts_for_each_instance() {
+    let mut fixture = Fixture::new(&[fixed(20, 60)], 3);
+    fixture.take_elsewhere(5);
+    fixture.read();
+    let fall_back = |fixture: &mut Fixture, direction, hits| {
+        fixture.counter.count_fallback(3, direction, Hits(hits), fixture.now)
+    };
+    for left in [4, 3, 2] {
+        let decision = fall_back(&mut fixture, Direction::Take, 1);
+        assert_eq!((decision.over, decision.remaining), (false, left));
+    }
+    assert!(fall_back(&mut fixture, Direction::Take, 3).over);
+    assert_eq!(fixture.counter.owed_hits().unreported, 3, "rejected ones are not reported");
+    assert_eq!(fall_back(&mut fixture, Direction::GiveBack, 2).remaining, 4);
+    assert_eq!(fixture.counter.owed_hits().unreported, 1);
+    // the next reply ends it
+    fixture.flush();
+    assert_eq!((fixture.left_in_store(), fixture.counter.remaining(fixture.now)), (14, 14));
+    assert!(fixture.counter.rare.is_none(), "its states are freed");
+    assert_eq!(fall_back(&mut fixture, Direction::Take, 1).remaining, 3);
+}
+
+/// A burst is more than a tenth of the limit if all instances take as much, and several times the demand.
+#[test]
+fn a_burst_is_unexpected_and_large() {
+    let none = Period::default();
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+    fixture.count(2);
+    assert!(!fixture.counter.is_burst(Hits(3), 2, none, fixture.now));
+    assert!(fixture.counter.is_burst(Hits(4), 2, none, fixture.now));
+    assert!(!fixture.counter.is_burst(Hits(1), 3, none, fixture.now));
+    assert!(fixture.counter.is_burst(Hits(2), 3, none, fixture.now));
+    assert!(!fixture.counter.is_burst(Hits(90), 1, none, fixture.now), "nobody else takes any");
+    // with a hit each millisecond, 20 are expected within two round trips of 10 ms, and 30 more since the last reply
+    let mut busy = Fixture::new(&[fixed(100, 60)], 2);
+    busy.demand(millis(1), 600);
+    assert!(!busy.counter.is_burst(Hits(55), 2, millis(10), busy.now));
+    assert!(busy.counter.is_burst(Hits(70), 2, millis(10), busy.now));
+    busy.read();
+    busy.demand(millis(1), 30);
+    assert!(!busy.counter.is_burst(Hits(125), 2, millis(10), busy.now));
+    assert!(busy.counter.is_burst(Hits(170), 2, millis(10), busy.now));
+}
+
+#[test]
+fn a_burst_is_over_when_its_leases_are_used_or_its_demand_is_known() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+    assert!(fixture.counter.is_burst_over(fixture.now), "nothing is left of it");
+    fixture.count(1);
+    assert!(!fixture.counter.is_burst_over(fixture.now.after(Period::from_secs(9))), "no reply yet");
+    fixture.lease(1);
+    assert!(!fixture.counter.is_burst_over(fixture.now));
+    assert!(!fixture.counter.is_burst_over(fixture.now.after(millis(9))));
+    assert!(fixture.counter.is_burst_over(fixture.now.after(millis(11))));
+}

@@ -1,0 +1,290 @@
+//! What becomes of a lease that ends or is not used any more.
+
+use super::*;
+use crate::{limit::NANOS_PER_SECOND, store::remote::UnusedHits};
+
+const NANO: Period = Period::from_nanos(1);
+
+/// Returns the leased hits that are pending to be given back.
+fn returning(fixture: &Fixture) -> u64 {
+    fixture.counter.owed_hits().stranded - fixture.counter.leased_hits()
+}
+
+/// An instance may keep an eighth of the limit if it is alone, and otherwise its part of a hundredth; of a bucket that others use too,
+/// or of hits that count for longer than they may be used, nothing. More is returned when no hit arrives for longer than the sync
+/// interval.
+#[test]
+fn a_lease_that_is_not_used_is_returned_but_for_a_few_hits() {
+    let (minute, hour) = (60, 3_600);
+    for (tiers, instances, kept) in [
+        (vec![fixed(1_000, hour)], 1, 125),
+        (vec![fixed(1_000, hour)], 4, 2),
+        (vec![sliding(1_000, minute)], 1, 125),
+        (vec![sliding(1_000, minute)], 4, 2),
+        (vec![bucket(1_000, minute)], 1, 125),
+        (vec![bucket(1_000, minute)], 4, 0),
+        (vec![bucket(1_000, minute), fixed(1_000, hour)], 1, 0),
+        (vec![bucket(1_000, minute), fixed(1_000, hour)], 4, 0),
+    ] {
+        for (held, is_returned) in [(kept, false), (kept + 1, true)] {
+            if held == 0 {
+                continue;
+            }
+            let name = format!("{held} of {tiers:?} held by one of {instances}");
+            let mut fixture = Fixture::new(&tiers, instances);
+            fixture.hold(held, Period::from_secs(30));
+            let until = fixture.counter.leases()[0].until;
+            let due = fixture.counter.lease_is_due_at(millis(10)).map(|(at, _)| at);
+            // five expected intervals of an unknown demand are ten seconds
+            let unused_at = START.after(Period::from_secs(10));
+            let ending = if instances > 1 && tiers[0].algorithm != Algorithm::FixedWindow {
+                Timestamp::from_nanos(until.as_nanos() - 10_000_000)
+            } else {
+                until
+            };
+            assert_eq!(due, Some(if is_returned { unused_at.min(ending) } else { ending }), "{name}");
+            for (at, expected) in
+                [(unused_at, 0), (unused_at.after(NANO), if is_returned { held } else { 0 })]
+            {
+                fixture.now = at;
+                fixture.counter.return_ending(instances, millis(10), at);
+                assert_eq!(returning(&fixture), expected, "{name}, after {}", at.since(START));
+                assert_eq!(fixture.counter.leased_hits(), held - expected, "{name}");
+            }
+            if is_returned {
+                fixture.flush();
+                assert_eq!(fixture.left_in_store(), 1_000, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_busy_counter_is_abandoned_sooner_but_not_within_a_sync_interval() {
+    for (every, longest, after) in [(1, 100, 100), (40, 100, 200), (2_000, 5_000, 10_000)] {
+        let mut fixture = Fixture::new(&[fixed(10_000, 3_600)], 2);
+        fixture.demand(millis(every), 2_000);
+        fixture.hold(60, Period::default());
+        fixture.counter.last_check_at = fixture.now;
+        let due = fixture.counter.lease_is_due_at(millis(10)).expect("there is a lease").0.since(fixture.now);
+        // about five intervals between hits
+        assert!(
+            (millis(longest)..=millis(after + after / 5)).contains(&due),
+            "{due} with a hit each {every} ms"
+        );
+        fixture.wait(due);
+        fixture.counter.return_ending(2, millis(10), fixture.now);
+        assert_eq!(returning(&fixture), 0);
+        fixture.wait(NANO);
+        fixture.counter.return_ending(2, millis(10), fixture.now);
+        assert_eq!(returning(&fixture), 60);
+    }
+}
+
+#[test]
+fn in_another_mode_nothing_is_kept() {
+    let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 1);
+    assert_eq!(fixture.counter.lease_is_due_at(millis(10)), None);
+    fixture.hold(3, Period::default());
+    assert_eq!(fixture.counter.lease_is_due_at(millis(10)).map(|(_, is_punctual)| is_punctual), Some(false));
+    fixture.counter.mode = Coordination::Interval;
+    assert_eq!(fixture.counter.lease_is_due_at(millis(10)), Some((Timestamp::default(), false)));
+    fixture.counter.return_ending(1, millis(10), fixture.now);
+    assert_eq!((returning(&fixture), fixture.counter.leased_hits()), (3, 0));
+}
+
+/// One that ends is returned in time for other instances, if it has a hold: without one it is used at once or never.
+#[test]
+fn a_lease_with_a_hold_is_returned_just_before_its_end() {
+    let lead = millis(10);
+    for (tiers, instances, hold, is_returned) in [
+        (vec![sliding(1_000, 60)], 3, 400, true),
+        (vec![bucket(1_000, 60)], 3, 400, true),
+        (vec![sliding(1_000, 60), fixed(1_000, 3_600)], 3, 400, true),
+        (vec![sliding(1_000, 60)], 3, 0, false),
+        (vec![sliding(1_000, 60)], 1, 400, false),
+        (vec![fixed(10_000, 3_600)], 3, 400, false),
+    ] {
+        let name = format!("{tiers:?}, {instances} instances, for {hold} ms");
+        let mut fixture = Fixture::new(&tiers, instances);
+        fixture.hold(7, millis(hold));
+        if hold > 0 {
+            fixture.hold(5, millis(2 * hold));
+        }
+        let until = fixture.counter.leases()[0].until;
+        let ending = Timestamp::from_nanos(until.as_nanos() - lead.as_nanos());
+        let due = fixture.counter.lease_is_due_at(lead).expect("there is a lease");
+        assert_eq!(due == (ending, true), is_returned, "{name}: {due:?}");
+        let early = Timestamp::from_nanos(ending.as_nanos() - 1);
+        fixture.counter.return_ending(instances, lead, early);
+        assert_eq!(returning(&fixture), 0, "{name}");
+        let mut returned = fixture.counter.return_leases_before(ending.after(lead));
+        assert_eq!(returned, if is_returned { 7 } else { 0 }, "{name}");
+        returned += fixture.counter.return_leases_before(START.after(Period::from_secs(20)));
+        assert_eq!(returned, if is_returned { 12 } else { 0 }, "{name}");
+        assert_eq!(returning(&fixture), returned, "{name}");
+        if is_returned {
+            let unused = fixture.reports()[0].unused;
+            let until = START.after(millis(2 * hold));
+            assert_eq!(unused, Some(UnusedHits { hits: 12, until }), "{name}");
+        }
+    }
+}
+
+/// A fetch returns the lease that ends, and requests as many again.
+#[test]
+fn a_lease_is_renewed_in_the_call_that_returns_it() {
+    let mut fixture = Fixture::new(&[sliding(100, 60)], 3);
+    fixture.demand(millis(1), 100);
+    fixture.hold(40, millis(100));
+    assert!(fixture.take_elsewhere(60) == 60, "nothing is left");
+    fixture.wait(millis(95));
+    fixture.demand(Period::default(), 8);
+    let fetched = fixture.fetch();
+    assert_eq!((fetched.reports, fetched.commands.len()), (1, 1));
+    let unused = fetched.commands[0].op.report().and_then(|report| report.unused);
+    assert_eq!(unused.map(|unused| unused.hits), Some(40));
+    assert_eq!(fetched.want, 40, "its share of the remainder is less");
+    assert_eq!(fixture.complete(&fetched), 40);
+    assert_eq!(fixture.counter.leased_hits(), 40);
+}
+
+#[test]
+fn a_lease_is_renewed_only_if_hits_are_likely_and_the_store_may_have_some() {
+    let renewing = |tiers: &[Tier], instances| {
+        let mut fixture = Fixture::new(tiers, instances);
+        fixture.demand(millis(1), 200);
+        fixture.hold(20, millis(100));
+        fixture
+    };
+    let soon = millis(100);
+    for instances in [2, 3] {
+        let fixture = renewing(&[sliding(10_000, 60)], instances);
+        assert!(fixture.counter.should_renew(soon, fixture.now));
+        assert!(!fixture.counter.should_renew(millis(99), fixture.now), "it does not end yet");
+    }
+    let alone = renewing(&[sliding(10_000, 60)], 1);
+    assert!(!alone.counter.should_renew(soon, alone.now), "alone");
+    let window = renewing(&[fixed(10_000, 60)], 3);
+    assert!(!window.counter.should_renew(Period::from_secs(61), window.now), "it ends with the window");
+    let mut other = renewing(&[sliding(10_000, 60)], 3);
+    other.counter.mode = Coordination::Interval;
+    assert!(!other.counter.should_renew(soon, other.now), "another mode");
+    let mut denied = renewing(&[sliding(10_000, 60)], 3);
+    denied.counter.denied_until = denied.now.after(NANO);
+    assert!(!denied.counter.should_renew(soon, denied.now), "denied");
+    let mut quiet = Fixture::new(&[sliding(10_000, 60)], 3);
+    quiet.hold(20, millis(100));
+    assert!(!quiet.counter.should_renew(soon, quiet.now), "no demand");
+    let mut at_once = Fixture::new(&[sliding(10_000, 60)], 3);
+    at_once.demand(millis(1), 200);
+    at_once.hold(20, Period::default());
+    assert!(!at_once.counter.should_renew(soon, at_once.now), "without a hold");
+    let mut none = Fixture::new(&[sliding(10_000, 60)], 3);
+    none.demand(millis(1), 200);
+    assert!(!none.counter.should_renew(soon, none.now), "no lease");
+}
+
+/// Its hits are stranded if they count no longer, or if others may have received the tokens that have flowed in since.
+/// Otherwise they are returned; the estimate of an instance that is alone replaces the store's state, which says it too.
+#[test]
+fn hits_of_a_lease_that_has_ended_are_stranded_or_returned() {
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Fate {
+        Stranded,
+        Returned,
+        Replaced,
+    }
+    let hold = Period::from_secs(3);
+    for (tiers, instances, held, fate) in [
+        (vec![fixed(80, 2)], 1, 3, Fate::Stranded),
+        (vec![fixed(80, 2)], 3, 3, Fate::Stranded),
+        (vec![fixed(80, 2), fixed(100, 3_600)], 3, 3, Fate::Returned),
+        (vec![sliding(80, 60)], 3, 3, Fate::Returned),
+        (vec![sliding(80, 60)], 1, 10, Fate::Replaced),
+        (vec![sliding(80, 60)], 1, 11, Fate::Returned),
+        (vec![bucket(80, 40)], 3, 3, Fate::Stranded),
+        (vec![bucket(80, 40)], 1, 10, Fate::Replaced),
+        (vec![bucket(80, 40)], 1, 11, Fate::Stranded),
+        (vec![bucket(80, 40), fixed(80, 3_600)], 1, 3, Fate::Returned),
+        (vec![bucket(80, 40), fixed(80, 3_600)], 3, 3, Fate::Stranded),
+    ] {
+        let name = format!("{held} of {tiers:?} held by one of {instances}");
+        let mut fixture = Fixture::new(&tiers, instances);
+        fixture.hold(held, hold);
+        fixture.now = fixture.counter.leases()[0].until;
+        let time = |nanos| {
+            let at = Timestamp::from_nanos(fixture.now.as_nanos() - nanos);
+            StoreTime { now: at, latest: at }
+        };
+        let (before, end) = (time(1), time(0));
+        assert_eq!(fixture.counter.expire_leases(before).stranded, 0, "{name}");
+        assert_eq!(fixture.counter.leased_hits(), held, "{name}");
+        let dropped = fixture.counter.expire_leases(end);
+        assert_eq!((fixture.counter.leased_hits(), dropped.unreported), (0, 0), "{name}");
+        assert_eq!(dropped.stranded, if fate == Fate::Stranded { held } else { 0 }, "{name}");
+        assert_eq!(returning(&fixture), if fate == Fate::Returned { held } else { 0 }, "{name}");
+        assert_eq!(fixture.counter.has_pending(), fate != Fate::Stranded, "{name}");
+        let used = |fixture: &mut Fixture| {
+            let capacity = fixture.counter.target.tiers.iter().map(Tier::capacity).min();
+            capacity.expect("there is a tier") - fixture.left_in_store()
+        };
+        if fate != Fate::Stranded {
+            fixture.flush();
+            assert_eq!(used(&mut fixture), 0, "{name}");
+            assert!(!fixture.counter.has_pending(), "{name}: once is enough");
+        }
+    }
+}
+
+/// A decision that has waited for hits without a hold has to be made after the reply. An instance that is alone has no other
+/// one to share with, and its next request belongs to the next window.
+#[test]
+fn a_lease_is_valid_until_the_decisions_that_waited_for_it_are_made() {
+    for (instances, valid) in [(1, 0), (2, 5)] {
+        let mut fixture = Fixture::new(&[sliding(100, 60)], instances);
+        fixture.hold(2, Period::default());
+        if valid > 0 {
+            fixture.wait(Period::from_nanos(millis(valid).as_nanos() - 1));
+            fixture.counter.expire_leases(fixture.time());
+            assert_eq!(fixture.counter.leased_hits(), 2, "{instances} instances");
+            fixture.wait(NANO);
+        }
+        fixture.counter.expire_leases(fixture.time());
+        assert_eq!(fixture.counter.leased_hits(), 0, "{instances} instances");
+    }
+}
+
+/// Leases of an instance that is alone last for long, since nobody else lacks the hits.
+#[test]
+fn a_lone_lease_is_returned_when_another_instance_appears() {
+    for (tier, returned) in [(bucket(100, 60), 9), (sliding(100, 60), 9), (fixed(100, 60), 0)] {
+        let mut fixture = Fixture::new(&[tier], 1);
+        fixture.hold(9, Period::from_secs(20));
+        fixture.counter.follow_instances(1);
+        assert_eq!(returning(&fixture), 0);
+        fixture.instances = 2;
+        fixture.counter.follow_instances(2);
+        assert_eq!((returning(&fixture), fixture.counter.leased_hits()), (returned, 9 - returned));
+        // it knows of the others now
+        fixture.flush();
+        fixture.hold(5, millis(300));
+        let held = fixture.counter.leased_hits();
+        fixture.counter.follow_instances(3);
+        assert_eq!((returning(&fixture), fixture.counter.leased_hits()), (0, held));
+    }
+}
+
+/// The clock's latest reading counts: the window must certainly not be over.
+#[test]
+fn a_lease_ends_by_the_latest_reading_of_the_clock() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 3);
+    fixture.hold(9, Period::default());
+    let end = Timestamp::from_nanos(START.as_nanos() + 60 * NANOS_PER_SECOND);
+    let now = Timestamp::from_nanos(end.as_nanos() - 20_000_000);
+    let late = Timestamp::from_nanos(end.as_nanos() - 1);
+    fixture.counter.expire_leases(StoreTime { now, latest: late });
+    assert_eq!(fixture.counter.leased_hits(), 9);
+    assert_eq!(fixture.counter.expire_leases(StoreTime { now, latest: end }).stranded, 9);
+    assert_eq!(fixture.counter.leased_hits(), 0);
+}

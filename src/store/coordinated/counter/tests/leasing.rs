@@ -1,0 +1,271 @@
+//! What is requested, granted, admitted and denied.
+
+use super::*;
+use crate::store::remote::UnusedHits;
+
+const NANO: Period = Period::from_nanos(1);
+
+/// Returns what the grant among the commands of a fetch requests: the least and the most hits, and their hold.
+fn requested(fetched: &FetchCommands) -> Option<(u64, u64, Period)> {
+    fetched.commands.iter().find_map(|command| match command.op {
+        Op::Grant { least, want, hold, .. } => Some((least, want, hold)),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_fetch_requests_the_hits_of_all_waiting_decisions_and_is_of_use_to_the_smallest() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 4);
+    assert!(!fixture.counter.is_awaited());
+    for hits in [5, 2, 3] {
+        let _ = fixture.counter.fetch_mut().wait_for(Hits(hits), Hits(hits));
+        assert!(fixture.counter.is_awaited() && !fixture.counter.is_idle(START));
+    }
+    let fetched = fixture.fetch();
+    assert_eq!(requested(&fetched), Some((2, 10, Period::default())));
+    assert!(!fixture.counter.is_awaited());
+    // only two are left
+    assert_eq!(fixture.take_elsewhere(98), 98);
+    assert_eq!(fixture.complete(&fetched), 2);
+    assert!(fixture.decide(5).is_none_or(|decision| decision.over));
+    assert!(fixture.decide(2).is_some_and(|decision| !decision.over && decision.remaining == 0));
+    assert_eq!(fixture.counter.leased_hits(), 0);
+}
+
+#[test]
+fn nothing_is_requested_that_nobody_needs() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 4);
+    assert!(fixture.fetch().commands.is_empty());
+    fixture.counter.fetch_mut().is_running = false;
+    // what is pending is reported nevertheless
+    fixture.count(3);
+    let fetched = fixture.fetch();
+    assert_eq!((fetched.reports, fetched.commands.len(), requested(&fetched)), (1, 1, None));
+    fixture.complete(&fetched);
+    assert_eq!(fixture.left_in_store(), 97);
+    assert!(!fixture.counter.has_unacknowledged());
+}
+
+/// A few hits more than the waiting ones are kept, so that no request waits after a lull.
+#[test]
+fn few_hits_are_requested_without_demand() {
+    for (tiers, instances, want) in [
+        (vec![fixed(1_000, 3_600)], 1, 1 + 125),
+        (vec![fixed(1_000, 3_600)], 4, 1 + 2),
+        (vec![sliding(1_000, 60)], 1, 1 + 125),
+        (vec![sliding(1_000, 60)], 4, 1),
+        (vec![bucket(1_000, 60)], 4, 1),
+        (vec![bucket(1_000, 60), fixed(1_000, 3_600)], 1, 1),
+    ] {
+        let mut fixture = Fixture::new(&tiers, instances);
+        let fetched = fixture.request(1);
+        assert_eq!(requested(&fetched).map(|(_, want, _)| want), Some(want), "{tiers:?}, {instances}");
+    }
+}
+
+/// A lease lasts a quarter of the rest of a window, or the hold of another algorithm, and is never more than half of this
+/// instance's part of a window, or its part of what flows.
+#[test]
+fn the_demand_decides_how_many_hits_are_requested() {
+    for (tiers, instances, late, expected) in [
+        // 1,000 hits a second for 4 s, and for 2 s
+        (vec![fixed(100_000, 16)], 2, 0, 3_900..=4_100),
+        (vec![fixed(100_000, 16)], 2, 8_000, 1_950..=2_050),
+        // 50 ms at least
+        (vec![fixed(2_000, 1)], 2, 900, 45..=55),
+        // the hold of a sliding window is a hundredth of its period
+        (vec![sliding(100_000, 40)], 2, 0, 390..=410),
+        // half of a quarter, and a third
+        (vec![fixed(400, 16)], 4, 0, 50..=50),
+        (vec![sliding(300, 60)], 3, 0, 100..=100),
+    ] {
+        let mut fixture = Fixture::new(&tiers, instances);
+        // after the start of a window
+        fixture.wait(millis(3_600_000 - 600 + late));
+        fixture.demand(millis(1), 600);
+        let want = requested(&fixture.request(1)).map(|(_, want, _)| want);
+        assert!(want.is_some_and(|want| expected.contains(&want)), "{tiers:?}, {instances}: {want:?}");
+    }
+}
+
+/// The hits that are leased ahead must not flow back into a bucket before they are used.
+#[test]
+fn hits_of_a_bucket_are_leased_ahead_only_if_it_has_room_for_more_than_flows_back() {
+    for (taken, most) in [(0, 0), (51, 0), (151, 50), (451, 200)] {
+        let mut fixture = Fixture::new(&[bucket(1_000, 60)], 2);
+        fixture.demand(millis(1), 600);
+        assert_eq!(fixture.take_elsewhere(taken), taken);
+        fixture.read();
+        let (_, want, hold) = requested(&fixture.request(1)).expect("a decision waits");
+        // 51 flow back during the hold, and are taken by both
+        assert_eq!(want, 1 + most, "{taken} taken");
+        assert_eq!(hold > Period::default(), want > 1, "hits that are used at once have no hold");
+    }
+}
+
+#[test]
+fn the_pause_rejects_what_no_lease_covers_until_it_ends() {
+    let mut fixture = Fixture::new(&[bucket(100, 10)], 3);
+    fixture.counter.denied_until = START.after(millis(40));
+    let denied = fixture.decide(1).expect("the store is not asked");
+    assert!(denied.over);
+    assert_eq!((denied.reset, denied.remaining), (millis(40), 100));
+    fixture.now = Timestamp::from_nanos(START.as_nanos() + 39_999_999);
+    assert!(fixture.counter.is_denied(fixture.now));
+    assert!(fixture.decide(1).is_some_and(|denied| denied.over && denied.reset == NANO));
+    fixture.wait(NANO);
+    assert!(!fixture.counter.is_denied(fixture.now));
+    assert!(fixture.decide(1).is_none(), "the store has to be asked");
+    fixture.hold(1, millis(100));
+    fixture.counter.denied_until = fixture.now.after(millis(40));
+    assert!(fixture.decide(1).is_some_and(|decision| !decision.over), "what is leased may be used");
+}
+
+/// The retry time is counted from now, and a token that has become available since is left for the next request.
+#[test]
+fn hits_that_the_store_did_not_grant_are_decided_as_of_its_reply() {
+    let empty = || {
+        let mut fixture = Fixture::new(&[bucket(10, 1)], 2);
+        assert_eq!(fixture.take_elsewhere(10), 10);
+        fixture.read();
+        fixture
+    };
+    let decide = |fixture: &mut Fixture, hits| {
+        fixture.counter.decide_at_last_reply(2, OverLimitPolicy::Ignore, Hits(hits), fixture.now)
+    };
+    for (hits, waited, reset) in [(1, 30, 70), (2, 30, 170), (2, 120, 80), (1, 130, 0)] {
+        let mut fixture = empty();
+        fixture.wait(millis(waited));
+        let decision = decide(&mut fixture, hits).expect("they did not fit");
+        assert_eq!((decision.over, decision.reset), (true, millis(reset)), "{hits} after {waited} ms");
+    }
+    // the next call is sent no sooner
+    let mut fixture = empty();
+    fixture.wait(millis(30));
+    fixture.counter.denied_until = fixture.now.after(millis(300));
+    assert_eq!(decide(&mut fixture, 1).map(|decision| decision.reset), Some(millis(300)));
+    // they fitted: another instance was faster
+    let mut fixture = Fixture::new(&[bucket(10, 1)], 2);
+    fixture.read();
+    assert_eq!(decide(&mut fixture, 1), None);
+    // the store's numbers are coarser than an exact estimate
+    fixture.counter.fetch_mut().is_exact = true;
+    assert_eq!(decide(&mut fixture, 1).map(|decision| (decision.over, decision.remaining)), Some((false, 9)));
+    let mut fixture = empty();
+    fixture.counter.fetch_mut().is_exact = true;
+    fixture.wait(millis(130));
+    assert_eq!(decide(&mut fixture, 1).map(|decision| decision.over), Some(false));
+}
+
+#[test]
+fn a_denial_is_cached_until_it_ends_or_something_is_given_back() {
+    let mut fixture = Fixture::new(&[fixed(10, 60)], 3);
+    let cached = |fixture: &Fixture, hits| fixture.counter.is_cached(Hits(hits), fixture.now);
+    assert_eq!(fixture.take_elsewhere(10), 10);
+    fixture.read();
+    assert!(!cached(&fixture, 1), "the store has not denied anything");
+    fixture.counter.deny_while_empty(fixture.now);
+    assert!(cached(&fixture, 1) && cached(&fixture, 5));
+    assert!(!cached(&fixture, 0), "a check with no hits passes");
+    fixture.give_back(2);
+    assert!(!cached(&fixture, 1) && !cached(&fixture, 2) && !cached(&fixture, 5));
+    fixture.count(2);
+    assert!(cached(&fixture, 1));
+    fixture.now = Timestamp::from_nanos(START.after(Period::from_secs(60)).as_nanos() - 1);
+    assert!(cached(&fixture, 1));
+    fixture.wait(NANO);
+    assert!(!cached(&fixture, 1), "the window is over");
+    fixture.counter.deny_while_empty(fixture.now);
+    assert!(!fixture.counter.is_denied(fixture.now));
+}
+
+#[test]
+fn spent_hits_of_a_rejected_request_are_put_back() {
+    for tier in [fixed(100, 60), bucket(100, 60), sliding(100, 60)] {
+        let mut fixture = Fixture::new(&[tier], 3);
+        fixture.hold(6, millis(300));
+        assert!(fixture.decide(4).is_some_and(|decision| !decision.over));
+        let until = fixture.counter.leases()[0].until;
+        fixture.counter.unspend(Hits(4), fixture.now);
+        assert_eq!((fixture.counter.leased_hits(), fixture.counter.remaining(fixture.now)), (6, 100));
+        assert_eq!(fixture.counter.leases()[0].until, until);
+        assert_eq!(fixture.left_in_store(), 94);
+        // without the rest of the lease, they are given back to the store
+        assert!(fixture.decide(6).is_some_and(|decision| !decision.over));
+        fixture.counter.unspend(Hits(6), fixture.now);
+        assert_eq!(fixture.counter.remaining(fixture.now), 100);
+        assert_eq!(fixture.counter.owed_hits().stranded, 6);
+        let mut commands = Vec::new();
+        fixture.counter.take_commands(fixture.now, &mut commands);
+        let unused = commands[0].op.report().and_then(|report| report.unused);
+        assert_eq!(unused, Some(UnusedHits { hits: 6, until: fixture.now }));
+        fixture.deliver(&commands);
+        assert_eq!((fixture.left_in_store(), fixture.counter.remaining(fixture.now)), (100, 100));
+    }
+}
+
+#[test]
+fn counted_hits_of_a_rejected_request_are_given_back() {
+    for tier in [fixed(100, 60), bucket(100, 60), sliding(100, 60)] {
+        let mut fixture = Fixture::new(&[tier], 3);
+        fixture.count(7);
+        fixture.flush();
+        let at = fixture.now;
+        fixture.wait(millis(3));
+        fixture.counter.uncount(Hits(7), at);
+        assert_eq!(fixture.counter.remaining(fixture.now), 100);
+        let mut commands = Vec::new();
+        fixture.counter.take_commands(fixture.now, &mut commands);
+        let unused = commands[0].op.report().and_then(|report| report.unused);
+        assert_eq!(unused, Some(UnusedHits { hits: 7, until: at }));
+        assert_eq!(fixture.left_in_store(), 93);
+        fixture.deliver(&commands);
+        assert_eq!(fixture.left_in_store(), 100);
+    }
+}
+
+/// Leases are spent in the order of their ends, whatever the order of their grants.
+#[test]
+fn the_lease_that_ends_first_is_spent_first() {
+    let mut fixture = Fixture::new(&[sliding(100, 60)], 3);
+    for (hits, hold) in [(5, 300), (4, 100), (3, 200)] {
+        fixture.hold(hits, millis(hold));
+    }
+    let left = |fixture: &Fixture| -> Vec<u64> { fixture.counter.leases().iter().map(|l| l.left).collect() };
+    assert_eq!(left(&fixture), [4, 3, 5]);
+    for (hits, expected) in [(3, vec![1, 3, 5]), (1, vec![3, 5]), (5, vec![3]), (3, vec![])] {
+        assert!(fixture.decide(hits).is_some_and(|decision| !decision.over));
+        assert_eq!(left(&fixture), expected);
+    }
+    assert!(fixture.decide(1).is_none());
+    assert_eq!((fixture.counter.remaining(fixture.now), fixture.left_in_store()), (88, 88));
+}
+
+/// It reads the store's count first after a quarter of a second, and then in intervals that double, until something was granted.
+#[test]
+fn an_instance_that_rejects_looks_for_returned_hits_in_growing_intervals() {
+    let mut fixture = Fixture::new(&[fixed(10, 3_600)], 3);
+    let mut reads = Vec::new();
+    for elapsed in 0..4_000 {
+        fixture.now = START.after(millis(elapsed));
+        fixture.counter.look_for_returned(fixture.now);
+        if fixture.counter.has_pending() {
+            reads.push(elapsed);
+            fixture.flush();
+        }
+    }
+    assert_eq!(reads, [250, 750, 1_750, 3_750]);
+    fixture.lease(1);
+    let granted = fixture.now;
+    while !fixture.counter.has_pending() {
+        fixture.counter.look_for_returned(fixture.now);
+        fixture.wait(millis(1));
+    }
+    assert_eq!(fixture.now.since(granted), millis(251));
+    let mut alone = Fixture::new(&[fixed(10, 3_600)], 1);
+    for _ in 0..2 {
+        alone.counter.look_for_returned(alone.now);
+        alone.wait(Period::from_secs(9));
+    }
+    assert!(!alone.counter.has_pending(), "nobody returns anything");
+}

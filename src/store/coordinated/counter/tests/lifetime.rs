@@ -1,0 +1,191 @@
+//! What a counter keeps, when it may be removed, and whose limit it has.
+
+use super::*;
+use crate::limit::{
+    Descriptor, Domain, Entry, KeyHasher, Limit, LimitCheck, Matched, Request, Rule, RuleNode, RuleSet,
+    RuntimeLimit, Values,
+};
+
+fn rules(tiers: &[Tier]) -> RuleSet {
+    let limit = Limit::Tiers { tiers: tiers.into(), over_limit_policy: OverLimitPolicy::Ignore };
+    let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("k", Values::Any) };
+    RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::with_secret([1, 2]))
+}
+
+/// Calls `act` with the check of a request with a limit of its own, or none.
+fn with_check<T>(rules: &RuleSet, own: Option<&[Tier]>, act: impl FnOnce(&LimitCheck<'_>) -> T) -> T {
+    let own = own.map(|own| RuntimeLimit::new(own.into(), OverLimitPolicy::Ignore).expect("it is valid"));
+    let entries = [Entry { key: "k", value: "v" }].into_iter().collect();
+    let descriptor = Descriptor { entries, limit: own.map(Box::new), ..Descriptor::default() };
+    let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
+    act(&Matched::new(rules, &request).checks[0])
+}
+
+/// The store does not have all of its hits, or counts some for it.
+#[test]
+fn a_counter_is_settled_if_nothing_is_pending_leased_or_in_flight() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+    assert!(fixture.counter.is_settled());
+    fixture.count(1);
+    assert!(!fixture.counter.is_settled());
+    let mut commands = Vec::new();
+    fixture.counter.take_commands(fixture.now, &mut commands);
+    assert!(!fixture.counter.is_settled());
+    fixture.deliver(&commands);
+    assert!(fixture.counter.is_settled());
+    let fetched = fixture.request(1);
+    assert!(!fixture.counter.is_settled());
+    fixture.complete(&fetched);
+    assert!(!fixture.counter.is_settled(), "it holds a lease");
+    let leased = fixture.counter.leased_hits();
+    assert!(fixture.decide(leased).is_some_and(|decision| !decision.over));
+    assert!(fixture.counter.is_settled());
+    // the estimate knows which of the granted hits were used
+    assert!(!fixture.counter.is_idle(fixture.now));
+    let end = START.after(Period::from_secs(60));
+    assert!(!fixture.counter.is_idle(Timestamp::from_nanos(end.as_nanos() - 1)));
+    assert!(fixture.counter.is_idle(end));
+    fixture.counter.denied_until = end.after(millis(1));
+    assert!(!fixture.counter.is_idle(end), "the denial is still of use");
+    assert!(fixture.counter.is_idle(end.after(millis(1))));
+}
+
+#[test]
+fn a_check_reads_the_count_if_it_is_older_than_wanted() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+    fixture.counter.refresh(millis(100), fixture.now);
+    assert!(fixture.counter.has_pending(), "there was no reply yet");
+    let commands = fixture.flush();
+    assert_eq!(commands.iter().map(|command| command.op.clone()).collect::<Vec<_>>(), [Op::Take { hits: 0 }]);
+    assert!(!fixture.counter.has_pending());
+    for (wait, is_read) in [(99, false), (1, true), (99, false)] {
+        fixture.wait(millis(wait));
+        fixture.counter.refresh(millis(100), fixture.now);
+        assert_eq!(fixture.counter.has_pending(), is_read);
+        fixture.counter.refresh(millis(1_000), fixture.now);
+        assert_eq!(fixture.counter.has_pending(), is_read, "a second wish does not take the first one back");
+        fixture.flush();
+    }
+}
+
+/// Of a counter that was not checked for a second, how it fetched its leases is forgotten, and that the store counts hits
+/// for it is not.
+#[test]
+fn an_unused_counter_forgets_how_it_fetched_leases() {
+    let used = || {
+        let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+        fixture.counter.last_check_at = fixture.now;
+        fixture.hold(3, Period::default());
+        assert!(fixture.decide(3).is_some_and(|decision| !decision.over));
+        fixture
+    };
+    let second = START.after(Period::from_secs(1));
+    let mut fixture = used();
+    fixture.counter.shrink(Timestamp::from_nanos(second.as_nanos() - 1));
+    assert!(fixture.counter.fetch().is_some());
+    fixture.counter.shrink(second);
+    assert!(fixture.counter.fetch().is_none() && fixture.counter.rare.is_none(), "it is small");
+    let end = START.after(Period::from_secs(60));
+    let before = Timestamp::from_nanos(end.as_nanos() - 1);
+    assert!(fixture.counter.has_grants(before) && fixture.counter.is_unsettled(before));
+    assert!(!fixture.counter.has_grants(end) && !fixture.counter.is_unsettled(end));
+    assert_eq!(fixture.counter.sibling_hits().counted_until, end);
+    // once they do not count any more, there is nothing to remember
+    let mut late = used();
+    late.counter.shrink(end);
+    assert!(late.counter.rare.is_none() && !late.counter.has_grants(before));
+    // each of these has to be remembered
+    let facts: [fn(&mut Fixture); 6] = [
+        |fixture| fixture.hold(1, Period::default()),
+        |fixture| fixture.counter.fetch_mut().is_running = true,
+        |fixture| drop(fixture.counter.fetch_mut().reply()),
+        |fixture| {
+            let _ = fixture.counter.fetch_mut().wait_for(Hits(1), Hits(1));
+        },
+        |fixture| fixture.counter.fetch_mut().is_overcounted = true,
+        |fixture| fixture.counter.look_for_returned(fixture.now),
+    ];
+    for (i, fact) in facts.into_iter().enumerate() {
+        let mut fixture = used();
+        fact(&mut fixture);
+        fixture.counter.shrink(second);
+        assert!(fixture.counter.fetch().is_some(), "fact {i}");
+    }
+}
+
+/// A lease of a sliding window that has ended unused counts for longer than the estimate does.
+#[test]
+fn grants_that_count_longer_than_the_estimate_are_remembered() {
+    let mut fixture = Fixture::new(&[sliding(100, 10)], 2);
+    fixture.hold(3, millis(90));
+    let counted_until = fixture.counter.fetch().map(|fetch| fetch.counted_until);
+    fixture.wait(Period::from_secs(2));
+    let time = fixture.time();
+    fixture.counter.expire_leases(time);
+    fixture.counter.last_check_at = START;
+    assert!(fixture.counter.estimate[0].idle_at() < counted_until.expect("there was a grant"));
+    fixture.counter.shrink(fixture.now);
+    assert!(fixture.counter.fetch().is_some());
+    assert!(fixture.counter.has_grants(fixture.now));
+    // the store has received what was not used, but may count what it was told at other times
+    fixture.flush();
+    assert_eq!(fixture.left_in_store(), 100);
+    fixture.now = counted_until.expect("there was a grant");
+    fixture.counter.shrink(fixture.now);
+    assert!(fixture.counter.rare.is_none() && !fixture.counter.has_grants(fixture.now));
+    assert!(fixture.counter.is_idle(fixture.now));
+}
+
+/// The states of another limit under the same key stay, and leases of a bucket are returned first.
+#[test]
+fn a_reload_changes_the_limit_and_not_the_counts() {
+    for (tier, kept) in [(fixed(100, 60), 6), (sliding(100, 60), 6), (bucket(100, 60), 0)] {
+        let old = rules(std::slice::from_ref(&tier));
+        let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
+        assert!(with_check(&old, None, |check| fixture.counter.update_rule(check)), "no rule was known");
+        assert!(!with_check(&old, None, |check| fixture.counter.update_rule(check)), "the same rule");
+        assert!(fixture.counter.is_of_rule());
+        fixture.count(10);
+        fixture.flush();
+        fixture.hold(6, millis(300));
+        fixture.counter.requested_mode = Some(Coordination::Lease);
+        fixture.counter.denied_until = fixture.now.after(millis(500));
+        let raised = Tier { requests: 150, ..tier.clone() };
+        // a limit of the request's own is no rule
+        let own = std::slice::from_ref(&raised);
+        assert!(!with_check(&old, Some(own), |check| fixture.counter.update_rule(check)));
+        assert!(fixture.counter.is_of_rule());
+        assert_eq!(&*fixture.counter.target.tiers, std::slice::from_ref(&tier));
+        assert!(with_check(&rules(own), None, |check| fixture.counter.update_rule(check)));
+        assert_eq!(&*fixture.counter.target.tiers, std::slice::from_ref(&raised));
+        assert_eq!(fixture.counter.leased_hits(), kept, "{tier}");
+        assert_eq!(fixture.counter.requested_mode, None, "the mode has to be chosen again");
+        assert!(!fixture.counter.is_denied(fixture.now));
+        let more = if matches!(tier.algorithm, Algorithm::TokenBucket(_)) { 90 } else { 140 };
+        assert_eq!(fixture.counter.remaining(fixture.now), more, "{tier}");
+        // reloaded without a change of the limit, everything stays
+        fixture.counter.requested_mode = Some(Coordination::Lease);
+        assert!(with_check(&rules(own), None, |check| fixture.counter.update_rule(check)));
+        assert_eq!(fixture.counter.requested_mode, Some(Coordination::Lease));
+    }
+}
+
+#[test]
+fn a_request_with_a_limit_of_its_own_borrows_the_counter() {
+    let tier = fixed(100, 60);
+    let rules = rules(std::slice::from_ref(&tier));
+    let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
+    fixture.count(10);
+    let own = [Tier { requests: 30, ..tier.clone() }];
+    let replaced = with_check(&rules, Some(&own), |check| fixture.counter.apply_own_limit(check));
+    assert_eq!(fixture.counter.remaining(fixture.now), 20);
+    fixture.counter.restore_limit(replaced.expect("it was another one"));
+    assert_eq!(fixture.counter.remaining(fixture.now), 90);
+    for own in [None, Some(std::slice::from_ref(&tier))] {
+        assert!(with_check(&rules, own, |check| fixture.counter.apply_own_limit(check)).is_none());
+    }
+    // a rule that has changed is adopted, not borrowed
+    let changed = self::rules(&own);
+    assert!(with_check(&changed, None, |check| fixture.counter.apply_own_limit(check)).is_none());
+    assert_eq!(fixture.counter.remaining(fixture.now), 90);
+}
