@@ -82,7 +82,7 @@ enum Step {
     Sweep(usize),
     /// All pending hits are applied, and time passes until their counters are idle.
     Settle,
-    /// A sibling of the counter of key `i` is added, or shares its states with it.
+    /// A counter of key `i` and its sibling are added if they are not there, and share their states.
     Share(usize),
 }
 
@@ -92,7 +92,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         20 => (0..400_usize, bytes, any::<bool>()).prop_map(|(i, bytes, pending)| Step::Insert(i, bytes, pending)),
         2 => (1..4_usize).prop_map(Step::Sweep),
         1 => Just(Step::Settle),
-        4 => (0..400_usize).prop_map(Step::Share),
+        4 => (0..6_usize).prop_map(Step::Share),
     ];
     vec(step, 1..600)
 }
@@ -173,6 +173,10 @@ proptest! {
                 }
                 Step::Share(i) => {
                     let (key, sibling) = (key(i, false), key(i, true));
+                    let bytes = if i % 2 == 0 { 20 } else { 300 };
+                    if shards.lock(key).get_mut(key).is_none() {
+                        insert(key, target(bytes, false), false, now)?;
+                    }
                     let bytes = shards.lock(key).get_mut(key).map(|counter| counter.name_bytes());
                     if let Some(bytes) = bytes {
                         if shards.lock(sibling).get_mut(sibling).is_none() {
