@@ -12,6 +12,12 @@ fn rules(tiers: &[Tier]) -> RuleSet {
     RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::with_secret([1, 2]))
 }
 
+/// Has the counter adopt a rule of its own limit.
+pub(super) fn adopt_rule(fixture: &mut Fixture) {
+    let rules = rules(&fixture.counter.target.tiers);
+    assert!(with_check(&rules, None, |check| fixture.counter.update_rule(check)));
+}
+
 /// Calls `act` with the check of a request with a limit of its own, or none.
 fn with_check<T>(rules: &RuleSet, own: Option<&[Tier]>, act: impl FnOnce(&LimitCheck<'_>) -> T) -> T {
     let own = own.map(|own| RuntimeLimit::new(own.into(), OverLimitPolicy::Ignore).expect("it is valid"));

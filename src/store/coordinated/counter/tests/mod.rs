@@ -1,9 +1,13 @@
 //! Tests of a local counter beside a store, between which the test carries commands and replies by hand.
 
 mod estimate;
+mod flushes;
 mod lease_ends;
 mod leasing;
 mod lifetime;
+mod reports;
+mod scarcity;
+mod siblings;
 
 use std::sync::Arc;
 

@@ -1,0 +1,225 @@
+//! When a flush is due, and for how long hits may be held.
+
+use super::*;
+use crate::store::coordinated::counter::{
+    Urgency,
+    schedule::FlushSchedule,
+    tiers::{has_flowed_back, hold, lone_hold},
+    usage::UsageRate,
+};
+
+const NANO: Period = Period::from_nanos(1);
+
+fn seconds(seconds: u64) -> Period {
+    Period::from_secs(seconds)
+}
+
+/// A pause is a fiftieth of the time to the limit: at least the interval, at most ten of them, or a second.
+#[test]
+fn a_pause_is_a_part_of_the_time_to_the_limit() {
+    for (interval, left, pause) in [
+        (100, 0, 100),
+        (100, 4_000, 100),
+        (100, 10_000, 200),
+        (100, 49_000, 980),
+        (100, 900_000, 1_000),
+        (20, 900_000, 200),
+        (3_000, 900_000, 3_000),
+    ] {
+        let mut schedule = FlushSchedule::new(millis(interval));
+        assert_eq!((schedule.pause(), schedule.interval()), (millis(interval), millis(interval)));
+        schedule.plan(millis(left), START);
+        assert_eq!(
+            (schedule.pause(), schedule.interval()),
+            (millis(pause), millis(interval)),
+            "{left} ms left"
+        );
+    }
+}
+
+/// While the limit is close, a flush is early after a third of the time that is left, or an interval.
+#[test]
+fn a_flush_is_early_after_a_third_of_the_time_to_the_limit() {
+    let mut schedule = FlushSchedule::new(millis(100));
+    assert!(!schedule.is_early(START.after(seconds(9))), "nothing is known yet");
+    for (left, early, is_close) in
+        [(30, 10, true), (150, 50, true), (297, 99, true), (300, 100, false), (4_000, 100, false)]
+    {
+        schedule.plan(millis(left), START);
+        let early = START.after(millis(early));
+        assert!(!schedule.is_early(Timestamp::from_nanos(early.as_nanos() - 1)), "{left} ms left");
+        assert!(schedule.is_early(early), "{left} ms left");
+        assert_eq!(schedule.is_close(Some(START)), is_close, "{left} ms left");
+    }
+    schedule.plan(millis(10_000), START);
+    assert!(!schedule.is_early(START.after(seconds(9))), "the limit is far away");
+}
+
+/// In a long pause an instance takes twice an even part of a fiftieth of the rest at most. A single hit is no burst.
+#[test]
+fn a_burst_in_a_long_pause_outruns_its_plan() {
+    let mut schedule = FlushSchedule::new(millis(100));
+    assert!(!schedule.is_outrun(900, 1_000), "the pause is no longer than the interval");
+    schedule.plan(millis(20_000), START);
+    for (part, most) in [(1_000, 40), (500, 20), (60, 2), (10, 1), (0, 1)] {
+        assert!(!schedule.is_outrun(most, part), "{most} of {part}");
+        assert!(schedule.is_outrun(most + 1, part), "{} of {part}", most + 1);
+    }
+}
+
+/// Returns the seconds that 1,000 hits take, in tenths.
+fn tenths(rate: &UsageRate) -> u64 {
+    (rate.time_for(1_000).as_nanos() + 50_000_000) / 100_000_000
+}
+
+#[test]
+fn the_rate_of_all_instances_follows_from_the_store_s_counts() {
+    let (mut rate, interval) = (UsageRate::new(START), millis(100));
+    assert_eq!(rate.time_for(1), Period::MAX);
+    let (mut used, mut now, mut last) = (700, START, None);
+    let mut reply = |rate: &mut UsageRate, hits: u64, own, elapsed| {
+        now = now.after(millis(elapsed));
+        used += hits;
+        rate.record(used, own, 3, interval, last, now);
+        last = Some(now);
+        tenths(rate)
+    };
+    // at first the others are assumed to have taken as many as this one; what was counted before does not matter
+    assert_eq!(reply(&mut rate, 0, 10, 200), 67);
+    // a higher rate applies at once: 300 a second, if the others are as busy, and 500 if they are busier
+    assert_eq!(reply(&mut rate, 10, 10, 100), 33);
+    assert_eq!(reply(&mut rate, 50, 10, 100), 20);
+    // a lower one by a quarter: 3/4 of 500 and 1/4 of 300
+    assert_eq!(reply(&mut rate, 10, 10, 100), 22);
+    // the fifth reply is used unchanged: 3/4 of 450 and 1/4 of 100
+    assert_eq!(reply(&mut rate, 10, 10, 100), 28);
+    // without hits, or in a new window, nothing is learnt
+    assert_eq!(reply(&mut rate, 0, 0, 100), 28);
+    rate.record(5, 0, 3, interval, Some(START), START.after(seconds(9)));
+    assert_eq!(tenths(&rate), 28);
+}
+
+/// A counter may have several replies within the first interval, before all instances have reported.
+#[test]
+fn the_others_are_assumed_to_be_as_busy_during_the_first_interval() {
+    for (interval, expected) in [(10, 50), (10_000, 17)] {
+        let mut rate = UsageRate::new(START);
+        for i in 1..=9 {
+            let last = (i > 1).then(|| START.after(millis(20 * (i - 1))));
+            rate.record(0, 0, 3, millis(interval), last, START.after(millis(20 * i)));
+        }
+        rate.record(4, 4, 3, millis(interval), Some(START.after(millis(180))), START.after(millis(200)));
+        assert_eq!(tenths(&rate), expected, "interval of {interval} ms");
+    }
+}
+
+fn urgency(fixture: &Fixture) -> Urgency {
+    fixture.counter.urgency(fixture.instances, Period::default(), millis(10), fixture.now)
+}
+
+/// While an instance does not know the others, hits are sent at once if all may take a sixteenth of the limit, or the others a 256th;
+/// and with the next batch if they may take a hundredth.
+#[test]
+fn a_first_flush_is_as_urgent_as_the_limit_is_near() {
+    use Urgency::{Interval, Now, Pause, Tick};
+    for (limit, instances, hits, expected) in [
+        (1_000, 1, 9, Interval),
+        (1_000, 1, 10, Tick),
+        (1_000, 1, 62, Tick),
+        (1_000, 1, 63, Now),
+        (1_000, 4, 1, Interval),
+        (1_000, 4, 2, Now),
+        (10_000, 2, 39, Interval),
+        (10_000, 2, 40, Now),
+        (768, 4, 1, Now),
+        (769, 4, 1, Interval),
+    ] {
+        let mut fixture = Fixture::new(&[fixed(limit, 3_600)], instances);
+        assert_eq!(urgency(&fixture), Pause, "nothing to report");
+        fixture.counter.refresh(seconds(1), fixture.now);
+        assert_eq!(urgency(&fixture), Interval, "a read");
+        fixture.count(hits);
+        assert_eq!(urgency(&fixture), expected, "{hits} of {limit}, {instances} instances");
+    }
+}
+
+/// When it knows them, it may take two thirds of its part of the rest; after two pauses without a reply it knows them no more.
+#[test]
+fn a_flush_waits_for_its_pause_until_two_thirds_of_a_part_are_taken() {
+    let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 2);
+    fixture.take_elsewhere(400);
+    fixture.read();
+    // a pause is as long as an interval
+    fixture.counter.schedule.plan(millis(4_000), fixture.now);
+    fixture.count(199);
+    assert_eq!(urgency(&fixture), Urgency::Pause);
+    fixture.count(1);
+    assert_eq!(urgency(&fixture), Urgency::Now);
+    let mut late = Fixture::new(&[fixed(1_000, 3_600)], 2);
+    late.read();
+    late.counter.schedule.plan(millis(20_000), late.now);
+    late.count(12);
+    late.wait(millis(800));
+    assert_eq!(urgency(&late), Urgency::Pause);
+    late.wait(NANO);
+    assert_eq!(urgency(&late), Urgency::Now);
+    // those that are expected within a round trip count too
+    let mut busy = Fixture::new(&[fixed(1_000, 3_600)], 2);
+    busy.demand(millis(1), 600);
+    busy.read();
+    busy.counter.schedule.plan(millis(4_000), busy.now);
+    busy.count(150);
+    let within = |round_trip| busy.counter.urgency(2, millis(round_trip), millis(10), busy.now);
+    assert_eq!((within(10), within(300)), (Urgency::Pause, Urgency::Now));
+}
+
+/// Near the end at the rate of all instances a flush is early: it joins the next batch, or is sent at once if the end is near.
+#[test]
+fn a_flush_is_early_when_the_end_is_near() {
+    for (left, after, expected) in [
+        (150, 49, Urgency::Pause),
+        (150, 50, Urgency::Now),
+        (2_000, 99, Urgency::Pause),
+        (2_000, 100, Urgency::Tick),
+    ] {
+        let mut fixture = Fixture::new(&[fixed(100_000, 3_600)], 2);
+        fixture.read();
+        fixture.counter.schedule.plan(millis(left), fixture.now);
+        fixture.count(1);
+        fixture.wait(millis(after));
+        assert_eq!(urgency(&fixture), expected, "{after} ms after the reply, {left} ms before the end");
+    }
+    let mut outrun = Fixture::new(&[fixed(100_000, 3_600)], 2);
+    outrun.read();
+    outrun.counter.schedule.plan(millis(20_000), outrun.now);
+    outrun.count(2_000);
+    assert_eq!(urgency(&outrun), Urgency::Pause);
+    outrun.count(1);
+    assert_eq!(urgency(&outrun), Urgency::Tick, "a burst in a long pause");
+}
+
+/// A twentieth of the period of a bucket, a hundredth of that of a sliding window, from 1 ms to 1 s.
+#[test]
+fn hits_are_held_for_a_part_of_the_period() {
+    for (tiers, held, alone) in [
+        (vec![bucket(9, 10)], 500, 5_000),
+        (vec![sliding(9, 10)], 100, 5_000),
+        (vec![bucket(9, 10), sliding(9, 40)], 400, 5_000),
+        (vec![bucket(9, 1), fixed(9, 60)], 50, 500),
+        (vec![bucket(9, 90)], 1_000, 30_000),
+        (vec![Tier { period: millis(1), ..sliding(9, 1) }], 1, 1),
+    ] {
+        assert_eq!((hold(&tiers), lone_hold(&tiers)), (millis(held), millis(alone)), "{tiers:?}");
+    }
+    let at = |ms| START.after(millis(ms));
+    for (tier, until, now, expected) in [
+        (bucket(9, 10), 300, 499, false),
+        (bucket(9, 10), 300, 500, true),
+        (bucket(9, 10), 700, 699, false),
+        (bucket(9, 10), 700, 700, true),
+        (sliding(9, 10), 300, 9_000, false),
+        (fixed(9, 10), 300, 9_000, false),
+    ] {
+        assert_eq!(has_flowed_back(&[tier], START, at(until), at(now)), expected, "{until}, {now}");
+    }
+}

@@ -1,0 +1,343 @@
+//! Reports: what they carry, and what becomes of them and of their replies.
+
+use proptest::{option, prelude::*};
+
+use super::*;
+use crate::{
+    limit::{algorithm::CounterState, algorithm::FixedWindow},
+    store::coordinated::counter::records::PendingDelta,
+};
+
+const SECOND: Period = Period::from_secs(1);
+
+/// Returns the times and counts that show how `state` develops from `now` on.
+fn course(tier: &Tier, state: &CounterState, now: Timestamp) -> Vec<(u64, u32)> {
+    let at = |i| now.after(Period::from_nanos(tier.period.as_nanos() / 16 * i));
+    let shown = |at| (state.probe(tier, at, Hits(0)).used.0, state.availability(tier, at).remaining);
+    (0..40).map(|i| shown(at(i))).collect()
+}
+
+proptest! {
+    /// The estimate counts what is pending exactly as the store will.
+    #[test]
+    fn a_pending_change_affects_the_estimate_as_its_report_affects_the_store(
+        algorithm in 0..4_usize,
+        before in proptest::collection::vec((0..20_000_u64, 1..6_u64), 0..5),
+        first in 0..20_000_u64,
+        lasted in 0..3_000_u64,
+        hits in -6..10_i64,
+        (unused, hold) in (0..5_u64, 0..900_u64),
+        rejected in option::of(0..21_000_u64),
+    ) {
+        let tier = [fixed(50, 10), sliding(50, 10), bucket(50, 10), strict_bucket(50, 10)][algorithm].clone();
+        let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
+        let at = |ms: u64| START.after(millis(ms));
+        let mut sorted = before;
+        sorted.sort_unstable();
+        for (ms, hits) in sorted {
+            fixture.now = at(ms);
+            fixture.execute(Op::Grant { report: None, least: 1, want: hits, hold: millis(hold) });
+        }
+        fixture.now = at(21_000);
+        let mut delta = PendingDelta::of(hits, at(first));
+        // a delta is of one window
+        delta.last_at = at(first + lasted);
+        if tier.algorithm == Algorithm::FixedWindow {
+            delta.last_at = delta.last_at.min(Timestamp::from_nanos(at(first).window_end(tier.period).as_nanos() - 1));
+        }
+        delta.last_at = delta.last_at.min(fixture.now);
+        (delta.unused, delta.unused_until) = (unused, at(first + hold));
+        delta.rejected_at = rejected.map_or(Timestamp::default(), at);
+        let read = |fixture: &mut Fixture| fixture.execute(Op::Take { hits: 0 }).counters[0].clone();
+        let mut state = read(&mut fixture);
+        delta.apply(&tier, &mut state, fixture.now);
+        fixture.execute(Op::Add { report: delta.report() });
+        let stored = read(&mut fixture);
+        prop_assert_eq!(course(&tier, &state, fixture.now), course(&tier, &stored, fixture.now));
+    }
+
+    /// Hits are taken and leases returned in any order; the store learns the sum, and when the last hit was counted.
+    #[test]
+    fn one_report_says_the_same_as_several(steps in proptest::collection::vec((1..9_u64, any::<bool>()), 1..9)) {
+        let leased: u64 = steps.iter().filter(|(_, is_unused)| *is_unused).map(|(hits, _)| hits).sum();
+        let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 2);
+        prop_assert_eq!(fixture.take_elsewhere(leased + 100), leased + 100);
+        let (mut expected, mut last_taken) = (leased + 100, None);
+        for (hits, is_unused) in steps {
+            fixture.wait(millis(1));
+            if is_unused {
+                let delta = PendingDelta { unused: hits, unused_until: fixture.now, ..PendingDelta::of(0, START) };
+                fixture.counter.push_pending(delta);
+                expected -= hits;
+            } else {
+                fixture.counter.push_pending(PendingDelta::of(hits.try_into().expect("it is small"), fixture.now));
+                expected += hits;
+                last_taken = Some(fixture.now);
+            }
+        }
+        let commands = fixture.flush();
+        // hits that were taken and returned need no report
+        prop_assert!(commands.len() == 1 || (commands.is_empty() && expected == leased + 100));
+        for command in &commands {
+            let at = command.op.report().map(|report| report.at);
+            prop_assert!(last_taken.is_none() || at == last_taken);
+        }
+        prop_assert_eq!(u64::from(1_000 - fixture.left_in_store()), expected);
+    }
+}
+
+/// The hits that are left of a lease count in the store, and in the states that replace the store's, but not in the estimate.
+#[test]
+fn the_store_keeps_counting_leased_hits_when_it_adopts_a_state() {
+    for tier in [sliding(100, 60), bucket(100, 60), fixed(100, 60)] {
+        let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
+        fixture.hold(6, millis(300));
+        fixture.count(2);
+        fixture.flush();
+        assert_eq!((fixture.left_in_store(), fixture.counter.remaining(fixture.now)), (92, 98), "{tier}");
+        fixture.read();
+        assert_eq!(fixture.counter.remaining(fixture.now), 98, "{tier}");
+    }
+}
+
+#[test]
+fn hits_leased_in_one_window_are_not_taken_from_the_next() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+    fixture.hold(6, Period::default());
+    fixture.wait(Period::from_secs(60));
+    fixture.take_elsewhere(10);
+    fixture.read();
+    assert_eq!(fixture.counter.remaining(fixture.now), 90);
+}
+
+/// An instance that is alone keeps its estimate exact only if replies are applied in the order of the calls.
+#[test]
+fn an_instance_that_is_alone_has_one_call_at_a_time() {
+    for (instances, can_flush) in [(1, false), (2, true)] {
+        let mut fixture = Fixture::new(&[sliding(100, 60)], instances);
+        fixture.count(1);
+        assert!(fixture.counter.can_flush());
+        assert!(!fixture.counter.must_wait_for_reply(instances));
+        let fetched = fixture.request(1);
+        fixture.count(1);
+        assert!(!fixture.counter.can_flush(), "a report is in flight");
+        assert_eq!(fixture.counter.must_wait_for_reply(instances), instances == 1);
+        fixture.complete(&fetched);
+        fixture.flush();
+        let fetched = fixture.request(1);
+        fixture.count(1);
+        assert_eq!(fixture.counter.can_flush(), can_flush);
+        assert_eq!(fixture.flush().is_empty(), !can_flush);
+        fixture.complete(&fetched);
+        fixture.flush();
+        assert!(!fixture.counter.has_unacknowledged());
+    }
+}
+
+#[test]
+fn nothing_is_sent_twice_or_without_need() {
+    let mut fixture = Fixture::new(&[sliding(100, 60)], 2);
+    assert!(fixture.flush().is_empty());
+    assert_eq!(fixture.counter.oldest_pending_at(), None);
+    fixture.wait(SECOND);
+    fixture.counter.last_check_at = fixture.now;
+    fixture.counter.refresh(SECOND, fixture.now);
+    assert_eq!(fixture.counter.oldest_pending_at(), Some(fixture.now));
+    fixture.wait(SECOND);
+    let oldest = fixture.now;
+    fixture.count(2);
+    fixture.wait(SECOND);
+    fixture.count(3);
+    assert_eq!(fixture.counter.oldest_pending_at(), Some(oldest));
+    // the reply to the report has the count too
+    let commands = fixture.flush();
+    let report = commands[0].op.report().expect("hits were pending");
+    assert_eq!((commands.len(), report.at, report.since), (1, fixture.now, oldest));
+    assert!(fixture.flush().is_empty());
+    let mut alone = Fixture::new(&[sliding(100, 60)], 1);
+    alone.count(2);
+    alone.wait(SECOND);
+    alone.count(3);
+    // nobody else has counted meanwhile
+    assert_eq!(alone.reports()[0].since, alone.now);
+}
+
+/// The end of a lone lease leaves the store with more than the estimate, which a report without hits replaces.
+#[test]
+fn an_estimate_replaces_the_store_s_state_once_after_a_lease() {
+    let mut fixture = Fixture::new(&[sliding(100, 60)], 1);
+    fixture.hold(3, SECOND);
+    fixture.wait(SECOND);
+    let time = fixture.time();
+    fixture.counter.expire_leases(time);
+    let commands = fixture.flush();
+    let report = commands[0].op.report().expect("a report");
+    assert_eq!((report.at, report.since, report.change.hits), (fixture.now, fixture.now, 0));
+    assert!(report.replaces.is_some() && fixture.left_in_store() == 100);
+    fixture.counter.refresh(Period::default(), fixture.now);
+    assert_eq!(fixture.flush().pop().map(|command| command.op), Some(Op::Take { hits: 0 }));
+}
+
+/// Others may have received the tokens that have flowed in since the hold.
+#[test]
+fn hits_of_a_bucket_are_not_returned_after_the_hold() {
+    for (wait, returned) in [(400, 7), (600, 0)] {
+        let mut fixture = Fixture::new(&[bucket(100, 10)], 2);
+        fixture.hold(7, millis(300));
+        fixture.counter.return_leases();
+        fixture.wait(millis(wait));
+        let mut commands = Vec::new();
+        let dropped = fixture.counter.take_commands(fixture.now, &mut commands);
+        assert_eq!((dropped.stranded, dropped.unreported), (7 - returned, 0));
+        let unused =
+            commands.iter().filter_map(|command| command.op.report()?.unused).map(|unused| unused.hits);
+        assert_eq!(unused.sum::<u64>(), returned, "after {wait} ms");
+        assert_eq!(commands.is_empty(), returned == 0, "nothing is left to say");
+    }
+}
+
+#[test]
+fn reports_that_were_not_applied_are_pending_again_and_lost_ones_are_accounted_for() {
+    let start = || {
+        let mut fixture = Fixture::new(&[fixed(100, 60), fixed(1_000, 3_600)], 2);
+        fixture.count(4);
+        fixture.wait(Period::from_secs(60));
+        fixture.count(5);
+        let mut commands = Vec::new();
+        fixture.counter.take_commands(fixture.now, &mut commands);
+        assert_eq!(commands.len(), 2, "one for each window");
+        assert_eq!(fixture.counter.carried_hits().iter().map(|hits| hits.all()).collect::<Vec<_>>(), [4, 5]);
+        fixture
+    };
+    let mut applied = start();
+    let outcome = applied.counter.apply_delivery(|_| Delivery::Applied);
+    assert_eq!((outcome.admitted, outcome.unknown), (5, 0), "the overshoot is that of the last command");
+    assert!(applied.counter.is_settled());
+    let mut kept = start();
+    kept.counter.apply_delivery(|_| Delivery::NotApplied);
+    kept.count(1);
+    let reports = kept.reports();
+    assert_eq!(reports.iter().map(|report| report.change.hits).collect::<Vec<_>>(), [4, 6]);
+    let mut lost = start();
+    let outcome = lost.counter.apply_delivery(|i| [Delivery::Unknown, Delivery::NotApplied][i]);
+    assert_eq!((outcome.admitted, outcome.unknown, lost.counter.owed_hits().unreported), (0, 4, 5));
+    // a read that was not applied leaves nothing behind
+    let mut read = Fixture::new(&[fixed(100, 60)], 2);
+    read.counter.refresh(SECOND, read.now);
+    assert!(read.counter.take_commands(read.now, &mut Vec::new()).all() == 0 && !read.counter.is_settled());
+    read.counter.apply_delivery(|_| Delivery::NotApplied);
+    assert!(read.counter.is_settled());
+}
+
+/// The reply to a command that was carried out earlier knows less. Times of replies are 20 ms inexact.
+#[test]
+fn a_reply_that_a_later_one_has_overtaken_changes_nothing() {
+    let tier = fixed(100, 60);
+    let reply = |used, version| Reply {
+        counters: [CounterState::FixedWindow(FixedWindow::new(
+            START.after(Period::from_secs(60)),
+            Hits(used),
+        ))]
+        .into(),
+        version,
+        ..Reply::default()
+    };
+    let at = |ms| START.after(millis(ms));
+    // the number of the reply after number 2, which came at 100 ms with 50 hits; its instant; whether it is applied
+    for (number, ms, is_applied) in [
+        (1, 100, false),
+        (1, 90, false),
+        (1, 101, true),
+        (3, 100, true),
+        (3, 80, true),
+        (3, 79, false),
+        (2, 100, true),
+    ] {
+        let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
+        let numbers =
+            [fixture.counter.next_number(), fixture.counter.next_number(), fixture.counter.next_number()];
+        assert!(fixture.counter.apply_reply_to(&reply(50, 0), numbers[1], at(100)));
+        let applied = fixture.counter.apply_reply_to(&reply(60, 0), numbers[number - 1], at(ms));
+        assert_eq!(applied, is_applied, "number {number} at {ms} ms");
+        assert_eq!(fixture.counter.remaining(at(100)), if is_applied { 40 } else { 50 });
+        assert!(!fixture.counter.is_version_lost);
+        // a reply that has waited for its turn is applied at its own instant
+        fixture.counter.accept_time(at(10));
+        assert!(fixture.counter.apply_reply_to(&reply(70, 0), numbers[2], at(10)));
+        assert_eq!(fixture.counter.remaining(at(100)), 30);
+    }
+    // what it says about the version is a warning
+    for (version, is_lost) in [(7, false), (8, true)] {
+        let mut fixture = Fixture::new(&[sliding(100, 60)], 2);
+        let state = || Reply {
+            counters: [CounterState::unused(&sliding(100, 60), START)].into(),
+            ..Reply::default()
+        };
+        fixture.counter.apply_reply(&Reply { version: 7, ..state() }, at(100));
+        assert!(!fixture.counter.apply_reply(&Reply { version, ..state() }, at(10)));
+        assert_eq!(fixture.counter.is_version_lost, is_lost);
+        assert_eq!(fixture.counter.replacement(at(100)).is_none(), is_lost);
+    }
+    // of a flush, the count is read again
+    let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
+    fixture.count(1);
+    let commands = {
+        let mut commands = Vec::new();
+        fixture.counter.take_commands(fixture.now, &mut commands);
+        commands
+    };
+    let number = fixture.counter.next_number();
+    fixture.counter.apply_reply_to(&reply(9, 0), number, at(100));
+    fixture.deliver(&commands);
+    assert!(fixture.counter.has_pending(), "the read");
+    fixture.now = at(200);
+    fixture.flush();
+    assert!(!fixture.counter.has_pending());
+    assert!(!fixture.counter.apply_reply_to(&reply(9, 0), number, at(100)));
+    assert!(!fixture.counter.has_pending(), "nobody has asked for it");
+    // one that does not fit the tiers is not applied
+    assert!(!fixture.counter.apply_reply(&Reply::default(), at(300)));
+    assert!(fixture.counter.is_version_lost);
+}
+
+/// Without a version there is nothing in the store, whatever the estimate knows.
+#[test]
+fn a_store_that_has_lost_its_data_begins_again() {
+    for tier in [sliding(100, 60), bucket(100, 60)] {
+        let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
+        fixture.count(30);
+        let mut commands = Vec::new();
+        fixture.counter.take_commands(fixture.now, &mut commands);
+        fixture.counter.apply_delivery(|_| Delivery::Applied);
+        let empty = [CounterState::unused(&tier, fixture.now)].into();
+        fixture.counter.apply_flush_reply(&Reply { counters: empty, ..Reply::default() }, fixture.now);
+        assert_eq!(fixture.counter.remaining(fixture.now), 100, "{tier}");
+    }
+}
+
+/// All of it, up to what this instance has admitted, since the hits counted last are the excess.
+#[test]
+fn the_overshoot_is_what_the_store_counts_above_a_limit() {
+    let tiers = [fixed(100, 60), fixed(150, 3_600)];
+    let fixture = Fixture::new(&tiers, 2);
+    let reply = |used: [u64; 2]| Reply {
+        counters: tiers
+            .iter()
+            .zip(used)
+            .map(|(tier, used)| {
+                CounterState::FixedWindow(FixedWindow::new(START.window_end(tier.period), Hits(used)))
+            })
+            .collect(),
+        ..Reply::default()
+    };
+    for (used, admitted, overshoot) in [
+        ([100, 150], 9, 0),
+        ([101, 150], 9, 1),
+        ([104, 150], 9, 4),
+        ([104, 157], 9, 7),
+        ([130, 0], 9, 9),
+        ([20, 152], 1, 1),
+    ] {
+        assert_eq!(fixture.counter.overshoot(&reply(used), admitted, START), overshoot, "{used:?}");
+    }
+}
