@@ -22,7 +22,7 @@ mod reservations;
 mod schedule;
 mod sibling_hits;
 mod siblings;
-#[cfg(all(test, feature = "server"))]
+#[cfg(test)]
 mod tests;
 mod tiers;
 mod unacknowledged;

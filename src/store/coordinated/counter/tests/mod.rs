@@ -1,5 +1,8 @@
 //! Tests of a local counter beside a store, between which the test carries commands and replies by hand.
 
+// the simulated store is part of it
+#![cfg(feature = "server")]
+
 mod estimate;
 mod flushes;
 mod lease_ends;

@@ -29,7 +29,7 @@ proptest! {
         (unused, hold) in (0..5_u64, 0..900_u64),
         rejected in option::of(0..21_000_u64),
     ) {
-        let tier = [fixed(50, 10), sliding(50, 10), bucket(50, 10), strict_bucket(50, 10)][algorithm].clone();
+        let tier = [fixed(50, 10), sliding(50, 10), bucket(50, 100), strict_bucket(50, 100)][algorithm].clone();
         let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
         let at = |ms: u64| START.after(millis(ms));
         let mut sorted = before;
