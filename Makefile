@@ -30,7 +30,7 @@ gungraun := $(or $(GUNGRAUN_RUNNER),$(tools)/gungraun-runner-$(gungraun_version)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test explore announce-test core arm64 bench bench-write instructions fuzz fuzz-corpus soak lint fmt-check clippy doc deny audit tools redis memcached openssl chart-readme examples
+.PHONY: help run test explore announce-test core interleavings arm64 bench bench-write instructions fuzz fuzz-corpus soak lint fmt-check clippy doc deny audit tools redis memcached openssl chart-readme examples
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -60,6 +60,9 @@ core: ## check and test the library without the server: the crate's features one
 		$(CARGO) clippy --locked --lib --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
 	CARGO_TARGET_DIR=$(abspath target/embedded) $(CARGO) run --locked --manifest-path examples/embedded/Cargo.toml
+
+interleavings: ## test the coordination in random orders of all its tasks, also between two locks (Shuttle)
+	$(CARGO) test --locked --manifest-path tests/shuttle/Cargo.toml --target-dir $(abspath target/interleavings)
 
 # Debian's cross compiler builds the C code of ring, and links.
 arm64: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := aarch64-linux-gnu-gcc
@@ -113,6 +116,7 @@ lint: fmt-check clippy doc deny ## run all checks that do not run weir
 
 fmt-check:
 	$(CARGO) fmt --check
+	$(CARGO) fmt --check --manifest-path tests/shuttle/Cargo.toml
 
 clippy:
 	$(CARGO) clippy --locked --all-targets -- -D warnings

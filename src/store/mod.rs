@@ -21,7 +21,7 @@ mod path;
 pub mod redis;
 #[cfg(feature = "coordinated")]
 pub mod remote;
-#[cfg(feature = "server")]
+#[cfg(feature = "simulated")]
 pub mod simulated;
 #[cfg(feature = "remote")]
 mod transport;

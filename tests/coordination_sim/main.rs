@@ -13,3 +13,4 @@ mod interleavings;
 mod many_keys;
 mod overshoot;
 mod reported;
+mod waiting;
