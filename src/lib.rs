@@ -19,6 +19,7 @@
 //! | none | [`limit`], [`Limiter`], [`store::MemoryStore`] |
 //! | `yaml` | `config`: rules written in YAML |
 //! | `coordinated` | `store::coordinated`: counts shared by many instances |
+//! | `simulated` | `store::simulated`: a shared store in memory, for simulations and tests; implies `coordinated` |
 //! | `redis` | `store::redis`: Redis as the shared store; implies `coordinated` |
 //! | `memcached` | `store::memcached`: Memcached as the shared store; implies `coordinated` |
 //! | `server` (default) | everything that the program `weir` does; implies all others |

@@ -125,10 +125,11 @@ impl LocalCounter {
             return Some(decision);
         }
         if !self.fits(hits, now) {
-            return Some(self.count(instances, Direction::Take, policy, hits, now));
+            let decision = self.count(instances, Direction::Take, policy, hits, now);
+            return Some(self.until_pause_ends(decision, now));
         }
         // until there is enough for every instance
-        (now < self.denied_until).then(|| self.paused_rejection(hits, now))
+        (now < self.denied_until).then(|| self.until_pause_ends(self.rejected(hits, now), now))
     }
 
     fn spend(&mut self, hits: u64) {
@@ -171,10 +172,10 @@ impl LocalCounter {
         self.push_pending(PendingDelta { unused: hits.0, unused_until: at, ..PendingDelta::of(0, at) });
     }
 
-    /// Rejects `hits` until the end of the pause. The retry time has to be accurate: no earlier than the next call.
-    fn paused_rejection(&self, hits: Hits, now: Timestamp) -> Decision {
-        let decision = self.rejected(hits, now);
-        Decision { reset: decision.reset.max(self.denied_until.since(now)), ..decision }
+    /// Has a rejection last until the end of the pause, if there is one: a retry time before the next call would be wrong.
+    fn until_pause_ends(&self, decision: Decision, now: Timestamp) -> Decision {
+        let pause = if decision.over { self.denied_until.since(now) } else { Period::default() };
+        Decision { reset: decision.reset.max(pause), ..decision }
     }
 
     fn rejected(&self, hits: Hits, now: Timestamp) -> Decision {
@@ -198,10 +199,8 @@ impl LocalCounter {
         let at = if is_exact { now } else { then };
         // an exact estimate is right where the store's coarser numbers are not
         let decision = self.count(instances, Direction::Take, policy, hits, at);
-        let pause = self.denied_until.since(now);
-        let reset =
-            if decision.over { at.after(decision.reset).since(now).max(pause) } else { decision.reset };
-        Some(Decision { reset, ..decision })
+        let reset = if decision.over { at.after(decision.reset).since(now) } else { decision.reset };
+        Some(self.until_pause_ends(Decision { reset, ..decision }, now))
     }
 
     /// Rejects `hits` that the store did not grant although they fit by the estimate.
