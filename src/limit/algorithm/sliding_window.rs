@@ -183,8 +183,11 @@ impl AlgorithmState for SlidingWindow {
         for span in &mut self.spans {
             left -= span.give_back(left);
         }
-        let empty = self.spans.iter().take_while(|span| span.hits == 0).count();
-        self.spans.drain(..empty);
+        if hits > Hits(0) {
+            // without hits nothing changes: the newest span, which may be empty, decides which span the next hit joins
+            let empty = self.spans.iter().take_while(|span| span.hits == 0).count();
+            self.spans.drain(..empty);
+        }
     }
 
     /// Counts the hits as of `at`, up to a twelfth of a period later where that saves a span.
@@ -312,7 +315,8 @@ mod tests {
             (window.used(), window.availability(&tier, at(107_000)).reset),
             (Hits(0), Period::default())
         );
-        // the next hit joins the span that is still open
+        // the next hit joins the span that is still open, also if no hits are given back before
+        window.give_back(&tier, at(107_000), Hits(0));
         window.take(&tier, at(106_500), Hits(1));
         assert_eq!((window.opened, window.spans.len()), (at(106_000), 1));
     }
