@@ -34,6 +34,22 @@ async fn a_decision_that_is_not_polled_delays_no_other() {
     assert_eq!(failures(instance), (0, 0));
 }
 
+/// Decisions that are cancelled before their hits are requested. Of a limit that small, nothing is leased ahead.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_requested_for_a_cancelled_decision() {
+    let tier = daily(5);
+    let fleet = Fleet::new(3, Coordination::Lease, std::slice::from_ref(&tier), Network::default()).await;
+    let instance = &fleet.instances[0];
+    let mut first = Box::pin(instance.hit());
+    assert!((&mut first).now_or_never().is_none(), "it waits");
+    for _ in 0..3 {
+        assert!(instance.hit().now_or_never().is_none(), "it waits for the next fetch");
+    }
+    assert!(first.await);
+    assert!(instance.hit().await);
+    assert_eq!(fleet.counted(tier), 2);
+}
+
 /// Cancels some of three decisions, before, while and after the store replies.
 #[tokio::test(start_paused = true)]
 async fn what_is_granted_to_a_cancelled_decision_is_given_back() {

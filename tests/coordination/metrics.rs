@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use weir::{
-    limit::{Algorithm, Coordination, Period, RuleCoordination, Tier},
+    limit::{Algorithm, Bucket, Coordination, Period, Refill, RuleCoordination, Tier},
     simulate::{Arrivals, Instance, Scenario, SimulationMetrics, Skew, run},
     store::{
         coordinated::{Coordinated, CoordinationSettings},
@@ -58,6 +58,27 @@ fn leases_of_fixed_windows_cost_little_with_any_number_of_instances() {
             format!("{instances} instances, {limit} in {seconds} s, {load} times, {skew:?}: {metrics:?}");
         assert!(metrics.overshoot <= 0.0 && metrics.used >= 0.994 && metrics.fallback == 0.0, "{case}");
         assert!(metrics.calls <= calls && metrics.waited <= waited, "{case}");
+    }
+}
+
+/// Limits so small that a single hit which nobody uses is a tenth of them. Each instance must hold only hits that it uses, and the
+/// estimate must count them as of the same instants as the store.
+#[test]
+fn leases_of_small_limits_reject_next_to_nothing_while_hits_are_left() {
+    let bucket = Bucket { burst: 10, refill: Refill::Continuous, strict: false };
+    for (algorithm, used, early) in [
+        (Algorithm::FixedWindow, 0.995, 0.000_1),
+        (Algorithm::SlidingWindow, 0.985, 0.000_5),
+        (Algorithm::TokenBucket(bucket), 0.985, 0.002),
+    ] {
+        let mut scenario = Scenario { keys: 40, windows: 10, ..scenario(3, 10, 1, 2.0, Skew::Even) };
+        scenario.tier.algorithm = algorithm;
+        let metrics = simulate(&scenario, Coordination::Lease);
+        let strict = simulate(&scenario, Coordination::Strict);
+        let case = format!("{algorithm:?}: {metrics:?}, strict: {strict:?}");
+        assert!(metrics.overshoot <= 0.0 && metrics.fallback == 0.0, "{case}");
+        assert!(metrics.used >= used && metrics.rejected_early <= early, "{case}");
+        assert!(metrics.calls <= strict.calls, "{case}");
     }
 }
 

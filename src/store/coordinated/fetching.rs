@@ -6,7 +6,7 @@
 use std::{
     future::poll_fn,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
 };
 
 use futures_util::future::join_all;
@@ -15,7 +15,9 @@ use tokio::sync::futures::OwnedNotified;
 
 use super::{
     client::QueuedReply,
-    counter::{AwaitedReply, CarriedHits, FetchCommands, Generation, LeaseReply, LocalCounter},
+    counter::{
+        AwaitedReply, CarriedHits, FetchCommands, Generation, LeaseReply, LocalCounter, WaitingDecision,
+    },
     delivery::Delivery,
     lease::{Awaited, Lease, Waiting},
 };
@@ -55,11 +57,12 @@ enum Sent {
     Fetch(Fetch),
 }
 
-/// Has a task apply the reply that a decision waits for, if the decision is cancelled.
-struct Own<'a, R: Remote> {
+/// A decision that waits for a reply. If it is cancelled, nothing more is requested for it, and a task applies the reply.
+struct Waiter<'a, R: Remote> {
     lease: &'a Lease<R>,
     key: CounterKey,
     generation: Generation,
+    decision: WaitingDecision,
     is_waiting: bool,
 }
 
@@ -71,23 +74,23 @@ fn delivery_of(outcomes: &[Outcome]) -> impl Fn(usize) -> Delivery {
 // === impl Lease ===
 
 impl<R: Remote> Lease<R> {
-    /// Registers a decision that waits for `hits`, unless it is `registered` with a fetch, and fetches a lease. If `counter` may have
+    /// Registers a decision that waits for `hits`, unless it is `registered`, and fetches a lease. If `counter` may have
     /// siblings, [`Lease::fetch_after_siblings`] does so.
     pub(super) fn wait_for(
         &self,
         key: CounterKey,
         counter: &mut LocalCounter,
         hits: Hits,
-        registered: Option<u64>,
+        registered: Option<WaitingDecision>,
     ) -> Waiting {
         let missing = hits.minus(Hits(counter.leased_hits()));
         let fetch = counter.fetch_mut();
-        let round = registered.unwrap_or_else(|| fetch.wait_for(hits, missing));
+        let decision = registered.unwrap_or_else(|| fetch.wait_for(hits, missing));
         let generation = counter.generation;
         if counter.may_have_siblings() {
             self.hand_over(key, counter);
             let awaited = Awaited::Siblings(Box::pin(counter.fetch_mut().reply()));
-            return Waiting { awaited, round, generation, commands: 0 };
+            return Waiting { awaited, decision, generation, commands: 0 };
         }
         let sent = self.begin(key, counter, |counter, now| self.fetch_commands(counter, now));
         let commands = sent.commands();
@@ -103,7 +106,7 @@ impl<R: Remote> Lease<R> {
                 Awaited::Other(Box::pin(reply))
             }
         };
-        Waiting { awaited, round, generation, commands }
+        Waiting { awaited, decision, generation, commands }
     }
 
     /// Fetches a lease if that was left to do, because the counter of `key` may have siblings.
@@ -115,17 +118,18 @@ impl<R: Remote> Lease<R> {
 
     /// Waits for a reply, and applies it if nobody else does.
     pub(super) async fn wait(&self, key: CounterKey, waiting: Waiting) {
-        let Waiting { awaited, round, generation, .. } = waiting;
+        let Waiting { awaited, decision, generation, .. } = waiting;
+        let mut waiter = Waiter { lease: self, key, generation, decision, is_waiting: true };
         match awaited {
             Awaited::Other(reply) | Awaited::Siblings(reply) => reply.await,
             Awaited::Own => {
-                let mut own = Own { lease: self, key, generation, is_waiting: true };
-                let other = poll_fn(|context| own.poll(round, context)).await;
+                let other = poll_fn(|context| waiter.poll(context)).await;
                 if let Some(reply) = other {
                     reply.await;
                 }
             }
         }
+        waiter.is_waiting = false;
     }
 
     /// Fetches a lease, unless a fetch is running. If the counter has siblings, the store has to know their hits first, and this instance
@@ -221,7 +225,7 @@ impl<R: Remote> Lease<R> {
     fn spawn(&self, sent: Sent) {
         if let Sent::Fetch(fetch) = sent {
             let lease = self.clone();
-            self.client.spawn(async move { lease.complete(fetch).await });
+            self.client.spawn(async move { lease.complete(fetch, None).await });
         }
     }
 
@@ -230,20 +234,17 @@ impl<R: Remote> Lease<R> {
         if let Some((AwaitedReply { reply, waker }, want)) = counter.take_awaited() {
             let (lease, generation, replies) = (self.clone(), counter.generation, smallvec![reply]);
             let fetch = Fetch { key, generation, carried: CarriedHits::default(), want, replies };
-            self.client.spawn(async move {
-                lease.complete(fetch).await;
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
-            });
+            self.client.spawn(async move { lease.complete(fetch, waker).await });
         }
     }
 
-    /// Applies the replies to `fetch`, however late they are.
-    async fn complete(self, fetch: Fetch) {
+    /// Applies the replies to `fetch`, however late they are. Wakes the decision that has sent it before all others: if one whose hits
+    /// are not requested yet used those that were granted to it, it would have to wait once more.
+    async fn complete(self, fetch: Fetch, mut sender: Option<Waker>) {
         let Fetch { key, generation, carried, want, replies } = fetch;
         let outcomes: Vec<Outcome> = join_all(replies).await.into_iter().map(Result::ok).collect();
         let applied = self.table.with_generation(key, generation, |counter| {
+            sender.take().into_iter().for_each(Waker::wake);
             self.apply(counter, &carried, want, &outcomes);
             // hits that were not applied are pending again
             self.table.enqueue(key, counter, self.client.time().now);
@@ -251,6 +252,7 @@ impl<R: Remote> Lease<R> {
         self.fetch_for_siblings(key);
         if applied.is_none() {
             // the counter was evicted
+            sender.into_iter().for_each(Waker::wake);
             self.record_unknown(want, &outcomes);
             self.table.record_evicted(&carried, delivery_of(&outcomes));
             if let Some(Some(Ok((reply, _)))) = outcomes.last()
@@ -301,17 +303,17 @@ impl<R: Remote> Lease<R> {
     }
 }
 
-// === impl Own ===
+// === impl Waiter ===
 
-impl<R: Remote> Own<'_, R> {
-    /// Applies the reply, when it is there, to fetch number `round`. The caller decides next, which queues the counter for what it needs
+impl<R: Remote> Waiter<'_, R> {
+    /// Applies the reply to its own fetch, when it is there. The caller decides next, which queues the counter for what it needs
     /// then. If another one applies the reply, returns what completes with it.
-    fn poll(&mut self, round: u64, context: &mut Context<'_>) -> Poll<Option<OwnedNotified>> {
-        let Self { lease, key, generation, .. } = *self;
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Option<OwnedNotified>> {
+        let Self { lease, key, generation, decision, .. } = *self;
         let mut has_siblings = false;
         let polled = lease.table.with_generation(key, generation, |counter| {
             let fetch = counter.fetch_mut();
-            if fetch.has_finished(round) {
+            if fetch.has_finished(decision.round) {
                 return Poll::Ready(None);
             }
             let Some(mut awaited) = fetch.awaited.take() else { return Poll::Ready(Some(fetch.reply())) };
@@ -329,19 +331,17 @@ impl<R: Remote> Own<'_, R> {
             lease.fetch_for_siblings(key);
         }
         // an evicted counter has none
-        let polled = polled.unwrap_or(Poll::Ready(None));
-        self.is_waiting = polled.is_pending();
-        polled
+        polled.unwrap_or(Poll::Ready(None))
     }
 }
 
-impl<R: Remote> Drop for Own<'_, R> {
+impl<R: Remote> Drop for Waiter<'_, R> {
     fn drop(&mut self) {
         if self.is_waiting {
-            let lease = self.lease;
-            lease
-                .table
-                .with_generation(self.key, self.generation, |counter| lease.hand_over(self.key, counter));
+            self.lease.table.with_generation(self.key, self.generation, |counter| {
+                counter.fetch_mut().leave(self.decision);
+                self.lease.hand_over(self.key, counter);
+            });
         }
     }
 }

@@ -6,7 +6,7 @@ use tokio::sync::futures::OwnedNotified;
 
 use super::{
     client::StoreClient,
-    counter::{Generation, LeaseReply, LocalCounter},
+    counter::{Generation, LeaseReply, LocalCounter, WaitingDecision},
     store_time::StoreTime,
     table::{CounterTable, counter_key},
 };
@@ -41,8 +41,7 @@ pub(super) enum Leased {
 /// What a decision waits for: a reply to the counter of its check.
 pub(super) struct Waiting {
     pub(super) awaited: Awaited,
-    /// The number of the fetch that requests its hits.
-    pub(super) round: u64,
+    pub(super) decision: WaitingDecision,
     pub(super) generation: Generation,
     /// The commands that it has sent.
     pub(super) commands: u32,
@@ -56,6 +55,15 @@ pub(super) enum Awaited {
     Other(Pin<Box<OwnedNotified>>),
     /// Not known yet: siblings have to report first.
     Siblings(Pin<Box<OwnedNotified>>),
+}
+
+/// What becomes of a decision after a reply.
+enum AfterReply {
+    Decided(Decision),
+    /// The call has failed.
+    Failed,
+    /// It needs another lease.
+    Wait,
 }
 
 // === impl Lease ===
@@ -187,37 +195,28 @@ impl<R: Remote> Lease<R> {
             if let Some(record) = record {
                 record.add_commands(waiting.commands);
             }
-            let Waiting { round, generation, .. } = waiting;
+            let Waiting { decision: waited, generation, .. } = waiting;
             self.wait(key, waiting).await;
 
             let time = self.client.time();
             let outcome = self.table.with_counter(check, time.now, |counter| {
-                let (dropped, now) = counter.expire_leases_after_wait(time);
+                let (dropped, now) = counter.expire_leases_after_wait(check.hits, time);
                 self.table.record_dropped(dropped);
-                if counter.fetch_mut().last_reply == LeaseReply::Failed {
-                    return Ok(None);
-                }
-                if let Some((decision, _)) = self.decide_leased(counter, policy, check.hits, now) {
-                    return Ok(Some(decision));
-                }
                 // not with a counter that has taken the place of the one that was waited for
-                let mut registered = Some(round).filter(|_| counter.generation == generation);
-                if registered.is_some() && counter.fetch_mut().has_finished(round) {
-                    // the store has just had no more; retrying immediately would queue without bound
-                    if counter.fetch_mut().last_reply == LeaseReply::Partial {
-                        let instances = self.client.instances();
-                        let decision = counter.decide_at_last_reply(instances, policy, check.hits, now);
-                        if decision.is_some() {
-                            return Ok(decision);
-                        }
-                        retries += 1;
-                        if retries > MAX_RETRIES {
-                            return Ok(Some(counter.reject_unexpectedly(check.hits, now)));
-                        }
-                    }
-                    registered = None;
+                let mut registered = Some(waited).filter(|_| counter.generation == generation);
+                let has_finished = registered.is_some() && counter.fetch_mut().has_finished(waited.round);
+                let retries = has_finished.then_some(&mut retries);
+                let after = self.decide_after_reply(counter, policy, check.hits, now, retries);
+                if (has_finished || !matches!(after, AfterReply::Wait))
+                    && let Some(decision) = registered.take()
+                {
+                    counter.fetch_mut().leave(decision);
                 }
-                Err(self.wait_for(key, counter, check.hits, registered))
+                match after {
+                    AfterReply::Decided(decision) => Ok(Some(decision)),
+                    AfterReply::Failed => Ok(None),
+                    AfterReply::Wait => Err(self.wait_for(key, counter, check.hits, registered)),
+                }
             });
             match outcome {
                 Ok(decision) => return Some((decision?, time.now)),
@@ -225,6 +224,35 @@ impl<R: Remote> Lease<R> {
             }
             self.fetch_after_siblings(key, &mut waiting);
         }
+    }
+
+    /// Decides after a reply, if that is possible. Counts in `retries` how often the fetch of these
+    /// hits did not cover them; none if it has not finished.
+    fn decide_after_reply(
+        &self,
+        counter: &mut LocalCounter,
+        policy: OverLimitPolicy,
+        hits: Hits,
+        now: Timestamp,
+        retries: Option<&mut u32>,
+    ) -> AfterReply {
+        if counter.fetch_mut().last_reply == LeaseReply::Failed {
+            return AfterReply::Failed;
+        }
+        if let Some((decision, _)) = self.decide_leased(counter, policy, hits, now) {
+            return AfterReply::Decided(decision);
+        }
+        // the store has just had no more; retrying immediately would queue without bound
+        let retries = retries.filter(|_| counter.fetch_mut().last_reply == LeaseReply::Partial);
+        let Some(retries) = retries else { return AfterReply::Wait };
+        if let Some(decision) = counter.decide_at_last_reply(self.client.instances(), policy, hits, now) {
+            return AfterReply::Decided(decision);
+        }
+        *retries += 1;
+        if *retries > MAX_RETRIES {
+            return AfterReply::Decided(counter.reject_unexpectedly(hits, now));
+        }
+        AfterReply::Wait
     }
 
     /// Puts back the hits that were spent for `check`.

@@ -36,6 +36,8 @@ pub(in super::super) struct LeaseFetch {
     pub(super) waiting: u64,
     /// The fewest hits that complete one of those decisions.
     pub(super) least: u64,
+    /// How often these sums were requested and began again.
+    requested: u32,
     /// The number of the running fetch, or of the last one, from 1.
     pub(in super::super) round: u64,
     /// The hits that it requested.
@@ -70,6 +72,16 @@ pub(in super::super) enum LeaseReply {
     Failed,
 }
 
+/// A decision that waits for hits.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct WaitingDecision {
+    /// The number of the fetch that will request its hits.
+    pub(in super::super) round: u64,
+    /// The value of [`LeaseFetch::requested`] until then.
+    requested: u32,
+    hits: Hits,
+}
+
 // === impl AwaitedReply ===
 
 impl AwaitedReply {
@@ -84,13 +96,30 @@ impl AwaitedReply {
 // === impl LeaseFetch ===
 
 impl LeaseFetch {
-    /// Registers a decision that waits for `hits`, of which `missing` are not leased yet. Returns the number of the fetch
-    /// that will request them: the next one, since a running fetch requests other hits.
-    pub(in super::super) fn wait_for(&mut self, hits: Hits, missing: Hits) -> u64 {
+    /// Registers a decision that waits for `hits`, of which `missing` are not leased yet. The next fetch requests them, since a
+    /// running one requests other hits.
+    pub(in super::super) fn wait_for(&mut self, hits: Hits, missing: Hits) -> WaitingDecision {
         let missing = missing.0.max(1);
         self.waiting = self.waiting.saturating_add(hits.0);
         self.least = if self.least == 0 { missing } else { self.least.min(missing) };
-        self.round + 1
+        WaitingDecision { round: self.round + 1, requested: self.requested, hits }
+    }
+
+    /// Removes a decision that waits no longer, unless its hits were requested: otherwise the next fetch would request hits that
+    /// nobody uses.
+    pub(in super::super) const fn leave(&mut self, decision: WaitingDecision) {
+        if decision.requested == self.requested {
+            self.waiting = self.waiting.saturating_sub(decision.hits.0);
+            if self.waiting == 0 {
+                self.least = 0;
+            }
+        }
+    }
+
+    /// Notes that the next command requests the hits of all waiting decisions.
+    pub(super) const fn take_waiting(&mut self) {
+        (self.waiting, self.least) = (0, 0);
+        self.requested = self.requested.wrapping_add(1);
     }
 
     /// Returns whether it says nothing that a counter has to know which has not been checked lately, but for [`LeaseFetch::counted_until`].

@@ -68,14 +68,26 @@ impl LocalCounter {
     }
 
     /// Removes leases that have ended, but not those that a decision which has waited may still use. Returns the instant of that
-    /// decision too: now, or if the window of the lease has ended since, when the store granted it.
-    pub(in super::super) fn expire_leases_after_wait(&mut self, time: StoreTime) -> (Dropped, Timestamp) {
+    /// decision about `hits` too: now, or when the store granted the lease, if its window has ended since, or if it was granted without
+    /// a hold and covers them. The store counts such hits as of that instant, so the estimate stays equal to its state.
+    pub(in super::super) fn expire_leases_after_wait(
+        &mut self,
+        hits: Hits,
+        time: StoreTime,
+    ) -> (Dropped, Timestamp) {
         let dropped = self.expire_leases_after(GRACE, time);
         let has_ended = |lease: &&HeldLease| {
             let fixed = self.target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
             fixed.into_iter().any(|tier| has_ended(tier, lease.granted_at, time.now))
         };
-        let granted_at = self.leases().first().filter(has_ended).map(|lease| lease.granted_at);
+        let has_no_hold = |lease: &&HeldLease| {
+            self.instances > 1
+                && lease.until == lease.granted_at
+                && lease.left >= hits.0
+                && self.fits(hits, lease.granted_at)
+        };
+        let counted_before = |lease: &&HeldLease| has_no_hold(lease) || has_ended(lease);
+        let granted_at = self.leases().first().filter(counted_before).map(|lease| lease.granted_at);
         (dropped, granted_at.unwrap_or(time.now))
     }
 

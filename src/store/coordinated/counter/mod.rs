@@ -42,7 +42,7 @@ use self::{
     usage::UsageRate,
 };
 pub(super) use self::{
-    fetch::{AwaitedReply, LeaseReply},
+    fetch::{AwaitedReply, LeaseReply, WaitingDecision},
     pace::FetchCommands,
     place::{QueuePlace, Slot, Turn, Urgency},
     records::{CarriedHits, Dropped, negative, positive},

@@ -76,7 +76,8 @@ impl LocalCounter {
         self.wants_read &= fetched.commands.is_empty();
         let number = self.next_number();
         let fetch = self.fetch_mut();
-        (fetch.waiting, fetch.least, fetch.want, fetch.hold, fetch.number) = (0, 0, want, hold, number);
+        fetch.take_waiting();
+        (fetch.want, fetch.hold, fetch.number) = (want, hold, number);
         fetched
     }
 
@@ -106,6 +107,8 @@ impl LocalCounter {
         if self.demand.is_known() {
             likely = self.demand.in_the_next(self.horizon(at_least, now), now).saturating_sub(leased);
             likely = likely.min(self.share(now).max(returned));
+            // a single hit ahead saves no call, and of a small limit it is missing elsewhere
+            likely = if self.is_small() && likely < 2 { 0 } else { likely };
         }
         let kept = if needed > 0 { self.idle_allowance().min(self.remaining(now) / 8) } else { 0 };
         let kept = if self.instances > 1 && flows(&self.target.tiers) { 0 } else { kept };
@@ -157,6 +160,11 @@ impl LocalCounter {
             _ => hold(std::slice::from_ref(tier)),
         });
         times.min().unwrap_or_default()
+    }
+
+    /// Returns whether a single unused hit at each of several instances would be more than a tenth of the limit.
+    fn is_small(&self) -> bool {
+        self.instances > 1 && capacity(&self.target.tiers) < 10 * u64::from(self.instances)
     }
 
     /// Returns how many of the remaining hits one instance may hold: an equal share. In a fixed window half of that, since
