@@ -183,11 +183,9 @@ impl AlgorithmState for SlidingWindow {
         for span in &mut self.spans {
             left -= span.give_back(left);
         }
-        if hits > Hits(0) {
-            // without hits nothing changes: the newest span, which may be empty, decides which span the next hit joins
-            let empty = self.spans.iter().take_while(|span| span.hits == 0).count();
-            self.spans.drain(..empty);
-        }
+        // without hits nothing changes: the newest span, which may be empty, decides which span the next hit joins
+        let empty = self.spans.iter().take_while(|span| hits > Hits(0) && span.hits == 0).count();
+        self.spans.drain(..empty);
     }
 
     /// Counts the hits as of `at`, up to a twelfth of a period later where that saves a span.
@@ -311,10 +309,8 @@ mod tests {
         window.release(&tier, at(107_000), at(95_000), Hits(1));
         assert_eq!(window.used(), Hits(4));
         window.release(&tier, at(107_000), at(200_000), Hits(9));
-        assert_eq!(
-            (window.used(), window.availability(&tier, at(107_000)).reset),
-            (Hits(0), Period::default())
-        );
+        let reset = window.availability(&tier, at(107_000)).reset;
+        assert_eq!((window.used(), reset), (Hits(0), Period::default()));
         // the next hit joins the span that is still open, also if no hits are given back before
         window.give_back(&tier, at(107_000), Hits(0));
         window.take(&tier, at(106_500), Hits(1));
