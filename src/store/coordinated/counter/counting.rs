@@ -3,7 +3,6 @@
 use super::{
     LocalCounter,
     records::{PendingDelta, negative, positive},
-    tiers::has_strict_bucket,
 };
 use crate::limit::{
     Decision, Direction, Hits, OverLimitPolicy, Timestamp, algorithm::CountChange, decide,
@@ -28,10 +27,16 @@ impl LocalCounter {
             self.add_pending(positive(hits.0), now);
         } else if policy == OverLimitPolicy::Count {
             self.push_pending(PendingDelta { rejected: hits.0, ..PendingDelta::of(positive(hits.0), now) });
-        } else if has_strict_bucket(&self.target.tiers) {
+        } else if self.is_rejected_by_strict_bucket(hits, now) {
             self.push_pending(PendingDelta { rejected_at: now, ..PendingDelta::of(0, now) });
         }
         decision
+    }
+
+    /// Returns whether a strict bucket rejects `hits`, and so notices the try: not if only another tier does.
+    fn is_rejected_by_strict_bucket(&self, hits: Hits, now: Timestamp) -> bool {
+        let mut tiers = self.target.tiers.iter().zip(&self.estimate);
+        tiers.any(|(tier, state)| tier.bucket().strict && !state.probe(tier, now, hits).fits)
     }
 
     /// Makes hits pending that were given back at `now`. The store counts unspent leased hits too, which must stay.

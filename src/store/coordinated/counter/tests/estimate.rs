@@ -137,6 +137,18 @@ fn rejected_hits_that_count_are_reported_but_not_admitted() {
     assert!(!ignored.counter.has_pending());
 }
 
+/// The store does not know which tier has rejected a reported try.
+#[test]
+fn a_try_that_only_another_tier_rejects_is_not_reported() {
+    for (hits, is_reported) in [(8, false), (11, true)] {
+        let mut fixture = Fixture::new(&[fixed(5, 3_600), strict_bucket(10, 60)], 2);
+        fixture.count(1);
+        fixture.flush();
+        assert!(!fixture.counter.has_pending() && fixture.count(hits).over);
+        assert_eq!(fixture.counter.has_pending(), is_reported, "{hits}");
+    }
+}
+
 /// A try restarts the refill of a strict bucket, at its own instant.
 #[test]
 fn the_try_that_a_strict_bucket_rejects_is_reported() {
