@@ -12,7 +12,11 @@ const MOST: usize = 1_024;
 
 /// The models of each counter, by its entries.
 #[derive(Debug, Default)]
-pub(crate) struct Models(BTreeMap<String, Vec<Model>>);
+pub(crate) struct Models {
+    by_entries: BTreeMap<String, Vec<Model>>,
+    /// Whether there were more than [`MOST`], so that the right one may be missing.
+    pub(crate) are_too_many: bool,
+}
 
 // === impl Models ===
 
@@ -27,11 +31,16 @@ impl Models {
         answer: impl Fn(&mut Model, Timestamp) -> Vec<Answer>,
     ) -> Vec<Answer> {
         let before = self.of(checks);
+        self.are_too_many |= before.len() == MOST;
         let mut kept: Vec<Model> = Vec::new();
         for (model, now) in instants.iter().flat_map(|now| before.iter().map(move |model| (model, *now))) {
             let mut model = model.clone();
-            if answer(&mut model, now) == got && kept.len() < MOST && !kept.contains(&model) {
+            if answer(&mut model, now) == got && !kept.contains(&model) {
                 kept.push(model);
+                if kept.len() == MOST {
+                    self.are_too_many = true;
+                    break;
+                }
             }
         }
         if kept.is_empty() {
@@ -44,7 +53,7 @@ impl Models {
                     own.push(model);
                 }
             }
-            self.0.insert(check.name.clone(), own);
+            self.by_entries.insert(check.name.clone(), own);
         }
         got.to_vec()
     }
@@ -57,7 +66,7 @@ impl Models {
     /// Returns the models of the counters of all `checks` together, at least one.
     fn of(&self, checks: &[Check]) -> Vec<Model> {
         let mut all = vec![Model::default()];
-        for own in checks.iter().filter_map(|check| self.0.get(&check.name)) {
+        for own in checks.iter().filter_map(|check| self.by_entries.get(&check.name)) {
             all = all.iter().flat_map(|model| own.iter().map(|own| model.with(own))).take(MOST).collect();
         }
         all

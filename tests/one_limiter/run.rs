@@ -115,6 +115,9 @@ impl<'a, S: Store> Run<'a, S> {
                         return Ok(());
                     }
                     if let Err(differs) = self.request(*instance, asks, &checks).await {
+                        if self.models.are_too_many {
+                            return Ok(());
+                        }
                         return Err(format!("step {i}, {step:?}: {differs}"));
                     }
                 }
