@@ -168,8 +168,17 @@ impl Instance {
 
     /// Sends one hit under `rules` instead of its own. Returns whether it was admitted.
     pub(crate) async fn hit_under(&self, rules: &RuleSet, scope: Scope) -> bool {
+        self.ask(rules, scope, false).await
+    }
+
+    /// Gives one hit back.
+    pub(crate) async fn give_back(&self) {
+        self.ask(&self.rules, Scope::Descriptor, true).await;
+    }
+
+    async fn ask(&self, rules: &RuleSet, scope: Scope, gives_back: bool) -> bool {
         let now = self.now();
-        with_check(rules, async |checks| {
+        with_check(rules, gives_back, async |checks| {
             let decisions = self.store.take(checks, scope, now).await;
             !decisions.expect("a coordinated store always decides")[0].over
         })
@@ -178,7 +187,7 @@ impl Instance {
 
     /// Runs `act` on the check of a hit.
     pub(crate) async fn with_check<T>(&self, act: impl AsyncFnOnce(&LimitCheck<'_>) -> T) -> T {
-        with_check(&self.rules, async |checks| act(&checks[0]).await).await
+        with_check(&self.rules, false, async |checks| act(&checks[0]).await).await
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -186,9 +195,14 @@ impl Instance {
     }
 }
 
-async fn with_check<T>(rules: &RuleSet, act: impl AsyncFnOnce(&[LimitCheck<'_>]) -> T) -> T {
+async fn with_check<T>(
+    rules: &RuleSet,
+    gives_back: bool,
+    act: impl AsyncFnOnce(&[LimitCheck<'_>]) -> T,
+) -> T {
     let entries = [Entry { key: "k", value: "v" }];
-    let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
+    let descriptor =
+        Descriptor { entries: entries.into_iter().collect(), refund: gives_back, ..Descriptor::default() };
     let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
     act(&Matched::new(rules, &request).checks).await
 }

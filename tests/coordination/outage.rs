@@ -75,3 +75,23 @@ async fn hits_admitted_by_the_fallback_are_reported_before_the_next_grant() {
         assert_eq!(admitted, 100, "{spent} by the fallback");
     }
 }
+
+/// Otherwise the store would give back nothing, since it counts nothing yet, and then count the hits of the fallback.
+#[tokio::test(start_paused = true)]
+async fn hits_admitted_by_the_fallback_are_reported_before_they_are_given_back() {
+    for mode in [Coordination::Strict, Coordination::Lease, Coordination::Interval] {
+        let fleet = Fleet::new(1, mode, &[daily(100)], Network::default()).await;
+        let instance = &fleet.instances[0];
+        fleet.shared.set(Condition::Down);
+        instance.until_unavailable(true).await;
+        assert_eq!((instance.hit_times(3).await, instance.decisions().1), (3, 3));
+        fleet.shared.set(Condition::Up);
+        instance.until_unavailable(false).await;
+        assert_eq!(fleet.counted(daily(100)), 0, "nothing is reported yet");
+        for _ in 0..2 {
+            instance.give_back().await;
+        }
+        instance.store.close().await;
+        assert_eq!(fleet.counted(daily(100)), 1, "{mode:?}");
+    }
+}

@@ -56,7 +56,9 @@ impl<R: Remote> Strict<R> {
             && check.hits > Hits(0)
             && !has_strict_bucket(check.tiers());
         self.table.with_mode(check, Coordination::Strict, now, |counter| {
-            if counter.must_decide_in_order(check.direction, check.hits, now) {
+            // hits of the fallback that the store does not count yet could not be given back to it
+            let gives_back_too_early = check.direction == Direction::GiveBack && counter.has_unacknowledged();
+            if gives_back_too_early || counter.must_decide_in_order(check.direction, check.hits, now) {
                 return Prepared::Settle(Arc::clone(&counter.target));
             }
             if !is_cacheable || !counter.is_cached(check.hits, now) {
