@@ -228,3 +228,29 @@ impl PendingCommand {
         !self.reply.is_closed()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        limit::OverLimitPolicy,
+        store::remote::{Op, Target},
+    };
+
+    /// The nodes of a cluster come and go.
+    #[test]
+    fn a_node_without_calls_has_no_queue() {
+        let batcher = Batcher::default();
+        let target =
+            Target { path: "k".into(), tiers: Vec::new().into(), over_limit_policy: OverLimitPolicy::Ignore };
+        let command =
+            Command { target: Arc::new(target), at: Timestamp::default(), op: Op::Take { hits: 1 } };
+        let _reply = batcher.queue(StoreNode(1), command);
+        assert_eq!(batcher.next_batches().len(), 1);
+        assert!(batcher.next_batches().is_empty() && batcher.queues.lock().by_node.len() == 1);
+        batcher.finish_call(StoreNode(1));
+        assert!(batcher.next_batches().is_empty() && batcher.queues.lock().by_node.is_empty());
+    }
+}

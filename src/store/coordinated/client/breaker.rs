@@ -146,4 +146,15 @@ mod tests {
         breaker.remove(StoreNode(2));
         assert!(!breaker.is_open());
     }
+
+    #[test]
+    fn replies_are_counted_across_failures() {
+        let breaker = Breaker::default();
+        assert_eq!(breaker.replies(StoreNode(1)), 0);
+        for replies in 1..4 {
+            breaker.record_silence(StoreNode(1), None);
+            breaker.record_reply(StoreNode(1));
+            assert_eq!((breaker.replies(StoreNode(1)), breaker.replies(StoreNode(2))), (replies, 0));
+        }
+    }
 }

@@ -122,4 +122,38 @@ mod tests {
         clock.record(ms(2_000), ms(2_050), ms(9_000));
         assert_eq!(clock.at(ms(2_050)).now, ms(9_025));
     }
+
+    #[test]
+    fn a_less_precise_measurement_that_can_be_correct_replaces_none() {
+        let with_offset = |offset: u64| {
+            let clock = StoreClock::default();
+            clock.record(ms(1_000), ms(1_001), Timestamp::from_nanos(1_000_500_000));
+            // the middle of a round trip of 50 ms, and the offset
+            clock.record(ms(1_001), ms(1_051), Timestamp::from_nanos(1_026_000_000 + offset));
+            clock.offset()
+        };
+        // half of each round trip, and a drift of 10 us in the 50 ms between the replies
+        let largest = 500_000 + 25_000_000 + 10_000;
+        assert_eq!((with_offset(largest), with_offset(largest + 1)), (0, largest.cast_signed() + 1));
+    }
+
+    #[test]
+    fn a_measurement_becomes_less_precise_by_200_microseconds_in_a_second() {
+        let clock = StoreClock::default();
+        clock.record(ms(1_000), ms(1_010), ms(1_005));
+        let then = clock.at(ms(1_001_010));
+        assert_eq!((then.now, then.latest), (ms(1_001_010), ms(1_001_010 + 5 + 200)));
+        // a round trip of 409 ms is more precise by now
+        clock.record(ms(1_000_601), ms(1_001_010), ms(1_000_700));
+        assert!(clock.offset() < 0);
+    }
+
+    #[test]
+    fn a_measurement_is_due_after_ten_seconds() {
+        let clock = StoreClock::default();
+        assert!(clock.is_stale(ms(0)));
+        clock.record(ms(1_000), ms(1_010), ms(1_005));
+        assert!(!clock.is_stale(ms(11_010)));
+        assert!(clock.is_stale(Timestamp::from_nanos(ms(11_010).as_nanos() + 1)));
+    }
 }

@@ -8,6 +8,8 @@ mod breaker;
 mod caller;
 mod clock;
 mod heartbeat;
+#[cfg(all(test, feature = "simulated"))]
+mod tests;
 
 use std::sync::Arc;
 

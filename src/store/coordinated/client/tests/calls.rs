@@ -1,0 +1,207 @@
+//! Calls, and what their replies say about the clock, the round trip and the health of a node.
+
+use std::future::Future;
+
+use super::*;
+
+/// Half a second without a reply makes a node unavailable.
+const SILENCE: Duration = Duration::from_millis(500);
+
+fn failed() -> Answer {
+    Answer::Failed(RemoteError::Unreachable("gone".into()))
+}
+
+/// Sends a call to each of `nodes`, all in one.
+async fn call(
+    client: &StoreClient<Script>,
+    nodes: &[u64],
+) -> Result<Vec<Result<u64, RemoteError>>, RemoteError> {
+    let commands = (1..).zip(nodes).map(|(hits, node)| take(*node, hits));
+    let replies = client.call_in_background(commands.collect()).await?;
+    Ok(replies.replies.into_iter().map(|reply| reply.map(|reply| reply.granted)).collect())
+}
+
+/// Runs `work` in the background.
+fn spawn(work: impl Future<Output: Send> + Send + 'static) {
+    tokio::spawn(async move { drop(work.await) });
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_round_trip_is_a_moving_average_of_eight_calls() {
+    let script = Script::new();
+    script.set(1, Answer::After(Duration::from_millis(10)));
+    let client = script.client();
+    assert_eq!(client.round_trip(), Period::from_millis(1));
+    call(&client, &[1]).await.expect("the node replies");
+    assert_eq!(client.round_trip(), Period::from_nanos(2_125_000));
+    for _ in 0..100 {
+        call(&client, &[1]).await.expect("the node replies");
+    }
+    assert_eq!(client.round_trip().as_nanos() / 100_000, 99);
+    // failures say nothing about it
+    let before = client.round_trip();
+    script.set(1, failed());
+    call(&client, &[1]).await.expect_err("the node fails");
+    assert_eq!(client.round_trip(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_measures_the_clock_of_the_store() {
+    let script = Script::new();
+    let client = script.client();
+    assert_eq!((client.clock_offset(), client.time().now), (0, EPOCH));
+    call(&client, &[1]).await.expect("the node replies");
+    // the script reads its clock at the end of the round trip
+    assert_eq!(client.clock_offset(), OFFSET + 1_000_000);
+    let now = script.0.clock.now();
+    assert_eq!(client.local_time_since(EPOCH), now);
+    let later = now.after(Period::from_secs(1));
+    assert_eq!(
+        (client.local_time_since(later), client.time_since(later).now),
+        (later, client.time_at(later).now)
+    );
+    assert_eq!(client.time_since(EPOCH).now, client.time().now);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_replies_of_several_nodes_come_in_the_order_of_the_commands() {
+    let script = Script::new();
+    script.set(1, Answer::After(Duration::from_millis(20)));
+    let client = script.client();
+    let replies = call(&client, &[2, 1, 2, 3, 1]).await.expect("the nodes reply");
+    assert_eq!(replies, [Ok(1), Ok(2), Ok(3), Ok(4), Ok(5)]);
+    // each node has one call
+    let mut sizes: Vec<_> = script.calls().iter().map(|call| (call.node.0, call.commands.len())).collect();
+    sizes.sort_unstable();
+    assert_eq!(sizes, [(1, 2), (2, 2), (3, 1)]);
+    assert!(script.calls().iter().all(|call| call.urgency == Urgency::Background));
+
+    // the failure of one does not affect the others
+    script.set(2, failed());
+    let replies = call(&client, &[2, 1, 2, 3, 1]).await.expect("some nodes reply");
+    let granted: Vec<_> = replies.into_iter().map(Result::ok).collect();
+    assert_eq!(granted, [None, Some(2), None, Some(4), Some(5)]);
+    script.set(1, failed());
+    script.set(3, failed());
+    let error = call(&client, &[1, 2, 3]).await.expect_err("all nodes fail");
+    assert_eq!(error, RemoteError::Unreachable("gone".into()));
+    assert!(client.call_in_background(Vec::new()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_failures_in_a_row_make_a_node_unavailable_until_it_replies() {
+    let script = Script::new();
+    let client = script.client();
+    for rounds in [2, 3] {
+        script.set(1, failed());
+        for _ in 0..rounds {
+            call(&client, &[1]).await.expect_err("the node fails");
+        }
+        let is_open = rounds == 3;
+        assert_eq!((client.is_unavailable(), client.is_silent(StoreNode(1))), (is_open, is_open));
+        assert!(!client.is_silent(StoreNode(2)));
+        assert_eq!(client.is_unavailable_for(&target(1), EPOCH), is_open);
+        assert!(!client.is_unavailable_for(&target(2), EPOCH));
+        script.set(1, Answer::After(ROUND_TRIP));
+        call(&client, &[1]).await.expect("the node replies");
+        assert!(!client.is_unavailable() && !client.is_silent(StoreNode(1)));
+    }
+    assert_eq!(client.caller.breaker.replies(StoreNode(1)), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_late_decisions_make_a_node_unavailable() {
+    let script = Script::new();
+    let client = script.client();
+    for late in 1..=3 {
+        assert!(!client.is_unavailable());
+        client.record_late_decision(&target(1), EPOCH);
+        assert_eq!(client.caller.breaker.is_open_for(StoreNode(1)), late == 3);
+    }
+    assert!(!client.is_silent(StoreNode(0)));
+}
+
+/// The reply must not be missed, since the call is never repeated.
+#[tokio::test(start_paused = true)]
+async fn a_silent_node_becomes_unavailable_and_its_late_reply_still_arrives() {
+    let script = Script::new();
+    script.set(1, Answer::After(Duration::from_secs(3)));
+    let client = script.client();
+    let (begun, calling) = (Instant::now(), Arc::clone(&client));
+    let reply = tokio::spawn(async move { call(&calling, &[1]).await });
+    sleep(Duration::from_millis(499)).await;
+    assert!(!client.is_unavailable());
+    sleep(Duration::from_millis(2)).await;
+    assert!(client.is_silent(StoreNode(1)) && client.is_unavailable_everywhere());
+    assert_eq!(reply.await.expect("it runs"), Ok(vec![Ok(1)]));
+    assert_eq!(begun.elapsed(), Duration::from_secs(3));
+    assert!(!client.is_unavailable());
+
+    // a call to an unavailable node alone is sent, too
+    script.set(1, failed());
+    for _ in 0..3 {
+        call(&client, &[1]).await.expect_err("the node fails");
+    }
+    script.set(1, Answer::After(ROUND_TRIP));
+    assert_eq!(call(&client, &[1, 1]).await, Ok(vec![Ok(1), Ok(2)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_replies_to_other_calls_is_not_silent() {
+    let script = Script::new();
+    let client = script.client();
+    script.set(1, Answer::After(Duration::from_secs(3)));
+    let calling = Arc::clone(&client);
+    spawn(async move { call(&calling, &[1]).await });
+    tokio::task::yield_now().await;
+    script.set(1, Answer::After(ROUND_TRIP));
+    for _ in 0..25 {
+        call(&client, &[1]).await.expect("the node replies");
+        sleep(Duration::from_millis(100)).await;
+        assert!(!client.is_unavailable());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_always_slow_is_silent_after_two_round_trips() {
+    let script = Script::new();
+    let client = script.client();
+    script.set(1, Answer::After(Duration::from_millis(400)));
+    for _ in 0..60 {
+        call(&client, &[1]).await.expect("the node replies");
+    }
+    script.set(1, Answer::After(Duration::from_secs(5)));
+    let calling = Arc::clone(&client);
+    spawn(async move { call(&calling, &[1]).await });
+    sleep(Duration::from_millis(780)).await;
+    assert!(!client.is_unavailable());
+    sleep(Duration::from_millis(30)).await;
+    assert!(client.is_unavailable());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_node_does_not_delay_the_replies_of_others() {
+    let script = Script::new();
+    script.set(1, Answer::After(Duration::from_secs(10)));
+    let client = script.client();
+    let begun = Instant::now();
+    let replies = call(&client, &[1, 2]).await.expect("one node replies");
+    assert!(begun.elapsed() <= 2 * SILENCE + Duration::from_millis(10), "{:?}", begun.elapsed());
+    assert!(matches!(replies[..], [Err(RemoteError::TimedOut(_)), Ok(2)]), "{replies:?}");
+    // then it is not called with others at all
+    let (begun, before) = (Instant::now(), script.calls().len());
+    let replies = call(&client, &[1, 2]).await.expect("one node replies");
+    assert!(matches!(replies[..], [Err(RemoteError::NotSent(_)), Ok(2)]), "{replies:?}");
+    assert_eq!((begun.elapsed(), script.calls().len()), (ROUND_TRIP, before + 1));
+}
+
+#[test]
+fn a_mode_that_the_store_does_not_support_is_replaced_by_the_next() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("it starts");
+    let _context = runtime.enter();
+    let client = Script::new().client();
+    let nearest = |mode| client.nearest_mode(&target(1), mode);
+    assert_eq!(nearest(Coordination::Lease), Coordination::Strict);
+    assert_eq!(nearest(Coordination::Interval), Coordination::Interval);
+    assert_eq!(nearest(Coordination::Local), Coordination::Local);
+}

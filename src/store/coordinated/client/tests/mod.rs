@@ -1,0 +1,193 @@
+//! Tests of the store client, in front of a store that replies as a test says.
+
+mod batches;
+mod calls;
+mod heartbeats;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+use super::StoreClient;
+use crate::{
+    clock::Clock as _,
+    limit::{Algorithm, Coordination, OverLimitPolicy, Period, Tier, Timestamp},
+    store::{
+        coordinated::{CoordinationSettings, metrics::CoordinationMetrics},
+        remote::{Command, Op, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
+        simulated::SimulatedClock,
+    },
+};
+
+const EPOCH: Timestamp = Timestamp::from_secs(1_700_000_000);
+
+/// The round trip of a node for which the test sets none.
+const ROUND_TRIP: Duration = Duration::from_millis(2);
+
+/// How far the store's clock is ahead.
+const OFFSET: i64 = 5_000_000_000;
+
+/// A store of several nodes. It grants what is taken, and records what it receives.
+#[derive(Clone)]
+struct Script(Arc<State>);
+
+struct State {
+    /// This instance's clock.
+    clock: SimulatedClock,
+    begun: Instant,
+    nodes: Mutex<BTreeMap<StoreNode, Answer>>,
+    /// The node of all counters, if they have moved.
+    moved: Mutex<Option<StoreNode>>,
+    has_sliding_windows: bool,
+    calls: Mutex<Vec<Call>>,
+    heartbeats: Mutex<Vec<(String, Period)>>,
+    instances: Mutex<usize>,
+}
+
+/// How a node answers.
+#[derive(Clone, Debug)]
+enum Answer {
+    /// After this time.
+    After(Duration),
+    /// With an error, at once.
+    Failed(RemoteError),
+}
+
+/// A call that a node has received.
+#[derive(Clone, Debug)]
+struct Call {
+    node: StoreNode,
+    commands: Vec<Command>,
+    urgency: Urgency,
+    /// When it was sent, after the start.
+    at: Duration,
+}
+
+impl Script {
+    fn new() -> Self {
+        Self::with_sliding_windows(true)
+    }
+
+    fn with_sliding_windows(has_sliding_windows: bool) -> Self {
+        Self(Arc::new(State {
+            clock: SimulatedClock::new(EPOCH),
+            begun: Instant::now(),
+            nodes: Mutex::default(),
+            moved: Mutex::default(),
+            has_sliding_windows,
+            calls: Mutex::default(),
+            heartbeats: Mutex::default(),
+            instances: Mutex::new(1),
+        }))
+    }
+
+    /// Returns a client, without background work.
+    fn client(&self) -> Arc<StoreClient<Self>> {
+        let settings = CoordinationSettings { instance: "here".into(), ..CoordinationSettings::default() };
+        let metrics = Arc::<CoordinationMetrics>::default();
+        Arc::new(StoreClient::new(self.clone(), Arc::new(self.0.clock.clone()), &settings, metrics))
+    }
+
+    /// Returns a client that sends heartbeats and batches, and what runs them.
+    fn start(&self) -> (Arc<StoreClient<Self>>, JoinSet<()>) {
+        let (client, mut tasks) = (self.client(), JoinSet::new());
+        client.start(&mut tasks);
+        (client, tasks)
+    }
+
+    /// Has `node` answer like `answer` from now on.
+    fn set(&self, node: u64, answer: Answer) {
+        self.0.nodes.lock().insert(StoreNode(node), answer);
+    }
+
+    /// Returns the calls so far, without those that read the clock.
+    fn calls(&self) -> Vec<Call> {
+        let reads_clock = |call: &Call| call.commands[0].target.path.starts_with("weir:");
+        self.0.calls.lock().iter().filter(|call| !reads_clock(call)).cloned().collect()
+    }
+
+    /// Returns the calls so far that read the clock.
+    fn clock_calls(&self) -> Vec<Call> {
+        let reads_clock = |call: &&Call| call.commands[0].target.path.starts_with("weir:");
+        self.0.calls.lock().iter().filter(reads_clock).cloned().collect()
+    }
+
+    async fn answer(&self, node: StoreNode) -> Result<(), RemoteError> {
+        let answer = self.0.nodes.lock().get(&node).cloned().unwrap_or(Answer::After(ROUND_TRIP));
+        match answer {
+            Answer::After(time) => {
+                sleep(time).await;
+                Ok(())
+            }
+            Answer::Failed(error) => Err(error),
+        }
+    }
+
+    async fn receive(&self, commands: Vec<Command>, urgency: Urgency) -> Result<Replies, RemoteError> {
+        let node = self.node(&commands[0].target, commands[0].at);
+        let at = self.0.begun.elapsed();
+        self.0.calls.lock().push(Call { node, commands: commands.clone(), urgency, at });
+        self.answer(node).await?;
+        let replies = commands.iter().map(|command| match command.op {
+            Op::Take { hits } => Ok(Reply { granted: hits, ..Reply::default() }),
+            _ => Err(RemoteError::Rejected("the tests only take".into())),
+        });
+        let now = self.0.clock.skewed(OFFSET).now();
+        Ok(Replies { now, replies: replies.collect() })
+    }
+}
+
+impl Remote for Script {
+    async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
+        self.receive(commands, Urgency::Decision).await
+    }
+
+    async fn call_in_background(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
+        self.receive(commands, Urgency::Background).await
+    }
+
+    async fn heartbeat(&self, instance: &str, ttl: Period) -> Result<usize, RemoteError> {
+        self.0.heartbeats.lock().push((instance.to_owned(), ttl));
+        self.answer(self.members_node()).await?;
+        Ok(*self.0.instances.lock())
+    }
+
+    fn supports(&self, target: &Target, mode: Coordination) -> bool {
+        let is_sliding = target.tiers[0].algorithm == Algorithm::SlidingWindow;
+        mode != Coordination::Lease && (self.0.has_sliding_windows || !is_sliding)
+    }
+
+    /// Returns the node whose number the path begins with.
+    fn node(&self, target: &Target, _: Timestamp) -> StoreNode {
+        let moved = *self.0.moved.lock();
+        let named = || target.path.bytes().next().filter(u8::is_ascii_digit).map_or(0, |digit| digit - b'0');
+        moved.unwrap_or_else(|| StoreNode(named().into()))
+    }
+}
+
+/// Returns a target of `node`.
+fn target(node: u64) -> Arc<Target> {
+    let tier = Tier { requests: 10, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+    Arc::new(Target {
+        path: format!("{node}|k").into(),
+        tiers: [tier].into(),
+        over_limit_policy: OverLimitPolicy::Ignore,
+    })
+}
+
+/// Returns a command for `node` that takes `hits`.
+fn take(node: u64, hits: u64) -> Command {
+    Command { target: target(node), at: EPOCH, op: Op::Take { hits } }
+}
+
+/// Returns the hits that `command` takes.
+fn hits_of(command: &Command) -> u64 {
+    match command.op {
+        Op::Take { hits } => hits,
+        _ => 0,
+    }
+}
