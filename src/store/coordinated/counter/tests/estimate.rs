@@ -197,7 +197,7 @@ fn without_the_store_every_hit_counts_for_each_instance() {
         let decision = fall_back(&mut fixture, Direction::Take, 1);
         assert_eq!((decision.over, decision.remaining), (false, left));
     }
-    assert!(fall_back(&mut fixture, Direction::Take, 3).over);
+    assert!(fall_back(&mut fixture, Direction::Take, 5).over);
     assert_eq!(fixture.counter.owed_hits().unreported, 3, "rejected ones are not reported");
     assert_eq!(fall_back(&mut fixture, Direction::GiveBack, 2).remaining, 4);
     assert_eq!(fixture.counter.owed_hits().unreported, 1);
@@ -228,6 +228,20 @@ fn a_burst_is_unexpected_and_large() {
     busy.demand(millis(1), 30);
     assert!(!busy.counter.is_burst(Hits(125), 2, millis(10), busy.now));
     assert!(busy.counter.is_burst(Hits(170), 2, millis(10), busy.now));
+    // three times as many as are expected are none
+    let expected = busy.counter.demand.in_the_next(millis(50), busy.now);
+    assert!(!busy.counter.is_burst(Hits(3 * expected), 2, millis(10), busy.now));
+    assert!(busy.counter.is_burst(Hits(3 * expected + 1), 2, millis(10), busy.now));
+}
+
+#[test]
+fn a_look_says_whether_hits_fit_and_counts_none() {
+    let mut fixture = Fixture::new(&[fixed(10, 60), fixed(100, 3_600)], 2);
+    fixture.count(8);
+    for (hits, over) in [(0, false), (2, false), (3, true)] {
+        let look = fixture.counter.look(Hits(hits), fixture.now);
+        assert_eq!((look.over, look.remaining), (over, 2), "{hits}");
+    }
 }
 
 #[test]
@@ -238,6 +252,6 @@ fn a_burst_is_over_when_its_leases_are_used_or_its_demand_is_known() {
     assert!(!fixture.counter.is_burst_over(fixture.now.after(Period::from_secs(9))), "no reply yet");
     fixture.lease(1);
     assert!(!fixture.counter.is_burst_over(fixture.now));
-    assert!(!fixture.counter.is_burst_over(fixture.now.after(millis(9))));
+    assert!(!fixture.counter.is_burst_over(fixture.now.after(millis(10))));
     assert!(fixture.counter.is_burst_over(fixture.now.after(millis(11))));
 }

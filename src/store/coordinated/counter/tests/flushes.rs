@@ -113,6 +113,15 @@ fn the_others_are_assumed_to_be_as_busy_during_the_first_interval() {
     }
 }
 
+/// Two replies may be of one instant of the store, and no reply may say anything.
+#[test]
+fn a_rate_that_is_not_known_plans_nothing() {
+    let mut rate = UsageRate::new(START);
+    assert_eq!(rate.time_for(0), Period::MAX);
+    rate.record(10, 10, 3, millis(100), Some(START), START);
+    assert_eq!(rate.time_for(1_000), Period::MAX);
+}
+
 fn urgency(fixture: &Fixture) -> Urgency {
     fixture.counter.urgency(fixture.instances, Period::default(), millis(10), fixture.now)
 }

@@ -5,12 +5,18 @@
 
 mod estimate;
 mod flushes;
+mod keeping;
 mod lease_ends;
 mod leasing;
 mod lifetime;
+mod pace;
+mod places;
+mod records;
 mod reports;
+mod reservations;
 mod scarcity;
 mod siblings;
+mod waiting;
 
 use std::sync::Arc;
 

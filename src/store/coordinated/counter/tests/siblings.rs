@@ -156,6 +156,7 @@ fn leases_of_a_replaced_limit_are_returned() {
     for (is_of_rule, has_rule, left) in [(true, true, 0), (true, false, 4), (false, true, 4)] {
         let mut fixture = Fixture::new(&[sliding(100, 60)], 2);
         fixture.hold(4, millis(300));
+        assert!(!fixture.counter.is_of_rule());
         if has_rule {
             super::lifetime::adopt_rule(&mut fixture);
         }

@@ -1,0 +1,199 @@
+//! What a fetch sends, and what its grant changes.
+
+use super::*;
+use crate::limit::algorithm::CountChange;
+
+const NANO: Period = Period::from_nanos(1);
+
+/// Returns the hits that a fetch requests although no decision waits.
+fn ahead(fixture: &mut Fixture) -> u64 {
+    fixture.fetch().want
+}
+
+/// It has nothing to report, and the store may count granted hits at other times than those of their use.
+#[test]
+fn a_grant_is_requested_with_the_exact_state_of_this_instant() {
+    for (tier, is_replaced) in [(sliding(100, 60), true), (bucket(100, 60), true), (fixed(100, 60), false)] {
+        let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
+        fixture.count(3);
+        fixture.flush();
+        fixture.wait(millis(70));
+        let fetched = fixture.request(1);
+        assert_eq!((fetched.reports, fetched.commands.len()), (0, 1));
+        let report = fetched.commands[0].op.report();
+        assert_eq!(report.is_some(), is_replaced, "{tier}");
+        if let Some(report) = report {
+            assert_eq!((report.at, report.since), (fixture.now, fixture.now), "{tier}");
+            assert!(report.replaces.is_some() && report.change.is_none(), "{tier}");
+        }
+    }
+}
+
+#[test]
+fn a_fetch_answers_the_wish_to_know_the_count() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+    fixture.counter.refresh(millis(100), fixture.now);
+    assert!(fixture.fetch().commands.is_empty());
+    assert!(fixture.counter.has_pending(), "nothing is sent, so there is no reply");
+    assert!(!fixture.request(1).commands.is_empty());
+    assert!(!fixture.counter.has_pending(), "the reply has it");
+}
+
+/// An idle stock would be requested again whenever it is returned.
+#[test]
+fn a_stock_is_kept_only_beside_hits_that_are_needed_and_of_an_eighth_of_the_rest() {
+    let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 1);
+    assert_eq!(ahead(&mut fixture), 0);
+    for (taken, kept) in [(0, 125), (900, 12), (993, 0)] {
+        let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 1);
+        assert_eq!(fixture.take_elsewhere(taken), taken);
+        fixture.read();
+        assert_eq!(fixture.request(1).want, 1 + kept, "{taken} taken");
+    }
+}
+
+#[test]
+fn hits_are_leased_ahead_from_the_first_span_of_a_demand_on_and_with_each_later_one() {
+    // fifteen hits are a rate before a span has ended
+    let mut first = Fixture::new(&[fixed(100_000, 3_600)], 2);
+    first.demand(millis(1), 15);
+    assert!(ahead(&mut first) > 0);
+    // a span that has just begun has few hits
+    let mut next = Fixture::new(&[fixed(100_000, 3_600)], 2);
+    next.demand(millis(1), 600);
+    next.wait(millis(25));
+    for _ in 0..9 {
+        next.counter.demand.record(1, next.now);
+    }
+    next.demand(millis(25), 1);
+    assert!(ahead(&mut next) > 0);
+}
+
+/// It would be missing elsewhere, and saves no call.
+#[test]
+fn a_single_hit_of_a_small_limit_is_not_leased_ahead() {
+    let mut fixture = Fixture::new(&[fixed(3, 1)], 2);
+    fixture.demand(millis(500), 10);
+    assert_eq!(ahead(&mut fixture), 0);
+}
+
+/// A sliding window counts them until then.
+#[test]
+fn hits_of_a_sliding_window_are_held_for_half_as_long_again_as_they_are_expected_to_last() {
+    let mut fixture = Fixture::new(&[sliding(300, 60)], 3);
+    fixture.demand(millis(1), 600);
+    let fetched = fixture.request(1);
+    let Op::Grant { want, hold, .. } = fetched.commands[0].op else { panic!("a grant") };
+    let used_up = fixture.counter.demand.time_for(want, fixture.now).as_nanos();
+    assert!((90..=110).contains(&want) && used_up > 80_000_000, "{want}, {used_up} ns");
+    // and for two leads of 10 ms
+    assert_eq!(hold.as_nanos(), used_up + used_up / 2 + 20_000_000);
+}
+
+#[test]
+fn a_reply_without_hits_or_counts_leaves_no_lease() {
+    let mut empty = Fixture::new(&[fixed(100, 60)], 2);
+    assert_eq!(empty.take_elsewhere(100), 100);
+    assert_eq!(empty.lease(1), 0);
+    assert!(empty.counter.leases().is_empty());
+    let mut other = Fixture::new(&[fixed(100, 60)], 2);
+    let _ = other.request(3);
+    other.counter.apply_grant(&Reply { granted: 3, ..Reply::default() }, millis(2), other.now);
+    assert!(other.counter.leases().is_empty(), "its window is not known");
+}
+
+#[test]
+fn leases_that_end_together_are_spent_in_the_order_of_their_grants() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 3);
+    for hits in [2, 3, 4] {
+        fixture.hold(hits, Period::default());
+        fixture.wait(millis(1));
+    }
+    assert_eq!(fixture.counter.leases().iter().map(|lease| lease.left).collect::<Vec<_>>(), [2, 3, 4]);
+}
+
+/// The store grants them before the report arrives that gives hits back.
+#[test]
+fn hits_given_back_during_a_fetch_leave_those_that_it_is_granted() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+    assert_eq!(fixture.take_elsewhere(30), 30);
+    let fetched = fixture.request(6);
+    fixture.give_back(50);
+    let granted = fixture.complete(&fetched);
+    assert!(granted >= 6);
+    fixture.flush();
+    assert_eq!(u64::from(fixture.left_in_store()), 100 - granted);
+    assert_eq!((fixture.counter.leased_hits(), fixture.counter.remaining(fixture.now)), (granted, 100));
+}
+
+#[test]
+fn a_grant_does_not_change_pending_hits_that_were_taken_or_are_of_another_window() {
+    let change = |fixture: &Fixture| fixture.counter.unacknowledged.pending()[0].change;
+    let mut taken = Fixture::new(&[fixed(100, 60)], 2);
+    let fetched = taken.request(6);
+    taken.count(2);
+    taken.complete(&fetched);
+    assert_eq!(change(&taken), CountChange::of(2));
+    let mut earlier = Fixture::new(&[fixed(100, 60)], 2);
+    earlier.wait(millis(59_990));
+    let fetched = earlier.request(6);
+    earlier.give_back(2);
+    earlier.wait(millis(20));
+    assert!(earlier.complete(&fetched) >= 6);
+    assert_eq!(change(&earlier), CountChange::of(-2));
+}
+
+/// So that no decision waits for it: three expected hits and two round trips sooner, but not in the first half of the pause.
+#[test]
+fn the_call_that_ends_a_pause_is_sent_a_little_earlier() {
+    for every in [1, 200] {
+        let mut fixture = Fixture::new(&[bucket(100, 10)], 3);
+        fixture.demand(millis(every), if every == 1 { 600 } else { 30 });
+        let left = u64::from(fixture.left_in_store());
+        fixture.take_elsewhere(left);
+        assert_eq!(fixture.lease(1), 0);
+        let pause = fixture.counter.denied_until.since(fixture.now);
+        assert_eq!(pause, millis(1_000), "a hit each {every} ms");
+        let lead = fixture.counter.demand.time_for(3, fixture.now).as_nanos() + 2 * 2_000_000;
+        let lead = lead.min(pause.as_nanos() / 2);
+        assert_eq!(lead == 500_000_000, every == 200, "{lead} ns");
+        fixture.wait(Period::from_nanos(pause.as_nanos() - lead - 1));
+        assert!(!fixture.counter.is_pause_ending(fixture.now), "a hit each {every} ms");
+        fixture.wait(NANO);
+        assert!(fixture.counter.is_pause_ending(fixture.now), "a hit each {every} ms");
+    }
+}
+
+/// Half as many again as all instances use in the time of a hold.
+#[test]
+fn a_pause_ends_when_there_is_enough_for_all_instances() {
+    let mut fixture = Fixture::new(&[bucket(100, 10)], 3);
+    fixture.demand(millis(50), 60);
+    let left = u64::from(fixture.left_in_store());
+    fixture.take_elsewhere(left);
+    assert_eq!(fixture.lease(1), 0);
+    assert!(fixture.counter.is_denied(fixture.now));
+    // forty tokens return in four seconds, and 45 are enough for ten hits of each in half a second
+    fixture.demand(millis(50), 80);
+    fixture.read();
+    let fetched = fixture.request(1);
+    fixture.complete(&fetched);
+    let pause = fixture.counter.denied_until.since(fixture.now);
+    assert!((millis(350)..=millis(750)).contains(&pause), "{pause}");
+}
+
+/// A bucket that is less than half full is not one that has run out.
+#[test]
+fn a_scarcity_that_is_over_does_not_begin_again_before_the_bucket_runs_out() {
+    let mut fixture = Fixture::new(&[bucket(100, 10)], 3);
+    fixture.demand(millis(1), 600);
+    fixture.take_elsewhere(100);
+    assert_eq!(fixture.lease(1), 0);
+    assert!(fixture.counter.is_denied(fixture.now));
+    fixture.demand(millis(1), 5_500);
+    fixture.lease(1);
+    assert!(!fixture.counter.is_denied(fixture.now), "there is enough");
+    fixture.take_elsewhere(20);
+    fixture.lease(1);
+    assert!(!fixture.counter.is_denied(fixture.now), "some are left");
+}

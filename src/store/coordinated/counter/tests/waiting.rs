@@ -1,0 +1,143 @@
+//! Decisions that wait for a reply.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    task::{Wake, Waker},
+};
+
+use futures_util::FutureExt as _;
+use tokio::sync::oneshot;
+
+use super::{
+    super::{AwaitedReply, Dropped},
+    *,
+};
+
+#[test]
+fn a_fetch_has_finished_with_its_reply_or_when_a_later_one_has_begun() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+    let fetch = fixture.counter.fetch_mut();
+    for (is_running, finished) in [(true, [true, false, false]), (false, [true, true, false])] {
+        (fetch.round, fetch.is_running) = (4, is_running);
+        assert_eq!([3, 4, 5].map(|round| fetch.has_finished(round)), finished, "running: {is_running}");
+    }
+    // a running one requests other hits
+    assert_eq!(fetch.wait_for(Hits(1), Hits(1)).round, 5);
+}
+
+/// Nobody would use them.
+#[test]
+fn the_hits_of_a_decision_that_waits_no_longer_are_not_requested() {
+    let mut fixture = Fixture::new(&[fixed(100, 3_600)], 4);
+    let waits = |fixture: &mut Fixture, hits| fixture.counter.fetch_mut().wait_for(Hits(hits), Hits(hits));
+    let (first, second) = (waits(&mut fixture, 5), waits(&mut fixture, 2));
+    fixture.counter.fetch_mut().leave(first);
+    assert!(fixture.counter.is_awaited(), "the other decision waits");
+    let fetched = fixture.fetch();
+    assert_eq!(fetched.want, 2);
+    // the hits of the second one are requested already, so they are not those of the third one
+    let third = waits(&mut fixture, 2);
+    fixture.counter.fetch_mut().leave(second);
+    assert!(fixture.counter.is_awaited());
+    fixture.counter.fetch_mut().leave(third);
+    assert!(!fixture.counter.is_awaited());
+    fixture.complete(&fetched);
+    assert!(fixture.fetch().commands.is_empty());
+}
+
+#[test]
+fn whoever_waits_for_the_next_reply_is_notified_of_it() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+    assert!(fixture.counter.next_reply().is_none(), "no reply is expected");
+    fixture.count(1);
+    let mut commands = Vec::new();
+    fixture.counter.take_commands(fixture.now, &mut commands);
+    let mut reply = Box::pin(fixture.counter.next_reply().expect("a report is in flight"));
+    assert!(reply.as_mut().now_or_never().is_none());
+    fixture.deliver(&commands);
+    fixture.counter.notify();
+    assert!(reply.as_mut().now_or_never().is_some());
+    let fetched = fixture.request(1);
+    let mut reply = Box::pin(fixture.counter.next_reply().expect("a fetch is running"));
+    fixture.complete(&fetched);
+    assert!(reply.as_mut().now_or_never().is_none());
+    fixture.counter.notify();
+    assert!(reply.as_mut().now_or_never().is_some());
+    assert!(fixture.counter.next_reply().is_none(), "it was there");
+}
+
+/// Whether it was woken.
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_decision_whose_reply_somebody_else_applies_is_woken() {
+    let woken = Arc::new(Woken(AtomicBool::new(false)));
+    let reply = || oneshot::channel().1;
+    // one that was not polled yet will be
+    AwaitedReply { reply: reply(), waker: None }.wake();
+    AwaitedReply { reply: reply(), waker: Some(Waker::from(Arc::clone(&woken))) }.wake();
+    assert!(woken.0.load(Ordering::Relaxed));
+}
+
+/// Returns the time since the grant of hits without a hold as of which `hits` are decided 3 ms later.
+fn decided_after(fixture: &mut Fixture, hits: u64) -> Period {
+    let granted = fixture.now;
+    fixture.wait(millis(3));
+    let time = fixture.time();
+    let (dropped, at) = fixture.counter.expire_leases_after_wait(Hits(hits), time);
+    assert_eq!(dropped, Dropped::default(), "the lease is still valid");
+    at.since(granted)
+}
+
+/// The store counts hits without a hold as of their grant, so that the estimate has to do so too.
+#[test]
+fn a_decision_that_has_waited_for_hits_without_a_hold_is_made_as_of_their_grant() {
+    let granted = |tier: Tier, instances, hold| {
+        let mut fixture = Fixture::new(&[tier], instances);
+        fixture.hold(2, hold);
+        fixture
+    };
+    let none = Period::default();
+    for instances in [2, 3] {
+        let mut fixture = granted(sliding(100, 60), instances, none);
+        assert_eq!(decided_after(&mut fixture, 2), none);
+        let mut fixture = granted(sliding(100, 60), instances, none);
+        assert_eq!(decided_after(&mut fixture, 1), none);
+        let mut fixture = granted(sliding(100, 60), instances, none);
+        assert_eq!(decided_after(&mut fixture, 3), millis(3), "they do not cover it");
+        let mut fixture = granted(sliding(100, 60), instances, millis(300));
+        assert_eq!(decided_after(&mut fixture, 2), millis(3), "with a hold");
+    }
+    let mut alone = granted(sliding(100, 60), 1, none);
+    assert_eq!(decided_after(&mut alone, 2), millis(3), "an instance that is alone decides by its estimate");
+    let mut full = granted(sliding(100, 60), 3, none);
+    full.count(99);
+    assert_eq!(decided_after(&mut full, 2), millis(3), "they do not fit any more");
+    let mut none_left = Fixture::new(&[sliding(100, 60)], 3);
+    assert_eq!(decided_after(&mut none_left, 1), millis(3), "nothing is leased");
+}
+
+/// They count in the window of the grant, which the decision may still use for a moment.
+#[test]
+fn a_decision_that_has_waited_for_hits_of_a_window_that_has_ended_belongs_to_that_window() {
+    for (before, expected) in [(2, 0), (4, 3)] {
+        let mut fixture = Fixture::new(&[fixed(100, 60)], 3);
+        fixture.wait(millis(60_000 - before));
+        fixture.hold(2, Period::default());
+        assert_eq!(decided_after(&mut fixture, 2), millis(expected), "{before} ms before the end");
+    }
+    // after that moment they are lost
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 3);
+    fixture.wait(millis(59_998));
+    fixture.hold(2, Period::default());
+    fixture.wait(millis(5));
+    let time = fixture.time();
+    let (dropped, at) = fixture.counter.expire_leases_after_wait(Hits(2), time);
+    assert_eq!((dropped.stranded, at, fixture.counter.leased_hits()), (2, fixture.now, 0));
+}
