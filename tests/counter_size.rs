@@ -125,7 +125,7 @@ fn a_coordinated_counter_takes_at_most_300_bytes() {
     for (name, case, most) in [
         ("interval, fixed window", Case { counters: MANY, ..case(window(1_000), interval, 3, short) }, 300),
         ("interval, token bucket", case(tiers(Algorithm::TokenBucket(bucket)), interval, 3, short), 300),
-        ("interval, sliding window", case(tiers(Algorithm::SlidingWindow), interval, 3, short), 350),
+        ("interval, sliding window", case(tiers(Algorithm::SlidingWindow), interval, 3, short), 300),
         ("lease, fixed window, nothing leased", case(window(100), lease, 3, long), 300),
         (
             "lease, token bucket, nothing leased",

@@ -108,7 +108,7 @@ pub fn release(
             CounterState::FixedWindow(window) => {
                 window.end() != span.from.window_end(tier.period) || window.end() <= now
             }
-            CounterState::SlidingWindow(..) | CounterState::TokenBucket(..) => false,
+            _ => false,
         };
         if !ended {
             counter.release(tier, now, span.until, hits);

@@ -1,9 +1,11 @@
 //! A counter's state under any algorithm, as stores keep it.
 
+use std::borrow::Cow;
+
 use super::{
     change::CountChange,
     fixed_window::FixedWindow,
-    sliding_window::SlidingWindow,
+    sliding_window::{SlidingWindow, Span},
     state::{AlgorithmState, Availability, Probe},
     token_bucket::TokenBucket,
 };
@@ -12,13 +14,26 @@ use crate::limit::{
     units::{Hits, NANOS_PER_SECOND, Period, Timestamp},
 };
 
-/// The state of any algorithm. 24 bytes, plus the heap memory of a sliding window.
+/// The state of any algorithm. 24 bytes, plus the heap memory of a sliding window of several spans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CounterState {
     /// The state under [`Algorithm::FixedWindow`].
     FixedWindow(FixedWindow),
-    /// The state under [`Algorithm::SlidingWindow`].
+    /// The state under [`Algorithm::SlidingWindow`], if [`CounterState::OneSpan`] cannot hold it.
     SlidingWindow(Box<SlidingWindow>, IdleAt),
+    /// The state under [`Algorithm::SlidingWindow`] with one span of at most 65,535 hits, or none: as most have, without an allocation.
+    OneSpan {
+        /// Whether there is a span.
+        is_there: bool,
+        /// Its hits.
+        hits: u16,
+        /// As of the other variants.
+        idle_at: IdleAt,
+        /// The start of the newest span.
+        opened: Timestamp,
+        /// The instant of its last hit. Zero if there is no span.
+        last: Timestamp,
+    },
     /// The state under [`Algorithm::TokenBucket`].
     TokenBucket(TokenBucket, IdleAt),
 }
@@ -37,8 +52,37 @@ macro_rules! on_state {
             CounterState::FixedWindow($state) => $do,
             CounterState::SlidingWindow($state, _) => $do,
             CounterState::TokenBucket($state, _) => $do,
+            CounterState::OneSpan { is_there, hits, opened, last, .. } => {
+                read_one(&window_of_one(*is_there, *hits, *opened, *last), |$state| $do)
+            }
         }
     };
+}
+
+/// Changes the state of any algorithm.
+macro_rules! change_state {
+    ($counter:expr, $tier:expr, $state:ident => $do:expr) => {
+        match $counter {
+            CounterState::FixedWindow($state) => $do,
+            CounterState::TokenBucket($state, kept) => {
+                $do;
+                *kept = IdleAt::of($state.idle_at($tier));
+            }
+            _ => $counter.change_window($tier, |$state| $do),
+        }
+    };
+}
+
+/// Reads a window that is kept as [`CounterState::OneSpan`]. Not inlined, so that the other algorithms do not pay for it.
+#[inline(never)]
+fn read_one<T>(window: &SlidingWindow, read: impl FnOnce(&SlidingWindow) -> T) -> T {
+    read(window)
+}
+
+/// Returns the window that is kept as [`CounterState::OneSpan`].
+#[inline(never)]
+fn window_of_one(is_there: bool, hits: u16, opened: Timestamp, last: Timestamp) -> SlidingWindow {
+    SlidingWindow::new(opened, is_there.then_some(Span { last, hits: hits.into() }))
 }
 
 impl CounterState {
@@ -47,9 +91,7 @@ impl CounterState {
     pub fn unused(tier: &Tier, now: Timestamp) -> Self {
         match tier.algorithm {
             Algorithm::FixedWindow => Self::FixedWindow(AlgorithmState::unused(tier, now)),
-            Algorithm::SlidingWindow => {
-                Self::SlidingWindow(Box::new(AlgorithmState::unused(tier, now)), IdleAt::default())
-            }
+            Algorithm::SlidingWindow => Self::from_sliding_window(AlgorithmState::unused(tier, now), tier),
             Algorithm::TokenBucket(_) => {
                 Self::TokenBucket(AlgorithmState::unused(tier, now), IdleAt::default())
             }
@@ -73,46 +115,40 @@ impl CounterState {
 
     /// Calls [`AlgorithmState::take`].
     pub fn take(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
-        on_state!(self, state => state.take(tier, now, hits));
-        self.update_idle_at(tier);
+        change_state!(self, tier, state => state.take(tier, now, hits));
     }
 
     /// Counts `hits` that are taken now and used by `until`. A sliding window counts them as of `until`. A bucket or a
     /// fixed window counts them as [`CounterState::take`] does, since its capacity can only grow until then.
     pub fn reserve(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
         match self {
-            Self::SlidingWindow(window, _) => window.reserve(tier, now, until, hits),
-            Self::FixedWindow(_) | Self::TokenBucket(..) => return self.take(tier, now, hits),
+            Self::FixedWindow(_) | Self::TokenBucket(..) => self.take(tier, now, hits),
+            _ => self.change_window(tier, |window| window.reserve(tier, now, until, hits)),
         }
-        self.update_idle_at(tier);
     }
 
     /// Calls [`AlgorithmState::reject`].
     pub fn reject(&mut self, tier: &Tier, now: Timestamp) {
-        on_state!(self, state => state.reject(tier, now));
-        self.update_idle_at(tier);
+        change_state!(self, tier, state => state.reject(tier, now));
     }
 
     /// Calls [`AlgorithmState::give_back`].
     pub fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
-        on_state!(self, state => state.give_back(tier, now, hits));
-        self.update_idle_at(tier);
+        change_state!(self, tier, state => state.give_back(tier, now, hits));
     }
 
     /// Calls [`AlgorithmState::add`].
     pub fn add(&mut self, tier: &Tier, at: Timestamp, change: CountChange, now: Timestamp) {
-        on_state!(self, state => state.add(tier, at, change, now));
-        self.update_idle_at(tier);
+        change_state!(self, tier, state => state.add(tier, at, change, now));
     }
 
     /// Gives back unused `hits` that were [reserved](Self::reserve) until `until`. A sliding window finds their span by
     /// that instant.
     pub fn release(&mut self, tier: &Tier, now: Timestamp, until: Timestamp, hits: Hits) {
         match self {
-            Self::SlidingWindow(window, _) => window.release(tier, now, until, hits),
-            Self::FixedWindow(_) | Self::TokenBucket(..) => return self.give_back(tier, now, hits),
+            Self::FixedWindow(_) | Self::TokenBucket(..) => self.give_back(tier, now, hits),
+            _ => self.change_window(tier, |window| window.release(tier, now, until, hits)),
         }
-        self.update_idle_at(tier);
     }
 
     /// Calls [`AlgorithmState::availability`].
@@ -139,37 +175,77 @@ impl CounterState {
     pub fn idle_at(&self) -> Timestamp {
         match self {
             Self::FixedWindow(window) => window.end(),
-            Self::SlidingWindow(_, idle_at) | Self::TokenBucket(_, idle_at) => {
-                Timestamp::from_secs(idle_at.0.into())
-            }
+            Self::SlidingWindow(_, idle_at)
+            | Self::OneSpan { idle_at, .. }
+            | Self::TokenBucket(_, idle_at) => Timestamp::from_secs(idle_at.0.into()),
         }
     }
 
     /// Creates a state from `window`, for a store that keeps states in another format.
     #[must_use]
     pub fn from_sliding_window(window: SlidingWindow, tier: &Tier) -> Self {
-        let mut counter = Self::SlidingWindow(Box::new(window), IdleAt::default());
-        counter.update_idle_at(tier);
-        counter
+        let idle_at = IdleAt::of(window.idle_at(tier));
+        Self::with_one_span(&window, idle_at)
+            .unwrap_or_else(|| Self::SlidingWindow(Box::new(window), idle_at))
+    }
+
+    /// Returns the sliding window that it is the state of; none under other algorithms.
+    #[must_use]
+    pub fn sliding_window(&self) -> Option<Cow<'_, SlidingWindow>> {
+        match self {
+            Self::SlidingWindow(window, _) => Some(Cow::Borrowed(&**window)),
+            Self::OneSpan { is_there, hits, opened, last, .. } => {
+                Some(Cow::Owned(window_of_one(*is_there, *hits, *opened, *last)))
+            }
+            Self::FixedWindow(_) | Self::TokenBucket(..) => None,
+        }
+    }
+
+    /// Returns `window` without an allocation, if it has few enough spans and hits.
+    fn with_one_span(window: &SlidingWindow, idle_at: IdleAt) -> Option<Self> {
+        let (is_there, span) = match *window.spans() {
+            [] => (false, Span { last: Timestamp::default(), hits: 0 }),
+            [span] => (true, span),
+            _ => return None,
+        };
+        let hits = u16::try_from(span.hits).ok()?;
+        Some(Self::OneSpan { is_there, hits, idle_at, opened: window.opened(), last: span.last })
+    }
+
+    /// Changes the sliding window that it is the state of. Not inlined, so that the other algorithms do not pay for it.
+    #[inline(never)]
+    fn change_window(&mut self, tier: &Tier, change: impl FnOnce(&mut SlidingWindow)) {
+        match self {
+            Self::SlidingWindow(window, kept) => {
+                change(window);
+                *kept = IdleAt::of(window.idle_at(tier));
+                if let Some(packed) = Self::with_one_span(window, *kept) {
+                    *self = packed;
+                }
+            }
+            Self::OneSpan { is_there, hits, opened, last, .. } => {
+                let mut window = window_of_one(*is_there, *hits, *opened, *last);
+                change(&mut window);
+                *self = Self::from_sliding_window(window, tier);
+            }
+            Self::FixedWindow(_) | Self::TokenBucket(..) => {}
+        }
     }
 
     /// Creates a state from `bucket`, for a store that keeps states in another format.
     #[must_use]
     pub fn from_token_bucket(bucket: TokenBucket, tier: &Tier) -> Self {
-        let mut counter = Self::TokenBucket(bucket, IdleAt::default());
-        counter.update_idle_at(tier);
-        counter
+        let idle_at = IdleAt::of(bucket.idle_at(tier));
+        Self::TokenBucket(bucket, idle_at)
     }
+}
 
-    /// Updates the stored idle instant, for algorithms that need it.
-    fn update_idle_at(&mut self, tier: &Tier) {
-        let (idle, kept) = match self {
-            Self::FixedWindow(_) => return,
-            Self::SlidingWindow(window, kept) => (window.idle_at(tier), kept),
-            Self::TokenBucket(bucket, kept) => (bucket.idle_at(tier), kept),
-        };
-        let seconds = idle.as_nanos().div_ceil(NANOS_PER_SECOND);
-        *kept = IdleAt(u32::try_from(seconds).unwrap_or(u32::MAX));
+// === impl IdleAt ===
+
+impl IdleAt {
+    fn of(instant: Timestamp) -> Self {
+        let seconds = instant.as_nanos().div_ceil(NANOS_PER_SECOND);
+        Self(u32::try_from(seconds).unwrap_or(u32::MAX))
     }
 }
 
@@ -190,5 +266,42 @@ mod tests {
         assert_eq!(size_of::<FixedWindow>(), 16);
         assert_eq!(size_of::<TokenBucket>(), 16);
         assert_eq!(size_of::<SlidingWindow>(), 32);
+    }
+
+    /// A sliding window needs no allocation while it has one span of few hits, and changes as it would in a box.
+    #[test]
+    fn a_window_of_one_span_is_kept_without_an_allocation() {
+        let tier =
+            Tier { requests: 100_000, period: Period::from_secs(12), algorithm: Algorithm::SlidingWindow };
+        let mut state = CounterState::unused(&tier, Timestamp::from_secs(100));
+        let mut window = SlidingWindow::unused(&tier, Timestamp::from_secs(100));
+        // the instant, the hits that are taken, those that are given back, and the number of spans afterwards
+        for (at, taken, given_back, spans) in [
+            (100, 0, 0, 0),
+            (100, 65_535, 0, 1),
+            (100, 1, 0, 1),
+            (100, 0, 3, 1),
+            (106, 2, 0, 2),
+            (113, 4, 0, 2),
+            (130, 1, 0, 1),
+            // an empty span is another state than none
+            (130, 0, 1, 1),
+            (130, 2, 0, 1),
+        ] {
+            let (at, taken, given_back) = (Timestamp::from_secs(at), Hits(taken), Hits(given_back));
+            state.take(&tier, at, taken);
+            window.take(&tier, at, taken);
+            state.release(&tier, at, at, given_back);
+            window.release(&tier, at, at, given_back);
+            assert_eq!(window.spans().len(), spans);
+            let is_small = spans < 2 && window.used() < Hits(65_536);
+            assert_eq!(matches!(state, CounterState::OneSpan { .. }), is_small, "{state:?}");
+            assert_eq!(state.sliding_window().as_deref(), Some(&window));
+            assert_eq!(state, CounterState::from_sliding_window(window.clone(), &tier));
+            assert_eq!((state.used(), state.idle_at()), (window.used(), window.idle_at(&tier)));
+            assert_eq!(state.availability(&tier, at), window.availability(&tier, at));
+        }
+        state.give_back(&tier, Timestamp::from_secs(130), Hits(2));
+        assert!(state.sliding_window().is_some_and(|window| window.spans().is_empty()));
     }
 }

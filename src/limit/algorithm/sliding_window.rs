@@ -1,5 +1,7 @@
 //! The sliding window: at most `requests` in any interval of one period, aligned or not.
 
+use smallvec::SmallVec;
+
 use super::{
     change::CountChange,
     state::{AlgorithmState, Availability, Probe},
@@ -15,19 +17,18 @@ const SPANS: u64 = 12;
 /// The most spans of hits that are counted in the order of their instants.
 const MAX_SPANS: usize = 14;
 
-/// The hits of the last period, grouped into spans of up to a twelfth of a period. Takes 32 bytes, plus 16 for each of at
-/// most 14 spans, in a list that grows by doubling; late reports of other instances may add 13 more.
+/// The hits of the last period, grouped into spans of up to a twelfth of a period. Takes 32 bytes with one span, and 16 more for each of
+/// up to 14 otherwise, in a list that grows by doubling; late reports of other instances may add 13 more.
 ///
-/// A span begins with a hit and counts until one period after its last hit. So every hit counts for at least one period,
-/// and no interval of one period admits more than the limit. Hits at least a twelfth of a period apart expire after
-/// exactly one period; closer hits expire up to a twelfth of a period late, so steady overload uses at least 12/13 of the
-/// limit (92.3 %). Shorter spans would use more of the limit, and cost 16 bytes each.
+/// A span begins with a hit and counts until one period after its last hit. So every hit counts for at least one period, and no interval
+/// of one period admits more than the limit. Hits at least a twelfth of a period apart expire after exactly one period; closer hits expire
+/// up to a twelfth of a period late, so steady overload uses at least 12/13 of the limit (92.3 %).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlidingWindow {
     /// The start of the newest span.
     opened: Timestamp,
     /// Oldest first.
-    spans: Vec<Span>,
+    spans: SmallVec<[Span; 1]>,
 }
 
 /// Hits that were taken within a twelfth of a period.
@@ -61,8 +62,8 @@ impl Span {
 impl SlidingWindow {
     /// Creates a window of `spans`, oldest first, the newest of which began at `opened`.
     #[must_use]
-    pub const fn new(opened: Timestamp, spans: Vec<Span>) -> Self {
-        Self { opened, spans }
+    pub fn new(opened: Timestamp, spans: impl IntoIterator<Item = Span>) -> Self {
+        Self { opened, spans: spans.into_iter().collect() }
     }
 
     /// Returns when the newest span began.
@@ -161,7 +162,7 @@ impl SlidingWindow {
 
 impl AlgorithmState for SlidingWindow {
     fn unused(_tier: &Tier, now: Timestamp) -> Self {
-        Self { opened: now, spans: Vec::new() }
+        Self { opened: now, spans: SmallVec::new() }
     }
 
     fn probe(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Probe {
@@ -339,7 +340,7 @@ mod tests {
         assert_eq!(window, before);
         add(&mut window, 107_000, 3);
         let expected = [(100_000, 1), (102_000, 5), (103_000, 12), (106_000, 2), (107_000, 3)];
-        assert_eq!(window.spans, expected.map(|(last, hits)| Span { last: at(last), hits }));
+        assert_eq!(window.spans(), expected.map(|(last, hits)| Span { last: at(last), hits }));
         assert_eq!(window.wait(&tier, at(112_000), Hits(44)), Period::from_millis(3_000));
     }
 
@@ -351,10 +352,8 @@ mod tests {
         window.add(&tier, at(105_000), CountChange { hits: -3, floor: 2 }, at(105_000));
         assert_eq!(window.used(), Hits(2));
         window.add(&tier, at(105_000), CountChange { hits: -3, floor: 3 }, at(105_000));
-        assert_eq!(
-            window.spans(),
-            [Span { last: at(100_000), hits: 2 }, Span { last: at(105_000), hits: 1 }]
-        );
+        let left = [Span { last: at(100_000), hits: 2 }, Span { last: at(105_000), hits: 1 }];
+        assert_eq!(window.spans(), left);
     }
 
     #[test]

@@ -251,11 +251,8 @@ impl Counted<'_> {
         self.has_changed |= match (counter, &before) {
             (CounterState::FixedWindow(_), _) => false,
             // without the time from which they are idle, which follows from the limit too
-            (CounterState::SlidingWindow(after, _), CounterState::SlidingWindow(before, _)) => {
-                after != before
-            }
             (CounterState::TokenBucket(after, _), CounterState::TokenBucket(before, _)) => after != before,
-            _ => true,
+            (after, before) => after.sliding_window() != before.sliding_window(),
         };
         result
     }

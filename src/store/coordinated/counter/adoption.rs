@@ -21,11 +21,12 @@ pub(super) fn adopts(state: &CounterState, reply: &Reply, i: usize, is_exact: bo
 /// Lets the next hit begin a span of its own if the newest one is empty: that one began with hits that were leased and not used,
 /// at the end of their lease.
 pub(super) fn close_empty_span(tier: &Tier, state: &mut CounterState) {
-    if let CounterState::SlidingWindow(window, _) = state
+    if let Some(window) = state.sliding_window()
         && window.spans().last().is_some_and(|span| span.hits == 0)
     {
-        let spans = window.spans().iter().filter(|span| span.hits > 0).copied().collect();
-        *state = CounterState::from_sliding_window(SlidingWindow::new(Timestamp::default(), spans), tier);
+        let spans = window.spans().iter().filter(|span| span.hits > 0).copied();
+        let window = SlidingWindow::new(Timestamp::default(), spans);
+        *state = CounterState::from_sliding_window(window, tier);
     }
 }
 
@@ -38,7 +39,7 @@ impl LocalCounter {
         }
         let mut states = self.estimate.clone();
         let mut is_own = true;
-        for (tier, state) in self.target.tiers.iter().zip(&mut states) {
+        for (tier, state) in self.target.tiers.iter().zip(states.iter_mut()) {
             if tier.algorithm == Algorithm::FixedWindow {
                 continue;
             }
@@ -51,6 +52,10 @@ impl LocalCounter {
             is_own &= state.probe(tier, now, Hits(0)).used <= own.probe(tier, now, Hits(0)).used
                 && state.availability(tier, now).reset <= own.availability(tier, now).reset;
         }
-        Some(Box::new(Replacement { version: self.version, is_own, states }))
+        Some(Box::new(Replacement {
+            version: self.version,
+            is_own,
+            states: states.iter().cloned().collect(),
+        }))
     }
 }

@@ -35,7 +35,7 @@ impl LocalCounter {
 
     /// Returns whether a strict bucket rejects `hits`, and so notices the try: not if only another tier does.
     fn is_rejected_by_strict_bucket(&self, hits: Hits, now: Timestamp) -> bool {
-        let mut tiers = self.target.tiers.iter().zip(&self.estimate);
+        let mut tiers = self.target.tiers.iter().zip(self.estimate.iter());
         tiers.any(|(tier, state)| tier.bucket().strict && !state.probe(tier, now, hits).fits)
     }
 
@@ -86,7 +86,7 @@ impl LocalCounter {
     /// Counts `hits` that were not decided by the estimate. The estimate has to include them: the store may reply again
     /// before they are reported.
     fn count_admitted(&mut self, direction: Direction, hits: Hits, now: Timestamp) {
-        for (tier, state) in self.target.tiers.iter().zip(&mut self.estimate) {
+        for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
             match direction {
                 Direction::Take => state.take(tier, now, hits),
                 Direction::GiveBack => state.give_back(tier, now, hits),

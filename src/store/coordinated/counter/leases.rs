@@ -163,7 +163,7 @@ impl LocalCounter {
 
     /// Puts hits back that were spent at `now` for a request which was then rejected.
     pub(in super::super) fn unspend(&mut self, hits: Hits, now: Timestamp) {
-        for (tier, state) in self.target.tiers.iter().zip(&mut self.estimate) {
+        for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
             state.release(tier, now, now, hits);
         }
         match self.fetch_mut().held.first_mut() {
@@ -178,7 +178,7 @@ impl LocalCounter {
 
     /// Gives back hits that were counted at `at` for a request which was then rejected.
     pub(in super::super) fn uncount(&mut self, hits: Hits, at: Timestamp) {
-        for (tier, state) in self.target.tiers.iter().zip(&mut self.estimate) {
+        for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
             state.release(tier, at, at, hits);
         }
         self.push_pending(PendingDelta { unused: hits.0, unused_until: at, ..PendingDelta::of(0, at) });

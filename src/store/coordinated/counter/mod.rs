@@ -22,6 +22,7 @@ mod reservations;
 mod schedule;
 mod sibling_hits;
 mod siblings;
+mod states;
 #[cfg(test)]
 mod tests;
 mod tiers;
@@ -34,9 +35,10 @@ use std::sync::Arc;
 use self::{
     demand::Demand,
     fetch::LeaseFetch,
-    rare::{Rare, States},
+    rare::Rare,
     reply_time::ReplyTime,
     schedule::FlushSchedule,
+    states::States,
     tiers::{capacity, has_bucket, saturated},
     unacknowledged::Unacknowledged,
     usage::UsageRate,

@@ -1,12 +1,6 @@
 //! What few local counters have at a time, in the space of a pointer.
 
-use smallvec::SmallVec;
-
-use super::{fetch::LeaseFetch, sibling_hits::Siblings};
-use crate::limit::algorithm::CounterState;
-
-/// One state for each tier.
-pub(super) type States = SmallVec<[CounterState; 1]>;
+use super::{fetch::LeaseFetch, sibling_hits::Siblings, states::States};
 
 /// What few counters have at a time.
 #[derive(Debug, Default)]

@@ -76,7 +76,7 @@ impl LocalCounter {
                 state.give_back(tier, now, all);
             }
         }
-        let states = self.target.tiers.iter().zip(&mut self.estimate);
+        let states = self.target.tiers.iter().zip(self.estimate.iter_mut());
         for (tier, state) in states.filter(|(tier, _)| !has_ended(tier, span.from, now)) {
             if can_grant {
                 state.release(tier, now, span.until, hits);

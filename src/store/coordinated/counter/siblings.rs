@@ -208,7 +208,7 @@ impl LocalCounter {
     /// all of them.
     pub(in super::super) fn adopt_states(&mut self, sibling: &SiblingStates) {
         let mut is_known = true;
-        for (tier, state) in self.target.tiers.iter().zip(&mut self.estimate) {
+        for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
             match sibling.states.iter().find(|(other, _)| other.shares_counter(tier)) {
                 Some((_, shared)) => state.clone_from(shared),
                 None => is_known &= tier.algorithm == Algorithm::FixedWindow,
@@ -230,7 +230,7 @@ impl LocalCounter {
                 .target
                 .tiers
                 .iter()
-                .zip(&self.estimate)
+                .zip(self.estimate.iter())
                 .all(|(tier, state)| is_shared(tier) || state.idle_at() <= now)
     }
 }

@@ -79,9 +79,7 @@ fn a_hit_beside_an_unused_lease_counts_for_its_own_period() {
     fixture.wait(millis(20));
     assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
     fixture.hold(3, millis(100));
-    let CounterState::SlidingWindow(window, _) = &fixture.counter.estimate[0] else {
-        panic!("it is a sliding window");
-    };
+    let window = fixture.counter.estimate[0].sliding_window().expect("a sliding window");
     assert!(window.spans().iter().all(|span| span.hits > 0), "{:?}", window.spans());
 }
 
