@@ -132,8 +132,8 @@ fn a_coordinated_counter_takes_at_most_300_bytes() {
             case(tiers(Algorithm::TokenBucket(bucket)), lease, 3, long),
             300,
         ),
-        ("lease, fixed window, just used", case(window(100), lease, 3, Duration::ZERO), 445),
-        ("lease, fixed window, with a lease", case(window(1_000), lease, 1, long), 460),
+        ("lease, fixed window, just used", case(window(100), lease, 3, Duration::ZERO), 300),
+        ("lease, fixed window, with a lease", case(window(1_000), lease, 1, long), 370),
     ] {
         let each = bytes_of(case);
         println!("{name}: {each} bytes per counter");

@@ -96,7 +96,7 @@ impl<R: Remote> Lease<R> {
         let commands = sent.commands();
         let awaited = match sent {
             Sent::Fetch(mut fetch) if commands == 1 && fetch.carried.is_empty() => {
-                let awaited = fetch.replies.pop().map(|reply| Box::new(AwaitedReply { reply, waker: None }));
+                let awaited = fetch.replies.pop().map(|reply| AwaitedReply { reply, waker: None });
                 counter.fetch_mut().awaited = awaited;
                 Awaited::Own
             }
@@ -246,8 +246,10 @@ impl<R: Remote> Lease<R> {
         let applied = self.table.with_generation(key, generation, |counter| {
             sender.take().into_iter().for_each(Waker::wake);
             self.apply(counter, &carried, want, &outcomes);
+            let now = self.client.time().now;
+            counter.forget_fetch(now);
             // hits that were not applied are pending again
-            self.table.enqueue(key, counter, self.client.time().now);
+            self.table.enqueue(key, counter, now);
         });
         self.fetch_for_siblings(key);
         if applied.is_none() {

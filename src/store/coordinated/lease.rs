@@ -211,6 +211,7 @@ impl<R: Remote> Lease<R> {
                     && let Some(decision) = registered.take()
                 {
                     counter.fetch_mut().leave(decision);
+                    counter.forget_fetch(now);
                 }
                 match after {
                     AfterReply::Decided(decision) => Ok(Some(decision)),
@@ -236,14 +237,15 @@ impl<R: Remote> Lease<R> {
         now: Timestamp,
         retries: Option<&mut u32>,
     ) -> AfterReply {
-        if counter.fetch_mut().last_reply == LeaseReply::Failed {
+        let last_reply = counter.fetch().map_or_else(LeaseReply::default, |fetch| fetch.last_reply);
+        if last_reply == LeaseReply::Failed {
             return AfterReply::Failed;
         }
         if let Some((decision, _)) = self.decide_leased(counter, policy, hits, now) {
             return AfterReply::Decided(decision);
         }
         // the store has just had no more; retrying immediately would queue without bound
-        let retries = retries.filter(|_| counter.fetch_mut().last_reply == LeaseReply::Partial);
+        let retries = retries.filter(|_| last_reply == LeaseReply::Partial);
         let Some(retries) = retries else { return AfterReply::Wait };
         if let Some(decision) = counter.decide_at_last_reply(self.client.instances(), policy, hits, now) {
             return AfterReply::Decided(decision);

@@ -1,10 +1,9 @@
-//! The leases of a counter, and the state of fetching the next one.
+//! The state of fetching a lease.
 
 use std::{sync::Arc, task::Waker};
 
 use tokio::sync::{Notify, futures::OwnedNotified};
 
-use super::records::HeldLeases;
 use crate::{
     limit::{Hits, Period, Timestamp},
     store::coordinated::client::QueuedReply,
@@ -18,20 +17,20 @@ pub(in super::super) struct AwaitedReply {
     pub(in super::super) waker: Option<Waker>,
 }
 
-/// The leases that a counter holds, and the state of fetching the next one.
+/// The state of fetching a lease.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 pub(in super::super) struct LeaseFetch {
-    /// In order of their ends.
-    pub(super) held: HeldLeases,
     /// Whether a fetch is running.
     pub(in super::super) is_running: bool,
     /// The reply to it, while a single decision waits for it.
-    pub(in super::super) awaited: Option<Box<AwaitedReply>>,
+    pub(in super::super) awaited: Option<AwaitedReply>,
     /// The reply to the last fetch.
     pub(in super::super) last_reply: LeaseReply,
     /// Notified after the fetch for which decisions wait. None if none waits.
     pub(in super::super) done: Option<Arc<Notify>>,
+    /// The number of decisions that have not been made yet.
+    decisions: u32,
     /// The sum of the hits that decisions wait for.
     pub(super) waiting: u64,
     /// The fewest hits that complete one of those decisions.
@@ -46,8 +45,6 @@ pub(in super::super) struct LeaseFetch {
     pub(super) hold: Period,
     /// The number of its last command.
     pub(super) number: u32,
-    /// The instant from which the store counts none of the granted hits, used or not.
-    pub(super) counted_until: Timestamp,
     /// Whether the store had the state that this instance knows exactly.
     pub(super) is_exact: bool,
     /// Whether the store counts granted hits whose lease has ended, which the estimate does not count.
@@ -100,14 +97,16 @@ impl LeaseFetch {
     /// running one requests other hits.
     pub(in super::super) fn wait_for(&mut self, hits: Hits, missing: Hits) -> WaitingDecision {
         let missing = missing.0.max(1);
+        self.decisions += 1;
         self.waiting = self.waiting.saturating_add(hits.0);
         self.least = if self.least == 0 { missing } else { self.least.min(missing) };
         WaitingDecision { round: self.round + 1, requested: self.requested, hits }
     }
 
-    /// Removes a decision that waits no longer, unless its hits were requested: otherwise the next fetch would request hits that
+    /// Removes a decision that waits no longer, and its hits unless they were requested: otherwise the next fetch would request hits that
     /// nobody uses.
     pub(in super::super) const fn leave(&mut self, decision: WaitingDecision) {
+        self.decisions = self.decisions.saturating_sub(1);
         if decision.requested == self.requested {
             self.waiting = self.waiting.saturating_sub(decision.hits.0);
             if self.waiting == 0 {
@@ -122,10 +121,14 @@ impl LeaseFetch {
         self.requested = self.requested.wrapping_add(1);
     }
 
-    /// Returns whether it says nothing that a counter has to know which has not been checked lately, but for [`LeaseFetch::counted_until`].
+    /// Returns whether it says nothing that a counter has to know.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_forgettable() && self.decisions == 0 && !self.is_scarce
+    }
+
+    /// Returns whether it says nothing that a counter has to know which has not been checked lately.
     pub(super) fn is_forgettable(&self) -> bool {
-        self.held.is_empty()
-            && !self.is_running
+        !self.is_running
             && self.done.is_none()
             && self.least == 0
             && !self.is_overcounted

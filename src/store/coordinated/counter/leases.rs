@@ -2,7 +2,7 @@
 
 use super::{
     LocalCounter,
-    records::{Dropped, HeldLease, PendingDelta},
+    records::{Dropped, HeldLease, HeldLeases, PendingDelta},
     tiers::{capacity, flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed},
 };
 use crate::{
@@ -26,7 +26,12 @@ const GRACE: Period = Period::from_millis(5);
 impl LocalCounter {
     /// Returns the held leases.
     pub(super) fn leases(&self) -> &[HeldLease] {
-        self.fetch().map_or(&[], |fetch| &fetch.held)
+        self.rare.as_ref().map_or(&[], |rare| &rare.held)
+    }
+
+    /// Returns the held leases. Not for counters that may have none, for which it would take space.
+    fn held_mut(&mut self) -> &mut HeldLeases {
+        &mut self.rare.get_or_insert_default().held
     }
 
     /// Returns the hits that may be admitted without a call.
@@ -96,7 +101,7 @@ impl LocalCounter {
         let mut dropped = Dropped::default();
         let end = |lease: &HeldLease| lease.until.max(lease.granted_at.after(grace));
         while let Some(lease) = self.leases().first().filter(|lease| end(lease) <= time.latest).copied() {
-            self.fetch_mut().held.remove(0);
+            self.held_mut().remove(0);
             let tiers = &self.target.tiers;
             let ended = tiers.iter().all(|tier| has_ended(tier, lease.granted_at, lease.until));
             if self.instances <= 1 && flows(tiers) && !is_mixed(tiers) && lease.left <= self.idle_allowance()
@@ -133,7 +138,7 @@ impl LocalCounter {
         if self.leased_hits() >= hits.0 && self.fits(hits, now) {
             let tiers = &self.target.tiers;
             let decision = decide(tiers, &mut self.estimate, policy, Direction::Take, hits, now);
-            self.spend(hits.0);
+            self.spend(hits.0, now);
             return Some(decision);
         }
         if !self.fits(hits, now) {
@@ -144,9 +149,9 @@ impl LocalCounter {
         (now < self.denied_until).then(|| self.until_pause_ends(self.rejected(hits, now), now))
     }
 
-    fn spend(&mut self, hits: u64) {
+    fn spend(&mut self, hits: u64, now: Timestamp) {
         let mut needed = hits;
-        let held = &mut self.fetch_mut().held;
+        let held = self.held_mut();
         if let Some(first) = held.first_mut()
             && first.left > hits
         {
@@ -159,6 +164,7 @@ impl LocalCounter {
             needed -= spent;
         }
         held.retain(|lease| lease.left > 0);
+        self.forget_fetch(now);
     }
 
     /// Puts hits back that were spent at `now` for a request which was then rejected.
@@ -166,7 +172,7 @@ impl LocalCounter {
         for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
             state.release(tier, now, now, hits);
         }
-        match self.fetch_mut().held.first_mut() {
+        match self.held_mut().first_mut() {
             Some(lease) => lease.left += hits.0,
             None => self.push_pending(PendingDelta {
                 unused: hits.0,
@@ -236,7 +242,7 @@ impl LocalCounter {
         if self.leases().is_empty() {
             return;
         }
-        for lease in std::mem::take(&mut self.fetch_mut().held) {
+        for lease in std::mem::take(self.held_mut()) {
             self.push_pending(PendingDelta::unused(lease));
         }
     }
@@ -276,7 +282,7 @@ impl LocalCounter {
         if self.instances > 1 && flows(&self.target.tiers) {
             let ends = |lease: &&HeldLease| lease.until > lease.granted_at && lease.until <= soon;
             while let Some(lease) = self.leases().first().filter(ends).copied() {
-                self.fetch_mut().held.remove(0);
+                self.held_mut().remove(0);
                 returned += lease.left;
                 self.push_pending(PendingDelta::unused(lease));
             }

@@ -199,7 +199,9 @@ impl LocalCounter {
     /// in flight.
     pub(super) fn is_settled(&self) -> bool {
         !self.has_unacknowledged()
-            && self.fetch().is_none_or(|fetch| fetch.held.is_empty() && !fetch.is_running)
+            && self.rare.as_ref().is_none_or(|rare| {
+                rare.held.is_empty() && rare.fetch.as_ref().is_none_or(|fetch| !fetch.is_running)
+            })
     }
 
     /// Records that the store may have applied a command that had no reply.
@@ -233,8 +235,8 @@ impl LocalCounter {
     }
 
     /// Returns the state of fetching leases; none if no lease was needed lately.
-    pub(super) fn fetch(&self) -> Option<&LeaseFetch> {
-        self.rare.as_ref().and_then(|rare| rare.fetch.as_ref())
+    pub(in super::super) fn fetch(&self) -> Option<&LeaseFetch> {
+        self.rare.as_ref()?.fetch.as_deref()
     }
 
     /// Returns the state of fetching leases, which counters in other modes do not have.
@@ -245,7 +247,7 @@ impl LocalCounter {
     /// Returns the reply that a decision would apply, which then somebody else has to do, and the hits that it requested.
     pub(in super::super) fn take_awaited(&mut self) -> Option<(AwaitedReply, u64)> {
         let fetch = self.rare.as_mut()?.fetch.as_mut()?;
-        Some((*fetch.awaited.take()?, fetch.want))
+        Some((fetch.awaited.take()?, fetch.want))
     }
 
     /// Forgets the states of the time in which the store was unavailable.
@@ -259,27 +261,45 @@ impl LocalCounter {
 
     /// Returns whether the store counts granted hits at `now`, used or not.
     pub(super) fn has_grants(&self, now: Timestamp) -> bool {
-        self.fetch().is_some_and(|fetch| fetch.counted_until > now)
+        self.counted_until() > now
             || (self.has_forgotten_grants && self.estimate.iter().any(|state| state.idle_at() > now))
+    }
+
+    /// Returns the instant until which the store counts granted hits that are not forgotten.
+    fn counted_until(&self) -> Timestamp {
+        self.rare.as_ref().map_or(Timestamp::default(), |rare| rare.counted_until)
     }
 
     /// Returns the instant until which the store counts granted hits, used or not.
     fn granted_until(&self) -> Timestamp {
-        let known = self.fetch().map_or(Timestamp::default(), |fetch| fetch.counted_until);
         let forgotten = self.estimate.iter().filter(|_| self.has_forgotten_grants).map(CounterState::idle_at);
-        forgotten.fold(known, Timestamp::max)
+        forgotten.fold(self.counted_until(), Timestamp::max)
     }
 
     /// Frees what is of no use to a counter that has not been checked lately.
     pub(in super::super) fn shrink(&mut self, now: Timestamp) {
-        let Some(fetch) = self.fetch() else { return };
-        let has_grants = fetch.counted_until > now;
+        if now.since(self.last_check_at) >= FORGOTTEN_AFTER {
+            self.forget(now, LeaseFetch::is_forgettable);
+        }
+    }
+
+    /// Frees what was needed to fetch a lease, and to remember it, if that is not needed any more. Most keys have few hits, so most
+    /// counters have no lease most of the time.
+    pub(in super::super) fn forget_fetch(&mut self, now: Timestamp) {
+        self.forget(now, LeaseFetch::is_over);
+    }
+
+    fn forget(&mut self, now: Timestamp, is_over: fn(&LeaseFetch) -> bool) {
+        let Some(rare) = &mut self.rare else { return };
+        rare.fetch.take_if(|fetch| is_over(fetch));
+        if rare.fetch.is_some() || !rare.held.is_empty() {
+            return;
+        }
+        let has_grants = rare.counted_until > now;
         // once all of them were used, they count as long as the estimate does
-        let is_forgettable = fetch.is_forgettable()
-            && (!has_grants || self.estimate.iter().any(|state| state.idle_at() >= fetch.counted_until));
-        if is_forgettable && now.since(self.last_check_at) >= FORGOTTEN_AFTER {
+        if !has_grants || self.estimate.iter().any(|state| state.idle_at() >= rare.counted_until) {
             self.has_forgotten_grants |= has_grants;
-            self.rare.get_or_insert_default().fetch = None;
+            rare.counted_until = Timestamp::default();
             self.free_rare();
         }
     }

@@ -176,8 +176,11 @@ impl LocalCounter {
 
     /// Applies the reply to a request for a lease. `round_trip` is the time that the store takes to reply.
     pub(in super::super) fn apply_grant(&mut self, reply: &Reply, round_trip: Period, now: Timestamp) {
-        let fetch = self.rare.get_or_insert_default().fetch_mut();
+        let rare = self.rare.get_or_insert_default();
+        let fetch = rare.fetch_mut();
         let (want, hold, number) = (fetch.want, fetch.hold, fetch.number);
+        fetch.is_exact = reply.matched;
+        fetch.last_reply = if reply.granted >= want { LeaseReply::Full } else { LeaseReply::Partial };
         if reply.granted > 0 && reply.counters.len() == self.target.tiers.len() {
             let ends = reply.counters.iter().map(|state| match state {
                 CounterState::FixedWindow(window) => window.end(),
@@ -185,11 +188,11 @@ impl LocalCounter {
             });
             let until = ends.min().unwrap_or(now);
             // before the counters are adopted, which count these hits
-            let place = fetch.held.iter().position(|lease| lease.until > until).unwrap_or(fetch.held.len());
-            fetch.held.insert(place, HeldLease { left: reply.granted, granted_at: now, until });
             fetch.probe_after = Period::default();
+            let place = rare.held.iter().position(|lease| lease.until > until).unwrap_or(rare.held.len());
+            rare.held.insert(place, HeldLease { left: reply.granted, granted_at: now, until });
             let idle_at = reply.counters.iter().map(CounterState::idle_at).max();
-            fetch.counted_until = fetch.counted_until.max(idle_at.unwrap_or_default());
+            rare.counted_until = rare.counted_until.max(idle_at.unwrap_or_default());
             // hits that were given back during the fetch must not take these along
             for delta in self.unacknowledged.pending_mut() {
                 if !delta.change.is_addition() && same_windows(&self.target.tiers, delta.at, now) {
@@ -197,8 +200,6 @@ impl LocalCounter {
                 }
             }
         }
-        fetch.is_exact = reply.matched;
-        fetch.last_reply = if reply.granted >= want { LeaseReply::Full } else { LeaseReply::Partial };
         self.apply_reply_to(reply, number, now);
         self.pause_if_scarce(round_trip, now);
     }
@@ -206,11 +207,11 @@ impl LocalCounter {
     /// Applies the reply to a fetch that only reported.
     pub(in super::super) fn apply_fetched_report(&mut self, reply: &Reply, now: Timestamp) {
         self.apply_flush_reply(reply, now);
-        let fetch = self.fetch_mut();
-        fetch.last_reply = LeaseReply::Full;
-        if fetch.held.is_empty() {
+        let rare = self.rare.get_or_insert_default();
+        rare.fetch_mut().last_reply = LeaseReply::Full;
+        if rare.held.is_empty() {
             // the store knows which of the granted hits were used, or the estimate does not any more
-            fetch.counted_until = Timestamp::default();
+            rare.counted_until = Timestamp::default();
             self.has_forgotten_grants = false;
         }
     }
@@ -269,12 +270,16 @@ impl LocalCounter {
 
     /// Returns whether the pause is so nearly over that a lease should be requested for its end.
     pub(in super::super) fn is_pause_ending(&mut self, now: Timestamp) -> bool {
-        let fetch = self.rare.get_or_insert_default().fetch_mut();
-        let ending = now < self.denied_until && now >= fetch.probe_at;
-        if ending {
-            fetch.probe_at = self.denied_until;
+        let denied_until = self.denied_until;
+        if now >= denied_until {
+            return false;
         }
-        ending
+        let probe_at = &mut self.fetch_mut().probe_at;
+        let is_ending = now >= *probe_at;
+        if is_ending {
+            *probe_at = denied_until;
+        }
+        is_ending
     }
 
     /// Wishes to know the store's count from time to time while this instance rejects hits, because another one may have given

@@ -222,8 +222,7 @@ impl LocalCounter {
         let is_exact = reply.matched || is_same;
         let unknown = if precedes(self.flushed) { self.unacknowledged.in_flight() } else { &[][..] };
         let rare = self.rare.as_deref();
-        let fetch = rare.and_then(|rare| rare.fetch.as_ref());
-        let leases = fetch.map_or(&[][..], |fetch| &fetch.held);
+        let leases = rare.map_or(&[][..], |rare| &rare.held);
         let siblings = rare.and_then(|rare| rare.siblings.as_deref());
         let siblings = siblings.map_or(&[][..], |siblings| &siblings.hits);
         let mut is_incomplete = false;

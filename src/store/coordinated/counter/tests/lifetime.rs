@@ -1,6 +1,6 @@
 //! What a counter keeps, when it may be removed, and whose limit it has.
 
-use super::*;
+use super::{super::LeaseFetch, *};
 use crate::limit::{
     Descriptor, Domain, Entry, KeyHasher, Limit, LimitCheck, Matched, Request, Rule, RuleNode, RuleSet,
     RuntimeLimit, Values,
@@ -115,7 +115,47 @@ fn an_unused_counter_forgets_how_it_fetched_leases() {
         let mut fixture = used();
         fact(&mut fixture);
         fixture.counter.shrink(second);
-        assert!(fixture.counter.fetch().is_some(), "fact {i}");
+        assert!(fixture.counter.rare.is_some(), "fact {i}");
+    }
+}
+
+/// Once no decision waits and no lease is left, a counter is as small as any other, unless it has to remember something.
+#[test]
+fn a_decided_hit_leaves_nothing_of_its_fetch() {
+    let facts: [fn(&mut LeaseFetch); 5] = [
+        |_| {},
+        |fetch| fetch.is_running = true,
+        |fetch| fetch.is_scarce = true,
+        |fetch| fetch.is_overcounted = true,
+        |fetch| {
+            let _ = fetch.wait_for(Hits(1), Hits(1));
+        },
+    ];
+    for (i, fact) in facts.into_iter().enumerate() {
+        let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+        let decision = fixture.counter.fetch_mut().wait_for(Hits(1), Hits(1));
+        let fetched = fixture.fetch();
+        assert_eq!(fixture.complete(&fetched), 1);
+        assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
+        fixture.counter.forget_fetch(fixture.now);
+        assert!(fixture.counter.fetch().is_some(), "the decision has not read the last reply");
+        fact(fixture.counter.fetch_mut());
+        fixture.counter.fetch_mut().leave(decision);
+        fixture.counter.forget_fetch(fixture.now);
+        assert_eq!(fixture.counter.rare.is_some(), i > 0, "fact {i}");
+        assert!(fixture.counter.has_grants(fixture.now));
+    }
+    // what is left of a lease stays, and the rest goes with its last hit
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+    let decision = fixture.counter.fetch_mut().wait_for(Hits(2), Hits(2));
+    let fetched = fixture.fetch();
+    assert_eq!(fixture.complete(&fetched), 2);
+    fixture.counter.fetch_mut().leave(decision);
+    fixture.counter.forget_fetch(fixture.now);
+    assert!(fixture.counter.fetch().is_none());
+    for left in [1, 0] {
+        assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
+        assert_eq!((fixture.counter.leased_hits(), fixture.counter.rare.is_some()), (left, left > 0));
     }
 }
 
@@ -124,19 +164,19 @@ fn an_unused_counter_forgets_how_it_fetched_leases() {
 fn grants_that_count_longer_than_the_estimate_are_remembered() {
     let mut fixture = Fixture::new(&[sliding(100, 10)], 2);
     fixture.hold(3, millis(90));
-    let counted_until = fixture.counter.fetch().map(|fetch| fetch.counted_until);
+    let counted_until = fixture.counter.granted_until();
     fixture.wait(Period::from_secs(2));
     let time = fixture.time();
     fixture.counter.expire_leases(time);
     fixture.counter.last_check_at = START;
-    assert!(fixture.counter.estimate[0].idle_at() < counted_until.expect("there was a grant"));
+    assert!(fixture.counter.estimate[0].idle_at() < counted_until);
     fixture.counter.shrink(fixture.now);
-    assert!(fixture.counter.fetch().is_some());
+    assert!(fixture.counter.fetch().is_none() && fixture.counter.rare.is_some());
     assert!(fixture.counter.has_grants(fixture.now));
     // the store has received what was not used, but may count what it was told at other times
     fixture.flush();
     assert_eq!(fixture.left_in_store(), 100);
-    fixture.now = counted_until.expect("there was a grant");
+    fixture.now = counted_until;
     fixture.counter.shrink(fixture.now);
     assert!(fixture.counter.rare.is_none() && !fixture.counter.has_grants(fixture.now));
     assert!(fixture.counter.is_idle(fixture.now));
