@@ -349,3 +349,6 @@ impl<R: Remote> CounterTable<R> {
         self.metrics.stranded.add(dropped.stranded);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -290,11 +290,11 @@ impl Shard {
         Some(entry)
     }
 
-    /// Returns the memory of many keys after they have been removed.
+    /// Returns the memory of many keys after they have been removed: room for as many again as there are is kept, so that nothing is
+    /// returned while more than a quarter of the buckets are used.
     fn shrink(&mut self) {
-        let (used, buckets) = (self.table.len(), self.table.num_buckets());
-        if buckets > MIN_BUCKETS && used * 4 < buckets {
-            self.table.shrink_to(used * 2, |entry| bucket(entry.key));
+        if self.table.num_buckets() > MIN_BUCKETS {
+            self.table.shrink_to(self.table.len() * 2, |entry| bucket(entry.key));
         }
     }
 }

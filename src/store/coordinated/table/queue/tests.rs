@@ -91,6 +91,23 @@ async fn a_counter_that_is_urgent_again_and_again_is_queued_twice_at_most() {
     }
 }
 
+/// A full turn spreads over earlier slots, but not over those that have passed.
+#[tokio::test(start_paused = true)]
+async fn a_full_turn_spreads_over_the_slots_before_it_that_are_still_to_come() {
+    let (queue, keys) = (AttentionQueue::new(), keys(3 * 256));
+    let mut places = vec![QueuePlace::default(); keys.len()];
+    // in slot 17, which nobody has taken yet
+    tokio::time::advance(Duration::from_millis(85)).await;
+    for (key, place) in keys.iter().zip(&mut places) {
+        queue.push(*key, place, Urgency::Pause, millis(15), millis(100));
+    }
+    let wheel = queue.wheel.lock();
+    let filled = (0..=25).filter(|slot| !wheel.slots[*slot].is_empty());
+    let counts: Vec<(usize, usize)> =
+        filled.map(|slot| (slot, wheel.slots[slot].iter().map(Vec::len).sum())).collect();
+    assert_eq!(counts, [(19, CHUNK), (20, 2 * CHUNK)]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_loop_wakes_up_once_for_all_of_a_turn() {
     let (queue, keys) = (AttentionQueue::new(), keys(1_000));

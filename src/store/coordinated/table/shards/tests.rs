@@ -73,6 +73,47 @@ fn the_bytes_of_names_are_bounded() {
     assert_eq!((shards.len(), shards.name_bytes()), (1, 101 * LONG));
 }
 
+/// Names may have as many bytes as the bound, and no more, however short they are.
+#[test]
+fn short_names_fill_the_bound_of_the_bytes_exactly() {
+    let (shards, hasher) = (Shards::new(100_000, 10), KeyHasher::random());
+    let (mut evicted, start) = (0, Timestamp::from_secs(1_000));
+    for i in 0..25 {
+        let key = hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
+        let counter = LocalCounter::new(target(1, false), Period::from_millis(100), Generation(1), start);
+        shards.insert(&mut shards.lock(key), key, counter, |_| evicted += 1);
+        assert_eq!((shards.len(), evicted), ((i + 1).min(10), (i + 1_usize).saturating_sub(10)));
+    }
+}
+
+/// Most of it is returned only if most of it is free, so that a table that is in use does not shrink and grow again.
+#[test]
+fn the_memory_of_a_table_in_use_stays() {
+    let (mut shard, hasher) = (Shard::default(), KeyHasher::random());
+    let start = Timestamp::from_secs(1_000);
+    for i in 0..250 {
+        let key = hasher.key("d", &[Entry { key: "k", value: &i.to_string() }], |_| None);
+        let counter = LocalCounter::new(target(1, false), Period::from_millis(100), Generation(1), start);
+        let entry = Box::new(super::Entry { key, counter });
+        shard.table.insert_unique(bucket(key), entry, |entry| bucket(entry.key));
+    }
+    let buckets = shard.table.num_buckets();
+    let mut left = |count: usize| {
+        while shard.table.len() > count {
+            assert!(shard.evict(|_| Some(0)).is_some());
+        }
+        shard.shrink();
+        shard.table.num_buckets()
+    };
+    assert!(buckets >= 4 * MIN_BUCKETS);
+    assert_eq!([left(250), left(buckets / 4)], [buckets, buckets]);
+    // room for twice as many
+    let fewer = left(40);
+    assert!((2 * MIN_BUCKETS..buckets).contains(&fewer) && fewer * 7 / 8 >= 80, "{fewer}");
+    assert_eq!(left(24), MIN_BUCKETS);
+    assert_eq!(left(1), MIN_BUCKETS, "it is small already");
+}
+
 /// What happens to a map.
 #[derive(Clone, Debug)]
 enum Step {

@@ -1,0 +1,109 @@
+//! What the table keeps of its counters, and what happens to those that nobody checks.
+
+use tokio::{
+    task::JoinSet,
+    time::{Duration, Instant, sleep},
+};
+
+use super::{super::flush, *};
+
+#[tokio::test(start_paused = true)]
+async fn the_table_knows_the_number_and_the_names_of_its_counters() {
+    let fixture = Fixture::new(Coordination::Interval, &[fixed(100, 60)]);
+    let name = |value| fixture.with_counter(value, |counter| counter.target.path.len());
+    let bytes = name("a") + name("a-longer-one") + name("b");
+    assert_eq!((fixture.table.len(), fixture.table.name_bytes()), (3, bytes));
+}
+
+/// The entries have one count, whichever limit a request has.
+#[tokio::test(start_paused = true)]
+async fn a_new_counter_knows_what_its_siblings_have_counted() {
+    let fixture = Fixture::new(Coordination::Interval, &[fixed(100, 60)]);
+    let (now, own) = (fixture.now(), [fixed(100, 60), fixed(1_000, 3_600)]);
+    fixture.count("v", 7);
+    assert!(!fixture.with_counter("v", |counter| counter.may_have_siblings()), "it is the only one");
+    let (sibling, target) = fixture.with_check("v", Some(&own), |check| {
+        let target = fixture.table.with_counter(check, now, |counter| {
+            assert!(counter.may_have_siblings());
+            assert_eq!(counter.remaining(now), 93);
+            counter.count(1, Direction::Take, OverLimitPolicy::Ignore, Hits(2), now);
+            Arc::clone(&counter.target)
+        });
+        (counter_key(check), target)
+    });
+    assert_eq!(fixture.with_counter("v", |counter| counter.remaining(now)), 91);
+    // each has to report before the store decides about the other
+    let (key, table) = (fixture.key("v"), &fixture.table);
+    assert_eq!(table.unsettled_siblings(sibling, now).to_vec(), [key]);
+    assert_eq!(table.unsettled_siblings(key, now).to_vec(), [sibling]);
+    let mut unsettled = table.unsettled(sibling, &target, now).to_vec();
+    unsettled.sort_unstable_by_key(|(_, other)| *other == key);
+    assert_eq!(unsettled, [(Some(now), sibling), (Some(now), key)]);
+    // and a decision about one of them may wait for the reply to the other
+    assert!(table.awaited_siblings(sibling).is_empty());
+    let _ = table.with_existing(key, |counter| counter.fetch_mut().wait_for(Hits(1), Hits(1)));
+    assert_eq!(table.awaited_siblings(sibling).to_vec(), [key]);
+    assert!(table.awaited_siblings(key).is_empty(), "not for the reply to itself");
+}
+
+/// `auto` needs no leases of a limit that is large for any likely number of instances.
+#[tokio::test(start_paused = true)]
+async fn a_counter_that_needs_no_leases_any_more_returns_them_at_once() {
+    let fixture = Fixture::new(Coordination::Auto, &[fixed(100_000, 3_600)]);
+    let granted = fixture.with_counter("v", |counter| {
+        assert_eq!(counter.mode, Coordination::Interval);
+        counter.mode = Coordination::Lease;
+        fixture.lease(counter, 1, 50)
+    });
+    assert!(granted >= 50);
+    // the reply has just come, and the lease is not used up
+    fixture.with_counter("v", |counter| {
+        assert_eq!((counter.mode, counter.leased_hits()), (Coordination::Interval, 0));
+        assert_eq!(counter.owed_hits().stranded, granted, "they are pending");
+    });
+    assert_eq!(fixture.table.metrics.to_interval.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_of_a_busy_counter_is_renewed_before_it_ends() {
+    let fixture = Fixture::new(Coordination::Lease, &[sliding(100_000, 60)]);
+    let mut tasks = JoinSet::new();
+    *fixture.store.0.instances.lock() = 2;
+    fixture.table.client.start(&mut tasks);
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(fixture.table.client.instances(), 2);
+    let (renewed, key) = (Arc::new(Mutex::new(Vec::new())), fixture.key("v"));
+    let keys = Arc::clone(&renewed);
+    fixture.table.renew_leases_by(Box::new(move |key| keys.lock().push(key)));
+    let now = fixture.now().as_nanos();
+    fixture.with_counter("v", |counter| {
+        for i in (0..600).rev() {
+            counter.demand.record(1, Timestamp::from_nanos(now - i * 1_000_000));
+        }
+        assert!(fixture.lease(counter, 2, 1) > 100);
+    });
+    tasks.spawn(flush::run(Arc::clone(&fixture.table)));
+    let begun = Instant::now();
+    while renewed.lock().is_empty() && begun.elapsed() < Duration::from_secs(2) {
+        sleep(Duration::from_millis(5)).await;
+        let now = fixture.now();
+        fixture.with_counter("v", |counter| counter.demand.record(5, now));
+    }
+    // it may be used for six tenths of a second
+    assert!((500..=600).contains(&begun.elapsed().as_millis()), "after {:?}", begun.elapsed());
+    assert_eq!(renewed.lock().first(), Some(&key));
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_that_have_ended_are_counted_as_lost_and_unused_counters_are_removed() {
+    let fixture = Fixture::new(Coordination::Lease, &[fixed(100, 2)]);
+    let granted = fixture.with_counter("v", |counter| fixture.lease(counter, 1, 5));
+    fixture.count("w", 3);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(flush::run(Arc::clone(&fixture.table)));
+    sleep(Duration::from_millis(1_500)).await;
+    assert_eq!((fixture.table.metrics.stranded.get(), fixture.table.len()), (0, 2));
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!((fixture.table.metrics.stranded.get(), fixture.table.len()), (granted, 0));
+    assert_eq!(fixture.table.metrics.unreported.get(), 0);
+}

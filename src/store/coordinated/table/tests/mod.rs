@@ -1,0 +1,176 @@
+//! Tests of the table, in front of a store of two nodes that the test can silence.
+
+// the simulated store is part of it
+#![cfg(feature = "server")]
+
+mod batches;
+mod due;
+mod kept;
+
+use std::{future::pending, sync::Arc};
+
+use parking_lot::Mutex;
+
+use super::{CounterTable, counter_key};
+use crate::{
+    clock::Clock as _,
+    limit::{
+        Algorithm, Coordination, CounterKey, Descriptor, Direction, Domain, Entry, Hits, KeyHasher, Limit,
+        LimitCheck, Matched, OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet,
+        RuntimeLimit, Tier, Timestamp, Values,
+    },
+    store::{
+        coordinated::{
+            CoordinationMetrics, CoordinationSettings, client::StoreClient, counter::LocalCounter,
+            delivery::Delivery,
+        },
+        remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Target},
+        simulated::{SimulatedClock, SimulatedServer},
+    },
+};
+
+/// The start of a window of every length that the tests use.
+const EPOCH: Timestamp = Timestamp::from_secs(3_600 * 400_000);
+
+fn millis(millis: u64) -> Period {
+    Period::from_millis(millis)
+}
+
+fn fixed(requests: u32, seconds: u64) -> Tier {
+    Tier { requests, period: Period::from_secs(seconds), algorithm: Algorithm::FixedWindow }
+}
+
+fn sliding(requests: u32, seconds: u64) -> Tier {
+    Tier { algorithm: Algorithm::SlidingWindow, ..fixed(requests, seconds) }
+}
+
+/// A store that replies at once, but for a node that is silent. Each node has every other window of the first tier.
+#[derive(Clone)]
+struct TwoNodes(Arc<State>);
+
+struct State {
+    clock: SimulatedClock,
+    server: Mutex<SimulatedServer>,
+    silent: Mutex<Option<StoreNode>>,
+    instances: Mutex<usize>,
+    /// The commands of each call, without those that read the clock.
+    calls: Mutex<Vec<Vec<Command>>>,
+}
+
+impl Remote for TwoNodes {
+    async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
+        if !commands[0].target.path.starts_with("weir:") {
+            self.0.calls.lock().push(commands.clone());
+        }
+        let node = self.node(&commands[0].target, commands[0].counted_at());
+        if *self.0.silent.lock() == Some(node) {
+            return pending().await;
+        }
+        let now = self.0.clock.now();
+        let mut server = self.0.server.lock();
+        Ok(Replies {
+            now,
+            replies: commands.iter().map(|command| Ok(server.execute(command, now))).collect(),
+        })
+    }
+
+    async fn heartbeat(&self, _instance: &str, _ttl: Period) -> Result<usize, RemoteError> {
+        Ok(*self.0.instances.lock())
+    }
+
+    fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
+        let period = target.tiers[0].period;
+        StoreNode(at.window_end(period).as_nanos() / period.as_nanos() % 2)
+    }
+}
+
+/// A table of the counters of one rule, without a flush loop.
+struct Fixture {
+    store: TwoNodes,
+    table: Arc<CounterTable<TwoNodes>>,
+    rules: RuleSet,
+}
+
+impl Fixture {
+    fn new(mode: Coordination, tiers: &[Tier]) -> Self {
+        let store = TwoNodes(Arc::new(State {
+            clock: SimulatedClock::new(EPOCH),
+            server: Mutex::default(),
+            silent: Mutex::default(),
+            instances: Mutex::new(1),
+            calls: Mutex::default(),
+        }));
+        let settings = CoordinationSettings::default();
+        let metrics = Arc::<CoordinationMetrics>::default();
+        let clock = Arc::new(store.0.clock.clone());
+        let client = Arc::new(StoreClient::new(store.clone(), clock, &settings, Arc::clone(&metrics)));
+        let table = Arc::new(CounterTable::new(client, &settings, metrics));
+        let limit = Limit::Tiers { tiers: tiers.into(), over_limit_policy: OverLimitPolicy::Ignore };
+        let coordination = RuleCoordination { mode: Some(mode), ..RuleCoordination::default() };
+        let rule = Rule { coordination, ..Rule::new(limit) };
+        let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
+        let domain = Domain { name: "d".into(), nodes: vec![node] };
+        Self { store, table, rules: RuleSet::new(&[domain], KeyHasher::with_secret([1, 2])) }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.store.0.clock.now()
+    }
+
+    /// Calls `act` with the check of a request of `value`, which has a limit of its own, or none.
+    fn with_check<T>(&self, value: &str, own: Option<&[Tier]>, act: impl FnOnce(&LimitCheck<'_>) -> T) -> T {
+        let own = own.map(|own| RuntimeLimit::new(own.into(), OverLimitPolicy::Ignore).expect("it is valid"));
+        let entries = [Entry { key: "k", value }].into_iter().collect();
+        let descriptor = Descriptor { entries, limit: own.map(Box::new), ..Descriptor::default() };
+        let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
+        act(&Matched::new(&self.rules, &request).checks[0])
+    }
+
+    /// Calls `act` with the counter of `value`, of the rule.
+    fn with_counter<T>(&self, value: &str, act: impl FnOnce(&mut LocalCounter) -> T) -> T {
+        self.with_check(value, None, |check| self.table.with_counter(check, self.now(), act))
+    }
+
+    fn key(&self, value: &str) -> CounterKey {
+        self.with_check(value, None, counter_key)
+    }
+
+    /// Counts `hits` in the counter of `value`.
+    fn count(&self, value: &str, hits: u64) {
+        let now = self.now();
+        let decision = self.with_counter(value, |counter| {
+            counter.count(1, Direction::Take, OverLimitPolicy::Ignore, Hits(hits), now)
+        });
+        assert!(!decision.over);
+    }
+
+    /// Leases hits for `counter`, of one of `instances`, of which `hits` are needed at once. Returns how many were granted.
+    fn lease(&self, counter: &mut LocalCounter, instances: usize, hits: u64) -> u64 {
+        let now = self.now();
+        let _ = counter.fetch_mut().wait_for(Hits(hits), Hits(hits));
+        let fetched = counter.fetch_commands(instances, millis(50), millis(10), now);
+        if fetched.reports > 0 {
+            counter.apply_delivery(|_| Delivery::Applied);
+        }
+        let execute = |command| self.store.0.server.lock().execute(command, now);
+        let replies: Vec<Reply> = fetched.commands.iter().map(execute).collect();
+        let reply = replies.last().expect("the hits are requested");
+        counter.apply_grant(reply, millis(2), now);
+        reply.granted
+    }
+
+    /// Returns the keys of the counters that are due now, each in its turn.
+    fn due(&self) -> Vec<CounterKey> {
+        let mut due = Vec::new();
+        while let Some(chunk) = self.table.queue.take() {
+            let is_due = |key: &CounterKey| {
+                let turn = |counter: &mut LocalCounter| {
+                    self.table.queue.is_due(*key, &mut counter.place, chunk.slot)
+                };
+                self.table.with_existing(*key, turn) == Some(true)
+            };
+            due.extend(chunk.keys.iter().copied().filter(is_due));
+        }
+        due
+    }
+}
