@@ -249,7 +249,9 @@ impl LocalCounter {
                 close_empty_span(tier, state);
             }
         }
-        (self.version, self.is_version_lost) = (reply.version, is_incomplete);
+        // what a running fetch is granted may be counted already, and is excluded with the reply to it
+        let may_count_grant = self.fetch().is_some_and(|fetch| fetch.is_running && fetch.want > 0);
+        (self.version, self.is_version_lost) = (reply.version, is_incomplete || may_count_grant);
         self.wants_read |= is_incomplete;
         self.end_fallback();
         let remaining = self.remaining(now);

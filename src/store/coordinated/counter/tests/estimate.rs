@@ -46,6 +46,27 @@ fn after_a_lost_command_any_state_is_adopted() {
     assert!(fixture.counter.replacement(fixture.now).is_some(), "now it is known again");
 }
 
+/// The store carries out a read after a request for a lease, and its reply is there first. Both replies have the same version.
+#[test]
+fn a_read_that_overtakes_a_grant_does_not_hide_the_granted_hit() {
+    for tier in [fixed(3, 60), sliding(3, 60), bucket(3, 60)] {
+        let mut fixture = Fixture::new(&[tier], 3);
+        fixture.take_elsewhere(2);
+        fixture.read();
+        fixture.wait(millis(500));
+        fixture.counter.refresh(millis(100), fixture.now);
+        let mut reading = Vec::new();
+        fixture.counter.take_commands(fixture.now, &mut reading);
+        let fetched = fixture.request(1);
+        assert_eq!((reading.len(), fetched.commands.len(), fetched.want), (1, 1, 1));
+        let granted = fixture.store.execute(&fetched.commands[0], fixture.now);
+        fixture.deliver(&reading);
+        fixture.counter.fetch_mut().is_running = false;
+        fixture.counter.apply_grant(&granted, millis(2), fixture.now);
+        assert_eq!(fixture.decide(1).map(|decision| decision.over), Some(false));
+    }
+}
+
 #[test]
 fn a_fixed_window_that_has_ended_is_not_adopted() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
