@@ -79,6 +79,24 @@ async fn a_burst_on_an_unknown_counter_of_a_large_limit_overshoots_by_a_tenth_at
     }
 }
 
+/// Hits that arrive at once predict no more: what an instance leased ahead would be missing where most of them arrive.
+#[tokio::test(start_paused = true)]
+async fn an_uneven_burst_of_exactly_the_limit_is_admitted() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, BUCKET] {
+        for limit in [150, 90] {
+            let fleet = fleet(3, Tier { algorithm: of(algorithm, limit), ..daily(limit) }).await;
+            let mut requests = JoinSet::new();
+            for i in 0..limit as usize {
+                // three times as many for the first instance as for the last
+                let instance = Arc::clone(&fleet.instances[[0, 1, 0, 1, 0, 2][i % 6]]);
+                requests.spawn(async move { instance.hit().await });
+            }
+            let admitted = requests.join_all().await.into_iter().filter(|admitted| *admitted).count();
+            assert_eq!(admitted, limit as usize, "{algorithm:?}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn after_a_burst_no_decision_waits() {
     let fleet = fleet(3, daily(3_000)).await;

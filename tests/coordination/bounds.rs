@@ -119,7 +119,7 @@ async fn a_lease_of_a_sliding_window_uses_nearly_all_of_it_in_steady_overload() 
         let run = Run::spread(Coordination::Lease, &tier, load, 6, &spread).await;
         // a short hold costs calls, but far fewer than a call a decision
         let (calls, waited) = (run.calls_per_decision(), run.share(run.sum(|metrics| &metrics.waited)));
-        assert!(calls < 0.45 && waited < 0.15, "{calls} calls per decision, {waited} waited, {load} times");
+        assert!(calls < 0.4 && waited < 0.25, "{calls} calls per decision, {waited} waited, {load} times");
         let most = most_in_any(&run.outcomes, tier.period);
         assert!(most <= 500, "{most} in some interval, {load} times");
         assert!(run.admitted() * 100 >= 500 * 6 * 99, "{} of {}, {load} times", run.admitted(), 500 * 6);

@@ -11,6 +11,9 @@ const MIN_HITS: u64 = 8;
 /// The hits that give no rate while they are the only ones.
 const FEW_HITS: u32 = 3;
 
+/// The time within which hits may be a single burst, so that they give no rate either while they are the only ones.
+const BURST: Period = Period::from_millis(10);
+
 /// The shortest time over which the first rate is measured.
 const SHORT_SPAN: Period = Period::from_millis(50);
 
@@ -53,9 +56,9 @@ impl Demand {
         self.hits = self.hits.saturating_add(u32::try_from(hits).unwrap_or(u32::MAX));
     }
 
-    /// Returns whether any hits are expected.
-    pub(super) fn is_known(&self) -> bool {
-        self.rate != 0.0 || self.hits > FEW_HITS
+    /// Returns whether any hits are expected. Those of a burst, however many, predict none.
+    pub(super) fn is_known(&self, now: Timestamp) -> bool {
+        self.rate != 0.0 || (self.hits > FEW_HITS && now.since(self.since) >= BURST)
     }
 
     /// Returns the hits to expect in `time` from `now` on.
@@ -112,6 +115,15 @@ mod tests {
 
     const START: Timestamp = Timestamp::from_secs(1_000);
     const TENTH: Period = Period::from_millis(100);
+
+    #[test]
+    fn a_burst_predicts_nothing_while_its_hits_are_the_only_ones() {
+        let mut demand = Demand::default();
+        demand.record(500, START);
+        assert!(!demand.is_known(START.after(Period::from_millis(9))));
+        assert!(demand.is_known(START.after(Period::from_millis(10))));
+        assert!(!Demand::default().is_known(START));
+    }
 
     #[test]
     fn a_few_hits_that_happen_to_be_close_predict_nothing() {

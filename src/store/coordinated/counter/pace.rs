@@ -19,6 +19,9 @@ use crate::{
 /// The fewest expected hits that make a pause worthwhile.
 const MIN_PAUSE_HITS: u64 = 4;
 
+/// The fewest hits of a window that one of several instances leases ahead.
+const MIN_AHEAD: u64 = 3;
+
 /// The first wait before a look whether another instance has given hits back, unless the sync interval is longer. The next
 /// waits double.
 const FIRST_PROBE: Period = Period::from_millis(250);
@@ -104,11 +107,12 @@ impl LocalCounter {
             return (needed, Period::default());
         }
         let mut likely = 0;
-        if self.demand.is_known() {
+        if self.demand.is_known(now) {
             likely = self.demand.in_the_next(self.horizon(at_least, now), now).saturating_sub(leased);
             likely = likely.min(self.share(now).max(returned));
-            // a single hit ahead saves no call, and of a small limit it is missing elsewhere
-            likely = if self.is_small() && likely < 2 { 0 } else { likely };
+            // so few save hardly a call, and are missing elsewhere; tokens that return to a bucket are rarely more
+            let least = if has_bucket(&self.target.tiers) { 2 } else { MIN_AHEAD };
+            likely = if self.instances > 1 && likely < least { 0 } else { likely };
         }
         let kept = if needed > 0 { self.idle_allowance().min(self.remaining(now) / 8) } else { 0 };
         let kept = if self.instances > 1 && flows(&self.target.tiers) { 0 } else { kept };
@@ -160,11 +164,6 @@ impl LocalCounter {
             _ => hold(std::slice::from_ref(tier)),
         });
         times.min().unwrap_or_default()
-    }
-
-    /// Returns whether a single unused hit at each of several instances would be more than a tenth of the limit.
-    fn is_small(&self) -> bool {
-        self.instances > 1 && capacity(&self.target.tiers) < 10 * u64::from(self.instances)
     }
 
     /// Returns how many of the remaining hits one instance may hold: an equal share. In a fixed window half of that, since

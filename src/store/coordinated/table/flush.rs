@@ -130,7 +130,8 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &Arc<CounterTable<R>
                     counter.lose_version();
                 }
                 batches.add(key, counter, now);
-                unreported |= counter.has_unacknowledged();
+                // what a running fetch is granted has to be returned too
+                unreported |= !counter.is_settled();
             });
             if !unreported {
                 return;

@@ -88,6 +88,23 @@ fn the_demand_decides_how_many_hits_are_requested() {
     }
 }
 
+/// Two hits ahead save hardly a call, and would be missing where others arrive.
+#[test]
+fn several_instances_lease_no_less_than_three_hits_ahead() {
+    // a sliding window of 10 s has a hold of 100 ms
+    for (tier, every, want) in [
+        (sliding(1_000, 10), 50, 1),
+        (sliding(1_000, 10), 25, 4),
+        (fixed(16, 3_600), 50, 1),
+        (fixed(32, 3_600), 50, 4),
+    ] {
+        let mut fixture = Fixture::new(std::slice::from_ref(&tier), 4);
+        fixture.demand(millis(every), 600 / every);
+        let wanted = requested(&fixture.request(1)).map(|(_, want, _)| want);
+        assert_eq!(wanted, Some(want), "{tier:?}, a hit in {every} ms");
+    }
+}
+
 /// The hits that are leased ahead must not flow back into a bucket before they are used.
 #[test]
 fn hits_of_a_bucket_are_leased_ahead_only_if_it_has_room_for_more_than_flows_back() {
