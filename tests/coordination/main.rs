@@ -1,9 +1,11 @@
 //! Tests of coordination: several instances share a limit through a simulated store, in simulated time.
 
+mod all_or_none;
 mod auto;
 mod bounds;
 mod eviction;
 mod extreme;
+mod fallback;
 mod far;
 mod fleet;
 mod lease;

@@ -136,3 +136,50 @@ async fn hits_reserved_during_an_outage_are_reported_once() {
     assert_eq!(fleet.counted(daily(100)), 50);
     assert_eq!(fleet.instances[1].reserve(1, 100).await.hits, Hits(50));
 }
+
+#[tokio::test(start_paused = true)]
+async fn reserved_hits_may_be_used_within_the_hold_and_their_fixed_window() {
+    let sliding = Tier { algorithm: Algorithm::SlidingWindow, ..daily(100) };
+    for (tier, held) in [(daily(100), 4), (sliding, 10)] {
+        let fleet = Fleet::new(1, Coordination::Strict, &[tier], Network::default()).await;
+        let now = fleet.clock.right();
+        let left = Duration::from(now.window_end(Period::from_secs(86_400)).since(now));
+        sleep(left.saturating_sub(Duration::from_secs(4))).await;
+        let reserved = fleet.instances[0].reserve(1, 10).await;
+        let held_for = reserved.until.since(fleet.clock.right()).as_nanos();
+        assert!(held_for.abs_diff(held * 1_000_000_000) <= 5_000_000, "{held_for} instead of {held} s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hits_that_the_store_may_have_granted_without_a_reply_are_counted() {
+    for (condition, unknown) in [(Condition::Frozen, 30), (Condition::Down, 0)] {
+        let fleet = failing(OnStoreFailure::Local).await;
+        fleet.shared.set(condition);
+        let instance = &fleet.instances[0];
+        assert_eq!(instance.reserve(1, 30).await.hits, Hits(30));
+        assert_eq!(instance.store.coordination_metrics().delivery_unknown.get(), unknown);
+        fleet.shared.set(Condition::Up);
+        instance.store.close().await;
+        // by the store, or by a report
+        assert_eq!(fleet.counted(daily(100)), 30, "{condition:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_on_store_failure_reserves_is_reported() {
+    for (on_store_failure, reserved) in [(OnStoreFailure::Allow, 160), (OnStoreFailure::Deny, 0)] {
+        let fleet = failing(on_store_failure).await;
+        fleet.shared.set(Condition::Down);
+        let instance = &fleet.instances[0];
+        for _ in 0..2 {
+            let reservation = instance.reserve(1, 80).await;
+            if reserved == 0 {
+                assert_eq!(reservation.decision.reset, Period::from_secs(1));
+            }
+        }
+        fleet.shared.set(Condition::Up);
+        instance.store.close().await;
+        assert_eq!(fleet.counted(daily(100)), reserved, "{on_store_failure:?}");
+    }
+}

@@ -50,28 +50,28 @@ impl<R: Remote> CoordinationModes<R> {
         let mut outlooks: SmallVec<[Outlook; 4]> =
             (0..checks.len()).map(|i| self.outlook(checks, i, now)).collect();
         if checks.len() > 1 && !outlooks.contains(&Outlook::Rejects) {
-            self.ask_doubtful(checks, &mut outlooks, record).await;
+            self.ask_doubtful(checks, &mut outlooks, begun, record).await;
         }
         if outlooks.contains(&Outlook::Rejects) {
             let rejected = checks.iter().zip(&outlooks);
-            let rejected = rejected.map(|(check, outlook)| self.reject(check, *outlook, now, record));
+            let rejected = rejected.map(|(check, outlook)| self.reject(check, *outlook, begun, now, record));
             return join_all(rejected).await.into_iter().collect();
         }
         let asked = checks.iter().zip(&outlooks).map(async |(check, outlook)| match outlook {
-            Outlook::Asks | Outlook::Doubtful => Some(self.take(check, now, record).await),
+            Outlook::Asks | Outlook::Doubtful => Some(self.take(check, begun, now, record).await),
             _ => None,
         });
         let mut made: Vec<Option<Made>> = join_all(asked).await;
         for ((check, outlook), made_here) in checks.iter().zip(&outlooks).zip(0..) {
             if *outlook == Outlook::Fits && !is_rejected(&made) {
-                made[made_here] = Some(self.take(check, now, record).await);
+                made[made_here] = Some(self.take(check, begun, now, record).await);
             }
         }
         if !is_rejected(&made) {
             // hits are given back once the request is known to be admitted
             let made = checks.iter().zip(made).map(async |(check, made)| match made {
                 Some(made) => made.decision,
-                None => self.take(check, now, record).await.decision,
+                None => self.take(check, begun, now, record).await.decision,
             });
             return join_all(made).await.into_iter().collect();
         }
@@ -83,9 +83,16 @@ impl<R: Remote> CoordinationModes<R> {
         join_all(undoing).await.into_iter().collect()
     }
 
-    async fn take(&self, check: &LimitCheck<'_>, now: Timestamp, record: Option<&DecisionRecord>) -> Made {
+    /// Decides `check`, of a request that has `begun`, and counts its hits.
+    async fn take(
+        &self,
+        check: &LimitCheck<'_>,
+        begun: Instant,
+        now: Timestamp,
+        record: Option<&DecisionRecord>,
+    ) -> Made {
         let step = self.step(check, Scope::Request, now, record);
-        self.finish(check, Scope::Request, step, now, record).await
+        self.finish(check, Scope::Request, step, rest(self.budget, begun), now, record).await
     }
 
     /// Returns what this instance knows about check `i`, which comes after those before it.
@@ -121,16 +128,20 @@ impl<R: Remote> CoordinationModes<R> {
         })
     }
 
-    /// Returns the status of `check` as the store knows it.
-    async fn status(&self, check: &LimitCheck<'_>) -> Result<(Decision, Timestamp), Undecided> {
+    /// Returns the status of `check` as the store knows it. Waits no longer than `budget`.
+    async fn status(
+        &self,
+        check: &LimitCheck<'_>,
+        budget: Period,
+    ) -> Result<(Decision, Timestamp), Undecided> {
         let at = self.client.time().now;
         let (direction, hits) = (check.direction, check.hits);
         let in_order = self.table.with_counter(check, at, |counter| {
             counter.must_decide_in_order(direction, hits, at).then(|| Arc::clone(&counter.target))
         });
         let wait = match in_order {
-            Some(target) => self.lease.settle(check, &target, self.budget).await?,
-            None => Wait::of(self.budget),
+            Some(target) => self.lease.settle(check, &target, budget).await?,
+            None => Wait::of(budget),
         };
         self.strict.status(check, wait).await
     }
@@ -140,11 +151,12 @@ impl<R: Remote> CoordinationModes<R> {
         &self,
         checks: &[LimitCheck<'_>],
         outlooks: &mut [Outlook],
+        begun: Instant,
         record: Option<&DecisionRecord>,
     ) {
         let asked = checks.iter().zip(&*outlooks).map(async |(check, outlook)| match outlook {
             Outlook::Doubtful => {
-                let status = recorded(record, 1, self.status(check)).await;
+                let status = recorded(record, 1, self.status(check, rest(self.budget, begun))).await;
                 status.is_ok_and(|(decision, _)| decision.over)
             }
             _ => false,
@@ -162,13 +174,14 @@ impl<R: Remote> CoordinationModes<R> {
         &self,
         check: &LimitCheck<'_>,
         outlook: Outlook,
+        begun: Instant,
         now: Timestamp,
         record: Option<&DecisionRecord>,
     ) -> Decision {
         let at = self.client.time_at(now).now;
         if matches!(outlook, Outlook::Asks | Outlook::Doubtful) {
             // a failure leaves the estimate as it is
-            let _ = recorded(record, 1, self.status(check)).await;
+            let _ = recorded(record, 1, self.status(check, rest(self.budget, begun))).await;
         }
         let hits = if check.direction == Direction::Take { check.hits } else { Hits(0) };
         record_mode(record, self.mode(check, at));
@@ -186,8 +199,8 @@ impl<R: Remote> CoordinationModes<R> {
             && self.look(check, hits, now).over
         {
             // in the order of other decisions; too few hits are left for it, unless others were given back just now
-            let made = self.take(check, now, record).await;
-            return self.undo(check, made, self.budget, now, record).await;
+            let made = self.take(check, begun, now, record).await;
+            return self.undo(check, made, rest(self.budget, begun), now, record).await;
         }
         let instances = self.client.instances();
         self.table.with_counter(check, at, |counter| {

@@ -193,11 +193,11 @@ impl<R: Remote> Store for Coordinated<R> {
             return Ok(Box::pin(self.modes.take_all_or_none(checks, now, record)).await);
         }
         if let [check] = checks {
-            let step = self.modes.step(check, scope, now, record);
+            let (step, budget) = (self.modes.step(check, scope, now, record), self.modes.budget);
             if let Some(decision) = step.decision() {
                 return Ok(smallvec![decision]);
             }
-            return Ok(smallvec![self.modes.finish(check, scope, step, now, record).await.decision]);
+            return Ok(smallvec![self.modes.finish(check, scope, step, budget, now, record).await.decision]);
         }
         // the store carries out commands for one counter in their order
         let is_strict =
@@ -208,8 +208,8 @@ impl<R: Remote> Store for Coordinated<R> {
             let (mut decisions, mut now) = (Decisions::new(), now);
             for check in checks {
                 let step = self.modes.step(check, scope, now, record);
-                let waits = step.waits();
-                decisions.push(self.modes.finish(check, scope, step, now, record).await.decision);
+                let (waits, budget) = (step.waits(), self.modes.budget);
+                decisions.push(self.modes.finish(check, scope, step, budget, now, record).await.decision);
                 if waits {
                     now = self.modes.client.local_time_since(now);
                 }
@@ -220,8 +220,10 @@ impl<R: Remote> Store for Coordinated<R> {
             checks.iter().map(|check| self.modes.step(check, scope, now, record)).collect();
         let waits = steps.iter().any(Step::waits);
         let decisions: Decisions = if waits {
+            let budget = self.modes.budget;
             let decisions = checks.iter().zip(steps);
-            let decisions = decisions.map(|(check, step)| self.modes.finish(check, scope, step, now, record));
+            let decisions =
+                decisions.map(|(check, step)| self.modes.finish(check, scope, step, budget, now, record));
             join_all(decisions).await.into_iter().map(|made| made.decision).collect()
         } else {
             steps.iter().filter_map(Step::decision).collect()

@@ -145,12 +145,13 @@ impl<R: Remote> CoordinationModes<R> {
         }
     }
 
-    /// Completes `step`, which waits no longer than the budget.
+    /// Completes `step`, which waits no longer than `budget`.
     pub(super) async fn finish(
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
         step: Step,
+        budget: Period,
         now: Timestamp,
         record: Option<&DecisionRecord>,
     ) -> Made {
@@ -161,19 +162,19 @@ impl<R: Remote> CoordinationModes<R> {
                 return Made { decision, counted: Counted::ByFallback(Delivery::NotApplied), at };
             }
             Step::Strict(target) => {
-                let wait = Wait::of(self.budget);
+                let wait = Wait::of(budget);
                 recorded(record, 1, self.strict.decide(check, target, scope, wait)).await
             }
             Step::Ask(target) => {
-                let wait = self.lease.wait_for_fetch(check, self.budget);
+                let wait = self.lease.wait_for_fetch(check, budget);
                 recorded(record, 1, self.strict.decide(check, target, scope, wait)).await
             }
             Step::Ordered(target) => {
                 // boxed, since it is rare, to keep the future of all other decisions small
-                recorded(record, 1, Box::pin(self.decide_in_order(check, target, scope))).await
+                recorded(record, 1, Box::pin(self.decide_in_order(check, target, scope, budget))).await
             }
             Step::Lease(waiting) => {
-                recorded(record, 0, self.decide_by_lease(check, scope, waiting, record)).await
+                recorded(record, 0, self.decide_by_lease(check, scope, waiting, budget, record)).await
             }
         };
         match decided {
@@ -197,8 +198,9 @@ impl<R: Remote> CoordinationModes<R> {
         check: &LimitCheck<'_>,
         target: Arc<Target>,
         scope: Scope,
+        budget: Period,
     ) -> Result<(Decision, Timestamp), Undecided> {
-        let wait = self.lease.settle(check, &target, self.budget).await?;
+        let wait = self.lease.settle(check, &target, budget).await?;
         self.strict.decide(check, target, scope, wait).await
     }
 
@@ -207,10 +209,11 @@ impl<R: Remote> CoordinationModes<R> {
         check: &LimitCheck<'_>,
         scope: Scope,
         waiting: Waiting,
+        budget: Period,
         record: Option<&DecisionRecord>,
     ) -> Result<(Decision, Timestamp), Undecided> {
         // a lease that arrives late is not lost, and no hit has been counted
-        match timeout(self.budget.into(), self.lease.decide(check, scope, waiting, record)).await {
+        match timeout(budget.into(), self.lease.decide(check, scope, waiting, record)).await {
             Ok(Some(decided)) => Ok(decided),
             Ok(None) => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
             Err(_) => Err(Undecided { delivery: Delivery::NotApplied, late: true }),

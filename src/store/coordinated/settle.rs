@@ -21,6 +21,7 @@ use crate::{
 pub(super) struct Wait {
     /// The longest that it waits.
     pub(super) budget: Period,
+    begun: Instant,
     /// Replies that have to be applied before the reply to the decision.
     earlier: Vec<OwnedNotified>,
 }
@@ -29,15 +30,21 @@ pub(super) struct Wait {
 
 impl Wait {
     /// Waits for `budget` at most.
-    pub(super) const fn of(budget: Period) -> Self {
-        Self { budget, earlier: Vec::new() }
+    pub(super) fn of(budget: Period) -> Self {
+        Self::after(Vec::new(), budget)
     }
 
-    /// Waits until the earlier replies are applied. They were requested in the same call, or in an earlier one.
+    /// Waits for `budget` at most, and until the `earlier` replies are applied.
+    fn after(earlier: Vec<OwnedNotified>, budget: Period) -> Self {
+        Self { budget, begun: Instant::now(), earlier }
+    }
+
+    /// Waits until the earlier replies are applied, for what is left of the budget. They were requested in the same call, or in an
+    /// earlier one.
     pub(super) async fn for_earlier(self) {
         if !self.earlier.is_empty() {
             // one that is lost must not block this decision
-            let _ = timeout(self.budget.into(), join_all(self.earlier)).await;
+            let _ = timeout(rest(self.budget, self.begun).into(), join_all(self.earlier)).await;
         }
     }
 }
@@ -58,13 +65,13 @@ impl<R: Remote> Lease<R> {
         let earlier = timeout(budget.into(), self.send_unsettled(counter_key(check), target))
             .await
             .map_err(|_| late)?;
-        Ok(Wait { budget: rest(budget, begun), earlier })
+        Ok(Wait::after(earlier, rest(budget, begun)))
     }
 
     /// Returns how long a decision about `check` that the store makes beside leases waits: the reply to a running fetch is applied
     /// first, since the store counts the hits that it grants.
     pub(super) fn wait_for_fetch(&self, check: &LimitCheck<'_>, budget: Period) -> Wait {
-        Wait { budget, earlier: self.next_reply(counter_key(check)).into_iter().collect() }
+        Wait::after(self.next_reply(counter_key(check)).into_iter().collect(), budget)
     }
 
     /// Sends what the counter of `check` and its siblings have counted, after the replies to earlier reports, which other commands

@@ -1,0 +1,201 @@
+//! Requests of several descriptors that count all or none, while other instances count and the store fails.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep};
+use weir::{
+    clock::Clock as _,
+    limit::{
+        Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy, Request,
+        Rule, RuleNode, RuleSet, Scope, Values,
+    },
+    store::{
+        Decisions, Store as _,
+        coordinated::{Coordinated, CoordinationSettings},
+        remote::Target,
+        simulated::{Condition, Network, SimulatedClock, SimulatedRemote, SimulatedStore},
+    },
+};
+
+use crate::fleet::{EPOCH, daily, rule};
+
+const MODES: [Coordination; 4] =
+    [Coordination::Strict, Coordination::Lease, Coordination::Interval, Coordination::Local];
+
+/// The default `WEIR_DECISION_BUDGET`.
+const BUDGET: Duration = Duration::from_millis(15);
+
+/// Two instances with a rule for each of two keys: `large` admits 100 hits, `small` one.
+struct Pair {
+    clock: SimulatedClock,
+    shared: SimulatedStore,
+    stores: [Coordinated<SimulatedRemote>; 2],
+    rules: RuleSet,
+}
+
+impl Pair {
+    async fn new(large: Coordination, small: Coordination) -> Self {
+        let of = |mode, requests| rule(mode, &[daily(requests)], OverLimitPolicy::Ignore);
+        Self::with(of(large, 100), of(small, 1)).await
+    }
+
+    async fn with(large: Rule, small: Rule) -> Self {
+        let clock = SimulatedClock::new(EPOCH);
+        let shared = SimulatedStore::new(clock.clone(), 7);
+        let network = Network { timeout: Duration::from_secs(10), ..Network::default() };
+        let stores = ["i0", "i1"].map(|name| {
+            let settings = CoordinationSettings { instance: name.into(), ..CoordinationSettings::default() };
+            Coordinated::new(shared.connect(network), Arc::new(clock.clone()), settings)
+        });
+        let nodes = [("large", large), ("small", small)];
+        let nodes = nodes.map(|(key, rule)| RuleNode { rule: Some(rule), ..RuleNode::new(key, Values::Any) });
+        let domain = Domain { name: "d".into(), nodes: nodes.into() };
+        let rules = RuleSet::new(&[domain], KeyHasher::random());
+        sleep(Duration::from_millis(2_500)).await;
+        Self { clock, shared, stores, rules }
+    }
+
+    /// Sends a request with one hit for each of `keys` to instance `i`.
+    async fn request(&self, i: usize, keys: &[&str]) -> Decisions {
+        self.request_in(Scope::Request, i, keys, 1).await
+    }
+
+    async fn request_in(&self, scope: Scope, i: usize, keys: &[&str], hits: u32) -> Decisions {
+        let descriptors = keys.iter().map(|key| Descriptor {
+            entries: [Entry { key, value: "v" }].into_iter().collect(),
+            ..Descriptor::default()
+        });
+        let request = Request { domain: "d", descriptors: descriptors.collect(), hits };
+        let matched = Matched::new(&self.rules, &request);
+        let decided = self.stores[i].take(&matched.checks, scope, self.clock.now()).await;
+        decided.expect("a coordinated store always decides")
+    }
+
+    /// Sends a hit for `key` to instance `i`. Returns whether it was admitted.
+    async fn hit(&self, i: usize, key: &str) -> bool {
+        !self.request(i, &[key]).await[0].over
+    }
+
+    /// Returns the hits of `large` that the store counts.
+    fn counted(&self) -> u64 {
+        let target = Target {
+            path: "d|large=v".into(),
+            tiers: [daily(100)].into(),
+            over_limit_policy: OverLimitPolicy::Ignore,
+        };
+        self.shared.used(&target, self.clock.right())
+    }
+
+    async fn until_unavailable(&self, unavailable: bool) {
+        while self.stores.iter().any(|store| store.is_store_unavailable() != unavailable) {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+fn over(decisions: &[Decision]) -> Vec<bool> {
+    decisions.iter().map(|decision| decision.over).collect()
+}
+
+/// The other instance used up the small limit, which this one learns only when the store decides.
+#[tokio::test(start_paused = true)]
+async fn hits_are_given_back_before_the_answer_if_another_instance_was_faster() {
+    for large in MODES {
+        let pair = Pair::new(large, Coordination::Strict).await;
+        assert!(pair.hit(0, "large").await);
+        sleep(Duration::from_secs(2)).await;
+        let counted = pair.counted();
+        assert!(pair.hit(1, "small").await);
+        let decisions = pair.request(0, &["large", "small"]).await;
+        assert_eq!(over(&decisions), [false, true], "{large:?}");
+        assert_eq!((decisions[0].remaining, decisions[1].remaining), (99, 0), "{large:?}");
+        if large == Coordination::Strict {
+            assert_eq!(pair.counted(), counted);
+        }
+        // now this instance knows it and counts nothing
+        for _ in 0..200 {
+            assert_eq!(over(&pair.request(0, &["large", "small"]).await), [false, true], "{large:?}");
+        }
+        sleep(Duration::from_secs(2)).await;
+        let mut admitted = 1;
+        for _ in 0..120 {
+            admitted += u64::from(pair.hit(0, "large").await);
+        }
+        assert_eq!(admitted, 100, "{large:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hits_that_the_fallback_took_for_a_rejected_request_are_given_back() {
+    for large in [Coordination::Strict, Coordination::Lease, Coordination::Interval] {
+        let pair = Pair::new(large, Coordination::Strict).await;
+        assert!(pair.hit(0, "small").await);
+        pair.shared.set(Condition::Down);
+        pair.until_unavailable(true).await;
+        for _ in 0..60 {
+            assert_eq!(over(&pair.request(0, &["large", "small"]).await), [false, true], "{large:?}");
+        }
+        // by the fallback, each instance admits half
+        let mut admitted = 0;
+        for _ in 0..60 {
+            admitted += u64::from(pair.hit(0, "large").await);
+        }
+        assert_eq!(admitted, 50, "{large:?}");
+        pair.shared.set(Condition::Up);
+        pair.until_unavailable(false).await;
+        pair.stores[0].close().await;
+        assert_eq!(pair.counted(), 50, "{large:?}");
+    }
+}
+
+/// Of hits that the store may have counted, none is reported, and none is given back there.
+#[tokio::test(start_paused = true)]
+async fn hits_of_unknown_delivery_are_given_back_in_the_fallback_only() {
+    let pair = Pair::new(Coordination::Strict, Coordination::Strict).await;
+    pair.shared.set(Condition::Frozen);
+    for _ in 0..2 {
+        let decisions = pair.request(0, &["large", "small"]).await;
+        assert_eq!(over(&decisions), [false, true], "the fallback leaves the one hit to another instance");
+        assert_eq!(decisions[0].remaining, 100);
+    }
+    assert_eq!(pair.stores[0].coordination_metrics().delivery_unknown.get(), 4);
+    pair.shared.set(Condition::Up);
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(pair.counted(), 2);
+}
+
+/// However many of its descriptors the store is asked about, and however often.
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_for_a_frozen_store_no_longer_than_the_budget() {
+    for large in MODES {
+        for small in MODES {
+            for used_up in [false, true] {
+                let pair = Pair::new(large, small).await;
+                if used_up {
+                    assert!(pair.hit(0, "small").await);
+                }
+                pair.shared.set(Condition::Frozen);
+                for keys in [&["large", "small"][..], &["large", "small", "large", "small"]] {
+                    let begun = Instant::now();
+                    pair.request(0, keys).await;
+                    let waited = begun.elapsed();
+                    assert!(waited <= BUDGET, "{large:?}, {small:?}, {used_up}: {waited:?}");
+                }
+            }
+        }
+    }
+}
+
+/// A read waits for the reply to the fetch that was sent before it, since its own reply counts the granted hits.
+#[tokio::test(start_paused = true)]
+async fn a_read_waits_for_a_lost_lease_no_longer_than_the_budget() {
+    let pair = Pair::new(Coordination::Lease, Coordination::Lease).await;
+    let remote = pair.stores[0].remote();
+    let network = Network { timeout: Duration::from_secs(10), ..Network::default() };
+    remote.set_network(Network { lost_replies: 1.0, ..network });
+    assert!(pair.hit(0, "large").await);
+    remote.set_network(network);
+    let begun = Instant::now();
+    let decisions = pair.request_in(Scope::Descriptor, 0, &["large"], 0).await;
+    assert_eq!((begun.elapsed(), over(&decisions)), (BUDGET, vec![false]));
+}

@@ -1,0 +1,202 @@
+//! Decisions by `on_store_failure`, and what is recorded about them.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use weir::{
+    limit::{Coordination, OnStoreFailure, OverLimitPolicy, Period, Scope},
+    observe::{DecisionRecord, RecordedDecision, Source as _},
+    store::{
+        Store as _,
+        coordinated::CoordinationMetrics,
+        simulated::{Condition, Network, SimulatedClock, SimulatedStore},
+    },
+};
+
+use crate::fleet::{EPOCH, Fleet, Instance, daily, rule};
+
+const COORDINATED: [Coordination; 3] = [Coordination::Interval, Coordination::Lease, Coordination::Strict];
+
+/// Starts one instance with a limit of 10.
+async fn fleet(mode: Coordination, on_store_failure: OnStoreFailure) -> Fleet {
+    let clock = SimulatedClock::new(EPOCH);
+    let store = SimulatedStore::new(clock.clone(), 7);
+    let mut rule = rule(mode, &[daily(10)], OverLimitPolicy::Ignore);
+    rule.coordination.on_store_failure = Some(on_store_failure);
+    let network = Network { timeout: Duration::from_secs(10), ..Network::default() };
+    Fleet::start(1, rule, network, clock, store).await
+}
+
+impl Fleet {
+    /// Puts the store into `condition`, and waits until it is unavailable, or available if that is what it becomes.
+    async fn become_available(&self, condition: Condition) {
+        self.shared.set(condition);
+        while self.instances[0].store.is_store_unavailable() == (condition == Condition::Up) {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn metrics(&self) -> &CoordinationMetrics {
+        self.instances[0].store.coordination_metrics()
+    }
+}
+
+impl Instance {
+    /// Sends one hit. Returns what is recorded about it.
+    async fn record(&self) -> RecordedDecision {
+        let record = DecisionRecord::default();
+        let now = self.now();
+        self.with_check(async |check| {
+            let decided =
+                self.store.take_recorded(std::slice::from_ref(check), Scope::Descriptor, now, Some(&record));
+            decided.await.expect("a coordinated store always decides");
+        })
+        .await;
+        record.take()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn under_deny_everything_is_rejected_for_a_second_and_nothing_counts() {
+    for mode in COORDINATED {
+        let fleet = fleet(mode, OnStoreFailure::Deny).await;
+        fleet.become_available(Condition::Down).await;
+        let instance = &fleet.instances[0];
+        let now = instance.now();
+        for _ in 0..3 {
+            let decided = instance
+                .with_check(async |check| {
+                    let decided = instance.store.take(std::slice::from_ref(check), Scope::Descriptor, now);
+                    decided.await.expect("a coordinated store always decides")[0]
+                })
+                .await;
+            assert_eq!((decided.over, decided.remaining, decided.reset), (true, 0, Period::from_secs(1)));
+        }
+        fleet.become_available(Condition::Up).await;
+        instance.store.close().await;
+        assert_eq!(fleet.counted(daily(10)), 0, "{mode:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn under_allow_everything_is_admitted_and_counted() {
+    for mode in COORDINATED {
+        let fleet = fleet(mode, OnStoreFailure::Allow).await;
+        fleet.become_available(Condition::Down).await;
+        for _ in 0..30 {
+            assert!(fleet.instances[0].hit().await, "{mode:?}");
+        }
+        fleet.become_available(Condition::Up).await;
+        fleet.instances[0].store.close().await;
+        assert_eq!(fleet.counted(daily(10)), 30, "{mode:?}");
+    }
+}
+
+/// Giving back is never rejected, whatever decides.
+#[tokio::test(start_paused = true)]
+async fn hits_that_are_given_back_during_an_outage_are_reported() {
+    for on_store_failure in [OnStoreFailure::Local, OnStoreFailure::Allow, OnStoreFailure::Deny] {
+        for mode in COORDINATED {
+            let fleet = fleet(mode, on_store_failure).await;
+            let instance = &fleet.instances[0];
+            for _ in 0..5 {
+                assert!(instance.hit().await);
+            }
+            sleep(Duration::from_secs(12)).await;
+            assert_eq!(fleet.counted(daily(10)), 5, "{mode:?}");
+            fleet.become_available(Condition::Down).await;
+            for _ in 0..2 {
+                instance.give_back().await;
+            }
+            fleet.become_available(Condition::Up).await;
+            instance.store.close().await;
+            assert_eq!(fleet.counted(daily(10)), 3, "{on_store_failure:?}, {mode:?}");
+        }
+    }
+}
+
+/// The store carries the command out when it is up again, so the hits are not given back twice.
+#[tokio::test(start_paused = true)]
+async fn hits_whose_return_the_store_may_have_counted_are_not_given_back_again() {
+    let fleet = fleet(Coordination::Strict, OnStoreFailure::Local).await;
+    let instance = &fleet.instances[0];
+    for _ in 0..5 {
+        assert!(instance.hit().await);
+    }
+    fleet.shared.set(Condition::Frozen);
+    instance.give_back().await;
+    assert_eq!(fleet.metrics().delivery_unknown.get(), 1);
+    fleet.shared.set(Condition::Up);
+    instance.store.close().await;
+    assert_eq!(fleet.counted(daily(10)), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_decisions_that_exceed_their_budget_are_the_last_that_wait() {
+    for mode in [Coordination::Lease, Coordination::Strict] {
+        let fleet = fleet(mode, OnStoreFailure::Local).await;
+        fleet.shared.set(Condition::Frozen);
+        for decision in 1..=5 {
+            let begun = Instant::now();
+            assert!(fleet.instances[0].hit().await);
+            let budget = Duration::from_millis(if decision <= 3 { 15 } else { 0 });
+            assert_eq!(begun.elapsed(), budget, "{mode:?}, decision {decision}");
+        }
+        assert_eq!(fleet.metrics().fallback.get(), 5);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_names_the_mode_the_wait_and_the_fallback() {
+    for (mode, name) in COORDINATED.into_iter().zip(["interval", "lease", "strict"]) {
+        let fleet = fleet(mode, OnStoreFailure::Local).await;
+        let instance = &fleet.instances[0];
+        let recorded = instance.record().await;
+        assert_eq!((&recorded.modes[..], recorded.fallback), (&[name][..], false));
+        let waits: Vec<_> = recorded.waits.iter().map(|wait| (wait.commands, wait.error)).collect();
+        let waited = if mode == Coordination::Interval { vec![] } else { vec![(1, None)] };
+        assert_eq!(waits, waited, "{name}");
+
+        if mode == Coordination::Strict {
+            fleet.shared.set(Condition::Frozen);
+            let recorded = instance.record().await;
+            assert!(recorded.fallback);
+            assert_eq!(recorded.waits[0].error, Some("no reply within WEIR_DECISION_BUDGET"));
+        }
+        fleet.become_available(Condition::Down).await;
+        while !instance.record().await.fallback {}
+        let recorded = instance.record().await;
+        assert_eq!((&recorded.modes[..], recorded.fallback), (&[name][..], true));
+        assert!(recorded.waits.is_empty(), "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_metrics_show_each_count_under_its_name() {
+    let fleet = fleet(Coordination::Strict, OnStoreFailure::Local).await;
+    let before = fleet.metrics().calls.get();
+    assert!(fleet.instances[0].hit().await);
+    fleet.shared.set(Condition::Frozen);
+    assert!(fleet.instances[0].hit().await);
+    let metrics = fleet.metrics().metrics();
+    let shown = |name: &str| -> Vec<u64> {
+        metrics.iter().filter(|metric| metric.name == name).map(|metric| metric.value).collect()
+    };
+    // local, leased, denied, waited, fallback
+    assert_eq!(shown("weir.decisions"), [0, 0, 0, 1, 1]);
+    assert_eq!(shown("weir.store.calls"), [before + 2]);
+    assert_eq!(shown("weir.store.failures"), [1]);
+    assert_eq!(shown("weir.hits.delivery_unknown"), [1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_shows_its_counters_and_how_far_its_clock_is_behind() {
+    let clock = SimulatedClock::new(EPOCH);
+    let store = SimulatedStore::new(clock.skewed(3_000_000_000), 7);
+    let rule = rule(Coordination::Strict, &[daily(10)], OverLimitPolicy::Ignore);
+    let fleet = Fleet::start(1, rule, Network::default(), clock, store).await;
+    let store = &fleet.instances[0].store;
+    assert_eq!((store.clock_offset(), store.counters(), store.counter_name_bytes()), (3_000_000_000, 0, 0));
+    assert!(fleet.instances[0].hit().await);
+    assert_eq!((store.counters(), store.counter_name_bytes()), (1, "d|k=v".len()));
+}
