@@ -26,7 +26,10 @@ impl Tally {
             let near_limit = after.saturating_sub(near.max(before));
             return Self { over_limit: 0, near_limit, within_limit: all };
         }
-        if policy == OverLimitPolicy::Ignore || decision.cached || before >= limit {
+        // what was rejected may fit by the counter as it is now: another window may have begun meanwhile, or the rejection was not that
+        // of the counter, such as with `on_store_failure: deny`
+        let fits = after <= limit;
+        if policy == OverLimitPolicy::Ignore || decision.cached || before >= limit || fits {
             return Self { over_limit: all, ..Self::default() };
         }
         Self {
@@ -80,5 +83,13 @@ mod tests {
     #[test]
     fn rejected_hits_that_do_not_count_are_all_over() {
         assert_eq!(tally(9, 3, true, OverLimitPolicy::Ignore).over_limit, 3);
+    }
+
+    #[test]
+    fn rejected_hits_that_fit_by_the_counter_are_all_over() {
+        for (before, hits) in [(0, 1), (0, 10), (7, 2), (7, 3), (0, 0)] {
+            let all = Tally { over_limit: hits, ..Tally::default() };
+            assert_eq!(tally(before, hits, true, OverLimitPolicy::Count), all, "{before} before");
+        }
     }
 }
