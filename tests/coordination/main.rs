@@ -15,6 +15,7 @@ mod nodes;
 mod outage;
 mod reservations;
 mod silence;
+mod single;
 mod starvation;
 mod strict;
 mod unsupported;

@@ -5,7 +5,7 @@ use std::{pin::Pin, sync::Arc};
 use tokio::sync::futures::OwnedNotified;
 
 use super::{
-    client::StoreClient,
+    client::{QueuedCommand, StoreClient},
     counter::{Generation, LeaseReply, LocalCounter, WaitingDecision},
     store_time::StoreTime,
     table::{CounterTable, counter_key},
@@ -30,7 +30,7 @@ pub(super) enum Leased {
     /// Nothing: it was decided.
     Decided(Decision),
     /// A lease.
-    Wait(Waiting),
+    Wait(Wanted),
     /// A decision of the store about this target, as under `strict`: it has no hits, or a limit of its own.
     Ask(Arc<Target>),
     /// The same, after the store has counted what this instance has, at the right times: the limit is of its own, and hits become
@@ -45,6 +45,22 @@ pub(super) struct Waiting {
     pub(super) generation: Generation,
     /// The commands that it has sent.
     pub(super) commands: u32,
+}
+
+/// A command that requests the hits of one decision, which owns the reply.
+pub(super) struct SingleFetch {
+    pub(super) queued: QueuedCommand,
+    /// Its number among the commands of the counter.
+    pub(super) number: u32,
+    pub(super) generation: Generation,
+}
+
+/// How a decision waits for its hits.
+pub(super) enum Wanted {
+    /// The counter does not know that it waits.
+    Single(SingleFetch),
+    /// With others of the counter.
+    Shared(Waiting),
 }
 
 /// Who applies a reply.
@@ -116,7 +132,12 @@ impl<R: Remote> Lease<R> {
                     report_first = counter.can_flush();
                     (Leased::Ask(Arc::clone(&counter.target)), false)
                 }
-                None => (Leased::Wait(self.wait_for(counter_key(check), counter, check.hits, None)), false),
+                None => {
+                    let single = self.request_single(counter, check.hits, now).map(Wanted::Single);
+                    let shared =
+                        || Wanted::Shared(self.wait_for(counter_key(check), counter, check.hits, None));
+                    (Leased::Wait(single.unwrap_or_else(shared)), false)
+                }
             }
         })?;
         if fetch_next {
@@ -126,14 +147,14 @@ impl<R: Remote> Lease<R> {
             if report_first {
                 self.report(counter_key(check));
             }
-        } else if let Leased::Wait(waiting) = &mut leased {
+        } else if let Leased::Wait(Wanted::Shared(waiting)) = &mut leased {
             self.fetch_after_siblings(counter_key(check), waiting);
         }
         Ok(leased)
     }
 
     /// Decides by the estimate and the leases, if that is possible. Also returns whether to fetch the next lease.
-    fn decide_leased(
+    pub(super) fn decide_leased(
         &self,
         counter: &mut LocalCounter,
         policy: OverLimitPolicy,
@@ -185,17 +206,32 @@ impl<R: Remote> Lease<R> {
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
-        mut waiting: Waiting,
+        wanted: Wanted,
         record: Option<&DecisionRecord>,
     ) -> Option<(Decision, Timestamp)> {
         let policy = check.over_limit_policy_in(scope);
         let key = counter_key(check);
         let mut retries = 0;
+        let mut waiting = match wanted {
+            Wanted::Shared(waiting) => waiting,
+            Wanted::Single(fetch) => {
+                if let Some(record) = record {
+                    record.add_commands(1);
+                }
+                match self.decide_single(check, policy, fetch).await {
+                    Ok(decided) => return decided,
+                    Err(mut again) => {
+                        self.fetch_after_siblings(key, &mut again);
+                        again
+                    }
+                }
+            }
+        };
         loop {
             if let Some(record) = record {
                 record.add_commands(waiting.commands);
             }
-            let Waiting { decision: waited, generation, .. } = waiting;
+            let Waiting { decision: registration, generation, .. } = waiting;
             self.wait(key, waiting).await;
 
             let time = self.client.time();
@@ -203,8 +239,9 @@ impl<R: Remote> Lease<R> {
                 let (dropped, now) = counter.expire_leases_after_wait(check.hits, time);
                 self.table.record_dropped(dropped);
                 // not with a counter that has taken the place of the one that was waited for
-                let mut registered = Some(waited).filter(|_| counter.generation == generation);
-                let has_finished = registered.is_some() && counter.fetch_mut().has_finished(waited.round);
+                let mut registered = Some(registration).filter(|_| counter.generation == generation);
+                let has_finished =
+                    registered.is_some() && counter.fetch_mut().has_finished(registration.round);
                 let retries = has_finished.then_some(&mut retries);
                 let after = self.decide_after_reply(counter, policy, check.hits, now, retries);
                 if (has_finished || !matches!(after, AfterReply::Wait))

@@ -4,7 +4,7 @@
 //!
 //! - `local`: instances do not share counts.
 //! - `interval` (`interval.rs`): every instance counts by itself; counts are exchanged at an interval.
-//! - `lease` (`lease.rs`, `fetching.rs`): every instance reserves some of the limit in advance.
+//! - `lease` (`lease.rs`, `fetching.rs`, `single.rs`): every instance reserves some of the limit in advance.
 //! - `strict` (`strict.rs`): the shared store makes every decision.
 //!
 //! `auto` (`auto.rs`) chooses `lease` or `interval` for each counter.
@@ -32,6 +32,7 @@ mod modes;
 mod reservation;
 mod settings;
 mod settle;
+mod single;
 mod source;
 mod store_time;
 mod strict;

@@ -9,7 +9,7 @@ use super::{
     delivery::{Delivery, Undecided},
     fallback::Fallback,
     interval::Interval,
-    lease::{Lease, Leased, Waiting},
+    lease::{Lease, Leased, Wanted},
     metrics::CoordinationMetrics,
     settle::Wait,
     strict::{Prepared, Strict},
@@ -50,7 +50,7 @@ pub(super) enum Step {
     /// As `Strict`, after the store has counted what the counter and its siblings have counted here.
     Ordered(Arc<Target>),
     /// Waits for a lease.
-    Lease(Waiting),
+    Lease(Wanted),
 }
 
 /// A decision, and how its hits are given back.
@@ -110,7 +110,7 @@ impl<R: Remote> CoordinationModes<R> {
                 Coordination::Lease => {
                     self.lease.decide_at_once(check, scope, time).map(|leased| match leased {
                         Leased::Decided(decision) => Step::Done(decision),
-                        Leased::Wait(waiting) => Step::Lease(waiting),
+                        Leased::Wait(wanted) => Step::Lease(wanted),
                         Leased::Ask(target) => Step::Ask(target),
                         Leased::Settle(target) => Step::Ordered(target),
                     })
@@ -173,8 +173,8 @@ impl<R: Remote> CoordinationModes<R> {
                 // boxed, since it is rare, to keep the future of all other decisions small
                 recorded(record, 1, Box::pin(self.decide_in_order(check, target, scope, budget))).await
             }
-            Step::Lease(waiting) => {
-                recorded(record, 0, self.decide_by_lease(check, scope, waiting, budget, record)).await
+            Step::Lease(wanted) => {
+                recorded(record, 0, self.decide_by_lease(check, scope, wanted, budget, record)).await
             }
         };
         match decided {
@@ -208,12 +208,12 @@ impl<R: Remote> CoordinationModes<R> {
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
-        waiting: Waiting,
+        wanted: Wanted,
         budget: Period,
         record: Option<&DecisionRecord>,
     ) -> Result<(Decision, Timestamp), Undecided> {
         // a lease that arrives late is not lost, and no hit has been counted
-        match timeout(budget.into(), self.lease.decide(check, scope, waiting, record)).await {
+        match timeout(budget.into(), self.lease.decide(check, scope, wanted, record)).await {
             Ok(Some(decided)) => Ok(decided),
             Ok(None) => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
             Err(_) => Err(Undecided { delivery: Delivery::NotApplied, late: true }),

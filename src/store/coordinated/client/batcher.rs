@@ -69,17 +69,36 @@ pub(super) type TimedReply = (Reply, Timestamp);
 /// The reply to a queued command. It does not come if the store is closed.
 pub(in super::super) type QueuedReply = oneshot::Receiver<Result<TimedReply, RemoteError>>;
 
+/// A queued command that can be taken back.
+#[derive(Debug)]
+pub(in super::super) struct QueuedCommand {
+    node: StoreNode,
+    id: u64,
+    pub(in super::super) reply: QueuedReply,
+}
+
 // === impl Batcher ===
 
 impl Batcher {
     /// Queues `command` for `node`. It is sent, however long that takes, if the receiver of the reply is kept.
-    pub(super) fn queue(&self, node: StoreNode, command: Command) -> QueuedReply {
+    pub(super) fn queue(&self, node: StoreNode, command: Command) -> QueuedCommand {
         let (reply, replied) = oneshot::channel();
-        let (_, ready) = self.queues.lock().push(node, command, reply);
+        let (id, ready) = self.queues.lock().push(node, command, reply);
+        // otherwise all calls are in flight, and the command is sent when one of them returns
         if ready {
             self.ready.notify_one();
         }
-        replied
+        QueuedCommand { node, id, reply: replied }
+    }
+
+    /// Takes `queued` back, unless it was sent. Returns whether it is never sent.
+    pub(super) fn cancel(&self, QueuedCommand { node, id, reply }: &mut QueuedCommand) -> bool {
+        let queues = self.queues.lock();
+        let is_queued = queues.is_queued(*node, *id);
+        if is_queued {
+            reply.close();
+        }
+        is_queued
     }
 
     /// Sends `command` to `node` and waits for the reply, but no longer than `budget`.
@@ -89,20 +108,15 @@ impl Batcher {
         command: Command,
         budget: Period,
     ) -> Result<TimedReply, Undecided> {
-        let (reply, mut replied) = oneshot::channel();
-        let (id, ready) = self.queues.lock().push(node, command, reply);
-        // otherwise all calls are in flight, and the command is sent when one of them returns
-        if ready {
-            self.ready.notify_one();
-        }
+        let mut queued = self.queue(node, command);
         let undecided = |delivery, late| Err(Undecided { delivery, late });
-        let reply = if let Ok(reply) = timeout(budget.into(), &mut replied).await {
+        let reply = if let Ok(reply) = timeout(budget.into(), &mut queued.reply).await {
             reply.ok()
-        } else if self.queues.lock().cancel(node, id, &mut replied) {
+        } else if self.cancel(&mut queued) {
             return undecided(Delivery::NotApplied, true);
         } else {
             // the reply may have arrived after the timeout
-            replied.try_recv().ok()
+            queued.reply.try_recv().ok()
         };
         match reply {
             Some(Ok(reply)) => Ok(reply),
@@ -181,9 +195,8 @@ impl Queues {
         (id, self.by_node.entry(node).or_default().push(PendingCommand { id, command, reply }))
     }
 
-    /// Closes `reply`. Returns whether the command was still queued, so that it is never sent.
-    fn cancel<T>(&mut self, node: StoreNode, id: u64, reply: &mut oneshot::Receiver<T>) -> bool {
-        reply.close();
+    /// Returns whether command `id` is still queued.
+    fn is_queued(&self, node: StoreNode, id: u64) -> bool {
         let waiting = self.by_node.get(&node).map_or(&[][..], |queue| queue.waiting.as_slice());
         waiting.binary_search_by_key(&id, |pending| pending.id).is_ok()
     }

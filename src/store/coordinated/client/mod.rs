@@ -18,7 +18,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-pub(super) use self::batcher::QueuedReply;
+pub(super) use self::batcher::{QueuedCommand, QueuedReply};
 use self::{
     batcher::{Batcher, TimedReply},
     breaker::FailedCount,
@@ -131,8 +131,18 @@ impl<R: Remote> StoreClient<R> {
     /// Queues `command`, to be sent in a batch with others. Commands for one target are sent in the order in which they are
     /// queued.
     pub(super) fn queue(&self, command: Command) -> QueuedReply {
+        self.queue_for_one(command).reply
+    }
+
+    /// Queues `command` for one decision, which can take it back.
+    pub(super) fn queue_for_one(&self, command: Command) -> QueuedCommand {
         let node = self.node(&command.target, command.at);
         self.batcher.queue(node, command)
+    }
+
+    /// Takes `queued` back, unless it was sent. Returns whether it is never sent.
+    pub(super) fn cancel(&self, queued: &mut QueuedCommand) -> bool {
+        self.batcher.cancel(queued)
     }
 
     /// Sends `command` in a batch with others and waits for the reply, but no longer than `budget`.

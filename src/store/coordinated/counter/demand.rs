@@ -61,6 +61,11 @@ impl Demand {
         self.rate != 0.0 || (self.hits > FEW_HITS && now.since(self.since) >= BURST)
     }
 
+    /// Returns whether there have hardly been any hits, even in a burst.
+    pub(super) const fn is_of_few_hits(&self) -> bool {
+        self.rate == 0.0 && self.hits <= FEW_HITS
+    }
+
     /// Returns the hits to expect in `time` from `now` on.
     pub(in super::super) fn in_the_next(&self, time: Period, now: Timestamp) -> u64 {
         (self.rate_at(now) * time.as_nanos() as f64).ceil() as u64
@@ -123,6 +128,12 @@ mod tests {
         assert!(!demand.is_known(START.after(Period::from_millis(9))));
         assert!(demand.is_known(START.after(Period::from_millis(10))));
         assert!(!Demand::default().is_known(START));
+        let few = |hits| {
+            let mut demand = Demand::default();
+            demand.record(hits, START);
+            demand.is_of_few_hits()
+        };
+        assert_eq!([0, 3, 4, 100].map(few), [true, true, false, false]);
     }
 
     #[test]

@@ -172,7 +172,7 @@ impl LocalCounter {
         for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
             state.release(tier, now, now, hits);
         }
-        match self.held_mut().first_mut() {
+        match self.rare.as_mut().and_then(|rare| rare.held.first_mut()) {
             Some(lease) => lease.left += hits.0,
             None => self.push_pending(PendingDelta {
                 unused: hits.0,

@@ -84,6 +84,23 @@ impl LocalCounter {
         fetched
     }
 
+    /// Returns the command that takes `hits` for one decision, and its number, if nothing else is to be requested or reported with
+    /// them, and the order of the replies does not matter: for a key that has hardly any hits. None otherwise.
+    pub(in super::super) fn single_command(&mut self, hits: Hits, now: Timestamp) -> Option<(Command, u32)> {
+        let is_single = self.instances > 1
+            && self.rare.is_none()
+            && self.unacknowledged.is_empty()
+            && !self.wants_read
+            && self.demand.is_of_few_hits()
+            && !flows(&self.target.tiers)
+            && self.idle_allowance().min(self.remaining(now) / 8) == 0;
+        if !is_single {
+            return None;
+        }
+        let op = Op::Grant { report: None, least: hits.0, want: hits.0, hold: Period::default() };
+        Some((Command { target: Arc::clone(&self.target), at: now, op }, self.next_number()))
+    }
+
     /// Returns whether a lease has to be requested only after the reply to a flush: the store may have to count hits first that were
     /// counted before the mode has changed. An instance that is alone decides as in memory then; several must not wait in a burst.
     pub(in super::super) fn must_wait_for_reply(&self, instances: usize) -> bool {
@@ -175,32 +192,40 @@ impl LocalCounter {
 
     /// Applies the reply to a request for a lease. `round_trip` is the time that the store takes to reply.
     pub(in super::super) fn apply_grant(&mut self, reply: &Reply, round_trip: Period, now: Timestamp) {
-        let rare = self.rare.get_or_insert_default();
-        let fetch = rare.fetch_mut();
+        let fetch = self.fetch_mut();
         let (want, hold, number) = (fetch.want, fetch.hold, fetch.number);
         fetch.is_exact = reply.matched;
         fetch.last_reply = if reply.granted >= want { LeaseReply::Full } else { LeaseReply::Partial };
-        if reply.granted > 0 && reply.counters.len() == self.target.tiers.len() {
-            let ends = reply.counters.iter().map(|state| match state {
-                CounterState::FixedWindow(window) => window.end(),
-                _ => now.after(hold),
-            });
-            let until = ends.min().unwrap_or(now);
-            // before the counters are adopted, which count these hits
-            fetch.probe_after = Period::default();
-            let place = rare.held.iter().position(|lease| lease.until > until).unwrap_or(rare.held.len());
-            rare.held.insert(place, HeldLease { left: reply.granted, granted_at: now, until });
-            let idle_at = reply.counters.iter().map(CounterState::idle_at).max();
-            rare.counted_until = rare.counted_until.max(idle_at.unwrap_or_default());
-            // hits that were given back during the fetch must not take these along
-            for delta in self.unacknowledged.pending_mut() {
-                if !delta.change.is_addition() && same_windows(&self.target.tiers, delta.at, now) {
-                    delta.change.floor = delta.change.floor.saturating_add(reply.granted);
-                }
-            }
-        }
+        self.hold_granted(reply, hold, now);
         self.apply_reply_to(reply, number, now);
         self.pause_if_scarce(round_trip, now);
+    }
+
+    /// Holds the hits that `reply` grants, which must be used within `hold`. To be called before the reply is applied to the estimate,
+    /// which does not count them.
+    pub(in super::super) fn hold_granted(&mut self, reply: &Reply, hold: Period, now: Timestamp) {
+        if reply.granted == 0 || reply.counters.len() != self.target.tiers.len() {
+            return;
+        }
+        let ends = reply.counters.iter().map(|state| match state {
+            CounterState::FixedWindow(window) => window.end(),
+            _ => now.after(hold),
+        });
+        let until = ends.min().unwrap_or(now);
+        let rare = self.rare.get_or_insert_default();
+        let place = rare.held.iter().position(|lease| lease.until > until).unwrap_or(rare.held.len());
+        rare.held.insert(place, HeldLease { left: reply.granted, granted_at: now, until });
+        if let Some(fetch) = &mut rare.fetch {
+            fetch.probe_after = Period::default();
+        }
+        let idle_at = reply.counters.iter().map(CounterState::idle_at).max();
+        rare.counted_until = rare.counted_until.max(idle_at.unwrap_or_default());
+        // hits that were given back during the fetch must not take these along
+        for delta in self.unacknowledged.pending_mut() {
+            if !delta.change.is_addition() && same_windows(&self.target.tiers, delta.at, now) {
+                delta.change.floor = delta.change.floor.saturating_add(reply.granted);
+            }
+        }
     }
 
     /// Applies the reply to a fetch that only reported.
