@@ -122,7 +122,9 @@ impl<R: Remote> CoordinationModes<R> {
                 Coordination::Strict if self.strict.has_cached(counter, hits, time.now) => Outlook::Rejects,
                 Coordination::Strict => Outlook::Doubtful,
                 _ if !fits => Outlook::Rejects,
-                Coordination::Lease if hits == Hits(0) || counter.leased_hits() < hits.0 => Outlook::Asks,
+                Coordination::Lease if hits == Hits(0) || counter.usable_hits(time.now) < hits.0 => {
+                    Outlook::Asks
+                }
                 _ => Outlook::Fits,
             }
         })

@@ -195,7 +195,8 @@ impl<R: Remote> Lease<R> {
         self.table.with_counter(check, time.now, |counter| {
             self.table.record_dropped(counter.expire_leases(time));
             counter.demand.record(check.hits.0, time.now);
-            let is_covered = counter.leased_hits() >= check.hits.0 && counter.fits(check.hits, time.now);
+            let is_covered =
+                counter.usable_hits(time.now) >= check.hits.0 && counter.fits(check.hits, time.now);
             is_covered.then(|| self.decide_leased(counter, policy, check.hits, time.now))?.map(|(d, _)| d)
         })
     }

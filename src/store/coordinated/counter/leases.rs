@@ -39,6 +39,23 @@ impl LocalCounter {
         self.leases().iter().map(|lease| lease.left).sum()
     }
 
+    /// Returns the leased hits that a decision at `now` may use: none whose fixed window has ended. They are still held for decisions
+    /// that have waited for them, which count in that window.
+    pub(in super::super) fn usable_hits(&self, now: Timestamp) -> u64 {
+        self.leases()[self.ended_leases(now)..].iter().map(|lease| lease.left).sum()
+    }
+
+    /// Returns how many leases, from the first, are of a fixed window that has ended by `now`.
+    fn ended_leases(&self, now: Timestamp) -> usize {
+        let has_ended = |lease: &&HeldLease| lease.until <= now && self.is_of_ended_window(lease, now);
+        self.leases().iter().take_while(has_ended).count()
+    }
+
+    fn is_of_ended_window(&self, lease: &HeldLease, now: Timestamp) -> bool {
+        let mut fixed = self.target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
+        fixed.any(|tier| has_ended(tier, lease.granted_at, now))
+    }
+
     /// Returns the hits that this instance, one of several, may keep unused: all together at most one in a hundred. None of a
     /// bucket, which could exceed its burst if it was full again before they are used. An instance that is alone takes them from
     /// nobody.
@@ -81,10 +98,7 @@ impl LocalCounter {
         time: StoreTime,
     ) -> (Dropped, Timestamp) {
         let dropped = self.expire_leases_after(GRACE, time);
-        let has_ended = |lease: &&HeldLease| {
-            let fixed = self.target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
-            fixed.into_iter().any(|tier| has_ended(tier, lease.granted_at, time.now))
-        };
+        let has_ended = |lease: &&HeldLease| self.is_of_ended_window(lease, time.now);
         let has_no_hold = |lease: &&HeldLease| {
             self.instances > 1
                 && lease.until == lease.granted_at
@@ -135,7 +149,7 @@ impl LocalCounter {
         now: Timestamp,
     ) -> Option<Decision> {
         self.follow_instances(instances);
-        if self.leased_hits() >= hits.0 && self.fits(hits, now) {
+        if self.usable_hits(now) >= hits.0 && self.fits(hits, now) {
             let tiers = &self.target.tiers;
             let decision = decide(tiers, &mut self.estimate, policy, Direction::Take, hits, now);
             self.spend(hits.0, now);
@@ -151,14 +165,15 @@ impl LocalCounter {
 
     fn spend(&mut self, hits: u64, now: Timestamp) {
         let mut needed = hits;
+        let ended = self.ended_leases(now);
         let held = self.held_mut();
-        if let Some(first) = held.first_mut()
+        if let Some(first) = held.get_mut(ended)
             && first.left > hits
         {
             first.left -= hits;
             return;
         }
-        for lease in &mut *held {
+        for lease in &mut held[ended..] {
             let spent = needed.min(lease.left);
             lease.left -= spent;
             needed -= spent;

@@ -116,7 +116,7 @@ impl LocalCounter {
         lead: Period,
         now: Timestamp,
     ) -> (u64, Period) {
-        let leased = self.leased_hits();
+        let leased = self.usable_hits(now);
         let fetch = self.fetch_mut();
         let needed = fetch.waiting.saturating_sub(leased).max(fetch.least);
         if is_flushing && flows(&self.target.tiers) {

@@ -288,3 +288,30 @@ fn a_lease_ends_by_the_latest_reading_of_the_clock() {
     assert_eq!(fixture.counter.expire_leases(StoreTime { now, latest: end }).stranded, 9);
     assert_eq!(fixture.counter.leased_hits(), 0);
 }
+
+/// They count in that window, whose limit would otherwise admit more in the next one.
+#[test]
+fn a_lease_whose_window_has_ended_is_used_only_by_decisions_that_have_waited_for_it() {
+    for tiers in [vec![fixed(100, 60)], vec![fixed(1_000, 3_600), fixed(100, 60)]] {
+        let mut fixture = Fixture::new(&tiers, 3);
+        fixture.wait(millis(59_998));
+        let granted_at = fixture.now;
+        fixture.hold(5, millis(1));
+        assert!(!fixture.decide(1).expect("it is leased").over);
+        fixture.wait(millis(3));
+        fixture.counter.expire_leases(fixture.time());
+        assert_eq!(fixture.counter.leased_hits(), 4);
+        assert!(fixture.decide(1).is_none(), "a new request is of the next window");
+        // and takes from the lease of that window
+        fixture.hold(3, millis(1));
+        assert!(!fixture.decide(2).expect("it is leased").over && fixture.decide(2).is_none());
+        let left = |fixture: &Fixture| fixture.counter.leases().iter().map(|l| l.left).collect::<Vec<_>>();
+        assert_eq!(left(&fixture), [4, 1]);
+        let (_, at) = fixture.counter.expire_leases_after_wait(Hits(1), fixture.time());
+        assert_eq!(at, granted_at);
+        let decision =
+            fixture.counter.decide_leased(3, OverLimitPolicy::Ignore, Hits(1), at).expect("it is leased");
+        assert!(!decision.over);
+        assert_eq!(left(&fixture), [3, 1]);
+    }
+}
