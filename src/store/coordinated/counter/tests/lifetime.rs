@@ -173,7 +173,7 @@ fn grants_that_count_longer_than_the_estimate_are_remembered() {
     fixture.counter.shrink(fixture.now);
     assert!(fixture.counter.fetch().is_none() && fixture.counter.rare.is_some());
     assert!(fixture.counter.has_grants(fixture.now));
-    // the store has received what was not used, but may count what it was told at other times
+    // the store has received what was not used, but may count reported hits at other times
     fixture.flush();
     assert_eq!(fixture.left_in_store(), 100);
     fixture.now = counted_until;
