@@ -193,6 +193,12 @@ impl Instance {
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
     }
+
+    /// Returns the decisions that were not made by the store, and the hits whose fate is unknown.
+    pub(crate) fn failures(&self) -> (u64, u64) {
+        let metrics = self.store.coordination_metrics();
+        (metrics.fallback.get(), metrics.delivery_unknown.get())
+    }
 }
 
 async fn with_check<T>(

@@ -6,18 +6,12 @@ use futures_util::FutureExt as _;
 use tokio::{task::JoinHandle, time::sleep};
 use weir::{limit::Coordination, store::simulated::Network};
 
-use crate::fleet::{Fleet, Instance, daily};
+use crate::fleet::{Fleet, daily};
 
 const LIMIT: u32 = 100;
 
 async fn fleet() -> Fleet {
     Fleet::new(3, Coordination::Lease, &[daily(LIMIT)], Network::default()).await
-}
-
-/// Returns the decisions that were not made by the store, and the hits whose fate is unknown, of `instance`.
-fn failures(instance: &Instance) -> (u64, u64) {
-    let metrics = instance.store.coordination_metrics();
-    (metrics.fallback.get(), metrics.delivery_unknown.get())
 }
 
 /// A connection whose client reads no responses polls none of its decisions.
@@ -31,7 +25,7 @@ async fn a_decision_that_is_not_polled_delays_no_other() {
         assert!(instance.hit().await);
     }
     assert!(resting.await);
-    assert_eq!(failures(instance), (0, 0));
+    assert_eq!(instance.failures(), (0, 0));
 }
 
 /// Decisions that are cancelled before their hits are requested. Of a limit that small, nothing is leased ahead.
@@ -69,7 +63,7 @@ async fn what_is_granted_to_a_cancelled_decision_is_given_back() {
                 admitted += u64::from(decision.await.is_ok_and(|admitted| admitted));
             }
         }
-        assert_eq!(failures(instance), (0, 0));
+        assert_eq!(instance.failures(), (0, 0));
         instance.store.close().await;
         assert_eq!(fleet.counted(daily(LIMIT)), admitted, "{cancelled} cancelled after {millis} ms");
     }

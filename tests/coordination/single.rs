@@ -8,19 +8,13 @@ use weir::{
     store::simulated::{Condition, Network},
 };
 
-use crate::fleet::{Fleet, Instance, daily};
+use crate::fleet::{Fleet, daily};
 
 /// Nothing is leased ahead of a limit that small.
 const LIMIT: u32 = 50;
 
 async fn fleet(limit: u32) -> Fleet {
     Fleet::new(3, Coordination::Lease, &[daily(limit)], Network::default()).await
-}
-
-/// Returns the decisions that were not made by the store, and the hits whose fate is unknown, of `instance`.
-fn failures(instance: &Instance) -> (u64, u64) {
-    let metrics = instance.store.coordination_metrics();
-    (metrics.fallback.get(), metrics.delivery_unknown.get())
 }
 
 #[tokio::test(start_paused = true)]
@@ -59,7 +53,7 @@ async fn what_is_granted_too_late_is_given_back() {
     remote.set_network(Network { round_trip: Duration::from_millis(100), ..Network::default() });
     assert!(instance.hit().await);
     sleep(Duration::from_millis(120)).await;
-    assert_eq!(failures(instance), (1, 0));
+    assert_eq!(instance.failures(), (1, 0));
     remote.set_network(Network::default());
     instance.store.close().await;
     assert_eq!(fleet.counted(daily(LIMIT)), 1);
@@ -73,7 +67,7 @@ async fn a_hit_whose_reply_is_lost_is_counted_as_unknown() {
     let network = Network { timeout: Duration::from_millis(10), ..Network::default() };
     remote.set_network(Network { lost_replies: 1.0, ..network });
     assert!(instance.hit().await);
-    assert_eq!(failures(instance), (1, 1));
+    assert_eq!(instance.failures(), (1, 1));
     remote.set_network(network);
     sleep(Duration::from_secs(5)).await;
     assert_eq!(fleet.counted(daily(LIMIT)), 2, "by the store, and by the decision that was made without it");
@@ -90,7 +84,7 @@ async fn a_hit_whose_command_is_rejected_counts_once() {
     let instance = &fleet.instances[0];
     fleet.shared.set(Condition::Rejecting);
     assert!(instance.hit().await);
-    assert_eq!(failures(instance), (1, 0));
+    assert_eq!(instance.failures(), (1, 0));
     fleet.shared.set(Condition::Up);
     sleep(Duration::from_secs(5)).await;
     assert_eq!(fleet.counted(daily(LIMIT)), 1);

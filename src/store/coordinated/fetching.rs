@@ -33,7 +33,7 @@ const HORIZON: Period = Period::from_millis(50);
 const ROUND_TRIPS: u64 = 8;
 
 /// The reply to a command; none if the store is closed.
-type Outcome = Option<Result<(Reply, Timestamp), RemoteError>>;
+pub(super) type Outcome = Option<Result<(Reply, Timestamp), RemoteError>>;
 
 /// A fetch in flight.
 struct Fetch {

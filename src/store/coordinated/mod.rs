@@ -38,6 +38,9 @@ mod store_time;
 mod strict;
 mod table;
 mod target;
+// the tests that use it need the simulated store
+#[cfg(all(test, feature = "server"))]
+mod test_tiers;
 
 use std::sync::Arc;
 

@@ -8,19 +8,14 @@ use std::{future::poll_fn, pin::Pin};
 
 use super::{
     counter::{Generation, LocalCounter},
+    fetching::Outcome,
     lease::{Lease, SingleFetch, Waiting},
     table::counter_key,
 };
 use crate::{
     limit::{CounterKey, Decision, Hits, LimitCheck, OverLimitPolicy, Period, Timestamp},
-    store::{
-        coordinated::delivery::Delivery,
-        remote::{Remote, RemoteError, Reply},
-    },
+    store::{coordinated::delivery::Delivery, remote::Remote},
 };
-
-/// The reply to the command; none if the store is closed.
-type Outcome = Option<Result<(Reply, Timestamp), RemoteError>>;
 
 /// A decision that waits for the reply to its own command. If it is cancelled, it takes the command back, or has a task apply the
 /// reply.

@@ -23,6 +23,13 @@ const LONGEST_ABANDONMENT: Period = Period::from_secs(10);
 /// The time for which a lease is valid at least: until the decisions that waited for it have been made.
 const GRACE: Period = Period::from_millis(5);
 
+/// Returns the hits of `leases` that are not used yet.
+fn left_in(leases: &[HeldLease]) -> u64 {
+    leases.iter().map(|lease| lease.left).sum()
+}
+
+// === impl LocalCounter ===
+
 impl LocalCounter {
     /// Returns the held leases.
     pub(super) fn leases(&self) -> &[HeldLease] {
@@ -36,13 +43,13 @@ impl LocalCounter {
 
     /// Returns the hits that may be admitted without a call.
     pub(in super::super) fn leased_hits(&self) -> u64 {
-        self.leases().iter().map(|lease| lease.left).sum()
+        left_in(self.leases())
     }
 
     /// Returns the leased hits that a decision at `now` may use: none whose fixed window has ended. They are still held for decisions
     /// that have waited for them, which count in that window.
     pub(in super::super) fn usable_hits(&self, now: Timestamp) -> u64 {
-        self.leases()[self.ended_leases(now)..].iter().map(|lease| lease.left).sum()
+        left_in(&self.leases()[self.ended_leases(now)..])
     }
 
     /// Returns how many leases, from the first, are of a fixed window that has ended by `now`.
@@ -68,6 +75,14 @@ impl LocalCounter {
             _ if has_bucket(&self.target.tiers) => 0,
             instances => capacity / 100 / u64::from(instances),
         }
+    }
+
+    /// Returns the hits that are requested with those that decisions wait for, to be kept for after a lull.
+    pub(super) fn kept_ahead(&self, now: Timestamp) -> u64 {
+        if self.instances > 1 && flows(&self.target.tiers) {
+            return 0;
+        }
+        self.idle_allowance().min(self.remaining(now) / 8)
     }
 
     /// Adapts to the number of instances. Leases that were granted to a lone instance are valid for long, and returned when there
@@ -149,10 +164,11 @@ impl LocalCounter {
         now: Timestamp,
     ) -> Option<Decision> {
         self.follow_instances(instances);
-        if self.usable_hits(now) >= hits.0 && self.fits(hits, now) {
+        let ended = self.ended_leases(now);
+        if left_in(&self.leases()[ended..]) >= hits.0 && self.fits(hits, now) {
             let tiers = &self.target.tiers;
             let decision = decide(tiers, &mut self.estimate, policy, Direction::Take, hits, now);
-            self.spend(hits.0, now);
+            self.spend(hits.0, ended, now);
             return Some(decision);
         }
         if !self.fits(hits, now) {
@@ -163,9 +179,9 @@ impl LocalCounter {
         (now < self.denied_until).then(|| self.until_pause_ends(self.rejected(hits, now), now))
     }
 
-    fn spend(&mut self, hits: u64, now: Timestamp) {
+    /// Spends leased hits, but none of the first `ended` leases.
+    fn spend(&mut self, hits: u64, ended: usize, now: Timestamp) {
         let mut needed = hits;
-        let ended = self.ended_leases(now);
         let held = self.held_mut();
         if let Some(first) = held.get_mut(ended)
             && first.left > hits

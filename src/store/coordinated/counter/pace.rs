@@ -93,7 +93,7 @@ impl LocalCounter {
             && !self.wants_read
             && self.demand.is_of_few_hits()
             && !flows(&self.target.tiers)
-            && self.idle_allowance().min(self.remaining(now) / 8) == 0;
+            && self.kept_ahead(now) == 0;
         if !is_single {
             return None;
         }
@@ -131,8 +131,7 @@ impl LocalCounter {
             let least = if has_bucket(&self.target.tiers) { 2 } else { MIN_AHEAD };
             likely = if self.instances > 1 && likely < least { 0 } else { likely };
         }
-        let kept = if needed > 0 { self.idle_allowance().min(self.remaining(now) / 8) } else { 0 };
-        let kept = if self.instances > 1 && flows(&self.target.tiers) { 0 } else { kept };
+        let kept = if needed > 0 { self.kept_ahead(now) } else { 0 };
         let ahead =
             likely.max(needed.saturating_add(kept)).saturating_sub(needed).min(self.most_ahead(needed, now));
         if needed == 0 && ahead == 0 {

@@ -27,25 +27,15 @@ use crate::{
         Timestamp,
     },
     store::{
-        coordinated::{delivery::Delivery, store_time::StoreTime},
+        coordinated::{
+            delivery::Delivery,
+            store_time::StoreTime,
+            test_tiers::{START, fixed, millis, sliding},
+        },
         remote::{Command, Op, Reply, Report, Target},
         simulated::SimulatedServer,
     },
 };
-
-const START: Timestamp = Timestamp::from_secs(3_600 * 400_000);
-
-fn millis(millis: u64) -> Period {
-    Period::from_millis(millis)
-}
-
-fn fixed(requests: u32, seconds: u64) -> Tier {
-    Tier { requests, period: Period::from_secs(seconds), algorithm: Algorithm::FixedWindow }
-}
-
-fn sliding(requests: u32, seconds: u64) -> Tier {
-    Tier { algorithm: Algorithm::SlidingWindow, ..fixed(requests, seconds) }
-}
 
 fn bucket(requests: u32, seconds: u64) -> Tier {
     let bucket = Bucket { burst: requests, refill: Refill::Continuous, strict: false };

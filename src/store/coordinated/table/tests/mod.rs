@@ -15,34 +15,22 @@ use super::{CounterTable, counter_key};
 use crate::{
     clock::Clock as _,
     limit::{
-        Algorithm, Coordination, CounterKey, Descriptor, Direction, Domain, Entry, Hits, KeyHasher, Limit,
-        LimitCheck, Matched, OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet,
-        RuntimeLimit, Tier, Timestamp, Values,
+        Coordination, CounterKey, Descriptor, Direction, Domain, Entry, Hits, KeyHasher, Limit, LimitCheck,
+        Matched, OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, RuntimeLimit,
+        Tier, Timestamp, Values,
     },
     store::{
         coordinated::{
-            CoordinationMetrics, CoordinationSettings, client::StoreClient, counter::LocalCounter,
+            CoordinationMetrics, CoordinationSettings,
+            client::StoreClient,
+            counter::LocalCounter,
             delivery::Delivery,
+            test_tiers::{START, fixed, millis, sliding},
         },
         remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Target},
         simulated::{SimulatedClock, SimulatedServer},
     },
 };
-
-/// The start of a window of every length that the tests use.
-const EPOCH: Timestamp = Timestamp::from_secs(3_600 * 400_000);
-
-fn millis(millis: u64) -> Period {
-    Period::from_millis(millis)
-}
-
-fn fixed(requests: u32, seconds: u64) -> Tier {
-    Tier { requests, period: Period::from_secs(seconds), algorithm: Algorithm::FixedWindow }
-}
-
-fn sliding(requests: u32, seconds: u64) -> Tier {
-    Tier { algorithm: Algorithm::SlidingWindow, ..fixed(requests, seconds) }
-}
 
 /// A store that replies at once, but for a node that is silent. Each node has every other window of the first tier.
 #[derive(Clone)]
@@ -94,7 +82,7 @@ struct Fixture {
 impl Fixture {
     fn new(mode: Coordination, tiers: &[Tier]) -> Self {
         let store = TwoNodes(Arc::new(State {
-            clock: SimulatedClock::new(EPOCH),
+            clock: SimulatedClock::new(START),
             server: Mutex::default(),
             silent: Mutex::default(),
             instances: Mutex::new(1),
