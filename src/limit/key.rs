@@ -236,12 +236,27 @@ mod tests {
         for i in 1..100 {
             let (first, second, tiers) = (key(0), key(i), [tier(i), tier(i * 60)]);
             assert_ne!(first.hash(), second.hash());
+            assert_ne!(first.shard(), second.shard());
             for make in made {
                 let (a, b) = (make(first, &tiers), make(second, &tiers));
                 assert_eq!(a.hash() ^ b.hash(), first.hash() ^ second.hash());
                 assert_ne!(a, first);
             }
         }
+    }
+
+    /// The outputs of `SplitMix64` for the seed 1234567, whose state grows by a constant.
+    #[test]
+    fn keys_are_mixed_as_the_outputs_of_splitmix64_are() {
+        let state = |i: u64| 1_234_567_u64.wrapping_add(i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let expected = [
+            6_457_827_717_110_365_317,
+            3_203_168_211_198_807_973,
+            9_817_491_932_198_370_423,
+            4_593_380_528_125_082_431,
+            16_408_922_859_458_223_821,
+        ];
+        assert_eq!([1, 2, 3, 4, 5].map(|i| scramble(state(i))), expected);
     }
 
     #[test]

@@ -255,6 +255,15 @@ mod tests {
         }
     }
 
+    /// A counter in the keys of envoyproxy/ratelimit must have the same windows there.
+    #[test]
+    fn units_have_the_lengths_of_envoyproxy_ratelimit() {
+        let seconds = Unit::ALL.map(|unit| unit.period().as_nanos() / NANOS_PER_SECOND);
+        assert_eq!(seconds, [1, 60, 3_600, 86_400, 604_800, 2_592_000, 31_536_000]);
+        let names = ["SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "YEAR"];
+        assert_eq!(Unit::ALL.map(Unit::name), names);
+    }
+
     #[test]
     fn units_are_found_by_name_in_any_case_and_by_period() {
         assert_eq!(Unit::parse("mInUtE"), Some(Unit::Minute));

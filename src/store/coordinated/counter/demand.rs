@@ -172,6 +172,22 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_of_before_a_gap_is_discarded() {
+        // the last span begins 20 ms after the start, with 400 hits a second
+        let after_gap = |gap: Period| {
+            let mut demand = Demand::default();
+            demand.record(8, START);
+            let last = START.after(Period::from_millis(20));
+            demand.record(8, last);
+            let now = last.after(gap);
+            demand.record(1, now);
+            demand.in_the_next(TENTH, now)
+        };
+        // half of it and half of the 8 hits in the second; then these alone
+        assert_eq!([0, 1].map(|more| after_gap(Period::from_nanos(GAP.as_nanos() + more))), [21, 1]);
+    }
+
+    #[test]
     fn the_time_for_some_hits_follows_from_the_rate() {
         let mut demand = Demand::default();
         let now = record(&mut demand, 2, 500, START);
