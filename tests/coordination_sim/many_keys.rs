@@ -31,8 +31,19 @@ fn cases(modes: &'static [Coordination]) -> impl Strategy<Value = Case> {
     )
 }
 
+/// The fewest cases of each property.
+const CASES: u32 = 12;
+
 const ALL: &[Coordination] =
     &[Coordination::Interval, Coordination::Lease, Coordination::Strict, Coordination::Auto];
+
+/// Returns the configuration of each property: few cases, since each is long, or as many as `PROPTEST_CASES` says if those are more.
+#[expect(clippy::disallowed_methods, reason = "it sets the test, not weir")]
+fn config() -> ProptestConfig {
+    let more: Option<u32> = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    let cases = more.unwrap_or_default().max(CASES);
+    ProptestConfig { cases, failure_persistence: None, max_shrink_time: 20_000, ..ProptestConfig::default() }
+}
 
 /// Checks that every hit is in the store, or lost by a rule that has a metric.
 fn check_accounts(case: &Case, report: &Report) -> Result<(), TestCaseError> {
@@ -54,7 +65,7 @@ fn check_accounts(case: &Case, report: &Report) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, max_shrink_time: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn every_hit_is_accounted_for_and_memory_is_bounded(case in cases(ALL)) {
