@@ -156,3 +156,23 @@ async fn hits_of_two_windows_are_reported_to_each_node_by_itself() {
     sleep(Duration::from_secs(2)).await;
     assert_eq!((setup.counted("a"), setup.counted("b")), (5, 6));
 }
+
+/// The fallback decides only about windows that the silent node counts.
+#[tokio::test(start_paused = true)]
+async fn decisions_about_the_window_of_another_node_do_not_use_the_fallback() {
+    let setup = Setup::start().await;
+    let fallback = || setup.store.coordination_metrics().fallback.get();
+    setup.freeze.send_replace(true);
+    while !setup.store.is_store_unavailable() {
+        setup.hit("a", 1).await;
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(fallback(), 0);
+    setup.hit("a", 1).await;
+    assert_eq!(fallback(), 1);
+    setup.wait_for_the_next_minute(Duration::ZERO).await;
+    sleep(Duration::from_millis(1)).await;
+    setup.hit("a", 1).await;
+    assert!(setup.store.is_store_unavailable());
+    assert_eq!(fallback(), 1);
+}

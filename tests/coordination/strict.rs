@@ -1,14 +1,20 @@
-//! Concurrent decisions in `strict` mode.
+//! Decisions in `strict` mode: concurrent ones, and those whose commands count at a certain time.
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{task::JoinSet, time::sleep};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 use weir::{
-    limit::Coordination,
-    store::simulated::{Condition, Network},
+    limit::{Algorithm, Coordination, OverLimitPolicy, Period, Scope, Tier},
+    store::simulated::{Condition, Network, SimulatedClock, SimulatedStore},
 };
 
-use crate::fleet::{Fleet, daily};
+use crate::{
+    fleet::{EPOCH, Fleet, daily, rule},
+    pair::{Ask, Pair, over},
+};
 
 /// Starts one instance whose network drops no call.
 async fn fleet(requests: u32) -> Fleet {
@@ -72,5 +78,135 @@ async fn cancelled_commands_are_not_sent() {
         sleep(Duration::from_secs(3)).await;
         // the hits in flight, and those that the fallback admitted
         assert_eq!(fleet.counted(daily(LIMIT)), all, "{waiting}");
+    }
+}
+
+/// It reaches the store when the next window has begun, perhaps.
+#[tokio::test(start_paused = true)]
+async fn hits_that_are_given_back_at_the_end_of_a_window_leave_that_window() {
+    let tier = Tier { requests: 100, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+    let network = Network { timeout: Duration::from_secs(10), ..Network::default() };
+    let fleet = Fleet::new(1, Coordination::Strict, std::slice::from_ref(&tier), network).await;
+    let instance = &fleet.instances[0];
+    for _ in 0..3 {
+        assert!(instance.hit().await);
+    }
+    let left = Duration::from(instance.now().window_end(tier.period).since(instance.now()));
+    sleep(left.saturating_sub(Duration::from_millis(5))).await;
+    assert_eq!(fleet.counted(tier.clone()), 3);
+    instance.give_back().await;
+    assert_eq!(fleet.counted(tier), 2);
+}
+
+/// The store counts rejected hits of such a rule, but not those of a request whose descriptors count all or none.
+#[tokio::test(start_paused = true)]
+async fn a_rejected_hit_of_a_request_is_never_counted() {
+    let clock = SimulatedClock::new(EPOCH);
+    let store = SimulatedStore::new(clock.clone(), 7);
+    let counting = rule(Coordination::Strict, &[daily(1)], OverLimitPolicy::Count);
+    let fleet = Fleet::start(1, counting.clone(), Network::default(), clock, store).await;
+    let instance = &fleet.instances[0];
+    let rules = instance.rules_with(counting);
+    for (scope, admitted, counted) in [
+        (Scope::Request, true, 1),
+        (Scope::Request, false, 1),
+        (Scope::Descriptor, false, 2),
+        (Scope::Request, false, 2),
+    ] {
+        assert_eq!(instance.hit_under(&rules, scope).await, admitted);
+        assert_eq!(fleet.counted_under(daily(1), OverLimitPolicy::Count), counted);
+    }
+}
+
+/// Starts two instances under `strict`, of which the first admits three hits for `large` during an outage, and has not reported them.
+async fn after_an_outage() -> Pair {
+    let pair = Pair::new(Coordination::Strict, Coordination::Strict).await;
+    pair.shared.set(Condition::Down);
+    pair.until_unavailable(true).await;
+    for _ in 0..3 {
+        assert!(pair.hit(0, "large").await);
+    }
+    pair.shared.set(Condition::Up);
+    pair.until_unavailable(false).await;
+    assert_eq!(pair.counted(), 0);
+    pair
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_after_an_outage_includes_the_hits_of_the_fallback() {
+    let pair = after_an_outage().await;
+    let read = pair.request_in(Scope::Descriptor, 0, &["large"], 0).await[0];
+    assert_eq!((read.over, read.remaining), (false, 97));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decision_does_not_wait_for_the_report_of_an_earlier_outage() {
+    let pair = after_an_outage().await;
+    let sent = pair.commands(0);
+    while pair.commands(0) == sent {
+        sleep(Duration::from_millis(1)).await;
+    }
+    pair.stores[0].remote().set_network(Network { reorders: true, ..Network::default() });
+    assert_eq!(pair.counted(), 0, "the report is on its way");
+    let begun = Instant::now();
+    assert!(pair.hit(0, "large").await);
+    assert_eq!(begun.elapsed(), Network::default().round_trip);
+}
+
+/// A store that rejects a command has replied.
+#[tokio::test(start_paused = true)]
+async fn a_rejected_read_is_no_late_one() {
+    let pair = Pair::new(Coordination::Strict, Coordination::Strict).await;
+    pair.shared.set(Condition::Rejecting);
+    for _ in 0..5 {
+        let begun = Instant::now();
+        let read = pair.request_in(Scope::Descriptor, 0, &["large"], 0).await[0];
+        assert_eq!((read.over, begun.elapsed()), (false, Network::default().round_trip));
+    }
+    let metrics = pair.stores[0].coordination_metrics();
+    assert_eq!((metrics.failures.get(), metrics.fallback.get()), (0, 5));
+}
+
+/// The store carries out the read before the hit, whose reply arrives first.
+#[tokio::test(start_paused = true)]
+async fn a_read_that_a_hit_overtakes_has_the_counts_of_its_own_reply() {
+    let pair = Pair::new(Coordination::Strict, Coordination::Strict).await;
+    let remote = pair.stores[0].remote();
+    let network = Network { reorders: true, ..Network::default() };
+    remote.set_network(Network { round_trip: Duration::from_millis(10), ..network });
+    let read = async { pair.request_in(Scope::Descriptor, 0, &["large"], 0).await[0] };
+    let hit = async {
+        sleep(Duration::from_millis(6)).await;
+        remote.set_network(network);
+        let hit = pair.request_in(Scope::Descriptor, 0, &["large"], 1).await[0];
+        (hit, pair.clock.right())
+    };
+    let ended = async |read| (read.await, pair.clock.right());
+    let ((read, read_at), (hit, hit_at)) = tokio::join!(ended(read), hit);
+    assert!(hit_at < read_at);
+    assert_eq!((read.over, read.remaining, hit.over, hit.remaining), (false, 100, false, 99));
+}
+
+/// All descriptors of a request reach the store in one call. It carries out those of one counter in their order.
+#[tokio::test(start_paused = true)]
+async fn repeated_descriptors_are_decided_in_one_round_trip() {
+    let pair = Pair::new(Coordination::Strict, Coordination::Strict).await;
+    let begun = Instant::now();
+    let decisions = pair.request_in(Scope::Descriptor, 0, &["small", "large", "small"], 1).await;
+    assert_eq!(
+        (over(&decisions), begun.elapsed()),
+        (vec![false, false, true], Network::default().round_trip)
+    );
+}
+
+/// What a descriptor gives back is there for the next one, and what it takes is not.
+#[tokio::test(start_paused = true)]
+async fn repeated_descriptors_are_decided_one_after_the_other() {
+    for mode in [Coordination::Strict, Coordination::Lease, Coordination::Interval, Coordination::Local] {
+        let pair = Pair::new(mode, mode).await;
+        let give_back = || Ask { gives_back: true, ..Ask::hit("small") };
+        let asks = [Ask::hit("small"), Ask::hit("small"), give_back(), Ask::hit("small"), Ask::hit("small")];
+        let decisions = pair.ask(Scope::Descriptor, 0, &asks).await;
+        assert_eq!(over(&decisions), [false, true, false, false, true], "{mode:?}");
     }
 }

@@ -47,14 +47,19 @@ impl<R: Remote> CoordinationModes<R> {
         record: Option<&DecisionRecord>,
     ) -> Decisions {
         let begun = Instant::now();
-        let mut outlooks: SmallVec<[Outlook; 4]> =
-            (0..checks.len()).map(|i| self.outlook(checks, i, now)).collect();
+        let mut outlooks: SmallVec<[Outlook; 4]> = SmallVec::new();
+        for check in checks {
+            let earlier = earlier_hits(checks, &outlooks);
+            outlooks.push(self.outlook(check, earlier, now));
+        }
         if checks.len() > 1 && !outlooks.contains(&Outlook::Rejects) {
             self.ask_doubtful(checks, &mut outlooks, begun, record).await;
         }
         if outlooks.contains(&Outlook::Rejects) {
-            let rejected = checks.iter().zip(&outlooks);
-            let rejected = rejected.map(|(check, outlook)| self.reject(check, *outlook, begun, now, record));
+            let rejected = (0..checks.len()).map(|i| {
+                let earlier = earlier_hits(checks, &outlooks[..i]);
+                self.reject(&checks[i], earlier, outlooks[i], begun, now, record)
+            });
             return join_all(rejected).await.into_iter().collect();
         }
         let asked = checks.iter().zip(&outlooks).map(async |(check, outlook)| match outlook {
@@ -95,16 +100,12 @@ impl<R: Remote> CoordinationModes<R> {
         self.finish(check, Scope::Request, step, rest(self.budget, begun), now, record).await
     }
 
-    /// Returns what this instance knows about check `i`, which comes after those before it.
-    fn outlook(&self, checks: &[LimitCheck<'_>], i: usize, now: Timestamp) -> Outlook {
-        let check = &checks[i];
+    /// Returns what this instance knows about `check`, after `earlier` hits of its request.
+    fn outlook(&self, check: &LimitCheck<'_>, earlier: Hits, now: Timestamp) -> Outlook {
         if check.direction == Direction::GiveBack {
             return Outlook::GivesBack;
         }
-        let same = |other: &&LimitCheck<'_>| {
-            other.key == check.key && other.tiers() == check.tiers() && other.direction == Direction::Take
-        };
-        let hits = checks[..i].iter().filter(same).fold(check.hits, |sum, other| sum.plus(other.hits));
+        let hits = check.hits.plus(earlier);
         let time = self.client.time_at(now);
         let mode = self.mode(check, time.now);
         if mode == Coordination::Local {
@@ -170,11 +171,12 @@ impl<R: Remote> CoordinationModes<R> {
         }
     }
 
-    /// Returns the decision about `check`, of a request that is rejected. Counts nothing, but strict buckets notice a try that
-    /// does not fit.
+    /// Returns the decision about `check`, of a request that is rejected, after `earlier` hits of that request. Counts nothing, but
+    /// strict buckets notice a try that does not fit.
     async fn reject(
         &self,
         check: &LimitCheck<'_>,
+        earlier: Hits,
         outlook: Outlook,
         begun: Instant,
         now: Timestamp,
@@ -188,11 +190,14 @@ impl<R: Remote> CoordinationModes<R> {
         let hits = if check.direction == Direction::Take { check.hits } else { Hits(0) };
         record_mode(record, self.mode(check, at));
         if self.mode(check, at) == Coordination::Local {
-            return match self.memory.look(check, hits, now) {
-                decision if decision.over && hits > Hits(0) => {
-                    self.memory.decide(std::slice::from_ref(check), Scope::Request, now)[0]
-                }
-                _ => self.memory.look(check, Hits(0), now),
+            if hits > Hits(0) && self.memory.look(check, hits, now).over {
+                return self.memory.decide(std::slice::from_ref(check), Scope::Request, now)[0];
+            }
+            let together = self.memory.look(check, hits.plus(earlier), now);
+            return if together.over {
+                after(earlier, together)
+            } else {
+                self.memory.look(check, Hits(0), now)
             };
         }
         if self.mode(check, at) == Coordination::Strict
@@ -207,10 +212,10 @@ impl<R: Remote> CoordinationModes<R> {
         let instances = self.client.instances();
         self.table.with_counter(check, at, |counter| {
             if hits > Hits(0) && !counter.fits(hits, at) {
-                counter.count(instances, Direction::Take, OverLimitPolicy::Ignore, hits, at)
-            } else {
-                counter.look(Hits(0), at)
+                return counter.count(instances, Direction::Take, OverLimitPolicy::Ignore, hits, at);
             }
+            let together = counter.look(hits.plus(earlier), at);
+            if together.over { after(earlier, together) } else { counter.look(Hits(0), at) }
         })
     }
 
@@ -252,6 +257,28 @@ impl<R: Remote> CoordinationModes<R> {
         }
         self.look(check, Hits(0), now)
     }
+}
+
+/// Returns the hits that the next check after those of `outlooks` finds in its counter: those of earlier checks of the same limit that are
+/// not rejected.
+fn earlier_hits(checks: &[LimitCheck<'_>], outlooks: &[Outlook]) -> Hits {
+    let check = &checks[outlooks.len()];
+    let counts = |(other, outlook): &(&LimitCheck<'_>, &Outlook)| {
+        other.key == check.key
+            && other.tiers() == check.tiers()
+            && other.direction == Direction::Take
+            && **outlook != Outlook::Rejects
+    };
+    let is_taken = check.direction == Direction::Take;
+    let earlier = checks.iter().zip(outlooks).filter(|_| is_taken).filter(counts);
+    earlier.fold(Hits(0), |sum, (other, _)| sum.plus(other.hits))
+}
+
+/// Returns `decision` as it is after `earlier` hits that are not counted.
+fn after(earlier: Hits, decision: Decision) -> Decision {
+    let taken = u32::try_from(earlier.0).unwrap_or(u32::MAX);
+    let (before, remaining) = (decision.before.plus(earlier), decision.remaining.saturating_sub(taken));
+    Decision { before, remaining, ..decision }
 }
 
 fn is_rejected(made: &[Option<Made>]) -> bool {

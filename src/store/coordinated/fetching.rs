@@ -267,7 +267,7 @@ impl<R: Remote> Lease<R> {
 
     /// Counts the `want` hits that the last command has requested, if the store may have granted them.
     fn record_unknown(&self, want: u64, outcomes: &[Outcome]) {
-        if want > 0 && delivery_of(outcomes)(outcomes.len() - 1) == Delivery::Unknown {
+        if delivery_of(outcomes)(outcomes.len() - 1) == Delivery::Unknown {
             self.table.metrics.delivery_unknown.add(want);
         }
     }

@@ -96,7 +96,6 @@ impl<R: Remote> Strict<R> {
             // `Take` would count rejected hits of such a target, but this request must not count them
             (Direction::Take, OverLimitPolicy::Count)
                 if policy == OverLimitPolicy::Ignore
-                    && check.hits > Hits(0)
                     && self.client.supports(&target, Coordination::Lease) =>
             {
                 Op::Grant { report: None, least: check.hits.0, want: check.hits.0, hold: Period::default() }
