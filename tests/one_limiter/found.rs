@@ -247,3 +247,26 @@ fn hits_given_back_in_the_window_after_a_rejected_try_leave_the_times_of_others(
         assert_eq!(run(&case(tiers.clone(), &requests), Mode::Coordinated(coordination)), Ok(()));
     }
 }
+
+/// Decisions that wait for an earlier report first may exceed the budget, so that the instance decides by itself.
+#[test]
+fn decisions_without_the_store_know_what_was_counted_since_the_last_one() {
+    let minute = tier(60, 60_000, Algorithm::FixedWindow);
+    let with_hour = vec![minute.clone(), tier(90, 3_600_000, Algorithm::FixedWindow)];
+    let own = Limit { tiers: with_hour, reference: false };
+    let take = |own: Option<&Limit>| {
+        let ask = Ask { key: 0, value: 0, hits: 1, gives_back: false, own: own.cloned() };
+        Step::Request(0, vec![ask])
+    };
+    let wait = |millis| Step::Wait(Period::from_millis(millis));
+    let mut case = case(vec![minute], &[]);
+    case.round_trip = 10;
+    // the hits of the rule are on their way to the store when the other limit's are to be counted after them
+    for millis in 1..12 {
+        let again = [wait(300), take(None), take(None), wait(millis), take(Some(&own))];
+        case.steps = [take(None), wait(2), take(Some(&own))].into_iter().chain(again).collect();
+        for coordination in [Coordination::Auto, Coordination::Interval] {
+            assert_eq!(run(&case, Mode::Coordinated(coordination)), Ok(()), "{millis} ms");
+        }
+    }
+}

@@ -57,6 +57,11 @@ impl LocalCounter {
         hits: Hits,
         now: Timestamp,
     ) -> Decision {
+        if instances <= 1 {
+            // its estimate also has what was counted after an earlier decision of this kind, here and in siblings
+            self.end_fallback();
+            return self.count(instances, direction, OverLimitPolicy::Ignore, hits, now);
+        }
         let instances = instances as u64;
         let rare = self.rare.get_or_insert_default();
         let states = rare.fallback.get_or_insert_with(|| Box::new(self.estimate.clone()));

@@ -19,7 +19,7 @@ impl LocalCounter {
         now: Timestamp,
     ) -> Hits {
         let fallback = self.rare.as_ref().and_then(|rare| rare.fallback.as_deref());
-        let states = fallback.unwrap_or(&self.estimate);
+        let states = fallback.filter(|_| instances > 1).unwrap_or(&self.estimate);
         let left = states.iter().zip(&self.target.tiers);
         let left = left.map(|(state, tier)| u64::from(state.availability(tier, now).remaining)).min();
         request.fit(Hits(left.unwrap_or_default() / instances as u64))

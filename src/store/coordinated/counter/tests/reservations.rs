@@ -33,6 +33,22 @@ fn without_the_store_an_instance_reserves_its_part_of_what_is_left() {
 }
 
 #[test]
+fn without_the_store_an_instance_that_is_alone_decides_by_its_estimate() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+    fixture.counter.reserve_fallback(2, Hits(6), fixture.now);
+    let fit = |instances| fixture.counter.fit_fallback(instances, request(1, 100, 100), fixture.now).0;
+    // the other instance may have taken 6 as well, or has left
+    assert_eq!([2, 1].map(fit), [44, 94]);
+    let left_after = |fixture: &mut Fixture, hits| {
+        fixture.counter.count_fallback(1, Direction::Take, Hits(hits), fixture.now).remaining
+    };
+    assert_eq!(left_after(&mut fixture, 4), 90);
+    fixture.count(10);
+    assert_eq!(left_after(&mut fixture, 1), 79);
+    assert_eq!(fixture.counter.owed_hits().unreported, 21);
+}
+
+#[test]
 fn a_reservation_by_the_estimate_takes_what_is_left_but_not_less_than_the_least() {
     for (least, want, received) in [(1, 5, 3), (3, 5, 3), (4, 5, 0), (1, 2, 2)] {
         let mut fixture = Fixture::new(&[fixed(10, 60)], 2);
