@@ -58,7 +58,10 @@ fn coordinate(hit: Hit) -> (Decision, Hit) {
 // follows in the background, until the counters are removed.
 #[library_benchmark]
 #[benches::mode_and_hits(
-    args = ["interval_1", "lease_1", "strict_1", "interval_10", "lease_10", "strict_10"],
+    args = [
+        "interval_1", "lease_1", "strict_1", "interval_10", "lease_10", "strict_10",
+        "lone_lease_1", "lone_strict_1", "lone_lease_10", "lone_strict_10",
+    ],
     setup = Waiting::new
 )]
 fn new_keys(waiting: Waiting) -> (usize, Waiting) {

@@ -20,14 +20,17 @@ use weir::{
 /// The number of keys.
 pub(crate) const KEYS: u32 = 1_000;
 
-/// The number of instances that share the store.
+/// The number of instances that share the store, unless there is only one.
 const INSTANCES: usize = 3;
 
 /// The time until nothing is known of the keys any more: the period of the limit, and a visit of the sweep.
 const AFTERWARDS: Duration = Duration::from_secs(20);
 
 /// A store that keeps nothing, grants everything and replies at once.
-struct ScriptedStore(SimulatedClock);
+struct ScriptedStore {
+    clock: SimulatedClock,
+    instances: usize,
+}
 
 /// A store, and requests of different keys.
 pub(crate) struct Waiting {
@@ -42,7 +45,7 @@ pub(crate) struct Waiting {
 
 impl Remote for ScriptedStore {
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
-        let now = self.0.now();
+        let now = self.clock.now();
         let reply = |command: &Command| {
             let granted = match command.op {
                 Op::Grant { want, .. } => want,
@@ -60,7 +63,7 @@ impl Remote for ScriptedStore {
     }
 
     async fn heartbeat(&self, _: &str, _: Period) -> Result<usize, RemoteError> {
-        Ok(INSTANCES)
+        Ok(self.instances)
     }
 }
 
@@ -82,8 +85,9 @@ fn matched(coordination: Coordination) -> Vec<Matched<'static>> {
 }
 
 impl Waiting {
-    /// Creates the case `name`: a mode, and the hits of each key.
+    /// Creates the case `name`: a mode, and the hits of each key, after `lone_` for an instance that is alone.
     pub(crate) fn new(name: &str) -> Self {
+        let (name, instances) = name.strip_prefix("lone_").map_or((name, INSTANCES), |name| (name, 1));
         let (mode, hits) = name.split_once('_').expect("a mode and a number");
         let mode = Coordination::parse(mode).expect("a coordination mode");
         let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
@@ -91,7 +95,7 @@ impl Waiting {
         let settings = CoordinationSettings { max_counters: 10_000, ..CoordinationSettings::default() };
         let (store, clock) = runtime.block_on(async {
             let clock = SimulatedClock::new(Timestamp::from_secs(1_700_000_000));
-            let remote = ScriptedStore(clock.clone());
+            let remote = ScriptedStore { clock: clock.clone(), instances };
             let store = Coordinated::new(remote, Arc::new(clock.clone()), settings);
             // until the first heartbeat has returned
             tokio::time::sleep(Duration::from_millis(100)).await;

@@ -11,6 +11,9 @@ const MIN_HITS: u64 = 8;
 /// The hits that give no rate while they are the only ones.
 const FEW_HITS: u32 = 3;
 
+/// The rate of a key that has hardly any hits: one a second, in hits per nanosecond.
+const LOW_RATE: f32 = 1e-9;
+
 /// The time within which hits may be a single burst, so that they give no rate either while they are the only ones.
 const BURST: Period = Period::from_millis(10);
 
@@ -61,9 +64,14 @@ impl Demand {
         self.rate != 0.0 || (self.hits > FEW_HITS && now.since(self.since) >= BURST)
     }
 
-    /// Returns whether there have hardly been any hits, even in a burst.
-    pub(super) const fn is_of_few_hits(&self) -> bool {
-        self.rate == 0.0 && self.hits <= FEW_HITS
+    /// Returns whether there are hardly any hits, even in a burst.
+    pub(super) fn is_of_few_hits(&self) -> bool {
+        self.rate <= LOW_RATE && self.hits <= FEW_HITS
+    }
+
+    /// Returns whether the `hits` that were recorded last are the only ones of their span.
+    pub(super) fn has_only(&self, hits: u64) -> bool {
+        u64::from(self.hits) <= hits
     }
 
     /// Returns the hits to expect in `time` from `now` on.
