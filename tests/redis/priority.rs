@@ -14,8 +14,11 @@ use crate::support::{FakeRedis, compatible, connected, settings, until};
 
 const AT: Timestamp = Timestamp::from_secs(3_600);
 
-/// The most commands of one pipeline of decisions, and of one of background commands while there are decisions.
-const PIPELINE: usize = 128;
+/// The most commands of one pipeline of decisions.
+const DECISIONS: usize = 128;
+
+/// The most commands of one pipeline of background commands while there are decisions.
+const BACKGROUND: usize = 64;
 
 /// Returns `count` commands that increment keys with this name.
 fn commands(name: &str, count: usize) -> Vec<Command> {
@@ -42,11 +45,11 @@ async fn a_decision_waits_for_no_more_than_two_pipelines_of_a_long_background_ca
     let background = Arc::clone(&remote);
     let background =
         tokio::spawn(async move { background.call_in_background(commands("background", COUNT)).await });
-    until("two pipelines are sent", async || server.received("INCRBY background") == 2 * PIPELINE).await;
+    until("two pipelines are sent", async || server.received("INCRBY background") == 2 * BACKGROUND).await;
     let decision = Arc::clone(&remote);
     let decision = tokio::spawn(async move { decision.call(commands("decision", 1)).await });
     until("the decision is sent", async || server.received("INCRBY decision") == 1).await;
-    assert_eq!(server.received("INCRBY background"), 2 * PIPELINE, "none was sent before the decision");
+    assert_eq!(server.received("INCRBY background"), 2 * BACKGROUND, "none was sent before the decision");
 
     server.hold(false);
     assert!(decision.await.expect("it ends").expect("it replies").replies[0].is_ok());
@@ -70,7 +73,7 @@ async fn the_commands_of_decisions_in_flight_are_bounded() {
     // what was sent meanwhile arrives before what is sent next
     let other = FakeRedis::start().await;
     connected(settings(other.address())).await.call(commands("other", 1)).await.expect("it replies");
-    assert!(server.received("INCRBY decision") <= 4 * PIPELINE);
+    assert!(server.received("INCRBY decision") <= 4 * DECISIONS);
     server.hold(false);
     for call in calls {
         let replies = call.await.expect("it ends").expect("it replies").replies;

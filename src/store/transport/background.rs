@@ -15,10 +15,13 @@ const IN_FLIGHT: usize = 2;
 /// The time after a decision in which others are expected.
 const RECENT: Duration = Duration::from_secs(10);
 
-/// The cost of one pipeline while decisions are expected. A server needs about 3 us for a unit.
-const SHORT: usize = 128;
+/// The cost of one pipeline of decisions. A server needs about 3 us for a unit.
+const DECISIONS: usize = 128;
 
-/// The cost of one pipeline while none are expected. Long ones are fewer.
+/// The cost of one background pipeline while decisions are expected, which wait for what the server has begun.
+const SHORT: usize = 64;
+
+/// The cost of one background pipeline while none are expected. Long ones are fewer.
 const LONG: usize = 1_024;
 
 /// The background calls of one server that may be in flight, and how many commands they have. The others wait in the order of
@@ -47,7 +50,7 @@ impl BackgroundWindow {
     /// Returns the cost that the commands of one pipeline of `urgency` may have now.
     pub(super) fn cost(&self, urgency: Urgency) -> usize {
         if urgency == Urgency::Decision {
-            return SHORT;
+            return DECISIONS;
         }
         let last = self.last_decision.load(Ordering::Relaxed);
         let recent = u64::try_from(RECENT.as_millis()).unwrap_or(u64::MAX);

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, pin::pin, sync::Arc};
 
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::{
+    task::{JoinHandle, yield_now},
+    time::timeout,
+};
 
 use super::{CounterTable, delivery_in};
 use crate::{
@@ -16,6 +19,9 @@ use crate::{
 /// The number of commands at which a batch is sent: few, so that a decision that has to be made in the store does not wait
 /// for long behind it.
 const MAX_BATCH: usize = 256;
+
+/// The counters that are flushed, or that replies are applied to, before other tasks have their turn.
+pub(super) const AT_ONCE: usize = 32;
 
 /// The time between two looks at whether the node of a batch that has no reply yet has become silent.
 const RECHECK: Period = Period::from_millis(100);
@@ -105,7 +111,11 @@ fn send<R: Remote>(table: &Arc<CounterTable<R>>, node: StoreNode, batch: Batch) 
         };
         let now = outcome.as_ref().map_or_else(|_| table.client.time().now, |replies| replies.now);
         let mut first = 0;
-        for Sender { key, generation, carried, is_released } in counters {
+        for (number, Sender { key, generation, carried, is_released }) in counters.into_iter().enumerate() {
+            if number % AT_ONCE == AT_ONCE - 1 {
+                // decisions, whose replies pass through this thread, do not wait for all of them
+                yield_now().await;
+            }
             let range = first..first + carried.len();
             first = range.end;
             if is_released {

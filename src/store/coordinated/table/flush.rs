@@ -7,11 +7,17 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{CounterTable, batches::Batches, queue::Chunk};
+use super::{
+    CounterTable,
+    batches::{AT_ONCE, Batches},
+};
 use crate::{
     limit::{CounterKey, Period},
     store::{
-        coordinated::{counter::LocalCounter, store_time::StoreTime},
+        coordinated::{
+            counter::{LocalCounter, Slot},
+            store_time::StoreTime,
+        },
         remote::Remote,
     },
 };
@@ -55,19 +61,27 @@ pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
 async fn flush_due<R: Remote>(table: &Arc<CounterTable<R>>) {
     let mut batches = Batches::new(table);
     while let Some(chunk) = table.queue.take() {
-        flush_chunk(table, &chunk, &mut batches);
-        // decisions of this thread's other tasks do not wait for all of them
-        yield_now().await;
+        for keys in chunk.keys.chunks(AT_ONCE) {
+            flush_keys(table, keys, chunk.slot, &mut batches);
+            // decisions, whose commands and replies pass through this thread, do not wait for all of them
+            yield_now().await;
+        }
     }
     batches.finish();
 }
 
-fn flush_chunk<R: Remote>(table: &Arc<CounterTable<R>>, chunk: &Chunk, batches: &mut Batches<'_, R>) {
+/// Adds what the counters of `keys`, which are due with `slot`, have to send to `batches`.
+fn flush_keys<R: Remote>(
+    table: &Arc<CounterTable<R>>,
+    keys: &[CounterKey],
+    slot: Option<Slot>,
+    batches: &mut Batches<'_, R>,
+) {
     let time = table.client.time();
-    for key in &chunk.keys {
+    for key in keys {
         let mut has_siblings = false;
         let mut renew = table.with_existing(*key, |counter| {
-            if !table.queue.is_due(*key, &mut counter.place, chunk.slot) {
+            if !table.queue.is_due(*key, &mut counter.place, slot) {
                 return false;
             }
             has_siblings = counter.may_have_siblings();
