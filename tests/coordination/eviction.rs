@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::FutureExt as _;
 use tokio::time::sleep;
 use weir::{
     clock::Clock as _,
@@ -152,4 +153,51 @@ async fn what_a_rejected_request_for_a_lease_has_reported_is_recorded() {
     let leased = counted - 10;
     assert_eq!(cramped.counted("a"), counted + 500);
     assert_eq!((cramped.metrics().stranded.get(), cramped.metrics().unreported.get()), (leased + 4, 0));
+}
+
+/// A lease that is granted to an evicted counter is used by nobody. Its decision is made by the next counter of the same key.
+#[tokio::test(start_paused = true)]
+async fn what_is_granted_to_an_evicted_counter_is_recorded() {
+    for is_shared in [false, true] {
+        let cramped = Cramped::new(Coordination::Lease).await;
+        let (admitted, granted) = tokio::join!(cramped.ask("a", 100, false), async {
+            sleep(Duration::from_millis(20)).await;
+            if is_shared {
+                // what another decision waits for is received, however late it is
+                assert!(cramped.ask("a", 1, false).now_or_never().is_none());
+            }
+            sleep(Duration::from_millis(40)).await;
+            let granted = cramped.counted("a");
+            cramped.ask("b", 0, false).now_or_never();
+            granted
+        });
+        assert!(admitted && granted >= 100);
+        cramped.store.close().await;
+        assert_eq!(cramped.counted("a"), granted + 100);
+        let (stranded, unknown) = if is_shared { (granted, 0) } else { (0, granted) };
+        let metrics = cramped.metrics();
+        assert_eq!((metrics.stranded.get(), metrics.delivery_unknown.get()), (stranded, unknown));
+    }
+}
+
+/// The reply to its report says how many hits it has counted, which is no lease.
+#[tokio::test(start_paused = true)]
+async fn what_an_evicted_counter_has_reported_is_not_stranded() {
+    let cramped = Cramped::new(Coordination::Lease).await;
+    cramped.shared.set(Condition::Down);
+    while !cramped.store.is_store_unavailable() {
+        sleep(Duration::from_millis(10)).await;
+    }
+    cramped.hit("a", 30).await;
+    cramped.shared.set(Condition::Up);
+    while cramped.store.is_store_unavailable() {
+        sleep(Duration::from_millis(10)).await;
+    }
+    let (admitted, ()) = tokio::join!(cramped.ask("a", 0, false), async {
+        sleep(Duration::from_millis(20)).await;
+        cramped.ask("b", 1, true).await;
+    });
+    assert!(admitted);
+    cramped.store.close().await;
+    assert_eq!((cramped.metrics().stranded.get(), cramped.counted("a")), (0, 30));
 }

@@ -131,6 +131,19 @@ async fn hits_whose_return_the_store_may_have_counted_are_not_given_back_again()
     assert_eq!(fleet.counted(daily(10)), 4);
 }
 
+/// The store may have counted it nevertheless, and nothing is taken back for it.
+#[tokio::test(start_paused = true)]
+async fn a_hit_that_is_rejected_without_the_store_is_not_given_back() {
+    let fleet = fleet(Coordination::Strict, OnStoreFailure::Deny).await;
+    let instance = &fleet.instances[0];
+    fleet.shared.set(Condition::Frozen);
+    assert!(!instance.hit().await);
+    fleet.shared.set(Condition::Up);
+    sleep(Duration::from_secs(3)).await;
+    instance.store.close().await;
+    assert_eq!((fleet.counted(daily(10)), fleet.metrics().delivery_unknown.get()), (1, 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn three_decisions_that_exceed_their_budget_are_the_last_that_wait() {
     for mode in [Coordination::Lease, Coordination::Strict] {

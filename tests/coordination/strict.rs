@@ -8,7 +8,10 @@ use tokio::{
 };
 use weir::{
     limit::{Algorithm, Coordination, OverLimitPolicy, Period, Scope, Tier},
-    store::simulated::{Condition, Network, SimulatedClock, SimulatedStore},
+    store::{
+        coordinated::CoordinationSettings,
+        simulated::{Condition, Network, SimulatedClock, SimulatedStore},
+    },
 };
 
 use crate::{
@@ -167,16 +170,18 @@ async fn a_rejected_read_is_no_late_one() {
     assert_eq!((metrics.failures.get(), metrics.fallback.get()), (0, 5));
 }
 
-/// The store carries out the read before the hit, whose reply arrives first.
+/// The store carries out the read before the hit, whose reply arrives first. So long before that it cannot be an inaccurate clock.
 #[tokio::test(start_paused = true)]
 async fn a_read_that_a_hit_overtakes_has_the_counts_of_its_own_reply() {
-    let pair = Pair::new(Coordination::Strict, Coordination::Strict).await;
+    let settings = CoordinationSettings { budget: Period::from_secs(1), ..CoordinationSettings::default() };
+    let strict = |requests| rule(Coordination::Strict, &[daily(requests)], OverLimitPolicy::Ignore);
+    let pair = Pair::start(strict(100), strict(1), settings).await;
     let remote = pair.stores[0].remote();
     let network = Network { reorders: true, ..Network::default() };
-    remote.set_network(Network { round_trip: Duration::from_millis(10), ..network });
+    remote.set_network(Network { round_trip: Duration::from_millis(200), ..network });
     let read = async { pair.request_in(Scope::Descriptor, 0, &["large"], 0).await[0] };
     let hit = async {
-        sleep(Duration::from_millis(6)).await;
+        sleep(Duration::from_millis(150)).await;
         remote.set_network(network);
         let hit = pair.request_in(Scope::Descriptor, 0, &["large"], 1).await[0];
         (hit, pair.clock.right())
@@ -208,5 +213,17 @@ async fn repeated_descriptors_are_decided_one_after_the_other() {
         let asks = [Ask::hit("small"), Ask::hit("small"), give_back(), Ask::hit("small"), Ask::hit("small")];
         let decisions = pair.ask(Scope::Descriptor, 0, &asks).await;
         assert_eq!(over(&decisions), [false, true, false, false, true], "{mode:?}");
+    }
+}
+
+/// A decision that waits delays those after it, which count at the later time.
+#[tokio::test(start_paused = true)]
+async fn a_descriptor_after_one_that_waits_counts_when_it_is_decided() {
+    let pair = Pair::new(Coordination::Strict, Coordination::Interval).await;
+    let decisions = pair.request_in(Scope::Descriptor, 0, &["large", "small", "small"], 1).await;
+    assert_eq!(over(&decisions), [false, false, true]);
+    let now = pair.clock.right();
+    for decision in &decisions[1..] {
+        assert_eq!(decision.reset, now.window_end(daily(1).period).since(now));
     }
 }

@@ -1,0 +1,137 @@
+//! Replies that agree with no other: hits that are not granted although they fit, and replies without counts.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::watch, time::sleep};
+use weir::{
+    clock::Clock as _,
+    limit::{
+        Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy, Period,
+        Request, RuleNode, RuleSet, Scope, Values,
+    },
+    store::{
+        Store as _,
+        coordinated::{Coordinated, CoordinationSettings},
+        remote::{Command, Op, Remote, RemoteError, Replies},
+        simulated::{Network, SimulatedClock, SimulatedRemote, SimulatedStore},
+    },
+};
+
+use crate::fleet::{EPOCH, daily, rule};
+
+/// What is odd about the replies of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Oddity {
+    None,
+    /// It grants nothing, but shows how much is left.
+    GrantsNothing,
+    /// It counts, but does not show the counts.
+    ShowsNothing,
+}
+
+struct OddStore {
+    inner: SimulatedRemote,
+    oddity: watch::Receiver<Oddity>,
+    requests: Arc<AtomicU64>,
+}
+
+impl Remote for OddStore {
+    async fn call(&self, mut commands: Vec<Command>) -> Result<Replies, RemoteError> {
+        let oddity = *self.oddity.borrow();
+        for command in &mut commands {
+            if matches!(command.op, Op::Grant { .. }) {
+                self.requests.fetch_add(1, Ordering::Relaxed);
+                if oddity == Oddity::GrantsNothing {
+                    command.op = Op::Take { hits: 0 };
+                }
+            }
+        }
+        let mut replies = self.inner.call(commands).await?;
+        if oddity == Oddity::ShowsNothing {
+            replies.replies.iter_mut().flatten().for_each(|reply| reply.counters.clear());
+        }
+        Ok(replies)
+    }
+
+    fn heartbeat(&self, name: &str, ttl: Period) -> impl Future<Output = Result<usize, RemoteError>> + Send {
+        self.inner.heartbeat(name, ttl)
+    }
+}
+
+/// Some instances with a limit of 50, of which the first one is asked.
+struct Setup {
+    clock: SimulatedClock,
+    stores: Vec<Coordinated<OddStore>>,
+    rules: RuleSet,
+    oddity: watch::Sender<Oddity>,
+    requests: Arc<AtomicU64>,
+}
+
+impl Setup {
+    async fn start(instances: usize, mode: Coordination) -> Self {
+        let clock = SimulatedClock::new(EPOCH);
+        let shared = SimulatedStore::new(clock.clone(), 7);
+        let (oddity, receiver) = watch::channel(Oddity::None);
+        let requests = Arc::<AtomicU64>::default();
+        let store = |i: usize| {
+            let settings =
+                CoordinationSettings { instance: format!("i{i}"), ..CoordinationSettings::default() };
+            let remote = OddStore {
+                inner: shared.connect(Network::default()),
+                oddity: receiver.clone(),
+                requests: Arc::clone(&requests),
+            };
+            Coordinated::new(remote, Arc::new(clock.clone()), settings)
+        };
+        let stores = (0..instances).map(store).collect();
+        let rule = rule(mode, &[daily(50)], OverLimitPolicy::Ignore);
+        let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
+        let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random());
+        sleep(Duration::from_millis(2_500)).await;
+        Self { clock, stores, rules, oddity, requests }
+    }
+
+    async fn hit(&self) -> Decision {
+        let entries = [Entry { key: "k", value: "v" }];
+        let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
+        let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
+        let matched = Matched::new(&self.rules, &request);
+        let decisions = self.stores[0].take(&matched.checks, Scope::Descriptor, self.clock.now()).await;
+        decisions.expect("a coordinated store always decides")[0]
+    }
+}
+
+/// It requests them three times. To request them again and again would be of no use, and would cost ever more calls.
+#[tokio::test(start_paused = true)]
+async fn hits_that_the_store_does_not_grant_although_they_fit_are_rejected() {
+    for instances in [1, 2] {
+        let setup = Setup::start(instances, Coordination::Lease).await;
+        setup.oddity.send_replace(Oddity::GrantsNothing);
+        assert!(setup.hit().await.over, "{instances}");
+        // the first request of several instances is for the decision alone
+        let expected = if instances == 1 { 3 } else { 4 };
+        assert_eq!(setup.requests.load(Ordering::Relaxed), expected);
+        assert_eq!(setup.stores[0].coordination_metrics().fallback.get(), 0);
+        setup.oddity.send_replace(Oddity::None);
+        assert!(!setup.hit().await.over, "{instances}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_fallback_decides_if_a_reply_has_no_counts() {
+    for (instances, mode) in [(2, Coordination::Lease), (1, Coordination::Strict), (2, Coordination::Strict)]
+    {
+        let setup = Setup::start(instances, mode).await;
+        setup.oddity.send_replace(Oddity::ShowsNothing);
+        assert!(!setup.hit().await.over);
+        let metrics = setup.stores[0].coordination_metrics();
+        assert_eq!((metrics.fallback.get(), metrics.delivery_unknown.get()), (1, 1), "{mode:?}");
+    }
+}
