@@ -40,7 +40,7 @@ pub enum CounterState {
 
 /// The instant from which a counter equals an unused one, computed at its last change. It is stored because the state
 /// without its tier does not determine it. In whole seconds since the epoch, rounded up, capped in 2106.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IdleAt(u32);
 
 // === impl CounterState ===
@@ -177,7 +177,7 @@ impl CounterState {
             Self::FixedWindow(window) => window.end(),
             Self::SlidingWindow(_, idle_at)
             | Self::OneSpan { idle_at, .. }
-            | Self::TokenBucket(_, idle_at) => Timestamp::from_secs(idle_at.0.into()),
+            | Self::TokenBucket(_, idle_at) => idle_at.instant(),
         }
     }
 
@@ -243,9 +243,13 @@ impl CounterState {
 // === impl IdleAt ===
 
 impl IdleAt {
-    fn of(instant: Timestamp) -> Self {
+    pub(crate) fn of(instant: Timestamp) -> Self {
         let seconds = instant.as_nanos().div_ceil(NANOS_PER_SECOND);
         Self(u32::try_from(seconds).unwrap_or(u32::MAX))
+    }
+
+    pub(crate) fn instant(self) -> Timestamp {
+        Timestamp::from_secs(self.0.into())
     }
 }
 

@@ -63,8 +63,8 @@ impl LocalCounter {
             return self.count(instances, direction, OverLimitPolicy::Ignore, hits, now);
         }
         let instances = instances as u64;
-        let rare = self.rare.get_or_insert_default();
-        let states = rare.fallback.get_or_insert_with(|| Box::new(self.estimate.clone()));
+        let more = self.rare.make_more();
+        let states = more.fallback.get_or_insert_with(|| Box::new(self.estimate.clone()));
         let all = Hits(hits.0.saturating_mul(instances));
         let decision = decide(&self.target.tiers, states, OverLimitPolicy::Ignore, direction, all, now);
         if direction == Direction::GiveBack || !decision.over {

@@ -26,11 +26,18 @@ const LONGEST_SPAN: Period = Period::from_millis(500);
 /// A gap after which earlier measurements are discarded.
 const GAP: Period = Period::from_secs(1);
 
+/// The unit of the start of a span: 10 microseconds.
+const UNIT: u64 = 10_000;
+
+/// How far the clock may step back while a span is measured. If it steps back further, the measurement begins again.
+const STEP_BACK: Period = Period::from_secs(1);
+
 /// A moving average of received hits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Demand {
-    /// The start of the current span.
-    since: Timestamp,
+    /// The start of the current span, in units of 10 µs modulo 2^32: a counter that has had no hit for 12 hours may begin with its
+    /// rate before them, for a span.
+    since: u32,
     /// The hits in it.
     hits: u32,
     /// The average of earlier spans, in hits per nanosecond: half of it from the last, a quarter from the one before, and
@@ -49,19 +56,22 @@ pub(in super::super) struct Demand {
 impl Demand {
     /// Records `hits`, admitted or not.
     pub(in super::super) fn record(&mut self, hits: u64, now: Timestamp) {
-        let span = now.since(self.since);
-        if span >= SPAN && (u64::from(self.hits) >= MIN_HITS || span >= LONGEST_SPAN) {
+        let span = self.span(now);
+        if self.hits == 0 && self.rate == 0.0 {
+            // the first ones
+            self.since = units(now);
+        } else if span >= SPAN && (u64::from(self.hits) >= MIN_HITS || span >= LONGEST_SPAN) {
             let rate = (f64::from(self.hits) / span.as_nanos() as f64) as f32;
             let weight = if span > GAP || self.rate == 0.0 { 0.0 } else { 0.5 };
             self.rate = self.rate * weight + rate * (1.0 - weight);
-            (self.since, self.hits) = (now, 0);
+            (self.since, self.hits) = (units(now), 0);
         }
         self.hits = self.hits.saturating_add(u32::try_from(hits).unwrap_or(u32::MAX));
     }
 
     /// Returns whether any hits are expected. Those of a burst, however many, predict none.
     pub(super) fn is_known(&self, now: Timestamp) -> bool {
-        self.rate != 0.0 || (self.hits > FEW_HITS && now.since(self.since) >= BURST)
+        self.rate != 0.0 || (self.hits > FEW_HITS && self.span(now) >= BURST)
     }
 
     /// Returns whether there are hardly any hits, even in a burst.
@@ -85,9 +95,16 @@ impl Demand {
         if rate > 0.0 { Period::from_nanos((hits as f64 / rate) as u64) } else { Period::MAX }
     }
 
+    /// Returns the length of the current span.
+    fn span(&self, now: Timestamp) -> Period {
+        let span = units(now).wrapping_sub(self.since);
+        let has_stepped_back = self.since.wrapping_sub(units(now)) <= (STEP_BACK.as_nanos() / UNIT) as u32;
+        if has_stepped_back { Period::default() } else { Period::from_nanos(u64::from(span) * UNIT) }
+    }
+
     /// Returns the rate in hits per nanosecond.
     fn rate_at(&self, now: Timestamp) -> f64 {
-        let span = now.since(self.since).max(SPAN).as_nanos() as f64;
+        let span = self.span(now).max(SPAN).as_nanos() as f64;
         if self.rate == 0.0 {
             // at first only the current span counts; a few hits that happen to be close give no rate
             return f64::from(self.hits.saturating_sub(FEW_HITS)) / span.max(SHORT_SPAN.as_nanos() as f64);
@@ -95,6 +112,12 @@ impl Demand {
         // when hits stop, the rate falls with the length of the current span
         f64::from(self.rate).min((u64::from(self.hits) + MIN_HITS) as f64 / span)
     }
+}
+
+/// Returns `at` in units of 10 µs, modulo 2^32.
+#[expect(clippy::cast_possible_truncation, reason = "modulo 2^32")]
+const fn units(at: Timestamp) -> u32 {
+    (at.as_nanos() / UNIT) as u32
 }
 
 #[cfg(test)]
@@ -192,7 +215,7 @@ mod tests {
             demand.in_the_next(TENTH, now)
         };
         // half of it and half of the 8 hits in the second; then these alone
-        assert_eq!([0, 1].map(|more| after_gap(Period::from_nanos(GAP.as_nanos() + more))), [21, 1]);
+        assert_eq!([0, UNIT].map(|more| after_gap(Period::from_nanos(GAP.as_nanos() + more))), [21, 1]);
     }
 
     #[test]
@@ -203,6 +226,30 @@ mod tests {
             let time = demand.time_for(hits, now).as_nanos() / 1_000_000;
             assert!((19 * hits / 10..=21 * hits / 10).contains(&time), "{time} ms for {hits}");
         }
+    }
+
+    /// The units in which the start of a span is kept begin again at zero every twelve hours.
+    #[test]
+    fn a_span_outlasts_the_end_of_its_units_and_a_step_back_of_the_clock() {
+        let end = Timestamp::from_nanos((7 * UNIT) << 32);
+        let before = Timestamp::from_nanos(end.as_nanos() - 300_000_000);
+        let mut demand = Demand::default();
+        let now = record(&mut demand, 1, 600, before);
+        assert!(now > end);
+        assert!((95..=105).contains(&demand.in_the_next(TENTH, now)), "{}", demand.in_the_next(TENTH, now));
+        let earlier = Timestamp::from_nanos(now.as_nanos() - 900_000_000);
+        assert_eq!(demand.span(earlier), Period::default());
+        demand.record(1, earlier);
+        assert!((95..=105).contains(&demand.in_the_next(TENTH, now)), "{}", demand.in_the_next(TENTH, now));
+        // after a longer step it is measured again
+        let earlier = Timestamp::from_nanos(now.as_nanos() - 30_000_000_000);
+        let again = record(&mut demand, 1, 100, earlier);
+        assert!(
+            (90..=105).contains(&demand.in_the_next(TENTH, again)),
+            "{}",
+            demand.in_the_next(TENTH, again)
+        );
+        assert_eq!(demand.in_the_next(TENTH, again.after(Period::from_secs(11 * 3_600))), 1);
     }
 
     /// Some may be late by chance, so that the rate falls slowly.

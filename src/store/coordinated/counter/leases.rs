@@ -2,8 +2,8 @@
 
 use super::{
     LocalCounter,
-    records::{Dropped, HeldLease, HeldLeases, PendingDelta},
-    tiers::{capacity, flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed},
+    records::{Dropped, HeldLease, PendingDelta},
+    tiers::{capacity, flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed, saturated},
 };
 use crate::{
     limit::{
@@ -25,7 +25,7 @@ const GRACE: Period = Period::from_millis(5);
 
 /// Returns the hits of `leases` that are not used yet.
 fn left_in(leases: &[HeldLease]) -> u64 {
-    leases.iter().map(|lease| lease.left).sum()
+    leases.iter().map(|lease| lease.left().0).sum()
 }
 
 // === impl LocalCounter ===
@@ -33,12 +33,7 @@ fn left_in(leases: &[HeldLease]) -> u64 {
 impl LocalCounter {
     /// Returns the held leases.
     pub(super) fn leases(&self) -> &[HeldLease] {
-        self.rare.as_ref().map_or(&[], |rare| &rare.held)
-    }
-
-    /// Returns the held leases. Not for counters that may have none, for which it would take space.
-    fn held_mut(&mut self) -> &mut HeldLeases {
-        &mut self.rare.get_or_insert_default().held
+        self.rare.leases()
     }
 
     /// Returns the hits that may be admitted without a call.
@@ -115,10 +110,7 @@ impl LocalCounter {
         let dropped = self.expire_leases_after(GRACE, time);
         let has_ended = |lease: &&HeldLease| self.is_of_ended_window(lease, time.now);
         let has_no_hold = |lease: &&HeldLease| {
-            self.instances > 1
-                && lease.until == lease.granted_at
-                && lease.left >= hits.0
-                && self.fits(hits, lease.granted_at)
+            self.instances > 1 && !lease.has_hold && lease.left() >= hits && self.fits(hits, lease.granted_at)
         };
         let counted_before = |lease: &&HeldLease| has_no_hold(lease) || has_ended(lease);
         let granted_at = self.leases().first().filter(counted_before).map(|lease| lease.granted_at);
@@ -129,17 +121,19 @@ impl LocalCounter {
     fn expire_leases_after(&mut self, grace: Period, time: StoreTime) -> Dropped {
         let mut dropped = Dropped::default();
         let end = |lease: &HeldLease| lease.until.max(lease.granted_at.after(grace));
-        while let Some(lease) = self.leases().first().filter(|lease| end(lease) <= time.latest).copied() {
-            self.held_mut().remove(0);
+        while let Some(lease) = self.rare.take_first_lease_if(|lease| end(lease) <= time.latest) {
             let tiers = &self.target.tiers;
             let ended = tiers.iter().all(|tier| has_ended(tier, lease.granted_at, lease.until));
-            if self.instances <= 1 && flows(tiers) && !is_mixed(tiers) && lease.left <= self.idle_allowance()
+            if self.instances <= 1
+                && flows(tiers)
+                && !is_mixed(tiers)
+                && lease.left().0 <= self.idle_allowance()
             {
                 // the estimate, which does not count them, has to replace the store's state
                 self.fetch_mut().is_overcounted = true;
                 self.wants_read = true;
             } else if ended || self.must_keep(lease.granted_at, lease.until, time.latest) {
-                dropped.stranded += lease.left;
+                dropped.stranded += lease.left().0;
             } else {
                 self.push_pending(PendingDelta::unused(lease));
             }
@@ -182,19 +176,19 @@ impl LocalCounter {
     /// Spends leased hits, but none of the first `ended` leases.
     fn spend(&mut self, hits: u64, ended: usize, now: Timestamp) {
         let mut needed = hits;
-        let held = self.held_mut();
-        if let Some(first) = held.get_mut(ended)
-            && first.left > hits
+        let held = &mut self.rare.leases_mut()[ended..];
+        if let Some(first) = held.first_mut()
+            && first.left().0 > hits
         {
-            first.left -= hits;
+            first.left -= saturated(hits);
             return;
         }
-        for lease in &mut held[ended..] {
-            let spent = needed.min(lease.left);
-            lease.left -= spent;
+        for lease in held {
+            let spent = needed.min(lease.left().0);
+            lease.left -= saturated(spent);
             needed -= spent;
         }
-        held.retain(|lease| lease.left > 0);
+        self.rare.retain_leases(|lease| lease.left > 0);
         self.forget_fetch(now);
     }
 
@@ -203,8 +197,11 @@ impl LocalCounter {
         for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
             state.release(tier, now, now, hits);
         }
-        match self.rare.as_mut().and_then(|rare| rare.held.first_mut()) {
-            Some(lease) => lease.left += hits.0,
+        let first = self.rare.leases_mut().first_mut();
+        let held =
+            first.and_then(|lease| Some((lease.left.checked_add(u32::try_from(hits.0).ok()?)?, lease)));
+        match held {
+            Some((left, lease)) => lease.left = left,
             None => self.push_pending(PendingDelta {
                 unused: hits.0,
                 unused_until: now,
@@ -273,7 +270,7 @@ impl LocalCounter {
         if self.leases().is_empty() {
             return;
         }
-        for lease in std::mem::take(self.held_mut()) {
+        for lease in self.rare.take_leases() {
             self.push_pending(PendingDelta::unused(lease));
         }
     }
@@ -298,10 +295,7 @@ impl LocalCounter {
         self.mode == Coordination::Lease
             && self.instances > 1
             && flows(tiers)
-            && self
-                .leases()
-                .first()
-                .is_some_and(|lease| lease.until > lease.granted_at && lease.until <= soon)
+            && self.leases().first().is_some_and(|lease| lease.has_hold && lease.until <= soon)
             && !self.is_denied(now)
             && self.demand.in_the_next(hold(tiers), now) > 0
     }
@@ -311,10 +305,9 @@ impl LocalCounter {
     pub(super) fn return_leases_before(&mut self, soon: Timestamp) -> u64 {
         let mut returned = 0;
         if self.instances > 1 && flows(&self.target.tiers) {
-            let ends = |lease: &&HeldLease| lease.until > lease.granted_at && lease.until <= soon;
-            while let Some(lease) = self.leases().first().filter(ends).copied() {
-                self.held_mut().remove(0);
-                returned += lease.left;
+            let ends = |lease: &HeldLease| lease.has_hold && lease.until <= soon;
+            while let Some(lease) = self.rare.take_first_lease_if(ends) {
+                returned += lease.left().0;
                 self.push_pending(PendingDelta::unused(lease));
             }
         }
@@ -336,7 +329,7 @@ impl LocalCounter {
         }
         let is_kept = self.leased_hits() <= self.idle_allowance();
         let abandoned_at = if is_kept { lease.until } else { self.abandoned_at() };
-        if self.instances > 1 && flows(&self.target.tiers) && lease.until > lease.granted_at {
+        if self.instances > 1 && flows(&self.target.tiers) && lease.has_hold {
             let nanos = lease.until.as_nanos().saturating_sub(lead.as_nanos());
             let ending = Timestamp::from_nanos(nanos);
             return Some(if ending <= abandoned_at { (ending, true) } else { (abandoned_at, false) });

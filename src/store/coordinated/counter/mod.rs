@@ -52,7 +52,10 @@ pub(super) use self::{
     tiers::has_strict_bucket,
 };
 use crate::{
-    limit::{Coordination, LimitCheck, Period, RuleId, Timestamp, algorithm::CounterState},
+    limit::{
+        Coordination, LimitCheck, Period, RuleId, Timestamp,
+        algorithm::{CounterState, IdleAt},
+    },
     store::remote::Target,
 };
 
@@ -74,10 +77,11 @@ pub(super) struct LocalCounter {
     rule: Option<RuleId>,
     pub(super) last_check_at: Timestamp,
     estimate: States,
+    /// What few counters have at a time, such as leases.
+    rare: Rare,
     /// Hits that are pending, and hits that were sent to the store, which has not replied yet.
     unacknowledged: Unacknowledged,
     pub(super) demand: Demand,
-    pub(super) schedule: FlushSchedule,
     /// Its place in the queue of the flush loop.
     pub(super) place: QueuePlace,
     /// The coordination mode: the requested one, or the nearest that the store supports for the target.
@@ -90,10 +94,13 @@ pub(super) struct LocalCounter {
     wants_read: bool,
     /// Whether it is not known how the store's state differs from the last reply.
     is_version_lost: bool,
-    /// Whether the store counts granted hits, as long as the estimate does, of which `rare` knows nothing any more.
-    has_forgotten_grants: bool,
+    /// The number of replies that `usage` was measured from while that matters.
+    measured_replies: u8,
     /// The number of instances as of the last decision, up to 65,535.
     instances: u16,
+    /// The instant until which the store has denied all hits.
+    denied_until: Timestamp,
+    pub(super) schedule: FlushSchedule,
     /// The number of the last command, modulo 2^32.
     sent: u32,
     /// The number of the last flush.
@@ -106,14 +113,12 @@ pub(super) struct LocalCounter {
     /// Hits that the store has applied since its last reply, up to 2^32 - 1.
     acknowledged: u32,
     usage: UsageRate,
-    /// What few counters have at a time. None if it is empty.
-    rare: Option<Box<Rare>>,
+    /// The instant from which the store counts none of the granted hits, used or not.
+    granted_until: IdleAt,
     /// The version of the store's sliding windows and buckets as of its last reply.
     version: u64,
     /// On the store's clock.
     last_reply_at: ReplyTime,
-    /// The instant until which the store has denied all hits.
-    denied_until: Timestamp,
 }
 
 // === impl LocalCounter ===
@@ -125,6 +130,7 @@ impl LocalCounter {
             estimate: target.tiers.iter().map(|tier| CounterState::unused(tier, now)).collect(),
             rule: None,
             last_check_at: now,
+            rare: Rare::default(),
             unacknowledged: Unacknowledged::default(),
             demand: Demand::default(),
             schedule: FlushSchedule::new(interval),
@@ -134,7 +140,7 @@ impl LocalCounter {
             requested_mode: None,
             wants_read: false,
             is_version_lost: false,
-            has_forgotten_grants: false,
+            measured_replies: 0,
             instances: 1,
             sent: 0,
             flushed: 0,
@@ -143,7 +149,7 @@ impl LocalCounter {
             remaining_at_reply: saturated(capacity(&target.tiers)),
             acknowledged: 0,
             usage: UsageRate::new(now),
-            rare: None,
+            granted_until: IdleAt::default(),
             version: 0,
             last_reply_at: ReplyTime::default(),
             denied_until: Timestamp::default(),
@@ -199,9 +205,8 @@ impl LocalCounter {
     /// in flight.
     pub(super) fn is_settled(&self) -> bool {
         !self.has_unacknowledged()
-            && self.rare.as_ref().is_none_or(|rare| {
-                rare.held.is_empty() && rare.fetch.as_ref().is_none_or(|fetch| !fetch.is_running)
-            })
+            && self.leases().is_empty()
+            && self.fetch().is_none_or(|fetch| !fetch.is_running)
     }
 
     /// Records that the store may have applied a command that had no reply.
@@ -236,44 +241,32 @@ impl LocalCounter {
 
     /// Returns the state of fetching leases; none if no lease was needed lately.
     pub(in super::super) fn fetch(&self) -> Option<&LeaseFetch> {
-        self.rare.as_ref()?.fetch.as_deref()
+        self.rare.more()?.fetch.as_deref()
     }
 
     /// Returns the state of fetching leases, which counters in other modes do not have.
     pub(in super::super) fn fetch_mut(&mut self) -> &mut LeaseFetch {
-        self.rare.get_or_insert_default().fetch_mut()
+        self.rare.make_more().fetch_mut()
     }
 
     /// Returns the reply that a decision would apply, which then somebody else has to do, and the hits that it requested.
     pub(in super::super) fn take_awaited(&mut self) -> Option<(AwaitedReply, u64)> {
-        let fetch = self.rare.as_mut()?.fetch.as_mut()?;
+        let fetch = self.rare.more_mut()?.fetch.as_mut()?;
         Some((fetch.awaited.take()?, fetch.want))
     }
 
     /// Forgets the states of the time in which the store was unavailable.
     pub(super) fn end_fallback(&mut self) {
-        if let Some(rare) = &mut self.rare
-            && rare.fallback.take().is_some()
+        if let Some(more) = self.rare.more_mut()
+            && more.fallback.take().is_some()
         {
-            self.free_rare();
+            self.rare.shrink();
         }
     }
 
     /// Returns whether the store counts granted hits at `now`, used or not.
     pub(super) fn has_grants(&self, now: Timestamp) -> bool {
-        self.counted_until() > now
-            || (self.has_forgotten_grants && self.estimate.iter().any(|state| state.idle_at() > now))
-    }
-
-    /// Returns the instant until which the store counts granted hits that are not forgotten.
-    fn counted_until(&self) -> Timestamp {
-        self.rare.as_ref().map_or(Timestamp::default(), |rare| rare.counted_until)
-    }
-
-    /// Returns the instant until which the store counts granted hits, used or not.
-    fn granted_until(&self) -> Timestamp {
-        let forgotten = self.estimate.iter().filter(|_| self.has_forgotten_grants).map(CounterState::idle_at);
-        forgotten.fold(self.counted_until(), Timestamp::max)
+        self.granted_until.instant() > now
     }
 
     /// Frees what is of no use to a counter that has not been checked lately.
@@ -290,21 +283,12 @@ impl LocalCounter {
     }
 
     fn forget(&mut self, now: Timestamp, is_over: fn(&LeaseFetch) -> bool) {
-        let Some(rare) = &mut self.rare else { return };
-        rare.fetch.take_if(|fetch| is_over(fetch));
-        if rare.fetch.is_some() || !rare.held.is_empty() {
-            return;
+        if !self.has_grants(now) {
+            self.granted_until = IdleAt::default();
         }
-        let has_grants = rare.counted_until > now;
-        // once all of them were used, they count as long as the estimate does
-        if !has_grants || self.estimate.iter().any(|state| state.idle_at() >= rare.counted_until) {
-            self.has_forgotten_grants |= has_grants;
-            rare.counted_until = Timestamp::default();
-            self.free_rare();
+        if let Some(more) = self.rare.more_mut() {
+            more.fetch.take_if(|fetch| is_over(fetch));
+            self.rare.shrink();
         }
-    }
-
-    fn free_rare(&mut self) {
-        self.rare.take_if(|rare| rare.is_empty());
     }
 }

@@ -12,7 +12,10 @@ use super::{
     tiers::{capacity, flows, has_bucket, hold, lone_hold, same_windows},
 };
 use crate::{
-    limit::{Algorithm, Hits, Period, Timestamp, algorithm::CounterState},
+    limit::{
+        Algorithm, Hits, Period, Timestamp,
+        algorithm::{CounterState, IdleAt},
+    },
     store::remote::{Command, Op, Reply, Report},
 };
 
@@ -102,7 +105,7 @@ impl LocalCounter {
         at_least: Period,
         now: Timestamp,
     ) -> Option<SingleCommand> {
-        let is_single = self.rare.is_none()
+        let is_single = self.rare.is_nothing()
             && self.unacknowledged.is_empty()
             && !self.wants_read
             && self.demand.is_of_few_hits()
@@ -234,14 +237,12 @@ impl LocalCounter {
             _ => now.after(hold),
         });
         let until = ends.min().unwrap_or(now);
-        let rare = self.rare.get_or_insert_default();
-        let place = rare.held.iter().position(|lease| lease.until > until).unwrap_or(rare.held.len());
-        rare.held.insert(place, HeldLease { left: hits, granted_at: now, until });
-        if let Some(fetch) = &mut rare.fetch {
+        self.rare.add_lease(HeldLease::new(Hits(hits), now, until));
+        if let Some(fetch) = self.rare.more_mut().and_then(|more| more.fetch.as_mut()) {
             fetch.probe_after = Period::default();
         }
         let idle_at = reply.counters.iter().map(CounterState::idle_at).max();
-        rare.counted_until = rare.counted_until.max(idle_at.unwrap_or_default());
+        self.granted_until = self.granted_until.max(IdleAt::of(idle_at.unwrap_or_default()));
         // hits that were given back during the fetch must not take these along
         for delta in self.unacknowledged.pending_mut() {
             if !delta.change.is_addition() && same_windows(&self.target.tiers, delta.at, now) {
@@ -253,12 +254,10 @@ impl LocalCounter {
     /// Applies the reply to a fetch that only reported.
     pub(in super::super) fn apply_fetched_report(&mut self, reply: &Reply, now: Timestamp) {
         self.apply_flush_reply(reply, now);
-        let rare = self.rare.get_or_insert_default();
-        rare.fetch_mut().last_reply = LeaseReply::Full;
-        if rare.held.is_empty() {
+        self.fetch_mut().last_reply = LeaseReply::Full;
+        if self.leases().is_empty() {
             // the store knows which of the granted hits were used, or the estimate does not any more
-            rare.counted_until = Timestamp::default();
-            self.has_forgotten_grants = false;
+            self.granted_until = IdleAt::default();
         }
     }
 
@@ -335,7 +334,7 @@ impl LocalCounter {
             return;
         }
         let first = FIRST_PROBE.max(self.schedule.interval());
-        let fetch = self.rare.get_or_insert_default().fetch_mut();
+        let fetch = self.fetch_mut();
         if fetch.probe_after == Period::default() {
             fetch.probe_after = first;
             fetch.probe_at = now.after(first);

@@ -7,6 +7,7 @@ use super::{
     adoption::{adopts, close_empty_span},
     records::{CarriedHits, DeliveryOutcome, Dropped, PendingDelta},
     tiers::{has_ended, same_windows, saturated},
+    usage::MeasuredReply,
 };
 use crate::{
     limit::{Hits, Period, Timestamp},
@@ -221,9 +222,8 @@ impl LocalCounter {
         let is_same = !self.is_version_lost && reply.version == self.version && reply.version > 0;
         let is_exact = reply.matched || is_same;
         let unknown = if precedes(self.flushed) { self.unacknowledged.in_flight() } else { &[][..] };
-        let rare = self.rare.as_deref();
-        let leases = rare.map_or(&[][..], |rare| &rare.held);
-        let siblings = rare.and_then(|rare| rare.siblings.as_deref());
+        let leases = self.rare.leases();
+        let siblings = self.rare.more().and_then(|more| more.siblings.as_deref());
         let siblings = siblings.map_or(&[][..], |siblings| &siblings.hits);
         let mut is_incomplete = false;
         for (i, tier) in self.target.tiers.iter().enumerate() {
@@ -259,15 +259,16 @@ impl LocalCounter {
         // the hits counted here during the first flush are the first measurement of the rate
         let meanwhile = if self.last_reply_at.get().is_none() { self.unacknowledged_hits() } else { 0 };
         let own = u64::from(std::mem::take(&mut self.acknowledged)).saturating_add(meanwhile);
-        self.usage.record(
-            self.used(now),
+        let measured = MeasuredReply {
+            used: self.used(now),
             own,
-            self.instances.into(),
-            self.schedule.interval(),
-            self.last_reply_at.get(),
+            instances: self.instances.into(),
+            interval: self.schedule.interval(),
+            last: self.last_reply_at.get(),
             now,
-        );
-        self.schedule.plan(self.usage.time_for(remaining), now);
+        };
+        self.usage.record(&mut self.measured_replies, measured);
+        self.schedule.plan(self.usage.time_for(remaining));
         self.last_reply_at.set(now);
         true
     }

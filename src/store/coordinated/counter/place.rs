@@ -1,11 +1,9 @@
 //! The place of a counter in the queue of counters that need attention.
 
-use std::num::NonZeroU32;
-
-/// A slot of the queue, modulo 2^32, and never 0, which takes no space for "none". The order of slots less than 2^31 apart is
-/// known.
+/// A slot of the queue, modulo 2^24, in three bytes, so that it takes four together with an [`Urgency`]. The order of slots less
+/// than 2^23 apart is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Slot(NonZeroU32);
+pub(in super::super) struct Slot([u8; 3]);
 
 /// How soon a counter needs attention. Ordered by urgency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,23 +47,25 @@ pub(in super::super) enum Turn {
 
 impl Slot {
     /// Returns slot `number`.
-    #[expect(clippy::cast_possible_truncation, reason = "modulo 2^32")]
     pub(in super::super) const fn of(number: u64) -> Self {
-        match NonZeroU32::new(number as u32) {
-            Some(slot) => Self(slot),
-            None => Self(NonZeroU32::MIN),
-        }
+        let [low, middle, high, ..] = number.to_le_bytes();
+        Self([low, middle, high])
     }
 
     /// Returns whether it is after `other`.
     pub(in super::super) const fn is_after(self, other: Self) -> bool {
         // the sign bit of the difference
-        self.0.get() != other.0.get() && self.distance_from(other) < 1 << 31
+        matches!(self.distance_from(other), 1..=0x7f_ffff)
     }
 
-    /// Returns the number of slots from `other` to it, modulo 2^32.
+    /// Returns the number of slots from `other` to it, modulo 2^24.
     pub(in super::super) const fn distance_from(self, other: Self) -> u32 {
-        self.0.get().wrapping_sub(other.0.get())
+        self.number().wrapping_sub(other.number()) & 0xff_ffff
+    }
+
+    const fn number(self) -> u32 {
+        let [low, middle, high] = self.0;
+        u32::from_le_bytes([low, middle, high, 0])
     }
 }
 
@@ -103,10 +103,16 @@ impl QueuePlace {
 
     /// Records that the turn of `slot` has come; none for counters that are due at once. If it was due, it is no more.
     pub(in super::super) fn take_turn(&mut self, slot: Option<Slot>) -> Turn {
+        // another counter may be queued there
+        let mut is_queued = slot.is_none();
         for queued in [&mut self.queued, &mut self.earlier] {
             if slot.is_some() && *queued == slot {
                 *queued = None;
+                is_queued = true;
             }
+        }
+        if !is_queued {
+            return Turn::Passed;
         }
         match (self.due, slot) {
             (Some((due, urgency)), Some(slot)) if urgency != Urgency::Now && due.is_after(slot) => {

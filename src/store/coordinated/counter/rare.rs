@@ -1,15 +1,28 @@
-//! What few local counters have at a time, in the space of a pointer.
+//! What few local counters have at a time: leases, and the states of what they wait for.
 
-use super::{fetch::LeaseFetch, records::HeldLeases, sibling_hits::Siblings, states::States};
-use crate::limit::Timestamp;
+use super::{
+    fetch::LeaseFetch,
+    records::{HeldLease, HeldLeases},
+    sibling_hits::Siblings,
+    states::States,
+};
 
-/// What few counters have at a time.
+/// What few local counters have at a time. A single lease, which is the most frequent, needs no allocation.
 #[derive(Debug, Default)]
-pub(super) struct Rare {
+pub(super) enum Rare {
+    #[default]
+    Nothing,
+    /// One lease, and nothing else.
+    Lease(HeldLease),
+    /// Several leases, or something else, with or without leases.
+    More(Box<More>),
+}
+
+/// What even fewer counters have.
+#[derive(Debug, Default)]
+pub(super) struct More {
     /// Hits that may be admitted without a call, in order of their ends.
-    pub(super) held: HeldLeases,
-    /// The instant from which the store counts none of the granted hits, used or not.
-    pub(super) counted_until: Timestamp,
+    held: HeldLeases,
     /// The state of fetching leases. None until a lease is needed, and while nothing of the last fetch has to be known.
     pub(super) fetch: Option<Box<LeaseFetch>>,
     /// While the store is unavailable: the states as if every instance counted the same hits.
@@ -21,15 +34,192 @@ pub(super) struct Rare {
 // === impl Rare ===
 
 impl Rare {
-    pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty()
-            && self.counted_until == Timestamp::default()
-            && self.fetch.is_none()
-            && self.fallback.is_none()
-            && self.siblings.is_none()
+    pub(super) const fn is_nothing(&self) -> bool {
+        matches!(self, Self::Nothing)
     }
 
+    /// Returns the leases in order of their ends.
+    pub(super) fn leases(&self) -> &[HeldLease] {
+        match self {
+            Self::Nothing => &[],
+            Self::Lease(lease) => std::slice::from_ref(lease),
+            Self::More(more) => &more.held,
+        }
+    }
+
+    pub(super) fn leases_mut(&mut self) -> &mut [HeldLease] {
+        match self {
+            Self::Nothing => &mut [],
+            Self::Lease(lease) => std::slice::from_mut(lease),
+            Self::More(more) => &mut more.held,
+        }
+    }
+
+    /// Adds `lease` after those that end no later.
+    pub(super) fn add_lease(&mut self, lease: HeldLease) {
+        if self.is_nothing() {
+            *self = Self::Lease(lease);
+            return;
+        }
+        let held = &mut self.make_more().held;
+        let place = held.iter().position(|other| other.until > lease.until).unwrap_or(held.len());
+        held.insert(place, lease);
+    }
+
+    /// Keeps the leases for which `keep` returns true.
+    pub(super) fn retain_leases(&mut self, mut keep: impl FnMut(&HeldLease) -> bool) {
+        match self {
+            Self::Lease(lease) if !keep(lease) => *self = Self::Nothing,
+            Self::Nothing | Self::Lease(_) => {}
+            Self::More(more) => more.held.retain(|lease| keep(lease)),
+        }
+    }
+
+    /// Removes the first lease if `is_removed` returns true for it.
+    pub(super) fn take_first_lease_if(
+        &mut self,
+        is_removed: impl FnOnce(&HeldLease) -> bool,
+    ) -> Option<HeldLease> {
+        let first = self.leases().first().copied().filter(is_removed)?;
+        match self {
+            Self::More(more) => {
+                more.held.remove(0);
+            }
+            Self::Nothing | Self::Lease(_) => *self = Self::Nothing,
+        }
+        Some(first)
+    }
+
+    /// Removes all leases.
+    pub(super) fn take_leases(&mut self) -> HeldLeases {
+        match self {
+            Self::More(more) => std::mem::take(&mut more.held),
+            Self::Nothing => HeldLeases::new(),
+            Self::Lease(lease) => {
+                let held = HeldLeases::from([*lease]);
+                *self = Self::Nothing;
+                held
+            }
+        }
+    }
+
+    /// Returns what it has besides a single lease.
+    pub(super) fn more(&self) -> Option<&More> {
+        if let Self::More(more) = self { Some(more) } else { None }
+    }
+
+    /// As [`Rare::more`].
+    pub(super) fn more_mut(&mut self) -> Option<&mut More> {
+        if let Self::More(more) = self { Some(more) } else { None }
+    }
+
+    /// Returns the place for more than a single lease. Not for counters that may have no more, for which it would take space.
+    pub(super) fn make_more(&mut self) -> &mut More {
+        if !matches!(self, Self::More(_)) {
+            let held = self.take_leases();
+            *self = Self::More(Box::new(More { held, ..More::default() }));
+        }
+        self.more_mut().expect("it has just been made")
+    }
+
+    /// Frees the place for more than a single lease if it is not needed.
+    pub(super) fn shrink(&mut self) {
+        if let Self::More(more) = self
+            && more.is_at_most_a_lease()
+        {
+            *self = more.held.first().map_or(Self::Nothing, |lease| Self::Lease(*lease));
+        }
+    }
+}
+
+// === impl More ===
+
+impl More {
+    /// Returns the state of fetching leases, which counters in other modes do not have.
     pub(super) fn fetch_mut(&mut self) -> &mut LeaseFetch {
         self.fetch.get_or_insert_default()
+    }
+
+    fn is_at_most_a_lease(&self) -> bool {
+        self.held.len() <= 1 && self.fetch.is_none() && self.fallback.is_none() && self.siblings.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{Hits, Period, Timestamp};
+
+    const START: Timestamp = Timestamp::from_secs(1_000);
+
+    fn lease(left: u64, hold: u64) -> HeldLease {
+        HeldLease::new(Hits(left), START, START.after(Period::from_millis(hold)))
+    }
+
+    fn left(rare: &Rare) -> Vec<u32> {
+        rare.leases().iter().map(|lease| lease.left).collect()
+    }
+
+    #[test]
+    fn one_lease_needs_no_allocation() {
+        assert_eq!((size_of::<HeldLease>(), size_of::<Rare>()), (24, 24));
+        let mut rare = Rare::default();
+        let measured = allocation_counter::measure(|| {
+            rare.add_lease(lease(3, 10));
+            rare.leases_mut()[0].left -= 1;
+            assert!(rare.take_first_lease_if(|lease| lease.left > 2).is_none());
+            rare.retain_leases(|lease| lease.left > 1);
+        });
+        assert_eq!((measured.count_total, left(&rare), rare.more().is_none()), (0, vec![2], true));
+        for remove in [
+            |rare: &mut Rare| rare.take_leases().len(),
+            |rare: &mut Rare| usize::from(rare.take_first_lease_if(|_| true).is_some()),
+            |rare: &mut Rare| {
+                rare.retain_leases(|_| false);
+                1
+            },
+        ] {
+            let mut rare = Rare::Lease(lease(2, 10));
+            assert_eq!(remove(&mut rare), 1);
+            assert!(rare.is_nothing());
+        }
+    }
+
+    #[test]
+    fn leases_are_in_order_of_their_ends_and_the_first_one_added_of_the_same_end_precedes() {
+        let mut rare = Rare::default();
+        for (left, hold) in [(1, 20), (2, 30), (3, 10), (4, 20)] {
+            rare.add_lease(lease(left, hold));
+        }
+        assert_eq!(left(&rare), [3, 1, 4, 2]);
+        assert_eq!(rare.take_first_lease_if(|_| true).map(|lease| lease.left), Some(3));
+        rare.retain_leases(|lease| lease.left != 4);
+        assert_eq!(left(&rare), [1, 2]);
+        assert_eq!(rare.take_leases().len(), 2);
+        assert!(rare.leases().is_empty());
+        rare.shrink();
+        assert!(rare.is_nothing());
+    }
+
+    #[test]
+    fn more_than_a_lease_stays_until_nothing_of_it_is_needed() {
+        let mut rare = Rare::Lease(lease(1, 10));
+        assert!(rare.more_mut().is_none());
+        rare.make_more().fetch_mut().is_running = true;
+        rare.make_more().fallback = Some(Box::new(std::iter::empty().collect()));
+        rare.make_more().siblings = Some(Box::default());
+        let takes: [fn(&mut More); 3] = [
+            |more| drop(more.fetch.take()),
+            |more| drop(more.fallback.take()),
+            |more| drop(more.siblings.take()),
+        ];
+        for take in takes {
+            rare.shrink();
+            assert_eq!(left(&rare), [1]);
+            take(rare.more_mut().expect("it is needed"));
+        }
+        rare.shrink();
+        assert!(matches!(rare, Rare::Lease(_)));
+        assert_eq!(left(&rare), [1]);
     }
 }

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::tiers::same_windows;
+use super::tiers::{same_windows, saturated};
 use crate::{
     limit::{
         Algorithm, Hits, Tier, Timestamp,
@@ -54,8 +54,11 @@ pub(in super::super) type CarriedHits = SmallVec<[Dropped; 1]>;
 /// Hits that may be admitted without a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldLease {
-    /// Hits that are left.
-    pub(super) left: u64,
+    /// Hits that are left: no tier admits more than 2^32 - 1 at once.
+    pub(super) left: u32,
+    /// Whether it ends after the instant of its grant. Kept although the instants say so, since a flag leaves room for the variants
+    /// of [`Rare`](super::rare::Rare).
+    pub(super) has_hold: bool,
     pub(super) granted_at: Timestamp,
     /// The end of the lease.
     pub(super) until: Timestamp,
@@ -99,8 +102,8 @@ impl PendingDelta {
 
     /// A record of hits of a lease that are given back unused.
     pub(super) fn unused(lease: HeldLease) -> Self {
-        let HeldLease { left, granted_at: at, until } = lease;
-        Self { at, last_at: at, unused: left, unused_until: until, ..Self::default() }
+        let HeldLease { left, granted_at: at, until, .. } = lease;
+        Self { at, last_at: at, unused: left.into(), unused_until: until, ..Self::default() }
     }
 
     /// Returns whether the store learns nothing from it.
@@ -203,23 +206,32 @@ impl PendingDelta {
 // === impl HeldLease ===
 
 impl HeldLease {
+    pub(super) fn new(hits: Hits, granted_at: Timestamp, until: Timestamp) -> Self {
+        Self { left: saturated(hits.0), has_hold: until > granted_at, granted_at, until }
+    }
+
+    /// Returns the hits that are left.
+    pub(super) const fn left(&self) -> Hits {
+        Hits(self.left as u64)
+    }
+
     /// Takes the hits that are left from `state`, the store's, which counts them.
     pub(super) fn exclude(&self, tier: &Tier, state: &mut CounterState, now: Timestamp) {
         match state {
             CounterState::FixedWindow(window) => {
                 if window.end() == self.granted_at.window_end(tier.period) {
                     let at = self.granted_at;
-                    state.add(tier, at, CountChange::of(negative(self.left)), at);
+                    state.add(tier, at, CountChange::of(negative(self.left().0)), at);
                 }
             }
-            _ => state.release(tier, now, self.until, Hits(self.left)),
+            _ => state.release(tier, now, self.until, self.left()),
         }
     }
 
     /// Counts the hits that are left in `state`, as the store does.
     pub(super) fn include(&self, tier: &Tier, state: &mut CounterState, now: Timestamp) {
         if tier.algorithm != Algorithm::FixedWindow {
-            state.reserve(tier, now, self.until, Hits(self.left));
+            state.reserve(tier, now, self.until, self.left());
         }
     }
 }

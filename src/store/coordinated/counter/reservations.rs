@@ -18,7 +18,7 @@ impl LocalCounter {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Hits {
-        let fallback = self.rare.as_ref().and_then(|rare| rare.fallback.as_deref());
+        let fallback = self.rare.more().and_then(|more| more.fallback.as_deref());
         let states = fallback.filter(|_| instances > 1).unwrap_or(&self.estimate);
         let left = states.iter().zip(&self.target.tiers);
         let left = left.map(|(state, tier)| u64::from(state.availability(tier, now).remaining)).min();
@@ -70,7 +70,7 @@ impl LocalCounter {
         can_grant: bool,
         now: Timestamp,
     ) {
-        if let Some(states) = self.rare.as_mut().and_then(|rare| rare.fallback.as_mut()) {
+        if let Some(states) = self.rare.more_mut().and_then(|more| more.fallback.as_mut()) {
             let all = Hits(hits.0.saturating_mul(u64::from(self.instances)));
             for (tier, state) in self.target.tiers.iter().zip(states.iter_mut()) {
                 state.give_back(tier, now, all);

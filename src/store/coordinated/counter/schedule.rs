@@ -17,14 +17,13 @@ const MAX_PAUSE: Period = Period::from_secs(1);
 const EARLY: u64 = 3;
 
 /// The time of a counter's next flush.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in super::super) struct FlushSchedule {
-    /// The flush is urgent from this instant on. Zero while the limit is far away.
-    early: Timestamp,
     /// The sync interval in microseconds.
     interval: u32,
-    /// The longest time until the next flush in microseconds: the interval, or longer while the limit is far away.
-    pause: u32,
+    /// While the limit is far away, the longest time until the next flush, which is longer than the interval. Otherwise the time after
+    /// the store's last reply from which on the flush is urgent. In microseconds.
+    next: u32,
 }
 
 // === impl FlushSchedule ===
@@ -32,7 +31,7 @@ pub(in super::super) struct FlushSchedule {
 impl FlushSchedule {
     pub(super) fn new(interval: Period) -> Self {
         let interval = micros(interval);
-        Self { interval, pause: interval, ..Self::default() }
+        Self { interval, next: interval }
     }
 
     /// Returns the sync interval: at most 71 minutes.
@@ -42,37 +41,42 @@ impl FlushSchedule {
 
     /// Returns the longest time until the next flush: the interval, or longer while the limit is far away.
     pub(in super::super) fn pause(&self) -> Period {
-        period(self.pause)
+        period(self.next.max(self.interval))
     }
 
     /// Returns whether `own` hits, taken here since the last flush, exceed the plan for a long pause: twice the fiftieth of
     /// `part`, this instance's equal share of the remaining hits. This way every instance that receives some of a burst after
     /// a quiet period reports it. A single hit is not a burst.
     pub(super) fn is_outrun(&self, own: u64, part: u64) -> bool {
-        self.pause > self.interval && own > (2 * part / PAUSES_TO_LIMIT).max(1)
+        self.is_far() && own > (2 * part / PAUSES_TO_LIMIT).max(1)
     }
 
     /// Returns whether the flush is urgent at `now`, because the limit is close at the rate of all instances.
-    pub(super) fn is_early(&self, now: Timestamp) -> bool {
-        self.early > Timestamp::default() && now >= self.early
+    pub(super) fn is_early(&self, last_reply_at: Option<Timestamp>, now: Timestamp) -> bool {
+        !self.is_far() && last_reply_at.is_some_and(|last| now >= last.after(period(self.next)))
     }
 
-    /// Returns whether the time until the early flush was less than an interval as of the reply at `last_reply_at`.
-    pub(super) fn is_close(&self, last_reply_at: Option<Timestamp>) -> bool {
-        self.early.since(last_reply_at.unwrap_or_default()) < self.interval()
+    /// Returns whether the time until the early flush was less than an interval as of the store's last reply.
+    pub(super) const fn is_close(&self) -> bool {
+        self.next < self.interval
     }
 
-    /// Plans the next flush. The limit is reached after the time `left`, at the rate of all instances.
-    pub(super) fn plan(&mut self, left: Period, now: Timestamp) {
+    const fn is_far(&self) -> bool {
+        self.next > self.interval
+    }
+
+    /// Plans the next flush after a reply. The limit is reached after the time `left`, at the rate of all instances.
+    pub(super) fn plan(&mut self, left: Period) {
         let far = Period::from_nanos(left.as_nanos() / PAUSES_TO_LIMIT);
         let interval = self.interval();
         let most = Period::from_nanos(interval.as_nanos().saturating_mul(MAX_INTERVALS)).min(MAX_PAUSE);
-        self.pause = micros(far.min(most)).max(self.interval);
-        // a part of the remaining time, so that the last flush before the limit is recent; while the limit is far away,
-        // flushes need not be punctual, and share batches
-        let early = Period::from_nanos(left.as_nanos() / EARLY);
-        self.early =
-            if self.pause == self.interval { now.after(early.min(interval)) } else { Timestamp::default() };
+        self.next = micros(far.min(most));
+        if !self.is_far() {
+            // a part of the remaining time, so that the last flush before the limit is recent; while the limit is far away,
+            // flushes need not be punctual, and share batches
+            let early = Period::from_nanos(left.as_nanos() / EARLY);
+            self.next = micros(early.min(interval));
+        }
     }
 }
 

@@ -40,11 +40,11 @@ impl LocalCounter {
 
     /// Returns what it knows about its siblings; none if it has none.
     fn siblings(&self) -> Option<&Siblings> {
-        self.rare.as_ref().and_then(|rare| rare.siblings.as_deref())
+        self.rare.more().and_then(|more| more.siblings.as_deref())
     }
 
     fn siblings_mut(&mut self) -> Option<&mut Siblings> {
-        self.rare.as_mut().and_then(|rare| rare.siblings.as_deref_mut())
+        self.rare.more_mut().and_then(|more| more.siblings.as_deref_mut())
     }
 
     /// Returns whether it may have siblings.
@@ -59,7 +59,7 @@ impl LocalCounter {
 
     /// Notes that it has siblings.
     pub(in super::super) fn expect_siblings(&mut self) -> &mut Siblings {
-        self.rare.get_or_insert_default().siblings.get_or_insert_default()
+        self.rare.make_more().siblings.get_or_insert_default()
     }
 
     /// Forgets what its siblings have counted, which the next access finds out again.
@@ -76,8 +76,8 @@ impl LocalCounter {
         let siblings = self.expect_siblings();
         siblings.hits = hits;
         if siblings.hits.is_empty() && (may_be_alone || !siblings.has_mixed_versions) {
-            self.rare.get_or_insert_default().siblings = None;
-            self.free_rare();
+            self.rare.make_more().siblings = None;
+            self.rare.shrink();
         }
     }
 
@@ -122,7 +122,7 @@ impl LocalCounter {
 
     /// Notes a reply, for those who wait for one.
     pub(in super::super) fn notify(&mut self) {
-        if let Some(fetch) = self.rare.as_mut().and_then(|rare| rare.fetch.as_mut()) {
+        if let Some(fetch) = self.rare.more_mut().and_then(|more| more.fetch.as_mut()) {
             fetch.notify();
         }
     }
@@ -141,7 +141,7 @@ impl LocalCounter {
             pending: self.unacknowledged.pending().to_vec(),
             is_in_flight: self.unacknowledged.is_in_flight(),
             leases: self.leases().iter().copied().collect(),
-            counted_until: self.granted_until(),
+            counted_until: self.granted_until.instant(),
         }
     }
 

@@ -43,11 +43,11 @@ impl LocalCounter {
         if !unknown {
             let soon = own.saturating_add(self.demand.in_the_next(round_trip, now));
             let share = u64::from(self.remaining_at_reply) / instances;
-            let early = self.schedule.is_early(now);
+            let early = self.schedule.is_early(self.last_reply_at.get(), now);
             if soon < share * 2 / 3 && !early && !self.schedule.is_outrun(own, share) {
                 return Urgency::Pause;
             }
-            if early && self.schedule.is_close(self.last_reply_at.get()) {
+            if early && self.schedule.is_close() {
                 return Urgency::Now;
             }
         }

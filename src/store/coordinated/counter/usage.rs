@@ -18,8 +18,22 @@ pub(super) struct UsageRate {
     used: u32,
     /// The rate in hits per nanosecond.
     rate: f32,
-    /// Replies so far, up to [`WARM_UP`].
-    replies: u8,
+}
+
+/// A reply that a rate is measured from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MeasuredReply {
+    /// The hits that it counts.
+    pub(super) used: u64,
+    /// The hits that this instance has taken since the last reply.
+    pub(super) own: u64,
+    /// The number of instances.
+    pub(super) instances: u32,
+    /// The sync interval.
+    pub(super) interval: Period,
+    /// The instant of the last reply.
+    pub(super) last: Option<Timestamp>,
+    pub(super) now: Timestamp,
 }
 
 // === impl UsageRate ===
@@ -36,24 +50,17 @@ impl UsageRate {
         Self { created: coarse(now), ..Self::default() }
     }
 
-    /// Records a reply that counts `used` hits, `own` of which this instance, one of `instances`, has taken since the last
-    /// reply, which was at `last`. During the warm-up each of the others is assumed to take as many. The rate is unchanged in a new window and
-    /// while no hit is admitted.
-    pub(super) fn record(
-        &mut self,
-        used: u64,
-        own: u64,
-        instances: u32,
-        interval: Period,
-        last: Option<Timestamp>,
-        now: Timestamp,
-    ) {
+    /// Records `reply`. `replies` is the number of those before it, which the counter keeps beside its other small fields, where it
+    /// takes less space. During the warm-up each of the other instances is assumed to take as many hits as this one. The rate is unchanged
+    /// in a new window and while no hit is admitted.
+    pub(super) fn record(&mut self, replies: &mut u8, reply: MeasuredReply) {
+        let MeasuredReply { used, own, instances, interval, last, now } = reply;
         let age = u64::from(coarse(now).wrapping_sub(self.created)) << COARSE;
         let time = last.map_or(age, |last| now.since(last).as_nanos());
         // hits that were counted before the counter was created here do not belong to this time span
-        let mut hits = if self.replies == 0 { 0 } else { used.saturating_sub(self.used.into()) };
-        if self.replies < WARM_UP || age < interval.as_nanos() {
-            self.replies = self.replies.saturating_add(1);
+        let mut hits = if *replies == 0 { 0 } else { used.saturating_sub(self.used.into()) };
+        if *replies < WARM_UP || age < interval.as_nanos() {
+            *replies = replies.saturating_add(1);
             hits = hits.max(own.saturating_mul(instances.into()));
         }
         if time > 0 && hits > 0 {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tokio::{
     task::yield_now,
     time::{Instant, sleep_until, timeout},
@@ -10,6 +11,7 @@ use tokio::{
 use super::{
     CounterTable,
     batches::{AT_ONCE, Batches},
+    shards::Entry,
 };
 use crate::{
     limit::{CounterKey, Period},
@@ -61,8 +63,8 @@ pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
 async fn flush_due<R: Remote>(table: &Arc<CounterTable<R>>) {
     let mut batches = Batches::new(table);
     while let Some(chunk) = table.queue.take() {
-        for keys in chunk.keys.chunks(AT_ONCE) {
-            flush_keys(table, keys, chunk.slot, &mut batches);
+        for shards in chunk.shards.chunks(AT_ONCE) {
+            flush_shards(table, shards, chunk.slot, &mut batches);
             // decisions, whose commands and replies pass through this thread, do not wait for all of them
             yield_now().await;
         }
@@ -70,36 +72,41 @@ async fn flush_due<R: Remote>(table: &Arc<CounterTable<R>>) {
     batches.finish();
 }
 
-/// Adds what the counters of `keys`, which are due with `slot`, have to send to `batches`.
-fn flush_keys<R: Remote>(
+/// Adds what the counters that are due with `slot` have to send to `batches`: those for whose keys [`CounterKey::shard`] returns one of
+/// `shards`.
+fn flush_shards<R: Remote>(
     table: &Arc<CounterTable<R>>,
-    keys: &[CounterKey],
+    shards: &[u64],
     slot: Option<Slot>,
     batches: &mut Batches<'_, R>,
 ) {
     let time = table.client.time();
-    for key in keys {
-        let mut has_siblings = false;
-        let mut renew = table.with_existing(*key, |counter| {
+    for shard in shards {
+        // nearly always none
+        let mut with_siblings: SmallVec<[CounterKey; 1]> = SmallVec::new();
+        let mut renewed: SmallVec<[CounterKey; 1]> = SmallVec::new();
+        for Entry { key, counter } in table.shards.lock_of(*shard).all_of(*shard) {
             if !table.queue.is_due(*key, &mut counter.place, slot) {
-                return false;
+                continue;
             }
-            has_siblings = counter.may_have_siblings();
-            !has_siblings && flush_counter(table, *key, counter, batches, time)
-        });
-        if has_siblings {
+            if counter.may_have_siblings() {
+                with_siblings.push(*key);
+            } else if flush_counter(table, *key, counter, batches, time) {
+                renewed.push(*key);
+            }
+        }
+        for key in with_siblings {
             // what they have counted before precedes what this one has counted
-            for sibling in table.unsettled_siblings(*key, time.now) {
+            for sibling in table.unsettled_siblings(key, time.now) {
                 table.with_existing(sibling, |sibling_counter| {
                     batches.add(sibling, sibling_counter, time.now);
                 });
             }
-            renew = table.with_existing(*key, |counter| flush_counter(table, *key, counter, batches, time));
+            let renew = table.with_existing(key, |counter| flush_counter(table, key, counter, batches, time));
+            renewed.extend(renew.is_some_and(|renew| renew).then_some(key));
         }
-        if renew == Some(true)
-            && let Some(renew) = table.renew.get()
-        {
-            renew(*key);
+        if let Some(renew) = table.renew.get() {
+            renewed.into_iter().for_each(renew);
         }
     }
 }

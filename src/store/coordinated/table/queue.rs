@@ -20,6 +20,10 @@ const TICK: Period = Period::from_millis(5);
 /// The number of slots. A counter that is due later is looked at in the last one, and queued again.
 const SLOTS: usize = 1_024;
 
+/// A counter that is due after this time is looked at then, and queued again. Far less than the time for which the order of
+/// slots is known.
+const LONGEST_DELAY: Period = Period::from_secs(2 * 3_600);
+
 /// The most counters in a chunk.
 const CHUNK: usize = 256;
 
@@ -34,12 +38,13 @@ pub(super) struct AttentionQueue {
 
 #[derive(Debug)]
 struct Wheel {
-    /// The slots, each with chunks of counters.
-    slots: Box<[Vec<Vec<CounterKey>>]>,
+    /// The slots, each with chunks of counters, by the bits of their keys that [`CounterKey::shard`] returns. Siblings have the same;
+    /// the place of each says whether it is queued. A million counters may be queued, for which half of a key is less memory.
+    slots: Box<[Vec<Vec<u64>>]>,
     /// A bit for each slot that is not empty.
     occupied: [u64; SLOTS / 64],
     /// The counters that are due at once.
-    now: Vec<Vec<CounterKey>>,
+    now: Vec<Vec<u64>>,
     /// The number of the first slot that was not taken yet, since the start.
     first: u64,
     /// The slot for which the flush loop wakes up; 0 if it is awake.
@@ -49,7 +54,8 @@ struct Wheel {
 /// Counters that were taken together.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    pub(super) keys: Vec<CounterKey>,
+    /// The bits that [`CounterKey::shard`] returns for each.
+    pub(super) shards: Vec<u64>,
     /// The slot that held them. None if they were due at once.
     pub(super) slot: Option<Slot>,
 }
@@ -83,7 +89,7 @@ impl AttentionQueue {
             return self.push_now(key, place);
         }
         let (tick, now) = (TICK.as_nanos(), self.elapsed());
-        let at = now.saturating_add(delay.as_nanos());
+        let at = now.saturating_add(delay.min(LONGEST_DELAY).as_nanos());
         let grid = (grid.as_nanos() / tick).max(1);
         let before = at / tick / grid * grid;
         let number = if before * tick > now { before } else { at.div_ceil(tick).next_multiple_of(grid) };
@@ -117,7 +123,8 @@ impl AttentionQueue {
         }
     }
 
-    /// Returns whether the counter of `key`, whose turn has come with `chunk`, is due. Queues it again if it is due later.
+    /// Returns whether the counter of `key` is due in the turn of `slot`, in which it or a sibling is queued. Queues it again if it is due
+    /// later.
     pub(super) fn is_due(&self, key: CounterKey, place: &mut QueuePlace, slot: Option<Slot>) -> bool {
         match place.take_turn(slot) {
             Turn::Due => true,
@@ -136,13 +143,13 @@ impl AttentionQueue {
         let last = self.elapsed() / TICK.as_nanos();
         let mut wheel = self.wheel.lock();
         wheel.wakes_at = 0;
-        if let Some(keys) = wheel.now.pop() {
-            return Some(Chunk { keys, slot: None });
+        if let Some(shards) = wheel.now.pop() {
+            return Some(Chunk { shards, slot: None });
         }
         let number = wheel.next_occupied().filter(|number| *number <= last);
         wheel.first = number.unwrap_or(last + 1).max(wheel.first);
         let number = number?;
-        wheel.pop(number).map(|keys| Chunk { keys, slot: Some(Slot::of(number)) })
+        wheel.pop(number).map(|shards| Chunk { shards, slot: Some(Slot::of(number)) })
     }
 
     /// Waits until a counter is due.
@@ -183,13 +190,13 @@ impl Wheel {
     }
 
     /// Takes a chunk of `slot`.
-    fn pop(&mut self, slot: u64) -> Option<Vec<CounterKey>> {
+    fn pop(&mut self, slot: u64) -> Option<Vec<u64>> {
         let index = index(slot);
-        let keys = self.slots[index].pop();
+        let chunk = self.slots[index].pop();
         if self.slots[index].is_empty() {
             self.occupied[index / 64] &= !(1 << (index % 64));
         }
-        keys
+        chunk
     }
 
     /// Returns the first slot that is not empty.
@@ -230,10 +237,10 @@ fn index(slot: u64) -> usize {
 }
 
 /// Adds `key` to the last of `chunks`.
-fn add(chunks: &mut Vec<Vec<CounterKey>>, key: CounterKey) {
+fn add(chunks: &mut Vec<Vec<u64>>, key: CounterKey) {
     match chunks.last_mut() {
-        Some(chunk) if chunk.len() < CHUNK => chunk.push(key),
-        _ => chunks.push(vec![key]),
+        Some(chunk) if chunk.len() < CHUNK => chunk.push(key.shard()),
+        _ => chunks.push(vec![key.shard()]),
     }
 }
 

@@ -68,7 +68,12 @@ pub(super) struct Entry {
 /// Returns the bits by which the counter of `key` is found in its shard: the same for all tiers, so that siblings are found
 /// together, and turned, since all counters of a shard have the same lowest bits.
 const fn bucket(key: CounterKey) -> u64 {
-    key.shard().rotate_right(32)
+    bucket_of(key.shard())
+}
+
+/// As [`bucket`], for the keys for which [`CounterKey::shard`] returns `shard`.
+const fn bucket_of(shard: u64) -> u64 {
+    shard.rotate_right(32)
 }
 
 // === impl Shards ===
@@ -89,9 +94,14 @@ impl Shards {
     }
 
     /// Locks the shard of `key`.
-    #[expect(clippy::cast_possible_truncation, reason = "any of its bits are suitable")]
     pub(super) fn lock(&self, key: CounterKey) -> MutexGuard<'_, Shard> {
-        self.all[key.shard() as usize & (self.all.len() - 1)].lock()
+        self.lock_of(key.shard())
+    }
+
+    /// Locks the shard of the keys for which [`CounterKey::shard`] returns `shard`.
+    #[expect(clippy::cast_possible_truncation, reason = "any of its bits are suitable")]
+    pub(super) fn lock_of(&self, shard: u64) -> MutexGuard<'_, Shard> {
+        self.all[shard as usize & (self.all.len() - 1)].lock()
     }
 
     /// Adds `counter` to `shard`, where `key` belongs. If the map is full, evicts others, and passes them to `evicted`: one of the
@@ -234,12 +244,16 @@ impl Shard {
         self.table.find_mut(bucket(key), |entry| entry.key == key).map(|entry| &mut entry.counter)
     }
 
+    /// Returns the counters for whose keys [`CounterKey::shard`] returns `shard`: one, and its siblings.
+    pub(super) fn all_of(&mut self, shard: u64) -> impl Iterator<Item = &mut Entry> {
+        let found = self.table.iter_hash_mut(bucket_of(shard)).map(|entry| &mut **entry);
+        found.filter(move |entry| entry.key.shard() == shard)
+    }
+
     /// Returns the siblings of the counter of `key`, which has this `target`.
     pub(super) fn siblings(&mut self, key: CounterKey, target: &Target) -> impl Iterator<Item = &mut Entry> {
-        let others = self.table.iter_hash_mut(bucket(key)).map(|entry| &mut **entry);
-        others.filter(move |entry| {
-            entry.key != key && entry.key.shard() == key.shard() && entry.counter.is_sibling_of(target)
-        })
+        let all = self.all_of(key.shard());
+        all.filter(move |entry| entry.key != key && entry.counter.is_sibling_of(target))
     }
 
     /// Returns the states that siblings of a new counter of `key` have, and marks them as having a sibling.

@@ -223,7 +223,7 @@ fn without_the_store_every_hit_counts_for_each_instance() {
     // the next reply ends it
     fixture.flush();
     assert_eq!((fixture.left_in_store(), fixture.counter.remaining(fixture.now)), (14, 14));
-    assert!(fixture.counter.rare.is_none(), "its states are freed");
+    assert!(fixture.counter.rare.is_nothing(), "its states are freed");
     assert_eq!(fall_back(&mut fixture, Direction::Take, 1).remaining, 3);
 }
 

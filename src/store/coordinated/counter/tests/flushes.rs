@@ -5,7 +5,7 @@ use crate::store::coordinated::counter::{
     Urgency,
     schedule::FlushSchedule,
     tiers::{has_flowed_back, hold, lone_hold},
-    usage::UsageRate,
+    usage::{MeasuredReply, UsageRate},
 };
 
 const NANO: Period = Period::from_nanos(1);
@@ -28,7 +28,7 @@ fn a_pause_is_a_part_of_the_time_to_the_limit() {
     ] {
         let mut schedule = FlushSchedule::new(millis(interval));
         assert_eq!((schedule.pause(), schedule.interval()), (millis(interval), millis(interval)));
-        schedule.plan(millis(left), START);
+        schedule.plan(millis(left));
         assert_eq!(
             (schedule.pause(), schedule.interval()),
             (millis(pause), millis(interval)),
@@ -41,18 +41,21 @@ fn a_pause_is_a_part_of_the_time_to_the_limit() {
 #[test]
 fn a_flush_is_early_after_a_third_of_the_time_to_the_limit() {
     let mut schedule = FlushSchedule::new(millis(100));
-    assert!(!schedule.is_early(START.after(seconds(9))), "nothing is known yet");
+    assert!(!schedule.is_early(None, START.after(seconds(9))), "nothing is known yet");
     for (left, early, is_close) in
         [(30, 10, true), (150, 50, true), (297, 99, true), (300, 100, false), (4_000, 100, false)]
     {
-        schedule.plan(millis(left), START);
+        schedule.plan(millis(left));
         let early = START.after(millis(early));
-        assert!(!schedule.is_early(Timestamp::from_nanos(early.as_nanos() - 1)), "{left} ms left");
-        assert!(schedule.is_early(early), "{left} ms left");
-        assert_eq!(schedule.is_close(Some(START)), is_close, "{left} ms left");
+        assert!(
+            !schedule.is_early(Some(START), Timestamp::from_nanos(early.as_nanos() - 1)),
+            "{left} ms left"
+        );
+        assert!(schedule.is_early(Some(START), early), "{left} ms left");
+        assert_eq!(schedule.is_close(), is_close, "{left} ms left");
     }
-    schedule.plan(millis(10_000), START);
-    assert!(!schedule.is_early(START.after(seconds(9))), "the limit is far away");
+    schedule.plan(millis(10_000));
+    assert!(!schedule.is_early(Some(START), START.after(seconds(9))), "the limit is far away");
 }
 
 /// In a long pause an instance takes twice an even part of a fiftieth of the rest at most. A single hit is no burst.
@@ -60,27 +63,45 @@ fn a_flush_is_early_after_a_third_of_the_time_to_the_limit() {
 fn a_burst_in_a_long_pause_outruns_its_plan() {
     let mut schedule = FlushSchedule::new(millis(100));
     assert!(!schedule.is_outrun(900, 1_000), "the pause is no longer than the interval");
-    schedule.plan(millis(20_000), START);
+    schedule.plan(millis(20_000));
     for (part, most) in [(1_000, 40), (500, 20), (60, 2), (10, 1), (0, 1)] {
         assert!(!schedule.is_outrun(most, part), "{most} of {part}");
         assert!(schedule.is_outrun(most + 1, part), "{} of {part}", most + 1);
     }
 }
 
+/// A rate, and the number of replies that it was measured from.
+struct Measured {
+    rate: UsageRate,
+    replies: u8,
+}
+
+impl Measured {
+    fn new() -> Self {
+        Self { rate: UsageRate::new(START), replies: 0 }
+    }
+
+    /// Records a reply of three instances.
+    fn record(&mut self, used: u64, own: u64, interval: Period, last: Option<Timestamp>, now: Timestamp) {
+        let reply = MeasuredReply { used, own, instances: 3, interval, last, now };
+        self.rate.record(&mut self.replies, reply);
+    }
+}
+
 /// Returns the seconds that 1,000 hits take, in tenths.
-fn tenths(rate: &UsageRate) -> u64 {
+fn tenths(Measured { rate, .. }: &Measured) -> u64 {
     (rate.time_for(1_000).as_nanos() + 50_000_000) / 100_000_000
 }
 
 #[test]
 fn the_rate_of_all_instances_follows_from_the_store_s_counts() {
-    let (mut rate, interval) = (UsageRate::new(START), millis(100));
-    assert_eq!(rate.time_for(1), Period::MAX);
+    let (mut rate, interval) = (Measured::new(), millis(100));
+    assert_eq!(rate.rate.time_for(1), Period::MAX);
     let (mut used, mut now, mut last) = (700, START, None);
-    let mut reply = |rate: &mut UsageRate, hits: u64, own, elapsed| {
+    let mut reply = |rate: &mut Measured, hits: u64, own, elapsed| {
         now = now.after(millis(elapsed));
         used += hits;
-        rate.record(used, own, 3, interval, last, now);
+        rate.record(used, own, interval, last, now);
         last = Some(now);
         tenths(rate)
     };
@@ -95,7 +116,7 @@ fn the_rate_of_all_instances_follows_from_the_store_s_counts() {
     assert_eq!(reply(&mut rate, 10, 10, 100), 28);
     // without hits, or in a new window, nothing is learnt
     assert_eq!(reply(&mut rate, 0, 0, 100), 28);
-    rate.record(5, 0, 3, interval, Some(START), START.after(seconds(9)));
+    rate.record(5, 0, interval, Some(START), START.after(seconds(9)));
     assert_eq!(tenths(&rate), 28);
 }
 
@@ -103,12 +124,12 @@ fn the_rate_of_all_instances_follows_from_the_store_s_counts() {
 #[test]
 fn the_others_are_assumed_to_be_as_busy_during_the_first_interval() {
     for (interval, expected) in [(10, 50), (10_000, 17)] {
-        let mut rate = UsageRate::new(START);
+        let mut rate = Measured::new();
         for i in 1..=9 {
             let last = (i > 1).then(|| START.after(millis(20 * (i - 1))));
-            rate.record(0, 0, 3, millis(interval), last, START.after(millis(20 * i)));
+            rate.record(0, 0, millis(interval), last, START.after(millis(20 * i)));
         }
-        rate.record(4, 4, 3, millis(interval), Some(START.after(millis(180))), START.after(millis(200)));
+        rate.record(4, 4, millis(interval), Some(START.after(millis(180))), START.after(millis(200)));
         assert_eq!(tenths(&rate), expected, "interval of {interval} ms");
     }
 }
@@ -116,10 +137,10 @@ fn the_others_are_assumed_to_be_as_busy_during_the_first_interval() {
 /// Two replies may be of one instant of the store, and no reply may say anything.
 #[test]
 fn a_rate_that_is_not_known_plans_nothing() {
-    let mut rate = UsageRate::new(START);
-    assert_eq!(rate.time_for(0), Period::MAX);
-    rate.record(10, 10, 3, millis(100), Some(START), START);
-    assert_eq!(rate.time_for(1_000), Period::MAX);
+    let mut rate = Measured::new();
+    assert_eq!(rate.rate.time_for(0), Period::MAX);
+    rate.record(10, 10, millis(100), Some(START), START);
+    assert_eq!(rate.rate.time_for(1_000), Period::MAX);
 }
 
 fn urgency(fixture: &Fixture) -> Urgency {
@@ -159,14 +180,14 @@ fn a_flush_waits_for_its_pause_until_two_thirds_of_a_part_are_taken() {
     fixture.take_elsewhere(400);
     fixture.read();
     // a pause is as long as an interval
-    fixture.counter.schedule.plan(millis(4_000), fixture.now);
+    fixture.counter.schedule.plan(millis(4_000));
     fixture.count(199);
     assert_eq!(urgency(&fixture), Urgency::Pause);
     fixture.count(1);
     assert_eq!(urgency(&fixture), Urgency::Now);
     let mut late = Fixture::new(&[fixed(1_000, 3_600)], 2);
     late.read();
-    late.counter.schedule.plan(millis(20_000), late.now);
+    late.counter.schedule.plan(millis(20_000));
     late.count(12);
     late.wait(millis(800));
     assert_eq!(urgency(&late), Urgency::Pause);
@@ -176,7 +197,7 @@ fn a_flush_waits_for_its_pause_until_two_thirds_of_a_part_are_taken() {
     let mut busy = Fixture::new(&[fixed(1_000, 3_600)], 2);
     busy.demand(millis(1), 600);
     busy.read();
-    busy.counter.schedule.plan(millis(4_000), busy.now);
+    busy.counter.schedule.plan(millis(4_000));
     busy.count(150);
     let within = |round_trip| busy.counter.urgency(2, millis(round_trip), millis(10), busy.now);
     assert_eq!((within(10), within(300)), (Urgency::Pause, Urgency::Now));
@@ -193,14 +214,14 @@ fn a_flush_is_early_when_the_end_is_near() {
     ] {
         let mut fixture = Fixture::new(&[fixed(100_000, 3_600)], 2);
         fixture.read();
-        fixture.counter.schedule.plan(millis(left), fixture.now);
+        fixture.counter.schedule.plan(millis(left));
         fixture.count(1);
         fixture.wait(millis(after));
         assert_eq!(urgency(&fixture), expected, "{after} ms after the reply, {left} ms before the end");
     }
     let mut outrun = Fixture::new(&[fixed(100_000, 3_600)], 2);
     outrun.read();
-    outrun.counter.schedule.plan(millis(20_000), outrun.now);
+    outrun.counter.schedule.plan(millis(20_000));
     outrun.count(2_000);
     assert_eq!(urgency(&outrun), Urgency::Pause);
     outrun.count(1);

@@ -221,6 +221,18 @@ fn spent_hits_of_a_rejected_request_are_put_back() {
     }
 }
 
+/// It holds the most that a limit can be, and another lease held the hits that are put back.
+#[test]
+fn hits_for_which_a_lease_has_no_room_are_given_back_to_the_store() {
+    let mut fixture = Fixture::new(&[fixed(u32::MAX, 60)], 3);
+    fixture.hold(u32::MAX.into(), Period::default());
+    fixture.counter.unspend(Hits(7), fixture.now);
+    assert_eq!(
+        (fixture.counter.leased_hits(), fixture.counter.owed_hits().stranded),
+        (4_294_967_295, 4_294_967_302)
+    );
+}
+
 #[test]
 fn counted_hits_of_a_rejected_request_are_given_back() {
     for tier in [fixed(100, 60), bucket(100, 60), sliding(100, 60)] {
@@ -248,7 +260,7 @@ fn the_lease_that_ends_first_is_spent_first() {
     for (hits, hold) in [(5, 300), (4, 100), (3, 200)] {
         fixture.hold(hits, millis(hold));
     }
-    let left = |fixture: &Fixture| -> Vec<u64> { fixture.counter.leases().iter().map(|l| l.left).collect() };
+    let left = |fixture: &Fixture| -> Vec<u32> { fixture.counter.leases().iter().map(|l| l.left).collect() };
     assert_eq!(left(&fixture), [4, 3, 5]);
     for (hits, expected) in [(3, vec![1, 3, 5]), (1, vec![3, 5]), (5, vec![3]), (3, vec![])] {
         assert!(fixture.decide(hits).is_some_and(|decision| !decision.over));

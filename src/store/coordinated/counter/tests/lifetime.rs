@@ -90,7 +90,7 @@ fn an_unused_counter_forgets_how_it_fetched_leases() {
     fixture.counter.shrink(Timestamp::from_nanos(second.as_nanos() - 1));
     assert!(fixture.counter.fetch().is_some());
     fixture.counter.shrink(second);
-    assert!(fixture.counter.fetch().is_none() && fixture.counter.rare.is_none(), "it is small");
+    assert!(fixture.counter.fetch().is_none() && fixture.counter.rare.is_nothing(), "it is small");
     let end = START.after(Period::from_secs(60));
     let before = Timestamp::from_nanos(end.as_nanos() - 1);
     assert!(fixture.counter.has_grants(before) && fixture.counter.is_unsettled(before));
@@ -99,7 +99,7 @@ fn an_unused_counter_forgets_how_it_fetched_leases() {
     // once they do not count any more, there is nothing to remember
     let mut late = used();
     late.counter.shrink(end);
-    assert!(late.counter.rare.is_none() && !late.counter.has_grants(before));
+    assert!(late.counter.rare.is_nothing() && !late.counter.has_grants(before));
     // each of these has to be remembered
     let facts: [fn(&mut Fixture); 6] = [
         |fixture| fixture.hold(1, Period::default()),
@@ -115,7 +115,7 @@ fn an_unused_counter_forgets_how_it_fetched_leases() {
         let mut fixture = used();
         fact(&mut fixture);
         fixture.counter.shrink(second);
-        assert!(fixture.counter.rare.is_some(), "fact {i}");
+        assert!(!fixture.counter.rare.is_nothing(), "fact {i}");
     }
 }
 
@@ -142,7 +142,7 @@ fn a_decided_hit_leaves_nothing_of_its_fetch() {
         fact(fixture.counter.fetch_mut());
         fixture.counter.fetch_mut().leave(decision);
         fixture.counter.forget_fetch(fixture.now);
-        assert_eq!(fixture.counter.rare.is_some(), i > 0, "fact {i}");
+        assert_eq!(!fixture.counter.rare.is_nothing(), i > 0, "fact {i}");
         assert!(fixture.counter.has_grants(fixture.now));
     }
     // what is left of a lease stays, and the rest goes with its last hit
@@ -155,7 +155,7 @@ fn a_decided_hit_leaves_nothing_of_its_fetch() {
     assert!(fixture.counter.fetch().is_none());
     for left in [1, 0] {
         assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
-        assert_eq!((fixture.counter.leased_hits(), fixture.counter.rare.is_some()), (left, left > 0));
+        assert_eq!((fixture.counter.leased_hits(), !fixture.counter.rare.is_nothing()), (left, left > 0));
     }
 }
 
@@ -164,21 +164,21 @@ fn a_decided_hit_leaves_nothing_of_its_fetch() {
 fn grants_that_count_longer_than_the_estimate_are_remembered() {
     let mut fixture = Fixture::new(&[sliding(100, 10)], 2);
     fixture.hold(3, millis(90));
-    let counted_until = fixture.counter.granted_until();
+    let counted_until = fixture.counter.granted_until.instant();
     fixture.wait(Period::from_secs(2));
     let time = fixture.time();
     fixture.counter.expire_leases(time);
     fixture.counter.last_check_at = START;
     assert!(fixture.counter.estimate[0].idle_at() < counted_until);
     fixture.counter.shrink(fixture.now);
-    assert!(fixture.counter.fetch().is_none() && fixture.counter.rare.is_some());
+    assert!(fixture.counter.fetch().is_none() && fixture.counter.rare.is_nothing(), "it is small");
     assert!(fixture.counter.has_grants(fixture.now));
     // the store has received what was not used, but may count reported hits at other times
     fixture.flush();
     assert_eq!(fixture.left_in_store(), 100);
     fixture.now = counted_until;
     fixture.counter.shrink(fixture.now);
-    assert!(fixture.counter.rare.is_none() && !fixture.counter.has_grants(fixture.now));
+    assert!(fixture.counter.rare.is_nothing() && !fixture.counter.has_grants(fixture.now));
     assert!(fixture.counter.is_idle(fixture.now));
 }
 

@@ -19,10 +19,10 @@ fn millis(millis: u64) -> Period {
 fn take(queue: &AttentionQueue, keys: &[CounterKey], places: &mut [QueuePlace]) -> Vec<usize> {
     let mut due = Vec::new();
     while let Some(chunk) = queue.take() {
-        assert!(chunk.keys.len() <= CHUNK);
-        for key in &chunk.keys {
-            let i = keys.iter().position(|other| other == key).expect("a known key");
-            if queue.is_due(*key, &mut places[i], chunk.slot) {
+        assert!(chunk.shards.len() <= CHUNK);
+        for shard in &chunk.shards {
+            let i = keys.iter().position(|key| key.shard() == *shard).expect("a known key");
+            if queue.is_due(keys[i], &mut places[i], chunk.slot) {
                 due.push(i);
             }
         }
@@ -91,6 +91,21 @@ async fn a_counter_that_is_urgent_again_and_again_is_queued_twice_at_most() {
     }
 }
 
+/// As the lease of a long window is, that an instance alone may keep.
+#[tokio::test(start_paused = true)]
+async fn a_counter_that_is_due_in_a_year_is_looked_at_after_two_hours() {
+    let (queue, keys) = (AttentionQueue::new(), keys(1));
+    let mut places = [QueuePlace::default()];
+    queue.push(keys[0], &mut places[0], Urgency::Lease, Period::from_secs(365 * 86_400), millis(100));
+    let mut due = Vec::new();
+    for seconds in (5..=7_300).step_by(5) {
+        tokio::time::advance(Duration::from_secs(5)).await;
+        due.extend(take(&queue, &keys, &mut places).into_iter().map(|_| seconds));
+        assert!(entries(&queue) <= 1);
+    }
+    assert_eq!((due, entries(&queue)), (vec![7_200], 0));
+}
+
 /// A full turn spreads over earlier slots, but not over those that have passed.
 #[tokio::test(start_paused = true)]
 async fn a_full_turn_spreads_over_the_slots_before_it_that_are_still_to_come() {
@@ -146,7 +161,7 @@ proptest! {
                 *model.entry(slot).or_default() += 1;
             } else if let Some((slot, count)) = model.pop_first() {
                 wheel.first = slot;
-                prop_assert_eq!(wheel.pop(slot).map(|keys| keys.len()), Some(count));
+                prop_assert_eq!(wheel.pop(slot).map(|chunk| chunk.len()), Some(count));
                 wheel.first += skipped.min(model.keys().next().map_or(skipped, |next| next - slot));
             }
             prop_assert_eq!(wheel.next_occupied(), model.keys().next().copied());

@@ -151,13 +151,13 @@ impl Fixture {
     fn due(&self) -> Vec<CounterKey> {
         let mut due = Vec::new();
         while let Some(chunk) = self.table.queue.take() {
-            let is_due = |key: &CounterKey| {
-                let turn = |counter: &mut LocalCounter| {
-                    self.table.queue.is_due(*key, &mut counter.place, chunk.slot)
-                };
-                self.table.with_existing(*key, turn) == Some(true)
-            };
-            due.extend(chunk.keys.iter().copied().filter(is_due));
+            for shard in chunk.shards {
+                for entry in self.table.shards.lock_of(shard).all_of(shard) {
+                    if self.table.queue.is_due(entry.key, &mut entry.counter.place, chunk.slot) {
+                        due.push(entry.key);
+                    }
+                }
+            }
         }
         due
     }
