@@ -168,6 +168,18 @@ mod tests {
     }
 
     #[test]
+    fn a_key_with_less_than_a_hit_a_second_has_hardly_any() {
+        for (every, is_of_few) in [(900, false), (1_100, true), (5_000, true)] {
+            let mut demand = Demand::default();
+            record(&mut demand, every, 5, START);
+            assert_eq!(demand.is_of_few_hits(), is_of_few, "{every} ms");
+            assert!(demand.has_only(1) && demand.has_only(2));
+            demand.record(1, START.after(Period::from_millis(5 * every)));
+            assert!(!demand.has_only(1));
+        }
+    }
+
+    #[test]
     fn a_few_hits_that_happen_to_be_close_predict_nothing() {
         let mut demand = Demand::default();
         assert_eq!((demand.in_the_next(TENTH, START), demand.time_for(1, START)), (0, Period::MAX));

@@ -197,3 +197,69 @@ fn a_scarcity_that_is_over_does_not_begin_again_before_the_bucket_runs_out() {
     fixture.lease(1);
     assert!(!fixture.counter.is_denied(fixture.now), "some are left");
 }
+
+/// Returns the hits that the request of a single decision about `hits` asks for. None if they are requested with those of others.
+fn single(fixture: &mut Fixture, hits: u64) -> Option<u64> {
+    let SingleCommand { command, want, .. } =
+        fixture.counter.single_command(Hits(hits), millis(50), fixture.now)?;
+    let expected = (hits, want, Period::default());
+    assert!(
+        matches!(command.op, Op::Grant { report: None, least, want, hold } if (least, want, hold) == expected)
+    );
+    Some(want)
+}
+
+#[test]
+fn a_single_decision_leases_ahead_as_a_fetch_does() {
+    // what is kept is an eighth of the rest, or half a hundredth of the limit
+    for (instances, limit, hits, expected) in [
+        (1, 1_000, 1, Some(126)),
+        (1, 1_000, 3, Some(128)),
+        (2, 100_000, 1, Some(501)),
+        (2, 199, 1, Some(1)),
+        (2, 199, 4, None),
+    ] {
+        let mut fixture = Fixture::new(&[fixed(limit, 3_600)], instances);
+        fixture.counter.demand.record(hits, fixture.now);
+        assert_eq!(single(&mut fixture, hits), expected, "{instances}, {limit}, {hits}");
+    }
+    // a quarter of an hour at one hit in two seconds
+    let mut rare = Fixture::new(&[fixed(20_000, 3_600)], 2);
+    rare.demand(millis(2_000), 20);
+    let want = single(&mut rare, 1).expect("it has hardly any hits");
+    assert!((400..=460).contains(&want), "{want}");
+}
+
+#[test]
+fn only_the_first_of_hits_at_the_same_time_leases_ahead_and_many_are_requested_together() {
+    let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 1);
+    for expected in [Some(126), Some(1), Some(1), None] {
+        fixture.counter.demand.record(1, fixture.now);
+        assert_eq!(single(&mut fixture, 1), expected);
+    }
+    let mut often = Fixture::new(&[fixed(1_000, 3_600)], 1);
+    often.demand(millis(900), 20);
+    assert_eq!(single(&mut often, 1), None, "more than one a second");
+}
+
+#[test]
+fn hits_are_not_requested_for_one_decision_if_replies_have_to_come_in_order() {
+    let fresh = |tier| {
+        let mut fixture = Fixture::new(&[tier], 1);
+        fixture.demand(millis(100), 1);
+        fixture
+    };
+    assert!(single(&mut fresh(fixed(100, 60)), 1).is_some());
+    for tier in [sliding(100, 60), bucket(100, 60)] {
+        assert!(single(&mut fresh(tier), 1).is_none());
+    }
+    let mut pending = fresh(fixed(100, 60));
+    pending.count(1);
+    assert!(single(&mut pending, 1).is_none());
+    let mut reads = fresh(fixed(100, 60));
+    reads.counter.refresh(millis(100), reads.now);
+    assert!(single(&mut reads, 1).is_none());
+    let mut held = fresh(fixed(100, 60));
+    held.hold(2, Period::default());
+    assert!(single(&mut held, 5).is_none());
+}
