@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::FutureExt as _;
 use tokio::time::{Instant, sleep};
 use weir::{
-    limit::{Coordination, OverLimitPolicy, RuntimeLimit, Scope},
+    limit::{Algorithm, Coordination, OverLimitPolicy, RuntimeLimit, Scope, Tier},
     store::{
         coordinated::CoordinationSettings,
         simulated::{Condition, Network},
@@ -17,9 +17,14 @@ use crate::{
     pair::{Ask, Pair, over},
 };
 
+/// A sliding window, of which no hit is requested for its decision alone.
+fn sliding(requests: u32) -> Tier {
+    Tier { algorithm: Algorithm::SlidingWindow, ..daily(requests) }
+}
+
 async fn alone(limit: u32) -> Fleet {
     let network = Network { timeout: Duration::from_secs(10), ..Network::default() };
-    Fleet::new(1, Coordination::Lease, &[daily(limit)], network).await
+    Fleet::new(1, Coordination::Lease, &[sliding(limit)], network).await
 }
 
 /// Two instances with a limit of 10,000 for `large` under `lease`.
@@ -39,9 +44,9 @@ async fn the_lease_of_a_cancelled_decision_is_returned() {
     let instance = &fleet.instances[0];
     assert!(instance.hit().now_or_never().is_none(), "it waits");
     sleep(Duration::from_millis(20)).await;
-    assert!(fleet.counted(daily(100)) > 0);
+    assert!(fleet.counted(sliding(100)) > 0);
     instance.store.close().await;
-    assert_eq!(fleet.counted(daily(100)), 0);
+    assert_eq!(fleet.counted(sliding(100)), 0);
 }
 
 /// Nothing is leased ahead of a limit that small.
@@ -56,7 +61,7 @@ async fn the_next_fetch_requests_no_hits_of_cancelled_decisions() {
     }
     assert!(first.await);
     assert!(instance.hit().await);
-    assert_eq!(fleet.counted(daily(5)), 2);
+    assert_eq!(fleet.counted(sliding(5)), 2);
 }
 
 /// The store has granted them, and the fallback has counted the hit besides.
@@ -67,12 +72,12 @@ async fn hits_whose_grant_is_lost_are_counted_as_unknown() {
     let network = Network { timeout: Duration::from_millis(10), ..Network::default() };
     instance.store.remote().set_network(Network { lost_replies: 1.0, ..network });
     assert!(instance.hit().await);
-    let granted = fleet.counted(daily(1_000));
+    let granted = fleet.counted(sliding(1_000));
     assert!(granted > 1, "some are leased ahead");
     assert_eq!(instance.failures(), (1, granted));
     instance.store.remote().set_network(network);
     instance.store.close().await;
-    assert_eq!((fleet.counted(daily(1_000)), instance.failures()), (granted + 1, (1, granted)));
+    assert_eq!((fleet.counted(sliding(1_000)), instance.failures()), (granted + 1, (1, granted)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -123,6 +128,26 @@ async fn concurrent_decisions_share_a_fetch() {
     assert_eq!((sent() - before, begun.elapsed()), (1, Network::default().round_trip));
 }
 
+/// A decision that waits for the next fetch is made from the lease of the running one, so that the next one must not request its hits.
+#[tokio::test(start_paused = true)]
+async fn the_store_grants_as_much_to_concurrent_decisions_as_to_others() {
+    let mut granted = Vec::new();
+    for is_concurrent in [true, false] {
+        let fleet = alone(20).await;
+        let instance = &fleet.instances[0];
+        if is_concurrent {
+            assert_eq!(tokio::join!(instance.hit(), instance.hit()), (true, true));
+        } else {
+            assert!(instance.hit().await && instance.hit().await);
+        }
+        for _ in 0..2 {
+            assert!(instance.hit().await);
+        }
+        granted.push(fleet.counted(sliding(20)));
+    }
+    assert_eq!(granted[0], granted[1]);
+}
+
 /// The status is that of the limit which the request brings, and leaves out what is leased and not used.
 #[tokio::test(start_paused = true)]
 async fn a_limit_of_a_request_counts_only_the_used_hits_of_a_lease() {
@@ -138,6 +163,19 @@ async fn a_limit_of_a_request_counts_only_the_used_hits_of_a_lease() {
         let decided = pair.ask(Scope::Descriptor, 0, &own(hits)).await[0];
         assert_eq!((decided.over, u64::from(decided.remaining)), (false, 5_000 - used), "{hits}");
     }
+}
+
+/// The store counts them, and would reject hits that fit beside those that are used.
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_returned_before_a_limit_of_a_request_needs_it() {
+    let pair = pair(Network::default()).await;
+    assert_eq!(over(&pair.request_in(Scope::Descriptor, 0, &["large"], 100).await), [false]);
+    let leased = pair.counted() - 100;
+    let limit = u32::try_from(100 + 2 * leased).expect("it is small");
+    let own = RuntimeLimit::new([daily(limit)].into(), OverLimitPolicy::Ignore).expect("it is valid");
+    let asks = [Ask { hits: 2 * leased, own: Some(own), ..Ask::hit("large") }];
+    let decided = pair.ask(Scope::Descriptor, 0, &asks).await[0];
+    assert_eq!((decided.over, decided.remaining), (false, 0));
 }
 
 /// The lease would be one of the rule, whose limit may be another one.
@@ -170,5 +208,5 @@ async fn hits_that_are_given_back_during_an_outage_leave_a_held_lease() {
         sleep(Duration::from_millis(1)).await;
     }
     instance.store.close().await;
-    assert_eq!(fleet.counted(daily(1_000)), 1);
+    assert_eq!(fleet.counted(sliding(1_000)), 1);
 }

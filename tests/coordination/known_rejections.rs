@@ -161,6 +161,21 @@ async fn a_strict_bucket_notices_a_rejected_request() {
     }
 }
 
+/// Other instances decide by its refill.
+#[tokio::test(start_paused = true)]
+async fn the_store_notices_a_try_that_a_strict_bucket_rejects_at_once() {
+    for (is_strict, commands) in [(true, 3), (false, 2)] {
+        let bucket = Bucket { burst: 1, refill: Refill::Continuous, strict: is_strict };
+        let tier =
+            Tier { requests: 1, period: Period::from_secs(10), algorithm: Algorithm::TokenBucket(bucket) };
+        let of = |tier| rule(Coordination::Strict, &[tier], OverLimitPolicy::Ignore);
+        let pair = Pair::with(of(daily(100)), of(tier)).await;
+        assert!(pair.hit(0, "small").await);
+        // reads of both, and the try
+        assert_eq!(pair.request_and_count(&["large", "small"]).await, (vec![false, true], commands));
+    }
+}
+
 /// The second descriptor brings a limit of its own to the counter of the first one.
 #[tokio::test(start_paused = true)]
 async fn hits_are_given_back_if_a_limit_of_the_request_rejects_them() {

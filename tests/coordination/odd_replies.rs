@@ -13,8 +13,8 @@ use tokio::{sync::watch, time::sleep};
 use weir::{
     clock::Clock as _,
     limit::{
-        Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy, Period,
-        Request, RuleNode, RuleSet, Scope, Values,
+        Algorithm, Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy,
+        Period, Request, RuleNode, RuleSet, Scope, Tier, Values,
     },
     store::{
         Store as _,
@@ -75,7 +75,7 @@ struct Setup {
 }
 
 impl Setup {
-    async fn start(instances: usize, mode: Coordination) -> Self {
+    async fn start(instances: usize, mode: Coordination, algorithm: Algorithm) -> Self {
         let clock = SimulatedClock::new(EPOCH);
         let shared = SimulatedStore::new(clock.clone(), 7);
         let (oddity, receiver) = watch::channel(Oddity::None);
@@ -91,7 +91,7 @@ impl Setup {
             Coordinated::new(remote, Arc::new(clock.clone()), settings)
         };
         let stores = (0..instances).map(store).collect();
-        let rule = rule(mode, &[daily(50)], OverLimitPolicy::Ignore);
+        let rule = rule(mode, &[Tier { algorithm, ..daily(50) }], OverLimitPolicy::Ignore);
         let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
         let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random());
         sleep(Duration::from_millis(2_500)).await;
@@ -111,24 +111,35 @@ impl Setup {
 /// It requests them three times. To request them again and again would be of no use, and would cost ever more calls.
 #[tokio::test(start_paused = true)]
 async fn hits_that_the_store_does_not_grant_although_they_fit_are_rejected() {
-    for instances in [1, 2] {
-        let setup = Setup::start(instances, Coordination::Lease).await;
+    // with fixed windows, the first request is for the decision alone
+    for (instances, algorithm, requests) in
+        [(1, Algorithm::SlidingWindow, 3), (1, Algorithm::FixedWindow, 4), (2, Algorithm::FixedWindow, 4)]
+    {
+        let setup = Setup::start(instances, Coordination::Lease, algorithm).await;
         setup.oddity.send_replace(Oddity::GrantsNothing);
-        assert!(setup.hit().await.over, "{instances}");
-        // the first request of several instances is for the decision alone
-        let expected = if instances == 1 { 3 } else { 4 };
-        assert_eq!(setup.requests.load(Ordering::Relaxed), expected);
+        assert!(setup.hit().await.over, "{instances}, {algorithm:?}");
+        assert_eq!(setup.requests.load(Ordering::Relaxed), requests, "{instances}, {algorithm:?}");
         assert_eq!(setup.stores[0].coordination_metrics().fallback.get(), 0);
         setup.oddity.send_replace(Oddity::None);
         assert!(!setup.hit().await.over, "{instances}");
     }
 }
 
+/// The second decision begins while the hits of the first one are requested. Each of them requests its own three times.
+#[tokio::test(start_paused = true)]
+async fn a_decision_counts_only_the_requests_for_its_own_hits() {
+    let setup = Setup::start(1, Coordination::Lease, Algorithm::SlidingWindow).await;
+    setup.oddity.send_replace(Oddity::GrantsNothing);
+    let (first, second) = tokio::join!(setup.hit(), setup.hit());
+    assert!(first.over && second.over);
+    assert_eq!(setup.requests.load(Ordering::Relaxed), 6);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_fallback_decides_if_a_reply_has_no_counts() {
     for (instances, mode) in [(2, Coordination::Lease), (1, Coordination::Strict), (2, Coordination::Strict)]
     {
-        let setup = Setup::start(instances, mode).await;
+        let setup = Setup::start(instances, mode, Algorithm::FixedWindow).await;
         setup.oddity.send_replace(Oddity::ShowsNothing);
         assert!(!setup.hit().await.over);
         let metrics = setup.stores[0].coordination_metrics();
