@@ -1,13 +1,13 @@
 //! Single hits under `lease`: a hit of a key that has hardly any is requested for its decision alone.
 //!
 //! Most keys of a long tail have one hit in their window. Such a decision owns the reply to its command, as one under `strict` does, so
-//! that the counter needs no state of a fetch. What is leased ahead with the first one is held when the reply is applied. If the decision is cancelled, the command is taken back; if it was sent already, a task
+//! that the counter needs no state of a fetch. If the decision is cancelled, the command is taken back; if it was sent already, a task
 //! receives the reply, and the granted hits are a lease like any other.
 
 use std::{future::poll_fn, pin::Pin};
 
 use super::{
-    counter::{Generation, LocalCounter, SingleCommand},
+    counter::{Generation, LocalCounter},
     fetching::Outcome,
     lease::{Lease, SingleFetch, Waiting},
     table::counter_key,
@@ -22,6 +22,7 @@ use crate::{
 struct SingleWaiter<'a, R: Remote> {
     lease: &'a Lease<R>,
     key: CounterKey,
+    hits: Hits,
     /// None when the reply is there.
     fetch: Option<SingleFetch>,
 }
@@ -29,17 +30,20 @@ struct SingleWaiter<'a, R: Remote> {
 // === impl Lease ===
 
 impl<R: Remote> Lease<R> {
-    /// Requests `hits` for one decision, and what is leased ahead with them, if the key has hardly any. None otherwise.
+    /// Requests `hits` for one decision, if that decision needs no more and leaves nothing behind. None otherwise.
     pub(super) fn request_single(
         &self,
         counter: &mut LocalCounter,
         hits: Hits,
         now: Timestamp,
     ) -> Option<SingleFetch> {
-        let SingleCommand { command, number, want } = counter.single_command(hits, self.horizon(), now)?;
+        let (command, number) = counter.single_command(hits, now)?;
         // queued under the lock, so that commands are carried out in the order of their numbers
-        let queued = self.client.queue_for_one(command);
-        Some(SingleFetch { queued, number, want, generation: counter.generation })
+        Some(SingleFetch {
+            queued: self.client.queue_for_one(command),
+            number,
+            generation: counter.generation,
+        })
     }
 
     /// Waits for the reply to `fetch`, and decides. Returns none if the call fails, and what to wait for next if the hits fit by the
@@ -51,8 +55,8 @@ impl<R: Remote> Lease<R> {
         fetch: SingleFetch,
     ) -> Result<Option<(Decision, Timestamp)>, Waiting> {
         let (key, hits) = (counter_key(check), check.hits);
-        let SingleFetch { number, want, generation, .. } = fetch;
-        let mut waiter = SingleWaiter { lease: self, key, fetch: Some(fetch) };
+        let SingleFetch { number, generation, .. } = fetch;
+        let mut waiter = SingleWaiter { lease: self, key, hits, fetch: Some(fetch) };
         let outcome = poll_fn(|context| {
             let fetch = waiter.fetch.as_mut().expect("polled until there is a reply");
             Pin::new(&mut fetch.queued.reply).poll(context)
@@ -63,13 +67,10 @@ impl<R: Remote> Lease<R> {
         match outcome {
             Some(Ok((reply, now))) if reply.counters.len() == check.tiers().len() => {
                 self.table.with_counter(check, now, |counter| {
-                    let ahead = reply.granted.saturating_sub(hits.0);
                     if counter.generation == generation {
-                        counter.hold_granted(ahead, &reply, Period::default(), now);
                         counter.apply_reply_to(&reply, number, now);
                     } else {
                         // it has taken the place of an evicted one
-                        self.table.metrics.stranded.add(ahead);
                         counter.apply_reply(&reply, now);
                     }
                     if reply.granted >= hits.0 {
@@ -85,21 +86,21 @@ impl<R: Remote> Lease<R> {
                 })
             }
             outcome => {
-                self.record_failure(key, generation, want, &outcome);
+                self.record_failure(key, generation, hits, &outcome);
                 Ok(None)
             }
         }
     }
 
     /// Receives the reply to `fetch`, whose decision was cancelled: what it grants is a lease.
-    async fn complete_single(self, key: CounterKey, fetch: SingleFetch) {
-        let SingleFetch { queued, number, want, generation } = fetch;
+    async fn complete_single(self, key: CounterKey, hits: Hits, fetch: SingleFetch) {
+        let SingleFetch { queued, number, generation } = fetch;
         let outcome = queued.reply.await.ok();
         let Some(Ok((reply, now))) = outcome else {
-            return self.record_failure(key, generation, want, &outcome);
+            return self.record_failure(key, generation, hits, &outcome);
         };
         let held = self.table.with_generation(key, generation, |counter| {
-            counter.hold_granted(reply.granted, &reply, Period::default(), now);
+            counter.hold_granted(&reply, Period::default(), now);
             counter.apply_reply_to(&reply, number, now);
             self.table.enqueue(key, counter, self.client.time().now);
         });
@@ -109,10 +110,10 @@ impl<R: Remote> Lease<R> {
         }
     }
 
-    /// Counts the `want` hits of a call that has failed, if the store may have granted them.
-    fn record_failure(&self, key: CounterKey, generation: Generation, want: u64, outcome: &Outcome) {
+    /// Counts the `hits` of a call that has failed, if the store may have granted them.
+    fn record_failure(&self, key: CounterKey, generation: Generation, hits: Hits, outcome: &Outcome) {
         if outcome.as_ref().map_or(Delivery::Unknown, Delivery::of) != Delivery::NotApplied {
-            self.table.metrics.delivery_unknown.add(want);
+            self.table.metrics.delivery_unknown.add(hits.0);
             self.table.with_generation(key, generation, LocalCounter::lose_version);
         }
     }
@@ -125,8 +126,8 @@ impl<R: Remote> Drop for SingleWaiter<'_, R> {
         if let Some(mut fetch) = self.fetch.take()
             && !self.lease.client.cancel(&mut fetch.queued)
         {
-            let (lease, key) = (self.lease.clone(), self.key);
-            self.lease.client.spawn(async move { lease.complete_single(key, fetch).await });
+            let (lease, key, hits) = (self.lease.clone(), self.key, self.hits);
+            self.lease.client.spawn(async move { lease.complete_single(key, hits, fetch).await });
         }
     }
 }

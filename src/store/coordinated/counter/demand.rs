@@ -11,9 +11,6 @@ const MIN_HITS: u64 = 8;
 /// The hits that give no rate while they are the only ones.
 const FEW_HITS: u32 = 3;
 
-/// The rate of a key that has hardly any hits: one a second, in hits per nanosecond.
-const LOW_RATE: f32 = 1e-9;
-
 /// The time within which hits may be a single burst, so that they give no rate either while they are the only ones.
 const BURST: Period = Period::from_millis(10);
 
@@ -74,14 +71,9 @@ impl Demand {
         self.rate != 0.0 || (self.hits > FEW_HITS && self.span(now) >= BURST)
     }
 
-    /// Returns whether there are hardly any hits, even in a burst.
-    pub(super) fn is_of_few_hits(&self) -> bool {
-        self.rate <= LOW_RATE && self.hits <= FEW_HITS
-    }
-
-    /// Returns whether the `hits` that were recorded last are the only ones of their span.
-    pub(super) fn has_only(&self, hits: u64) -> bool {
-        u64::from(self.hits) <= hits
+    /// Returns whether there have hardly been any hits, even in a burst.
+    pub(super) const fn is_of_few_hits(&self) -> bool {
+        self.rate == 0.0 && self.hits <= FEW_HITS
     }
 
     /// Returns the hits to expect in `time` from `now` on.
@@ -165,18 +157,6 @@ mod tests {
             demand.is_of_few_hits()
         };
         assert_eq!([0, 3, 4, 100].map(few), [true, true, false, false]);
-    }
-
-    #[test]
-    fn a_key_with_less_than_a_hit_a_second_has_hardly_any() {
-        for (every, is_of_few) in [(900, false), (1_100, true), (5_000, true)] {
-            let mut demand = Demand::default();
-            record(&mut demand, every, 5, START);
-            assert_eq!(demand.is_of_few_hits(), is_of_few, "{every} ms");
-            assert!(demand.has_only(1) && demand.has_only(2));
-            demand.record(1, START.after(Period::from_millis(5 * every)));
-            assert!(!demand.has_only(1));
-        }
     }
 
     #[test]

@@ -45,7 +45,7 @@ use self::{
 };
 pub(super) use self::{
     fetch::{AwaitedReply, LeaseReply, WaitingDecision},
-    pace::{FetchCommands, SingleCommand},
+    pace::FetchCommands,
     place::{QueuePlace, Slot, Turn, Urgency},
     records::{CarriedHits, Dropped, negative, positive},
     siblings::SiblingStates,

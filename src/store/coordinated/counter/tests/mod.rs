@@ -20,7 +20,7 @@ mod waiting;
 
 use std::sync::Arc;
 
-use super::{FetchCommands, Generation, LocalCounter, SingleCommand};
+use super::{FetchCommands, Generation, LocalCounter};
 use crate::{
     limit::{
         Algorithm, Bucket, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Refill, Tier,
