@@ -56,9 +56,11 @@ impl<R: Remote> CoordinationModes<R> {
             self.ask_doubtful(checks, &mut outlooks, begun, record).await;
         }
         if outlooks.contains(&Outlook::Rejects) {
-            let rejected = (0..checks.len()).map(|i| {
+            let rejected = (0..checks.len()).map(async |i| {
                 let earlier = earlier_hits(checks, &outlooks[..i]);
-                self.reject(&checks[i], earlier, outlooks[i], begun, now, record)
+                let decision = self.reject(&checks[i], earlier, outlooks[i], begun, now, record).await;
+                // hits may have been given back since, but nothing was counted
+                Decision { over: decision.over || outlooks[i] == Outlook::Rejects, ..decision }
             });
             return join_all(rejected).await.into_iter().collect();
         }
