@@ -124,6 +124,26 @@ async fn descriptors_of_one_counter_have_to_fit_together() {
     }
 }
 
+/// The second one waits for what the first one would have left.
+#[tokio::test(start_paused = true)]
+async fn the_retry_time_of_descriptors_that_do_not_fit_together_is_that_after_the_first_one() {
+    let bucket = Bucket { burst: 10, refill: Refill::Continuous, strict: false };
+    for mode in MODES {
+        // until the first six expire, and until two tokens have flowed in
+        for (algorithm, seconds) in [(Algorithm::SlidingWindow, 60), (Algorithm::TokenBucket(bucket), 12)] {
+            let small = Tier { requests: 10, period: Period::from_secs(60), algorithm };
+            let of = |tier| rule(mode, &[tier], OverLimitPolicy::Ignore);
+            let pair = Pair::with(of(daily(100)), of(small)).await;
+            let asks = [Ask { hits: 6, ..Ask::hit("small") }, Ask { hits: 6, ..Ask::hit("small") }];
+            let decisions = pair.ask(Scope::Request, 0, &asks).await;
+            assert_eq!(over(&decisions), [false, true], "{mode:?}");
+            let (least, most) = (Period::from_millis(1_000 * seconds - 10), Period::from_secs(seconds));
+            let reset = decisions[1].reset;
+            assert!((least..=most).contains(&reset), "{mode:?}, {seconds}: {reset:?}");
+        }
+    }
+}
+
 /// The counts of one of them are those of this instance only.
 #[tokio::test(start_paused = true)]
 async fn descriptors_of_one_local_counter_have_to_fit_together() {

@@ -195,12 +195,8 @@ impl<R: Remote> CoordinationModes<R> {
             if hits > Hits(0) && self.memory.look(check, hits, now).over {
                 return self.memory.decide(std::slice::from_ref(check), Scope::Request, now)[0];
             }
-            let together = self.memory.look(check, hits.plus(earlier), now);
-            return if together.over {
-                after(earlier, together)
-            } else {
-                self.memory.look(check, Hits(0), now)
-            };
+            let together = self.memory.look_after(check, earlier, hits, now);
+            return if together.over { together } else { self.memory.look(check, Hits(0), now) };
         }
         if self.mode(check, at) == Coordination::Strict
             && hits > Hits(0)
@@ -216,8 +212,8 @@ impl<R: Remote> CoordinationModes<R> {
             if hits > Hits(0) && !counter.fits(hits, at) {
                 return counter.count(instances, Direction::Take, OverLimitPolicy::Ignore, hits, at);
             }
-            let together = counter.look(hits.plus(earlier), at);
-            if together.over { after(earlier, together) } else { counter.look(Hits(0), at) }
+            let together = counter.look_after(earlier, hits, at);
+            if together.over { together } else { counter.look(Hits(0), at) }
         })
     }
 
@@ -274,13 +270,6 @@ fn earlier_hits(checks: &[LimitCheck<'_>], outlooks: &[Outlook]) -> Hits {
     let is_taken = check.direction == Direction::Take;
     let earlier = checks.iter().zip(outlooks).filter(|_| is_taken).filter(counts);
     earlier.fold(Hits(0), |sum, (other, _)| sum.plus(other.hits))
-}
-
-/// Returns `decision` as it is after `earlier` hits that are not counted.
-fn after(earlier: Hits, decision: Decision) -> Decision {
-    let taken = u32::try_from(earlier.0).unwrap_or(u32::MAX);
-    let (before, remaining) = (decision.before.plus(earlier), decision.remaining.saturating_sub(taken));
-    Decision { before, remaining, ..decision }
 }
 
 fn is_rejected(made: &[Option<Made>]) -> bool {

@@ -169,7 +169,19 @@ impl MemoryStore {
     /// Returns the decision about `hits` of `check`, without counting.
     #[cfg(feature = "coordinated")]
     pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> crate::limit::Decision {
-        self.shards[self.index(check.key)].lock().look(check, hits, now)
+        self.look_after(check, Hits(0), hits, now)
+    }
+
+    /// As [`MemoryStore::look`], after `earlier` hits that are not counted either.
+    #[cfg(feature = "coordinated")]
+    pub(super) fn look_after(
+        &self,
+        check: &LimitCheck<'_>,
+        earlier: Hits,
+        hits: Hits,
+        now: Timestamp,
+    ) -> crate::limit::Decision {
+        self.shards[self.index(check.key)].lock().look(check, earlier, hits, now)
     }
 
     /// Gives back the hits that `check` took, because its request was rejected.

@@ -104,8 +104,8 @@ impl Shard {
         }
     }
 
-    /// Returns the decision about `hits` of `check`. Counts nothing.
-    pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
+    /// Returns the decision about `hits` of `check`, after `earlier` ones. Counts nothing.
+    pub(super) fn look(&self, check: &LimitCheck<'_>, earlier: Hits, hits: Hits, now: Timestamp) -> Decision {
         let tiers = check.tiers();
         let mut counters: SmallVec<[CounterState; 2]> = tiers
             .iter()
@@ -115,6 +115,9 @@ impl Shard {
                 slot.map_or_else(|| CounterState::unused(tier, now), |slot| slot.counter.clone())
             })
             .collect();
+        for (counter, tier) in counters.iter_mut().zip(tiers).filter(|_| earlier > Hits(0)) {
+            counter.take(tier, now, earlier);
+        }
         decide(tiers, &mut counters, OverLimitPolicy::Ignore, Direction::Take, hits, now)
     }
 

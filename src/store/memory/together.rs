@@ -64,7 +64,7 @@ impl MemoryStore {
                 if decision.over {
                     shard.reject(check, now);
                 } else {
-                    *decision = shard.look(check, Hits(0), now);
+                    *decision = shard.look(check, Hits(0), Hits(0), now);
                 }
             }
         }
@@ -215,7 +215,7 @@ mod tests {
                 shard.take(check, OverLimitPolicy::Ignore, now());
                 shard.take(check, OverLimitPolicy::Ignore, now());
                 shard.restore(check, before, Some(after), now());
-                assert_eq!(shard.look(check, Hits(0), now()).remaining, 3, "{algorithm:?}");
+                assert_eq!(shard.look(check, Hits(0), Hits(0), now()).remaining, 3, "{algorithm:?}");
             });
         }
     }

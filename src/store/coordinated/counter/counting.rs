@@ -5,8 +5,9 @@ use super::{
     records::{PendingDelta, negative, positive},
 };
 use crate::limit::{
-    Decision, Direction, Hits, OverLimitPolicy, Timestamp, algorithm::CountChange, decide,
-    decision_from_store,
+    Decision, Direction, Hits, OverLimitPolicy, Timestamp,
+    algorithm::{CountChange, CounterState},
+    decide, decision_from_store,
 };
 
 impl LocalCounter {
@@ -105,9 +106,23 @@ impl LocalCounter {
 
     /// Returns how the counter stands by the estimate, without counting: over, if `hits` do not fit.
     pub(in super::super) fn look(&self, hits: Hits, now: Timestamp) -> Decision {
-        let over = !self.fits(hits, now);
+        self.look_at(&self.estimate, hits, now)
+    }
+
+    /// As [`LocalCounter::look`], after `earlier` hits that are not counted either.
+    pub(in super::super) fn look_after(&self, earlier: Hits, hits: Hits, now: Timestamp) -> Decision {
+        let mut states = self.estimate.clone();
+        for (state, tier) in states.iter_mut().zip(&self.target.tiers) {
+            state.take(tier, now, earlier);
+        }
+        self.look_at(&states, hits, now)
+    }
+
+    fn look_at(&self, states: &[CounterState], hits: Hits, now: Timestamp) -> Decision {
+        let tiers = &self.target.tiers;
+        let over = states.iter().zip(tiers).any(|(state, tier)| !state.probe(tier, now, hits).fits);
         let hits = if over { hits } else { Hits(0) };
-        decision_from_store(&self.target.tiers, &self.estimate, OverLimitPolicy::Ignore, over, hits, now)
+        decision_from_store(tiers, states, OverLimitPolicy::Ignore, over, hits, now)
     }
 
     /// Returns the decision that the store has made about `hits`, by the estimate after it.
