@@ -4,6 +4,7 @@ use std::{
     io::{Read as _, Write as _},
     net::TcpStream as StdTcpStream,
     sync::Arc,
+    time::Duration,
 };
 
 use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
@@ -17,6 +18,7 @@ use weir::grpc_client::{Target, TargetTls, connect};
 use crate::{
     authority::{Authority, Leaf, Pair},
     child::Serving,
+    local,
     mounted::Mounted,
     service::{DEADLINE, RULES, Weir, client},
 };
@@ -186,6 +188,23 @@ fn send(serving: &Serving, bytes: &[u8]) {
     assert!(!matches!(ended, Err(std::io::ErrorKind::WouldBlock)), "still open");
 }
 
+/// Waits until a handshake has failed: the client may know before that is logged, since handshakes have the lowest priority.
+fn until_rejected(serving: &Serving) {
+    let address = serving.address("http").parse().expect("an address");
+    let is_rejected = |page: &str| {
+        let mut counts = page.lines().filter(|line| line.starts_with("weir_tls_handshakes_failed_total{"));
+        counts.any(|line| line.rsplit(' ').next().is_some_and(|count| count != "0"))
+    };
+    let waiting = async {
+        while !is_rejected(&local::get(address, "/metrics").await) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let waited = runtime.block_on(async { tokio::time::timeout(DEADLINE, waiting).await });
+    waited.expect("the server rejects the client");
+}
+
 #[test]
 fn the_log_says_why_a_client_was_rejected() {
     let (authority, server) =
@@ -222,12 +241,16 @@ fn the_log_says_why_a_client_was_rejected() {
                 let checked = health.check(tonic_health::pb::HealthCheckRequest::default()).await;
                 assert!(checked.is_err(), "{expected}");
             });
+            until_rejected(serving);
         });
         assert!(log.contains("TLS handshake failed: ") && log.contains(expected), "{expected}: {log}");
         assert!(log.contains("peer=127.0.0.1:"), "{log}");
     }
     // plain text
-    let log = log(&variables, |serving| send(serving, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"));
+    let log = log(&variables, |serving| {
+        send(serving, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        until_rejected(serving);
+    });
     assert!(log.contains("the client does not speak TLS; is it configured for plain text?"), "{log}");
 }
 

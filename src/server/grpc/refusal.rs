@@ -162,13 +162,13 @@ impl Refusals {
     /// Counts and logs `refusal` of a connection from `peer`: each reason at most once a second.
     pub(super) fn add(&self, peer: Peer, refusal: &Refusal) {
         let (counter, throttle) = &self.0[refusal.reason as usize];
-        counter.add(1);
         if refusal.reason == Reason::Closed {
-            return tracing::debug!(%peer, "TLS handshake failed: {refusal}");
-        }
-        if let Some(suppressed) = throttle.admit(Instant::now()) {
+            tracing::debug!(%peer, "TLS handshake failed: {refusal}");
+        } else if let Some(suppressed) = throttle.admit(Instant::now()) {
             tracing::warn!(%peer, suppressed, "TLS handshake failed: {refusal}");
         }
+        // last, so that what the metric counts is in the log
+        counter.add(1);
     }
 
     pub(super) fn metrics(&self) -> impl Iterator<Item = Metric> {
