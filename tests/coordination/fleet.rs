@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use weir::{
     clock::Clock,
     limit::{
-        Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, LimitCheck, Matched,
+        Algorithm, Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Limit, LimitCheck, Matched,
         OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Timestamp,
         Values,
     },
@@ -168,19 +168,20 @@ impl Instance {
 
     /// Sends one hit under `rules` instead of its own. Returns whether it was admitted.
     pub(crate) async fn hit_under(&self, rules: &RuleSet, scope: Scope) -> bool {
-        self.ask(rules, scope, false).await
+        !self.decide(rules, scope, false).await.over
     }
 
     /// Gives one hit back.
     pub(crate) async fn give_back(&self) {
-        self.ask(&self.rules, Scope::Descriptor, true).await;
+        self.decide(&self.rules, Scope::Descriptor, true).await;
     }
 
-    async fn ask(&self, rules: &RuleSet, scope: Scope, gives_back: bool) -> bool {
+    /// Decides about one hit under `rules`.
+    pub(crate) async fn decide(&self, rules: &RuleSet, scope: Scope, gives_back: bool) -> Decision {
         let now = self.now();
         with_check(rules, gives_back, async |checks| {
             let decisions = self.store.take(checks, scope, now).await;
-            !decisions.expect("a coordinated store always decides")[0].over
+            decisions.expect("a coordinated store always decides")[0]
         })
         .await
     }

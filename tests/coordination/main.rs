@@ -20,6 +20,7 @@ mod outage;
 mod pair;
 mod rejections;
 mod reservations;
+mod siblings;
 mod silence;
 mod single;
 mod starvation;
