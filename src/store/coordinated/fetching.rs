@@ -292,7 +292,7 @@ impl<R: Remote> Lease<R> {
     }
 
     /// Fetches leases for siblings of the counter of `key` that have waited for a reply to it: also if the call has failed, so that
-    /// nothing is repeated without end.
+    /// nothing is repeated without end. Before a sibling waits, [`Lease::report`] has a task apply that reply.
     fn fetch_for_siblings(&self, key: CounterKey) {
         for sibling in self.table.awaited_siblings(key) {
             self.fetch_now(sibling);
@@ -312,7 +312,6 @@ impl<R: Remote> Waiter<'_, R> {
     /// then. If another one applies the reply, returns what completes with it.
     fn poll(&self, context: &mut Context<'_>) -> Poll<Option<OwnedNotified>> {
         let Self { lease, key, generation, decision, .. } = *self;
-        let mut has_siblings = false;
         let polled = lease.table.with_generation(key, generation, |counter| {
             let fetch = counter.fetch_mut();
             if fetch.has_finished(decision.round) {
@@ -326,12 +325,8 @@ impl<R: Remote> Waiter<'_, R> {
             };
             let want = fetch.want;
             lease.apply(counter, &CarriedHits::default(), want, &[outcome.ok()]);
-            has_siblings = counter.may_have_siblings();
             Poll::Ready(None)
         });
-        if has_siblings {
-            lease.fetch_for_siblings(key);
-        }
         // an evicted counter has none
         polled.unwrap_or(Poll::Ready(None))
     }
