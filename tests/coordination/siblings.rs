@@ -2,20 +2,42 @@
 
 use std::time::Duration;
 
+use futures_util::future::{join, join_all};
 use tokio::time::{Instant, sleep};
 use weir::{
-    limit::{Algorithm, Coordination, OverLimitPolicy, Period, RuleSet, Scope, Tier},
-    store::simulated::Network,
+    limit::{Algorithm, Coordination, OverLimitPolicy, Period, RuleSet, RuntimeLimit, Scope, Tier},
+    store::{coordinated::CoordinationSettings, simulated::Network},
 };
 
-use crate::fleet::{Fleet, daily, rule};
+use crate::{
+    fleet::{Fleet, daily, rule},
+    pair::{Ask, Pair, over},
+};
+
+fn hourly(requests: u32) -> Tier {
+    Tier { period: Period::from_secs(3_600), ..daily(requests) }
+}
 
 /// Starts instances with a rule of `tier` for any key. Also returns the rules of a reload that adds a tier to it, which is not used up.
 async fn reloaded(instances: usize, mode: Coordination, tier: Tier) -> (Fleet, RuleSet) {
     let fleet = Fleet::new(instances, mode, std::slice::from_ref(&tier), Network::default()).await;
-    let hourly = Tier { period: Period::from_secs(3_600), ..daily(1_000) };
-    let rules = fleet.instances[0].rules_with(rule(mode, &[tier, hourly], OverLimitPolicy::Ignore));
+    let rules = fleet.instances[0].rules_with(rule(mode, &[tier, hourly(1_000)], OverLimitPolicy::Ignore));
     (fleet, rules)
+}
+
+/// Starts two instances with a limit of 1,000,000 for `large` under `lease`.
+async fn pair() -> Pair {
+    let settings =
+        CoordinationSettings { coordination: Coordination::Lease, ..CoordinationSettings::default() };
+    let of = |requests| rule(Coordination::Lease, &[daily(requests)], OverLimitPolicy::Ignore);
+    Pair::start(of(1_000_000), of(10), settings).await
+}
+
+/// Hits of `large` under a limit of their own that counts `daily` ones too.
+fn own(hits: u64, requests: u32) -> Ask<'static> {
+    let tiers = [daily(requests), hourly(100_000)];
+    let own = RuntimeLimit::new(tiers.into_iter().collect(), OverLimitPolicy::Ignore).expect("it is valid");
+    Ask { hits, own: Some(own), ..Ask::hit("large") }
 }
 
 /// Returns what `decide` returns, and how long it takes.
@@ -25,7 +47,7 @@ async fn timed<T>(decide: impl Future<Output = T>) -> (T, Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hit_after_a_reload_waits_for_one_request_of_a_lease() {
+async fn the_first_hit_after_a_reload_waits_for_one_round_trip() {
     let (fleet, rules) = reloaded(2, Coordination::Lease, daily(100)).await;
     let instance = &fleet.instances[0];
     assert!(instance.hit().await);
@@ -35,7 +57,7 @@ async fn a_hit_after_a_reload_waits_for_one_request_of_a_lease() {
 
 /// Until that reply is there, nobody knows that some of the hits that the store counts are leased and not used.
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_requested_after_the_reply_to_the_fetch_of_a_sibling() {
+async fn a_hit_waits_for_the_reply_to_the_fetch_of_a_sibling() {
     let (fleet, rules) = reloaded(1, Coordination::Lease, daily(100)).await;
     let instance = &fleet.instances[0];
     // neither has a lease then, and both know each other
@@ -73,4 +95,37 @@ async fn only_the_first_hit_after_one_of_a_sibling_is_decided_by_the_store() {
         }
         assert_eq!(waits, [Network::default().round_trip, Duration::ZERO, Duration::ZERO]);
     }
+}
+
+/// The store counts what it grants ahead to the rule, and would reject hits that fit beside those that are used.
+#[tokio::test(start_paused = true)]
+async fn a_limit_of_a_request_waits_for_the_reply_to_a_fetch_of_the_rule() {
+    let pair = pair().await;
+    let slow = Network { round_trip: Duration::from_millis(4), ..Network::default() };
+    pair.stores[0].remote().set_network(slow);
+    let of_rule = async { over(&pair.request_in(Scope::Descriptor, 0, &["large"], 100).await) };
+    let of_request = async {
+        sleep(Duration::from_millis(3)).await;
+        assert!(pair.counted() > 120, "nothing is leased ahead");
+        pair.ask(Scope::Descriptor, 0, &[own(1, 120)]).await[0]
+    };
+    // the first one is polled before the second one
+    let (first, second) = join(of_rule, of_request).await;
+    assert_eq!((first, second.over, second.remaining), (vec![false], false, 20 - 1));
+}
+
+/// If each had to return the other's lease first, most of them would not be decided in time.
+#[tokio::test(start_paused = true)]
+async fn hits_under_two_limits_in_turn_are_decided_by_the_store() {
+    let pair = pair().await;
+    let network = Network { jitter: Duration::from_millis(2), ..Network::default() };
+    pair.stores[0].remote().set_network(network);
+    let hits = (0..1_000_u32).map(async |i| {
+        sleep(Duration::from_millis((i / 2).into())).await;
+        let ask = if i % 2 == 0 { Ask::hit("large") } else { own(1, 500_000) };
+        let decided = pair.ask(Scope::Descriptor, 0, &[ask]).await;
+        assert_eq!(over(&decided), [false]);
+    });
+    join_all(hits).await;
+    assert_eq!(pair.stores[0].coordination_metrics().fallback.get(), 0);
 }

@@ -48,15 +48,6 @@ struct Fetch {
     replies: SmallVec<[QueuedReply; 1]>,
 }
 
-/// The outcome of sending the commands of a counter.
-enum Sent {
-    /// There are none.
-    Nothing,
-    /// A fetch is running already.
-    Running,
-    Fetch(Fetch),
-}
-
 /// A decision that waits for a reply. If it is cancelled, nothing more is requested for it, and a task applies the reply.
 struct Waiter<'a, R: Remote> {
     lease: &'a Lease<R>,
@@ -71,11 +62,19 @@ fn delivery_of(outcomes: &[Outcome]) -> impl Fn(usize) -> Delivery {
     |i| outcomes.get(i).and_then(Option::as_ref).map_or(Delivery::Unknown, Delivery::of)
 }
 
+// === impl Fetch ===
+
+impl Fetch {
+    /// Returns the number of commands.
+    fn commands(&self) -> u32 {
+        u32::try_from(self.replies.len()).unwrap_or(u32::MAX)
+    }
+}
+
 // === impl Lease ===
 
 impl<R: Remote> Lease<R> {
-    /// Registers a decision that waits for `hits`, unless it is `registered`, and fetches a lease. If `counter` may have
-    /// siblings, [`Lease::fetch_after_siblings`] does so.
+    /// Registers a decision that waits for `hits`, unless it is `registered`, and fetches a lease.
     pub(super) fn wait_for(
         &self,
         key: CounterKey,
@@ -87,15 +86,10 @@ impl<R: Remote> Lease<R> {
         let fetch = counter.fetch_mut();
         let decision = registered.unwrap_or_else(|| fetch.wait_for(hits, missing));
         let generation = counter.generation;
-        if counter.may_have_siblings() {
-            self.hand_over(key, counter);
-            let awaited = Awaited::Siblings(Box::pin(counter.fetch_mut().reply()));
-            return Waiting { awaited, decision, generation, commands: 0 };
-        }
         let sent = self.begin(key, counter, |counter, now| self.fetch_commands(counter, now));
-        let commands = sent.commands();
+        let commands = sent.as_ref().map_or(0, Fetch::commands);
         let awaited = match sent {
-            Sent::Fetch(mut fetch) if commands == 1 && fetch.carried.is_empty() => {
+            Some(mut fetch) if commands == 1 && fetch.carried.is_empty() => {
                 let awaited = fetch.replies.pop().map(|reply| AwaitedReply { reply, waker: None });
                 counter.fetch_mut().awaited = awaited;
                 Awaited::Own
@@ -109,19 +103,12 @@ impl<R: Remote> Lease<R> {
         Waiting { awaited, decision, generation, commands }
     }
 
-    /// Fetches a lease if that was left to do, because the counter of `key` may have siblings.
-    pub(super) fn fetch_after_siblings(&self, key: CounterKey, waiting: &mut Waiting) {
-        if let Awaited::Siblings(_) = waiting.awaited {
-            waiting.commands = self.fetch(key);
-        }
-    }
-
     /// Waits for a reply, and applies it if nobody else does.
     pub(super) async fn wait(&self, key: CounterKey, waiting: Waiting) {
         let Waiting { awaited, decision, generation, .. } = waiting;
         let mut waiter = Waiter { lease: self, key, generation, decision, is_waiting: true };
         match awaited {
-            Awaited::Other(reply) | Awaited::Siblings(reply) => reply.await,
+            Awaited::Other(reply) => reply.await,
             Awaited::Own => {
                 let other = poll_fn(|context| waiter.poll(context)).await;
                 if let Some(reply) = other {
@@ -132,17 +119,10 @@ impl<R: Remote> Lease<R> {
         waiter.is_waiting = false;
     }
 
-    /// Fetches a lease, unless a fetch is running. If the counter has siblings, the store has to know their hits first, and this instance
-    /// the state of the store then. Returns the number of commands that it sends.
-    pub(super) fn fetch(&self, key: CounterKey) -> u32 {
-        if self.report_siblings(key) { 0 } else { self.fetch_now(key) }
-    }
-
-    fn fetch_now(&self, key: CounterKey) -> u32 {
+    /// Fetches a lease, unless a fetch is running.
+    pub(super) fn fetch(&self, key: CounterKey) {
         let sent = self.send(key, |counter, now| self.fetch_commands(counter, now));
-        let commands = sent.commands();
         self.spawn(sent);
-        commands
     }
 
     fn fetch_commands(&self, counter: &mut LocalCounter, now: Timestamp) -> FetchCommands {
@@ -159,22 +139,9 @@ impl<R: Remote> Lease<R> {
     }
 
     /// Reports what is pending, unless a fetch is running, so that the store counts it before the next decision that it makes.
-    /// Returns whether a reply about the counter of `key` is expected, to these commands or to earlier ones.
-    pub(super) fn report(&self, key: CounterKey) -> bool {
+    pub(super) fn report(&self, key: CounterKey) {
         let sent = self.send(key, LocalCounter::settling_commands);
-        let awaits_reply = !matches!(sent, Sent::Nothing);
         self.spawn(sent);
-        awaits_reply
-    }
-
-    /// Reports what the siblings of the counter of `key` have counted. Returns whether a reply to one of them has to be waited for.
-    pub(super) fn report_siblings(&self, key: CounterKey) -> bool {
-        let siblings = self.table.unsettled_siblings(key, self.client.time().now);
-        let mut waits = false;
-        for sibling in siblings {
-            waits |= self.report(sibling);
-        }
-        waits
     }
 
     /// Returns a future that completes with the next reply to the counter of `key`, if one is expected.
@@ -186,31 +153,30 @@ impl<R: Remote> Lease<R> {
         next.flatten()
     }
 
-    /// Sends the commands of the counter of `key`, unless a fetch is running.
+    /// Sends the commands of the counter of `key`. Returns none if there are none, or if a fetch is running.
     fn send(
         &self,
         key: CounterKey,
         commands: impl FnOnce(&mut LocalCounter, Timestamp) -> FetchCommands,
-    ) -> Sent {
-        let sent = self.table.with_existing(key, |counter| self.begin(key, counter, commands));
-        sent.unwrap_or(Sent::Nothing)
+    ) -> Option<Fetch> {
+        self.table.with_existing(key, |counter| self.begin(key, counter, commands)).flatten()
     }
 
-    /// Sends the commands of `counter`, unless a fetch is running.
+    /// As [`Lease::send`], of `counter`.
     fn begin(
         &self,
         key: CounterKey,
         counter: &mut LocalCounter,
         commands: impl FnOnce(&mut LocalCounter, Timestamp) -> FetchCommands,
-    ) -> Sent {
+    ) -> Option<Fetch> {
         if counter.fetch_mut().is_running {
             self.hand_over(key, counter);
-            return Sent::Running;
+            return None;
         }
         let fetched = commands(counter, self.client.time().now);
         self.table.record_dropped(fetched.dropped);
         if fetched.commands.is_empty() {
-            return Sent::Nothing;
+            return None;
         }
         counter.fetch_mut().is_running = true;
         let FetchCommands { commands, reports, want, .. } = fetched;
@@ -218,12 +184,12 @@ impl<R: Remote> Lease<R> {
         let replies = commands.into_iter().map(|command| self.client.queue(command)).collect();
         // without reports of its own, what is in flight is that of a flush
         let carried = if reports > 0 { counter.carried_hits() } else { CarriedHits::default() };
-        Sent::Fetch(Fetch { key, generation: counter.generation, carried, want, replies })
+        Some(Fetch { key, generation: counter.generation, carried, want, replies })
     }
 
     /// Has a task apply the replies to what was sent.
-    fn spawn(&self, sent: Sent) {
-        if let Sent::Fetch(fetch) = sent {
+    fn spawn(&self, sent: Option<Fetch>) {
+        if let Some(fetch) = sent {
             let lease = self.clone();
             self.client.spawn(async move { lease.complete(fetch, None).await });
         }
@@ -251,7 +217,6 @@ impl<R: Remote> Lease<R> {
             // hits that were not applied are pending again
             self.table.enqueue(key, counter, now);
         });
-        self.fetch_for_siblings(key);
         if applied.is_none() {
             // the counter was evicted
             sender.into_iter().for_each(Waker::wake);
@@ -289,14 +254,6 @@ impl<R: Remote> Lease<R> {
             Some(Err(_)) | None => counter.lose_version(),
         }
         counter.notify();
-    }
-
-    /// Fetches leases for siblings of the counter of `key` that have waited for a reply to it: also if the call has failed, so that
-    /// nothing is repeated without end. Before a sibling waits, [`Lease::report`] has a task apply that reply.
-    fn fetch_for_siblings(&self, key: CounterKey) {
-        for sibling in self.table.awaited_siblings(key) {
-            self.fetch_now(sibling);
-        }
     }
 
     /// Returns the time that a lease should last at the current demand.
@@ -339,18 +296,6 @@ impl<R: Remote> Drop for Waiter<'_, R> {
                 counter.fetch_mut().leave(self.decision);
                 self.lease.hand_over(self.key, counter);
             });
-        }
-    }
-}
-
-// === impl Sent ===
-
-impl Sent {
-    /// Returns the number of commands.
-    fn commands(&self) -> u32 {
-        match self {
-            Self::Fetch(fetch) => u32::try_from(fetch.replies.len()).unwrap_or(u32::MAX),
-            Self::Nothing | Self::Running => 0,
         }
     }
 }

@@ -69,8 +69,6 @@ pub(super) enum Awaited {
     Own,
     /// Another one, or a task. Boxed to keep all other decisions small.
     Other(Pin<Box<OwnedNotified>>),
-    /// Not known yet: siblings have to report first.
-    Siblings(Pin<Box<OwnedNotified>>),
 }
 
 /// What becomes of a decision after a reply.
@@ -106,7 +104,7 @@ impl<R: Remote> Lease<R> {
         let instances = self.client.instances();
         let policy = check.over_limit_policy_in(scope);
         let mut report_first = false;
-        let (mut leased, fetch_next) = self.table.with_mode(check, Coordination::Lease, now, |counter| {
+        let (leased, fetch_next) = self.table.with_mode(check, Coordination::Lease, now, |counter| {
             self.table.record_dropped(counter.expire_leases(time));
             if check.direction == Direction::GiveBack {
                 self.table.metrics.local.add(1);
@@ -142,13 +140,8 @@ impl<R: Remote> Lease<R> {
         })?;
         if fetch_next {
             self.fetch(counter_key(check));
-        } else if let Leased::Ask(_) = leased {
-            self.report_siblings(counter_key(check));
-            if report_first {
-                self.report(counter_key(check));
-            }
-        } else if let Leased::Wait(Wanted::Shared(waiting)) = &mut leased {
-            self.fetch_after_siblings(counter_key(check), waiting);
+        } else if report_first {
+            self.report(counter_key(check));
         }
         Ok(leased)
     }
@@ -221,10 +214,7 @@ impl<R: Remote> Lease<R> {
                 }
                 match self.decide_single(check, policy, fetch).await {
                     Ok(decided) => return decided,
-                    Err(mut again) => {
-                        self.fetch_after_siblings(key, &mut again);
-                        again
-                    }
+                    Err(again) => again,
                 }
             }
         };
@@ -261,7 +251,6 @@ impl<R: Remote> Lease<R> {
                 Ok(decision) => return Some((decision?, time.now)),
                 Err(again) => waiting = again,
             }
-            self.fetch_after_siblings(key, &mut waiting);
         }
     }
 

@@ -83,8 +83,8 @@ impl<R: Remote> Lease<R> {
             if replies.is_empty() {
                 // in the order in which they were counted
                 unsettled.sort_unstable_by_key(|(oldest, _)| *oldest);
-                let sent = unsettled.into_iter().filter(|(_, key)| self.report(*key));
-                return sent.filter_map(|(_, key)| self.next_reply(key)).collect();
+                unsettled.iter().for_each(|(_, key)| self.report(*key));
+                return unsettled.iter().filter_map(|(_, key)| self.next_reply(*key)).collect();
             }
             join_all(replies).await;
         }

@@ -235,7 +235,7 @@ impl LocalCounter {
     }
 
     /// Returns whether a decision waits for a lease that has not been requested yet.
-    pub(super) fn is_awaited(&self) -> bool {
+    fn is_awaited(&self) -> bool {
         self.fetch().is_some_and(|fetch| fetch.least > 0)
     }
 

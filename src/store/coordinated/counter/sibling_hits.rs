@@ -15,6 +15,8 @@ pub(in super::super) struct SiblingHits {
     pub(super) pending: Vec<PendingDelta>,
     /// Whether others are in flight, which the store may or may not have counted.
     pub(super) is_in_flight: bool,
+    /// Whether it requests a lease.
+    pub(super) is_fetching: bool,
     pub(super) leases: HeldLeases,
     /// The instant until which the store may count hits that it has granted at other times than those of their use.
     pub(super) counted_until: Timestamp,
@@ -43,7 +45,11 @@ impl SiblingHits {
 
     /// Returns whether the store's counts differ from the estimate.
     pub(super) fn is_settled(&self, now: Timestamp) -> bool {
-        self.pending.is_empty() && !self.is_in_flight && self.leases.is_empty() && self.counted_until <= now
+        self.pending.is_empty()
+            && !self.is_in_flight
+            && !self.is_fetching
+            && self.leases.is_empty()
+            && self.counted_until <= now
     }
 
     /// Adds what the store does not know to `state`, its state of `tier`, and takes away what only the sibling may use.

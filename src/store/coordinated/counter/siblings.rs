@@ -83,7 +83,7 @@ impl LocalCounter {
 
     /// Returns whether the store has to decide about `hits`, after all that its siblings have counted: each counter reports its own
     /// hits, so that their order would be lost. Once the store has decided about hits that it counts, a report may replace its state
-    /// again.
+    /// again, and a lease is likely to be used: counters that have hits in turn would only return each other's.
     pub(in super::super) fn must_decide_in_order(
         &self,
         direction: Direction,
@@ -97,8 +97,10 @@ impl LocalCounter {
                 || has_strict_bucket(tiers)
                 || hits > Hits(0) && self.fits(hits, now)
         };
+        let order_matters = || flows(tiers) || self.mode == Coordination::Lease;
         self.mode != Coordination::Local
-            && (self.has_unsettled_siblings(now) || siblings.has_mixed_versions && flows(tiers) && counts())
+            && (self.has_unsettled_siblings(now)
+                || siblings.has_mixed_versions && order_matters() && counts())
     }
 
     /// Notes that a command has changed all of its tiers.
@@ -140,6 +142,7 @@ impl LocalCounter {
             target: Arc::clone(&self.target),
             pending: self.unacknowledged.pending().to_vec(),
             is_in_flight: self.unacknowledged.is_in_flight(),
+            is_fetching: self.fetch().is_some_and(|fetch| fetch.is_running),
             leases: self.leases().iter().copied().collect(),
             counted_until: self.granted_until.instant(),
         }

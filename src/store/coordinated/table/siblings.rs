@@ -34,11 +34,6 @@ impl<R: Remote> CounterTable<R> {
     ) -> SmallVec<[(Option<Timestamp>, CounterKey); 2]> {
         self.shards.lock(key).unsettled(key, target, now)
     }
-
-    /// Returns the siblings of the counter of `key` for which a decision waits.
-    pub(in super::super) fn awaited_siblings(&self, key: CounterKey) -> SmallVec<[CounterKey; 1]> {
-        self.shards.lock(key).awaited_siblings(key)
-    }
 }
 
 // === impl Shard ===
@@ -75,15 +70,5 @@ impl Shard {
         }
         self.siblings(key, target).for_each(|entry| add(entry.key, &mut entry.counter));
         unsettled
-    }
-
-    /// Returns the siblings of the counter of `key` for which a decision waits.
-    fn awaited_siblings(&mut self, key: CounterKey) -> SmallVec<[CounterKey; 1]> {
-        let Some(counter) = self.get_mut(key).filter(|counter| counter.may_have_siblings()) else {
-            return SmallVec::new();
-        };
-        let target = Arc::clone(&counter.target);
-        let siblings = self.siblings(key, &target).filter(|entry| entry.counter.is_awaited());
-        siblings.map(|entry| entry.key).collect()
     }
 }

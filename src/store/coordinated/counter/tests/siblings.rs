@@ -87,7 +87,7 @@ fn the_store_decides_while_hits_of_siblings_are_missing() {
     assert!(new.counter.may_have_siblings() && !new.counter.has_unsettled_siblings(new.now));
     assert!(!must_decide(&new, Direction::Take, 1));
     // each of these is unknown to the store, or counted otherwise
-    let facts: [fn(&mut Fixture); 4] = [
+    let facts: [fn(&mut Fixture); 5] = [
         |old| {
             old.count(1);
         },
@@ -100,6 +100,7 @@ fn the_store_decides_while_hits_of_siblings_are_missing() {
             old.hold(2, millis(300));
             let _ = old.decide(2);
         },
+        |old| old.counter.fetch_mut().is_running = true,
     ];
     for (i, fact) in facts.into_iter().enumerate() {
         let (mut old, mut new) = siblings(&[sliding(100, 60)], &[sliding(100, 60), fixed(1_000, 3_600)]);
@@ -120,10 +121,14 @@ fn the_store_decides_while_hits_of_siblings_are_missing() {
     assert!(!must_decide(&new, Direction::Take, 0) && !must_decide(&new, Direction::Take, 101));
     new.counter.note_change();
     assert!(!must_decide(&new, Direction::Take, 1));
-    // in fixed windows alone there is no version
-    let mut windows = Fixture::new(&[fixed(100, 60)], 2);
-    windows.counter.note_change_of_sibling();
-    assert!(!must_decide(&windows, Direction::Take, 1));
+    // in fixed windows alone there is no version, but hits of siblings would return a lease
+    for (mode, must) in [(Coordination::Interval, false), (Coordination::Lease, true)] {
+        let mut windows = Fixture::new(&[fixed(100, 60)], 2);
+        windows.counter.mode = mode;
+        windows.counter.note_change_of_sibling();
+        assert_eq!(must_decide(&windows, Direction::Take, 1), must, "{mode:?}");
+        assert!(!must_decide(&windows, Direction::Take, 101), "{mode:?}");
+    }
     let mut strict = Fixture::new(&[strict_bucket(100, 60)], 2);
     strict.counter.note_change_of_sibling();
     assert!(must_decide(&strict, Direction::Take, 101), "the rejection counts");
