@@ -1,9 +1,12 @@
 //! Requests whose descriptors count all or none, and of which this instance knows that one is rejected, or that none is.
 
+use std::time::Duration;
+
+use futures_util::future::join;
 use tokio::time::{Instant, sleep};
 use weir::{
     limit::{Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, RuntimeLimit, Scope, Tier},
-    store::simulated::Network,
+    store::{coordinated::CoordinationSettings, simulated::Network},
 };
 
 use crate::{
@@ -62,6 +65,69 @@ async fn a_single_descriptor_is_decided_with_one_command() {
     let pair = Pair::new(Coordination::Strict, Coordination::Strict).await;
     for rejected in [false, true, true] {
         assert_eq!(pair.request_and_count(&["small"]).await, (vec![rejected], 1));
+    }
+    // also if it fits again, which only the store knows
+    pair.ask(Scope::Descriptor, 1, &[Ask { gives_back: true, ..Ask::hit("small") }]).await;
+    assert_eq!(pair.request_and_count(&["small"]).await, (vec![false], 1));
+}
+
+/// The store says so when it is asked for the status of the first one.
+#[tokio::test(start_paused = true)]
+async fn every_descriptor_that_is_used_up_is_reported_as_rejected() {
+    let strict = |requests| rule(Coordination::Strict, &[daily(requests)], OverLimitPolicy::Ignore);
+    let pair = Pair::with(strict(1), strict(1)).await;
+    assert!(pair.hit(1, "large").await && pair.hit(0, "small").await);
+    assert_eq!(over(&pair.request(0, &["large", "small"]).await), [true, true]);
+}
+
+/// The hits that were given back are there before the read that rejects the request has its reply.
+#[tokio::test(start_paused = true)]
+async fn a_request_is_rejected_although_its_descriptor_fits_again_by_then() {
+    let settings = CoordinationSettings { budget: Period::from_secs(1), ..CoordinationSettings::default() };
+    let strict = |requests| rule(Coordination::Strict, &[daily(requests)], OverLimitPolicy::Ignore);
+    let pair = Pair::start(strict(100), strict(1), settings).await;
+    assert!(pair.hit(0, "small").await);
+    let remote = pair.stores[0].remote();
+    let fast = Network { reorders: true, ..Network::default() };
+    remote.set_network(Network { round_trip: Duration::from_millis(200), ..fast });
+    let request = async { over(&pair.request(0, &["large", "small"]).await) };
+    let give_back = async {
+        sleep(Duration::from_millis(150)).await;
+        remote.set_network(fast);
+        pair.ask(Scope::Descriptor, 0, &[Ask { gives_back: true, ..Ask::hit("small") }]).await;
+    };
+    assert_eq!(join(request, give_back).await.0, [false, true]);
+    assert_eq!(pair.counted(), 0);
+    assert!(pair.hit(0, "small").await, "it was given back");
+}
+
+/// Its limit is lower than what is used, so that it does not fit either.
+#[tokio::test(start_paused = true)]
+async fn a_rejected_request_gives_nothing_back() {
+    for mode in MODES {
+        let settings = CoordinationSettings { coordination: mode, ..CoordinationSettings::default() };
+        let of = |mode, requests| rule(mode, &[daily(requests)], OverLimitPolicy::Ignore);
+        let pair = Pair::start(of(mode, 3), of(Coordination::Interval, 1), settings).await;
+        assert_eq!(over(&pair.request_in(Scope::Descriptor, 0, &["large"], 3).await), [false]);
+        assert!(pair.hit(0, "small").await);
+        let own = RuntimeLimit::new([daily(2)].into(), OverLimitPolicy::Ignore).expect("it is valid");
+        let given = Ask { gives_back: true, own: Some(own), ..Ask::hit("large") };
+        assert!(pair.ask(Scope::Request, 0, &[given, Ask::hit("small")]).await[1].over, "{mode:?}");
+        assert!(!pair.hit(0, "large").await, "{mode:?}");
+    }
+}
+
+/// None of their hits are counted, also not those of the first one in the status of the second one.
+#[tokio::test(start_paused = true)]
+async fn the_statuses_of_a_rejected_request_leave_its_hits_out() {
+    for mode in [Coordination::Strict, Coordination::Lease, Coordination::Interval] {
+        for large in [mode, Coordination::Local] {
+            let pair = Pair::new(large, mode).await;
+            assert!(pair.hit(0, "small").await);
+            let decisions = pair.request(0, &["large", "large", "small"]).await;
+            let status: Vec<_> = decisions.iter().map(|d| (d.over, d.before.0, d.remaining)).collect();
+            assert_eq!(status, [(false, 0, 100), (false, 0, 100), (true, 1, 0)], "{large:?}, {mode:?}");
+        }
     }
 }
 
@@ -149,8 +215,9 @@ async fn the_retry_time_of_descriptors_that_do_not_fit_together_is_that_after_th
 async fn descriptors_of_one_local_counter_have_to_fit_together() {
     let pair = Pair::new(Coordination::Lease, Coordination::Local).await;
     for _ in 0..3 {
-        assert_eq!(over(&pair.request(0, &["large", "small", "small"]).await), [false, false, true]);
-        assert_eq!(pair.counted(), 0);
+        let decisions = pair.request(0, &["large", "small", "small"]).await;
+        let status: Vec<_> = decisions.iter().map(|d| (d.over, d.before.0, d.remaining)).collect();
+        assert_eq!((status, pair.counted()), (vec![(false, 0, 100), (false, 0, 1), (true, 1, 0)], 0));
     }
     assert_eq!(over(&pair.request(0, &["large", "small"]).await), [false, false]);
 }

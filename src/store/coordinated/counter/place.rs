@@ -106,7 +106,7 @@ impl QueuePlace {
         // another counter may be queued there
         let mut is_queued = slot.is_none();
         for queued in [&mut self.queued, &mut self.earlier] {
-            if slot.is_some() && *queued == slot {
+            if *queued == slot {
                 *queued = None;
                 is_queued = true;
             }
@@ -118,7 +118,7 @@ impl QueuePlace {
             (Some((due, urgency)), Some(slot)) if urgency != Urgency::Now && due.is_after(slot) => {
                 Turn::Later(due)
             }
-            (Some((_, Urgency::Now)), Some(_)) | (None, _) => Turn::Passed,
+            (None, _) => Turn::Passed,
             (Some((_, urgency)), None) if urgency != Urgency::Now => Turn::Passed,
             (Some(_), _) => {
                 self.due = None;

@@ -9,6 +9,9 @@ fn a_counter_is_due_for_what_is_less_urgent_too() {
     assert!(place.make_due(Slot::of(9), Urgency::Interval));
     let due_for = [Urgency::Lease, Urgency::Pause, Urgency::Interval, Urgency::Tick, Urgency::Now];
     assert_eq!(due_for.map(|urgency| place.is_due_for(urgency)), [true, true, true, false, false]);
+    // the next hit that is as urgent need not find out that the counter is due earlier
+    assert!(!place.make_due(Slot::of(9), Urgency::Tick));
+    assert_eq!(due_for.map(|urgency| place.is_due_for(urgency)), [true, true, true, true, false]);
 }
 
 /// One of the same key was evicted while it was due at once.
