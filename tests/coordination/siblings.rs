@@ -2,11 +2,17 @@
 
 use std::time::Duration;
 
-use futures_util::future::{join, join_all};
+use futures_util::{
+    FutureExt as _,
+    future::{join, join_all},
+};
 use tokio::time::{Instant, sleep};
 use weir::{
     limit::{Algorithm, Coordination, OverLimitPolicy, Period, RuleSet, RuntimeLimit, Scope, Tier},
-    store::{coordinated::CoordinationSettings, simulated::Network},
+    store::{
+        coordinated::CoordinationSettings,
+        simulated::{Condition, Network},
+    },
 };
 
 use crate::{
@@ -128,4 +134,32 @@ async fn hits_under_two_limits_in_turn_are_decided_by_the_store() {
     });
     join_all(hits).await;
     assert_eq!(pair.stores[0].coordination_metrics().fallback.get(), 0);
+}
+
+/// A connection whose client reads no responses polls none of its decisions.
+#[tokio::test(start_paused = true)]
+async fn a_hit_does_not_wait_for_a_decision_about_a_sibling_that_is_not_polled() {
+    let pair = pair().await;
+    let mut first = Box::pin(pair.request_in(Scope::Descriptor, 0, &["large"], 100));
+    assert!((&mut first).now_or_never().is_none(), "it waits");
+    let (second, wait) = timed(pair.ask(Scope::Descriptor, 0, &[own(1, 120)])).await;
+    assert_eq!((over(&second), wait), (vec![false], 2 * Network::default().round_trip));
+    assert_eq!(over(&first.await), [false]);
+    assert_eq!(pair.stores[0].coordination_metrics().fallback.get(), 0);
+}
+
+/// What was given back would not be there yet, and the earlier hits would count for good.
+#[tokio::test(start_paused = true)]
+async fn siblings_report_in_the_order_of_their_hits() {
+    let pair = pair().await;
+    pair.shared.set(Condition::Down);
+    pair.until_unavailable(true).await;
+    assert!(pair.hit(0, "large").await);
+    sleep(Duration::from_millis(10)).await;
+    pair.ask(Scope::Descriptor, 0, &[Ask { gives_back: true, ..own(1, 120) }]).await;
+    pair.shared.set(Condition::Up);
+    pair.until_unavailable(false).await;
+    assert_eq!(pair.counted(), 0, "nothing is reported yet");
+    let decided = pair.ask(Scope::Descriptor, 0, &[own(1, 120)]).await;
+    assert_eq!((over(&decided), pair.counted()), (vec![false], 1));
 }
