@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::FutureExt as _;
 use tokio::time::{Instant, sleep};
 use weir::{
-    limit::{Algorithm, Coordination, OverLimitPolicy, RuntimeLimit, Scope, Tier},
+    limit::{Coordination, OverLimitPolicy, RuntimeLimit, Scope},
     store::{
         coordinated::CoordinationSettings,
         simulated::{Condition, Network},
@@ -13,14 +13,9 @@ use weir::{
 };
 
 use crate::{
-    fleet::{Fleet, daily, rule},
+    fleet::{Fleet, daily, rule, sliding},
     pair::{Ask, Pair, over},
 };
-
-/// A sliding window, of which no hit is requested for its decision alone.
-fn sliding(requests: u32) -> Tier {
-    Tier { algorithm: Algorithm::SlidingWindow, ..daily(requests) }
-}
 
 async fn alone(limit: u32) -> Fleet {
     let network = Network { timeout: Duration::from_secs(10), ..Network::default() };
@@ -47,21 +42,6 @@ async fn the_lease_of_a_cancelled_decision_is_returned() {
     assert!(fleet.counted(sliding(100)) > 0);
     instance.store.close().await;
     assert_eq!(fleet.counted(sliding(100)), 0);
-}
-
-/// Nothing is leased ahead of a limit that small.
-#[tokio::test(start_paused = true)]
-async fn the_next_fetch_requests_no_hits_of_cancelled_decisions() {
-    let fleet = alone(5).await;
-    let instance = &fleet.instances[0];
-    let mut first = Box::pin(instance.hit());
-    assert!((&mut first).now_or_never().is_none(), "it waits");
-    for _ in 0..3 {
-        assert!(instance.hit().now_or_never().is_none(), "it waits for the next fetch");
-    }
-    assert!(first.await);
-    assert!(instance.hit().await);
-    assert_eq!(fleet.counted(sliding(5)), 2);
 }
 
 /// The store has granted them, and the fallback has counted the hit besides.

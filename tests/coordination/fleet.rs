@@ -26,6 +26,11 @@ pub(crate) fn daily(requests: u32) -> Tier {
     Tier { requests, period: Period::from_secs(86_400), algorithm: Algorithm::FixedWindow }
 }
 
+/// A sliding window of a day.
+pub(crate) fn sliding(requests: u32) -> Tier {
+    Tier { algorithm: Algorithm::SlidingWindow, ..daily(requests) }
+}
+
 /// A rule in coordination mode `mode`.
 pub(crate) fn rule(mode: Coordination, tiers: &[Tier], over_limit_policy: OverLimitPolicy) -> Rule {
     let coordination = RuleCoordination { mode: Some(mode), ..RuleCoordination::default() };

@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use tokio::{task::JoinHandle, time::sleep};
 use weir::{limit::Coordination, store::simulated::Network};
 
-use crate::fleet::{Fleet, daily};
+use crate::fleet::{Fleet, daily, sliding};
 
 const LIMIT: u32 = 100;
 
@@ -31,17 +31,20 @@ async fn a_decision_that_is_not_polled_delays_no_other() {
 /// Decisions that are cancelled before their hits are requested. Of a limit that small, nothing is leased ahead.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_requested_for_a_cancelled_decision() {
-    let tier = daily(5);
-    let fleet = Fleet::new(3, Coordination::Lease, std::slice::from_ref(&tier), Network::default()).await;
-    let instance = &fleet.instances[0];
-    let mut first = Box::pin(instance.hit());
-    assert!((&mut first).now_or_never().is_none(), "it waits");
-    for _ in 0..3 {
-        assert!(instance.hit().now_or_never().is_none(), "it waits for the next fetch");
+    for (instances, tier) in [(3, daily(5)), (1, sliding(5))] {
+        let network = Network { timeout: Duration::from_secs(10), ..Network::default() };
+        let tiers = std::slice::from_ref(&tier);
+        let fleet = Fleet::new(instances, Coordination::Lease, tiers, network).await;
+        let instance = &fleet.instances[0];
+        let mut first = Box::pin(instance.hit());
+        assert!((&mut first).now_or_never().is_none(), "it waits");
+        for _ in 0..3 {
+            assert!(instance.hit().now_or_never().is_none(), "it waits for the next fetch");
+        }
+        assert!(first.await);
+        assert!(instance.hit().await);
+        assert_eq!(fleet.counted(tier), 2);
     }
-    assert!(first.await);
-    assert!(instance.hit().await);
-    assert_eq!(fleet.counted(tier), 2);
 }
 
 /// Cancels some of three decisions, before, while and after the store replies.

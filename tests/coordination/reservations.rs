@@ -5,8 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weir::{
     limit::{
-        Algorithm, Coordination, Hits, OnStoreFailure, OverLimitPolicy, Period, Reservation,
-        ReservationRequest, Rule, Tier,
+        Coordination, Hits, OnStoreFailure, OverLimitPolicy, Period, Reservation, ReservationRequest, Rule,
     },
     store::{
         Store as _,
@@ -14,7 +13,7 @@ use weir::{
     },
 };
 
-use crate::fleet::{EPOCH, Fleet, Instance, daily, rule};
+use crate::fleet::{EPOCH, Fleet, Instance, daily, rule, sliding};
 
 const COORDINATED: [Coordination; 3] = [Coordination::Interval, Coordination::Lease, Coordination::Strict];
 
@@ -48,9 +47,8 @@ async fn failing(on_store_failure: OnStoreFailure) -> Fleet {
 
 #[tokio::test(start_paused = true)]
 async fn instances_together_reserve_no_more_than_the_limit() {
-    let sliding = Tier { algorithm: Algorithm::SlidingWindow, ..daily(100) };
     for mode in COORDINATED {
-        for tier in [daily(100), sliding.clone()] {
+        for tier in [daily(100), sliding(100)] {
             let fleet = Fleet::new(3, mode, &[tier], Network::default()).await;
             let mut reserved = 0;
             for turn in 0..9 {
@@ -78,9 +76,8 @@ async fn local_reservations_are_made_in_memory() {
 
 #[tokio::test(start_paused = true)]
 async fn released_hits_are_available_to_every_instance() {
-    let sliding = Tier { algorithm: Algorithm::SlidingWindow, ..daily(100) };
     for mode in COORDINATED {
-        for tier in [daily(100), sliding.clone()] {
+        for tier in [daily(100), sliding(100)] {
             let fleet = Fleet::new(2, mode, &[tier], Network::default()).await;
             let all = fleet.instances[0].reserve(1, 100).await;
             assert_eq!(fleet.instances[1].reserve(1, 100).await.hits, Hits(0));
@@ -139,8 +136,7 @@ async fn hits_reserved_during_an_outage_are_reported_once() {
 
 #[tokio::test(start_paused = true)]
 async fn reserved_hits_may_be_used_within_the_hold_and_their_fixed_window() {
-    let sliding = Tier { algorithm: Algorithm::SlidingWindow, ..daily(100) };
-    for (tier, held) in [(daily(100), 4), (sliding, 10)] {
+    for (tier, held) in [(daily(100), 4), (sliding(100), 10)] {
         let fleet = Fleet::new(1, Coordination::Strict, &[tier], Network::default()).await;
         let now = fleet.clock.right();
         let left = Duration::from(now.window_end(Period::from_secs(86_400)).since(now));

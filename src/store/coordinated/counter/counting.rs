@@ -119,10 +119,9 @@ impl LocalCounter {
     }
 
     fn look_at(&self, states: &[CounterState], hits: Hits, now: Timestamp) -> Decision {
-        let tiers = &self.target.tiers;
-        let over = states.iter().zip(tiers).any(|(state, tier)| !state.probe(tier, now, hits).fits);
+        let over = !self.fits_in(states, hits, now);
         let hits = if over { hits } else { Hits(0) };
-        decision_from_store(tiers, states, OverLimitPolicy::Ignore, over, hits, now)
+        decision_from_store(&self.target.tiers, states, OverLimitPolicy::Ignore, over, hits, now)
     }
 
     /// Returns the decision that the store has made about `hits`, by the estimate after it.
@@ -138,7 +137,11 @@ impl LocalCounter {
 
     /// Returns whether `hits` fit by the estimate.
     pub(in super::super) fn fits(&self, hits: Hits, now: Timestamp) -> bool {
-        self.estimate.iter().zip(&self.target.tiers).all(|(s, tier)| s.probe(tier, now, hits).fits)
+        self.fits_in(&self.estimate, hits, now)
+    }
+
+    fn fits_in(&self, states: &[CounterState], hits: Hits, now: Timestamp) -> bool {
+        states.iter().zip(&self.target.tiers).all(|(state, tier)| state.probe(tier, now, hits).fits)
     }
 
     /// Returns the hits that all tiers would still admit, by the estimate.

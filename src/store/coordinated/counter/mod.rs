@@ -251,8 +251,12 @@ impl LocalCounter {
 
     /// Returns the reply that a decision would apply, which then somebody else has to do, and the hits that it requested.
     pub(in super::super) fn take_awaited(&mut self) -> Option<(AwaitedReply, u64)> {
-        let fetch = self.rare.more_mut()?.fetch.as_mut()?;
+        let fetch = self.existing_fetch_mut()?;
         Some((fetch.awaited.take()?, fetch.want))
+    }
+
+    fn existing_fetch_mut(&mut self) -> Option<&mut LeaseFetch> {
+        self.rare.more_mut()?.fetch.as_deref_mut()
     }
 
     /// Forgets the states of the time in which the store was unavailable.

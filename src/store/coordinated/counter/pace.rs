@@ -215,7 +215,7 @@ impl LocalCounter {
         });
         let until = ends.min().unwrap_or(now);
         self.rare.add_lease(HeldLease::new(Hits(reply.granted), now, until));
-        if let Some(fetch) = self.rare.more_mut().and_then(|more| more.fetch.as_mut()) {
+        if let Some(fetch) = self.existing_fetch_mut() {
             fetch.probe_after = Period::default();
         }
         let idle_at = reply.counters.iter().map(CounterState::idle_at).max();

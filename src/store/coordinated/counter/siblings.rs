@@ -124,7 +124,7 @@ impl LocalCounter {
 
     /// Notes a reply, for those who wait for one.
     pub(in super::super) fn notify(&mut self) {
-        if let Some(fetch) = self.rare.more_mut().and_then(|more| more.fetch.as_mut()) {
+        if let Some(fetch) = self.existing_fetch_mut() {
             fetch.notify();
         }
     }
