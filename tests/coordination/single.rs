@@ -1,4 +1,5 @@
-//! Hits of keys that have hardly any under `lease`: each is requested for its decision alone.
+//! Hits of keys that have hardly any under `lease`: each is requested for its decision alone, and a limit that is far away is leased
+//! ahead with the first one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,8 +14,16 @@ use crate::fleet::{Fleet, daily};
 /// Nothing is leased ahead of a limit that small.
 const LIMIT: u32 = 50;
 
+/// Of which three instances and a lone one lease [`AHEAD`] hits ahead.
+const FAR: [(usize, u32); 2] = [(3, 3_000), (1, 80)];
+const AHEAD: u64 = 10;
+
 async fn fleet(limit: u32) -> Fleet {
-    Fleet::new(3, Coordination::Lease, &[daily(limit)], Network::default()).await
+    fleet_of(3, limit).await
+}
+
+async fn fleet_of(instances: usize, limit: u32) -> Fleet {
+    Fleet::new(instances, Coordination::Lease, &[daily(limit)], Network::default()).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -27,6 +36,66 @@ async fn it_costs_one_command_and_leaves_nothing_to_report_or_to_return() {
     assert_eq!((sent() - before, fleet.counted(daily(LIMIT))), (1, 1));
     sleep(Duration::from_secs(30)).await;
     assert_eq!((sent() - before, fleet.counted(daily(LIMIT))), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_leased_ahead_with_it_needs_no_other_command() {
+    for (instances, limit) in FAR {
+        let fleet = fleet_of(instances, limit).await;
+        let instance = &fleet.instances[0];
+        let sent = || instance.store.coordination_metrics().commands.get();
+        let before = sent();
+        for hit in 0..=AHEAD {
+            assert!(instance.hit().await);
+            assert_eq!(
+                (sent() - before, fleet.counted(daily(limit))),
+                (1, AHEAD + 1),
+                "hit {hit} of {limit}"
+            );
+        }
+        assert!(instance.hit().await);
+        assert_eq!(sent() - before, 2, "{limit}");
+    }
+}
+
+/// They would hold more than a hundredth of the limit. The second has a request of its own, and the third waits for the reply to it.
+#[tokio::test(start_paused = true)]
+async fn of_hits_at_the_same_time_only_the_first_leases_ahead() {
+    for (instances, limit) in FAR {
+        let fleet = fleet_of(instances, limit).await;
+        let mut hits = JoinSet::new();
+        for _ in 0..3 {
+            let instance = Arc::clone(&fleet.instances[0]);
+            hits.spawn(async move { instance.hit().await });
+        }
+        assert_eq!(hits.join_all().await, [true; 3]);
+        assert_eq!(fleet.counted(daily(limit)), AHEAD + 2, "{limit}");
+        fleet.instances[0].store.close().await;
+        assert_eq!(fleet.counted(daily(limit)), 3, "the others were given back");
+    }
+}
+
+/// Whether the decision waits, or was cancelled.
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_stops_gives_back_what_is_leased_ahead_meanwhile() {
+    for ((instances, limit), is_cancelled) in FAR.into_iter().flat_map(|far| [(far, false), (far, true)]) {
+        let fleet = fleet_of(instances, limit).await;
+        let instance = Arc::clone(&fleet.instances[0]);
+        let round_trip = Duration::from_millis(10);
+        instance.store.remote().set_network(Network { round_trip, ..Network::default() });
+        let hit = tokio::spawn({
+            let instance = Arc::clone(&instance);
+            async move { instance.hit().await }
+        });
+        sleep(round_trip / 2).await;
+        if is_cancelled {
+            hit.abort();
+        }
+        instance.store.close().await;
+        let admitted = hit.await.is_ok_and(|admitted| admitted);
+        assert_eq!(admitted, !is_cancelled);
+        assert_eq!(fleet.counted(daily(limit)), u64::from(admitted), "of {limit}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -47,16 +116,18 @@ async fn hits_of_all_instances_at_once_use_the_limit_and_no_more() {
 /// The decision is made without the store, whose grant arrives later.
 #[tokio::test(start_paused = true)]
 async fn what_is_granted_too_late_is_given_back() {
-    let fleet = fleet(LIMIT).await;
-    let instance = &fleet.instances[0];
-    let remote = instance.store.remote();
-    remote.set_network(Network { round_trip: Duration::from_millis(100), ..Network::default() });
-    assert!(instance.hit().await);
-    sleep(Duration::from_millis(120)).await;
-    assert_eq!(instance.failures(), (1, 0));
-    remote.set_network(Network::default());
-    instance.store.close().await;
-    assert_eq!(fleet.counted(daily(LIMIT)), 1);
+    for (instances, limit) in [(3, LIMIT), FAR[0], FAR[1]] {
+        let fleet = fleet_of(instances, limit).await;
+        let instance = &fleet.instances[0];
+        let remote = instance.store.remote();
+        remote.set_network(Network { round_trip: Duration::from_millis(100), ..Network::default() });
+        assert!(instance.hit().await);
+        sleep(Duration::from_millis(120)).await;
+        assert_eq!(instance.failures(), (1, 0));
+        remote.set_network(Network::default());
+        instance.store.close().await;
+        assert_eq!(fleet.counted(daily(limit)), 1, "of {limit}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -76,6 +147,18 @@ async fn a_hit_whose_reply_is_lost_is_counted_as_unknown() {
         assert!(instance.hit().await);
     }
     assert!(!instance.hit().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hits_ahead_whose_grant_is_lost_are_counted_as_unknown() {
+    for (instances, limit) in FAR {
+        let fleet = fleet_of(instances, limit).await;
+        let instance = &fleet.instances[0];
+        let network = Network { timeout: Duration::from_millis(10), lost_replies: 1.0, ..Network::default() };
+        instance.store.remote().set_network(network);
+        assert!(instance.hit().await);
+        assert_eq!(instance.failures(), (1, AHEAD + 1), "{limit}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

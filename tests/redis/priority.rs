@@ -18,7 +18,7 @@ const AT: Timestamp = Timestamp::from_secs(3_600);
 const DECISIONS: usize = 128;
 
 /// The most commands of one pipeline of background commands while there are decisions.
-const BACKGROUND: usize = 64;
+const BACKGROUND: usize = 32;
 
 /// Returns `count` commands that increment keys with this name.
 fn commands(name: &str, count: usize) -> Vec<Command> {

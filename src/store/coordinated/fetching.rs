@@ -257,7 +257,7 @@ impl<R: Remote> Lease<R> {
     }
 
     /// Returns the time that a lease should last at the current demand.
-    fn horizon(&self) -> Period {
+    pub(super) fn horizon(&self) -> Period {
         HORIZON.max(Period::from_nanos(self.client.round_trip().as_nanos().saturating_mul(ROUND_TRIPS)))
     }
 }

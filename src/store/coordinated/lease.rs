@@ -52,6 +52,8 @@ pub(super) struct SingleFetch {
     pub(super) queued: QueuedCommand,
     /// Its number among the commands of the counter.
     pub(super) number: u32,
+    /// The hits that it requests, those that are leased ahead included.
+    pub(super) want: u64,
     pub(super) generation: Generation,
 }
 

@@ -1,19 +1,20 @@
 //! Single hits under `lease`: a hit of a key that has hardly any is requested for its decision alone.
 //!
 //! Most keys of a long tail have one hit in their window. Such a decision owns the reply to its command, as one under `strict` does, so
-//! that the counter needs no state of a fetch. If the decision is cancelled, the command is taken back; if it was sent already, a task
-//! receives the reply, and the granted hits are a lease like any other.
+//! that the counter needs no state of a fetch. What is leased ahead with the first one is held when the reply is applied. Until then the
+//! counter knows of the command, so that a later reply does not count these hits as those of others. If the decision is cancelled, the
+//! command is taken back; if it was sent already, a task receives the reply, and the granted hits are a lease like any other.
 
 use std::{future::poll_fn, pin::Pin};
 
 use super::{
-    counter::{Generation, LocalCounter},
+    counter::{Generation, LocalCounter, SingleCommand},
     fetching::Outcome,
     lease::{Lease, SingleFetch, Waiting},
     table::counter_key,
 };
 use crate::{
-    limit::{CounterKey, Decision, Hits, LimitCheck, OverLimitPolicy, Period, Timestamp},
+    limit::{CounterKey, Decision, Hits, LimitCheck, OverLimitPolicy, Timestamp},
     store::{coordinated::delivery::Delivery, remote::Remote},
 };
 
@@ -30,20 +31,17 @@ struct SingleWaiter<'a, R: Remote> {
 // === impl Lease ===
 
 impl<R: Remote> Lease<R> {
-    /// Requests `hits` for one decision, if that decision needs no more and leaves nothing behind. None otherwise.
+    /// Requests `hits` for one decision, and what is leased ahead with them, if the key has hardly any. None otherwise.
     pub(super) fn request_single(
         &self,
         counter: &mut LocalCounter,
         hits: Hits,
         now: Timestamp,
     ) -> Option<SingleFetch> {
-        let (command, number) = counter.single_command(hits, now)?;
+        let SingleCommand { command, number, want } = counter.single_command(hits, self.horizon(), now)?;
         // queued under the lock, so that commands are carried out in the order of their numbers
-        Some(SingleFetch {
-            queued: self.client.queue_for_one(command),
-            number,
-            generation: counter.generation,
-        })
+        let queued = self.client.queue_for_one(command);
+        Some(SingleFetch { queued, number, want, generation: counter.generation })
     }
 
     /// Waits for the reply to `fetch`, and decides. Returns none if the call fails, and what to wait for next if the hits fit by the
@@ -55,7 +53,7 @@ impl<R: Remote> Lease<R> {
         fetch: SingleFetch,
     ) -> Result<Option<(Decision, Timestamp)>, Waiting> {
         let (key, hits) = (counter_key(check), check.hits);
-        let SingleFetch { number, generation, .. } = fetch;
+        let SingleFetch { number, want, generation, .. } = fetch;
         let mut waiter = SingleWaiter { lease: self, key, hits, fetch: Some(fetch) };
         let outcome = poll_fn(|context| {
             let fetch = waiter.fetch.as_mut().expect("polled until there is a reply");
@@ -67,10 +65,12 @@ impl<R: Remote> Lease<R> {
         match outcome {
             Some(Ok((reply, now))) if reply.counters.len() == check.tiers().len() => {
                 self.table.with_counter(check, now, |counter| {
+                    let ahead = reply.granted.saturating_sub(hits.0);
                     if counter.generation == generation {
-                        counter.apply_reply_to(&reply, number, now);
+                        counter.apply_single(&reply, number, ahead, now);
                     } else {
                         // it has taken the place of an evicted one
+                        self.table.metrics.stranded.add(ahead);
                         counter.apply_reply(&reply, now);
                     }
                     if reply.granted >= hits.0 {
@@ -86,22 +86,21 @@ impl<R: Remote> Lease<R> {
                 })
             }
             outcome => {
-                self.record_failure(key, generation, hits, &outcome);
+                self.record_failure(key, generation, (number, want), &outcome);
                 Ok(None)
             }
         }
     }
 
     /// Receives the reply to `fetch`, whose decision was cancelled: what it grants is a lease.
-    async fn complete_single(self, key: CounterKey, hits: Hits, fetch: SingleFetch) {
-        let SingleFetch { queued, number, generation } = fetch;
+    async fn complete_single(self, key: CounterKey, fetch: SingleFetch) {
+        let SingleFetch { queued, number, want, generation } = fetch;
         let outcome = queued.reply.await.ok();
         let Some(Ok((reply, now))) = outcome else {
-            return self.record_failure(key, generation, hits, &outcome);
+            return self.record_failure(key, generation, (number, want), &outcome);
         };
         let held = self.table.with_generation(key, generation, |counter| {
-            counter.hold_granted(&reply, Period::default(), now);
-            counter.apply_reply_to(&reply, number, now);
+            counter.apply_single(&reply, number, reply.granted, now);
             self.table.enqueue(key, counter, self.client.time().now);
         });
         if held.is_none() {
@@ -110,12 +109,33 @@ impl<R: Remote> Lease<R> {
         }
     }
 
-    /// Counts the `hits` of a call that has failed, if the store may have granted them.
-    fn record_failure(&self, key: CounterKey, generation: Generation, hits: Hits, outcome: &Outcome) {
-        if outcome.as_ref().map_or(Delivery::Unknown, Delivery::of) != Delivery::NotApplied {
-            self.table.metrics.delivery_unknown.add(hits.0);
-            self.table.with_generation(key, generation, LocalCounter::lose_version);
+    /// Notes that command `number` of a counter, which has requested `want` hits, has failed. Counts them if the store may have granted
+    /// them.
+    fn record_failure(
+        &self,
+        key: CounterKey,
+        generation: Generation,
+        (number, want): (u32, u64),
+        outcome: &Outcome,
+    ) {
+        let is_unknown = outcome.as_ref().map_or(Delivery::Unknown, Delivery::of) != Delivery::NotApplied;
+        if is_unknown {
+            self.table.metrics.delivery_unknown.add(want);
         }
+        self.with_single(key, generation, |counter| {
+            counter.end_single(number);
+            if is_unknown {
+                counter.lose_version();
+            }
+        });
+    }
+
+    /// Runs `act` on the counter of `key`, if it is still the one of `generation`, and queues what has waited for its request.
+    fn with_single(&self, key: CounterKey, generation: Generation, act: impl FnOnce(&mut LocalCounter)) {
+        self.table.with_generation(key, generation, |counter| {
+            act(counter);
+            self.table.enqueue(key, counter, self.client.time().now);
+        });
     }
 }
 
@@ -123,11 +143,14 @@ impl<R: Remote> Lease<R> {
 
 impl<R: Remote> Drop for SingleWaiter<'_, R> {
     fn drop(&mut self) {
-        if let Some(mut fetch) = self.fetch.take()
-            && !self.lease.client.cancel(&mut fetch.queued)
-        {
-            let (lease, key, hits) = (self.lease.clone(), self.key, self.hits);
-            self.lease.client.spawn(async move { lease.complete_single(key, hits, fetch).await });
+        let Some(mut fetch) = self.fetch.take() else { return };
+        let (lease, key, hits) = (self.lease, self.key, self.hits);
+        let SingleFetch { number, generation, .. } = fetch;
+        if lease.client.cancel(&mut fetch.queued) {
+            return lease.with_single(key, generation, |counter| counter.end_single(number));
         }
+        lease.table.with_generation(key, generation, |counter| counter.abandon_single(number, hits));
+        let owner = lease.clone();
+        lease.client.spawn(async move { owner.complete_single(key, fetch).await });
     }
 }

@@ -19,7 +19,7 @@ const RECENT: Duration = Duration::from_secs(10);
 const DECISIONS: usize = 128;
 
 /// The cost of one background pipeline while decisions are expected, which wait for what the server has begun.
-const SHORT: usize = 64;
+const SHORT: usize = 32;
 
 /// The cost of one background pipeline while none are expected. Long ones are fewer.
 const LONG: usize = 1_024;

@@ -45,7 +45,7 @@ use self::{
 };
 pub(super) use self::{
     fetch::{AwaitedReply, LeaseReply, WaitingDecision},
-    pace::FetchCommands,
+    pace::{FetchCommands, SingleCommand},
     place::{QueuePlace, Slot, Turn, Urgency},
     records::{CarriedHits, Dropped, negative, positive},
     siblings::SiblingStates,
@@ -206,6 +206,7 @@ impl LocalCounter {
     pub(super) fn is_settled(&self) -> bool {
         !self.has_unacknowledged()
             && self.leases().is_empty()
+            && self.rare.single().is_none()
             && self.fetch().is_none_or(|fetch| !fetch.is_running)
     }
 

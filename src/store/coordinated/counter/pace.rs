@@ -8,8 +8,9 @@ use smallvec::SmallVec;
 use super::{
     LocalCounter,
     fetch::LeaseReply,
-    records::{Dropped, HeldLease},
-    tiers::{capacity, flows, has_bucket, hold, lone_hold, same_windows},
+    rare::Rare,
+    records::{Dropped, HeldLease, SingleRequest},
+    tiers::{capacity, flows, has_bucket, hold, lone_hold, same_windows, saturated},
 };
 use crate::{
     limit::{
@@ -38,6 +39,16 @@ pub(in super::super) struct FetchCommands {
     /// The hits that the last command requests.
     pub(in super::super) want: u64,
     pub(in super::super) dropped: Dropped,
+}
+
+/// A command that requests the hits of one decision.
+#[derive(Debug)]
+pub(in super::super) struct SingleCommand {
+    pub(in super::super) command: Command,
+    /// Its number among the commands of the counter.
+    pub(in super::super) number: u32,
+    /// The hits that it requests.
+    pub(in super::super) want: u64,
 }
 
 impl LocalCounter {
@@ -87,21 +98,54 @@ impl LocalCounter {
         fetched
     }
 
-    /// Returns the command that takes `hits` for one decision, and its number, if nothing else is to be requested or reported with
-    /// them, and the order of the replies does not matter: for a key that has hardly any hits. None otherwise.
-    pub(in super::super) fn single_command(&mut self, hits: Hits, now: Timestamp) -> Option<(Command, u32)> {
-        let is_single = self.instances > 1
-            && self.rare.is_nothing()
+    /// Returns the command that takes `hits` for one decision, and those that are leased ahead with them, if nothing is to be reported,
+    /// and the order of the replies does not matter: for a key that has hardly any hits. None otherwise. `at_least` is the time that a
+    /// lease should last.
+    pub(in super::super) fn single_command(
+        &mut self,
+        hits: Hits,
+        at_least: Period,
+        now: Timestamp,
+    ) -> Option<SingleCommand> {
+        let is_single = self.rare.is_nothing()
             && self.unacknowledged.is_empty()
             && !self.wants_read
             && self.demand.is_of_few_hits()
-            && !flows(&self.target.tiers)
-            && self.kept_ahead(now) == 0;
+            && !flows(&self.target.tiers);
         if !is_single {
             return None;
         }
-        let op = Op::Grant { report: None, least: hits.0, want: hits.0, hold: Period::default() };
-        Some((Command { target: Arc::clone(&self.target), at: now, op }, self.next_number()))
+        let ahead = self.ahead(hits.0, 0, at_least, now);
+        let want = hits.0.saturating_add(ahead);
+        let number = self.next_number();
+        // an instance that is alone applies all replies in order, so that its estimate stays exact
+        if ahead > 0 || self.instances <= 1 {
+            self.rare = Rare::Single(SingleRequest { number, ahead: saturated(ahead) });
+        }
+        let op = Op::Grant { report: None, least: hits.0, want, hold: Period::default() };
+        let command = Command { target: Arc::clone(&self.target), at: now, op };
+        Some(SingleCommand { command, number, want })
+    }
+
+    /// Applies the reply to the single request `number`, whose decision uses the granted hits but for `left`, which are leased.
+    pub(in super::super) fn apply_single(&mut self, reply: &Reply, number: u32, left: u64, now: Timestamp) {
+        let request = self.rare.take_single(number);
+        self.hold_granted(left, reply, Period::default(), now);
+        let is_applied = self.apply_reply_to(reply, number, now);
+        // a later reply was applied as if it counted all that this one was to grant
+        self.wants_read |= !is_applied && request.is_some_and(|request| u64::from(request.ahead) > left);
+    }
+
+    /// Notes that the decision of the single request `number` uses none of its `hits`.
+    pub(in super::super) fn abandon_single(&mut self, number: u32, hits: Hits) {
+        if let Some(request) = self.rare.single_mut(number) {
+            request.ahead = request.ahead.saturating_add(saturated(hits.0));
+        }
+    }
+
+    /// Notes that the single request `number` will have no reply.
+    pub(in super::super) fn end_single(&mut self, number: u32) {
+        self.rare.take_single(number);
     }
 
     /// Returns whether a lease has to be requested only after the reply to a flush: the store may have to count hits first that were
@@ -126,17 +170,7 @@ impl LocalCounter {
             // the estimate cannot replace the store's state now, so only hits that are used at once
             return (needed, Period::default());
         }
-        let mut likely = 0;
-        if self.demand.is_known(now) {
-            likely = self.demand.in_the_next(self.horizon(at_least, now), now).saturating_sub(leased);
-            likely = likely.min(self.share(now).max(returned));
-            // so few save hardly a call, and are missing elsewhere; tokens that return to a bucket are rarely more
-            let least = if has_bucket(&self.target.tiers) { 2 } else { MIN_AHEAD };
-            likely = if self.instances > 1 && likely < least { 0 } else { likely };
-        }
-        let kept = if needed > 0 { self.kept_ahead(now) } else { 0 };
-        let ahead =
-            likely.max(needed.saturating_add(kept)).saturating_sub(needed).min(self.most_ahead(needed, now));
+        let ahead = self.ahead(needed, returned, at_least, now);
         if needed == 0 && ahead == 0 {
             return (0, Period::default());
         }
@@ -154,6 +188,24 @@ impl LocalCounter {
             Period::from_nanos(time).min(hold(&self.target.tiers))
         };
         (want, hold)
+    }
+
+    /// Returns how many hits to lease beyond the `needed` ones of decisions that wait: those that are likely to be used within the
+    /// time that a lease should last, and those that are kept for after a lull, but for those that were requested already. `returned`
+    /// hits were held until now.
+    fn ahead(&self, needed: u64, returned: u64, at_least: Period, now: Timestamp) -> u64 {
+        let requested = self.rare.single().map_or(0, |request| u64::from(request.ahead));
+        let mut likely = 0;
+        if self.demand.is_known(now) {
+            let leased = self.usable_hits(now).saturating_add(requested);
+            likely = self.demand.in_the_next(self.horizon(at_least, now), now).saturating_sub(leased);
+            likely = likely.min(self.share(now).max(returned));
+            // so few save hardly a call, and are missing elsewhere; tokens that return to a bucket are rarely more
+            let least = if has_bucket(&self.target.tiers) { 2 } else { MIN_AHEAD };
+            likely = if self.instances > 1 && likely < least { 0 } else { likely };
+        }
+        let kept = if needed > 0 { self.kept_ahead(now).saturating_sub(requested) } else { 0 };
+        likely.saturating_sub(needed).max(kept).min(self.most_ahead(needed, now))
     }
 
     /// Returns the most hits that one of several instances may lease ahead. A bucket that is full again before such hits are used
@@ -198,15 +250,15 @@ impl LocalCounter {
         let (want, hold, number) = (fetch.want, fetch.hold, fetch.number);
         fetch.is_exact = reply.matched;
         fetch.last_reply = if reply.granted >= want { LeaseReply::Full } else { LeaseReply::Partial };
-        self.hold_granted(reply, hold, now);
+        self.hold_granted(reply.granted, reply, hold, now);
         self.apply_reply_to(reply, number, now);
         self.pause_if_scarce(round_trip, now);
     }
 
-    /// Holds the hits that `reply` grants, which must be used within `hold`. To be called before the reply is applied to the estimate,
-    /// which does not count them.
-    pub(in super::super) fn hold_granted(&mut self, reply: &Reply, hold: Period, now: Timestamp) {
-        if reply.granted == 0 || reply.counters.len() != self.target.tiers.len() {
+    /// Holds `hits` of those that `reply` grants, which must be used within `hold`. To be called before the reply is applied to the
+    /// estimate, which does not count them.
+    fn hold_granted(&mut self, hits: u64, reply: &Reply, hold: Period, now: Timestamp) {
+        if hits == 0 || reply.counters.len() != self.target.tiers.len() {
             return;
         }
         let ends = reply.counters.iter().map(|state| match state {
@@ -214,7 +266,7 @@ impl LocalCounter {
             _ => now.after(hold),
         });
         let until = ends.min().unwrap_or(now);
-        self.rare.add_lease(HeldLease::new(Hits(reply.granted), now, until));
+        self.rare.add_lease(HeldLease::new(Hits(hits), now, until));
         if let Some(fetch) = self.existing_fetch_mut() {
             fetch.probe_after = Period::default();
         }
@@ -223,7 +275,7 @@ impl LocalCounter {
         // hits that were given back during the fetch must not take these along
         for delta in self.unacknowledged.pending_mut() {
             if !delta.change.is_addition() && same_windows(&self.target.tiers, delta.at, now) {
-                delta.change.floor = delta.change.floor.saturating_add(reply.granted);
+                delta.change.floor = delta.change.floor.saturating_add(hits);
             }
         }
     }

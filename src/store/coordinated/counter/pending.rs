@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     LocalCounter,
     adoption::{adopts, close_empty_span},
-    records::{CarriedHits, DeliveryOutcome, Dropped, PendingDelta},
+    records::{CarriedHits, DeliveryOutcome, Dropped, HeldLease, PendingDelta},
     tiers::{has_ended, same_windows, saturated},
     usage::MeasuredReply,
 };
@@ -42,7 +42,8 @@ impl LocalCounter {
     /// Returns whether this instance, which is alone, fetches a lease. Its next call waits for the reply: without others there is no
     /// hurry, and the estimate stays exact only if replies are applied in the order of the calls.
     fn is_fetching_alone(&self) -> bool {
-        self.instances <= 1 && self.fetch().is_some_and(|fetch| fetch.is_running)
+        self.instances <= 1
+            && (self.rare.single().is_some() || self.fetch().is_some_and(|fetch| fetch.is_running))
     }
 
     /// Returns when the oldest of what is pending was counted.
@@ -223,6 +224,9 @@ impl LocalCounter {
         let is_exact = reply.matched || is_same;
         let unknown = if precedes(self.flushed) { self.unacknowledged.in_flight() } else { &[][..] };
         let leases = self.rare.leases();
+        // what it leases ahead was granted before this reply, which counts it, unless the request is a later one
+        let single = self.rare.single().filter(|single| !precedes(single.number));
+        let single = single.map(|single| HeldLease::new(Hits(single.ahead.into()), now, now));
         let siblings = self.rare.more().and_then(|more| more.siblings.as_deref());
         let siblings = siblings.map_or(&[][..], |siblings| &siblings.hits);
         let mut is_incomplete = false;
@@ -239,7 +243,7 @@ impl LocalCounter {
             for delta in unknown.iter().chain(self.unacknowledged.pending()) {
                 delta.apply(tier, state, now);
             }
-            for lease in leases {
+            for lease in leases.iter().chain(&single) {
                 lease.exclude(tier, state, now);
             }
             for sibling in siblings {

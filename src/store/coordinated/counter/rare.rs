@@ -2,7 +2,7 @@
 
 use super::{
     fetch::LeaseFetch,
-    records::{HeldLease, HeldLeases},
+    records::{HeldLease, HeldLeases, SingleRequest},
     sibling_hits::Siblings,
     states::States,
 };
@@ -14,6 +14,8 @@ pub(super) enum Rare {
     Nothing,
     /// One lease, and nothing else.
     Lease(HeldLease),
+    /// A single request, and nothing else.
+    Single(SingleRequest),
     /// Several leases, or something else, with or without leases.
     More(Box<More>),
 }
@@ -23,6 +25,7 @@ pub(super) enum Rare {
 pub(super) struct More {
     /// Hits that may be admitted without a call, in order of their ends.
     held: HeldLeases,
+    single: Option<SingleRequest>,
     /// The state of fetching leases. None until a lease is needed, and while nothing of the last fetch has to be known.
     pub(super) fetch: Option<Box<LeaseFetch>>,
     /// While the store is unavailable: the states as if every instance counted the same hits.
@@ -41,7 +44,7 @@ impl Rare {
     /// Returns the leases in order of their ends.
     pub(super) fn leases(&self) -> &[HeldLease] {
         match self {
-            Self::Nothing => &[],
+            Self::Nothing | Self::Single(_) => &[],
             Self::Lease(lease) => std::slice::from_ref(lease),
             Self::More(more) => &more.held,
         }
@@ -49,7 +52,7 @@ impl Rare {
 
     pub(super) fn leases_mut(&mut self) -> &mut [HeldLease] {
         match self {
-            Self::Nothing => &mut [],
+            Self::Nothing | Self::Single(_) => &mut [],
             Self::Lease(lease) => std::slice::from_mut(lease),
             Self::More(more) => &mut more.held,
         }
@@ -70,7 +73,7 @@ impl Rare {
     pub(super) fn retain_leases(&mut self, mut keep: impl FnMut(&HeldLease) -> bool) {
         match self {
             Self::Lease(lease) if !keep(lease) => *self = Self::Nothing,
-            Self::Nothing | Self::Lease(_) => {}
+            Self::Nothing | Self::Lease(_) | Self::Single(_) => {}
             Self::More(more) => more.held.retain(|lease| keep(lease)),
         }
     }
@@ -85,7 +88,7 @@ impl Rare {
             Self::More(more) => {
                 more.held.remove(0);
             }
-            Self::Nothing | Self::Lease(_) => *self = Self::Nothing,
+            Self::Nothing | Self::Lease(_) | Self::Single(_) => *self = Self::Nothing,
         }
         Some(first)
     }
@@ -94,7 +97,7 @@ impl Rare {
     pub(super) fn take_leases(&mut self) -> HeldLeases {
         match self {
             Self::More(more) => std::mem::take(&mut more.held),
-            Self::Nothing => HeldLeases::new(),
+            Self::Nothing | Self::Single(_) => HeldLeases::new(),
             Self::Lease(lease) => {
                 let held = HeldLeases::from([*lease]);
                 *self = Self::Nothing;
@@ -103,7 +106,39 @@ impl Rare {
         }
     }
 
-    /// Returns what it has besides a single lease.
+    /// Returns the single request in flight, if there is one.
+    pub(super) fn single(&self) -> Option<SingleRequest> {
+        match self {
+            Self::Single(single) => Some(*single),
+            Self::More(more) => more.single,
+            Self::Nothing | Self::Lease(_) => None,
+        }
+    }
+
+    /// Returns the single request in flight of this `number`, if there is one.
+    pub(super) fn single_mut(&mut self, number: u32) -> Option<&mut SingleRequest> {
+        let single = match self {
+            Self::Single(single) => Some(single),
+            Self::More(more) => more.single.as_mut(),
+            Self::Nothing | Self::Lease(_) => None,
+        };
+        single.filter(|single| single.number == number)
+    }
+
+    /// Removes the single request of this `number`, if it is there.
+    pub(super) fn take_single(&mut self, number: u32) -> Option<SingleRequest> {
+        let single = self.single_mut(number).copied()?;
+        match self {
+            Self::More(more) => {
+                more.single = None;
+                self.shrink();
+            }
+            _ => *self = Self::Nothing,
+        }
+        Some(single)
+    }
+
+    /// Returns what it has besides a single lease or request.
     pub(super) fn more(&self) -> Option<&More> {
         if let Self::More(more) = self { Some(more) } else { None }
     }
@@ -116,8 +151,8 @@ impl Rare {
     /// Returns the place for more than a single lease. Not for counters that may have no more, for which it would take space.
     pub(super) fn make_more(&mut self) -> &mut More {
         if !matches!(self, Self::More(_)) {
-            let held = self.take_leases();
-            *self = Self::More(Box::new(More { held, ..More::default() }));
+            let (single, held) = (self.single(), self.take_leases());
+            *self = Self::More(Box::new(More { held, single, ..More::default() }));
         }
         self.more_mut().expect("it has just been made")
     }
@@ -125,9 +160,16 @@ impl Rare {
     /// Frees the place for more than a single lease if it is not needed.
     pub(super) fn shrink(&mut self) {
         if let Self::More(more) = self
-            && more.is_at_most_a_lease()
+            && more.fetch.is_none()
+            && more.fallback.is_none()
+            && more.siblings.is_none()
         {
-            *self = more.held.first().map_or(Self::Nothing, |lease| Self::Lease(*lease));
+            *self = match (&more.held[..], more.single) {
+                ([], None) => Self::Nothing,
+                ([lease], None) => Self::Lease(*lease),
+                ([], Some(single)) => Self::Single(single),
+                _ => return,
+            };
         }
     }
 }
@@ -138,10 +180,6 @@ impl More {
     /// Returns the state of fetching leases, which counters in other modes do not have.
     pub(super) fn fetch_mut(&mut self) -> &mut LeaseFetch {
         self.fetch.get_or_insert_default()
-    }
-
-    fn is_at_most_a_lease(&self) -> bool {
-        self.held.len() <= 1 && self.fetch.is_none() && self.fallback.is_none() && self.siblings.is_none()
     }
 }
 
@@ -183,6 +221,39 @@ mod tests {
             assert_eq!(remove(&mut rare), 1);
             assert!(rare.is_nothing());
         }
+    }
+
+    #[test]
+    fn a_single_request_is_taken_by_its_number_wherever_it_is() {
+        let request = SingleRequest { number: 7, ahead: 3 };
+        for has_more in [false, true] {
+            let mut rare = Rare::Single(request);
+            if has_more {
+                rare.add_lease(lease(2, 10));
+                rare.add_lease(lease(1, 5));
+            }
+            assert_eq!((left(&rare), rare.is_nothing()), (if has_more { vec![1, 2] } else { vec![] }, false));
+            assert!(rare.take_single(8).is_none());
+            rare.single_mut(7).expect("it is there").ahead += 1;
+            assert_eq!(rare.single().map(|request| request.ahead), Some(4));
+            rare.shrink();
+            assert_eq!(rare.take_single(7).map(|request| request.ahead), Some(4));
+            assert!(rare.single().is_none() && rare.take_single(7).is_none());
+            assert_eq!(rare.take_leases().len(), if has_more { 2 } else { 0 });
+        }
+    }
+
+    #[test]
+    fn a_single_request_is_kept_without_an_allocation_once_nothing_else_is_left() {
+        let mut rare = Rare::Single(SingleRequest { number: 7, ahead: 3 });
+        rare.make_more().fetch_mut();
+        assert!(rare.take_first_lease_if(|_| true).is_none() && rare.take_leases().is_empty());
+        rare.retain_leases(|_| false);
+        rare.shrink();
+        assert!(rare.more().is_some());
+        rare.make_more().fetch = None;
+        rare.shrink();
+        assert!(matches!(rare, Rare::Single(SingleRequest { number: 7, ahead: 3 })));
     }
 
     #[test]

@@ -64,6 +64,15 @@ pub(super) struct HeldLease {
     pub(super) until: Timestamp,
 }
 
+/// A request in flight for a single decision, with which some hits are leased ahead.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SingleRequest {
+    /// Its number among the commands of the counter.
+    pub(super) number: u32,
+    /// The hits that the decision does not use.
+    pub(super) ahead: u32,
+}
+
 /// Leases in order of their ends.
 pub(super) type HeldLeases = SmallVec<[HeldLease; 1]>;
 

@@ -132,6 +132,7 @@ impl LocalCounter {
     /// Returns whether the store may not know what it has counted.
     pub(in super::super) fn is_unsettled(&self, now: Timestamp) -> bool {
         self.has_unacknowledged()
+            || self.rare.single().is_some()
             || self.fetch().is_some_and(|fetch| fetch.is_running)
             || self.has_grants(now)
     }
@@ -141,7 +142,7 @@ impl LocalCounter {
         SiblingHits {
             target: Arc::clone(&self.target),
             pending: self.unacknowledged.pending().to_vec(),
-            is_in_flight: self.unacknowledged.is_in_flight(),
+            is_in_flight: self.unacknowledged.is_in_flight() || self.rare.single().is_some(),
             is_fetching: self.fetch().is_some_and(|fetch| fetch.is_running),
             leases: self.leases().iter().copied().collect(),
             counted_until: self.granted_until.instant(),

@@ -16,6 +16,7 @@ mod reports;
 mod reservations;
 mod scarcity;
 mod siblings;
+mod singles;
 mod waiting;
 
 use std::sync::Arc;
