@@ -320,7 +320,8 @@ impl LocalCounter {
     }
 
     /// Returns when leases have to be looked at: `lead` before one ends, or when they have to be returned if no check arrives until
-    /// then. Also returns whether that has to be punctual. None without a lease.
+    /// then. Also returns whether that has to be punctual. None without a lease, and if nothing of it is ever returned, so that the sweep
+    /// is early enough to forget it.
     pub(in super::super) fn lease_is_due_at(&self, lead: Period) -> Option<(Timestamp, bool)> {
         let lease = self.leases().first()?;
         if self.mode != Coordination::Lease {
@@ -328,6 +329,9 @@ impl LocalCounter {
             return Some((Timestamp::default(), false));
         }
         let is_kept = self.leased_hits() <= self.idle_allowance();
+        if is_kept && matches!(&self.target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow) {
+            return None;
+        }
         let abandoned_at = if is_kept { lease.until } else { self.abandoned_at() };
         if self.instances > 1 && flows(&self.target.tiers) && lease.has_hold {
             let nanos = lease.until.as_nanos().saturating_sub(lead.as_nanos());

@@ -197,8 +197,8 @@ impl Shards {
         }
     }
 
-    /// Removes idle counters from one of `parts` parts of the map, each time from another one, and passes every other counter
-    /// of it to `visit`.
+    /// Passes the counters in one of `parts` parts of the map, each time in another one, to `visit`, and removes those that are idle
+    /// before or after that.
     pub(super) fn sweep(
         &self,
         parts: usize,
@@ -212,14 +212,16 @@ impl Shards {
             let Shard { table, long_names, .. } = &mut *shard;
             table.retain(|entry| {
                 let Entry { key, counter } = &mut **entry;
-                let idle = counter.is_idle(now);
-                if idle {
-                    *long_names -= usize::from(counter.name_bytes() >= LONG_NAME);
-                    self.forget(counter);
-                } else {
+                if !counter.is_idle(now) {
                     visit(*key, counter);
                 }
-                !idle
+                // the visit may have ended the last of its leases
+                let is_idle = counter.is_idle(now);
+                if is_idle {
+                    *long_names -= usize::from(counter.name_bytes() >= LONG_NAME);
+                    self.forget(counter);
+                }
+                !is_idle
             });
             shard.shrink();
         }

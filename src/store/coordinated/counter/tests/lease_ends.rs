@@ -42,7 +42,10 @@ fn a_lease_that_is_not_used_is_returned_but_for_a_few_hits() {
             } else {
                 until
             };
-            assert_eq!(due, Some(if is_returned { unused_at.min(ending) } else { ending }), "{name}");
+            // the sweep forgets what is left of a single window
+            let is_forgotten = !is_returned && tiers[..] == [fixed(1_000, 3_600)];
+            let expected = if is_returned { unused_at.min(ending) } else { ending };
+            assert_eq!(due, (!is_forgotten).then_some(expected), "{name}");
             for (at, expected) in
                 [(unused_at, 0), (unused_at.after(NANO), if is_returned { held } else { 0 })]
             {
@@ -85,12 +88,12 @@ fn a_busy_counter_is_abandoned_sooner_but_not_within_a_sync_interval() {
 fn in_another_mode_nothing_is_kept() {
     let mut fixture = Fixture::new(&[fixed(1_000, 3_600)], 1);
     assert_eq!(fixture.counter.lease_is_due_at(millis(10)), None);
-    fixture.hold(3, Period::default());
+    fixture.hold(126, Period::default());
     assert_eq!(fixture.counter.lease_is_due_at(millis(10)).map(|(_, is_punctual)| is_punctual), Some(false));
     fixture.counter.mode = Coordination::Interval;
     assert_eq!(fixture.counter.lease_is_due_at(millis(10)), Some((Timestamp::default(), false)));
     fixture.counter.return_ending(1, millis(10), fixture.now);
-    assert_eq!((returning(&fixture), fixture.counter.leased_hits()), (3, 0));
+    assert_eq!((returning(&fixture), fixture.counter.leased_hits()), (126, 0));
 }
 
 /// One that ends is returned in time for other instances, if it has a hold: without one it is used at once or never.
@@ -113,8 +116,8 @@ fn a_lease_with_a_hold_is_returned_just_before_its_end() {
         }
         let until = fixture.counter.leases()[0].until;
         let ending = Timestamp::from_nanos(until.as_nanos() - lead.as_nanos());
-        let due = fixture.counter.lease_is_due_at(lead).expect("there is a lease");
-        assert_eq!(due == (ending, true), is_returned, "{name}: {due:?}");
+        let due = fixture.counter.lease_is_due_at(lead);
+        assert_eq!(due == Some((ending, true)), is_returned, "{name}: {due:?}");
         let early = Timestamp::from_nanos(ending.as_nanos() - 1);
         fixture.counter.return_ending(instances, lead, early);
         assert_eq!(returning(&fixture), 0, "{name}");
