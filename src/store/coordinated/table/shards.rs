@@ -212,11 +212,13 @@ impl Shards {
             let Shard { table, long_names, .. } = &mut *shard;
             table.retain(|entry| {
                 let Entry { key, counter } = &mut **entry;
-                if !counter.is_idle(now) {
+                let mut is_idle = counter.is_idle(now);
+                if !is_idle {
+                    let is_leased = counter.leased_hits() > 0;
                     visit(*key, counter);
+                    // the visit may have ended its leases
+                    is_idle = is_leased && counter.is_idle(now);
                 }
-                // the visit may have ended the last of its leases
-                let is_idle = counter.is_idle(now);
                 if is_idle {
                     *long_names -= usize::from(counter.name_bytes() >= LONG_NAME);
                     self.forget(counter);
