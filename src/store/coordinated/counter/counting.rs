@@ -58,6 +58,7 @@ impl LocalCounter {
         hits: Hits,
         now: Timestamp,
     ) -> Decision {
+        self.follow_instances(instances);
         if instances <= 1 {
             // its estimate also has what was counted after an earlier decision of this kind, here and in siblings
             self.end_fallback();

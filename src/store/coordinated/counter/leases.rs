@@ -86,10 +86,6 @@ impl LocalCounter {
         if instances > 1 && self.instances <= 1 && flows(&self.target.tiers) {
             self.return_leases();
         }
-        self.set_instances(instances);
-    }
-
-    pub(super) fn set_instances(&mut self, instances: usize) {
         self.instances = u16::try_from(instances).unwrap_or(u16::MAX);
     }
 

@@ -93,7 +93,6 @@ impl LocalCounter {
 
     /// Counts `hits` that are reserved without the store.
     pub(in super::super) fn reserve_fallback(&mut self, instances: usize, hits: Hits, now: Timestamp) {
-        self.set_instances(instances);
         let _ = self.count_fallback(instances, Direction::Take, hits, now);
     }
 }

@@ -278,6 +278,21 @@ fn a_lone_lease_is_returned_when_another_instance_appears() {
     }
 }
 
+/// Also if it learns of the other in a decision without the store, which then counts each hit for both.
+#[test]
+fn a_lone_lease_is_returned_when_another_instance_appears_while_the_store_is_away() {
+    let decide: [fn(&mut LocalCounter, Timestamp); 2] = [
+        |counter, now| _ = counter.count_fallback(2, Direction::Take, Hits(1), now),
+        |counter, now| counter.reserve_fallback(2, Hits(1), now),
+    ];
+    for decide in decide {
+        let mut fixture = Fixture::new(&[bucket(100, 60)], 1);
+        fixture.hold(9, Period::from_secs(20));
+        decide(&mut fixture.counter, fixture.now);
+        assert_eq!((returning(&fixture), fixture.counter.leased_hits()), (9, 0));
+    }
+}
+
 /// The clock's latest reading counts: the window must certainly not be over.
 #[test]
 fn a_lease_ends_by_the_latest_reading_of_the_clock() {
