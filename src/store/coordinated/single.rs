@@ -122,19 +122,11 @@ impl<R: Remote> Lease<R> {
         if is_unknown {
             self.table.metrics.delivery_unknown.add(want);
         }
-        self.with_single(key, generation, |counter| {
+        self.table.with_generation(key, generation, |counter| {
             counter.end_single(number);
             if is_unknown {
                 counter.lose_version();
             }
-        });
-    }
-
-    /// Runs `act` on the counter of `key`, if it is still the one of `generation`, and queues what has waited for its request.
-    fn with_single(&self, key: CounterKey, generation: Generation, act: impl FnOnce(&mut LocalCounter)) {
-        self.table.with_generation(key, generation, |counter| {
-            act(counter);
-            self.table.enqueue(key, counter, self.client.time().now);
         });
     }
 }
@@ -146,10 +138,17 @@ impl<R: Remote> Drop for SingleWaiter<'_, R> {
         let Some(mut fetch) = self.fetch.take() else { return };
         let (lease, key, hits) = (self.lease, self.key, self.hits);
         let SingleFetch { number, generation, .. } = fetch;
-        if lease.client.cancel(&mut fetch.queued) {
-            return lease.with_single(key, generation, |counter| counter.end_single(number));
+        let is_cancelled = lease.client.cancel(&mut fetch.queued);
+        lease.table.with_generation(key, generation, |counter| {
+            if is_cancelled {
+                counter.end_single(number);
+            } else {
+                counter.abandon_single(number, hits);
+            }
+        });
+        if is_cancelled {
+            return;
         }
-        lease.table.with_generation(key, generation, |counter| counter.abandon_single(number, hits));
         let owner = lease.clone();
         lease.client.spawn(async move { owner.complete_single(key, fetch).await });
     }

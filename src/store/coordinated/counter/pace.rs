@@ -118,8 +118,7 @@ impl LocalCounter {
         let ahead = self.ahead(hits.0, 0, at_least, now);
         let want = hits.0.saturating_add(ahead);
         let number = self.next_number();
-        // an instance that is alone applies all replies in order, so that its estimate stays exact
-        if ahead > 0 || self.instances <= 1 {
+        if ahead > 0 {
             self.rare = Rare::Single(SingleRequest { number, ahead: saturated(ahead) });
         }
         let op = Op::Grant { report: None, least: hits.0, want, hold: Period::default() };

@@ -42,8 +42,7 @@ impl LocalCounter {
     /// Returns whether this instance, which is alone, fetches a lease. Its next call waits for the reply: without others there is no
     /// hurry, and the estimate stays exact only if replies are applied in the order of the calls.
     fn is_fetching_alone(&self) -> bool {
-        self.instances <= 1
-            && (self.rare.single().is_some() || self.fetch().is_some_and(|fetch| fetch.is_running))
+        self.instances <= 1 && self.fetch().is_some_and(|fetch| fetch.is_running)
     }
 
     /// Returns when the oldest of what is pending was counted.

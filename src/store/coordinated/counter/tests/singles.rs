@@ -122,22 +122,6 @@ fn a_request_that_has_failed_is_forgotten() {
     assert_eq!(fixture.request_single().want, 1 + AHEAD);
 }
 
-/// Its estimate stays exact only if replies are applied in the order of the calls.
-#[test]
-fn an_instance_that_is_alone_reports_nothing_while_a_single_request_is_in_flight() {
-    // of a limit that small nothing is leased ahead
-    let mut fixture = Fixture::new(&[fixed(5, 3_600)], 1);
-    let single = fixture.request_single();
-    assert_eq!(single.want, 1);
-    fixture.give_back(1);
-    assert!(fixture.counter.has_pending() && !fixture.counter.can_flush() && fixture.flush().is_empty());
-    let reply = fixture.execute_single(&single);
-    fixture.apply_single(&single, &reply);
-    assert!(fixture.counter.can_flush());
-    fixture.flush();
-    assert_eq!((fixture.remaining(), fixture.left_in_store()), (5, 5));
-}
-
 #[test]
 fn several_requests_that_lease_nothing_ahead_may_be_in_flight() {
     let mut fixture = Fixture::new(&[fixed(50, 3_600)], 3);
