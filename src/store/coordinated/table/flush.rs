@@ -99,7 +99,9 @@ fn flush_shards<R: Remote>(
             // what they have counted before precedes what this one has counted
             for sibling in table.unsettled_siblings(key, time.now) {
                 table.with_existing(sibling, |sibling_counter| {
-                    batches.add(sibling, sibling_counter, time.now);
+                    if !table.client.is_unavailable_for(&sibling_counter.target, time.now) {
+                        batches.add(sibling, sibling_counter, time.now);
+                    }
                 });
             }
             let renew = table.with_existing(key, |counter| flush_counter(table, key, counter, batches, time));
@@ -119,11 +121,13 @@ fn flush_counter<R: Remote>(
     batches: &mut Batches<'_, R>,
     time: StoreTime,
 ) -> bool {
-    if counter.should_renew(table.lease_lead(), time.now) {
+    // pending hits are kept while the node does not reply
+    let is_available = !table.client.is_unavailable_for(&counter.target, time.now);
+    if is_available && counter.should_renew(table.lease_lead(), time.now) {
         return true;
     }
     return_ended(table, counter, time);
-    if !table.client.is_unavailable_for(&counter.target, time.now) {
+    if is_available {
         batches.add(key, counter, time.now);
     }
     // what is not in flight now is due again

@@ -6,6 +6,7 @@
 mod batches;
 mod due;
 mod kept;
+mod outage;
 
 use std::{future::pending, sync::Arc};
 
@@ -27,7 +28,7 @@ use crate::{
             delivery::Delivery,
             test_tiers::{START, fixed, millis, sliding},
         },
-        remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Target},
+        remote::{Command, Op, Remote, RemoteError, Replies, Reply, StoreNode, Target},
         simulated::{SimulatedClock, SimulatedServer},
     },
 };
@@ -145,6 +146,23 @@ impl Fixture {
         let reply = replies.last().expect("the hits are requested");
         counter.apply_grant(reply, millis(2), now);
         reply.granted
+    }
+
+    /// Makes the node that counts `value` unavailable.
+    fn begin_outage(&self, value: &str) {
+        let target = self.with_counter(value, |counter| Arc::clone(&counter.target));
+        for _ in 0..3 {
+            self.table.client.record_late_decision(&target, self.now());
+        }
+        assert!(self.table.client.is_unavailable_for(&target, self.now()));
+    }
+
+    /// Has the node that counts `value` reply to a read.
+    async fn end_outage(&self, value: &str) {
+        let target = self.with_counter(value, |counter| Arc::clone(&counter.target));
+        let read = Command { target, at: self.now(), op: Op::Take { hits: 0 } };
+        self.table.client.call_in_background(vec![read]).await.expect("the node replies");
+        assert!(!self.table.client.is_unavailable());
     }
 
     /// Returns the keys of the counters that are due now, each in its turn.

@@ -1,0 +1,106 @@
+//! What the flush loop does while a node does not reply, and when it replies again.
+
+use tokio::{
+    task::JoinSet,
+    time::{Duration, sleep},
+};
+
+use super::{super::flush, *};
+
+/// The seconds of a year: the node of a counter stays the same meanwhile.
+const YEAR: u64 = 365 * 86_400;
+
+impl Fixture {
+    fn start_flushing(&self) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(flush::run(Arc::clone(&self.table)));
+        tasks
+    }
+
+    /// Makes the node that counts `value` unavailable, and no other one.
+    async fn begin_partial_outage(&self, value: &str) {
+        let target = self.with_counter(value, |counter| Arc::clone(&counter.target));
+        let next = self.now().after(target.tiers[0].period);
+        let read = Command { target, at: next, op: Op::Take { hits: 0 } };
+        self.table.client.call_in_background(vec![read]).await.expect("the other node replies");
+        self.store.0.calls.lock().clear();
+        self.begin_outage(value);
+    }
+
+    /// Returns the number of commands that were sent.
+    fn commands(&self) -> usize {
+        self.store.0.calls.lock().iter().map(Vec::len).sum()
+    }
+
+    /// Returns the hits that were reported.
+    fn reported(&self) -> i64 {
+        let hits = |command: &Command| match &command.op {
+            Op::Add { report } => report.change.hits,
+            _ => 0,
+        };
+        self.store.0.calls.lock().iter().flatten().map(hits).sum()
+    }
+
+    fn has_reported(&self, value: &str) -> bool {
+        self.table.with_existing(self.key(value), |counter| counter.is_settled()).expect("it is there")
+    }
+}
+
+/// What is left of the lease is returned when the node replies again.
+#[tokio::test(start_paused = true)]
+async fn no_lease_is_renewed_by_a_node_that_does_not_reply() {
+    let fixture = Fixture::new(Coordination::Lease, &[sliding(100_000, 60)]);
+    *fixture.store.0.instances.lock() = 2;
+    let mut heartbeats = JoinSet::new();
+    fixture.table.client.start(&mut heartbeats);
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(fixture.table.client.instances(), 2);
+    heartbeats.shutdown().await;
+    let (renewed, key) = (Arc::new(Mutex::new(Vec::new())), fixture.key("v"));
+    let keys = Arc::clone(&renewed);
+    fixture.table.renew_leases_by(Box::new(move |key| keys.lock().push(key)));
+    let now = fixture.now().as_nanos();
+    fixture.with_counter("v", |counter| {
+        for i in (0..600).rev() {
+            counter.demand.record(1, Timestamp::from_nanos(now - i * 1_000_000));
+        }
+        assert!(fixture.lease(counter, 2, 1) > 100);
+    });
+    fixture.begin_partial_outage("v").await;
+    let _tasks = fixture.start_flushing();
+    for _ in 0..400 {
+        sleep(Duration::from_millis(5)).await;
+        let now = fixture.now();
+        fixture.with_counter("v", |counter| counter.demand.record(5, now));
+    }
+    assert_eq!((renewed.lock().len(), fixture.commands()), (0, 0));
+    let pending = fixture.table.with_existing(key, |counter| (counter.leased_hits(), counter.can_flush()));
+    assert_eq!(pending, Some((0, true)));
+    fixture.end_outage("v").await;
+    // a pause
+    sleep(Duration::from_millis(1_100)).await;
+    assert!(fixture.has_reported("v"));
+    assert_eq!((fixture.commands(), fixture.table.metrics.stranded.get()), (2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn siblings_report_nothing_to_a_node_that_does_not_reply() {
+    let fixture = Fixture::new(Coordination::Interval, &[fixed(100, YEAR)]);
+    fixture.begin_partial_outage("v").await;
+    let now = fixture.now();
+    let _tasks = fixture.start_flushing();
+    fixture.count("v", 7);
+    let own = [fixed(100, YEAR), fixed(1_000, 3_600)];
+    let sibling = fixture.with_check("v", Some(&own), |check| {
+        fixture.table.with_counter(check, now, |counter| {
+            counter.count(1, Direction::Take, OverLimitPolicy::Ignore, Hits(2), now);
+        });
+        counter_key(check)
+    });
+    assert_eq!(fixture.table.unsettled_siblings(sibling, now).to_vec(), [fixture.key("v")]);
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!((fixture.commands(), fixture.table.metrics.delivery_unknown.get()), (0, 0));
+    fixture.end_outage("v").await;
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!(fixture.reported(), 9);
+}
