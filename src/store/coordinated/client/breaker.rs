@@ -96,11 +96,6 @@ impl Breaker {
         self.nodes.lock().get(&node).is_some_and(NodeHealth::is_open)
     }
 
-    /// Returns whether it is open for every node that was ever called.
-    pub(super) fn is_open_everywhere(&self) -> bool {
-        self.is_open() && self.nodes.lock().values().all(NodeHealth::is_open)
-    }
-
     /// Returns the nodes that it is open for, each with what to probe it with.
     pub(super) fn open_nodes(&self) -> Vec<(StoreNode, Option<FailedCount>)> {
         let nodes = self.nodes.lock();
@@ -135,10 +130,9 @@ mod tests {
             breaker.record_failure(StoreNode(2), None);
         }
         assert!(breaker.is_open() && breaker.is_open_for(StoreNode(2)) && !breaker.is_open_for(StoreNode(1)));
-        assert!(!breaker.is_open_everywhere());
         breaker.record_silence(StoreNode(1), None);
         breaker.record_silence(StoreNode(1), None);
-        assert!(breaker.is_open_everywhere());
+        assert!(breaker.is_open_for(StoreNode(1)));
         assert_eq!(breaker.open_nodes().len(), 2);
         breaker.record_reply(StoreNode(2));
         assert!(breaker.is_open() && !breaker.is_open_for(StoreNode(2)));

@@ -183,11 +183,6 @@ impl<R: Remote> StoreClient<R> {
         self.caller.breaker.is_open() && self.caller.breaker.is_open_for(node)
     }
 
-    /// Returns whether the breaker is open for every node.
-    pub(super) fn is_unavailable_everywhere(&self) -> bool {
-        self.caller.breaker.is_open_everywhere()
-    }
-
     /// Returns whether the breaker is open for the node that counts `target`.
     pub(super) fn is_unavailable_for(&self, target: &Target, at: Timestamp) -> bool {
         self.caller.breaker.is_open() && self.caller.breaker.is_open_for(self.node(target, at))

@@ -10,6 +10,8 @@ pub(in super::super) struct Slot([u8; 3]);
 pub(in super::super) enum Urgency {
     /// When a lease may have to be returned.
     Lease,
+    /// When the node that counts it, which does not reply, may do so again.
+    Outage,
     /// After its pause.
     Pause,
     /// Within a sync interval, and a tenth of a second.

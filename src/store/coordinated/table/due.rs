@@ -12,6 +12,13 @@ use crate::{
 /// The longest time for which flushes that are not urgent are collected.
 const LONGEST_GRID: Period = Period::from_millis(100);
 
+/// The time in which the sweep visits the whole table.
+pub(super) const SWEEP: Period = Period::from_secs(5);
+
+/// The time between two looks at a counter that waits for a node which does not reply, for each counter of the table: 100,000 of
+/// them are looked at in a second at most.
+const OUTAGE_PAUSE: Period = Period::from_nanos(10_000);
+
 /// The shortest time between two checks whether a lease is still used.
 const LEASE_CHECK: Period = Period::from_millis(250);
 
@@ -24,6 +31,13 @@ fn tick(interval: Period) -> Period {
 /// key, so that counters that became busy together are not flushed together from then on.
 fn pause(key: CounterKey, counter: &LocalCounter) -> Period {
     shortened(counter.schedule.pause(), key.hash()).max(counter.schedule.interval())
+}
+
+/// Returns how long a counter of a table of `counters` waits for a node that does not reply before it is looked at again. None if
+/// the sweep looks at it sooner.
+fn outage_pause(counters: usize) -> Option<Period> {
+    let pause = Period::from_nanos(OUTAGE_PAUSE.as_nanos().saturating_mul(counters as u64));
+    (pause < SWEEP).then(|| pause.max(LONGEST_GRID))
 }
 
 /// Returns `pause` less a part of its fourth quarter that `hash` chooses.
@@ -42,18 +56,19 @@ impl<R: Remote> CounterTable<R> {
         }
         let interval = counter.schedule.interval();
         let tick = tick(interval);
-        if !self.early_sync {
-            return self.queue.push(key, &mut counter.place, Urgency::Pause, interval, tick);
-        }
-        let mut urgency = counter.urgency(self.client.instances(), self.client.round_trip(), tick, now);
-        // the flush waits for the node anyway
-        if urgency > Urgency::Interval && self.client.is_unavailable_for(&counter.target, now) {
-            urgency = Urgency::Interval;
-        }
+        let urgency = if self.early_sync {
+            counter.urgency(self.client.instances(), self.client.round_trip(), tick, now)
+        } else {
+            Urgency::Pause
+        };
         if counter.place.is_due_for(urgency) {
             return;
         }
+        if self.client.is_unavailable_for(&counter.target, now) {
+            return self.enqueue_in_outage(key, counter, tick);
+        }
         let (delay, grid) = match urgency {
+            Urgency::Pause if !self.early_sync => (interval, tick),
             Urgency::Pause => {
                 let pause = pause(key, counter);
                 // with the others of the interval, unless it would be much too early then
@@ -64,6 +79,17 @@ impl<R: Remote> CounterTable<R> {
             _ => (Period::default(), tick),
         };
         self.queue.push(key, &mut counter.place, urgency, delay, grid);
+    }
+
+    /// Queues `counter`, whose node does not reply, for the next look at that: the flush waits for the node, however urgent it is. Then
+    /// the queue forgets those that were evicted meanwhile, and the others wait again.
+    fn enqueue_in_outage(&self, key: CounterKey, counter: &mut LocalCounter, tick: Period) {
+        if !counter.place.is_due_for(Urgency::Outage)
+            && let Some(pause) = outage_pause(self.len())
+        {
+            let pause = shortened(pause, key.hash()).max(LONGEST_GRID);
+            self.queue.push(key, &mut counter.place, Urgency::Outage, pause, tick);
+        }
     }
 
     /// Queues `counter` for the time at which it has to return a lease.
@@ -92,6 +118,13 @@ mod tests {
     fn urgent_flushes_are_collected_for_a_tenth_of_the_interval() {
         let ticks = [20, 50, 70, 100, 10_000].map(|interval| tick(Period::from_millis(interval)));
         assert_eq!(ticks, [5, 5, 7, 10, 10].map(Period::from_millis));
+    }
+
+    #[test]
+    fn the_more_counters_there_are_the_longer_each_waits_for_a_node_that_does_not_reply() {
+        let pauses = [0, 10_000, 100_000, 499_999].map(|counters| outage_pause(counters).expect("one"));
+        assert_eq!(pauses.map(|pause| pause.as_nanos() / 10_000), [10_000, 10_000, 100_000, 499_999]);
+        assert_eq!([500_000, usize::MAX].map(outage_pause), [None; 2]);
     }
 
     #[test]

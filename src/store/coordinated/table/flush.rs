@@ -11,6 +11,7 @@ use tokio::{
 use super::{
     CounterTable,
     batches::{AT_ONCE, Batches},
+    due::SWEEP,
     shards::Entry,
 };
 use crate::{
@@ -24,11 +25,11 @@ use crate::{
     },
 };
 
-/// The time between two steps of the sweep.
-const SWEEP_STEP: Period = Period::from_millis(250);
-
 /// The steps in which the sweep visits the whole table.
 const SWEEP_STEPS: usize = 20;
+
+/// The time between two of them.
+const SWEEP_STEP: Period = Period::from_nanos(SWEEP.as_nanos() / SWEEP_STEPS as u64);
 
 /// The longest that the final flush takes.
 const FINAL_FLUSH: Period = Period::from_secs(2);
@@ -41,21 +42,18 @@ pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
     let next_sweep = || Instant::now() + SWEEP_STEP.into();
     let mut sweep_at = next_sweep();
     loop {
-        // pending hits are kept while no node is available; the heartbeat detects when one replies again
-        let is_waiting = table.client.is_unavailable_everywhere();
         tokio::select! {
             // a fixed order, so that simulations are reproducible, and the sweep first, so that no load delays it
             biased;
             () = sleep_until(sweep_at) => {}
-            () = table.queue.wait(), if !is_waiting => {}
+            () = table.queue.wait() => {}
         }
         if Instant::now() >= sweep_at {
             sweep(&table);
             sweep_at = next_sweep();
         }
-        if !table.client.is_unavailable_everywhere() {
-            flush_due(&table).await;
-        }
+        // also while no node replies: the queue would keep the counters that were evicted meanwhile
+        flush_due(&table).await;
     }
 }
 
@@ -121,7 +119,7 @@ fn flush_counter<R: Remote>(
     batches: &mut Batches<'_, R>,
     time: StoreTime,
 ) -> bool {
-    // pending hits are kept while the node does not reply
+    // pending hits are kept while the node does not reply; the heartbeat detects when it does again
     let is_available = !table.client.is_unavailable_for(&counter.target, time.now);
     if is_available && counter.should_renew(table.lease_lead(), time.now) {
         return true;

@@ -132,7 +132,7 @@ async fn a_silent_node_becomes_unavailable_and_its_late_reply_still_arrives() {
     sleep(Duration::from_millis(499)).await;
     assert!(!client.is_unavailable());
     sleep(Duration::from_millis(2)).await;
-    assert!(client.is_silent(StoreNode(1)) && client.is_unavailable_everywhere());
+    assert!(client.is_silent(StoreNode(1)));
     assert_eq!(reply.await.expect("it runs"), Ok(vec![Ok(1)]));
     assert_eq!(begun.elapsed(), Duration::from_secs(3));
     assert!(!client.is_unavailable());

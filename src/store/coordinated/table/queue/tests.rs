@@ -30,9 +30,17 @@ fn take(queue: &AttentionQueue, keys: &[CounterKey], places: &mut [QueuePlace]) 
     due
 }
 
-fn entries(queue: &AttentionQueue) -> usize {
-    let wheel = queue.wheel.lock();
-    wheel.slots.iter().chain([&wheel.now]).flatten().map(Vec::len).sum()
+impl AttentionQueue {
+    /// Returns the places of counters in it.
+    pub(in super::super) fn entries(&self) -> usize {
+        let wheel = self.wheel.lock();
+        wheel.slots.iter().chain([&wheel.now]).flatten().map(Vec::len).sum()
+    }
+
+    /// Returns for how many ticks it was not taken. A counter is queued no later than [`SLOTS`] after that.
+    pub(in super::super) fn ticks_behind(&self) -> u64 {
+        (self.elapsed() / TICK.as_nanos()).saturating_sub(self.wheel.lock().first)
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -69,11 +77,11 @@ async fn every_counter_is_due_once_at_its_earliest_time() {
         }
         let late = due_at.iter().flatten().filter(|(_, most)| Instant::now() > *most).count();
         assert_eq!(late, 0);
-        assert!(entries(&queue) <= 4 * keys.len(), "{}", entries(&queue));
+        assert!(queue.entries() <= 4 * keys.len(), "{}", queue.entries());
     }
     tokio::time::advance(Duration::from_secs(20)).await;
     let rest = take(&queue, &keys, &mut places).len();
-    assert_eq!((rest, entries(&queue)), (due_at.iter().flatten().count(), 0));
+    assert_eq!((rest, queue.entries()), (due_at.iter().flatten().count(), 0));
 }
 
 /// A rejected key whose tries make it urgent after every reply takes no more than its two places.
@@ -85,7 +93,7 @@ async fn a_counter_that_is_urgent_again_and_again_is_queued_twice_at_most() {
         queue.push(keys[0], &mut places[0], Urgency::Pause, millis(1_000), millis(100));
         queue.push(keys[0], &mut places[0], Urgency::Tick, millis(0), millis(10));
         queue.push(keys[0], &mut places[0], Urgency::Now, millis(0), millis(10));
-        assert!(entries(&queue) <= 3, "{}", entries(&queue));
+        assert!(queue.entries() <= 3, "{}", queue.entries());
         assert_eq!(take(&queue, &keys, &mut places), [0]);
         tokio::time::advance(Duration::from_millis(3)).await;
     }
@@ -101,9 +109,9 @@ async fn a_counter_that_is_due_in_a_year_is_looked_at_after_two_hours() {
     for seconds in (5..=7_300).step_by(5) {
         tokio::time::advance(Duration::from_secs(5)).await;
         due.extend(take(&queue, &keys, &mut places).into_iter().map(|_| seconds));
-        assert!(entries(&queue) <= 1);
+        assert!(queue.entries() <= 1);
     }
-    assert_eq!((due, entries(&queue)), (vec![7_200], 0));
+    assert_eq!((due, queue.entries()), (vec![7_200], 0));
 }
 
 /// A full turn spreads over earlier slots, but not over those that have passed.

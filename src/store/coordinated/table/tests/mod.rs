@@ -82,6 +82,11 @@ struct Fixture {
 
 impl Fixture {
     fn new(mode: Coordination, tiers: &[Tier]) -> Self {
+        Self::with_room(CoordinationSettings::default().max_counters, mode, tiers)
+    }
+
+    /// Creates a table of at most `max_counters`.
+    fn with_room(max_counters: usize, mode: Coordination, tiers: &[Tier]) -> Self {
         let store = TwoNodes(Arc::new(State {
             clock: SimulatedClock::new(START),
             server: Mutex::default(),
@@ -89,7 +94,7 @@ impl Fixture {
             instances: Mutex::new(1),
             calls: Mutex::default(),
         }));
-        let settings = CoordinationSettings::default();
+        let settings = CoordinationSettings { max_counters, ..CoordinationSettings::default() };
         let metrics = Arc::<CoordinationMetrics>::default();
         let clock = Arc::new(store.0.clock.clone());
         let client = Arc::new(StoreClient::new(store.clone(), clock, &settings, Arc::clone(&metrics)));

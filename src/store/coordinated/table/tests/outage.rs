@@ -2,7 +2,7 @@
 
 use tokio::{
     task::JoinSet,
-    time::{Duration, sleep},
+    time::{Duration, Instant, sleep},
 };
 
 use super::{super::flush, *};
@@ -44,6 +44,86 @@ impl Fixture {
     fn has_reported(&self, value: &str) -> bool {
         self.table.with_existing(self.key(value), |counter| counter.is_settled()).expect("it is there")
     }
+}
+
+/// Each new value of a request is another counter. They have to leave the queue as they leave the table.
+#[tokio::test(start_paused = true)]
+async fn the_queue_does_not_grow_in_an_outage_while_counters_are_evicted() {
+    const ROOM: usize = 1_000;
+    let fixture = Fixture::with_room(ROOM, Coordination::Interval, &[fixed(100, YEAR)]);
+    fixture.begin_outage("v");
+    let tasks = fixture.start_flushing();
+    let mut most = 0;
+    for i in 0..40_000_u32 {
+        fixture.count(&i.to_string(), 1);
+        if i % 5 == 4 {
+            sleep(Duration::from_millis(1)).await;
+            most = most.max(fixture.table.queue.entries());
+        }
+    }
+    assert!(most <= 3 * ROOM, "{most}");
+    assert_eq!(fixture.commands(), 0);
+    // those that are left are reported, once each
+    let last = (39_000..40_000_u32).map(|i| i.to_string());
+    let kept: Vec<String> =
+        last.filter(|value| fixture.table.with_existing(fixture.key(value), |_| ()).is_some()).collect();
+    assert!(kept.len() > ROOM / 4, "{}", kept.len());
+    fixture.end_outage(&kept[0]).await;
+    let evicted = fixture.table.metrics.evicted.get();
+    sleep(Duration::from_millis(250)).await;
+    assert!(kept.iter().all(|value| fixture.has_reported(value)));
+    assert_eq!(fixture.commands() - 1, fixture.table.len());
+    assert_eq!((evicted, fixture.table.metrics.evicted.get()), (39_000, 39_000));
+    drop(tasks);
+}
+
+/// Otherwise a new counter would be looked at once for every five seconds of the outage before it is due.
+#[tokio::test(start_paused = true)]
+async fn a_counter_that_is_created_late_in_an_outage_is_queued_for_the_time_at_which_it_is_due() {
+    let fixture = Fixture::new(Coordination::Interval, &[fixed(100, YEAR)]);
+    fixture.begin_outage("early");
+    let _tasks = fixture.start_flushing();
+    fixture.count("early", 3);
+    sleep(Duration::from_hours(1)).await;
+    // no later than it is due or the table is swept
+    assert!(fixture.table.queue.ticks_behind() <= 50, "{}", fixture.table.queue.ticks_behind());
+    fixture.count("late", 4);
+    assert_eq!(fixture.table.queue.entries(), 2);
+    assert_eq!(fixture.commands(), 0);
+    fixture.end_outage("late").await;
+    let ended = Instant::now();
+    while !(fixture.has_reported("early") && fixture.has_reported("late")) {
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert!(ended.elapsed() <= Duration::from_millis(101), "{:?}", ended.elapsed());
+    assert_eq!((fixture.reported(), fixture.table.queue.entries()), (7, 0));
+}
+
+/// Hits of a counter whose node replies again are reported as soon as they have to, not when the node would have been looked at.
+#[tokio::test(start_paused = true)]
+async fn an_urgent_flush_after_an_outage_is_not_delayed_by_it() {
+    let fixture = Fixture::new(Coordination::Interval, &[fixed(100, YEAR)]);
+    fixture.begin_outage("v");
+    fixture.count("v", 60);
+    assert_eq!(fixture.due(), []);
+    fixture.end_outage("v").await;
+    fixture.count("v", 30);
+    assert_eq!(fixture.due(), [fixture.key("v")]);
+}
+
+/// The more counters there are, the longer each of them waits, so that the waiting ones cost little.
+#[tokio::test(start_paused = true)]
+async fn in_a_large_table_a_silent_node_is_looked_at_less_often() {
+    let fixture = Fixture::new(Coordination::Interval, &[fixed(100, YEAR)]);
+    fixture.begin_outage("v");
+    for i in 0..20_000_u32 {
+        fixture.with_counter(&i.to_string(), |_| {});
+    }
+    fixture.count("v", 1);
+    sleep(Duration::from_millis(149)).await;
+    assert_eq!(fixture.due(), []);
+    sleep(Duration::from_millis(52)).await;
+    assert_eq!(fixture.due(), [fixture.key("v")]);
 }
 
 /// What is left of the lease is returned when the node replies again.
