@@ -148,18 +148,56 @@ async fn a_hit_does_not_wait_for_a_decision_about_a_sibling_that_is_not_polled()
     assert_eq!(pair.stores[0].coordination_metrics().fallback.get(), 0);
 }
 
-/// What was given back would not be there yet, and the earlier hits would count for good.
-#[tokio::test(start_paused = true)]
-async fn siblings_report_in_the_order_of_their_hits() {
-    let pair = pair().await;
+/// Has instance 0 decide `asks` during an outage, until the store is there again.
+async fn after_an_outage(pair: &Pair, asks: impl IntoIterator<Item = Ask<'_>>) {
     pair.shared.set(Condition::Down);
     pair.until_unavailable(true).await;
-    assert!(pair.hit(0, "large").await);
-    sleep(Duration::from_millis(10)).await;
-    pair.ask(Scope::Descriptor, 0, &[Ask { gives_back: true, ..own(1, 120) }]).await;
+    for ask in asks {
+        assert_eq!(over(&pair.ask(Scope::Descriptor, 0, &[ask]).await), [false]);
+        sleep(Duration::from_millis(10)).await;
+    }
     pair.shared.set(Condition::Up);
     pair.until_unavailable(false).await;
     assert_eq!(pair.counted(), 0, "nothing is reported yet");
-    let decided = pair.ask(Scope::Descriptor, 0, &[own(1, 120)]).await;
-    assert_eq!((over(&decided), pair.counted()), (vec![false], 1));
+}
+
+/// What was given back would not be there yet, and the earlier hits would count for good.
+#[tokio::test(start_paused = true)]
+async fn siblings_report_in_the_order_of_their_hits() {
+    for is_decided in [true, false] {
+        let limits: [fn() -> Ask<'static>; 2] = [|| Ask::hit("large"), || own(1, 120)];
+        for [taken, given] in [limits, [limits[1], limits[0]]] {
+            let pair = pair().await;
+            after_an_outage(&pair, [taken(), Ask { gives_back: true, ..given() }]).await;
+            if is_decided {
+                assert_eq!(over(&pair.ask(Scope::Descriptor, 0, &[given()]).await), [false]);
+            } else {
+                sleep(Duration::from_secs(3)).await;
+            }
+            assert_eq!(pair.counted(), u64::from(is_decided));
+        }
+    }
+}
+
+/// What one of them reports includes nothing that the other one reports.
+#[tokio::test(start_paused = true)]
+async fn hits_of_siblings_during_an_outage_count_once() {
+    let settings =
+        CoordinationSettings { coordination: Coordination::Interval, ..CoordinationSettings::default() };
+    let sliding = |requests| Tier { algorithm: Algorithm::SlidingWindow, ..daily(requests) };
+    let of = |requests| rule(Coordination::Interval, &[sliding(requests)], OverLimitPolicy::Ignore);
+    let pair = Pair::start(of(1_000), of(10), settings).await;
+    let own =
+        RuntimeLimit::new([sliding(1_000), hourly(1_000)].into_iter().collect(), OverLimitPolicy::Ignore);
+    let own = own.expect("it is valid");
+    let asks = [None, Some(&own), None, Some(&own)];
+    after_an_outage(&pair, asks.map(|own| Ask { own: own.cloned(), ..Ask::hit("large") })).await;
+    let mut remaining = 0;
+    // a read requests the count for the next one
+    for _ in 0..2 {
+        sleep(Duration::from_secs(3)).await;
+        let read = [Ask { hits: 0, ..Ask::hit("large") }];
+        remaining = pair.ask(Scope::Descriptor, 1, &read).await[0].remaining;
+    }
+    assert_eq!(remaining, 996);
 }

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{CounterTable, shards::Shard};
+use super::{
+    CounterTable,
+    shards::{Entry, Shard},
+};
 use crate::{
     limit::{CounterKey, Timestamp},
     store::{
@@ -14,7 +17,7 @@ use crate::{
 };
 
 impl<R: Remote> CounterTable<R> {
-    /// Returns the siblings of the counter of `key` that the store has to hear from before it decides about that counter. Nearly
+    /// Returns the siblings of the counter of `key` that the store has to hear from before that counter reports what is pending. Nearly
     /// always none.
     pub(in super::super) fn unsettled_siblings(
         &self,
@@ -39,15 +42,19 @@ impl<R: Remote> CounterTable<R> {
 // === impl Shard ===
 
 impl Shard {
-    /// Returns the siblings of the counter of `key` that have something to send to the store before it decides about that counter.
+    /// As [`CounterTable::unsettled_siblings`]: those that have counted something before the counter did.
     fn unsettled_siblings(&mut self, key: CounterKey, now: Timestamp) -> SmallVec<[CounterKey; 1]> {
         let Some(counter) = self.get_mut(key).filter(|counter| counter.may_have_siblings()) else {
             return SmallVec::new();
         };
         let (target, is_of_rule) = (Arc::clone(&counter.target), counter.is_of_rule());
-        let siblings = self.siblings(key, &target);
-        let unsettled =
-            siblings.filter_map(|entry| entry.counter.must_settle(is_of_rule, now).then_some(entry.key));
+        let own = counter.oldest_pending_at();
+        let precedes = |at: Option<Timestamp>| own.is_none_or(|own| at.is_none_or(|at| at <= own));
+        let unsettled = self.siblings(key, &target).filter_map(|Entry { key, counter }| {
+            // also of those that have counted later
+            let must_settle = counter.must_settle(is_of_rule, now);
+            (must_settle && precedes(counter.oldest_pending_at())).then_some(*key)
+        });
         unsettled.collect()
     }
 
