@@ -153,6 +153,38 @@ async fn the_loop_wakes_up_once_for_all_of_a_turn() {
     assert!(begun.elapsed() >= Duration::from_millis(600));
 }
 
+/// Other threads push while the loop is awake, and while it sleeps.
+#[tokio::test(start_paused = true)]
+async fn the_loop_wakes_up_once_for_what_is_due_earlier() {
+    let (queue, keys) = (AttentionQueue::new(), keys(7));
+    let mut places = vec![QueuePlace::default(); keys.len()];
+    let begun = Instant::now();
+    let at = || begun.elapsed().as_millis();
+    queue.push(keys[0], &mut places[0], Urgency::Now, millis(0), millis(10));
+    queue.wait().await;
+    assert_eq!((at(), take(&queue, &keys, &mut places)), (0, vec![0]));
+    queue.push(keys[1], &mut places[1], Urgency::Pause, millis(700), millis(100));
+    // 100 ms after it went to sleep, if at all
+    for (pushed, urgency, delay, woken, due) in [
+        (2..4, Urgency::Tick, 5, 100, vec![]),
+        (4..4, Urgency::Tick, 0, 105, vec![2, 3]),
+        (4..6, Urgency::Now, 0, 205, vec![4, 5]),
+        // in the turn for which it wakes up anyway
+        (6..7, Urgency::Pause, 395, 700, vec![1, 6]),
+    ] {
+        let pushing = async {
+            if !pushed.is_empty() {
+                tokio::time::sleep(millis(100).into()).await;
+            }
+            for i in pushed {
+                queue.push(keys[i], &mut places[i], urgency, millis(delay), millis(5));
+            }
+        };
+        tokio::join!(queue.wait(), pushing);
+        assert_eq!((at(), take(&queue, &keys, &mut places)), (woken, due));
+    }
+}
+
 proptest! {
     #[test]
     fn the_wheel_finds_the_first_slot_that_is_not_empty(
