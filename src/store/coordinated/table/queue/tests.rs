@@ -161,7 +161,7 @@ async fn the_loop_wakes_up_once_for_what_is_due_earlier() {
     let begun = Instant::now();
     let at = || begun.elapsed().as_millis();
     queue.push(keys[0], &mut places[0], Urgency::Now, millis(0), millis(10));
-    queue.wait().await;
+    tokio::time::timeout(millis(1_000).into(), queue.wait()).await.expect("it does not sleep");
     assert_eq!((at(), take(&queue, &keys, &mut places)), (0, vec![0]));
     queue.push(keys[1], &mut places[1], Urgency::Pause, millis(700), millis(100));
     // 100 ms after it went to sleep, if at all
