@@ -103,21 +103,25 @@ async fn only_the_first_hit_after_one_of_a_sibling_is_decided_by_the_store() {
     }
 }
 
-/// The store counts what it grants ahead to the rule, and would reject hits that fit beside those that are used.
+/// The store counts what it grants ahead to the rule, and would reject hits that fit beside those that are used. A single hit is
+/// requested for its decision alone.
 #[tokio::test(start_paused = true)]
 async fn a_limit_of_a_request_waits_for_the_reply_to_a_fetch_of_the_rule() {
-    let pair = pair().await;
-    let slow = Network { round_trip: Duration::from_millis(4), ..Network::default() };
-    pair.stores[0].remote().set_network(slow);
-    let of_rule = async { over(&pair.request_in(Scope::Descriptor, 0, &["large"], 100).await) };
-    let of_request = async {
-        sleep(Duration::from_millis(3)).await;
-        assert!(pair.counted() > 120, "nothing is leased ahead");
-        pair.ask(Scope::Descriptor, 0, &[own(1, 120)]).await[0]
-    };
-    // the first one is polled before the second one
-    let (first, second) = join(of_rule, of_request).await;
-    assert_eq!((first, second.over, second.remaining), (vec![false], false, 20 - 1));
+    for hits in [1, 100] {
+        let pair = pair().await;
+        let slow = Network { round_trip: Duration::from_millis(4), ..Network::default() };
+        pair.stores[0].remote().set_network(slow);
+        let of_rule = async { over(&pair.request_in(Scope::Descriptor, 0, &["large"], hits).await) };
+        let of_request = async {
+            sleep(Duration::from_millis(3)).await;
+            assert!(pair.counted() > 120, "nothing is leased ahead");
+            pair.ask(Scope::Descriptor, 0, &[own(1, 120)]).await[0]
+        };
+        // the first one is polled before the second one
+        let (first, second) = join(of_rule, of_request).await;
+        let left = 120 - u32::try_from(hits).expect("few") - 1;
+        assert_eq!((first, second.over, second.remaining), (vec![false], false, left), "{hits} hits");
+    }
 }
 
 /// If each had to return the other's lease first, most of them would not be decided in time.

@@ -133,6 +133,7 @@ impl LocalCounter {
         let is_applied = self.apply_reply_to(reply, number, now);
         // a later reply was applied as if it counted all that this one was to grant
         self.wants_read |= !is_applied && request.is_some_and(|request| u64::from(request.ahead) > left);
+        self.notify();
     }
 
     /// Notes that the decision of the single request `number` uses none of its `hits`.
@@ -145,6 +146,7 @@ impl LocalCounter {
     /// Notes that the single request `number` will have no reply.
     pub(in super::super) fn end_single(&mut self, number: u32) {
         self.rare.take_single(number);
+        self.notify();
     }
 
     /// Returns whether a lease has to be requested only after the reply to a flush: the store may have to count hits first that were
