@@ -142,7 +142,8 @@ impl Membership {
             target_of_clock = target(Algorithm::FixedWindow);
         }
         let command = Command { target: Arc::new(target_of_clock), at: sent, op: Op::Take { hits: 0 } };
-        let call = timeout(self.period.into(), caller.remote.call(vec![command]));
+        // no decision waits for it, so that reports are not sent in shorter pipelines because of it
+        let call = timeout(self.period.into(), caller.remote.call_in_background(vec![command]));
         if let Ok(Ok(replies)) = call.await {
             caller.store_clock.record(sent, caller.clock.now(), replies.now);
         }

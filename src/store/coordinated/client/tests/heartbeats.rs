@@ -134,6 +134,7 @@ async fn the_clock_is_read_at_the_start_and_whenever_no_call_has_carried_it_for_
         let times: Vec<u64> = calls.iter().map(|call| call.at.as_secs()).collect();
         assert_eq!(times, [0, 11, 22]);
         for call in calls {
+            assert_eq!(call.urgency, Urgency::Background, "no decision waits for it");
             let [Command { target, op: Op::Take { hits: 0 }, .. }] = &call.commands[..] else {
                 panic!("{call:?} counts something")
             };
