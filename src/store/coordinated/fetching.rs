@@ -153,6 +153,11 @@ impl<R: Remote> Lease<R> {
         next.flatten()
     }
 
+    /// Returns a future that completes when a single request in flight of the counter of `key` has ended, if nobody has waited for it yet.
+    pub(super) fn single_reply(&self, key: CounterKey) -> Option<OwnedNotified> {
+        self.table.with_existing(key, LocalCounter::single_reply).flatten()
+    }
+
     /// Sends the commands of the counter of `key`. Returns none if there are none, or if a fetch is running.
     fn send(
         &self,

@@ -59,7 +59,7 @@ pub(super) struct SingleFetch {
 
 /// How a decision waits for its hits.
 pub(super) enum Wanted {
-    /// The counter does not know that it waits.
+    /// The counter does not know that it waits, only what its command leases ahead.
     Single(SingleFetch),
     /// With others of the counter.
     Shared(Waiting),

@@ -1,8 +1,8 @@
 //! Single hits under `lease`: a hit of a key that has hardly any is requested for its decision alone.
 //!
 //! Most keys of a long tail have one hit in their window. Such a decision owns the reply to its command, as one under `strict` does, so
-//! that the counter needs no state of a fetch. What is leased ahead with the first one is held when the reply is applied. Until then the
-//! counter knows of the command, so that a later reply does not count these hits as those of others. If the decision is cancelled, the
+//! that the counter needs no state of a fetch. What is leased ahead with the first one is held when the reply is applied. If there is
+//! something, the counter knows of the command until then, so that a later reply does not count these hits as those of others. If the decision is cancelled, the
 //! command is taken back; if it was sent already, a task receives the reply, and the granted hits are a lease like any other.
 
 use std::{future::poll_fn, pin::Pin};
@@ -99,13 +99,19 @@ impl<R: Remote> Lease<R> {
         let Some(Ok((reply, now))) = outcome else {
             return self.record_failure(key, generation, (number, want), &outcome);
         };
-        let held = self.table.with_generation(key, generation, |counter| {
-            counter.apply_single(&reply, number, reply.granted, now);
-            self.table.enqueue(key, counter, self.client.time().now);
+        let is_held = self.table.with_generation(key, generation, |counter| {
+            let is_of_tiers = reply.counters.len() == counter.target.tiers.len();
+            if is_of_tiers {
+                counter.apply_single(&reply, number, reply.granted, now);
+                self.table.enqueue(key, counter, self.client.time().now);
+            }
+            is_of_tiers
         });
-        if held.is_none() {
+        match is_held {
+            Some(true) => {}
+            Some(false) => self.record_failure(key, generation, (number, want), &Some(Ok((reply, now)))),
             // the counter was evicted
-            self.table.metrics.stranded.add(reply.granted);
+            None => self.table.metrics.stranded.add(reply.granted),
         }
     }
 
@@ -127,6 +133,7 @@ impl<R: Remote> Lease<R> {
             if is_unknown {
                 counter.lose_version();
             }
+            self.table.enqueue(key, counter, self.client.time().now);
         });
     }
 }
@@ -139,11 +146,13 @@ impl<R: Remote> Drop for SingleWaiter<'_, R> {
         let (lease, key, hits) = (self.lease, self.key, self.hits);
         let SingleFetch { number, generation, .. } = fetch;
         let is_cancelled = lease.client.cancel(&mut fetch.queued);
+        let now = lease.client.time().now;
         lease.table.with_generation(key, generation, |counter| {
             if is_cancelled {
                 counter.end_single(number);
+                lease.table.enqueue(key, counter, now);
             } else {
-                counter.abandon_single(number, hits);
+                counter.abandon_single(number, hits, now);
             }
         });
         if is_cancelled {

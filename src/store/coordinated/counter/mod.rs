@@ -22,6 +22,7 @@ mod reservations;
 mod schedule;
 mod sibling_hits;
 mod siblings;
+mod single;
 mod states;
 #[cfg(test)]
 mod tests;
@@ -45,10 +46,11 @@ use self::{
 };
 pub(super) use self::{
     fetch::{AwaitedReply, LeaseReply, WaitingDecision},
-    pace::{FetchCommands, SingleCommand},
+    pace::FetchCommands,
     place::{QueuePlace, Slot, Turn, Urgency},
     records::{CarriedHits, Dropped, negative, positive},
     siblings::SiblingStates,
+    single::SingleCommand,
     tiers::has_strict_bucket,
 };
 use crate::{

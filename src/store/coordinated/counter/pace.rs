@@ -8,9 +8,8 @@ use smallvec::SmallVec;
 use super::{
     LocalCounter,
     fetch::LeaseReply,
-    rare::Rare,
-    records::{Dropped, HeldLease, SingleRequest},
-    tiers::{capacity, flows, has_bucket, hold, lone_hold, same_windows, saturated},
+    records::{Dropped, HeldLease},
+    tiers::{capacity, flows, has_bucket, hold, lone_hold, same_windows},
 };
 use crate::{
     limit::{
@@ -39,16 +38,6 @@ pub(in super::super) struct FetchCommands {
     /// The hits that the last command requests.
     pub(in super::super) want: u64,
     pub(in super::super) dropped: Dropped,
-}
-
-/// A command that requests the hits of one decision.
-#[derive(Debug)]
-pub(in super::super) struct SingleCommand {
-    pub(in super::super) command: Command,
-    /// Its number among the commands of the counter.
-    pub(in super::super) number: u32,
-    /// The hits that it requests.
-    pub(in super::super) want: u64,
 }
 
 impl LocalCounter {
@@ -98,57 +87,6 @@ impl LocalCounter {
         fetched
     }
 
-    /// Returns the command that takes `hits` for one decision, and those that are leased ahead with them, if nothing is to be reported,
-    /// and the order of the replies does not matter: for a key that has hardly any hits. None otherwise. `at_least` is the time that a
-    /// lease should last.
-    pub(in super::super) fn single_command(
-        &mut self,
-        hits: Hits,
-        at_least: Period,
-        now: Timestamp,
-    ) -> Option<SingleCommand> {
-        let is_single = self.rare.is_nothing()
-            && self.unacknowledged.is_empty()
-            && !self.wants_read
-            && self.demand.is_of_few_hits()
-            && !flows(&self.target.tiers);
-        if !is_single {
-            return None;
-        }
-        let ahead = self.ahead(hits.0, 0, at_least, now);
-        let want = hits.0.saturating_add(ahead);
-        let number = self.next_number();
-        if ahead > 0 {
-            self.rare = Rare::Single(SingleRequest { number, ahead: saturated(ahead) });
-        }
-        let op = Op::Grant { report: None, least: hits.0, want, hold: Period::default() };
-        let command = Command { target: Arc::clone(&self.target), at: now, op };
-        Some(SingleCommand { command, number, want })
-    }
-
-    /// Applies the reply to the single request `number`, whose decision uses the granted hits but for `left`, which are leased.
-    pub(in super::super) fn apply_single(&mut self, reply: &Reply, number: u32, left: u64, now: Timestamp) {
-        let request = self.rare.take_single(number);
-        self.hold_granted(left, reply, Period::default(), now);
-        let is_applied = self.apply_reply_to(reply, number, now);
-        // a later reply was applied as if it counted all that this one was to grant
-        self.wants_read |= !is_applied && request.is_some_and(|request| u64::from(request.ahead) > left);
-        self.notify();
-    }
-
-    /// Notes that the decision of the single request `number` uses none of its `hits`.
-    pub(in super::super) fn abandon_single(&mut self, number: u32, hits: Hits) {
-        if let Some(request) = self.rare.single_mut(number) {
-            request.ahead = request.ahead.saturating_add(saturated(hits.0));
-        }
-    }
-
-    /// Notes that the single request `number` will have no reply.
-    pub(in super::super) fn end_single(&mut self, number: u32) {
-        self.rare.take_single(number);
-        self.notify();
-    }
-
     /// Returns whether a lease has to be requested only after the reply to a flush: the store may have to count hits first that were
     /// counted before the mode has changed. An instance that is alone decides as in memory then; several must not wait in a burst.
     pub(in super::super) fn must_wait_for_reply(&self, instances: usize) -> bool {
@@ -194,8 +132,8 @@ impl LocalCounter {
     /// Returns how many hits to lease beyond the `needed` ones of decisions that wait: those that are likely to be used within the
     /// time that a lease should last, and those that are kept for after a lull, but for those that were requested already. `returned`
     /// hits were held until now.
-    fn ahead(&self, needed: u64, returned: u64, at_least: Period, now: Timestamp) -> u64 {
-        let requested = self.rare.single().map_or(0, |request| u64::from(request.ahead));
+    pub(super) fn ahead(&self, needed: u64, returned: u64, at_least: Period, now: Timestamp) -> u64 {
+        let requested = self.requested_ahead();
         let mut likely = 0;
         if self.demand.is_known(now) {
             let leased = self.usable_hits(now).saturating_add(requested);
@@ -252,13 +190,14 @@ impl LocalCounter {
         fetch.is_exact = reply.matched;
         fetch.last_reply = if reply.granted >= want { LeaseReply::Full } else { LeaseReply::Partial };
         self.hold_granted(reply.granted, reply, hold, now);
+        self.keep_granted(reply.granted, now);
         self.apply_reply_to(reply, number, now);
         self.pause_if_scarce(round_trip, now);
     }
 
     /// Holds `hits` of those that `reply` grants, which must be used within `hold`. To be called before the reply is applied to the
     /// estimate, which does not count them.
-    fn hold_granted(&mut self, hits: u64, reply: &Reply, hold: Period, now: Timestamp) {
+    pub(super) fn hold_granted(&mut self, hits: u64, reply: &Reply, hold: Period, now: Timestamp) {
         if hits == 0 || reply.counters.len() != self.target.tiers.len() {
             return;
         }
@@ -273,7 +212,10 @@ impl LocalCounter {
         }
         let idle_at = reply.counters.iter().map(CounterState::idle_at).max();
         self.granted_until = self.granted_until.max(IdleAt::of(idle_at.unwrap_or_default()));
-        // hits that were given back during the fetch must not take these along
+    }
+
+    /// Has the store keep `hits` that were granted during a fetch: those that were given back meanwhile must not take them along.
+    fn keep_granted(&mut self, hits: u64, now: Timestamp) {
         for delta in self.unacknowledged.pending_mut() {
             if !delta.change.is_addition() && same_windows(&self.target.tiers, delta.at, now) {
                 delta.change.floor = delta.change.floor.saturating_add(hits);

@@ -225,7 +225,7 @@ impl LocalCounter {
         let leases = self.rare.leases();
         // what it leases ahead was granted before this reply, which counts it, unless the request is a later one
         let single = self.rare.single().filter(|single| !precedes(single.number));
-        let single = single.map(|single| HeldLease::new(Hits(single.ahead.into()), now, now));
+        let single = single.map(|request| HeldLease::new(Hits(request.ahead.into()), request.at, request.at));
         let siblings = self.rare.more().and_then(|more| more.siblings.as_deref());
         let siblings = siblings.map_or(&[][..], |siblings| &siblings.hits);
         let mut is_incomplete = false;

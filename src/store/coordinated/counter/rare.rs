@@ -26,6 +26,8 @@ pub(super) struct More {
     /// Hits that may be admitted without a call, in order of their ends.
     held: HeldLeases,
     single: Option<SingleRequest>,
+    /// Whether somebody has waited for the reply to the single request.
+    pub(super) is_single_overdue: bool,
     /// The state of fetching leases. None until a lease is needed, and while nothing of the last fetch has to be known.
     pub(super) fetch: Option<Box<LeaseFetch>>,
     /// While the store is unavailable: the states as if every instance counted the same hits.
@@ -115,6 +117,15 @@ impl Rare {
         }
     }
 
+    /// Adds a single request in flight, unless there is one.
+    pub(super) fn set_single(&mut self, request: SingleRequest) {
+        if self.is_nothing() {
+            *self = Self::Single(request);
+        } else if self.single().is_none() {
+            self.make_more().single = Some(request);
+        }
+    }
+
     /// Returns the single request in flight of this `number`, if there is one.
     pub(super) fn single_mut(&mut self, number: u32) -> Option<&mut SingleRequest> {
         let single = match self {
@@ -130,7 +141,7 @@ impl Rare {
         let single = self.single_mut(number).copied()?;
         match self {
             Self::More(more) => {
-                more.single = None;
+                (more.single, more.is_single_overdue) = (None, false);
                 self.shrink();
             }
             _ => *self = Self::Nothing,
@@ -160,6 +171,7 @@ impl Rare {
     /// Frees the place for more than a single lease if it is not needed.
     pub(super) fn shrink(&mut self) {
         if let Self::More(more) = self
+            && !more.is_single_overdue
             && more.fetch.is_none()
             && more.fallback.is_none()
             && more.siblings.is_none()
@@ -225,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_single_request_is_taken_by_its_number_wherever_it_is() {
-        let request = SingleRequest { number: 7, ahead: 3 };
+        let request = SingleRequest { at: START, number: 7, ahead: 3 };
         for has_more in [false, true] {
             let mut rare = Rare::Single(request);
             if has_more {
@@ -245,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_single_request_is_kept_without_an_allocation_once_nothing_else_is_left() {
-        let mut rare = Rare::Single(SingleRequest { number: 7, ahead: 3 });
+        let mut rare = Rare::Single(SingleRequest { at: START, number: 7, ahead: 3 });
         rare.make_more().fetch_mut();
         assert!(rare.take_first_lease_if(|_| true).is_none() && rare.take_leases().is_empty());
         rare.retain_leases(|_| false);
@@ -253,7 +265,7 @@ mod tests {
         assert!(rare.more().is_some());
         rare.make_more().fetch = None;
         rare.shrink();
-        assert!(matches!(rare, Rare::Single(SingleRequest { number: 7, ahead: 3 })));
+        assert!(matches!(rare, Rare::Single(SingleRequest { number: 7, ahead: 3, .. })));
     }
 
     #[test]

@@ -67,6 +67,7 @@ pub(super) struct HeldLease {
 /// A request in flight for a single decision, with which some hits are leased ahead.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SingleRequest {
+    pub(super) at: Timestamp,
     /// Its number among the commands of the counter.
     pub(super) number: u32,
     /// The hits that the decision does not use.
