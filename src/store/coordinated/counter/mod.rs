@@ -225,7 +225,13 @@ impl LocalCounter {
 
     /// Returns whether it can be removed because it is settled and no different from an unused counter.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
-        self.is_free(now) && self.estimate.iter().all(|state| state.idle_at() <= now)
+        // the estimate first: it decides most often, and is where the sweep, which visits every counter, has to read anyway
+        self.estimate.iter().all(|state| state.idle_at() <= now) && self.is_free(now)
+    }
+
+    /// Returns whether there is nothing that only the sweep would notice: nothing is pending, in flight, leased or requested.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.rare.is_nothing() && self.unacknowledged.is_empty() && !self.wants_read
     }
 
     /// Returns whether it is settled, and nothing but its estimate differs from an unused counter.

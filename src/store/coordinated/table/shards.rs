@@ -197,8 +197,8 @@ impl Shards {
         }
     }
 
-    /// Passes the counters in one of `parts` parts of the map, each time in another one, to `visit`, and removes those that are idle
-    /// before or after that.
+    /// Passes the counters in one of `parts` parts of the map, each time in another one, to `visit`, unless they are quiet, and removes
+    /// those that are idle before or after that.
     pub(super) fn sweep(
         &self,
         parts: usize,
@@ -213,7 +213,7 @@ impl Shards {
             table.retain(|entry| {
                 let Entry { key, counter } = &mut **entry;
                 let mut is_idle = counter.is_idle(now);
-                if !is_idle {
+                if !is_idle && !counter.is_quiet() {
                     let is_leased = counter.leased_hits() > 0;
                     visit(*key, counter);
                     // the visit may have ended its leases
