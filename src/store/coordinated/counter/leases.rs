@@ -315,6 +315,22 @@ impl LocalCounter {
         self.last_check_at.after(self.schedule.interval().max(expected))
     }
 
+    /// Returns whether nothing has to be done at `time` but keep a lease until its window ends, as one of `instances`.
+    pub(in super::super) fn is_keeping(&self, instances: usize, time: StoreTime) -> bool {
+        self.rare.only_lease().is_some_and(|lease| time.latest < lease.until)
+            && usize::from(self.instances) == instances
+            && self.mode == Coordination::Lease
+            && self.is_single_window()
+            && self.leased_hits() <= self.idle_allowance()
+            && !self.has_unacknowledged()
+            && !self.wants_read
+    }
+
+    /// Returns whether it is a single fixed window, whose leases end with it: unless they are returned before, they are forgotten.
+    fn is_single_window(&self) -> bool {
+        matches!(&self.target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow)
+    }
+
     /// Returns when leases have to be looked at: `lead` before one ends, or when they have to be returned if no check arrives until
     /// then. Also returns whether that has to be punctual. None without a lease, and if nothing of it is ever returned, so that the sweep
     /// is early enough to forget it.
@@ -325,7 +341,7 @@ impl LocalCounter {
             return Some((Timestamp::default(), false));
         }
         let is_kept = self.leased_hits() <= self.idle_allowance();
-        if is_kept && matches!(&self.target.tiers[..], [tier] if tier.algorithm == Algorithm::FixedWindow) {
+        if is_kept && self.is_single_window() {
             return None;
         }
         let abandoned_at = if is_kept { lease.until } else { self.abandoned_at() };

@@ -60,6 +60,11 @@ impl Rare {
         }
     }
 
+    /// Returns the lease if there is one, and nothing else.
+    pub(super) const fn only_lease(&self) -> Option<&HeldLease> {
+        if let Self::Lease(lease) = self { Some(lease) } else { None }
+    }
+
     /// Adds `lease` after those that end no later.
     pub(super) fn add_lease(&mut self, lease: HeldLease) {
         if self.is_nothing() {

@@ -171,8 +171,11 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &Arc<CounterTable<R>
 /// Removes idle counters from a part of the table. What its other counters need was queued when it became known; only hits
 /// whose windows ended while no node was available are dropped here.
 fn sweep<R: Remote>(table: &CounterTable<R>) {
-    let time = table.client.time();
+    let (time, instances) = (table.client.time(), table.client.instances());
     table.shards.sweep(SWEEP_STEPS, time.now, |key, counter| {
+        if counter.is_keeping(instances, time) {
+            return;
+        }
         table.record_dropped(counter.drop_ended(time.now));
         return_ended(table, counter, time);
         counter.shrink(time.now);

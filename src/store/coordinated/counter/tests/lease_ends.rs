@@ -1,6 +1,6 @@
 //! What becomes of a lease that ends or is not used any more.
 
-use super::*;
+use super::{super::records::HeldLease, *};
 use crate::{limit::NANOS_PER_SECOND, store::remote::UnusedHits};
 
 const NANO: Period = Period::from_nanos(1);
@@ -331,5 +331,55 @@ fn a_lease_whose_window_has_ended_is_used_only_by_decisions_that_have_waited_for
             fixture.counter.decide_leased(3, OverLimitPolicy::Ignore, Hits(1), at).expect("it is leased");
         assert!(!decision.over);
         assert_eq!(left(&fixture), [3, 1]);
+    }
+}
+
+/// So the sweep can leave it alone.
+#[test]
+fn a_counter_that_only_keeps_a_lease_has_nothing_to_do_until_its_window_ends() {
+    let window = || vec![fixed(1_000, 60)];
+    let at = |now: Timestamp| StoreTime { now, latest: now };
+    let end = START.window_end(Period::from_secs(60));
+    type Change = fn(&mut Fixture);
+    let changes: [(&str, Vec<Tier>, u64, usize, Change, bool); 9] = [
+        ("a kept lease", window(), 125, 1, |_| {}, true),
+        ("of one of four", window(), 2, 4, |_| {}, true),
+        ("more than may be kept", window(), 126, 1, |_| {}, false),
+        ("of a sliding window", vec![sliding(1_000, 60)], 2, 1, |_| {}, false),
+        ("of two windows", vec![fixed(1_000, 60), fixed(5_000, 600)], 2, 1, |_| {}, false),
+        ("another mode", window(), 2, 1, |fixture| fixture.counter.mode = Coordination::Interval, false),
+        ("hits to report", window(), 2, 1, |fixture| _ = fixture.count(1), false),
+        (
+            "a count to ask for",
+            window(),
+            2,
+            1,
+            |fixture| fixture.counter.refresh(NANO, START.after(NANO)),
+            false,
+        ),
+        ("a fetch", window(), 2, 1, |fixture| fixture.counter.fetch_mut().is_running = true, false),
+    ];
+    for (name, tiers, held, instances, change, is_keeping) in changes {
+        let mut fixture = Fixture::new(&tiers, instances);
+        fixture.counter.rare.add_lease(HeldLease::new(Hits(held), START, end));
+        change(&mut fixture);
+        let counter = &mut fixture.counter;
+        let last = Timestamp::from_nanos(end.as_nanos() - 1);
+        for (now, instances, expected) in [
+            (START, instances, is_keeping),
+            (last, instances, is_keeping),
+            (last, 3, false),
+            (end, instances, false),
+        ] {
+            assert_eq!(counter.is_keeping(instances, at(now)), expected, "{name}, {instances} at {now:?}");
+        }
+        if is_keeping {
+            // what the sweep does otherwise
+            assert_eq!(counter.drop_ended(last).all() + counter.expire_leases(at(last)).all(), 0);
+            counter.return_ending(instances, millis(10), last);
+            counter.shrink(last);
+            assert!(counter.leased_hits() == held && !counter.can_flush());
+            assert_eq!(counter.lease_is_due_at(millis(10)), None);
+        }
     }
 }
