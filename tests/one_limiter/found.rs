@@ -270,3 +270,23 @@ fn decisions_without_the_store_know_what_was_counted_since_the_last_one() {
         }
     }
 }
+
+/// The store has received the hits that are given back, but its reply is too late.
+#[test]
+fn hits_given_back_with_a_late_reply_are_given_back_once() {
+    let slow = tier(1, 65_536, bucket(8));
+    let rejecting = tier(0, 1_000, Algorithm::SlidingWindow);
+    let own = Limit { tiers: vec![slow.clone(), rejecting], reference: false };
+    let take = |hits| Step::Request(0, vec![Ask { key: 0, value: 0, hits, gives_back: false, own: None }]);
+    let ask = Ask { key: 0, value: 0, hits: 2, gives_back: true, own: Some(own) };
+    let mut case = case(vec![slow], &[]);
+    case.round_trip = 10;
+    for millis in [1, 10, 20] {
+        let (give_back, wait) =
+            (Step::Request(0, vec![ask.clone()]), Step::Wait(Period::from_millis(millis)));
+        case.steps = vec![take(3), take(1), give_back, wait, take(1)];
+        for coordination in [Coordination::Lease, Coordination::Auto] {
+            assert_eq!(run(&case, Mode::Coordinated(coordination)), Ok(()), "{millis} ms");
+        }
+    }
+}

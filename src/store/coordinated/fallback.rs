@@ -2,12 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    client::StoreClient,
-    counter::{negative, positive},
-    delivery::Delivery,
-    table::CounterTable,
-};
+use super::{client::StoreClient, delivery::Delivery, table::CounterTable};
 use crate::{
     limit::{
         Decision, Direction, Hits, LimitCheck, OnStoreFailure, Period, Reservation, ReservationRequest,
@@ -40,27 +35,19 @@ impl<R: Remote> Fallback<R> {
     /// Decides `check`. Admitted hits are reported when the store is available again, unless `delivery` is unknown: the store may
     /// have counted them already, and no hit may count twice.
     pub(super) fn decide(&self, check: &LimitCheck<'_>, delivery: Delivery, now: Timestamp) -> Decision {
-        let decision = self.count(check, now);
-        if delivery == Delivery::NotApplied {
-            return decision;
+        if delivery != Delivery::NotApplied {
+            self.table.metrics.delivery_unknown.add(check.hits.0);
         }
-        self.table.metrics.delivery_unknown.add(check.hits.0);
-        if !decision.over || check.direction == Direction::GiveBack {
-            let opposite = if check.direction == Direction::GiveBack { positive } else { negative };
-            self.table.with_counter(check, now, |counter| counter.add_pending(opposite(check.hits.0), now));
-        }
-        decision
+        self.count(check, delivery, now)
     }
 
     /// Gives back the hits of a decision that admitted `check` at the instant `at`. Hits whose delivery is unknown are given
     /// back here only: nothing was reported that could be taken back.
     pub(super) fn undo(&self, check: &LimitCheck<'_>, delivery: Delivery, at: Timestamp) {
         let instances = self.client.instances();
+        let reported = delivery == Delivery::NotApplied;
         self.table.with_counter(check, at, |counter| {
-            counter.count_fallback(instances, Direction::GiveBack, check.hits, at);
-            if delivery != Delivery::NotApplied {
-                counter.add_pending(positive(check.hits.0), at);
-            }
+            counter.count_fallback(instances, Direction::GiveBack, check.hits, reported, at);
         });
     }
 
@@ -83,20 +70,17 @@ impl<R: Remote> Fallback<R> {
                 OnStoreFailure::Allow => request.fit(Hits(u64::MAX)),
                 OnStoreFailure::Deny => Hits(0),
             };
+            let reported = delivery == Delivery::NotApplied;
             match policy {
                 _ if hits == Hits(0) => {}
-                OnStoreFailure::Allow => drop(counter.admit(hits, at)),
-                _ => counter.reserve_fallback(instances, hits, at),
-            }
-            let is_reported = delivery == Delivery::NotApplied;
-            if !is_reported {
-                counter.add_pending(negative(hits.0), at);
+                OnStoreFailure::Allow => drop(counter.admit(hits, reported, at)),
+                _ => counter.reserve_fallback(instances, hits, reported, at),
             }
             let mut reservation = counter.local_reservation(hits, request, at, now);
             if hits == Hits(0) {
                 reservation.decision.reset = reservation.decision.reset.max(DENY_RETRY);
             }
-            if !is_reported {
+            if !reported {
                 // nothing is given back for a span that has ended long ago
                 reservation.counted =
                     ReservedSpan { from: Timestamp::default(), until: Timestamp::default() };
@@ -113,17 +97,17 @@ impl<R: Remote> Fallback<R> {
             .unwrap_or(self.on_store_failure)
     }
 
-    fn count(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
+    fn count(&self, check: &LimitCheck<'_>, delivery: Delivery, now: Timestamp) -> Decision {
         self.table.metrics.fallback.add(1);
         let policy = self.policy(check);
         let instances = self.client.instances();
-        self.table.with_counter(check, now, |counter| match policy {
-            _ if check.direction == Direction::GiveBack => {
-                counter.count_fallback(instances, Direction::GiveBack, check.hits, now)
+        let (direction, hits, reported) = (check.direction, check.hits, delivery == Delivery::NotApplied);
+        self.table.with_counter(check, now, |counter| match (direction, policy) {
+            (Direction::GiveBack, _) | (Direction::Take, OnStoreFailure::Local) => {
+                counter.count_fallback(instances, direction, hits, reported, now)
             }
-            OnStoreFailure::Local => counter.count_fallback(instances, Direction::Take, check.hits, now),
-            OnStoreFailure::Allow => counter.admit(check.hits, now),
-            OnStoreFailure::Deny => {
+            (Direction::Take, OnStoreFailure::Allow) => counter.admit(hits, reported, now),
+            (Direction::Take, OnStoreFailure::Deny) => {
                 Decision { over: true, remaining: 0, reset: DENY_RETRY, ..counter.look(Hits(0), now) }
             }
         })

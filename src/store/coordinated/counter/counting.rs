@@ -51,19 +51,25 @@ impl LocalCounter {
         }
     }
 
-    /// Decides without the store as if every one of `instances` received the same hits: each hit counts once for each of them.
+    /// Decides without the store as if every one of `instances` received the same hits: each hit counts once for each of them. They
+    /// become pending if they have to be `reported`: not if the store may have counted them already.
     pub(in super::super) fn count_fallback(
         &mut self,
         instances: usize,
         direction: Direction,
         hits: Hits,
+        reported: bool,
         now: Timestamp,
     ) -> Decision {
         self.follow_instances(instances);
         if instances <= 1 {
             // its estimate also has what was counted after an earlier decision of this kind, here and in siblings
             self.end_fallback();
-            return self.count(instances, direction, OverLimitPolicy::Ignore, hits, now);
+            if reported {
+                return self.count(instances, direction, OverLimitPolicy::Ignore, hits, now);
+            }
+            let policy = OverLimitPolicy::Ignore;
+            return decide(&self.target.tiers, &mut self.estimate, policy, direction, hits, now);
         }
         let instances = instances as u64;
         let more = self.rare.make_more();
@@ -71,14 +77,15 @@ impl LocalCounter {
         let all = Hits(hits.0.saturating_mul(instances));
         let decision = decide(&self.target.tiers, states, OverLimitPolicy::Ignore, direction, all, now);
         if direction == Direction::GiveBack || !decision.over {
-            self.count_admitted(direction, hits, now);
+            self.count_admitted(direction, hits, reported, now);
         }
         let remaining = u64::from(decision.remaining) / instances;
         Decision { remaining: u32::try_from(remaining).unwrap_or(u32::MAX), ..decision }
     }
 
-    /// Counts `hits` that are admitted without a decision. Returns the status before.
-    pub(in super::super) fn admit(&mut self, hits: Hits, now: Timestamp) -> Decision {
+    /// Counts `hits` that are admitted without a decision, and `reported` as by [`LocalCounter::count_fallback`]. Returns the status
+    /// before.
+    pub(in super::super) fn admit(&mut self, hits: Hits, reported: bool, now: Timestamp) -> Decision {
         let decision = decision_from_store(
             &self.target.tiers,
             &self.estimate,
@@ -87,13 +94,13 @@ impl LocalCounter {
             Hits(0),
             now,
         );
-        self.count_admitted(Direction::Take, hits, now);
+        self.count_admitted(Direction::Take, hits, reported, now);
         decision
     }
 
     /// Counts `hits` that were not decided by the estimate. The estimate has to include them: the store may reply again
     /// before they are reported.
-    fn count_admitted(&mut self, direction: Direction, hits: Hits, now: Timestamp) {
+    fn count_admitted(&mut self, direction: Direction, hits: Hits, reported: bool, now: Timestamp) {
         for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
             match direction {
                 Direction::Take => state.take(tier, now, hits),
@@ -101,6 +108,7 @@ impl LocalCounter {
             }
         }
         match direction {
+            _ if !reported => {}
             Direction::Take => self.push_pending(PendingDelta::of(positive(hits.0), now)),
             Direction::GiveBack => self.pend_given_back(hits, now),
         }

@@ -48,7 +48,7 @@ pub(super) use self::{
     fetch::{AwaitedReply, LeaseReply, WaitingDecision},
     pace::FetchCommands,
     place::{QueuePlace, Slot, Turn, Urgency},
-    records::{CarriedHits, Dropped, negative, positive},
+    records::{CarriedHits, Dropped, negative},
     siblings::SiblingStates,
     single::SingleCommand,
     tiers::has_strict_bucket,

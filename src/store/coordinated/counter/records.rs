@@ -78,7 +78,7 @@ pub(super) struct SingleRequest {
 pub(super) type HeldLeases = SmallVec<[HeldLease; 1]>;
 
 /// Converts hits that are taken to the store's signed count.
-pub(in super::super) fn positive(hits: u64) -> i64 {
+pub(super) fn positive(hits: u64) -> i64 {
     i64::try_from(hits).unwrap_or(i64::MAX)
 }
 

@@ -91,8 +91,14 @@ impl LocalCounter {
         });
     }
 
-    /// Counts `hits` that are reserved without the store.
-    pub(in super::super) fn reserve_fallback(&mut self, instances: usize, hits: Hits, now: Timestamp) {
-        let _ = self.count_fallback(instances, Direction::Take, hits, now);
+    /// Counts `hits` that are reserved without the store, and `reported` as by [`LocalCounter::count_fallback`].
+    pub(in super::super) fn reserve_fallback(
+        &mut self,
+        instances: usize,
+        hits: Hits,
+        reported: bool,
+        now: Timestamp,
+    ) {
+        let _ = self.count_fallback(instances, Direction::Take, hits, reported, now);
     }
 }

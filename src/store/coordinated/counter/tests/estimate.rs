@@ -210,7 +210,7 @@ fn without_the_store_every_hit_counts_for_each_instance() {
     fixture.take_elsewhere(5);
     fixture.read();
     let fall_back = |fixture: &mut Fixture, direction, hits| {
-        fixture.counter.count_fallback(3, direction, Hits(hits), fixture.now)
+        fixture.counter.count_fallback(3, direction, Hits(hits), true, fixture.now)
     };
     for left in [4, 3, 2] {
         let decision = fall_back(&mut fixture, Direction::Take, 1);
@@ -225,6 +225,30 @@ fn without_the_store_every_hit_counts_for_each_instance() {
     assert_eq!((fixture.left_in_store(), fixture.counter.remaining(fixture.now)), (14, 14));
     assert!(fixture.counter.rare.is_nothing(), "its states are freed");
     assert_eq!(fall_back(&mut fixture, Direction::Take, 1).remaining, 3);
+}
+
+/// The store may have counted them, or given them back, already.
+#[test]
+fn hits_of_unknown_delivery_count_here_and_are_not_reported() {
+    for instances in [1, 3] {
+        let mut fixture = Fixture::new(&[fixed(300, 60)], instances);
+        fixture.take_elsewhere(1);
+        fixture.read();
+        let now = fixture.now;
+        let counter = &mut fixture.counter;
+        counter.count_fallback(instances, Direction::Take, Hits(5), false, now);
+        counter.admit(Hits(2), false, now);
+        counter.reserve_fallback(instances, Hits(3), false, now);
+        assert_eq!((counter.remaining(now), counter.has_unacknowledged()), (289, false));
+        counter.count_fallback(instances, Direction::GiveBack, Hits(30), false, now);
+        assert_eq!((counter.remaining(now), counter.has_unacknowledged()), (300, false));
+        // others are
+        counter.count_fallback(instances, Direction::Take, Hits(4), true, now);
+        counter.admit(Hits(2), true, now);
+        counter.count_fallback(instances, Direction::GiveBack, Hits(1), true, now);
+        fixture.flush();
+        assert_eq!(fixture.left_in_store(), 294);
+    }
 }
 
 /// A burst is more than a tenth of the limit if all instances take as much, and several times the demand.

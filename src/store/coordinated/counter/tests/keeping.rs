@@ -6,7 +6,7 @@ use super::*;
 fn full() -> Fixture {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
     fixture.hold(4, Period::default());
-    fixture.counter.count_fallback(2, Direction::Take, Hits(3), fixture.now);
+    fixture.counter.count_fallback(2, Direction::Take, Hits(3), true, fixture.now);
     let mut sibling = Fixture::new(&[fixed(100, 60), fixed(1_000, 3_600)], 2);
     sibling.count(1);
     fixture.counter.set_siblings(vec![sibling.counter.sibling_hits()]);
@@ -15,7 +15,7 @@ fn full() -> Fixture {
 
 /// Returns the hits that are left as if every instance counted the same ones, if they are known.
 fn left_without_store(fixture: &mut Fixture) -> u32 {
-    fixture.counter.count_fallback(2, Direction::Take, Hits(0), fixture.now).remaining
+    fixture.counter.count_fallback(2, Direction::Take, Hits(0), true, fixture.now).remaining
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_sibling_that_is_gone_takes_neither_leases_nor_the_fallback_along() {
         } else {
             fixture.counter.return_leases();
             fixture.flush();
-            fixture.counter.count_fallback(2, Direction::Take, Hits(3), fixture.now);
+            fixture.counter.count_fallback(2, Direction::Take, Hits(3), true, fixture.now);
         }
         fixture.counter.set_siblings(Vec::new());
         assert_eq!(fixture.counter.leased_hits(), if has_lease { 4 } else { 0 });

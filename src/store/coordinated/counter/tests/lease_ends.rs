@@ -282,8 +282,8 @@ fn a_lone_lease_is_returned_when_another_instance_appears() {
 #[test]
 fn a_lone_lease_is_returned_when_another_instance_appears_while_the_store_is_away() {
     let decide: [fn(&mut LocalCounter, Timestamp); 2] = [
-        |counter, now| _ = counter.count_fallback(2, Direction::Take, Hits(1), now),
-        |counter, now| counter.reserve_fallback(2, Hits(1), now),
+        |counter, now| _ = counter.count_fallback(2, Direction::Take, Hits(1), true, now),
+        |counter, now| counter.reserve_fallback(2, Hits(1), true, now),
     ];
     for decide in decide {
         let mut fixture = Fixture::new(&[bucket(100, 60)], 1);

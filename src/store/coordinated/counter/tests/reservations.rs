@@ -20,7 +20,7 @@ fn without_the_store_an_instance_reserves_its_part_of_what_is_left() {
         fixture.counter.fit_fallback(4, request(least, want, 100), fixture.now).0
     };
     assert_eq!([fit(&fixture, 1, 50), fit(&fixture, 1, 7), fit(&fixture, 21, 50)], [20, 7, 0]);
-    fixture.counter.reserve_fallback(4, Hits(6), fixture.now);
+    fixture.counter.reserve_fallback(4, Hits(6), true, fixture.now);
     // those that were admitted here count for all four
     assert_eq!(fit(&fixture, 1, 50), 14);
     assert_eq!((fixture.counter.owed_hits().unreported, fixture.counter.remaining(fixture.now)), (6, 74));
@@ -35,12 +35,12 @@ fn without_the_store_an_instance_reserves_its_part_of_what_is_left() {
 #[test]
 fn without_the_store_an_instance_that_is_alone_decides_by_its_estimate() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
-    fixture.counter.reserve_fallback(2, Hits(6), fixture.now);
+    fixture.counter.reserve_fallback(2, Hits(6), true, fixture.now);
     let fit = |instances| fixture.counter.fit_fallback(instances, request(1, 100, 100), fixture.now).0;
     // the other instance may have taken 6 as well, or has left
     assert_eq!([2, 1].map(fit), [44, 94]);
     let left_after = |fixture: &mut Fixture, hits| {
-        fixture.counter.count_fallback(1, Direction::Take, Hits(hits), fixture.now).remaining
+        fixture.counter.count_fallback(1, Direction::Take, Hits(hits), true, fixture.now).remaining
     };
     assert_eq!(left_after(&mut fixture, 4), 90);
     fixture.count(10);
