@@ -14,16 +14,16 @@ use smallvec::{SmallVec, smallvec};
 use tokio::sync::futures::OwnedNotified;
 
 use super::{
-    client::QueuedReply,
+    client::{QueuedCommand, QueuedOutcome},
     counter::{
         AwaitedReply, CarriedHits, FetchCommands, Generation, LeaseReply, LocalCounter, WaitingDecision,
     },
     delivery::Delivery,
-    lease::{Awaited, Lease, Waiting},
+    lease::Lease,
 };
 use crate::{
     limit::{CounterKey, Hits, Period, Timestamp},
-    store::remote::{Remote, RemoteError, Reply},
+    store::remote::Remote,
 };
 
 /// The shortest time that a lease should last, unless [`ROUND_TRIPS`] take longer.
@@ -33,7 +33,7 @@ const HORIZON: Period = Period::from_millis(50);
 const ROUND_TRIPS: u64 = 8;
 
 /// The reply to a command; none if the store is closed.
-pub(super) type Outcome = Option<Result<(Reply, Timestamp), RemoteError>>;
+pub(super) type Outcome = Option<QueuedOutcome>;
 
 /// A fetch in flight.
 struct Fetch {
@@ -45,15 +45,20 @@ struct Fetch {
     /// The hits that the last command requests.
     want: u64,
     /// In the order of the commands.
-    replies: SmallVec<[QueuedReply; 1]>,
+    queued: SmallVec<[QueuedCommand; 1]>,
 }
 
-/// A decision that waits for a reply. If it is cancelled, nothing more is requested for it, and a task applies the reply.
-struct Waiter<'a, R: Remote> {
+/// What a decision waits for: a reply to the counter of its check. If the decision is cancelled, nothing more is requested for it, and a
+/// task applies the reply.
+pub(super) struct Waiting<'a, R: Remote> {
     lease: &'a Lease<R>,
     key: CounterKey,
-    generation: Generation,
-    decision: WaitingDecision,
+    pub(super) generation: Generation,
+    pub(super) decision: WaitingDecision,
+    /// The reply, if another one applies it, or a task. Boxed to keep all other decisions small.
+    other: Option<Pin<Box<OwnedNotified>>>,
+    /// The commands that it has sent.
+    pub(super) commands: u32,
     is_waiting: bool,
 }
 
@@ -67,7 +72,7 @@ fn delivery_of(outcomes: &[Outcome]) -> impl Fn(usize) -> Delivery {
 impl Fetch {
     /// Returns the number of commands.
     fn commands(&self) -> u32 {
-        u32::try_from(self.replies.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.queued.len()).unwrap_or(u32::MAX)
     }
 }
 
@@ -81,42 +86,28 @@ impl<R: Remote> Lease<R> {
         counter: &mut LocalCounter,
         hits: Hits,
         registered: Option<WaitingDecision>,
-    ) -> Waiting {
+    ) -> Waiting<'_, R> {
+        // its decision may not be polled
+        self.hand_over_single(key, counter);
         let missing = hits.minus(Hits(counter.leased_hits()));
         let fetch = counter.fetch_mut();
         let decision = registered.unwrap_or_else(|| fetch.wait_for(hits, missing));
         let generation = counter.generation;
         let sent = self.begin(key, counter, |counter, now| self.fetch_commands(counter, now));
         let commands = sent.as_ref().map_or(0, Fetch::commands);
-        let awaited = match sent {
+        let other = match sent {
             Some(mut fetch) if commands == 1 && fetch.carried.is_empty() => {
-                let awaited = fetch.replies.pop().map(|reply| AwaitedReply { reply, waker: None });
+                let awaited = fetch.queued.pop().map(|queued| AwaitedReply { queued, waker: None });
                 counter.fetch_mut().awaited = awaited;
-                Awaited::Own
+                None
             }
             sent => {
                 let reply = counter.fetch_mut().reply();
                 self.spawn(sent);
-                Awaited::Other(Box::pin(reply))
+                Some(Box::pin(reply))
             }
         };
-        Waiting { awaited, decision, generation, commands }
-    }
-
-    /// Waits for a reply, and applies it if nobody else does.
-    pub(super) async fn wait(&self, key: CounterKey, waiting: Waiting) {
-        let Waiting { awaited, decision, generation, .. } = waiting;
-        let mut waiter = Waiter { lease: self, key, generation, decision, is_waiting: true };
-        match awaited {
-            Awaited::Other(reply) => reply.await,
-            Awaited::Own => {
-                let other = poll_fn(|context| waiter.poll(context)).await;
-                if let Some(reply) = other {
-                    reply.await;
-                }
-            }
-        }
-        waiter.is_waiting = false;
+        Waiting { lease: self, key, generation, decision, other, commands, is_waiting: true }
     }
 
     /// Fetches a lease, unless a fetch is running.
@@ -148,14 +139,10 @@ impl<R: Remote> Lease<R> {
     pub(super) fn next_reply(&self, key: CounterKey) -> Option<OwnedNotified> {
         let next = self.table.with_existing(key, |counter| {
             self.hand_over(key, counter);
+            self.hand_over_single(key, counter);
             counter.next_reply()
         });
         next.flatten()
-    }
-
-    /// Returns a future that completes when a single request in flight of the counter of `key` has ended, if nobody has waited for it yet.
-    pub(super) fn single_reply(&self, key: CounterKey) -> Option<OwnedNotified> {
-        self.table.with_existing(key, LocalCounter::single_reply).flatten()
     }
 
     /// Sends the commands of the counter of `key`. Returns none if there are none, or if a fetch is running.
@@ -186,10 +173,10 @@ impl<R: Remote> Lease<R> {
         counter.fetch_mut().is_running = true;
         let FetchCommands { commands, reports, want, .. } = fetched;
         // queued under the lock, so that they are carried out in the order of their numbers
-        let replies = commands.into_iter().map(|command| self.client.queue(command)).collect();
+        let queued = commands.into_iter().map(|command| self.client.queue_for_one(command)).collect();
         // without reports of its own, what is in flight is that of a flush
         let carried = if reports > 0 { counter.carried_hits() } else { CarriedHits::default() };
-        Some(Fetch { key, generation: counter.generation, carried, want, replies })
+        Some(Fetch { key, generation: counter.generation, carried, want, queued })
     }
 
     /// Has a task apply the replies to what was sent.
@@ -202,9 +189,9 @@ impl<R: Remote> Lease<R> {
 
     /// Has a task apply the reply that a decision would apply, since that may be cancelled, or not be polled, while others wait.
     fn hand_over(&self, key: CounterKey, counter: &mut LocalCounter) {
-        if let Some((AwaitedReply { reply, waker }, want)) = counter.take_awaited() {
-            let (lease, generation, replies) = (self.clone(), counter.generation, smallvec![reply]);
-            let fetch = Fetch { key, generation, carried: CarriedHits::default(), want, replies };
+        if let Some((AwaitedReply { queued, waker }, want)) = counter.take_awaited() {
+            let (lease, generation, queued) = (self.clone(), counter.generation, smallvec![queued]);
+            let fetch = Fetch { key, generation, carried: CarriedHits::default(), want, queued };
             self.client.spawn(async move { lease.complete(fetch, waker).await });
         }
     }
@@ -212,8 +199,9 @@ impl<R: Remote> Lease<R> {
     /// Applies the replies to `fetch`, however late they are. Wakes the decision that has sent it before all others: if one whose hits
     /// are not requested yet used those that were granted to it, it would have to wait once more.
     async fn complete(self, fetch: Fetch, mut sender: Option<Waker>) {
-        let Fetch { key, generation, carried, want, replies } = fetch;
-        let outcomes: Vec<Outcome> = join_all(replies).await.into_iter().map(Result::ok).collect();
+        let Fetch { key, generation, carried, want, queued } = fetch;
+        let replies = join_all(queued.into_iter().map(|queued| queued.reply)).await;
+        let outcomes: Vec<Outcome> = replies.into_iter().map(Result::ok).collect();
         let applied = self.table.with_generation(key, generation, |counter| {
             sender.take().into_iter().for_each(Waker::wake);
             self.apply(counter, &carried, want, &outcomes);
@@ -267,9 +255,20 @@ impl<R: Remote> Lease<R> {
     }
 }
 
-// === impl Waiter ===
+// === impl Waiting ===
 
-impl<R: Remote> Waiter<'_, R> {
+impl<R: Remote> Waiting<'_, R> {
+    /// Waits for the reply, and applies it if nobody else does.
+    pub(super) async fn wait(mut self) {
+        if self.other.is_none() {
+            self.other = poll_fn(|context| self.poll(context)).await.map(Box::pin);
+        }
+        if let Some(other) = &mut self.other {
+            other.await;
+        }
+        self.is_waiting = false;
+    }
+
     /// Applies the reply to its own fetch, when it is there. The caller decides next, which queues the counter for what it needs
     /// then. If another one applies the reply, returns what completes with it.
     fn poll(&self, context: &mut Context<'_>) -> Poll<Option<OwnedNotified>> {
@@ -280,7 +279,7 @@ impl<R: Remote> Waiter<'_, R> {
                 return Poll::Ready(None);
             }
             let Some(mut awaited) = fetch.awaited.take() else { return Poll::Ready(Some(fetch.reply())) };
-            let Poll::Ready(outcome) = Pin::new(&mut awaited.reply).poll(context) else {
+            let Poll::Ready(outcome) = Pin::new(&mut awaited.queued.reply).poll(context) else {
                 awaited.waker = Some(context.waker().clone());
                 fetch.awaited = Some(awaited);
                 return Poll::Pending;
@@ -294,7 +293,7 @@ impl<R: Remote> Waiter<'_, R> {
     }
 }
 
-impl<R: Remote> Drop for Waiter<'_, R> {
+impl<R: Remote> Drop for Waiting<'_, R> {
     fn drop(&mut self) {
         if self.is_waiting {
             self.lease.table.with_generation(self.key, self.generation, |counter| {

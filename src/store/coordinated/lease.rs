@@ -1,12 +1,12 @@
 //! The `lease` mode: this instance reserves some of the limit in advance and spends it without calls.
 
-use std::{pin::Pin, sync::Arc};
-
-use tokio::sync::futures::OwnedNotified;
+use std::sync::Arc;
 
 use super::{
-    client::{QueuedCommand, StoreClient},
-    counter::{Generation, LeaseReply, LocalCounter, WaitingDecision},
+    client::StoreClient,
+    counter::{LeaseReply, LocalCounter},
+    fetching::Waiting,
+    single::SingleWaiting,
     store_time::StoreTime,
     table::{CounterTable, counter_key},
 };
@@ -26,11 +26,11 @@ pub(super) struct Lease<R> {
 }
 
 /// What a check under `lease` needs.
-pub(super) enum Leased {
+pub(super) enum Leased<'a, R: Remote> {
     /// Nothing: it was decided.
     Decided(Decision),
     /// A lease.
-    Wait(Wanted),
+    Wait(Wanted<'a, R>),
     /// A decision of the store about this target, as under `strict`: it has no hits, or a limit of its own.
     Ask(Arc<Target>),
     /// The same, after the store has counted what this instance has, at the right times: the limit is of its own, and hits become
@@ -38,39 +38,12 @@ pub(super) enum Leased {
     Settle(Arc<Target>),
 }
 
-/// What a decision waits for: a reply to the counter of its check.
-pub(super) struct Waiting {
-    pub(super) awaited: Awaited,
-    pub(super) decision: WaitingDecision,
-    pub(super) generation: Generation,
-    /// The commands that it has sent.
-    pub(super) commands: u32,
-}
-
-/// A command that requests the hits of one decision, which owns the reply.
-pub(super) struct SingleFetch {
-    pub(super) queued: QueuedCommand,
-    /// Its number among the commands of the counter.
-    pub(super) number: u32,
-    /// The hits that it requests, those that are leased ahead included.
-    pub(super) want: u64,
-    pub(super) generation: Generation,
-}
-
 /// How a decision waits for its hits.
-pub(super) enum Wanted {
-    /// The counter does not know that it waits, only what its command leases ahead.
-    Single(SingleFetch),
+pub(super) enum Wanted<'a, R: Remote> {
+    /// By a command of its own.
+    Single(SingleWaiting<'a, R>),
     /// With others of the counter.
-    Shared(Waiting),
-}
-
-/// Who applies a reply.
-pub(super) enum Awaited {
-    /// The decision itself, which has sent the command, as long as no other one waits for the counter.
-    Own,
-    /// Another one, or a task. Boxed to keep all other decisions small.
-    Other(Pin<Box<OwnedNotified>>),
+    Shared(Waiting<'a, R>),
 }
 
 /// What becomes of a decision after a reply.
@@ -101,7 +74,7 @@ impl<R: Remote> Lease<R> {
         check: &LimitCheck<'_>,
         scope: Scope,
         time: StoreTime,
-    ) -> Result<Leased, Coordination> {
+    ) -> Result<Leased<'_, R>, Coordination> {
         let now = time.now;
         let instances = self.client.instances();
         let policy = check.over_limit_policy_in(scope);
@@ -111,6 +84,8 @@ impl<R: Remote> Lease<R> {
             if check.direction == Direction::GiveBack {
                 self.table.metrics.local.add(1);
                 let decision = counter.count(instances, check.direction, policy, check.hits, now);
+                // the report waits for its reply
+                self.hand_over_single(counter_key(check), counter);
                 return (Leased::Decided(decision), false);
             }
             if check.hits == Hits(0) {
@@ -125,17 +100,21 @@ impl<R: Remote> Lease<R> {
                     (Leased::Settle(Arc::clone(&counter.target)), false)
                 }
                 None if check.rule.id().is_none() => {
-                    if !counter.fits(check.hits.plus(Hits(counter.leased_hits())), now) {
-                        // the store counts them against this limit
+                    // the store counts them against this limit
+                    let requested = counter.requested_hits();
+                    if !counter.fits(check.hits.plus(Hits(counter.leased_hits() + requested)), now) {
+                        if requested > 0 {
+                            return (Leased::Settle(Arc::clone(&counter.target)), false);
+                        }
                         counter.return_leases();
                     }
                     report_first = counter.can_flush();
                     (Leased::Ask(Arc::clone(&counter.target)), false)
                 }
                 None => {
-                    let single = self.request_single(counter, check.hits, now).map(Wanted::Single);
-                    let shared =
-                        || Wanted::Shared(self.wait_for(counter_key(check), counter, check.hits, None));
+                    let key = counter_key(check);
+                    let single = self.request_single(key, counter, check.hits, now).map(Wanted::Single);
+                    let shared = || Wanted::Shared(self.wait_for(key, counter, check.hits, None));
                     (Leased::Wait(single.unwrap_or_else(shared)), false)
                 }
             }
@@ -202,7 +181,7 @@ impl<R: Remote> Lease<R> {
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
-        wanted: Wanted,
+        wanted: Wanted<'_, R>,
         record: Option<&DecisionRecord>,
     ) -> Option<(Decision, Timestamp)> {
         let policy = check.over_limit_policy_in(scope);
@@ -210,11 +189,11 @@ impl<R: Remote> Lease<R> {
         let mut retries = 0;
         let mut waiting = match wanted {
             Wanted::Shared(waiting) => waiting,
-            Wanted::Single(fetch) => {
+            Wanted::Single(waiting) => {
                 if let Some(record) = record {
                     record.add_commands(1);
                 }
-                match self.decide_single(check, policy, fetch).await {
+                match self.decide_single(check, policy, waiting).await {
                     Ok(decided) => return decided,
                     Err(again) => again,
                 }
@@ -224,8 +203,8 @@ impl<R: Remote> Lease<R> {
             if let Some(record) = record {
                 record.add_commands(waiting.commands);
             }
-            let Waiting { decision: registration, generation, .. } = waiting;
-            self.wait(key, waiting).await;
+            let (registration, generation) = (waiting.decision, waiting.generation);
+            waiting.wait().await;
 
             let time = self.client.time();
             let outcome = self.table.with_counter(check, time.now, |counter| {

@@ -220,7 +220,7 @@ impl<R: Remote> Store for Coordinated<R> {
             }
             return Ok(decisions);
         }
-        let steps: SmallVec<[Step; 2]> =
+        let steps: SmallVec<[Step<'_, R>; 2]> =
             checks.iter().map(|check| self.modes.step(check, scope, now, record)).collect();
         let waits = steps.iter().any(Step::waits);
         let decisions: Decisions = if waits {

@@ -40,7 +40,7 @@ pub(super) struct CoordinationModes<R: Remote> {
 }
 
 /// A decision that needed no wait, or the mode that has to wait for the store.
-pub(super) enum Step {
+pub(super) enum Step<'a, R: Remote> {
     Done(Decision),
     /// Done without the store, which is unavailable.
     Fallback(Decision),
@@ -50,7 +50,7 @@ pub(super) enum Step {
     /// As `Strict`, after the store has counted what the counter and its siblings have counted here.
     Ordered(Arc<Target>),
     /// Waits for a lease.
-    Lease(Wanted),
+    Lease(Wanted<'a, R>),
 }
 
 /// A decision, and how its hits are given back.
@@ -81,7 +81,7 @@ impl<R: Remote> CoordinationModes<R> {
         scope: Scope,
         now: Timestamp,
         record: Option<&DecisionRecord>,
-    ) -> Step {
+    ) -> Step<'_, R> {
         let mut mode = self.table.requested_mode(check);
         let time = self.client.time_at(now);
         if mode != Coordination::Local && self.client.is_unavailable() {
@@ -150,7 +150,7 @@ impl<R: Remote> CoordinationModes<R> {
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
-        step: Step,
+        step: Step<'_, R>,
         budget: Period,
         now: Timestamp,
         record: Option<&DecisionRecord>,
@@ -208,7 +208,7 @@ impl<R: Remote> CoordinationModes<R> {
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
-        wanted: Wanted,
+        wanted: Wanted<'_, R>,
         budget: Period,
         record: Option<&DecisionRecord>,
     ) -> Result<(Decision, Timestamp), Undecided> {
@@ -258,7 +258,7 @@ fn record_fallback(record: Option<&DecisionRecord>) {
 
 // === impl Step ===
 
-impl Step {
+impl<R: Remote> Step<'_, R> {
     /// Returns whether the decision waits for the store.
     pub(super) const fn waits(&self) -> bool {
         self.decision().is_none()

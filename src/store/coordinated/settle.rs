@@ -16,9 +16,6 @@ use crate::{
     store::remote::{Remote, Target},
 };
 
-/// The round trips for which a decision waits for the replies to single requests of siblings.
-const SINGLE_ROUND_TRIPS: u64 = 4;
-
 /// How long a decision waits for the store, and for what.
 #[derive(Debug)]
 pub(super) struct Wait {
@@ -82,13 +79,6 @@ impl<R: Remote> Lease<R> {
     async fn send_unsettled(&self, key: CounterKey, target: &Target) -> Vec<OwnedNotified> {
         loop {
             let mut unsettled = self.table.unsettled(key, target, self.client.time().now);
-            let singles: Vec<_> = unsettled.iter().filter_map(|(_, key)| self.single_reply(*key)).collect();
-            if !singles.is_empty() {
-                // nobody else can receive these replies, and their decisions may not be polled
-                let wait = self.client.round_trip().as_nanos().saturating_mul(SINGLE_ROUND_TRIPS);
-                let _ = timeout(Period::from_nanos(wait).into(), join_all(singles)).await;
-                continue;
-            }
             let replies: Vec<_> = unsettled.iter().filter_map(|(_, key)| self.next_reply(*key)).collect();
             if replies.is_empty() {
                 // in the order in which they were counted

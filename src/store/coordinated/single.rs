@@ -1,16 +1,19 @@
 //! Single hits under `lease`: a hit of a key that has hardly any is requested for its decision alone.
 //!
-//! Most keys of a long tail have one hit in their window. Such a decision owns the reply to its command, as one under `strict` does, so
-//! that the counter needs no state of a fetch. What is leased ahead with the first one is held when the reply is applied. If there is
-//! something, the counter knows of the command until then, so that a later reply does not count these hits as those of others. If the decision is cancelled, the
-//! command is taken back; if it was sent already, a task receives the reply, and the granted hits are a lease like any other.
+//! Most keys of a long tail have one hit in their window. Such a decision receives the reply to its command and applies it, without the
+//! state of a fetch, which others could share. What is leased ahead with it is held then. If the decision is cancelled, the command is taken
+//! back. If it was sent already, or if somebody else needs the counter meanwhile, a task receives the reply, and the granted hits are
+//! a lease like any other: a decision is not polled while its client receives nothing.
 
-use std::{future::poll_fn, pin::Pin};
+use std::{
+    future::poll_fn,
+    task::{Context, Poll},
+};
 
 use super::{
-    counter::{Generation, LocalCounter, SingleCommand},
-    fetching::Outcome,
-    lease::{Lease, SingleFetch, Waiting},
+    counter::{AwaitedReply, Generation, LocalCounter, SingleCommand, SingleReply},
+    fetching::{Outcome, Waiting},
+    lease::Lease,
     table::counter_key,
 };
 use crate::{
@@ -18,14 +21,23 @@ use crate::{
     store::{coordinated::delivery::Delivery, remote::Remote},
 };
 
+/// A request for the hits of one decision, and of which counter.
+#[derive(Clone, Copy)]
+struct SingleFetch {
+    key: CounterKey,
+    generation: Generation,
+    /// Its number among the commands of the counter.
+    number: u32,
+    /// The hits that it requests, those that are leased ahead included.
+    want: u64,
+}
+
 /// A decision that waits for the reply to its own command. If it is cancelled, it takes the command back, or has a task apply the
 /// reply.
-struct SingleWaiter<'a, R: Remote> {
+pub(super) struct SingleWaiting<'a, R: Remote> {
     lease: &'a Lease<R>,
-    key: CounterKey,
-    hits: Hits,
-    /// None when the reply is there.
-    fetch: Option<SingleFetch>,
+    fetch: SingleFetch,
+    is_waiting: bool,
 }
 
 // === impl Lease ===
@@ -34,34 +46,40 @@ impl<R: Remote> Lease<R> {
     /// Requests `hits` for one decision, and what is leased ahead with them, if the key has hardly any. None otherwise.
     pub(super) fn request_single(
         &self,
+        key: CounterKey,
         counter: &mut LocalCounter,
         hits: Hits,
         now: Timestamp,
-    ) -> Option<SingleFetch> {
+    ) -> Option<SingleWaiting<'_, R>> {
         let SingleCommand { command, number, want } = counter.single_command(hits, self.horizon(), now)?;
         // queued under the lock, so that commands are carried out in the order of their numbers
-        let queued = self.client.queue_for_one(command);
-        Some(SingleFetch { queued, number, want, generation: counter.generation })
+        counter.await_single(self.client.queue_for_one(command));
+        let fetch = SingleFetch { key, generation: counter.generation, number, want };
+        Some(SingleWaiting { lease: self, fetch, is_waiting: true })
     }
 
-    /// Waits for the reply to `fetch`, and decides. Returns none if the call fails, and what to wait for next if the hits fit by the
-    /// estimate nevertheless. Also returns the instant of the decision.
+    /// Waits for the reply to the request of `waiting`, and decides. Returns none if the call fails, and what to wait for next if the
+    /// hits fit by the estimate nevertheless. Also returns the instant of the decision.
     pub(super) async fn decide_single(
         &self,
         check: &LimitCheck<'_>,
         policy: OverLimitPolicy,
-        fetch: SingleFetch,
-    ) -> Result<Option<(Decision, Timestamp)>, Waiting> {
+        mut waiting: SingleWaiting<'_, R>,
+    ) -> Result<Option<(Decision, Timestamp)>, Waiting<'_, R>> {
         let (key, hits) = (counter_key(check), check.hits);
-        let SingleFetch { number, want, generation, .. } = fetch;
-        let mut waiter = SingleWaiter { lease: self, key, hits, fetch: Some(fetch) };
-        let outcome = poll_fn(|context| {
-            let fetch = waiter.fetch.as_mut().expect("polled until there is a reply");
-            Pin::new(&mut fetch.queued.reply).poll(context)
-        })
-        .await
-        .ok();
-        waiter.fetch = None;
+        let SingleFetch { generation, number, .. } = waiting.fetch;
+        let reply = poll_fn(|context| waiting.poll(context)).await;
+        let outcome = match reply {
+            SingleReply::Own(outcome) => {
+                waiting.is_waiting = false;
+                outcome
+            }
+            SingleReply::Other(reply) => {
+                reply.await;
+                return self.decide_from_lease(check, policy);
+            }
+            SingleReply::Over => return self.decide_from_lease(check, policy),
+        };
         match outcome {
             Some(Ok((reply, now))) if reply.counters.len() == check.tiers().len() => {
                 self.table.with_counter(check, now, |counter| {
@@ -86,79 +104,121 @@ impl<R: Remote> Lease<R> {
                 })
             }
             outcome => {
-                self.record_failure(key, generation, (number, want), &outcome);
+                self.record_failure(waiting.fetch, &outcome);
                 Ok(None)
             }
         }
     }
 
-    /// Receives the reply to `fetch`, whose decision was cancelled: what it grants is a lease.
-    async fn complete_single(self, key: CounterKey, fetch: SingleFetch) {
-        let SingleFetch { queued, number, want, generation } = fetch;
+    /// Decides `check` after a task has made what its request was granted a lease.
+    fn decide_from_lease(
+        &self,
+        check: &LimitCheck<'_>,
+        policy: OverLimitPolicy,
+    ) -> Result<Option<(Decision, Timestamp)>, Waiting<'_, R>> {
+        let time = self.client.time();
+        self.table.with_counter(check, time.now, |counter| {
+            let (dropped, now) = counter.expire_leases_after_wait(check.hits, time);
+            self.table.record_dropped(dropped);
+            let decided = self.decide_leased(counter, policy, check.hits, now);
+            decided.map_or_else(
+                || Err(self.wait_for(counter_key(check), counter, check.hits, None)),
+                |(decision, _)| Ok(Some((decision, time.now))),
+            )
+        })
+    }
+
+    /// Has a task receive the reply to the single request of `counter`, if there is one: its decision may be cancelled, or not be polled,
+    /// while others wait.
+    pub(super) fn hand_over_single(&self, key: CounterKey, counter: &mut LocalCounter) {
+        if let Some((number, want, awaited)) = counter.take_single_reply(None) {
+            let fetch = SingleFetch { key, generation: counter.generation, number, want };
+            self.spawn_single(fetch, awaited);
+        }
+    }
+
+    fn spawn_single(&self, fetch: SingleFetch, awaited: AwaitedReply) {
+        let lease = self.clone();
+        self.client.spawn(async move { lease.complete_single(fetch, awaited).await });
+    }
+
+    /// Receives the reply to `fetch`: what it grants is a lease. Wakes its decision.
+    async fn complete_single(self, fetch: SingleFetch, AwaitedReply { queued, waker }: AwaitedReply) {
         let outcome = queued.reply.await.ok();
+        self.hold_single(fetch, outcome);
+        waker.into_iter().for_each(std::task::Waker::wake);
+    }
+
+    /// Applies the `outcome` of `fetch`.
+    fn hold_single(&self, fetch: SingleFetch, outcome: Outcome) {
         let Some(Ok((reply, now))) = outcome else {
-            return self.record_failure(key, generation, (number, want), &outcome);
+            return self.record_failure(fetch, &outcome);
         };
-        let is_held = self.table.with_generation(key, generation, |counter| {
+        let is_held = self.table.with_generation(fetch.key, fetch.generation, |counter| {
             let is_of_tiers = reply.counters.len() == counter.target.tiers.len();
             if is_of_tiers {
-                counter.apply_single(&reply, number, reply.granted, now);
-                self.table.enqueue(key, counter, self.client.time().now);
+                counter.apply_single(&reply, fetch.number, reply.granted, now);
+                self.table.enqueue(fetch.key, counter, self.client.time().now);
             }
             is_of_tiers
         });
         match is_held {
             Some(true) => {}
-            Some(false) => self.record_failure(key, generation, (number, want), &Some(Ok((reply, now)))),
+            Some(false) => self.record_failure(fetch, &Some(Ok((reply, now)))),
             // the counter was evicted
             None => self.table.metrics.stranded.add(reply.granted),
         }
     }
 
-    /// Notes that command `number` of a counter, which has requested `want` hits, has failed. Counts them if the store may have granted
-    /// them.
-    fn record_failure(
-        &self,
-        key: CounterKey,
-        generation: Generation,
-        (number, want): (u32, u64),
-        outcome: &Outcome,
-    ) {
+    /// Notes that `fetch` has failed. Counts its hits if the store may have granted them.
+    fn record_failure(&self, fetch: SingleFetch, outcome: &Outcome) {
         let is_unknown = outcome.as_ref().map_or(Delivery::Unknown, Delivery::of) != Delivery::NotApplied;
         if is_unknown {
-            self.table.metrics.delivery_unknown.add(want);
+            self.table.metrics.delivery_unknown.add(fetch.want);
         }
-        self.table.with_generation(key, generation, |counter| {
-            counter.end_single(number);
-            if is_unknown {
+        self.end_single(fetch, is_unknown);
+    }
+
+    /// Notes that `fetch` will have no reply. If it `may_be_applied`, it is not known what the store counts.
+    fn end_single(&self, fetch: SingleFetch, may_be_applied: bool) {
+        self.table.with_generation(fetch.key, fetch.generation, |counter| {
+            counter.end_single(fetch.number);
+            if may_be_applied {
                 counter.lose_version();
             }
-            self.table.enqueue(key, counter, self.client.time().now);
+            self.table.enqueue(fetch.key, counter, self.client.time().now);
         });
     }
 }
 
-// === impl SingleWaiter ===
+// === impl SingleWaiting ===
 
-impl<R: Remote> Drop for SingleWaiter<'_, R> {
+impl<R: Remote> SingleWaiting<'_, R> {
+    fn poll(&self, context: &mut Context<'_>) -> Poll<SingleReply> {
+        let SingleFetch { key, generation, number, .. } = self.fetch;
+        let polled =
+            self.lease.table.with_generation(key, generation, |counter| counter.poll_single(number, context));
+        // an evicted counter has none
+        polled.unwrap_or(Poll::Ready(SingleReply::Over))
+    }
+}
+
+impl<R: Remote> Drop for SingleWaiting<'_, R> {
     fn drop(&mut self) {
-        let Some(mut fetch) = self.fetch.take() else { return };
-        let (lease, key, hits) = (self.lease, self.key, self.hits);
-        let SingleFetch { number, generation, .. } = fetch;
-        let is_cancelled = lease.client.cancel(&mut fetch.queued);
-        let now = lease.client.time().now;
-        lease.table.with_generation(key, generation, |counter| {
-            if is_cancelled {
-                counter.end_single(number);
-                lease.table.enqueue(key, counter, now);
-            } else {
-                counter.abandon_single(number, hits, now);
-            }
-        });
-        if is_cancelled {
+        if !self.is_waiting {
             return;
         }
-        let owner = lease.clone();
-        lease.client.spawn(async move { owner.complete_single(key, fetch).await });
+        let (lease, fetch) = (self.lease, self.fetch);
+        let taken = lease.table.with_generation(fetch.key, fetch.generation, |counter| {
+            counter.take_single_reply(Some(fetch.number))
+        });
+        // otherwise a task receives the reply already
+        if let Some((_, _, mut awaited)) = taken.flatten() {
+            if lease.client.cancel(&mut awaited.queued) {
+                lease.end_single(fetch, false);
+            } else {
+                lease.spawn_single(fetch, awaited);
+            }
+        }
     }
 }

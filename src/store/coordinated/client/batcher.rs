@@ -60,14 +60,17 @@ struct NodeQueue {
 struct PendingCommand {
     id: u64,
     command: Command,
-    reply: oneshot::Sender<Result<TimedReply, RemoteError>>,
+    reply: oneshot::Sender<QueuedOutcome>,
 }
 
 /// A reply, and the store's clock when it carried out the command.
 pub(super) type TimedReply = (Reply, Timestamp);
 
+/// What becomes of a queued command.
+pub(in super::super) type QueuedOutcome = Result<TimedReply, RemoteError>;
+
 /// The reply to a queued command. It does not come if the store is closed.
-pub(in super::super) type QueuedReply = oneshot::Receiver<Result<TimedReply, RemoteError>>;
+pub(in super::super) type QueuedReply = oneshot::Receiver<QueuedOutcome>;
 
 /// A queued command that can be taken back.
 #[derive(Debug)]
@@ -75,6 +78,17 @@ pub(in super::super) struct QueuedCommand {
     node: StoreNode,
     id: u64,
     pub(in super::super) reply: QueuedReply,
+}
+
+// === impl QueuedCommand ===
+
+#[cfg(test)]
+impl QueuedCommand {
+    /// Returns a command that is in no queue, and what its reply is sent with.
+    pub(in super::super) fn unqueued() -> (Self, oneshot::Sender<QueuedOutcome>) {
+        let (sender, reply) = oneshot::channel();
+        (Self { node: StoreNode::default(), id: 0, reply }, sender)
+    }
 }
 
 // === impl Batcher ===
@@ -188,7 +202,7 @@ impl Queues {
         &mut self,
         node: StoreNode,
         command: Command,
-        reply: oneshot::Sender<Result<TimedReply, RemoteError>>,
+        reply: oneshot::Sender<QueuedOutcome>,
     ) -> (u64, bool) {
         self.last_id += 1;
         let id = self.last_id;

@@ -18,7 +18,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-pub(super) use self::batcher::{QueuedCommand, QueuedReply};
+pub(super) use self::batcher::{QueuedCommand, QueuedOutcome, QueuedReply};
 use self::{
     batcher::{Batcher, TimedReply},
     breaker::FailedCount,

@@ -40,12 +40,11 @@ impl LocalCounter {
         tiers.any(|(tier, state)| tier.bucket().strict && !state.probe(tier, now, hits).fits)
     }
 
-    /// Makes hits pending that were given back at `now`. The store counts unspent leased hits too, which must stay, and those that a
-    /// single request leases ahead.
+    /// Makes hits pending that were given back at `now`. The store counts unspent leased hits too, which must stay.
     fn pend_given_back(&mut self, hits: Hits, now: Timestamp) {
-        let unspent = self.leased_hits().saturating_add(self.requested_ahead());
         let mut delta = PendingDelta::of(negative(hits.0), now);
-        delta.change = CountChange { hits: negative(hits.0), floor: unspent.max(delta.change.floor) };
+        let floor = self.leased_hits().max(delta.change.floor);
+        delta.change = CountChange { hits: negative(hits.0), floor };
         if hits > Hits(0) {
             self.push_pending(delta);
         }

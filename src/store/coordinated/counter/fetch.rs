@@ -6,13 +6,13 @@ use tokio::sync::{Notify, futures::OwnedNotified};
 
 use crate::{
     limit::{Hits, Period, Timestamp},
-    store::coordinated::client::QueuedReply,
+    store::coordinated::client::QueuedCommand,
 };
 
-/// The reply to a fetch of one command without reports, if the decision that has sent it applies it.
+/// The reply to one command without reports, if the decision that has sent it applies it.
 #[derive(Debug)]
 pub(in super::super) struct AwaitedReply {
-    pub(in super::super) reply: QueuedReply,
+    pub(in super::super) queued: QueuedCommand,
     /// Wakes the decision, if somebody else applies the reply. None until it was polled.
     pub(in super::super) waker: Option<Waker>,
 }

@@ -50,7 +50,7 @@ pub(super) use self::{
     place::{QueuePlace, Slot, Turn, Urgency},
     records::{CarriedHits, Dropped, negative},
     siblings::SiblingStates,
-    single::SingleCommand,
+    single::{SingleCommand, SingleReply},
     tiers::has_strict_bucket,
 };
 use crate::{

@@ -87,10 +87,17 @@ impl LocalCounter {
         fetched
     }
 
-    /// Returns whether a lease has to be requested only after the reply to a flush: the store may have to count hits first that were
-    /// counted before the mode has changed. An instance that is alone decides as in memory then; several must not wait in a burst.
+    /// Returns the hits that commands in flight request, to be leased.
+    pub(in super::super) fn requested_hits(&self) -> u64 {
+        let running = self.fetch().filter(|fetch| fetch.is_running);
+        self.requested_ahead().saturating_add(running.map_or(0, |fetch| fetch.want))
+    }
+
+    /// Returns whether a lease has to be requested only after the reply to a flush or to a single request: the store may have to count
+    /// hits first that were counted before the mode has changed, or to give some back. An instance that is alone decides as in memory
+    /// then; several must not wait in a burst.
     pub(in super::super) fn must_wait_for_reply(&self, instances: usize) -> bool {
-        instances <= 1 && self.unacknowledged.is_in_flight()
+        instances <= 1 && self.unacknowledged.is_in_flight() || self.must_report_after_single()
     }
 
     /// Returns how many hits to request, and for how long.
@@ -214,8 +221,8 @@ impl LocalCounter {
         self.granted_until = self.granted_until.max(IdleAt::of(idle_at.unwrap_or_default()));
     }
 
-    /// Has the store keep `hits` that were granted during a fetch: those that were given back meanwhile must not take them along.
-    fn keep_granted(&mut self, hits: u64, now: Timestamp) {
+    /// Has the store keep `hits` that it has just granted: those that were given back before the reply must not take them along.
+    pub(super) fn keep_granted(&mut self, hits: u64, now: Timestamp) {
         for delta in self.unacknowledged.pending_mut() {
             if !delta.change.is_addition() && same_windows(&self.target.tiers, delta.at, now) {
                 delta.change.floor = delta.change.floor.saturating_add(hits);

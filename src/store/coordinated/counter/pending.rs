@@ -36,13 +36,19 @@ impl LocalCounter {
 
     /// Returns whether there is something to send, and nothing in flight.
     pub(in super::super) fn can_flush(&self) -> bool {
-        self.has_pending() && !self.unacknowledged.is_in_flight() && !self.is_fetching_alone()
+        self.has_pending() && self.may_report()
+    }
+
+    /// Returns whether what is pending may be reported now: nothing is in flight that has to be applied first.
+    fn may_report(&self) -> bool {
+        !self.unacknowledged.is_in_flight() && !self.is_fetching_alone() && !self.must_report_after_single()
     }
 
     /// Returns whether this instance, which is alone, fetches a lease. Its next call waits for the reply: without others there is no
     /// hurry, and the estimate stays exact only if replies are applied in the order of the calls.
     fn is_fetching_alone(&self) -> bool {
-        self.instances <= 1 && self.fetch().is_some_and(|fetch| fetch.is_running)
+        self.instances <= 1
+            && (self.rare.single().is_some() || self.fetch().is_some_and(|fetch| fetch.is_running))
     }
 
     /// Returns when the oldest of what is pending was counted.
@@ -92,7 +98,7 @@ impl LocalCounter {
 
     /// Moves what is pending to `commands`, unless an earlier flush is in flight. Hits whose windows have ended are dropped.
     pub(in super::super) fn take_commands(&mut self, now: Timestamp, commands: &mut Vec<Command>) -> Dropped {
-        if self.unacknowledged.is_in_flight() || self.is_fetching_alone() {
+        if !self.may_report() {
             return Dropped::default();
         }
         let (reports, dropped) = self.take_reports(now);
@@ -225,7 +231,7 @@ impl LocalCounter {
         let leases = self.rare.leases();
         // what it leases ahead was granted before this reply, which counts it, unless the request is a later one
         let single = self.rare.single().filter(|single| !precedes(single.number));
-        let single = single.map(|request| HeldLease::new(Hits(request.ahead.into()), request.at, request.at));
+        let single = single.map(|request| HeldLease::new(Hits(request.ahead), request.at, request.at));
         let siblings = self.rare.more().and_then(|more| more.siblings.as_deref());
         let siblings = siblings.map_or(&[][..], |siblings| &siblings.hits);
         let mut is_incomplete = false;

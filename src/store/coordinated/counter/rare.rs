@@ -15,7 +15,7 @@ pub(super) enum Rare {
     /// One lease, and nothing else.
     Lease(HeldLease),
     /// A single request, and nothing else.
-    Single(SingleRequest),
+    Single(Box<SingleRequest>),
     /// Several leases, or something else, with or without leases.
     More(Box<More>),
 }
@@ -25,9 +25,7 @@ pub(super) enum Rare {
 pub(super) struct More {
     /// Hits that may be admitted without a call, in order of their ends.
     held: HeldLeases,
-    single: Option<SingleRequest>,
-    /// Whether somebody has waited for the reply to the single request.
-    pub(super) is_single_overdue: bool,
+    single: Option<Box<SingleRequest>>,
     /// The state of fetching leases. None until a lease is needed, and while nothing of the last fetch has to be known.
     pub(super) fetch: Option<Box<LeaseFetch>>,
     /// While the store is unavailable: the states as if every instance counted the same hits.
@@ -114,44 +112,43 @@ impl Rare {
     }
 
     /// Returns the single request in flight, if there is one.
-    pub(super) fn single(&self) -> Option<SingleRequest> {
+    pub(super) fn single(&self) -> Option<&SingleRequest> {
         match self {
-            Self::Single(single) => Some(*single),
-            Self::More(more) => more.single,
-            Self::Nothing | Self::Lease(_) => None,
-        }
-    }
-
-    /// Adds a single request in flight, unless there is one.
-    pub(super) fn set_single(&mut self, request: SingleRequest) {
-        if self.is_nothing() {
-            *self = Self::Single(request);
-        } else if self.single().is_none() {
-            self.make_more().single = Some(request);
-        }
-    }
-
-    /// Returns the single request in flight of this `number`, if there is one.
-    pub(super) fn single_mut(&mut self, number: u32) -> Option<&mut SingleRequest> {
-        let single = match self {
             Self::Single(single) => Some(single),
-            Self::More(more) => more.single.as_mut(),
+            Self::More(more) => more.single.as_deref(),
             Self::Nothing | Self::Lease(_) => None,
-        };
-        single.filter(|single| single.number == number)
+        }
     }
 
-    /// Removes the single request of this `number`, if it is there.
-    pub(super) fn take_single(&mut self, number: u32) -> Option<SingleRequest> {
-        let single = self.single_mut(number).copied()?;
+    /// Returns the single request in flight, if there is one.
+    pub(super) fn single_mut(&mut self) -> Option<&mut SingleRequest> {
         match self {
-            Self::More(more) => {
-                (more.single, more.is_single_overdue) = (None, false);
-                self.shrink();
-            }
-            _ => *self = Self::Nothing,
+            Self::Single(single) => Some(single),
+            Self::More(more) => more.single.as_deref_mut(),
+            Self::Nothing | Self::Lease(_) => None,
         }
-        Some(single)
+    }
+
+    /// Adds a single request. There must be nothing else.
+    pub(super) fn set_single(&mut self, request: SingleRequest) {
+        debug_assert!(self.is_nothing(), "single requests are for counters that need nothing else");
+        *self = Self::Single(Box::new(request));
+    }
+
+    /// Removes the single request.
+    pub(super) fn take_single(&mut self) -> Option<Box<SingleRequest>> {
+        match self {
+            Self::Single(_) => match std::mem::take(self) {
+                Self::Single(single) => Some(single),
+                _ => None,
+            },
+            Self::More(more) => {
+                let single = more.single.take();
+                self.shrink();
+                single
+            }
+            Self::Nothing | Self::Lease(_) => None,
+        }
     }
 
     /// Returns what it has besides a single lease or request.
@@ -167,7 +164,7 @@ impl Rare {
     /// Returns the place for more than a single lease. Not for counters that may have no more, for which it would take space.
     pub(super) fn make_more(&mut self) -> &mut More {
         if !matches!(self, Self::More(_)) {
-            let (single, held) = (self.single(), self.take_leases());
+            let (held, single) = (self.take_leases(), self.take_single());
             *self = Self::More(Box::new(More { held, single, ..More::default() }));
         }
         self.more_mut().expect("it has just been made")
@@ -176,16 +173,18 @@ impl Rare {
     /// Frees the place for more than a single lease if it is not needed.
     pub(super) fn shrink(&mut self) {
         if let Self::More(more) = self
-            && !more.is_single_overdue
             && more.fetch.is_none()
             && more.fallback.is_none()
             && more.siblings.is_none()
         {
-            *self = match (&more.held[..], more.single) {
+            *self = match (&more.held[..], more.single.take()) {
                 ([], None) => Self::Nothing,
                 ([lease], None) => Self::Lease(*lease),
                 ([], Some(single)) => Self::Single(single),
-                _ => return,
+                (_, single) => {
+                    more.single = single;
+                    return;
+                }
             };
         }
     }
@@ -240,29 +239,34 @@ mod tests {
         }
     }
 
+    fn request() -> SingleRequest {
+        SingleRequest { at: START, number: 7, hits: 1, ahead: 3, awaited: None }
+    }
+
     #[test]
-    fn a_single_request_is_taken_by_its_number_wherever_it_is() {
-        let request = SingleRequest { at: START, number: 7, ahead: 3 };
+    fn a_single_request_is_kept_wherever_it_is() {
+        assert!(Rare::default().take_single().is_none() && Rare::Lease(lease(1, 1)).take_single().is_none());
         for has_more in [false, true] {
-            let mut rare = Rare::Single(request);
+            let mut rare = Rare::default();
+            rare.set_single(request());
             if has_more {
                 rare.add_lease(lease(2, 10));
                 rare.add_lease(lease(1, 5));
             }
             assert_eq!((left(&rare), rare.is_nothing()), (if has_more { vec![1, 2] } else { vec![] }, false));
-            assert!(rare.take_single(8).is_none());
-            rare.single_mut(7).expect("it is there").ahead += 1;
+            rare.single_mut().expect("it is there").ahead += 1;
             assert_eq!(rare.single().map(|request| request.ahead), Some(4));
             rare.shrink();
-            assert_eq!(rare.take_single(7).map(|request| request.ahead), Some(4));
-            assert!(rare.single().is_none() && rare.take_single(7).is_none());
+            assert_eq!(rare.take_single().map(|request| request.ahead), Some(4));
+            assert!(rare.single().is_none() && rare.take_single().is_none());
             assert_eq!(rare.take_leases().len(), if has_more { 2 } else { 0 });
         }
     }
 
     #[test]
-    fn a_single_request_is_kept_without_an_allocation_once_nothing_else_is_left() {
-        let mut rare = Rare::Single(SingleRequest { at: START, number: 7, ahead: 3 });
+    fn a_single_request_needs_less_space_once_nothing_else_is_left() {
+        let mut rare = Rare::default();
+        rare.set_single(request());
         rare.make_more().fetch_mut();
         assert!(rare.take_first_lease_if(|_| true).is_none() && rare.take_leases().is_empty());
         rare.retain_leases(|_| false);
@@ -270,7 +274,7 @@ mod tests {
         assert!(rare.more().is_some());
         rare.make_more().fetch = None;
         rare.shrink();
-        assert!(matches!(rare, Rare::Single(SingleRequest { number: 7, ahead: 3, .. })));
+        assert!(matches!(rare, Rare::Single(single) if (single.number, single.ahead) == (7, 3)));
     }
 
     #[test]

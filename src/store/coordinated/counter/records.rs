@@ -2,7 +2,10 @@
 
 use smallvec::SmallVec;
 
-use super::tiers::{same_windows, saturated};
+use super::{
+    fetch::AwaitedReply,
+    tiers::{same_windows, saturated},
+};
 use crate::{
     limit::{
         Algorithm, Hits, Tier, Timestamp,
@@ -64,14 +67,18 @@ pub(super) struct HeldLease {
     pub(super) until: Timestamp,
 }
 
-/// A request in flight for a single decision, with which some hits are leased ahead.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SingleRequest {
+/// A request in flight for a single decision.
+#[derive(Debug)]
+pub(in super::super) struct SingleRequest {
     pub(super) at: Timestamp,
     /// Its number among the commands of the counter.
-    pub(super) number: u32,
+    pub(in super::super) number: u32,
+    /// The hits that the decision needs.
+    pub(super) hits: u64,
     /// The hits that the decision does not use.
-    pub(super) ahead: u32,
+    pub(super) ahead: u64,
+    /// The reply to it, until somebody receives it.
+    pub(in super::super) awaited: Option<AwaitedReply>,
 }
 
 /// Leases in order of their ends.

@@ -117,8 +117,9 @@ impl LocalCounter {
 
     /// Returns a future that completes with the next reply to this counter, if one is expected.
     pub(in super::super) fn next_reply(&mut self) -> Option<OwnedNotified> {
-        let is_expected =
-            self.unacknowledged.is_in_flight() || self.fetch().is_some_and(|fetch| fetch.is_running);
+        let is_expected = self.unacknowledged.is_in_flight()
+            || self.rare.single().is_some()
+            || self.fetch().is_some_and(|fetch| fetch.is_running);
         is_expected.then(|| self.fetch_mut().reply())
     }
 

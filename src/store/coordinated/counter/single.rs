@@ -1,17 +1,20 @@
 //! Single requests: commands that request the hits of one decision, and what is leased ahead with them.
 
-use std::sync::Arc;
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use tokio::sync::futures::OwnedNotified;
 
-use super::{
-    LocalCounter,
-    records::SingleRequest,
-    tiers::{flows, saturated},
-};
+use super::{LocalCounter, fetch::AwaitedReply, records::SingleRequest, tiers::flows};
 use crate::{
     limit::{Hits, Period, Timestamp},
-    store::remote::{Command, Op, Reply},
+    store::{
+        coordinated::client::{QueuedCommand, QueuedOutcome},
+        remote::{Command, Op, Reply},
+    },
 };
 
 /// A command that requests the hits of one decision.
@@ -24,10 +27,21 @@ pub(in super::super) struct SingleCommand {
     pub(in super::super) want: u64,
 }
 
+/// What its decision finds when it looks for the reply to a single request.
+#[derive(Debug)]
+pub(in super::super) enum SingleReply {
+    /// The reply. None if the store is closed.
+    Own(Option<QueuedOutcome>),
+    /// Somebody else receives it.
+    Other(OwnedNotified),
+    /// The request has ended.
+    Over,
+}
+
 impl LocalCounter {
     /// Returns the command that takes `hits` for one decision, and those that are leased ahead with them, if nothing is to be reported,
     /// and the order of the replies does not matter: for a key that has hardly any hits. None otherwise. `at_least` is the time that a
-    /// lease should last.
+    /// lease should last. The counter knows of the request until its reply is applied, so that others can wait for it.
     pub(in super::super) fn single_command(
         &mut self,
         hits: Hits,
@@ -45,43 +59,70 @@ impl LocalCounter {
         let ahead = self.ahead(hits.0, 0, at_least, now);
         let want = hits.0.saturating_add(ahead);
         let number = self.next_number();
-        if ahead > 0 {
-            self.rare.set_single(SingleRequest { at: now, number, ahead: saturated(ahead) });
-        }
+        self.rare.set_single(SingleRequest { at: now, number, hits: hits.0, ahead, awaited: None });
         let op = Op::Grant { report: None, least: hits.0, want, hold: Period::default() };
         let command = Command { target: Arc::clone(&self.target), at: now, op };
         Some(SingleCommand { command, number, want })
     }
 
+    /// Notes how the reply to the single request is received.
+    pub(in super::super) fn await_single(&mut self, queued: QueuedCommand) {
+        if let Some(request) = self.rare.single_mut() {
+            request.awaited = Some(AwaitedReply { queued, waker: None });
+        }
+    }
+
+    /// Looks for the reply to the single request `number`, for its decision.
+    pub(in super::super) fn poll_single(
+        &mut self,
+        number: u32,
+        context: &mut Context<'_>,
+    ) -> Poll<SingleReply> {
+        let request = self.rare.single_mut().filter(|request| request.number == number);
+        let Some(request) = request else { return Poll::Ready(SingleReply::Over) };
+        let Some(awaited) = &mut request.awaited else {
+            return Poll::Ready(SingleReply::Other(self.fetch_mut().reply()));
+        };
+        if let Poll::Ready(outcome) = Pin::new(&mut awaited.queued.reply).poll(context) {
+            request.awaited = None;
+            return Poll::Ready(SingleReply::Own(outcome.ok()));
+        }
+        awaited.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Returns the reply to the single request of this `number`, or to any, if nobody has received it yet, and the number. Its decision does
+    /// not use the hits any more before they are a lease like any other.
+    pub(in super::super) fn take_single_reply(
+        &mut self,
+        number: Option<u32>,
+    ) -> Option<(u32, u64, AwaitedReply)> {
+        let request = self.rare.single_mut()?;
+        let awaited = request.awaited.take_if(|_| number.is_none_or(|number| number == request.number))?;
+        request.ahead = request.ahead.saturating_add(std::mem::take(&mut request.hits));
+        Some((request.number, request.ahead, awaited))
+    }
+
     /// Returns the hits that a single request in flight leases ahead.
     pub(super) fn requested_ahead(&self) -> u64 {
-        self.rare.single().map_or(0, |request| request.ahead.into())
+        self.rare.single().map_or(0, |request| request.ahead)
     }
 
     /// Applies the reply to the single request `number`, whose decision uses the granted hits but for `left`, which are leased.
     pub(in super::super) fn apply_single(&mut self, reply: &Reply, number: u32, left: u64, now: Timestamp) {
-        let request = self.rare.take_single(number);
+        let leases_ahead = self.rare.take_single().is_some_and(|request| request.ahead > 0);
         self.hold_granted(left, reply, Period::default(), now);
-        let is_applied = self.apply_reply_to(reply, number, now);
-        // a later reply was applied, as if that of this request was known
-        self.wants_read |= !is_applied && request.is_some();
+        self.keep_granted(reply.granted, now);
+        // if a later reply was applied, that was as if the reply to this request was known
+        self.wants_read |= !self.apply_reply_to(reply, number, now) && leases_ahead;
         self.notify();
-    }
-
-    /// Notes at `now` that the decision of the single request `number`, which was sent, uses none of its `hits`: they are a lease once
-    /// they are granted.
-    pub(in super::super) fn abandon_single(&mut self, number: u32, hits: Hits, now: Timestamp) {
-        let hits = saturated(hits.0);
-        match self.rare.single_mut(number) {
-            Some(request) => request.ahead = request.ahead.saturating_add(hits),
-            None => self.rare.set_single(SingleRequest { at: now, number, ahead: hits }),
-        }
     }
 
     /// Notes that the single request `number` will have no reply, or was not sent.
     pub(in super::super) fn end_single(&mut self, number: u32) {
+        let leases_ahead = self.rare.take_single().is_some_and(|request| request.ahead > 0);
         // a later reply was applied as if it counted what this one was to grant
-        self.wants_read |= self.rare.take_single(number).is_some() && !self.is_later(number);
+        self.wants_read |= leases_ahead && !self.is_later(number);
         self.notify();
     }
 
@@ -90,12 +131,10 @@ impl LocalCounter {
         number != self.applied && number.wrapping_sub(self.applied) < u32::MAX / 2
     }
 
-    /// Returns a future that completes when a single request in flight has ended. None if there is none, and if it was waited for
-    /// already: its decision may not be polled, and nobody else can receive its reply.
-    pub(in super::super) fn single_reply(&mut self) -> Option<OwnedNotified> {
-        self.rare.single()?;
-        let more = self.rare.make_more();
-        let is_overdue = std::mem::replace(&mut more.is_single_overdue, true);
-        (!is_overdue).then(|| self.fetch_mut().reply())
+    /// Returns whether hits that were given back have to wait for the reply to a single request before they are reported: the store
+    /// gives back none of the hits that it grants meanwhile.
+    pub(super) fn must_report_after_single(&self) -> bool {
+        let gives_back = || self.unacknowledged.pending().iter().any(|delta| !delta.change.is_addition());
+        self.rare.single().is_some() && gives_back()
     }
 }

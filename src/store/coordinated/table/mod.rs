@@ -199,7 +199,8 @@ impl<R: Remote> CounterTable<R> {
             }
         }
         self.shards.insert(shard, key, counter, |mut evicted| {
-            if let Some((awaited, want)) = evicted.take_awaited() {
+            let single = evicted.take_single_reply(None).map(|(_, want, awaited)| (awaited, want));
+            for (awaited, want) in evicted.take_awaited().into_iter().chain(single) {
                 // the reply is not received any more
                 self.metrics.delivery_unknown.add(want);
                 awaited.wake();

@@ -1,6 +1,14 @@
 //! Hits of a key that has hardly any, each requested for its decision alone.
 
-use super::{super::SingleCommand, *};
+use std::task::{Context, Poll, Waker};
+
+use tokio::sync::oneshot::Sender;
+
+use super::{
+    super::{SingleCommand, SingleReply},
+    *,
+};
+use crate::store::coordinated::client::{QueuedCommand, QueuedOutcome};
 
 impl Fixture {
     /// Requests a hit for its decision alone.
@@ -12,6 +20,13 @@ impl Fixture {
     /// Has the store carry out `single`.
     fn execute_single(&mut self, single: &SingleCommand) -> Reply {
         self.store.execute(&single.command, self.now)
+    }
+
+    /// Awaits the reply to the single request. Returns what it is sent with.
+    fn await_single(&mut self) -> Sender<QueuedOutcome> {
+        let (queued, sender) = QueuedCommand::unqueued();
+        self.counter.await_single(queued);
+        sender
     }
 
     /// Applies `reply` to `single`, whose decision uses one of the granted hits.
@@ -85,22 +100,65 @@ fn a_reply_of_the_next_window_does_not_count_a_single_request() {
     assert_eq!(fixture.remaining(), 2_980);
 }
 
-/// Hits of earlier requests are given back while it is in flight. The store must not give back what it leases ahead with them.
+/// Hits of earlier requests are given back while it is in flight. The store must not give back what it grants with them.
 #[test]
-fn hits_given_back_meanwhile_do_not_take_what_is_leased_ahead_along() {
+fn hits_given_back_meanwhile_do_not_take_what_is_granted_along() {
     for (limit, instances) in FAR {
         let mut fixture = Fixture::new(&[fixed(limit, 3_600)], instances);
         let single = fixture.request_single();
         fixture.give_back(5);
+        assert!(fixture.counter.has_pending() && !fixture.counter.can_flush(), "its reply first");
+        assert!(fixture.flush().is_empty() && fixture.counter.must_wait_for_reply(instances));
         let reply = fixture.execute_single(&single);
-        fixture.flush();
         fixture.apply_single(&single, &reply);
-        assert_eq!(fixture.counter.leased_hits(), AHEAD);
-        assert_eq!(
-            u64::from(fixture.left_in_store()),
-            u64::from(limit) - AHEAD,
-            "the single hit is given back"
-        );
+        assert!(fixture.counter.can_flush());
+        fixture.flush();
+        let left = u64::from(limit) - 1;
+        assert_eq!((fixture.counter.leased_hits(), fixture.remaining()), (AHEAD, left));
+        assert_eq!(u64::from(fixture.left_in_store()), left - AHEAD);
+    }
+}
+
+/// An instance that is alone reports them after the reply, so that its estimate stays exact.
+#[test]
+fn hits_counted_meanwhile_are_reported() {
+    for (limit, instances) in FAR {
+        let mut fixture = Fixture::new(&[fixed(limit, 3_600)], instances);
+        let single = fixture.request_single();
+        fixture.count(5);
+        assert_eq!(fixture.flush().is_empty(), instances == 1);
+        let reply = fixture.execute_single(&single);
+        fixture.apply_single(&single, &reply);
+        // the flush has overtaken the single request
+        assert!(fixture.counter.can_flush());
+        fixture.flush();
+        let left = u64::from(limit) - 6;
+        assert_eq!((fixture.counter.leased_hits(), fixture.remaining()), (AHEAD, left));
+        assert_eq!(u64::from(fixture.left_in_store()), left - AHEAD);
+    }
+}
+
+/// What it would have been granted was never granted, or in the window before.
+#[test]
+fn hits_given_back_beside_a_request_that_fails_or_is_of_another_window_change_nothing_else() {
+    for (limit, instances) in FAR {
+        for fails in [true, false] {
+            let mut fixture = Fixture::new(&[fixed(limit, 3_600)], instances);
+            let single = fixture.request_single();
+            let late = fixture.execute_single(&single);
+            if fails {
+                // as if it had not been carried out
+                fixture.store = SimulatedServer::default();
+                fixture.give_back(1);
+                fixture.counter.end_single(single.number);
+            } else {
+                fixture.wait(Period::from_secs(3_600));
+                fixture.give_back(1);
+                fixture.counter.apply_single(&late, single.number, AHEAD, START);
+            }
+            fixture.flush();
+            assert_eq!(fixture.left_in_store(), limit, "{fails}");
+        }
     }
 }
 
@@ -121,38 +179,51 @@ fn a_request_that_has_failed_after_a_later_reply_has_the_count_read_again() {
     }
 }
 
-/// Of a limit that small nothing is leased ahead. An instance that stops has to wait for what is granted.
+/// Whatever the limit, an instance that stops has to wait for what is granted.
 #[test]
-fn a_cancelled_decision_without_hits_ahead_is_not_settled() {
-    for instances in [1, 3] {
-        let mut fixture = Fixture::new(&[fixed(5, 3_600)], instances);
+fn a_cancelled_decision_leaves_all_of_its_hits_to_others() {
+    for (limit, instances, ahead) in [(5, 1, 0), (5, 3, 0), (80, 1, AHEAD), (3_000, 3, AHEAD)] {
+        let mut fixture = Fixture::new(&[fixed(limit, 3_600)], instances);
         let single = fixture.request_single();
-        assert!(fixture.counter.is_settled());
-        fixture.counter.abandon_single(single.number, Hits(1), fixture.now);
+        let _sender = fixture.await_single();
+        assert!(fixture.counter.take_single_reply(Some(single.number + 1)).is_none(), "that is another one");
+        let taken = fixture.counter.take_single_reply(Some(single.number)).expect("it is awaited");
+        assert_eq!((taken.0, taken.1), (single.number, 1 + ahead));
+        assert!(fixture.counter.take_single_reply(None).is_none(), "somebody receives it");
         assert!(!fixture.counter.is_settled());
         let reply = fixture.execute_single(&single);
         fixture.read();
-        assert_eq!(fixture.remaining(), 5);
+        assert_eq!(fixture.remaining(), u64::from(limit));
         fixture.counter.apply_single(&reply, single.number, reply.granted, fixture.now);
-        assert_eq!((fixture.counter.leased_hits(), fixture.remaining()), (1, 5));
+        assert_eq!((fixture.counter.leased_hits(), fixture.remaining()), (1 + ahead, u64::from(limit)));
         fixture.counter.return_leases();
         fixture.flush();
         assert!(fixture.counter.is_settled());
-        assert_eq!(fixture.left_in_store(), 5);
+        assert_eq!(fixture.left_in_store(), limit);
     }
 }
 
 #[test]
-fn a_single_request_is_waited_for_once() {
+fn a_decision_is_woken_by_its_reply_wherever_that_is_received() {
     let mut fixture = Fixture::new(&[fixed(3_000, 3_600)], 3);
-    assert!(fixture.counter.single_reply().is_none());
+    let context = &mut Context::from_waker(Waker::noop());
     let single = fixture.request_single();
-    assert!(fixture.counter.single_reply().is_some());
-    assert!(fixture.counter.single_reply().is_none(), "its decision may not be polled");
     let reply = fixture.execute_single(&single);
+    assert!(fixture.counter.next_reply().is_some(), "others can wait for it");
+    let mut poll = |fixture: &mut Fixture| fixture.counter.poll_single(single.number, context);
+    let sender = fixture.await_single();
+    assert!(poll(&mut fixture).is_pending());
+    let (_, _, awaited) = fixture.counter.take_single_reply(None).expect("it is awaited");
+    assert!(awaited.waker.is_some(), "its decision was polled");
+    assert!(matches!(poll(&mut fixture), Poll::Ready(SingleReply::Other(_))));
+    // or by itself
+    fixture.counter.await_single(awaited.queued);
+    sender.send(Ok((reply.clone(), fixture.now))).expect("it is awaited");
+    let polled = poll(&mut fixture);
+    assert!(matches!(polled, Poll::Ready(SingleReply::Own(Some(Ok((own, _))))) if own == reply));
     fixture.apply_single(&single, &reply);
-    assert!(fixture.counter.single_reply().is_none());
-    assert_eq!(fixture.counter.leased_hits(), AHEAD);
+    assert!(matches!(poll(&mut fixture), Poll::Ready(SingleReply::Over)));
+    assert!(fixture.counter.next_reply().is_none() && !fixture.counter.is_awaited());
 }
 
 /// Otherwise the hits of the late one would be missing until the next reply.
@@ -187,38 +258,30 @@ fn an_overtaken_request_that_is_granted_less_has_the_count_read_again() {
 }
 
 #[test]
-fn a_cancelled_decision_leaves_all_of_its_hits_to_others() {
-    let mut fixture = Fixture::new(&[fixed(3_000, 3_600)], 3);
-    let single = fixture.request_single();
-    fixture.counter.abandon_single(single.number, Hits(1), fixture.now);
-    let reply = fixture.execute_single(&single);
-    fixture.read();
-    assert_eq!(fixture.remaining(), 3_000);
-    fixture.counter.apply_single(&reply, single.number, reply.granted, fixture.now);
-    assert_eq!((fixture.counter.leased_hits(), fixture.remaining()), (1 + AHEAD, 3_000));
-}
-
-#[test]
 fn a_request_that_has_failed_is_forgotten() {
     let mut fixture = Fixture::new(&[fixed(3_000, 3_600)], 3);
     let single = fixture.request_single();
-    fixture.counter.end_single(single.number.wrapping_add(1));
-    assert!(!fixture.counter.is_settled(), "that was another one");
     fixture.counter.end_single(single.number);
     assert!(fixture.counter.is_settled());
     assert_eq!(fixture.request_single().want, 1 + AHEAD);
 }
 
+/// The next ones share a fetch.
 #[test]
-fn several_requests_that_lease_nothing_ahead_may_be_in_flight() {
-    let mut fixture = Fixture::new(&[fixed(50, 3_600)], 3);
-    let singles = [(); 3].map(|()| fixture.request_single());
-    let replies = singles.each_ref().map(|single| fixture.execute_single(single));
-    for (single, reply) in singles.iter().zip(&replies).rev() {
-        fixture.apply_single(single, reply);
+fn a_counter_has_one_single_request_at_a_time() {
+    for limit in [50, 3_000] {
+        let mut fixture = Fixture::new(&[fixed(limit, 3_600)], 3);
+        for left in [limit - 1, limit - 2, limit - 3] {
+            let single = fixture.counter.single_command(Hits(1), millis(50), START).expect("there is none");
+            assert!(fixture.counter.single_command(Hits(1), millis(50), START).is_none());
+            let reply = fixture.execute_single(&single);
+            fixture.counter.apply_single(&reply, single.number, reply.granted - 1, fixture.now);
+            fixture.counter.return_leases();
+            fixture.flush();
+            assert_eq!(fixture.remaining(), u64::from(left));
+            assert!(fixture.counter.is_settled());
+        }
     }
-    assert_eq!((fixture.counter.leased_hits(), fixture.remaining()), (0, 47));
-    assert!(fixture.counter.is_settled());
 }
 
 /// A key with more hits has a fetch, and so do windows whose reports replace the store's state.

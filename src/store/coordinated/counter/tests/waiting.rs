@@ -6,12 +6,12 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use tokio::sync::oneshot;
 
 use super::{
     super::{AwaitedReply, Dropped},
     *,
 };
+use crate::store::coordinated::client::QueuedCommand;
 
 #[test]
 fn a_fetch_has_finished_with_its_reply_or_when_a_later_one_has_begun() {
@@ -78,10 +78,10 @@ impl Wake for Woken {
 #[test]
 fn a_decision_whose_reply_somebody_else_applies_is_woken() {
     let woken = Arc::new(Woken(AtomicBool::new(false)));
-    let reply = || oneshot::channel().1;
+    let queued = || QueuedCommand::unqueued().0;
     // one that was not polled yet will be
-    AwaitedReply { reply: reply(), waker: None }.wake();
-    AwaitedReply { reply: reply(), waker: Some(Waker::from(Arc::clone(&woken))) }.wake();
+    AwaitedReply { queued: queued(), waker: None }.wake();
+    AwaitedReply { queued: queued(), waker: Some(Waker::from(Arc::clone(&woken))) }.wake();
     assert!(woken.0.load(Ordering::Relaxed));
 }
 
