@@ -25,4 +25,5 @@ mod silence;
 mod single;
 mod starvation;
 mod strict;
+mod unpolled;
 mod unsupported;

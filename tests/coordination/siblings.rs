@@ -188,6 +188,26 @@ async fn siblings_report_in_the_order_of_their_hits() {
     }
 }
 
+/// The lease of the counter before is used up, and the store counts its hits until the day ends.
+#[tokio::test(start_paused = true)]
+async fn a_reload_that_adds_a_window_makes_only_the_first_hits_wait() {
+    for instances in [1, 3] {
+        let (fleet, rules) = reloaded(instances, Coordination::Lease, daily(200)).await;
+        let instance = &fleet.instances[0];
+        // several at once share a fetch
+        assert_eq!(join_all((0..8).map(|_| instance.hit())).await, [true; 8]);
+        let waited = || instance.store.coordination_metrics().waited.get();
+        let leased = || instance.store.coordination_metrics().leased.get();
+        let (waited_before, leased_before) = (waited(), leased());
+        for _ in 0..60 {
+            assert!(instance.hit_under(&rules, Scope::Descriptor).await);
+            sleep(Duration::from_millis(5)).await;
+        }
+        let waits = (waited() - waited_before, leased() - leased_before);
+        assert!(waits.0 < 20, "{waits:?} waits and leased hits, {instances} instances");
+    }
+}
+
 /// What one of them reports includes nothing that the other one reports.
 #[tokio::test(start_paused = true)]
 async fn hits_of_siblings_during_an_outage_count_once() {

@@ -135,7 +135,13 @@ impl LocalCounter {
         self.has_unacknowledged()
             || self.rare.single().is_some()
             || self.fetch().is_some_and(|fetch| fetch.is_running)
-            || self.has_grants(now)
+            || self.counted_until() > now
+    }
+
+    /// Returns the instant until which the store may count hits that it has granted at other times than those of their use. In a fixed
+    /// window the time does not matter.
+    fn counted_until(&self) -> Timestamp {
+        if flows(&self.target.tiers) { self.granted_until.instant() } else { Timestamp::default() }
     }
 
     /// Returns what its siblings have to know.
@@ -146,7 +152,7 @@ impl LocalCounter {
             is_in_flight: self.unacknowledged.is_in_flight() || self.rare.single().is_some(),
             is_fetching: self.fetch().is_some_and(|fetch| fetch.is_running),
             leases: self.leases().iter().copied().collect(),
-            counted_until: self.granted_until.instant(),
+            counted_until: self.counted_until(),
         }
     }
 

@@ -42,7 +42,8 @@ impl<R: Remote> CounterTable<R> {
 // === impl Shard ===
 
 impl Shard {
-    /// As [`CounterTable::unsettled_siblings`]: those that have counted something before the counter did.
+    /// As [`CounterTable::unsettled_siblings`]: those that have counted something before the counter did, in the order in which they
+    /// did.
     fn unsettled_siblings(&mut self, key: CounterKey, now: Timestamp) -> SmallVec<[CounterKey; 1]> {
         let Some(counter) = self.get_mut(key).filter(|counter| counter.may_have_siblings()) else {
             return SmallVec::new();
@@ -53,9 +54,12 @@ impl Shard {
         let unsettled = self.siblings(key, &target).filter_map(|Entry { key, counter }| {
             // also of those that have counted later
             let must_settle = counter.must_settle(is_of_rule, now);
-            (must_settle && precedes(counter.oldest_pending_at())).then_some(*key)
+            let oldest = counter.oldest_pending_at();
+            (must_settle && precedes(oldest)).then_some((oldest, *key))
         });
-        unsettled.collect()
+        let mut unsettled: SmallVec<[_; 1]> = unsettled.collect();
+        unsettled.sort_unstable_by_key(|(oldest, _)| *oldest);
+        unsettled.into_iter().map(|(_, key)| key).collect()
     }
 
     /// As [`CounterTable::unsettled`]. The counter itself may have been removed.

@@ -41,6 +41,27 @@ async fn a_new_counter_knows_what_its_siblings_have_counted() {
     assert_eq!(unsettled, [(Some(now), sibling), (Some(now), key)]);
 }
 
+/// What was given back must not be reported before the hits that it belongs to.
+#[tokio::test(start_paused = true)]
+async fn siblings_precede_in_the_order_of_their_hits() {
+    let fixture = Fixture::new(Coordination::Interval, &[fixed(100, 60)]);
+    let (table, policy, now) = (&fixture.table, OverLimitPolicy::Ignore, fixture.now());
+    let count = |seconds: Option<u64>, after| {
+        let own = seconds.map(|seconds| [fixed(100, 60), fixed(1_000, seconds)]);
+        let own = own.as_ref().map(<[Tier; 2]>::as_slice);
+        fixture.with_check("v", own, |check| {
+            let at = now.after(Period::from_millis(after));
+            table.with_counter(check, at, |counter| counter.count(1, Direction::Take, policy, Hits(1), at));
+            counter_key(check)
+        })
+    };
+    // they are found in the order in which they were made
+    let [third, second, first] = [3, 2, 1].map(|i| count(Some(i * 3_600), 10 * i));
+    let of_rule = count(None, 40);
+    assert_eq!(table.unsettled_siblings(of_rule, now).to_vec(), [first, second, third]);
+    assert_eq!(table.unsettled_siblings(third, now).to_vec(), [first, second]);
+}
+
 /// `auto` needs no leases of a limit that is large for any likely number of instances.
 #[tokio::test(start_paused = true)]
 async fn a_counter_that_needs_no_leases_any_more_returns_them_at_once() {
