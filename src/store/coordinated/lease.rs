@@ -246,7 +246,7 @@ impl<R: Remote> Lease<R> {
         retries: Option<&mut u32>,
     ) -> AfterReply {
         let last_reply = counter.fetch().map_or_else(LeaseReply::default, |fetch| fetch.last_reply);
-        if last_reply == LeaseReply::Failed {
+        if last_reply == LeaseReply::Failed && retries.is_some() {
             return AfterReply::Failed;
         }
         if let Some((decision, _)) = self.decide_leased(counter, policy, hits, now) {

@@ -147,6 +147,7 @@ impl<R: Remote> CounterTable<R> {
                     sender.is_released = true;
                     self.apply_outcome(counter, &silent, 0..sender.carried.len());
                     self.enqueue(sender.key, counter, now);
+                    counter.notify();
                 }
             });
         }
