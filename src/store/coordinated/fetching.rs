@@ -59,7 +59,7 @@ pub(super) struct Waiting<'a, R: Remote> {
     other: Option<Pin<Box<OwnedNotified>>>,
     /// The commands that it has sent.
     pub(super) commands: u32,
-    is_waiting: bool,
+    is_done: bool,
 }
 
 /// Returns the delivery of each command.
@@ -80,6 +80,7 @@ impl Fetch {
 
 impl<R: Remote> Lease<R> {
     /// Registers a decision that waits for `hits`, unless it is `registered`, and fetches a lease.
+    #[inline(never)] // most decisions wait for nothing
     pub(super) fn wait_for(
         &self,
         key: CounterKey,
@@ -107,7 +108,7 @@ impl<R: Remote> Lease<R> {
                 Some(Box::pin(reply))
             }
         };
-        Waiting { lease: self, key, generation, decision, other, commands, is_waiting: true }
+        Waiting { lease: self, key, generation, decision, other, commands, is_done: false }
     }
 
     /// Fetches a lease, unless a fetch is running.
@@ -266,7 +267,7 @@ impl<R: Remote> Waiting<'_, R> {
         if let Some(other) = &mut self.other {
             other.await;
         }
-        self.is_waiting = false;
+        self.is_done = true;
     }
 
     /// Applies the reply to its own fetch, when it is there. The caller decides next, which queues the counter for what it needs
@@ -295,7 +296,7 @@ impl<R: Remote> Waiting<'_, R> {
 
 impl<R: Remote> Drop for Waiting<'_, R> {
     fn drop(&mut self) {
-        if self.is_waiting {
+        if !self.is_done {
             self.lease.table.with_generation(self.key, self.generation, |counter| {
                 counter.fetch_mut().leave(self.decision);
                 self.lease.hand_over(self.key, counter);

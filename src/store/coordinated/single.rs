@@ -10,6 +10,8 @@ use std::{
     task::{Context, Poll},
 };
 
+use tokio::sync::futures::OwnedNotified;
+
 use super::{
     counter::{AwaitedReply, Generation, LocalCounter, SingleCommand, SingleReply},
     fetching::{Outcome, Waiting},
@@ -37,13 +39,27 @@ struct SingleFetch {
 pub(super) struct SingleWaiting<'a, R: Remote> {
     lease: &'a Lease<R>,
     fetch: SingleFetch,
-    is_waiting: bool,
+    is_done: bool,
+}
+
+/// The decision and its instant, none if the call has failed, or what to wait for next.
+type SingleOutcome<'a, R> = Result<Option<(Decision, Timestamp)>, Waiting<'a, R>>;
+
+/// What a decision finds when it is polled.
+enum Polled<'a, R: Remote> {
+    /// It has applied its own reply.
+    Own(SingleOutcome<'a, R>),
+    /// Somebody else receives the reply.
+    Other(OwnedNotified),
+    /// Somebody else has applied it, or the counter was evicted.
+    Over,
 }
 
 // === impl Lease ===
 
 impl<R: Remote> Lease<R> {
     /// Requests `hits` for one decision, and what is leased ahead with them, if the key has hardly any. None otherwise.
+    #[inline(never)] // most decisions wait for nothing
     pub(super) fn request_single(
         &self,
         key: CounterKey,
@@ -55,7 +71,7 @@ impl<R: Remote> Lease<R> {
         // queued under the lock, so that commands are carried out in the order of their numbers
         counter.await_single(self.client.queue_for_one(command));
         let fetch = SingleFetch { key, generation: counter.generation, number, want };
-        Some(SingleWaiting { lease: self, fetch, is_waiting: true })
+        Some(SingleWaiting { lease: self, fetch, is_done: false })
     }
 
     /// Waits for the reply to the request of `waiting`, and decides. Returns none if the call fails, and what to wait for next if the
@@ -65,71 +81,89 @@ impl<R: Remote> Lease<R> {
         check: &LimitCheck<'_>,
         policy: OverLimitPolicy,
         mut waiting: SingleWaiting<'_, R>,
-    ) -> Result<Option<(Decision, Timestamp)>, Waiting<'_, R>> {
-        let (key, hits) = (counter_key(check), check.hits);
-        let SingleFetch { generation, number, .. } = waiting.fetch;
-        let reply = poll_fn(|context| waiting.poll(context)).await;
-        let outcome = match reply {
-            SingleReply::Own(outcome) => {
-                waiting.is_waiting = false;
-                outcome
+    ) -> SingleOutcome<'_, R> {
+        let polled = poll_fn(|context| self.poll_single(check.hits, policy, waiting.fetch, context)).await;
+        match polled {
+            Polled::Own(outcome) => {
+                waiting.is_done = true;
+                return outcome;
             }
-            SingleReply::Other(reply) => {
-                reply.await;
-                return self.decide_from_lease(check, policy);
-            }
-            SingleReply::Over => return self.decide_from_lease(check, policy),
-        };
+            Polled::Other(reply) => reply.await,
+            Polled::Over => {}
+        }
+        self.decide_from_lease(check, policy)
+    }
+
+    /// Applies the reply to `fetch`, when it is there, and decides about `hits`.
+    fn poll_single(
+        &self,
+        hits: Hits,
+        policy: OverLimitPolicy,
+        fetch: SingleFetch,
+        context: &mut Context<'_>,
+    ) -> Poll<Polled<'_, R>> {
+        let SingleFetch { key, generation, number, .. } = fetch;
+        let polled = self.table.with_generation(key, generation, |counter| {
+            counter.poll_single(number, context).map(|reply| match reply {
+                SingleReply::Own(outcome) => {
+                    Polled::Own(self.decide_with_reply(counter, hits, policy, fetch, outcome))
+                }
+                SingleReply::Other(reply) => Polled::Other(reply),
+                SingleReply::Over => Polled::Over,
+            })
+        });
+        // an evicted counter has none
+        polled.unwrap_or(Poll::Ready(Polled::Over))
+    }
+
+    /// Applies the `outcome` of `fetch`, and decides about `hits`.
+    fn decide_with_reply(
+        &self,
+        counter: &mut LocalCounter,
+        hits: Hits,
+        policy: OverLimitPolicy,
+        fetch: SingleFetch,
+        outcome: Outcome,
+    ) -> SingleOutcome<'_, R> {
         match outcome {
-            Some(Ok((reply, now))) if reply.counters.len() == check.tiers().len() => {
-                self.table.with_counter(check, now, |counter| {
-                    let ahead = reply.granted.saturating_sub(hits.0);
-                    if counter.generation == generation {
-                        counter.apply_single(&reply, number, ahead, now);
-                    } else {
-                        // it has taken the place of an evicted one
-                        self.table.metrics.stranded.add(ahead);
-                        counter.apply_reply(&reply, now);
-                    }
-                    if reply.granted >= hits.0 {
-                        self.table.metrics.leased.add(1);
-                        return Ok(Some((counter.decided(policy, false, hits, now), now)));
-                    }
+            Some(Ok((reply, now))) if reply.counters.len() == counter.target.tiers.len() => {
+                counter.apply_single(&reply, fetch.number, reply.granted.saturating_sub(hits.0), now);
+                let decided = if reply.granted >= hits.0 {
+                    self.table.metrics.leased.add(1);
+                    Some(counter.decided(policy, false, hits, now))
+                } else {
                     // if others were given back just now, the hits may fit nevertheless
-                    let decided = self.decide_leased(counter, policy, hits, now);
-                    decided.map_or_else(
-                        || Err(self.wait_for(key, counter, hits, None)),
-                        |(decision, _)| Ok(Some((decision, now))),
-                    )
-                })
+                    self.decide_leased(counter, policy, hits, now).map(|(decision, _)| decision)
+                };
+                self.table.enqueue(fetch.key, counter, now);
+                match decided {
+                    Some(decision) => Ok(Some((decision, now))),
+                    None => Err(self.wait_for(fetch.key, counter, hits, None)),
+                }
             }
             outcome => {
-                self.record_failure(waiting.fetch, &outcome);
+                self.fail_single(counter, fetch, &outcome);
                 Ok(None)
             }
         }
     }
 
     /// Decides `check` after a task has made what its request was granted a lease.
-    fn decide_from_lease(
-        &self,
-        check: &LimitCheck<'_>,
-        policy: OverLimitPolicy,
-    ) -> Result<Option<(Decision, Timestamp)>, Waiting<'_, R>> {
+    fn decide_from_lease(&self, check: &LimitCheck<'_>, policy: OverLimitPolicy) -> SingleOutcome<'_, R> {
         let time = self.client.time();
         self.table.with_counter(check, time.now, |counter| {
             let (dropped, now) = counter.expire_leases_after_wait(check.hits, time);
             self.table.record_dropped(dropped);
-            let decided = self.decide_leased(counter, policy, check.hits, now);
-            decided.map_or_else(
-                || Err(self.wait_for(counter_key(check), counter, check.hits, None)),
-                |(decision, _)| Ok(Some((decision, time.now))),
-            )
+            match self.decide_leased(counter, policy, check.hits, now) {
+                Some((decision, _)) => Ok(Some((decision, time.now))),
+                None => Err(self.wait_for(counter_key(check), counter, check.hits, None)),
+            }
         })
     }
 
     /// Has a task receive the reply to the single request of `counter`, if there is one: its decision may be cancelled, or not be polled,
     /// while others wait.
+    #[inline(never)]
     pub(super) fn hand_over_single(&self, key: CounterKey, counter: &mut LocalCounter) {
         if let Some((number, want, awaited)) = counter.take_single_reply(None) {
             let fetch = SingleFetch { key, generation: counter.generation, number, want };
@@ -149,63 +183,45 @@ impl<R: Remote> Lease<R> {
         waker.into_iter().for_each(std::task::Waker::wake);
     }
 
-    /// Applies the `outcome` of `fetch`.
+    /// Applies the `outcome` of `fetch`, which no decision does.
     fn hold_single(&self, fetch: SingleFetch, outcome: Outcome) {
-        let Some(Ok((reply, now))) = outcome else {
-            return self.record_failure(fetch, &outcome);
-        };
-        let is_held = self.table.with_generation(fetch.key, fetch.generation, |counter| {
-            let is_of_tiers = reply.counters.len() == counter.target.tiers.len();
-            if is_of_tiers {
+        let granted =
+            outcome.as_ref().and_then(|outcome| outcome.as_ref().ok()).map(|(reply, _)| reply.granted);
+        let applied = self.table.with_generation(fetch.key, fetch.generation, |counter| match outcome {
+            Some(Ok((reply, now))) if reply.counters.len() == counter.target.tiers.len() => {
                 counter.apply_single(&reply, fetch.number, reply.granted, now);
                 self.table.enqueue(fetch.key, counter, self.client.time().now);
             }
-            is_of_tiers
+            outcome => self.fail_single(counter, fetch, &outcome),
         });
-        match is_held {
-            Some(true) => {}
-            Some(false) => self.record_failure(fetch, &Some(Ok((reply, now)))),
+        if applied.is_none() {
             // the counter was evicted
-            None => self.table.metrics.stranded.add(reply.granted),
+            self.table.metrics.stranded.add(granted.unwrap_or_default());
         }
     }
 
-    /// Notes that `fetch` has failed. Counts its hits if the store may have granted them.
-    fn record_failure(&self, fetch: SingleFetch, outcome: &Outcome) {
+    /// Notes that `fetch` of `counter` has failed. Counts its hits if the store may have granted them.
+    fn fail_single(&self, counter: &mut LocalCounter, fetch: SingleFetch, outcome: &Outcome) {
         let is_unknown = outcome.as_ref().map_or(Delivery::Unknown, Delivery::of) != Delivery::NotApplied;
         if is_unknown {
             self.table.metrics.delivery_unknown.add(fetch.want);
+            counter.lose_version();
         }
-        self.end_single(fetch, is_unknown);
+        self.end_single(counter, fetch);
     }
 
-    /// Notes that `fetch` will have no reply. If it `may_be_applied`, it is not known what the store counts.
-    fn end_single(&self, fetch: SingleFetch, may_be_applied: bool) {
-        self.table.with_generation(fetch.key, fetch.generation, |counter| {
-            counter.end_single(fetch.number);
-            if may_be_applied {
-                counter.lose_version();
-            }
-            self.table.enqueue(fetch.key, counter, self.client.time().now);
-        });
+    /// Notes that `fetch` of `counter` will have no reply.
+    fn end_single(&self, counter: &mut LocalCounter, fetch: SingleFetch) {
+        counter.end_single(fetch.number);
+        self.table.enqueue(fetch.key, counter, self.client.time().now);
     }
 }
 
 // === impl SingleWaiting ===
 
-impl<R: Remote> SingleWaiting<'_, R> {
-    fn poll(&self, context: &mut Context<'_>) -> Poll<SingleReply> {
-        let SingleFetch { key, generation, number, .. } = self.fetch;
-        let polled =
-            self.lease.table.with_generation(key, generation, |counter| counter.poll_single(number, context));
-        // an evicted counter has none
-        polled.unwrap_or(Poll::Ready(SingleReply::Over))
-    }
-}
-
 impl<R: Remote> Drop for SingleWaiting<'_, R> {
     fn drop(&mut self) {
-        if !self.is_waiting {
+        if self.is_done {
             return;
         }
         let (lease, fetch) = (self.lease, self.fetch);
@@ -215,7 +231,8 @@ impl<R: Remote> Drop for SingleWaiting<'_, R> {
         // otherwise a task receives the reply already
         if let Some((_, _, mut awaited)) = taken.flatten() {
             if lease.client.cancel(&mut awaited.queued) {
-                lease.end_single(fetch, false);
+                let end = |counter: &mut LocalCounter| lease.end_single(counter, fetch);
+                lease.table.with_generation(fetch.key, fetch.generation, end);
             } else {
                 lease.spawn_single(fetch, awaited);
             }

@@ -177,6 +177,10 @@ fn sweep<R: Remote>(table: &CounterTable<R>) {
             return;
         }
         table.record_dropped(counter.drop_ended(time.now));
+        table.record_dropped(counter.expire_leases(time));
+        if counter.is_quiet() {
+            return;
+        }
         return_ended(table, counter, time);
         counter.shrink(time.now);
         table.enqueue(key, counter, time.now);

@@ -78,13 +78,14 @@ fn a_check_reads_the_count_if_it_is_older_than_wanted() {
 /// for it is not.
 #[test]
 fn an_unused_counter_forgets_how_it_fetched_leases() {
-    let used = || {
-        let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+    let used_of = |tier: Tier| {
+        let mut fixture = Fixture::new(&[tier], 2);
         fixture.counter.last_check_at = fixture.now;
         fixture.hold(3, Period::default());
         assert!(fixture.decide(3).is_some_and(|decision| !decision.over));
         fixture
     };
+    let used = || used_of(fixed(100, 60));
     let second = START.after(Period::from_secs(1));
     let mut fixture = used();
     fixture.counter.shrink(Timestamp::from_nanos(second.as_nanos() - 1));
@@ -93,9 +94,12 @@ fn an_unused_counter_forgets_how_it_fetched_leases() {
     assert!(fixture.counter.fetch().is_none() && fixture.counter.rare.is_nothing(), "it is small");
     let end = START.after(Period::from_secs(60));
     let before = Timestamp::from_nanos(end.as_nanos() - 1);
-    assert!(fixture.counter.has_grants(before) && fixture.counter.is_unsettled(before));
-    assert!(!fixture.counter.has_grants(end) && !fixture.counter.is_unsettled(end));
-    assert_eq!(fixture.counter.sibling_hits().counted_until, end);
+    assert!(fixture.counter.has_grants(before) && !fixture.counter.has_grants(end));
+    // siblings have to know it if the time of the hits matters
+    assert!(!fixture.counter.is_unsettled(before) && fixture.counter.sibling_hits().is_settled(before));
+    let sliding = used_of(sliding(100, 60)).counter;
+    let counted_until = sliding.sibling_hits().counted_until;
+    assert!(counted_until >= end && sliding.is_unsettled(before) && !sliding.is_unsettled(counted_until));
     // once they do not count any more, there is nothing to remember
     let mut late = used();
     late.counter.shrink(end);
