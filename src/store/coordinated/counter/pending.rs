@@ -41,7 +41,9 @@ impl LocalCounter {
 
     /// Returns whether what is pending may be reported now: nothing is in flight that has to be applied first.
     fn may_report(&self) -> bool {
-        !self.unacknowledged.is_in_flight() && !self.is_fetching_alone() && !self.must_report_after_single()
+        let is_requesting = !self.rare.is_nothing();
+        !self.unacknowledged.is_in_flight()
+            && !(is_requesting && (self.is_fetching_alone() || self.must_report_after_single()))
     }
 
     /// Returns whether this instance, which is alone, fetches a lease. Its next call waits for the reply: without others there is no
