@@ -19,7 +19,7 @@ use super::{
         AwaitedReply, CarriedHits, FetchCommands, Generation, LeaseReply, LocalCounter, WaitingDecision,
     },
     delivery::Delivery,
-    lease::Lease,
+    leasing::Lease,
 };
 use crate::{
     limit::{CounterKey, Hits, Period, Timestamp},

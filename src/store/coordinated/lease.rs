@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::{
-    client::StoreClient,
     counter::{LeaseReply, LocalCounter},
     fetching::Waiting,
+    leasing::Lease,
     single::SingleWaiting,
     store_time::StoreTime,
-    table::{CounterTable, counter_key},
+    table::counter_key,
 };
 use crate::{
     limit::{Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp},
@@ -18,12 +18,6 @@ use crate::{
 
 /// How often a decision asks again for hits that fit by the estimate, and that the store did not grant.
 const MAX_RETRIES: u32 = 2;
-
-/// Decides from leases.
-pub(super) struct Lease<R> {
-    pub(super) table: Arc<CounterTable<R>>,
-    pub(super) client: Arc<StoreClient<R>>,
-}
 
 /// What a check under `lease` needs.
 pub(super) enum Leased<'a, R: Remote> {
@@ -58,16 +52,6 @@ enum AfterReply {
 // === impl Lease ===
 
 impl<R: Remote> Lease<R> {
-    pub(super) fn new((table, client): (Arc<CounterTable<R>>, Arc<StoreClient<R>>)) -> Self {
-        let (weak, renewing) = (Arc::downgrade(&table), Arc::clone(&client));
-        table.renew_leases_by(Box::new(move |key| {
-            if let Some(table) = weak.upgrade() {
-                Self { table, client: Arc::clone(&renewing) }.fetch(key);
-            }
-        }));
-        Self { table, client }
-    }
-
     /// Decides `check`, if the estimate rejects it or a lease covers it. Returns the counter's mode if it is not `lease`.
     pub(super) fn decide_at_once(
         &self,
@@ -268,12 +252,5 @@ impl<R: Remote> Lease<R> {
     /// Puts back the hits that were spent for `check`.
     pub(super) fn undo(&self, check: &LimitCheck<'_>, now: Timestamp) {
         self.table.with_counter(check, now, |counter| counter.unspend(check.hits, now));
-    }
-}
-
-/// Shares the table and the client.
-impl<R> Clone for Lease<R> {
-    fn clone(&self) -> Self {
-        Self { table: Arc::clone(&self.table), client: Arc::clone(&self.client) }
     }
 }

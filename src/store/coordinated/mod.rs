@@ -4,7 +4,7 @@
 //!
 //! - `local`: instances do not share counts.
 //! - `interval` (`interval.rs`): every instance counts by itself; counts are exchanged at an interval.
-//! - `lease` (`lease.rs`, `fetching.rs`, `single.rs`): every instance reserves some of the limit in advance.
+//! - `lease` (`leasing.rs`, `lease.rs`, `fetching.rs`, `single.rs`): every instance reserves some of the limit in advance.
 //! - `strict` (`strict.rs`): the shared store makes every decision.
 //!
 //! `auto` (`auto.rs`) chooses `lease` or `interval` for each counter.
@@ -27,6 +27,7 @@ mod fallback;
 mod fetching;
 mod interval;
 mod lease;
+mod leasing;
 mod metrics;
 mod modes;
 mod reservation;
@@ -56,7 +57,7 @@ use self::{
     delivery::{Delivery, Undecided},
     fallback::Fallback,
     interval::Interval,
-    lease::Lease,
+    leasing::Lease,
     modes::{CoordinationModes, Step},
     reservation::Reservations,
     strict::Strict,

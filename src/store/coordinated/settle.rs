@@ -8,7 +8,7 @@ use tokio::{
 
 use super::{
     delivery::{Delivery, Undecided},
-    lease::Lease,
+    leasing::Lease,
     table::counter_key,
 };
 use crate::{

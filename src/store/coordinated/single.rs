@@ -15,7 +15,7 @@ use tokio::sync::futures::OwnedNotified;
 use super::{
     counter::{AwaitedReply, Generation, LocalCounter, SingleCommand, SingleReply},
     fetching::{Outcome, Waiting},
-    lease::Lease,
+    leasing::Lease,
     table::counter_key,
 };
 use crate::{
