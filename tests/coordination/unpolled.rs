@@ -120,7 +120,7 @@ async fn a_request_that_is_dropped_while_it_waits_holds_nothing() {
             assert!(sent >= KEYS as u64, "{sent} commands");
             drop(request);
             let closing = Instant::now();
-            let (_, other) = join(instance.store.close(), instance.hit()).await;
+            let ((), other) = join(instance.store.close(), instance.hit()).await;
             assert!(other && closing.elapsed() < Duration::from_secs(1), "{:?}", closing.elapsed());
             for name in &names {
                 let path = format!("d|k={name}");

@@ -334,44 +334,37 @@ fn a_lease_whose_window_has_ended_is_used_only_by_decisions_that_have_waited_for
     }
 }
 
+fn keeping(tiers: &[Tier], held: u64, instances: usize) -> Fixture {
+    let mut fixture = Fixture::new(tiers, instances);
+    let end = START.window_end(Period::from_secs(60));
+    fixture.counter.rare.add_lease(HeldLease::new(Hits(held), START, end));
+    fixture
+}
+
 /// So the sweep can leave it alone.
 #[test]
 fn a_counter_that_only_keeps_a_lease_has_nothing_to_do_until_its_window_ends() {
-    let window = || vec![fixed(1_000, 60)];
     let at = |now: Timestamp| StoreTime { now, latest: now };
     let end = START.window_end(Period::from_secs(60));
-    type Change = fn(&mut Fixture);
-    let changes: [(&str, Vec<Tier>, u64, usize, Change, bool); 9] = [
-        ("a kept lease", window(), 125, 1, |_| {}, true),
-        ("of one of four", window(), 2, 4, |_| {}, true),
-        ("more than may be kept", window(), 126, 1, |_| {}, false),
-        ("of a sliding window", vec![sliding(1_000, 60)], 2, 1, |_| {}, false),
-        ("of two windows", vec![fixed(1_000, 60), fixed(5_000, 600)], 2, 1, |_| {}, false),
-        ("another mode", window(), 2, 1, |fixture| fixture.counter.mode = Coordination::Interval, false),
-        ("hits to report", window(), 2, 1, |fixture| _ = fixture.count(1), false),
-        (
-            "a count to ask for",
-            window(),
-            2,
-            1,
-            |fixture| fixture.counter.refresh(NANO, START.after(NANO)),
-            false,
-        ),
-        ("a fetch", window(), 2, 1, |fixture| fixture.counter.fetch_mut().is_running = true, false),
-    ];
-    for (name, tiers, held, instances, change, is_keeping) in changes {
-        let mut fixture = Fixture::new(&tiers, instances);
-        fixture.counter.rare.add_lease(HeldLease::new(Hits(held), START, end));
-        change(&mut fixture);
+    let last = Timestamp::from_nanos(end.as_nanos() - 1);
+    for (tiers, held, instances, is_keeping) in [
+        (vec![fixed(1_000, 60)], 125, 1, true),
+        (vec![fixed(1_000, 60)], 126, 1, false),
+        (vec![fixed(1_000, 60)], 2, 4, true),
+        (vec![fixed(1_000, 60)], 3, 4, false),
+        (vec![sliding(1_000, 60)], 2, 1, false),
+        (vec![fixed(1_000, 60), fixed(5_000, 600)], 2, 1, false),
+    ] {
+        let mut fixture = keeping(&tiers, held, instances);
         let counter = &mut fixture.counter;
-        let last = Timestamp::from_nanos(end.as_nanos() - 1);
         for (now, instances, expected) in [
             (START, instances, is_keeping),
             (last, instances, is_keeping),
             (last, 3, false),
             (end, instances, false),
         ] {
-            assert_eq!(counter.is_keeping(instances, at(now)), expected, "{name}, {instances} at {now:?}");
+            let name = format!("{held} of {tiers:?}, {instances} at {now:?}");
+            assert_eq!(counter.is_keeping(instances, at(now)), expected, "{name}");
         }
         if is_keeping {
             // what the sweep does otherwise
@@ -381,5 +374,22 @@ fn a_counter_that_only_keeps_a_lease_has_nothing_to_do_until_its_window_ends() {
             assert!(counter.leased_hits() == held && !counter.can_flush());
             assert_eq!(counter.lease_is_due_at(millis(10)), None);
         }
+    }
+}
+
+#[test]
+fn a_counter_that_keeps_a_lease_and_has_something_else_to_do_is_looked_at() {
+    let changes: [fn(&mut Fixture); 4] = [
+        |fixture| fixture.counter.mode = Coordination::Interval,
+        |fixture| _ = fixture.count(1),
+        |fixture| fixture.counter.refresh(NANO, START.after(NANO)),
+        |fixture| fixture.counter.fetch_mut().is_running = true,
+    ];
+    for (i, change) in changes.into_iter().enumerate() {
+        let mut fixture = keeping(&[fixed(1_000, 60)], 2, 1);
+        let time = fixture.time();
+        assert!(fixture.counter.is_keeping(1, time));
+        change(&mut fixture);
+        assert!(!fixture.counter.is_keeping(1, time), "change {i}");
     }
 }
