@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use weir::{
-    limit::{Coordination, OnStoreFailure, OverLimitPolicy, Period, Scope},
+    limit::{Coordination, OnStoreFailure, OverLimitPolicy, Period, Scope, Tier, Timestamp},
     observe::{DecisionRecord, RecordedDecision, Source as _},
     store::{
         Store as _,
@@ -182,6 +182,27 @@ async fn a_record_names_the_mode_the_wait_and_the_fallback() {
         assert_eq!((&recorded.modes[..], recorded.fallback), (&[name][..], true));
         assert!(recorded.waits.is_empty(), "{name}");
     }
+}
+
+/// The hits that were given back in each window are reported by a command of their own, before a lease is requested.
+#[tokio::test(start_paused = true)]
+async fn a_record_counts_every_command_that_its_wait_was_for() {
+    let second = Tier { period: Period::from_secs(1), ..daily(10) };
+    let fleet = Fleet::new(1, Coordination::Lease, &[second, daily(100)], Network::default()).await;
+    let instance = &fleet.instances[0];
+    assert_eq!(instance.record().await.waits.len(), 1);
+    let phase = |now: Timestamp| now.as_nanos() % 1_000_000_000;
+    while phase(instance.now()) < 980_000_000 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    instance.give_back().await;
+    while phase(instance.now()) >= 980_000_000 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    instance.give_back().await;
+    let waits: Vec<_> =
+        instance.record().await.waits.iter().map(|wait| (wait.commands, wait.error)).collect();
+    assert_eq!(waits, [(2, None)]);
 }
 
 #[tokio::test(start_paused = true)]

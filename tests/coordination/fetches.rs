@@ -93,6 +93,18 @@ async fn the_reply_to_a_request_does_not_acknowledge_a_report_on_its_way() {
     assert_eq!(pair.counted(), 560);
 }
 
+/// They do not cover the hits of the request, and the limit that it brings does not admit both.
+#[tokio::test(start_paused = true)]
+async fn leases_are_returned_before_a_limit_of_a_request_decides() {
+    let pair = pair(Network::default()).await;
+    assert_eq!(over(&pair.ask(Scope::Descriptor, 0, &[Ask::hit("large")]).await), [false]);
+    assert_eq!(pair.counted(), 51, "50 are leased ahead");
+    let own = RuntimeLimit::new([daily(100)].into_iter().collect(), OverLimitPolicy::Ignore);
+    let ask = Ask { hits: 60, own: Some(own.expect("it is valid")), ..Ask::hit("large") };
+    assert_eq!(over(&pair.ask(Scope::Descriptor, 0, &[ask]).await), [false]);
+    assert_eq!(pair.counted(), 61);
+}
+
 /// Several decisions wait at the same time, and each key of them.
 #[tokio::test(start_paused = true)]
 async fn concurrent_decisions_share_a_fetch() {
