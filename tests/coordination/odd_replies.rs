@@ -146,3 +146,17 @@ async fn the_fallback_decides_if_a_reply_has_no_counts() {
         assert_eq!((metrics.fallback.get(), metrics.delivery_unknown.get()), (1, 1), "{mode:?}");
     }
 }
+
+/// The second decision waits for the reply to the request of the first one, which a task receives then.
+#[tokio::test(start_paused = true)]
+async fn the_fallback_decides_if_a_reply_that_several_wait_for_has_no_counts() {
+    // an instance that is alone leases ahead
+    for (instances, requested) in [(1, 15), (2, 2)] {
+        let setup = Setup::start(instances, Coordination::Lease, Algorithm::FixedWindow).await;
+        setup.oddity.send_replace(Oddity::ShowsNothing);
+        let (first, second) = tokio::join!(setup.hit(), setup.hit());
+        assert!(!first.over && !second.over);
+        let metrics = setup.stores[0].coordination_metrics();
+        assert_eq!((metrics.fallback.get(), metrics.delivery_unknown.get()), (2, requested), "{instances}");
+    }
+}

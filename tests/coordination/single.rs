@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::FutureExt as _;
 use tokio::{task::JoinSet, time::sleep};
 use weir::{
     limit::Coordination,
@@ -166,12 +167,34 @@ async fn hits_ahead_whose_grant_is_lost_are_counted_as_unknown() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hit_whose_command_is_rejected_counts_once() {
-    let fleet = fleet(LIMIT).await;
-    let instance = &fleet.instances[0];
-    fleet.shared.set(Condition::Rejecting);
-    assert!(instance.hit().await);
-    assert_eq!(instance.failures(), (1, 0));
-    fleet.shared.set(Condition::Up);
-    sleep(Duration::from_secs(5)).await;
-    assert_eq!(fleet.counted(daily(LIMIT)), 1);
+    for (instances, limit) in [(3, LIMIT), FAR[0], FAR[1]] {
+        let fleet = fleet_of(instances, limit).await;
+        let instance = &fleet.instances[0];
+        fleet.shared.set(Condition::Rejecting);
+        assert!(instance.hit().await);
+        assert_eq!(instance.failures(), (1, 0));
+        fleet.shared.set(Condition::Up);
+        sleep(Duration::from_secs(20)).await;
+        assert_eq!(fleet.counted(daily(limit)), 1, "of {limit}");
+        instance.give_back().await;
+        sleep(Duration::from_secs(20)).await;
+        assert_eq!(fleet.counted(daily(limit)), 0, "of {limit}");
+    }
+}
+
+/// Nothing waits for it any more.
+#[tokio::test(start_paused = true)]
+async fn hits_are_reported_after_a_request_that_was_cancelled_before_it_was_sent() {
+    for (instances, limit) in [(3, LIMIT), FAR[0], FAR[1]] {
+        let fleet = fleet_of(instances, limit).await;
+        let instance = &fleet.instances[0];
+        let mut first = Box::pin(instance.hit());
+        assert!((&mut first).now_or_never().is_none(), "it waits");
+        drop(first);
+        instance.give_back().await;
+        assert!(instance.hit().await);
+        sleep(Duration::from_secs(20)).await;
+        instance.store.close().await;
+        assert_eq!((fleet.counted(daily(limit)), instance.failures()), (1, (0, 0)), "of {limit}");
+    }
 }

@@ -242,6 +242,10 @@ impl<R: Remote> Lease<R> {
         fetch.is_running = false;
         fetch.last_reply = LeaseReply::Failed;
         match outcomes.last().and_then(Option::as_ref) {
+            Some(Ok((reply, _))) if reply.counters.len() != counter.target.tiers.len() => {
+                self.table.metrics.delivery_unknown.add(want);
+                counter.lose_version();
+            }
             Some(Ok((reply, now))) if want > 0 => counter.apply_grant(reply, self.client.round_trip(), *now),
             Some(Ok((reply, now))) => counter.apply_fetched_report(reply, *now),
             Some(Err(error)) if error.is_definitely_not_applied() => {}

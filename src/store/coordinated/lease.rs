@@ -27,8 +27,8 @@ pub(super) enum Leased<'a, R: Remote> {
     Wait(Wanted<'a, R>),
     /// A decision of the store about this target, as under `strict`: it has no hits, or a limit of its own.
     Ask(Arc<Target>),
-    /// The same, after the store has counted what this instance has, at the right times: the limit is of its own, and hits become
-    /// available again gradually.
+    /// The same, after the store has counted what this instance has, and has received its leases: the limit is of its own, and does not
+    /// admit them too, or hits become available again gradually, so that the times of all hits matter.
     Settle(Arc<Target>),
 }
 
@@ -80,17 +80,11 @@ impl<R: Remote> Lease<R> {
             match self.decide_leased(counter, policy, check.hits, now) {
                 Some((decision, fetch_next)) => (Leased::Decided(decision), fetch_next),
                 // a lease is granted under the limit of the rule
-                None if check.rule.id().is_none() && counter.target.is_versioned() => {
-                    (Leased::Settle(Arc::clone(&counter.target)), false)
-                }
                 None if check.rule.id().is_none() => {
                     // the store counts them against this limit
-                    let requested = counter.requested_hits();
-                    if !counter.fits(check.hits.plus(Hits(counter.leased_hits() + requested)), now) {
-                        if requested > 0 {
-                            return (Leased::Settle(Arc::clone(&counter.target)), false);
-                        }
-                        counter.return_leases();
+                    let held = Hits(counter.leased_hits() + counter.requested_hits());
+                    if counter.target.is_versioned() || !counter.fits(check.hits.plus(held), now) {
+                        return (Leased::Settle(Arc::clone(&counter.target)), false);
                     }
                     report_first = counter.can_flush();
                     (Leased::Ask(Arc::clone(&counter.target)), false)
