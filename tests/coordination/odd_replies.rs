@@ -151,7 +151,7 @@ async fn the_fallback_decides_if_a_reply_has_no_counts() {
 #[tokio::test(start_paused = true)]
 async fn the_fallback_decides_if_a_reply_that_several_wait_for_has_no_counts() {
     // an instance that is alone leases ahead
-    for (instances, requested) in [(1, 15), (2, 2)] {
+    for (instances, requested) in [(1, 15), (2, 3)] {
         let setup = Setup::start(instances, Coordination::Lease, Algorithm::FixedWindow).await;
         setup.oddity.send_replace(Oddity::ShowsNothing);
         let (first, second) = tokio::join!(setup.hit(), setup.hit());
