@@ -36,13 +36,20 @@ pub struct Reservation {
     pub counted: ReservedSpan,
 }
 
-/// The time for which a store counts reserved hits, on that store's clock.
+/// The time for which a store counts reserved hits, on that store's clock. [`ReservedSpan::NONE`] if it is unknown whether it counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservedSpan {
     /// The instant of the reservation: fixed windows count the hits in the window of this instant.
     pub from: Timestamp,
     /// The latest use: sliding windows count the hits as of this instant.
     pub until: Timestamp,
+}
+
+// === impl ReservedSpan ===
+
+impl ReservedSpan {
+    /// No time: the hits are not given back when they are released.
+    pub const NONE: Self = Self { from: Timestamp::from_nanos(0), until: Timestamp::from_nanos(0) };
 }
 
 // === impl ReservationRequest ===

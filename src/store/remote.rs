@@ -208,6 +208,18 @@ pub struct Reply {
     pub matched: bool,
 }
 
+impl Reply {
+    /// Returns the instant of a command that took hits or looked at the counters, which the store had carried out by `now`: a call has one
+    /// clock for all of its commands, and some may have been carried out before a window ended, and others afterwards.
+    pub(crate) fn instant(&self, now: Timestamp) -> Timestamp {
+        let lasts = self.counters.iter().filter_map(|state| match state {
+            CounterState::FixedWindow(window) => Some(Timestamp::from_nanos(window.end().as_nanos() - 1)),
+            _ => None,
+        });
+        lasts.fold(now, Timestamp::min)
+    }
+}
+
 /// The reason why a store did not carry out a command, or did not confirm it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteError {

@@ -180,6 +180,23 @@ async fn what_is_granted_to_an_evicted_counter_is_recorded() {
     }
 }
 
+/// A task receives the reply, since hits were given back meanwhile. It is lost, as is that to the next request of the decision.
+#[tokio::test(start_paused = true)]
+async fn what_an_evicted_counter_may_have_been_granted_is_unknown() {
+    let cramped = Cramped::new(Coordination::Lease).await;
+    let round_trip = Duration::from_millis(100);
+    let network = Network { round_trip, timeout: 2 * round_trip, lost_replies: 1.0, ..Network::default() };
+    cramped.store.remote().set_network(network);
+    let (admitted, ()) = tokio::join!(cramped.ask("a", 1, false), async {
+        sleep(Duration::from_millis(20)).await;
+        assert!(cramped.ask("a", 1, true).now_or_never().is_some());
+        cramped.ask("b", 0, false).now_or_never();
+    });
+    assert!(admitted, "the fallback decides");
+    let metrics = cramped.metrics();
+    assert_eq!((metrics.stranded.get(), metrics.delivery_unknown.get()), (1, cramped.counted("a")));
+}
+
 /// The reply to its report says how many hits it has counted, which is no lease.
 #[tokio::test(start_paused = true)]
 async fn what_an_evicted_counter_has_reported_is_not_stranded() {

@@ -14,7 +14,7 @@ use weir::{
     clock::Clock as _,
     limit::{
         Algorithm, Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Matched, OverLimitPolicy,
-        Period, Request, RuleNode, RuleSet, Scope, Tier, Values,
+        Period, Request, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
     },
     store::{
         Store as _,
@@ -34,6 +34,8 @@ enum Oddity {
     GrantsNothing,
     /// It counts, but does not show the counts.
     ShowsNothing,
+    /// It carries out the last command of the call so much later.
+    TakesTime(Period),
 }
 
 struct OddStore {
@@ -57,6 +59,9 @@ impl Remote for OddStore {
         if oddity == Oddity::ShowsNothing {
             replies.replies.iter_mut().flatten().for_each(|reply| reply.counters.clear());
         }
+        if let Oddity::TakesTime(time) = oddity {
+            replies.now = replies.now.after(time);
+        }
         Ok(replies)
     }
 
@@ -76,6 +81,10 @@ struct Setup {
 
 impl Setup {
     async fn start(instances: usize, mode: Coordination, algorithm: Algorithm) -> Self {
+        Self::of(instances, mode, Tier { algorithm, ..daily(50) }).await
+    }
+
+    async fn of(instances: usize, mode: Coordination, tier: Tier) -> Self {
         let clock = SimulatedClock::new(EPOCH);
         let shared = SimulatedStore::new(clock.clone(), 7);
         let (oddity, receiver) = watch::channel(Oddity::None);
@@ -91,7 +100,7 @@ impl Setup {
             Coordinated::new(remote, Arc::new(clock.clone()), settings)
         };
         let stores = (0..instances).map(store).collect();
-        let rule = rule(mode, &[Tier { algorithm, ..daily(50) }], OverLimitPolicy::Ignore);
+        let rule = rule(mode, &[tier], OverLimitPolicy::Ignore);
         let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
         let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random());
         sleep(Duration::from_millis(2_500)).await;
@@ -158,5 +167,35 @@ async fn the_fallback_decides_if_a_reply_that_several_wait_for_has_no_counts() {
         assert!(!first.over && !second.over);
         let metrics = setup.stores[0].coordination_metrics();
         assert_eq!((metrics.fallback.get(), metrics.delivery_unknown.get()), (2, requested), "{instances}");
+    }
+}
+
+/// All commands of a call have one clock, which shows the next window already.
+#[tokio::test(start_paused = true)]
+async fn what_is_granted_in_a_window_is_not_used_in_the_next() {
+    const LIMIT: u32 = 80;
+    for mode in [Coordination::Lease, Coordination::Strict] {
+        for instances in [1, 3] {
+            let tier = Tier { requests: LIMIT, period: Period::from_secs(1), ..daily(LIMIT) };
+            let setup = Setup::of(instances, mode, tier).await;
+            let second = |now: Timestamp| now.as_nanos() / 1_000_000_000;
+            let from_begin = |now: Timestamp| now.as_nanos() % 1_000_000_000;
+            while from_begin(setup.clock.now()) < 990_000_000 {
+                sleep(Duration::from_millis(1)).await;
+            }
+            let first = second(setup.clock.now());
+            setup.oddity.send_replace(Oddity::TakesTime(Period::from_millis(10)));
+            assert!(!setup.hit().await.over, "{mode:?}, {instances}");
+            assert_eq!(second(setup.clock.now()), first);
+            setup.oddity.send_replace(Oddity::None);
+            while second(setup.clock.now()) == first {
+                sleep(Duration::from_millis(1)).await;
+            }
+            let mut admitted = 0;
+            for _ in 0..LIMIT + 20 {
+                admitted += u32::from(!setup.hit().await.over);
+            }
+            assert_eq!((admitted, second(setup.clock.now())), (LIMIT, first + 1), "{mode:?}, {instances}");
+        }
     }
 }

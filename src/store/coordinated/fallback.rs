@@ -81,9 +81,7 @@ impl<R: Remote> Fallback<R> {
                 reservation.decision.reset = reservation.decision.reset.max(DENY_RETRY);
             }
             if !reported {
-                // nothing is given back for a span that has ended long ago
-                reservation.counted =
-                    ReservedSpan { from: Timestamp::default(), until: Timestamp::default() };
+                reservation.counted = ReservedSpan::NONE;
             }
             reservation
         })

@@ -201,13 +201,13 @@ impl<R: Remote> Lease<R> {
                     counter.forget_fetch(now);
                 }
                 match after {
-                    AfterReply::Decided(decision) => Ok(Some(decision)),
+                    AfterReply::Decided(decision) => Ok(Some((decision, now))),
                     AfterReply::Failed => Ok(None),
                     AfterReply::Wait => Err(self.wait_for(key, counter, check.hits, registered)),
                 }
             });
             match outcome {
-                Ok(decision) => return Some((decision?, time.now)),
+                Ok(decided) => return decided,
                 Err(again) => waiting = again,
             }
         }

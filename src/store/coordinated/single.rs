@@ -155,7 +155,7 @@ impl<R: Remote> Lease<R> {
             let (dropped, now) = counter.expire_leases_after_wait(check.hits, time);
             self.table.record_dropped(dropped);
             match self.decide_leased(counter, policy, check.hits, now) {
-                Some((decision, _)) => Ok(Some((decision, time.now))),
+                Some((decision, _)) => Ok(Some((decision, now))),
                 None => Err(self.wait_for(counter_key(check), counter, check.hits, None)),
             }
         })
@@ -185,6 +185,7 @@ impl<R: Remote> Lease<R> {
 
     /// Applies the `outcome` of `fetch`, which no decision does.
     fn hold_single(&self, fetch: SingleFetch, outcome: Outcome) {
+        let is_unknown = is_unknown(&outcome);
         let granted =
             outcome.as_ref().and_then(|outcome| outcome.as_ref().ok()).map(|(reply, _)| reply.granted);
         let applied = self.table.with_generation(fetch.key, fetch.generation, |counter| match outcome {
@@ -196,14 +197,17 @@ impl<R: Remote> Lease<R> {
         });
         if applied.is_none() {
             // the counter was evicted
-            self.table.metrics.stranded.add(granted.unwrap_or_default());
+            match granted {
+                Some(granted) => self.table.metrics.stranded.add(granted),
+                None if is_unknown => self.table.metrics.delivery_unknown.add(fetch.want),
+                None => {}
+            }
         }
     }
 
     /// Notes that `fetch` of `counter` has failed. Counts its hits if the store may have granted them.
     fn fail_single(&self, counter: &mut LocalCounter, fetch: SingleFetch, outcome: &Outcome) {
-        let is_unknown = outcome.as_ref().map_or(Delivery::Unknown, Delivery::of) != Delivery::NotApplied;
-        if is_unknown {
+        if is_unknown(outcome) {
             self.table.metrics.delivery_unknown.add(fetch.want);
             counter.lose_version();
         }
@@ -215,6 +219,11 @@ impl<R: Remote> Lease<R> {
         counter.end_single(fetch.number);
         self.table.enqueue(fetch.key, counter, self.client.time().now);
     }
+}
+
+/// Returns whether the store may have granted hits by `outcome`, which says nothing that can be used.
+fn is_unknown(outcome: &Outcome) -> bool {
+    outcome.as_ref().map_or(Delivery::Unknown, Delivery::of) != Delivery::NotApplied
 }
 
 // === impl SingleWaiting ===

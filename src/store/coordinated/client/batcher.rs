@@ -17,7 +17,7 @@ use crate::{
     limit::{Period, Timestamp},
     store::{
         coordinated::delivery::{Delivery, Undecided},
-        remote::{Command, Remote, RemoteError, Reply, StoreNode, Urgency},
+        remote::{Command, Op, Remote, RemoteError, Reply, StoreNode, Urgency},
     },
 };
 
@@ -176,17 +176,27 @@ impl Batcher {
 
 /// Sends `batch` in one call and distributes the replies.
 async fn call<R: Remote>(caller: &Caller<R>, node: StoreNode, batch: Vec<PendingCommand>) -> StoreNode {
-    let (commands, waiting): (Vec<_>, Vec<_>) =
-        batch.into_iter().map(|pending| (pending.command, pending.reply)).unzip();
+    let (commands, waiting): (Vec<_>, Vec<_>) = batch
+        .into_iter()
+        .map(|PendingCommand { command, reply, .. }| {
+            // a report may be of a window that has ended
+            let is_present = !matches!(command.op, Op::Add { .. });
+            (command, (reply, is_present))
+        })
+        .unzip();
     // a decision whose budget ran out does not receive its reply
     match caller.call(commands, Urgency::Decision).await {
         Ok(replies) => {
-            for (waiting, reply) in waiting.into_iter().zip(replies.replies) {
-                let _ = waiting.send(reply.map(|reply| (reply, replies.now)));
+            let now = replies.now;
+            for ((waiting, is_present), reply) in waiting.into_iter().zip(replies.replies) {
+                let _ = waiting.send(reply.map(|reply| {
+                    let at = if is_present { reply.instant(now) } else { now };
+                    (reply, at)
+                }));
             }
         }
         Err(error) => {
-            for waiting in waiting {
+            for (waiting, _) in waiting {
                 let _ = waiting.send(Err(error.clone()));
             }
         }

@@ -2,13 +2,16 @@
 
 use super::{
     LocalCounter,
-    records::{Dropped, HeldLease, PendingDelta},
-    tiers::{capacity, flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed, saturated},
+    records::{Dropped, HeldLease, PendingDelta, negative},
+    tiers::{
+        capacity, flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed, same_windows, saturated,
+    },
 };
 use crate::{
     limit::{
-        Algorithm, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, decide,
-        decision_from_store,
+        Algorithm, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp,
+        algorithm::{CountChange, CounterState},
+        decide, decision_from_store,
     },
     store::coordinated::store_time::StoreTime,
 };
@@ -188,30 +191,36 @@ impl LocalCounter {
         self.forget_fetch(now);
     }
 
-    /// Puts hits back that were spent at `now` for a request which was then rejected.
-    pub(in super::super) fn unspend(&mut self, hits: Hits, now: Timestamp) {
-        for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
-            state.release(tier, now, now, hits);
-        }
-        let first = self.rare.leases_mut().first_mut();
-        let held =
-            first.and_then(|lease| Some((lease.left.checked_add(u32::try_from(hits.0).ok()?)?, lease)));
+    /// Puts hits back that were spent at `at` for a request which was then rejected: into a lease of the same windows, if there is one.
+    pub(in super::super) fn unspend(&mut self, hits: Hits, at: Timestamp) {
+        let tiers = &self.target.tiers;
+        let held = self.rare.leases_mut().iter_mut().find_map(|lease| {
+            let left = lease.left.checked_add(u32::try_from(hits.0).ok()?)?;
+            same_windows(tiers, lease.granted_at, at).then_some((left, lease))
+        });
         match held {
-            Some((left, lease)) => lease.left = left,
-            None => self.push_pending(PendingDelta {
-                unused: hits.0,
-                unused_until: now,
-                ..PendingDelta::of(0, now)
-            }),
+            Some((left, lease)) => {
+                lease.left = left;
+                self.take_from_estimate(hits, at);
+            }
+            None => self.uncount(hits, at),
         }
     }
 
     /// Gives back hits that were counted at `at` for a request which was then rejected.
     pub(in super::super) fn uncount(&mut self, hits: Hits, at: Timestamp) {
-        for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
-            state.release(tier, at, at, hits);
-        }
+        self.take_from_estimate(hits, at);
         self.push_pending(PendingDelta { unused: hits.0, unused_until: at, ..PendingDelta::of(0, at) });
+    }
+
+    /// Takes hits that were counted at `at` from the estimate, but not from windows that have begun since.
+    fn take_from_estimate(&mut self, hits: Hits, at: Timestamp) {
+        for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
+            match state {
+                CounterState::FixedWindow(_) => state.add(tier, at, CountChange::of(negative(hits.0)), at),
+                _ => state.release(tier, at, at, hits),
+            }
+        }
     }
 
     /// Has a rejection last until the end of the pause, if there is one: a retry time before the next call would be wrong.

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::{
     LocalCounter,
     fetch::LeaseReply,
-    records::{Dropped, HeldLease},
+    records::{Dropped, HeldLease, PendingDelta},
     tiers::{capacity, flows, has_bucket, hold, lone_hold, same_windows},
 };
 use crate::{
@@ -97,7 +97,10 @@ impl LocalCounter {
     /// hits first that were counted before the mode has changed, or to give some back. An instance that is alone decides as in memory
     /// then; several must not wait in a burst.
     pub(in super::super) fn must_wait_for_reply(&self, instances: usize) -> bool {
-        instances <= 1 && self.unacknowledged.is_in_flight() || self.must_report_after_single()
+        let gives_back = |delta: &PendingDelta| !delta.change.is_addition();
+        let in_flight = self.unacknowledged.in_flight();
+        !in_flight.is_empty() && (instances <= 1 || in_flight.iter().any(gives_back))
+            || self.must_report_after_single()
     }
 
     /// Returns how many hits to request, and for how long.

@@ -135,7 +135,7 @@ impl LocalCounter {
         let tiers = &self.target.tiers;
         for mut delta in self.unacknowledged.take_pending() {
             if tiers.iter().all(|tier| has_ended(tier, delta.last_at, now)) {
-                dropped.add(delta.taken(), delta.unused);
+                dropped.add(delta.taken(), delta.returned());
                 continue;
             }
             if delta.unused > 0 && self.must_keep(delta.at, delta.unused_until, now) {
@@ -292,7 +292,7 @@ impl LocalCounter {
         self.unacknowledged.retain_pending(|delta| {
             let ended = tiers.iter().all(|tier| has_ended(tier, delta.last_at, now));
             if ended {
-                dropped.add(delta.taken(), delta.unused);
+                dropped.add(delta.taken(), delta.returned());
             }
             !ended
         });

@@ -6,7 +6,7 @@ use super::{
     tiers::has_ended,
 };
 use crate::limit::{
-    Algorithm, Direction, Hits, OverLimitPolicy, Period, Reservation, ReservationRequest, ReservedSpan,
+    Algorithm, Direction, Hits, OverLimitPolicy, Period, Reservation, ReservationRequest, ReservedSpan, Tier,
     Timestamp, decision_from_store,
 };
 
@@ -83,6 +83,15 @@ impl LocalCounter {
             } else {
                 state.give_back(tier, span.from, hits);
             }
+        }
+        let tiers = &self.target.tiers;
+        let has_ended = |tier: &Tier| match tier.algorithm {
+            Algorithm::FixedWindow => has_ended(tier, span.from, now),
+            _ => has_ended(tier, span.until, now),
+        };
+        if span == ReservedSpan::NONE || tiers.iter().all(has_ended) {
+            // it would take back hits of others
+            return;
         }
         self.push_pending(if can_grant {
             PendingDelta { unused: hits.0, unused_until: span.until, ..PendingDelta::of(0, span.from) }

@@ -113,8 +113,9 @@ impl LocalCounter {
         let leases_ahead = self.rare.take_single().is_some_and(|request| request.ahead > 0);
         self.hold_granted(left, reply, Period::default(), now);
         self.keep_granted(reply.granted, now);
-        // if a later reply was applied, that was as if the reply to this request was known
-        self.wants_read |= !self.apply_reply_to(reply, number, now) && leases_ahead;
+        // if a later reply was applied, that was as if the reply to this request was known; a flush may have overtaken it
+        let may_lack_it = leases_ahead || self.applied == self.flushed;
+        self.wants_read |= !self.apply_reply_to(reply, number, now) && may_lack_it;
         self.notify();
     }
 

@@ -221,6 +221,26 @@ fn spent_hits_of_a_rejected_request_are_put_back() {
     }
 }
 
+/// Other hits of the request were waited for meanwhile.
+#[test]
+fn hits_of_an_ended_window_are_put_back_into_no_later_one() {
+    let puts_back: [fn(&mut LocalCounter, Timestamp); 2] =
+        [|counter, at| counter.unspend(Hits(1), at), |counter, at| counter.uncount(Hits(1), at)];
+    for put_back in puts_back {
+        let mut fixture = Fixture::new(&[fixed(100, 60)], 3);
+        fixture.hold(1, Period::default());
+        assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
+        let at = fixture.now;
+        fixture.wait(Period::from_secs(60));
+        fixture.hold(5, Period::default());
+        assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
+        put_back(&mut fixture.counter, at);
+        assert_eq!((fixture.counter.leased_hits(), fixture.counter.remaining(fixture.now)), (4, 99));
+        fixture.flush();
+        assert_eq!(fixture.left_in_store(), 95);
+    }
+}
+
 /// It holds the most that a limit can be, and another lease held the hits that are put back.
 #[test]
 fn hits_for_which_a_lease_has_no_room_are_given_back_to_the_store() {

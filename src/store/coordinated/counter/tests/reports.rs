@@ -110,6 +110,24 @@ fn hits_leased_in_one_window_are_not_taken_from_the_next() {
     assert_eq!(fixture.counter.remaining(fixture.now), 90);
 }
 
+/// The store might give back hits that it grants meanwhile, and that this instance then holds.
+#[test]
+fn a_lease_is_requested_after_the_reply_to_a_report_that_gives_hits_back() {
+    for (gives_back, must_wait) in [(false, false), (true, true)] {
+        let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+        fixture.count(5);
+        if gives_back {
+            fixture.flush();
+            fixture.give_back(9);
+        }
+        let mut commands = Vec::new();
+        fixture.counter.take_commands(fixture.now, &mut commands);
+        assert_eq!((commands.len(), fixture.counter.must_wait_for_reply(2)), (1, must_wait));
+        fixture.deliver(&commands);
+        assert!(!fixture.counter.must_wait_for_reply(2));
+    }
+}
+
 /// An instance that is alone keeps its estimate exact only if replies are applied in the order of the calls.
 #[test]
 fn an_instance_that_is_alone_has_one_call_at_a_time() {

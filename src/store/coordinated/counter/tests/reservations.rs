@@ -106,6 +106,26 @@ fn released_hits_are_available_here_at_once_and_then_to_others() {
     }
 }
 
+/// They would take back what others have counted since.
+#[test]
+fn reserved_hits_that_count_no_more_or_perhaps_never_did_are_not_given_back() {
+    for tiers in [vec![fixed(100, 60)], vec![sliding(100, 60)], vec![bucket(100, 60), fixed(100, 60)]] {
+        for can_grant in [true, false] {
+            for is_reported in [true, false] {
+                let mut fixture = Fixture::new(&tiers, 1);
+                let span = ReservedSpan { from: fixture.now, until: fixture.now.after(Period::from_secs(1)) };
+                let span = if is_reported { span } else { ReservedSpan::NONE };
+                fixture.wait(Period::from_secs(if is_reported { 61 } else { 1 }));
+                fixture.count(10);
+                fixture.counter.release(span, Hits(4), can_grant, fixture.now);
+                fixture.flush();
+                let is_bucket = is_reported && tiers.len() > 1;
+                assert!(is_bucket || fixture.left_in_store() == 90, "{tiers:?}, {can_grant}, {is_reported}");
+            }
+        }
+    }
+}
+
 #[test]
 fn hits_of_a_window_that_has_ended_are_not_given_back_to_the_next() {
     for can_grant in [true, false] {
