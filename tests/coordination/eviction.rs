@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use weir::{
     clock::Clock as _,
     limit::{
@@ -145,7 +145,7 @@ async fn what_a_rejected_request_for_a_lease_has_reported_is_recorded() {
     let (over, ()) = tokio::join!(cramped.ask("a", 500, false), async {
         sleep(Duration::from_millis(20)).await;
         // evicts the counter, with the hits that it holds
-        cramped.ask("b", 1, true).await;
+        cramped.ask("b", 0, false).now_or_never();
         cramped.set_after(100, Condition::Up).await;
     });
     assert!(over, "the fallback admits it when the budget ends");
@@ -197,6 +197,20 @@ async fn what_an_evicted_counter_may_have_been_granted_is_unknown() {
     assert_eq!((metrics.stranded.get(), metrics.delivery_unknown.get()), (1, cramped.counted("a")));
 }
 
+/// They ask for the counter that takes its place, and do not wait until their budget ends.
+#[tokio::test(start_paused = true)]
+async fn decisions_that_wait_for_others_do_not_wait_for_an_evicted_counter() {
+    let cramped = Cramped::new(Coordination::Lease).await;
+    let begun = Instant::now();
+    let hits = async |hits| assert!(cramped.ask("a", hits, false).await);
+    tokio::join!(hits(1), hits(1), hits(1), hits(5), async {
+        sleep(Duration::from_millis(20)).await;
+        cramped.ask("b", 0, false).now_or_never();
+    });
+    assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
+    assert_eq!(cramped.metrics().fallback.get(), 0);
+}
+
 /// The reply to its report says how many hits it has counted, which is no lease.
 #[tokio::test(start_paused = true)]
 async fn what_an_evicted_counter_has_reported_is_not_stranded() {
@@ -212,7 +226,7 @@ async fn what_an_evicted_counter_has_reported_is_not_stranded() {
     }
     let (admitted, ()) = tokio::join!(cramped.ask("a", 0, false), async {
         sleep(Duration::from_millis(20)).await;
-        cramped.ask("b", 1, true).await;
+        cramped.ask("b", 0, false).now_or_never();
     });
     assert!(admitted);
     cramped.store.close().await;

@@ -12,11 +12,16 @@ use weir::{
     limit::{
         Coordination, Descriptor, Entry, Matched, OverLimitPolicy, Period, Request, RuntimeLimit, Scope, Tier,
     },
-    store::{Store as _, coordinated::CoordinationSettings, remote::Target, simulated::Network},
+    store::{
+        Store as _,
+        coordinated::CoordinationSettings,
+        remote::Target,
+        simulated::{Condition, Network},
+    },
 };
 
 use crate::{
-    fleet::{Fleet, daily, rule},
+    fleet::{Fleet, daily, rule, sliding},
     pair::{Ask, Pair, over},
 };
 
@@ -59,6 +64,48 @@ async fn hits_given_back_meanwhile_are_reported() {
         assert!(first.await);
         instance.store.close().await;
         assert_eq!(fleet.counted(daily(limit)), 1, "of {limit}");
+    }
+}
+
+/// Those of an instance that is alone are reported after the reply.
+#[tokio::test(start_paused = true)]
+async fn hits_counted_in_an_outage_are_reported() {
+    for (instances, limit) in FAR {
+        let fleet = Fleet::new(instances, Coordination::Lease, &[daily(limit)], Network::default()).await;
+        let instance = &fleet.instances[0];
+        let mut first = Box::pin(instance.hit());
+        assert!((&mut first).now_or_never().is_none(), "it waits");
+        sleep(Duration::from_millis(5)).await;
+        fleet.shared.set(Condition::Down);
+        while !instance.store.is_store_unavailable() {
+            sleep(Duration::from_millis(10)).await;
+        }
+        for _ in 0..3 {
+            assert!(instance.hit().await);
+        }
+        fleet.shared.set(Condition::Up);
+        sleep(Duration::from_secs(20)).await;
+        instance.store.close().await;
+        assert_eq!(fleet.counted(daily(limit)), 3, "of {limit}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_stops_gives_back_what_is_granted_to_it() {
+    for (instances, limit) in FAR {
+        for tier in [daily(limit), sliding(limit)] {
+            let tiers = std::slice::from_ref(&tier);
+            let fleet = Fleet::new(instances, Coordination::Lease, tiers, Network::default()).await;
+            let instance = &fleet.instances[0];
+            let mut first = Box::pin(instance.hit());
+            assert!((&mut first).now_or_never().is_none(), "it waits");
+            sleep(Duration::from_millis(50)).await;
+            assert!(fleet.counted(tier.clone()) > 0);
+            let closing = Instant::now();
+            instance.store.close().await;
+            assert!(closing.elapsed() < Duration::from_secs(1), "{:?}", closing.elapsed());
+            assert_eq!(fleet.counted(tier.clone()), 0, "of {tier}");
+        }
     }
 }
 

@@ -136,6 +136,14 @@ impl<R: Remote> Lease<R> {
         self.spawn(sent);
     }
 
+    /// Has a task receive what a decision about the counter of `key` waits for, which may not be polled.
+    pub(super) fn receive(&self, key: CounterKey) {
+        self.table.with_existing(key, |counter| {
+            self.hand_over(key, counter);
+            self.hand_over_single(key, counter);
+        });
+    }
+
     /// Returns a future that completes with the next reply to the counter of `key`, if one is expected.
     pub(super) fn next_reply(&self, key: CounterKey) -> Option<OwnedNotified> {
         let next = self.table.with_existing(key, |counter| {

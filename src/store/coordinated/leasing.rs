@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use super::{client::StoreClient, table::CounterTable};
+use super::{
+    client::StoreClient,
+    table::{CounterTable, LeaseWork},
+};
 use crate::store::remote::Remote;
 
 /// Decides from leases, and fetches them.
@@ -17,9 +20,13 @@ pub(super) struct Lease<R> {
 impl<R: Remote> Lease<R> {
     pub(super) fn new((table, client): (Arc<CounterTable<R>>, Arc<StoreClient<R>>)) -> Self {
         let (weak, renewing) = (Arc::downgrade(&table), Arc::clone(&client));
-        table.renew_leases_by(Box::new(move |key| {
+        table.do_lease_work_by(Box::new(move |key, work| {
             if let Some(table) = weak.upgrade() {
-                Self { table, client: Arc::clone(&renewing) }.fetch(key);
+                let lease = Self { table, client: Arc::clone(&renewing) };
+                match work {
+                    LeaseWork::Renew => lease.fetch(key),
+                    LeaseWork::Receive => lease.receive(key),
+                }
             }
         }));
         Self { table, client }

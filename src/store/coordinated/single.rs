@@ -7,7 +7,7 @@
 
 use std::{
     future::poll_fn,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
 };
 
 use tokio::sync::futures::OwnedNotified;
@@ -176,26 +176,30 @@ impl<R: Remote> Lease<R> {
         self.client.spawn(async move { lease.complete_single(fetch, awaited).await });
     }
 
-    /// Receives the reply to `fetch`: what it grants is a lease. Wakes its decision.
+    /// Receives the reply to `fetch`: what it grants is a lease.
     async fn complete_single(self, fetch: SingleFetch, AwaitedReply { queued, waker }: AwaitedReply) {
         let outcome = queued.reply.await.ok();
-        self.hold_single(fetch, outcome);
-        waker.into_iter().for_each(std::task::Waker::wake);
+        self.hold_single(fetch, outcome, waker);
     }
 
-    /// Applies the `outcome` of `fetch`, which no decision does.
-    fn hold_single(&self, fetch: SingleFetch, outcome: Outcome) {
+    /// Applies the `outcome` of `fetch`, which no decision does. Wakes its decision, by `waker`, before all others.
+    fn hold_single(&self, fetch: SingleFetch, outcome: Outcome, mut waker: Option<Waker>) {
+        let mut wake = || waker.take().into_iter().for_each(Waker::wake);
         let is_unknown = is_unknown(&outcome);
         let granted =
             outcome.as_ref().and_then(|outcome| outcome.as_ref().ok()).map(|(reply, _)| reply.granted);
-        let applied = self.table.with_generation(fetch.key, fetch.generation, |counter| match outcome {
-            Some(Ok((reply, now))) if reply.counters.len() == counter.target.tiers.len() => {
-                counter.apply_single(&reply, fetch.number, reply.granted, now);
-                self.table.enqueue(fetch.key, counter, self.client.time().now);
+        let applied = self.table.with_generation(fetch.key, fetch.generation, |counter| {
+            wake();
+            match outcome {
+                Some(Ok((reply, now))) if reply.counters.len() == counter.target.tiers.len() => {
+                    counter.apply_single(&reply, fetch.number, reply.granted, now);
+                    self.table.enqueue(fetch.key, counter, self.client.time().now);
+                }
+                outcome => self.fail_single(counter, fetch, &outcome),
             }
-            outcome => self.fail_single(counter, fetch, &outcome),
         });
         if applied.is_none() {
+            wake();
             // the counter was evicted
             match granted {
                 Some(granted) => self.table.metrics.stranded.add(granted),

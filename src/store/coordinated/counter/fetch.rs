@@ -123,12 +123,13 @@ impl LeaseFetch {
 
     /// Returns whether it says nothing that a counter has to know.
     pub(super) fn is_over(&self) -> bool {
-        self.is_forgettable() && self.decisions == 0 && !self.is_scarce
+        self.is_forgettable() && !self.is_scarce
     }
 
     /// Returns whether it says nothing that a counter has to know which has not been checked lately.
     pub(super) fn is_forgettable(&self) -> bool {
         !self.is_running
+            && self.decisions == 0
             && self.done.is_none()
             && self.least == 0
             && !self.is_overcounted

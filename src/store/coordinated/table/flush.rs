@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    CounterTable,
+    CounterTable, LeaseWork,
     batches::{AT_ONCE, Batches},
     due::SWEEP,
     shards::Entry,
@@ -33,6 +33,9 @@ const SWEEP_STEP: Period = Period::from_nanos(SWEEP.as_nanos() / SWEEP_STEPS as 
 
 /// The longest that the final flush takes.
 const FINAL_FLUSH: Period = Period::from_secs(2);
+
+/// The time after which the final flush takes over the replies that decisions wait for: until then, those that are polled apply them.
+const FINAL_DECISIONS: Period = Period::from_millis(100);
 
 /// The time between two attempts of the final flush.
 const FINAL_FLUSH_RETRY: Period = Period::from_millis(5);
@@ -105,9 +108,7 @@ fn flush_shards<R: Remote>(
             let renew = table.with_existing(key, |counter| flush_counter(table, key, counter, batches, time));
             renewed.extend(renew.is_some_and(|renew| renew).then_some(key));
         }
-        if let Some(renew) = table.renew.get() {
-            renewed.into_iter().for_each(renew);
-        }
+        table.do_lease_work(LeaseWork::Renew, renewed);
     }
 }
 
@@ -142,9 +143,11 @@ fn return_ended<R: Remote>(table: &CounterTable<R>, counter: &mut LocalCounter, 
 /// Returns every lease and reports all pending hits, for [`FINAL_FLUSH`] at most. Repeats, because a counter
 /// whose flush is in flight has to wait for the reply first.
 pub(in super::super) async fn final_flush<R: Remote>(table: &Arc<CounterTable<R>>) {
+    let begun = Instant::now();
     let all = async {
         loop {
             let now = table.client.time().now;
+            let mut awaited: Vec<CounterKey> = Vec::new();
             let (mut unreported, mut batches) = (false, Batches::new(table));
             table.shards.sweep(1, now, |key, counter| {
                 counter.return_leases();
@@ -155,9 +158,15 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &Arc<CounterTable<R>
                 batches.add(key, counter, now);
                 // what a running fetch is granted has to be returned too
                 unreported |= !counter.is_settled();
+                if counter.has_awaited_reply() {
+                    awaited.push(key);
+                }
             });
             if !unreported {
                 return;
+            }
+            if begun.elapsed() >= FINAL_DECISIONS.into() {
+                table.do_lease_work(LeaseWork::Receive, awaited);
             }
             for batch in batches.finish() {
                 let _ = batch.await;
@@ -172,6 +181,7 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &Arc<CounterTable<R>
 /// whose windows ended while no node was available are dropped here.
 fn sweep<R: Remote>(table: &CounterTable<R>) {
     let (time, instances) = (table.client.time(), table.client.instances());
+    let mut held_up: Vec<CounterKey> = Vec::new();
     table.shards.sweep(SWEEP_STEPS, time.now, |key, counter| {
         if counter.is_keeping(instances, time) {
             return;
@@ -184,5 +194,9 @@ fn sweep<R: Remote>(table: &CounterTable<R>) {
         return_ended(table, counter, time);
         counter.shrink(time.now);
         table.enqueue(key, counter, time.now);
+        if counter.is_held_up() {
+            held_up.push(key);
+        }
     });
+    table.do_lease_work(LeaseWork::Receive, held_up);
 }

@@ -45,14 +45,23 @@ pub(super) struct CounterTable<R> {
     coordination: Coordination,
     /// The generation of the next counter.
     generations: AtomicU32,
-    /// Fetches the next lease of a counter.
-    renew: OnceLock<Renew>,
+    /// Does for a counter what only the lease mode can do.
+    lease_work: OnceLock<DoLeaseWork>,
     /// Also used by the modes, to count their decisions.
     pub(super) metrics: Arc<CoordinationMetrics>,
 }
 
-/// Fetches the next lease of the counter of a key.
-pub(super) type Renew = Box<dyn Fn(CounterKey) + Send + Sync>;
+/// Does this for the counter of a key.
+pub(super) type DoLeaseWork = Box<dyn Fn(CounterKey, LeaseWork) + Send + Sync>;
+
+/// What the lease mode does for a counter that needs attention.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum LeaseWork {
+    /// It fetches the next lease.
+    Renew,
+    /// It receives a reply that a decision waits for.
+    Receive,
+}
 
 /// Returns the key of the counter of `check`. Limits with the same keys in the shared store have the same counter, whether
 /// they belong to a rule or to a request.
@@ -88,14 +97,21 @@ impl<R: Remote> CounterTable<R> {
             early_sync: settings.early_sync,
             coordination: settings.coordination,
             generations: AtomicU32::new(1),
-            renew: OnceLock::new(),
+            lease_work: OnceLock::new(),
             metrics,
         }
     }
 
-    /// Has leases that end renewed by `renew`. To be called once.
-    pub(super) fn renew_leases_by(&self, renew: Renew) {
-        let _ = self.renew.set(renew);
+    /// Has `work` do what only the lease mode can do. To be called once.
+    pub(super) fn do_lease_work_by(&self, work: DoLeaseWork) {
+        let _ = self.lease_work.set(work);
+    }
+
+    /// Has the lease mode do `work` for the counters of `keys`. No shard may be locked.
+    fn do_lease_work(&self, work: LeaseWork, keys: impl IntoIterator<Item = CounterKey>) {
+        if let Some(act) = self.lease_work.get() {
+            keys.into_iter().for_each(|key| act(key, work));
+        }
     }
 
     /// Returns the number of counters.
@@ -205,6 +221,7 @@ impl<R: Remote> CounterTable<R> {
                 self.metrics.delivery_unknown.add(want);
                 awaited.wake();
             }
+            evicted.notify();
             if !evicted.is_settled() {
                 self.metrics.evicted.add(1);
                 // what is in flight is counted when its outcome is known

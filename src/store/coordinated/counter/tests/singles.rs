@@ -54,6 +54,7 @@ fn what_is_leased_ahead_with_a_single_hit_is_held() {
         let reply = fixture.execute_single(&single);
         fixture.apply_single(&single, &reply);
         assert_eq!((fixture.counter.leased_hits(), fixture.remaining()), (AHEAD, u64::from(limit) - 1));
+        assert!(!fixture.counter.has_pending(), "nothing has to be read");
         for _ in 0..AHEAD {
             assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
         }
@@ -164,18 +165,45 @@ fn hits_given_back_beside_a_request_that_fails_or_is_of_another_window_change_no
 
 #[test]
 fn a_request_that_has_failed_after_a_later_reply_has_the_count_read_again() {
-    for is_overtaken in [false, true] {
-        let mut fixture = Fixture::new(&[fixed(3_000, 3_600)], 3);
-        let single = fixture.request_single();
-        if is_overtaken {
-            fixture.take_elsewhere(20);
-            fixture.read();
-            assert_eq!(fixture.remaining(), 2_980 + 10);
+    for (limit, ahead) in [(3_000, AHEAD), (50, 0)] {
+        for is_overtaken in [false, true] {
+            let mut fixture = Fixture::new(&[fixed(limit, 3_600)], 3);
+            let single = fixture.request_single();
+            let mut left = u64::from(limit);
+            if is_overtaken {
+                fixture.take_elsewhere(20);
+                fixture.read();
+                left -= 20;
+                assert_eq!(fixture.remaining(), left + ahead);
+            }
+            fixture.counter.end_single(single.number);
+            assert_eq!(fixture.counter.has_pending(), is_overtaken && ahead > 0);
+            fixture.flush();
+            assert_eq!(fixture.remaining(), left);
         }
-        fixture.counter.end_single(single.number);
-        assert_eq!(fixture.counter.has_pending(), is_overtaken);
+    }
+}
+
+/// A flush may have been carried out before, although it has a later number.
+#[test]
+fn a_reply_that_is_overtaken_has_the_count_read_again_unless_the_other_one_counts_its_hit() {
+    for is_flush in [false, true] {
+        let mut fixture = Fixture::new(&[fixed(50, 3_600)], 3);
+        let single = fixture.request_single();
+        if is_flush {
+            fixture.count(5);
+            let mut commands = Vec::new();
+            fixture.counter.take_commands(fixture.now, &mut commands);
+            fixture.deliver(&commands);
+        }
+        let late = fixture.execute_single(&single);
+        if !is_flush {
+            fixture.read();
+        }
+        fixture.apply_single(&single, &late);
+        assert_eq!(fixture.counter.has_pending(), is_flush);
         fixture.flush();
-        assert_eq!(fixture.remaining(), if is_overtaken { 2_980 } else { 3_000 });
+        assert_eq!(fixture.remaining(), if is_flush { 44 } else { 49 });
     }
 }
 

@@ -90,7 +90,7 @@ async fn the_lease_of_a_busy_counter_is_renewed_before_it_ends() {
     assert_eq!(fixture.table.client.instances(), 2);
     let (renewed, key) = (Arc::new(Mutex::new(Vec::new())), fixture.key("v"));
     let keys = Arc::clone(&renewed);
-    fixture.table.renew_leases_by(Box::new(move |key| keys.lock().push(key)));
+    fixture.table.do_lease_work_by(Box::new(move |key, _| keys.lock().push(key)));
     let now = fixture.now().as_nanos();
     fixture.with_counter("v", |counter| {
         for i in (0..600).rev() {

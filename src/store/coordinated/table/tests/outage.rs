@@ -138,7 +138,7 @@ async fn no_lease_is_renewed_by_a_node_that_does_not_reply() {
     heartbeats.shutdown().await;
     let (renewed, key) = (Arc::new(Mutex::new(Vec::new())), fixture.key("v"));
     let keys = Arc::clone(&renewed);
-    fixture.table.renew_leases_by(Box::new(move |key| keys.lock().push(key)));
+    fixture.table.do_lease_work_by(Box::new(move |key, _| keys.lock().push(key)));
     let now = fixture.now().as_nanos();
     fixture.with_counter("v", |counter| {
         for i in (0..600).rev() {
