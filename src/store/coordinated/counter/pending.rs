@@ -46,17 +46,6 @@ impl LocalCounter {
             && !(is_requesting && (self.is_fetching_alone() || self.must_report_after_single()))
     }
 
-    /// Returns whether hits are pending while a decision waits for a reply. Reports may have to wait for it too.
-    pub(in super::super) fn is_held_up(&self) -> bool {
-        self.has_awaited_reply() && self.has_pending()
-    }
-
-    /// Returns whether a decision waits for a reply that it applies itself. It may not be polled.
-    pub(in super::super) fn has_awaited_reply(&self) -> bool {
-        self.fetch().is_some_and(|fetch| fetch.awaited.is_some())
-            || self.rare.single().is_some_and(|single| single.awaited.is_some())
-    }
-
     /// Returns whether this instance, which is alone, fetches a lease. Its next call waits for the reply: without others there is no
     /// hurry, and the estimate stays exact only if replies are applied in the order of the calls.
     fn is_fetching_alone(&self) -> bool {

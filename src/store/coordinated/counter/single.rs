@@ -132,6 +132,17 @@ impl LocalCounter {
         number != self.applied && number.wrapping_sub(self.applied) < u32::MAX / 2
     }
 
+    /// Returns whether hits are pending while a decision waits for a reply. Reports may have to wait for it too.
+    pub(in super::super) fn is_held_up(&self) -> bool {
+        self.has_awaited_reply() && self.has_pending()
+    }
+
+    /// Returns whether a decision waits for a reply that it applies itself. It may not be polled.
+    pub(in super::super) fn has_awaited_reply(&self) -> bool {
+        self.fetch().is_some_and(|fetch| fetch.awaited.is_some())
+            || self.rare.single().is_some_and(|single| single.awaited.is_some())
+    }
+
     /// Returns whether hits that were given back have to wait for the reply to a single request before they are reported: the store
     /// gives back none of the hits that it grants meanwhile.
     pub(super) fn must_report_after_single(&self) -> bool {
