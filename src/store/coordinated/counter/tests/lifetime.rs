@@ -90,6 +90,11 @@ fn an_unused_counter_forgets_how_it_fetched_leases() {
     let mut fixture = used();
     fixture.counter.shrink(Timestamp::from_nanos(second.as_nanos() - 1));
     assert!(fixture.counter.fetch().is_some());
+    let decision = fixture.counter.fetch_mut().wait_for(Hits(0), Hits(0));
+    fixture.counter.fetch_mut().take_waiting();
+    fixture.counter.shrink(second);
+    assert!(fixture.counter.fetch().is_some(), "a decision waits");
+    fixture.counter.fetch_mut().leave(decision);
     fixture.counter.shrink(second);
     assert!(fixture.counter.fetch().is_none() && fixture.counter.rare.is_nothing(), "it is small");
     let end = START.after(Period::from_secs(60));

@@ -139,11 +139,13 @@ impl Fixture {
         self.counter.apply_reply(&reply, self.now);
     }
 
-    /// Makes a decision about `hits` wait, and requests a lease for it.
+    /// Requests a lease for a decision about `hits`, which is not made then.
     fn request(&mut self, hits: u64) -> FetchCommands {
         let leased = self.counter.leased_hits();
-        let _ = self.counter.fetch_mut().wait_for(Hits(hits), Hits(hits).minus(Hits(leased)));
-        self.fetch()
+        let decision = self.counter.fetch_mut().wait_for(Hits(hits), Hits(hits).minus(Hits(leased)));
+        let fetched = self.fetch();
+        self.counter.fetch_mut().leave(decision);
+        fetched
     }
 
     /// Starts to fetch the next lease. It should last 50 ms at least, and one that ends within 10 ms is returned.
