@@ -83,6 +83,7 @@ fn an_unused_counter_forgets_how_it_fetched_leases() {
         fixture.counter.last_check_at = fixture.now;
         fixture.hold(3, Period::default());
         assert!(fixture.decide(3).is_some_and(|decision| !decision.over));
+        fixture.counter.fetch_mut().is_scarce = true;
         fixture
     };
     let used = || used_of(fixed(100, 60));
