@@ -197,6 +197,19 @@ async fn what_an_evicted_counter_may_have_been_granted_is_unknown() {
     assert_eq!((metrics.stranded.get(), metrics.delivery_unknown.get()), (1, cramped.counted("a")));
 }
 
+#[tokio::test(start_paused = true)]
+async fn nothing_is_unknown_of_a_request_that_was_not_sent() {
+    let cramped = Cramped::new(Coordination::Lease).await;
+    for hits in [1, 100] {
+        let mut first = Box::pin(cramped.ask("a", hits, false));
+        assert!((&mut first).now_or_never().is_none(), "it waits");
+        cramped.ask("b", 0, false).now_or_never();
+        drop(first);
+    }
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!((cramped.counted("a"), cramped.metrics().delivery_unknown.get()), (0, 0));
+}
+
 /// They ask for the counter that takes its place, and do not wait until their budget ends.
 #[tokio::test(start_paused = true)]
 async fn decisions_that_wait_for_others_do_not_wait_for_an_evicted_counter() {

@@ -109,6 +109,19 @@ async fn an_instance_that_stops_gives_back_what_is_granted_to_it() {
     }
 }
 
+/// A lease that several decisions may share is requested for it.
+#[tokio::test(start_paused = true)]
+async fn hits_given_back_meanwhile_do_not_take_a_lease_along() {
+    let pair = pair().await;
+    let mut first = Box::pin(pair.request_in(Scope::Descriptor, 0, &["large"], 20));
+    assert!((&mut first).now_or_never().is_none(), "it waits");
+    pair.ask(Scope::Descriptor, 0, &[Ask { hits: 20, gives_back: true, ..Ask::hit("large") }]).await;
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(over(&first.await), [false]);
+    pair.stores[0].close().await;
+    assert_eq!(pair.counted(), 20);
+}
+
 /// Starts two instances with a limit of 1,000,000 for `large` under `lease`.
 async fn pair() -> Pair {
     let settings =

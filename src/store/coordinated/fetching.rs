@@ -179,8 +179,10 @@ impl<R: Remote> Lease<R> {
         if fetched.commands.is_empty() {
             return None;
         }
-        counter.fetch_mut().is_running = true;
         let FetchCommands { commands, reports, want, .. } = fetched;
+        let fetch = counter.fetch_mut();
+        // zero if it only reports
+        (fetch.is_running, fetch.want) = (true, want);
         // queued under the lock, so that they are carried out in the order of their numbers
         let queued = commands.into_iter().map(|command| self.client.queue_for_one(command)).collect();
         // without reports of its own, what is in flight is that of a flush
@@ -197,7 +199,7 @@ impl<R: Remote> Lease<R> {
     }
 
     /// Has a task apply the reply that a decision would apply, since that may be cancelled, or not be polled, while others wait.
-    fn hand_over(&self, key: CounterKey, counter: &mut LocalCounter) {
+    pub(super) fn hand_over(&self, key: CounterKey, counter: &mut LocalCounter) {
         if let Some((AwaitedReply { queued, waker }, want)) = counter.take_awaited() {
             let (lease, generation, queued) = (self.clone(), counter.generation, smallvec![queued]);
             let fetch = Fetch { key, generation, carried: CarriedHits::default(), want, queued };

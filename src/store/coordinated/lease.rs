@@ -68,7 +68,8 @@ impl<R: Remote> Lease<R> {
             if check.direction == Direction::GiveBack {
                 self.table.metrics.local.add(1);
                 let decision = counter.count(instances, check.direction, policy, check.hits, now);
-                // the report waits for its reply
+                // the report waits for their replies
+                self.hand_over(counter_key(check), counter);
                 self.hand_over_single(counter_key(check), counter);
                 return (Leased::Decided(decision), false);
             }

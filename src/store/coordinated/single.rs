@@ -82,16 +82,17 @@ impl<R: Remote> Lease<R> {
         policy: OverLimitPolicy,
         mut waiting: SingleWaiting<'_, R>,
     ) -> SingleOutcome<'_, R> {
-        let polled = poll_fn(|context| self.poll_single(check.hits, policy, waiting.fetch, context)).await;
-        match polled {
-            Polled::Own(outcome) => {
-                waiting.is_done = true;
-                return outcome;
+        loop {
+            match poll_fn(|context| self.poll_single(check.hits, policy, waiting.fetch, context)).await {
+                Polled::Own(outcome) => {
+                    waiting.is_done = true;
+                    return outcome;
+                }
+                // perhaps that to another command
+                Polled::Other(reply) => reply.await,
+                Polled::Over => return self.decide_from_lease(check, policy),
             }
-            Polled::Other(reply) => reply.await,
-            Polled::Over => {}
         }
-        self.decide_from_lease(check, policy)
     }
 
     /// Applies the reply to `fetch`, when it is there, and decides about `hits`.

@@ -100,7 +100,7 @@ impl LocalCounter {
         let gives_back = |delta: &PendingDelta| !delta.change.is_addition();
         let in_flight = self.unacknowledged.in_flight();
         !in_flight.is_empty() && (instances <= 1 || in_flight.iter().any(gives_back))
-            || self.must_report_after_single()
+            || self.must_report_after_request()
     }
 
     /// Returns how many hits to request, and for how long.
@@ -201,7 +201,8 @@ impl LocalCounter {
         fetch.last_reply = if reply.granted >= want { LeaseReply::Full } else { LeaseReply::Partial };
         self.hold_granted(reply.granted, reply, hold, now);
         self.keep_granted(reply.granted, now);
-        self.apply_reply_to(reply, number, now);
+        // a later reply was applied, which counts what is granted as if others had it
+        self.wants_read |= !self.apply_reply_to(reply, number, now) && reply.granted > 0;
         self.pause_if_scarce(round_trip, now);
     }
 

@@ -43,7 +43,7 @@ impl LocalCounter {
     fn may_report(&self) -> bool {
         let is_requesting = !self.rare.is_nothing();
         !self.unacknowledged.is_in_flight()
-            && !(is_requesting && (self.is_fetching_alone() || self.must_report_after_single()))
+            && !(is_requesting && (self.is_fetching_alone() || self.must_report_after_request()))
     }
 
     /// Returns whether this instance, which is alone, fetches a lease. Its next call waits for the reply: without others there is no

@@ -143,10 +143,11 @@ impl LocalCounter {
             || self.rare.single().is_some_and(|single| single.awaited.is_some())
     }
 
-    /// Returns whether hits that were given back have to wait for the reply to a single request before they are reported: the store
-    /// gives back none of the hits that it grants meanwhile.
-    pub(super) fn must_report_after_single(&self) -> bool {
-        let gives_back = || self.unacknowledged.pending().iter().any(|delta| !delta.change.is_addition());
-        self.rare.single().is_some() && gives_back()
+    /// Returns whether hits that were given back have to wait for the reply to a request before they are reported: the store gives back
+    /// none of the hits that it grants meanwhile.
+    pub(super) fn must_report_after_request(&self) -> bool {
+        let is_requesting = self.rare.single().is_some()
+            || self.fetch().is_some_and(|fetch| fetch.is_running && fetch.want > 0);
+        is_requesting && self.unacknowledged.pending().iter().any(|delta| !delta.change.is_addition())
     }
 }

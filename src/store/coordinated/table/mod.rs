@@ -216,9 +216,11 @@ impl<R: Remote> CounterTable<R> {
         }
         self.shards.insert(shard, key, counter, |mut evicted| {
             let single = evicted.take_single_reply(None).map(|(_, want, awaited)| (awaited, want));
-            for (awaited, want) in evicted.take_awaited().into_iter().chain(single) {
-                // the reply is not received any more
-                self.metrics.delivery_unknown.add(want);
+            for (mut awaited, want) in evicted.take_awaited().into_iter().chain(single) {
+                // unless it was not sent yet, the reply is not received any more
+                if !self.client.cancel(&mut awaited.queued) {
+                    self.metrics.delivery_unknown.add(want);
+                }
                 awaited.wake();
             }
             evicted.notify();

@@ -128,6 +128,35 @@ fn a_lease_is_requested_after_the_reply_to_a_report_that_gives_hits_back() {
     }
 }
 
+/// The same.
+#[test]
+fn hits_are_given_back_after_the_reply_to_the_request_for_a_lease() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+    let fetched = fixture.request(20);
+    fixture.give_back(50);
+    assert!(fixture.counter.has_pending() && !fixture.counter.can_flush() && fixture.flush().is_empty());
+    let granted = fixture.complete(&fetched);
+    assert!(granted >= 20 && fixture.counter.can_flush());
+    fixture.flush();
+    assert_eq!(u64::from(fixture.left_in_store()), 100 - granted);
+    assert_eq!(fixture.counter.remaining(fixture.now), 100);
+}
+
+/// Which counts what is granted as if others had it.
+#[test]
+fn the_count_is_read_again_after_a_grant_that_the_reply_to_a_flush_has_overtaken() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+    let fetched = fixture.request(20);
+    let late = fixture.store.execute(&fetched.commands[0], fixture.now);
+    fixture.count(5);
+    fixture.flush();
+    fixture.counter.fetch_mut().is_running = false;
+    fixture.counter.apply_grant(&late, millis(2), fixture.now);
+    assert!(fixture.counter.leased_hits() >= 20 && fixture.counter.has_pending());
+    fixture.flush();
+    assert_eq!(fixture.counter.remaining(fixture.now), 95);
+}
+
 /// An instance that is alone keeps its estimate exact only if replies are applied in the order of the calls.
 #[test]
 fn an_instance_that_is_alone_has_one_call_at_a_time() {
