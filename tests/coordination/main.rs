@@ -16,6 +16,7 @@ mod many_keys;
 mod metrics;
 mod nodes;
 mod odd_replies;
+mod order;
 mod outage;
 mod pair;
 mod rejections;

@@ -184,7 +184,7 @@ impl<R: Remote> Lease<R> {
         // zero if it only reports
         (fetch.is_running, fetch.want) = (true, want);
         // queued under the lock, so that they are carried out in the order of their numbers
-        let queued = commands.into_iter().map(|command| self.client.queue_for_one(command)).collect();
+        let queued = commands.into_iter().map(|command| self.client.queue(command)).collect();
         // without reports of its own, what is in flight is that of a flush
         let carried = if reports > 0 { counter.carried_hits() } else { CarriedHits::default() };
         Some(Fetch { key, generation: counter.generation, carried, want, queued })

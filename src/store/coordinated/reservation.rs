@@ -48,17 +48,19 @@ impl<R: Remote> Reservations<R> {
         }
         let (least, want) = (request.fit(request.least.max(Hits(1))), request.fit(Hits(u64::MAX)));
         let op = Op::Grant { report: None, least: least.0, want: want.0, hold: request.hold };
-        let command = Command { target, at: self.client.time_at(now).now, op };
-        let (reply, store_now) =
-            self.client.request(command, self.budget).await.inspect_err(|undecided| {
-                if undecided.delivery == Delivery::Unknown {
-                    self.table.metrics.delivery_unknown.add(want.0);
-                }
-            })?;
+        let at = self.client.time_at(now).now;
+        let (place, queued) = self.table.with_counter(check, at, |counter| {
+            (counter.next_place(), self.client.queue(Command { target, at, op }))
+        });
+        let (reply, store_now) = self.client.receive(queued, self.budget).await.inspect_err(|undecided| {
+            if undecided.delivery == Delivery::Unknown {
+                self.table.metrics.delivery_unknown.add(want.0);
+            }
+        })?;
         if reply.counters.len() != check.tiers().len() {
             return Err(Undecided { delivery: Delivery::Unknown, late: false });
         }
-        self.table.with_counter(check, store_now, |counter| counter.apply_reply(&reply, store_now));
+        self.table.with_counter(check, store_now, |counter| counter.apply_reply(&reply, place, store_now));
         // the store reserved the hits no earlier than `now`, so they may be used at least until then
         let mut until = now.after(request.hold);
         for (tier, state) in check.tiers().iter().zip(&reply.counters) {

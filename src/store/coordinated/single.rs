@@ -69,7 +69,7 @@ impl<R: Remote> Lease<R> {
     ) -> Option<SingleWaiting<'_, R>> {
         let SingleCommand { command, number, want } = counter.single_command(hits, self.horizon(), now)?;
         // queued under the lock, so that commands are carried out in the order of their numbers
-        counter.await_single(self.client.queue_for_one(command));
+        counter.await_single(self.client.queue(command));
         let fetch = SingleFetch { key, generation: counter.generation, number, want };
         Some(SingleWaiting { lease: self, fetch, is_done: false })
     }

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use tokio::time::timeout;
-
 use super::{
-    client::StoreClient,
-    counter::{LocalCounter, has_strict_bucket, negative},
+    client::{QueuedCommand, StoreClient},
+    counter::{CommandPlace, LocalCounter, has_strict_bucket, negative},
     delivery::{Delivery, Undecided},
     settle::Wait,
     table::CounterTable,
@@ -106,10 +104,10 @@ impl<R: Remote> Strict<R> {
         let counts_rejected = target.over_limit_policy == OverLimitPolicy::Count
             && policy == OverLimitPolicy::Ignore
             && matches!(op, Op::Take { .. });
-        let (reply, now) = self.send(check, Command { target, at, op }, wait).await?;
+        let (reply, place, now) = self.send(check, Command { target, at, op }, wait).await?;
         if check.direction == Direction::GiveBack {
             let decision = self.table.with_counter(check, now, |counter| {
-                let applied = counter.apply_reply(&reply, now);
+                let applied = counter.apply_reply(&reply, place, now);
                 look(counter, applied, &reply, Hits(0), now)
             });
             return Ok((decision, now));
@@ -120,7 +118,7 @@ impl<R: Remote> Strict<R> {
                 // the cache needs the counts of the rejection, even if an estimated time puts it before an earlier reply
                 counter.accept_time(now);
             }
-            let is_applied = counter.apply_reply(&reply, now);
+            let is_applied = counter.apply_reply(&reply, place, now);
             if !over {
                 counter.note_change();
             }
@@ -145,18 +143,18 @@ impl<R: Remote> Strict<R> {
     ) -> Result<(Decision, Timestamp), Undecided> {
         let hits = if check.direction == Direction::Take { check.hits } else { Hits(0) };
         let at = self.client.time().now;
-        // queued under the lock, so that it is carried out after what the counter has sent before
-        let (number, reply) = self.table.with_counter(check, at, |counter| {
+        let (place, queued) = self.table.with_counter(check, at, |counter| {
             let command = Command { target: Arc::clone(&counter.target), at, op: Op::Take { hits: 0 } };
-            (counter.next_number(), self.client.queue(command))
+            (counter.next_place(), self.client.queue(command))
         });
-        let late = Undecided { delivery: Delivery::NotApplied, late: true };
-        let reply = timeout(wait.budget.into(), reply).await.ok().and_then(Result::ok).ok_or(late)?;
+        let received = self.client.receive(queued, wait.budget).await;
         wait.for_earlier().await;
-        let (reply, now) = reply.map_err(|_| Undecided { late: false, ..late })?;
+        // it counts nothing
+        let (reply, now) =
+            received.map_err(|undecided| Undecided { delivery: Delivery::NotApplied, ..undecided })?;
         Ok((
             self.table.with_counter(check, now, |counter| {
-                let applied = counter.apply_reply_to(&reply, number, now);
+                let applied = counter.apply_reply(&reply, place, now);
                 look(counter, applied, &reply, hits, now)
             }),
             now,
@@ -174,13 +172,21 @@ impl<R: Remote> Strict<R> {
         check: &LimitCheck<'_>,
         command: Command,
         wait: Wait,
-    ) -> Result<(Reply, Timestamp), Undecided> {
-        let (reply, now) = self.client.request(command, wait.budget).await?;
+    ) -> Result<(Reply, CommandPlace, Timestamp), Undecided> {
+        let (place, queued) = self.queue(check, command);
+        let (reply, now) = self.client.receive(queued, wait.budget).await?;
         wait.for_earlier().await;
         if reply.counters.len() != check.tiers().len() {
             return Err(Undecided { delivery: Delivery::Unknown, late: false });
         }
-        Ok((reply, now))
+        Ok((reply, place, now))
+    }
+
+    /// Queues `command` about `check`. Returns its place among the commands of the counter.
+    fn queue(&self, check: &LimitCheck<'_>, command: Command) -> (CommandPlace, QueuedCommand) {
+        // under the lock, so that commands are carried out in the order of their numbers
+        self.table
+            .with_counter(check, command.at, |counter| (counter.next_place(), self.client.queue(command)))
     }
 
     /// Gives back the hits that were taken for `check` at the instant `at`. Waits for the store within `budget`; if it has not
@@ -189,9 +195,10 @@ impl<R: Remote> Strict<R> {
         let target = self.table.target(check, at);
         // the newest hits, which are those of this request
         let command = Command { target, at, op: Op::Add { report: Report::unused(at, check.hits.0, at) } };
-        match self.client.request(command, budget).await {
+        let (place, queued) = self.queue(check, command);
+        match self.client.receive(queued, budget).await {
             Ok((reply, now)) => {
-                self.table.with_counter(check, now, |counter| _ = counter.apply_reply(&reply, now));
+                self.table.with_counter(check, now, |counter| _ = counter.apply_reply(&reply, place, now));
             }
             Err(Undecided { delivery: Delivery::NotApplied, .. }) => {
                 self.table.with_counter(check, at, |counter| counter.uncount(check.hits, at));

@@ -115,14 +115,12 @@ impl Batcher {
         is_queued
     }
 
-    /// Sends `command` to `node` and waits for the reply, but no longer than `budget`.
-    pub(super) async fn request(
+    /// Waits for the reply to `queued`, but no longer than `budget`. Then it is taken back.
+    pub(super) async fn receive(
         &self,
-        node: StoreNode,
-        command: Command,
+        mut queued: QueuedCommand,
         budget: Period,
     ) -> Result<TimedReply, Undecided> {
-        let mut queued = self.queue(node, command);
         let undecided = |delivery, late| Err(Undecided { delivery, late });
         let reply = if let Ok(reply) = timeout(budget.into(), &mut queued.reply).await {
             reply.ok()

@@ -18,7 +18,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-pub(super) use self::batcher::{QueuedCommand, QueuedOutcome, QueuedReply};
+pub(super) use self::batcher::{QueuedCommand, QueuedOutcome};
 use self::{
     batcher::{Batcher, TimedReply},
     breaker::FailedCount,
@@ -130,12 +130,7 @@ impl<R: Remote> StoreClient<R> {
 
     /// Queues `command`, to be sent in a batch with others. Commands for one target are sent in the order in which they are
     /// queued.
-    pub(super) fn queue(&self, command: Command) -> QueuedReply {
-        self.queue_for_one(command).reply
-    }
-
-    /// Queues `command` for one decision, which can take it back.
-    pub(super) fn queue_for_one(&self, command: Command) -> QueuedCommand {
+    pub(super) fn queue(&self, command: Command) -> QueuedCommand {
         let node = self.node(&command.target, command.at);
         self.batcher.queue(node, command)
     }
@@ -145,10 +140,13 @@ impl<R: Remote> StoreClient<R> {
         self.batcher.cancel(queued)
     }
 
-    /// Sends `command` in a batch with others and waits for the reply, but no longer than `budget`.
-    pub(super) async fn request(&self, command: Command, budget: Period) -> Result<TimedReply, Undecided> {
-        let node = self.node(&command.target, command.at);
-        self.batcher.request(node, command, budget).await
+    /// Waits for the reply to `queued`, but no longer than `budget`. Then it is taken back, unless it was sent.
+    pub(super) async fn receive(
+        &self,
+        queued: QueuedCommand,
+        budget: Period,
+    ) -> Result<TimedReply, Undecided> {
+        self.batcher.receive(queued, budget).await
     }
 
     /// Returns the node that counts `target` at the instant `at`.

@@ -12,6 +12,7 @@ mod counting;
 mod demand;
 mod fetch;
 mod leases;
+mod order;
 mod pace;
 mod pending;
 mod place;
@@ -46,6 +47,7 @@ use self::{
 };
 pub(super) use self::{
     fetch::{AwaitedReply, LeaseReply, WaitingDecision},
+    order::CommandPlace,
     pace::FetchCommands,
     place::{QueuePlace, Slot, Turn, Urgency},
     records::{CarriedHits, Dropped, negative},

@@ -187,13 +187,6 @@ impl LocalCounter {
         outcome
     }
 
-    /// Returns the number of the next command. Commands of one counter are carried out in this order, except for flushes, which are
-    /// calls of their own.
-    pub(in super::super) const fn next_number(&mut self) -> u32 {
-        self.sent = self.sent.wrapping_add(1);
-        self.sent
-    }
-
     /// Applies the reply to the last flush.
     pub(in super::super) fn apply_flush_reply(&mut self, reply: &Reply, now: Timestamp) {
         self.apply_reply_to(reply, self.flushed, now);
@@ -206,15 +199,10 @@ impl LocalCounter {
         }
     }
 
-    /// Applies the reply to a command without a number, as if no other had been sent since.
-    pub(in super::super) fn apply_reply(&mut self, reply: &Reply, now: Timestamp) -> bool {
-        self.apply_reply_to(reply, self.sent, now)
-    }
-
     /// Adopts the store's counters, adds what it does not know yet, takes away what only this instance may use, and plans the
     /// next flush. `number` is that of the command. A reply that a later one has overtaken changes nothing.
     /// Returns whether it was applied.
-    pub(in super::super) fn apply_reply_to(&mut self, reply: &Reply, number: u32, now: Timestamp) -> bool {
+    pub(super) fn apply_reply_to(&mut self, reply: &Reply, number: u32, now: Timestamp) -> bool {
         let precedes = |other: u32| number != other && other.wrapping_sub(number) < u32::MAX / 2;
         let is_late = self.last_reply_at.get().is_some_and(|last| {
             // some replies have an estimated time

@@ -127,11 +127,6 @@ impl LocalCounter {
         self.notify();
     }
 
-    /// Returns whether command `number` is later than the one whose reply was applied last.
-    pub(super) fn is_later(&self, number: u32) -> bool {
-        number != self.applied && number.wrapping_sub(self.applied) < u32::MAX / 2
-    }
-
     /// Returns whether hits are pending while a decision waits for a reply. Reports may have to wait for it too.
     pub(in super::super) fn is_held_up(&self) -> bool {
         self.has_awaited_reply() && self.has_pending()

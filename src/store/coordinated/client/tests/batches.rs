@@ -18,7 +18,7 @@ async fn at_most_four_calls_of_512_commands_are_on_their_way_to_a_node() {
     let script = Script::new();
     script.set(1, Answer::After(SLOW));
     let (client, _tasks) = script.start();
-    let replies: Vec<_> = (0..5 * 512 + 7).map(|i| client.queue(take(1, i))).collect();
+    let replies: Vec<_> = (0..5 * 512 + 7).map(|i| client.queue(take(1, i)).reply).collect();
     sleep(SLOW / 2).await;
     assert_eq!(sizes(&script, 1), [512; 4]);
     sleep(SLOW).await;
@@ -42,7 +42,7 @@ async fn a_node_has_four_calls_at_a_time_however_many_it_has_answered() {
     let (client, _tasks) = script.start();
     for round in 1..=3 {
         for call in 1..=6 {
-            drop_later(client.queue(take(1, 1)));
+            drop_later(client.queue(take(1, 1)).reply);
             sleep(Duration::from_millis(1)).await;
             assert_eq!(sizes(&script, 1).len(), 5 * (round - 1) + call.min(4));
         }
@@ -67,11 +67,11 @@ async fn calls_to_one_node_do_not_hold_back_those_to_another() {
     script.set(1, Answer::After(Duration::from_secs(10)));
     let (client, _tasks) = script.start();
     for _ in 0..5 {
-        drop_later(client.queue(take(1, 1)));
+        drop_later(client.queue(take(1, 1)).reply);
         sleep(Duration::from_millis(1)).await;
     }
     for hits in 1..10 {
-        let (reply, _) = client.request(take(2, hits), BUDGET).await.expect("the node replies");
+        let (reply, _) = client.receive(client.queue(take(2, hits)), BUDGET).await.expect("the node replies");
         assert_eq!(reply.granted, hits);
     }
     assert_eq!((sizes(&script, 1).len(), sizes(&script, 2).len()), (4, 9));
@@ -83,13 +83,14 @@ async fn a_command_whose_decision_no_longer_waits_is_never_sent_and_may_be_sent_
     script.set(1, Answer::After(SLOW));
     let (client, _tasks) = script.start();
     for hits in 1..=4 {
-        drop_later(client.queue(take(1, hits)));
+        drop_later(client.queue(take(1, hits)).reply);
         sleep(Duration::from_millis(1)).await;
     }
-    let kept = client.queue(take(1, 5));
-    let undecided = client.request(take(1, 6), BUDGET).await.map(|_| ()).expect_err("it is not sent");
+    let kept = client.queue(take(1, 5)).reply;
+    let undecided =
+        client.receive(client.queue(take(1, 6)), BUDGET).await.map(|_| ()).expect_err("it is not sent");
     assert!(matches!(undecided, Undecided { delivery: Delivery::NotApplied, late: true }), "{undecided:?}");
-    drop(client.queue(take(1, 7)));
+    drop(client.queue(take(1, 7)).reply);
     let (reply, _) = kept.await.expect("the client lives").expect("the store replies");
     assert_eq!(reply.granted, 5);
     sleep(2 * SLOW).await;
@@ -106,12 +107,12 @@ async fn a_command_that_was_sent_and_has_no_reply_in_time_must_not_be_repeated()
     // every one is sent in a call of its own
     for hits in 1..=4 {
         let client = Arc::clone(&client);
-        sent.push(tokio::spawn(async move { client.request(take(1, hits), BUDGET).await }));
+        sent.push(tokio::spawn(async move { client.receive(client.queue(take(1, hits)), BUDGET).await }));
         sleep(Duration::from_millis(1)).await;
     }
     assert_eq!(sizes(&script, 1), [1; 4]);
     // others wait meanwhile
-    let _waiting = [client.queue(take(1, 5)), client.queue(take(1, 6))];
+    let _waiting = [client.queue(take(1, 5)).reply, client.queue(take(1, 6)).reply];
     for request in sent {
         let undecided = request.await.expect("it runs").map(|_| ()).expect_err("the reply is late");
         assert!(matches!(undecided, Undecided { delivery: Delivery::Unknown, late: true }), "{undecided:?}");
@@ -127,8 +128,9 @@ async fn a_failed_call_fails_each_of_its_commands_with_its_reason() {
         let script = Script::new();
         script.set(1, Answer::Failed(error.clone()));
         let (client, _tasks) = script.start();
-        let queued = [client.queue(take(1, 1)), client.queue(take(1, 2))];
-        let undecided = client.request(take(1, 3), BUDGET).await.map(|_| ()).expect_err("the call fails");
+        let queued = [client.queue(take(1, 1)).reply, client.queue(take(1, 2)).reply];
+        let undecided =
+            client.receive(client.queue(take(1, 3)), BUDGET).await.map(|_| ()).expect_err("the call fails");
         assert_eq!((undecided.delivery, undecided.late), (delivery, false));
         assert_eq!(undecided.reason(), "the call failed");
         for reply in queued {
@@ -143,17 +145,17 @@ async fn at_most_4096_decisions_wait_for_a_node() {
     script.set(1, Answer::After(SLOW));
     let (client, _tasks) = script.start();
     for _ in 0..4 {
-        drop_later(client.queue(take(1, 0)));
+        drop_later(client.queue(take(1, 0)).reply);
         sleep(Duration::from_millis(1)).await;
     }
-    let mut waiting: Vec<_> = (1..=4_096).map(|hits| client.queue(take(1, hits))).collect();
+    let mut waiting: Vec<_> = (1..=4_096).map(|hits| client.queue(take(1, hits)).reply).collect();
     assert!(waiting.iter_mut().all(|reply| reply.try_recv().is_err()));
-    let error = client.queue(take(1, 1)).await.expect("it has a reply").expect_err("there is no room");
+    let error = client.queue(take(1, 1)).reply.await.expect("it has a reply").expect_err("there is no room");
     assert!(error.is_definitely_not_applied(), "{error}");
     // a decision that no longer waits makes room
     drop(waiting.remove(7));
-    waiting.push(client.queue(take(1, 4_097)));
-    let error = client.queue(take(1, 1)).await.expect("it has a reply").expect_err("there is no room");
+    waiting.push(client.queue(take(1, 4_097)).reply);
+    let error = client.queue(take(1, 1)).reply.await.expect("it has a reply").expect_err("there is no room");
     assert!(error.is_definitely_not_applied(), "{error}");
     for reply in waiting {
         reply.await.expect("the client lives").expect("the store replies");

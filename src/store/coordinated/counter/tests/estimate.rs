@@ -21,7 +21,9 @@ fn a_state_that_the_store_has_adopted_or_not_changed_stays_as_it_is() {
         fixture.count(10);
         let other = used(&tier, 40, START);
         for (version, matched, remaining) in [(5, true, 90), (5, false, 90), (6, false, 60)] {
-            fixture.counter.apply_reply(&reply(std::slice::from_ref(&other), version, matched), fixture.now);
+            fixture
+                .counter
+                .apply_last_reply(&reply(std::slice::from_ref(&other), version, matched), fixture.now);
             // those that are not sent yet count too
             let remaining = if remaining == 60 { 50 } else { remaining };
             assert_eq!(fixture.counter.remaining(fixture.now), remaining, "version {version}");
@@ -36,12 +38,12 @@ fn after_a_lost_command_any_state_is_adopted() {
     let tier = sliding(100, 60);
     let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
     let states = [used(&tier, 40, START)];
-    fixture.counter.apply_reply(&reply(&[used(&tier, 1, START)], 5, false), fixture.now);
+    fixture.counter.apply_last_reply(&reply(&[used(&tier, 1, START)], 5, false), fixture.now);
     fixture.count(2);
     assert!(fixture.counter.replacement(fixture.now).is_some());
     fixture.counter.lose_version();
     assert!(fixture.counter.replacement(fixture.now).is_none());
-    fixture.counter.apply_reply(&reply(&states, 5, false), fixture.now);
+    fixture.counter.apply_last_reply(&reply(&states, 5, false), fixture.now);
     assert_eq!(fixture.counter.remaining(fixture.now), 58);
     assert!(fixture.counter.replacement(fixture.now).is_some(), "now it is known again");
 }
@@ -75,11 +77,11 @@ fn a_fixed_window_that_has_ended_is_not_adopted() {
     };
     fixture.now = START.after(Period::from_secs(60));
     fixture.count(3);
-    fixture.counter.apply_reply(&reply(&[window(60, 99)], 0, false), fixture.now);
+    fixture.counter.apply_last_reply(&reply(&[window(60, 99)], 0, false), fixture.now);
     assert_eq!(fixture.counter.remaining(fixture.now), 97);
-    fixture.counter.apply_reply(&reply(&[window(120, 40)], 0, true), fixture.now);
+    fixture.counter.apply_last_reply(&reply(&[window(120, 40)], 0, true), fixture.now);
     assert_eq!(fixture.counter.remaining(fixture.now), 57);
-    fixture.counter.apply_reply(&reply(&[window(180, 10)], 0, false), fixture.now);
+    fixture.counter.apply_last_reply(&reply(&[window(180, 10)], 0, false), fixture.now);
     assert_eq!(fixture.counter.remaining(START.after(Period::from_secs(130))), 90);
 }
 

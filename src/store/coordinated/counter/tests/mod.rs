@@ -48,6 +48,13 @@ fn strict_bucket(requests: u32, seconds: u64) -> Tier {
     Tier { algorithm: Algorithm::TokenBucket(bucket), ..fixed(requests, seconds) }
 }
 
+impl LocalCounter {
+    /// Applies `reply` as that to its last command.
+    fn apply_last_reply(&mut self, reply: &Reply, now: Timestamp) -> bool {
+        self.apply_reply_to(reply, self.sent, now)
+    }
+}
+
 /// An instance's counter under `lease`, and the store.
 struct Fixture {
     counter: LocalCounter,
@@ -136,7 +143,7 @@ impl Fixture {
     /// Reads the store's state.
     fn read(&mut self) {
         let reply = self.execute(Op::Take { hits: 0 });
-        self.counter.apply_reply(&reply, self.now);
+        self.counter.apply_last_reply(&reply, self.now);
     }
 
     /// Requests a lease for a decision about `hits`, which is not made then.

@@ -320,8 +320,8 @@ fn a_reply_that_a_later_one_has_overtaken_changes_nothing() {
             counters: [CounterState::unused(&sliding(100, 60), START)].into(),
             ..Reply::default()
         };
-        fixture.counter.apply_reply(&Reply { version: 7, ..state() }, at(100));
-        assert!(!fixture.counter.apply_reply(&Reply { version, ..state() }, at(10)));
+        fixture.counter.apply_last_reply(&Reply { version: 7, ..state() }, at(100));
+        assert!(!fixture.counter.apply_last_reply(&Reply { version, ..state() }, at(10)));
         assert_eq!(fixture.counter.is_version_lost, is_lost);
         assert_eq!(fixture.counter.replacement(at(100)).is_none(), is_lost);
     }
@@ -343,7 +343,7 @@ fn a_reply_that_a_later_one_has_overtaken_changes_nothing() {
     assert!(!fixture.counter.apply_reply_to(&reply(9, 0), number, at(100)));
     assert!(!fixture.counter.has_pending(), "nobody has asked for it");
     // one that does not fit the tiers is not applied
-    assert!(!fixture.counter.apply_reply(&Reply::default(), at(300)));
+    assert!(!fixture.counter.apply_last_reply(&Reply::default(), at(300)));
     assert!(fixture.counter.is_version_lost);
 }
 

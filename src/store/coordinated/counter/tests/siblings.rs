@@ -69,7 +69,7 @@ fn a_reply_lacks_what_siblings_have_counted() {
             .collect(),
         ..Reply::default()
     };
-    new.counter.apply_reply(&reply, new.now);
+    new.counter.apply_last_reply(&reply, new.now);
     assert_eq!(new.counter.estimate.iter().map(|state| state.used().0).collect::<Vec<_>>(), [7, 40]);
     assert!(new.counter.has_pending(), "it is read again");
 }
