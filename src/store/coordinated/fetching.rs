@@ -11,10 +11,10 @@ use std::{
 
 use futures_util::future::join_all;
 use smallvec::{SmallVec, smallvec};
-use tokio::sync::futures::OwnedNotified;
+use tokio::{sync::futures::OwnedNotified, time::timeout};
 
 use super::{
-    client::{QueuedCommand, QueuedOutcome},
+    client::{QueuedCommand, QueuedOutcome, RECHECK},
     counter::{
         AwaitedReply, CarriedHits, FetchCommands, Generation, LeaseReply, LocalCounter, WaitingDecision,
     },
@@ -183,6 +183,7 @@ impl<R: Remote> Lease<R> {
         let fetch = counter.fetch_mut();
         // zero if it only reports
         (fetch.is_running, fetch.want) = (true, want);
+        fetch.counted_at = commands[0].counted_at();
         // queued under the lock, so that they are carried out in the order of their numbers
         let queued = commands.into_iter().map(|command| self.client.queue(command)).collect();
         // without reports of its own, what is in flight is that of a flush
@@ -210,9 +211,9 @@ impl<R: Remote> Lease<R> {
     /// Applies the replies to `fetch`, however late they are. Wakes the decision that has sent it before all others: if one whose hits
     /// are not requested yet used those that were granted to it, it would have to wait once more.
     async fn complete(self, fetch: Fetch, mut sender: Option<Waker>) {
-        let Fetch { key, generation, carried, want, queued } = fetch;
-        let replies = join_all(queued.into_iter().map(|queued| queued.reply)).await;
-        let outcomes: Vec<Outcome> = replies.into_iter().map(Result::ok).collect();
+        let Fetch { key, generation, carried, want, mut queued } = fetch;
+        let outcomes =
+            join_all(queued.iter_mut().map(|queued| self.receive_reply(key, generation, queued))).await;
         let applied = self.table.with_generation(key, generation, |counter| {
             sender.take().into_iter().for_each(Waker::wake);
             self.apply(counter, &carried, want, &outcomes);
@@ -230,6 +231,29 @@ impl<R: Remote> Lease<R> {
                 && want > 0
             {
                 self.table.metrics.stranded.add(reply.granted);
+            }
+        }
+    }
+
+    /// Waits for the reply to `queued`, however long that takes, unless its node does not reply and another one counts the present window
+    /// of the counter, which must not wait for the earlier one.
+    pub(super) async fn receive_reply(
+        &self,
+        key: CounterKey,
+        generation: Generation,
+        queued: &mut QueuedCommand,
+    ) -> Outcome {
+        loop {
+            if let Ok(reply) = timeout(RECHECK.into(), &mut queued.reply).await {
+                return reply.ok();
+            }
+            let is_elsewhere = |counter: &mut LocalCounter| {
+                self.client.node(&counter.target, self.client.time().now) != queued.node
+            };
+            if self.client.is_silent(queued.node)
+                && self.table.with_generation(key, generation, is_elsewhere).unwrap_or(false)
+            {
+                return Some(self.client.give_up(queued, RECHECK));
             }
         }
     }

@@ -223,8 +223,12 @@ impl<R: Remote> CoordinationModes<R> {
 
     pub(super) fn record_late(&self, check: &LimitCheck<'_>, undecided: Undecided) {
         if undecided.late {
-            let at = self.client.time().now;
-            self.client.record_late_decision(&self.table.target(check, at), at);
+            let now = self.client.time().now;
+            let (target, at) = self.table.with_counter(check, now, |counter| {
+                // it may have waited for what another node counts
+                (Arc::clone(&counter.target), counter.unanswered_since().unwrap_or(now))
+            });
+            self.client.record_late_decision(&target, at);
         }
     }
 }

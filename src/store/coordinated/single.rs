@@ -178,8 +178,8 @@ impl<R: Remote> Lease<R> {
     }
 
     /// Receives the reply to `fetch`: what it grants is a lease.
-    async fn complete_single(self, fetch: SingleFetch, AwaitedReply { queued, waker }: AwaitedReply) {
-        let outcome = queued.reply.await.ok();
+    async fn complete_single(self, fetch: SingleFetch, AwaitedReply { mut queued, waker }: AwaitedReply) {
+        let outcome = self.receive_reply(fetch.key, fetch.generation, &mut queued).await;
         self.hold_single(fetch, outcome, waker);
     }
 

@@ -75,7 +75,8 @@ pub(in super::super) type QueuedReply = oneshot::Receiver<QueuedOutcome>;
 /// A queued command that can be taken back.
 #[derive(Debug)]
 pub(in super::super) struct QueuedCommand {
-    node: StoreNode,
+    /// Its node.
+    pub(in super::super) node: StoreNode,
     id: u64,
     pub(in super::super) reply: QueuedReply,
 }
@@ -115,26 +116,27 @@ impl Batcher {
         is_queued
     }
 
+    /// Returns the outcome of `queued`, whose reply is not awaited any longer, after `waited`. It is taken back, unless it was sent.
+    pub(super) fn give_up(&self, queued: &mut QueuedCommand, waited: Period) -> QueuedOutcome {
+        if self.cancel(queued) {
+            return Err(RemoteError::NotSent("its node does not reply".to_owned()));
+        }
+        // the reply may just have arrived
+        queued.reply.try_recv().unwrap_or(Err(RemoteError::TimedOut(waited)))
+    }
+
     /// Waits for the reply to `queued`, but no longer than `budget`. Then it is taken back.
     pub(super) async fn receive(
         &self,
         mut queued: QueuedCommand,
         budget: Period,
     ) -> Result<TimedReply, Undecided> {
-        let undecided = |delivery, late| Err(Undecided { delivery, late });
-        let reply = if let Ok(reply) = timeout(budget.into(), &mut queued.reply).await {
-            reply.ok()
-        } else if self.cancel(&mut queued) {
-            return undecided(Delivery::NotApplied, true);
-        } else {
-            // the reply may have arrived after the timeout
-            queued.reply.try_recv().ok()
+        let (outcome, late) = match timeout(budget.into(), &mut queued.reply).await {
+            Ok(Ok(outcome)) => (outcome, false),
+            Ok(Err(_)) => (Err(RemoteError::TimedOut(budget)), true),
+            Err(_) => (self.give_up(&mut queued, budget), true),
         };
-        match reply {
-            Some(Ok(reply)) => Ok(reply),
-            Some(Err(error)) => undecided(Delivery::of_error(&error), false),
-            None => undecided(Delivery::Unknown, true),
-        }
+        outcome.map_err(|error| Undecided { delivery: Delivery::of_error(&error), late })
     }
 
     /// Sends what is queued until it is dropped.

@@ -34,6 +34,9 @@ use crate::{
     store::remote::{Command, Remote, RemoteError, Replies, StoreNode, Target, Urgency},
 };
 
+/// The time between two looks at whether the node of a command that has no reply yet has become silent.
+pub(super) const RECHECK: Period = Period::from_millis(100);
+
 /// The modes in the order of fallback: a mode that the store does not support is replaced by the next one.
 const MODES: [Coordination; 4] =
     [Coordination::Lease, Coordination::Strict, Coordination::Interval, Coordination::Local];
@@ -133,6 +136,11 @@ impl<R: Remote> StoreClient<R> {
     pub(super) fn queue(&self, command: Command) -> QueuedCommand {
         let node = self.node(&command.target, command.at);
         self.batcher.queue(node, command)
+    }
+
+    /// Returns the outcome of `queued`, whose reply is not awaited any longer, after `waited`. It is taken back, unless it was sent.
+    pub(super) fn give_up(&self, queued: &mut QueuedCommand, waited: Period) -> QueuedOutcome {
+        self.batcher.give_up(queued, waited)
     }
 
     /// Takes `queued` back, unless it was sent. Returns whether it is never sent.

@@ -43,6 +43,8 @@ pub(in super::super) struct LeaseFetch {
     pub(in super::super) want: u64,
     /// The time within which they must be used, unless a window ends earlier.
     pub(super) hold: Period,
+    /// The instant whose windows its first command is about.
+    pub(in super::super) counted_at: Timestamp,
     /// The number of its last command.
     pub(super) number: u32,
     /// Whether the store had the state that this instance knows exactly.

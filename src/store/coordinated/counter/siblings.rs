@@ -123,6 +123,15 @@ impl LocalCounter {
         is_expected.then(|| self.fetch_mut().reply())
     }
 
+    /// Returns the instant whose windows the command is about that has no reply yet, or one of them. Decisions may wait for it.
+    pub(in super::super) fn unanswered_since(&self) -> Option<Timestamp> {
+        let fetch = self.fetch().filter(|fetch| fetch.is_running).map(|fetch| fetch.counted_at);
+        let single = || self.rare.single().map(|single| single.at);
+        let reports = || self.unacknowledged.in_flight().iter();
+        let flush = || reports().find(|delta| !delta.is_none()).map(|delta| delta.at);
+        fetch.or_else(single).or_else(flush)
+    }
+
     /// Notes a reply, for those who wait for one.
     pub(in super::super) fn notify(&mut self) {
         if let Some(fetch) = self.existing_fetch_mut() {

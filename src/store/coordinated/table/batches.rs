@@ -9,9 +9,12 @@ use tokio::{
 
 use super::{CounterTable, delivery_in};
 use crate::{
-    limit::{CounterKey, Period, Timestamp},
+    limit::{CounterKey, Timestamp},
     store::{
-        coordinated::counter::{CarriedHits, Generation, LocalCounter},
+        coordinated::{
+            client::RECHECK,
+            counter::{CarriedHits, Generation, LocalCounter},
+        },
         remote::{Command, Remote, RemoteError, StoreNode},
     },
 };
@@ -22,9 +25,6 @@ const MAX_BATCH: usize = 256;
 
 /// The counters that are flushed, or that replies are applied to, before other tasks have their turn.
 pub(super) const AT_ONCE: usize = 32;
-
-/// The time between two looks at whether the node of a batch that has no reply yet has become silent.
-const RECHECK: Period = Period::from_millis(100);
 
 /// Collects pending hits. Each batch is for one node, so that no counter waits for another node's reply.
 pub(super) struct Batches<'a, R: Remote> {
