@@ -2,7 +2,11 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use tokio::{sync::watch, time::sleep};
+use futures_util::FutureExt as _;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 use weir::{
     clock::Clock,
     limit::{
@@ -22,7 +26,7 @@ use crate::fleet::{EPOCH, rule};
 const MINUTE: Tier =
     Tier { requests: 1_000_000, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
 
-/// A store whose even minutes one node counts, and whose odd minutes another one does.
+/// A store whose even minutes one node counts, and whose odd minutes another one does, which also counts all hits of `lease`.
 struct TwoNodes {
     inner: SimulatedRemote,
     /// Whether the node of the even minutes holds back its replies.
@@ -49,8 +53,9 @@ impl Remote for TwoNodes {
         self.inner.heartbeat(instance, ttl)
     }
 
-    fn node(&self, _: &Target, at: Timestamp) -> StoreNode {
-        StoreNode(at.as_nanos() / MINUTE.period.as_nanos() % 2)
+    fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
+        let is_other = target.path.starts_with("d|lease=");
+        StoreNode(if is_other { 1 } else { at.as_nanos() / MINUTE.period.as_nanos() % 2 })
     }
 
     fn members_node(&self) -> StoreNode {
@@ -77,9 +82,11 @@ impl Setup {
         let remote = TwoNodes { inner: shared.connect(Network::default()), is_frozen };
         let settings = CoordinationSettings { instance: "i".into(), ..CoordinationSettings::default() };
         let store = Coordinated::new(remote, Arc::new(clock.clone()), settings);
-        let rule = rule(mode, &[MINUTE], OverLimitPolicy::Count);
-        let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
-        let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random());
+        let nodes = [("k", mode), ("lease", Coordination::Lease)].map(|(key, mode)| {
+            let rule = rule(mode, &[MINUTE], OverLimitPolicy::Count);
+            RuleNode { rule: Some(rule), ..RuleNode::new(key, Values::Any) }
+        });
+        let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: nodes.into() }], KeyHasher::random());
         let setup = Self { clock, shared, store, rules, freeze };
         for value in ["a", "b"] {
             setup.hit(value, 1).await;
@@ -92,7 +99,11 @@ impl Setup {
     }
 
     async fn hit(&self, value: &str, hits: u32) {
-        let entries = [Entry { key: "k", value }];
+        self.hit_of("k", value, hits).await;
+    }
+
+    async fn hit_of(&self, key: &str, value: &str, hits: u32) {
+        let entries = [Entry { key, value }];
         let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
         let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits };
         let matched = Matched::new(&self.rules, &request);
@@ -102,8 +113,12 @@ impl Setup {
 
     /// Returns the hits of `value` that the store counts in the current minute.
     fn counted(&self, value: &str) -> u64 {
+        self.counted_of("k", value)
+    }
+
+    fn counted_of(&self, key: &str, value: &str) -> u64 {
         let target = Target {
-            path: format!("d|k={value}").into(),
+            path: format!("d|{key}={value}").into(),
             tiers: [MINUTE].into(),
             over_limit_policy: OverLimitPolicy::Count,
         };
@@ -218,4 +233,19 @@ async fn leases_of_a_window_do_not_wait_for_the_node_of_the_window_before_it() {
             }
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_stops_returns_its_leases_although_a_node_does_not_reply() {
+    let setup = Setup::start(Coordination::Interval).await;
+    setup.freeze.send_replace(true);
+    let mut waiting = Box::pin(setup.hit_of("lease", "c", 1));
+    assert!((&mut waiting).now_or_never().is_none(), "it waits");
+    sleep(Duration::from_millis(5)).await;
+    assert!(setup.counted_of("lease", "c") > 0);
+    setup.hit("a", 10).await;
+    let closing = Instant::now();
+    setup.store.close().await;
+    assert_eq!(setup.counted_of("lease", "c"), 0);
+    assert!(closing.elapsed() < Duration::from_secs(3), "{:?}", closing.elapsed());
 }

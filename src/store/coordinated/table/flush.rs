@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::{
     task::yield_now,
@@ -18,6 +19,7 @@ use crate::{
     limit::{CounterKey, Period},
     store::{
         coordinated::{
+            client::RECHECK,
             counter::{LocalCounter, Slot},
             store_time::StoreTime,
         },
@@ -168,9 +170,8 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &Arc<CounterTable<R>
             if begun.elapsed() >= FINAL_DECISIONS.into() {
                 table.do_lease_work(LeaseWork::Receive, awaited);
             }
-            for batch in batches.finish() {
-                let _ = batch.await;
-            }
+            // what a node that does not reply has been sent must not hold up what others are sent
+            let _ = timeout(RECHECK.into(), join_all(batches.finish())).await;
             sleep_until(Instant::now() + FINAL_FLUSH_RETRY.into()).await;
         }
     };
