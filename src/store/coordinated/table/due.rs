@@ -96,7 +96,7 @@ impl<R: Remote> CounterTable<R> {
     fn enqueue_lease(&self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
         let Some((at, is_punctual)) = counter.lease_is_due_at(self.lease_lead()) else { return };
         if is_punctual {
-            self.queue.push(key, &mut counter.place, Urgency::Tick, at.since(now), Period::default());
+            self.queue.push(key, &mut counter.place, Urgency::Lease, at.since(now), Period::default());
         } else if !counter.place.is_due_for(Urgency::Lease) {
             let delay = at.since(now).max(LEASE_CHECK);
             self.queue.push(key, &mut counter.place, Urgency::Lease, delay, LONGEST_GRID);

@@ -80,3 +80,26 @@ async fn a_lease_is_returned_two_round_trips_and_a_late_turn_before_its_end() {
     assert!(round_trip > 0);
     assert_eq!(fixture.table.lease_lead().as_nanos(), 2 * round_trip + 6_000_000);
 }
+
+/// Of a check with no hits, for example, or after a burst under `auto`.
+#[tokio::test(start_paused = true)]
+async fn what_is_to_be_sent_does_not_wait_for_the_end_of_a_lease() {
+    for is_sent in [false, true] {
+        let fixture = Fixture::new(Coordination::Lease, &[sliding(10_000, 600)]);
+        let begun = fixture.now();
+        advance(Duration::from_secs(2)).await;
+        let granted = fixture.with_counter("v", |counter| {
+            for tenth in 0..20 {
+                counter.demand.record(1, begun.after(millis(100 * tenth)));
+            }
+            fixture.lease(counter, 2, 5)
+        });
+        assert!(granted > 5, "some are ahead");
+        if is_sent {
+            // the end is in the queue
+            fixture.with_counter("v", |counter| counter.refresh(Period::default(), fixture.now()));
+        }
+        let waited = fixture.until_due("v").await;
+        assert!(if is_sent { waited <= millis(100) } else { waited >= millis(200) }, "{waited}");
+    }
+}
