@@ -21,6 +21,7 @@ mod outage;
 mod pair;
 mod rejections;
 mod reservations;
+mod round_trips;
 mod siblings;
 mod silence;
 mod single;

@@ -117,6 +117,21 @@ impl LeaseFetch {
         }
     }
 
+    /// Returns whether a decision waits for its hits.
+    pub(super) const fn has_decisions(&self) -> bool {
+        self.decisions > 0
+    }
+
+    /// Registers the decision of a single request whose reply somebody else receives. Its hits were requested.
+    pub(in super::super) const fn add_single(&mut self) {
+        self.decisions += 1;
+    }
+
+    /// Removes the decision of a single request.
+    pub(in super::super) const fn leave_single(&mut self) {
+        self.decisions = self.decisions.saturating_sub(1);
+    }
+
     /// Notes that the next command requests the hits of all waiting decisions.
     pub(super) const fn take_waiting(&mut self) {
         (self.waiting, self.least) = (0, 0);
@@ -131,7 +146,7 @@ impl LeaseFetch {
     /// Returns whether it says nothing that a counter has to know which has not been checked lately.
     pub(super) fn is_forgettable(&self) -> bool {
         !self.is_running
-            && self.decisions == 0
+            && !self.has_decisions()
             && self.done.is_none()
             && self.least == 0
             && !self.is_overcounted

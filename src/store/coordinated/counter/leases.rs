@@ -2,6 +2,7 @@
 
 use super::{
     LocalCounter,
+    fetch::LeaseFetch,
     records::{Dropped, HeldLease, PendingDelta, negative},
     tiers::{
         capacity, flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed, same_windows, saturated,
@@ -23,7 +24,8 @@ const ABANDONED_AFTER: u64 = 5;
 /// The longest time until a counter is abandoned. If hits are rarer than that, a call for each hit costs little.
 const LONGEST_ABANDONMENT: Period = Period::from_secs(10);
 
-/// The time for which a lease is valid at least: until the decisions that waited for it have been made.
+/// The time for which a lease is valid at least, so that decisions which it was not requested for can use what is left of it. Those that it
+/// was requested for use it however late the reply is.
 const GRACE: Period = Period::from_millis(5);
 
 /// Returns the hits of `leases` that are not used yet.
@@ -44,15 +46,18 @@ impl LocalCounter {
         left_in(self.leases())
     }
 
-    /// Returns the leased hits that a decision at `now` may use: none whose fixed window has ended. They are still held for decisions
-    /// that have waited for them, which count in that window.
+    /// Returns the leased hits that a decision at `now` may use: none whose fixed window has ended, or that were granted earlier without
+    /// a hold. They are still held for decisions that have waited for them, which count when they were granted.
     pub(in super::super) fn usable_hits(&self, now: Timestamp) -> u64 {
         left_in(&self.leases()[self.ended_leases(now)..])
     }
 
-    /// Returns how many leases, from the first, are of a fixed window that has ended by `now`.
+    /// Returns how many leases, from the first, are only of use to decisions before `now`.
     fn ended_leases(&self, now: Timestamp) -> usize {
-        let has_ended = |lease: &&HeldLease| lease.until <= now && self.is_of_ended_window(lease, now);
+        let has_ended = |lease: &&HeldLease| {
+            lease.until <= now
+                && (self.is_of_ended_window(lease, now) || lease.granted_at.after(GRACE) <= now)
+        };
         self.leases().iter().take_while(has_ended).count()
     }
 
@@ -116,11 +121,12 @@ impl LocalCounter {
         (dropped, granted_at.unwrap_or(time.now))
     }
 
-    /// Removes leases that have ended, and were granted at least `grace` ago.
+    /// Removes leases that have ended, and were granted at least `grace` ago, but not what decisions have waited for, which a late reply has
+    /// granted without a hold, or in a window that has ended.
     fn expire_leases_after(&mut self, grace: Period, time: StoreTime) -> Dropped {
         let mut dropped = Dropped::default();
-        let end = |lease: &HeldLease| lease.until.max(lease.granted_at.after(grace));
-        while let Some(lease) = self.rare.take_first_lease_if(|lease| end(lease) <= time.latest) {
+        while let Some(i) = self.leases().iter().position(|lease| self.is_over(lease, grace, time.latest)) {
+            let lease = self.rare.take_lease(i);
             let tiers = &self.target.tiers;
             let ended = tiers.iter().all(|tier| has_ended(tier, lease.granted_at, lease.until));
             if self.instances <= 1
@@ -138,6 +144,13 @@ impl LocalCounter {
             }
         }
         dropped
+    }
+
+    /// Returns whether `lease` has ended by `now`, at least `grace` after its grant, and no decision waits for it.
+    fn is_over(&self, lease: &HeldLease, grace: Period, now: Timestamp) -> bool {
+        let has_ended = lease.until.max(lease.granted_at.after(grace)) <= now;
+        let counts_as_granted = || !lease.has_hold || self.is_of_ended_window(lease, now);
+        has_ended && !(self.fetch().is_some_and(LeaseFetch::has_decisions) && counts_as_granted())
     }
 
     /// Returns whether hits that were granted at `at`, to be used until `until`, must no longer be returned at `now`. The hits of
@@ -311,7 +324,8 @@ impl LocalCounter {
         let mut returned = 0;
         if self.instances > 1 && flows(&self.target.tiers) {
             let ends = |lease: &HeldLease| lease.has_hold && lease.until <= soon;
-            while let Some(lease) = self.rare.take_first_lease_if(ends) {
+            while let Some(i) = self.leases().iter().position(ends) {
+                let lease = self.rare.take_lease(i);
                 returned += lease.left().0;
                 self.push_pending(PendingDelta::unused(lease));
             }

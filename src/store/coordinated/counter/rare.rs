@@ -83,19 +83,20 @@ impl Rare {
         }
     }
 
-    /// Removes the first lease if `is_removed` returns true for it.
-    pub(super) fn take_first_lease_if(
-        &mut self,
-        is_removed: impl FnOnce(&HeldLease) -> bool,
-    ) -> Option<HeldLease> {
-        let first = self.leases().first().copied().filter(is_removed)?;
+    /// Removes lease `i` of those that are held.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer.
+    pub(super) fn take_lease(&mut self, i: usize) -> HeldLease {
+        let lease = self.leases()[i];
         match self {
             Self::More(more) => {
-                more.held.remove(0);
+                more.held.remove(i);
             }
             Self::Nothing | Self::Lease(_) | Self::Single(_) => *self = Self::Nothing,
         }
-        Some(first)
+        lease
     }
 
     /// Removes all leases.
@@ -221,13 +222,12 @@ mod tests {
         let measured = allocation_counter::measure(|| {
             rare.add_lease(lease(3, 10));
             rare.leases_mut()[0].left -= 1;
-            assert!(rare.take_first_lease_if(|lease| lease.left > 2).is_none());
             rare.retain_leases(|lease| lease.left > 1);
         });
         assert_eq!((measured.count_total, left(&rare), rare.more().is_none()), (0, vec![2], true));
         for remove in [
             |rare: &mut Rare| rare.take_leases().len(),
-            |rare: &mut Rare| usize::from(rare.take_first_lease_if(|_| true).is_some()),
+            |rare: &mut Rare| usize::try_from(rare.take_lease(0).left).expect("it is small") / 2,
             |rare: &mut Rare| {
                 rare.retain_leases(|_| false);
                 1
@@ -268,7 +268,7 @@ mod tests {
         let mut rare = Rare::default();
         rare.set_single(request());
         rare.make_more().fetch_mut();
-        assert!(rare.take_first_lease_if(|_| true).is_none() && rare.take_leases().is_empty());
+        assert!(rare.leases().is_empty() && rare.take_leases().is_empty());
         rare.retain_leases(|_| false);
         rare.shrink();
         assert!(rare.more().is_some());
@@ -284,8 +284,7 @@ mod tests {
             rare.add_lease(lease(left, hold));
         }
         assert_eq!(left(&rare), [3, 1, 4, 2]);
-        assert_eq!(rare.take_first_lease_if(|_| true).map(|lease| lease.left), Some(3));
-        rare.retain_leases(|lease| lease.left != 4);
+        assert_eq!((rare.take_lease(0).left, rare.take_lease(1).left), (3, 4));
         assert_eq!(left(&rare), [1, 2]);
         assert_eq!(rare.take_leases().len(), 2);
         assert!(rare.leases().is_empty());

@@ -55,8 +55,11 @@ impl UsageRate {
     /// in a new window and while no hit is admitted.
     pub(super) fn record(&mut self, replies: &mut u8, reply: MeasuredReply) {
         let MeasuredReply { used, own, instances, interval, last, now } = reply;
-        let age = u64::from(coarse(now).wrapping_sub(self.created)) << COARSE;
-        let time = last.map_or(age, |last| now.since(last).as_nanos());
+        let age = coarse(now).wrapping_sub(self.created);
+        // the clock of the node that replies first may be behind that of the one that the creation was dated by
+        let first = if age > u32::MAX / 2 { 1 } else { age.max(1) };
+        let [age, first] = [age, first].map(|units| u64::from(units) << COARSE);
+        let time = last.map_or(first, |last| now.since(last).as_nanos());
         // hits that were counted before the counter was created here do not belong to this time span
         let mut hits = if *replies == 0 { 0 } else { used.saturating_sub(self.used.into()) };
         if *replies < WARM_UP || age < interval.as_nanos() {
@@ -85,4 +88,29 @@ impl UsageRate {
 #[expect(clippy::cast_possible_truncation, reason = "modulo 2^32")]
 const fn coarse(at: Timestamp) -> u32 {
     (at.as_nanos() >> COARSE) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nodes of a cluster have clocks of their own.
+    #[test]
+    fn a_first_reply_that_is_dated_before_the_creation_is_one_of_a_short_time() {
+        let created = Timestamp::from_secs(1_000);
+        let shortest = Period::from_nanos(1 << COARSE);
+        for (now, time) in [
+            (created.after(Period::from_millis(2)), Period::from_millis(2)),
+            (created, shortest),
+            (Timestamp::from_nanos(created.as_nanos() - 2_000_000), shortest),
+        ] {
+            let mut usage = UsageRate::new(created);
+            let interval = Period::from_millis(100);
+            usage
+                .record(&mut 0, MeasuredReply { used: 30, own: 10, instances: 3, interval, last: None, now });
+            // the instants are rounded
+            let (measured, time) = (usage.time_for(30).as_nanos(), time.as_nanos());
+            assert!(measured.abs_diff(time) <= shortest.as_nanos(), "{measured} ns at {now:?}");
+        }
+    }
 }

@@ -1,0 +1,57 @@
+//! A shared store that is far away: round trips of most of the budget of a decision, which is 15 ms.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::sleep;
+use weir::{
+    limit::{Algorithm, Bucket, Coordination, Period, Refill, Tier},
+    store::simulated::Network,
+};
+
+use crate::fleet::{Fleet, daily, sliding};
+
+fn bucket(requests: u32, seconds: u64) -> Tier {
+    let bucket = Bucket { burst: requests, refill: Refill::Continuous, strict: false };
+    let period = Period::from_secs(seconds);
+    Tier { algorithm: Algorithm::TokenBucket(bucket), period, ..daily(requests) }
+}
+
+/// Has two instances decide about `together` hits at a time, a millisecond apart, each in its turn, `pause` after those before.
+async fn offer(fleet: &Fleet, pause: Duration, together: u64) {
+    for turn in 0..30 {
+        sleep(pause).await;
+        let hits = (0..together).map(async |i| {
+            sleep(Duration::from_millis(i)).await;
+            fleet.instances[turn % 2].hit().await
+        });
+        assert!(join_all(hits).await.into_iter().all(|is_admitted| is_admitted));
+    }
+}
+
+/// Hits that the store has granted are used, although the instant of the grant is long past when the reply arrives.
+#[tokio::test(start_paused = true)]
+async fn what_a_late_reply_grants_is_used() {
+    for mode in [Coordination::Lease, Coordination::Auto] {
+        for tier in [daily(1_000), sliding(1_000), bucket(1_000, 86_400)] {
+            // unless it is of a window, the second request of a turn has to wait for the next round trip
+            let far = if tier.algorithm == Algorithm::FixedWindow { 2 } else { 1 };
+            for (round_trip, most) in [(4, 5), (6, 5), (8, far), (12, far)] {
+                for (pause, together) in [(700, 1), (700, most), (20, 1), (20, most)] {
+                    let round_trip = Duration::from_millis(round_trip);
+                    let network = Network { round_trip, jitter: Duration::ZERO, ..Network::default() };
+                    let fleet = Fleet::new(2, mode, std::slice::from_ref(&tier), network).await;
+                    offer(&fleet, Duration::from_millis(pause), together).await;
+                    let failures: Vec<_> =
+                        fleet.instances.iter().map(|instance| instance.failures()).collect();
+                    let setup = format!("{mode:?}, {tier}, {round_trip:?}, {together} hits every {pause} ms");
+                    assert_eq!(failures, [(0, 0); 2], "{setup}");
+                    for instance in &fleet.instances {
+                        instance.store.close().await;
+                    }
+                    assert_eq!(fleet.counted(tier.clone()), 30 * together, "{setup}");
+                }
+            }
+        }
+    }
+}
