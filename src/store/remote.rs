@@ -8,7 +8,7 @@ use std::{future::Future, sync::Arc};
 use smallvec::SmallVec;
 
 use crate::limit::{
-    Algorithm, Coordination, OverLimitPolicy, Period, SharedTiers, Timestamp,
+    Algorithm, Coordination, OverLimitPolicy, Period, SharedTiers, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
 };
 
@@ -193,6 +193,9 @@ pub struct Replies {
     pub replies: Vec<Result<Reply, RemoteError>>,
 }
 
+/// How far the clock of one node may be ahead of that of another.
+const MAX_AHEAD: Period = Period::from_secs(1);
+
 /// The reply to one command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
@@ -209,14 +212,19 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Returns the instant of a command that took hits or looked at the counters, which the store had carried out by `now`: a call has one
-    /// clock for all of its commands, and some may have been carried out before a window ended, and others afterwards.
-    pub(crate) fn instant(&self, now: Timestamp) -> Timestamp {
-        let lasts = self.counters.iter().filter_map(|state| match state {
-            CounterState::FixedWindow(window) => Some(Timestamp::from_nanos(window.end().as_nanos() - 1)),
-            _ => None,
-        });
-        lasts.fold(now, Timestamp::min)
+    /// Returns the instant of a command about `tiers` that took hits or looked at the counters: `now`, or the nearest one in the windows
+    /// that counted it. A call has one clock for all of its commands, and some may have been carried out before a window ended, and others
+    /// afterwards; and the window may be one that has begun by another clock, which is ahead, but no more than [`MAX_AHEAD`].
+    pub(crate) fn instant(&self, tiers: &[Tier], now: Timestamp) -> Timestamp {
+        tiers.iter().zip(&self.counters).fold(now, |at, (tier, state)| match state {
+            CounterState::FixedWindow(window) => {
+                let end = window.end().as_nanos();
+                let first = Timestamp::from_nanos(end.saturating_sub(tier.period.as_nanos()));
+                let earliest = if first.since(at) <= MAX_AHEAD { first } else { at };
+                at.max(earliest).min(Timestamp::from_nanos(end.saturating_sub(1)))
+            }
+            _ => at,
+        })
     }
 }
 
@@ -303,5 +311,42 @@ impl RemoteError {
     #[must_use]
     pub const fn is_definitely_not_applied(&self) -> bool {
         matches!(self, Self::Rejected(_) | Self::NotSent(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{Hits, algorithm::FixedWindow};
+
+    #[test]
+    fn a_reply_is_dated_in_the_windows_that_have_counted_the_command() {
+        let tier = |seconds| Tier {
+            requests: 9,
+            period: Period::from_secs(seconds),
+            algorithm: Algorithm::FixedWindow,
+        };
+        let tiers = [tier(60), tier(10)];
+        let millis = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
+        let before = |end: u64| Timestamp::from_nanos(end * 1_000_000_000 - 1);
+        let dated = |ends: [u64; 2], now| {
+            let window =
+                |end| CounterState::FixedWindow(FixedWindow::new(Timestamp::from_secs(end), Hits(1)));
+            let counters = ends.into_iter().map(window).collect();
+            Reply { counters, ..Reply::default() }.instant(&tiers, millis(now))
+        };
+        assert_eq!(dated([120, 80], 75_000), millis(75_000));
+        // a window ended, or began, between the command and the look at the clock
+        assert_eq!(dated([120, 70], 70_001), before(70));
+        assert_eq!(dated([120, 120], 120_001), before(120));
+        assert_eq!(dated([120, 80], 69_998), millis(70_000));
+        assert_eq!(dated([180, 130], 119_998), millis(120_000));
+        // no clock is so much ahead
+        assert_eq!(dated([120, 80], 68_000), millis(68_000));
+        assert_eq!(dated([0, 0], 68_000), millis(0));
+        let sliding = Tier { algorithm: Algorithm::SlidingWindow, ..tiers[0] };
+        let counters = [CounterState::unused(&sliding, millis(0))].into_iter().collect();
+        let reply = Reply { counters, ..Reply::default() };
+        assert_eq!(reply.instant(&[sliding], millis(70_001)), millis(70_001));
     }
 }

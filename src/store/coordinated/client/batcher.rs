@@ -3,7 +3,7 @@
 //! Decisions run on many threads and queue their commands here, by node. One task sends what is queued in as few calls as
 //! possible, so that concurrent decisions share the cost of a call.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use parking_lot::Mutex;
@@ -180,17 +180,17 @@ async fn call<R: Remote>(caller: &Caller<R>, node: StoreNode, batch: Vec<Pending
         .into_iter()
         .map(|PendingCommand { command, reply, .. }| {
             // a report may be of a window that has ended
-            let is_present = !matches!(command.op, Op::Add { .. });
-            (command, (reply, is_present))
+            let dated = (!matches!(command.op, Op::Add { .. })).then(|| Arc::clone(&command.target));
+            (command, (reply, dated))
         })
         .unzip();
     // a decision whose budget ran out does not receive its reply
     match caller.call(commands, Urgency::Decision).await {
         Ok(replies) => {
             let now = replies.now;
-            for ((waiting, is_present), reply) in waiting.into_iter().zip(replies.replies) {
+            for ((waiting, dated), reply) in waiting.into_iter().zip(replies.replies) {
                 let _ = waiting.send(reply.map(|reply| {
-                    let at = if is_present { reply.instant(now) } else { now };
+                    let at = dated.map_or(now, |target| reply.instant(&target.tiers, now));
                     (reply, at)
                 }));
             }
@@ -268,8 +268,6 @@ impl PendingCommand {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::{
         limit::OverLimitPolicy,
