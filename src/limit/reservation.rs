@@ -36,20 +36,15 @@ pub struct Reservation {
     pub counted: ReservedSpan,
 }
 
-/// The time for which a store counts reserved hits, on that store's clock. [`ReservedSpan::NONE`] if it is unknown whether it counts them.
+/// The time for which a store counts reserved hits, on that store's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservedSpan {
     /// The instant of the reservation: fixed windows count the hits in the window of this instant.
     pub from: Timestamp,
     /// The latest use: sliding windows count the hits as of this instant.
     pub until: Timestamp,
-}
-
-// === impl ReservedSpan ===
-
-impl ReservedSpan {
-    /// No time: the hits are not given back when they are released.
-    pub const NONE: Self = Self { from: Timestamp::from_nanos(0), until: Timestamp::from_nanos(0) };
+    /// Whether the store is known to count them, or will be sent them. If not, nothing is given back to it.
+    pub is_reported: bool,
 }
 
 // === impl ReservationRequest ===
@@ -97,7 +92,7 @@ pub fn reserve(
         hits,
         until,
         decision: decision_from_store(tiers, counters, OverLimitPolicy::Ignore, over, decided_hits, now),
-        counted: ReservedSpan { from: now, until },
+        counted: ReservedSpan { from: now, until, is_reported: true },
     }
 }
 

@@ -6,7 +6,7 @@ use super::{client::StoreClient, delivery::Delivery, table::CounterTable};
 use crate::{
     limit::{
         Decision, Direction, Hits, LimitCheck, OnStoreFailure, Period, Reservation, ReservationRequest,
-        ReservedSpan, Timestamp,
+        Timestamp,
     },
     store::remote::Remote,
 };
@@ -80,9 +80,7 @@ impl<R: Remote> Fallback<R> {
             if hits == Hits(0) {
                 reservation.decision.reset = reservation.decision.reset.max(DENY_RETRY);
             }
-            if !reported {
-                reservation.counted = ReservedSpan::NONE;
-            }
+            reservation.counted.is_reported = reported;
             reservation
         })
     }

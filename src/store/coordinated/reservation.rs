@@ -79,7 +79,8 @@ impl<R: Remote> Reservations<R> {
             decided,
             store_now,
         );
-        let counted = ReservedSpan { from: store_now, until: store_now.after(request.hold) };
+        let counted =
+            ReservedSpan { from: store_now, until: store_now.after(request.hold), is_reported: true };
         Ok(Reservation { hits, until, decision, counted })
     }
 

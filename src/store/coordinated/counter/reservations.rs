@@ -56,7 +56,7 @@ impl LocalCounter {
         let decided = if over { request.least.max(Hits(1)) } else { hits };
         let decision = decision_from_store(&self.target.tiers, &self.estimate, policy, over, decided, at);
         let time = self.reservation_time(request.hold, at);
-        let counted = ReservedSpan { from: at, until: at.after(time) };
+        let counted = ReservedSpan { from: at, until: at.after(time), is_reported: true };
         Reservation { hits, until: now.after(time), decision, counted }
     }
 
@@ -72,9 +72,14 @@ impl LocalCounter {
     ) {
         if let Some(states) = self.rare.more_mut().and_then(|more| more.fallback.as_mut()) {
             let all = Hits(hits.0.saturating_mul(u64::from(self.instances)));
-            for (tier, state) in self.target.tiers.iter().zip(states.iter_mut()) {
+            let states = self.target.tiers.iter().zip(states.iter_mut());
+            for (tier, state) in states.filter(|(tier, _)| !has_ended(tier, span.from, now)) {
                 state.give_back(tier, now, all);
             }
+        }
+        if !span.is_reported {
+            // a reply may have replaced the estimate that has counted them
+            return;
         }
         let states = self.target.tiers.iter().zip(self.estimate.iter_mut());
         for (tier, state) in states.filter(|(tier, _)| !has_ended(tier, span.from, now)) {
@@ -89,7 +94,7 @@ impl LocalCounter {
             Algorithm::FixedWindow => has_ended(tier, span.from, now),
             _ => has_ended(tier, span.until, now),
         };
-        if span == ReservedSpan::NONE || tiers.iter().all(has_ended) {
+        if tiers.iter().all(has_ended) {
             // it would take back hits of others
             return;
         }

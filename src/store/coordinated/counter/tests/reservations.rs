@@ -10,6 +10,10 @@ fn request(least: u64, want: u64, hold: u64) -> ReservationRequest {
     ReservationRequest { least: Hits(least), want: Hits(want), hold: millis(hold) }
 }
 
+fn span_of(from: Timestamp, hold: Period) -> ReservedSpan {
+    ReservedSpan { from, until: from.after(hold), is_reported: true }
+}
+
 /// Each instance receives its part of what is left, as if all made the same request.
 #[test]
 fn without_the_store_an_instance_reserves_its_part_of_what_is_left() {
@@ -25,7 +29,7 @@ fn without_the_store_an_instance_reserves_its_part_of_what_is_left() {
     assert_eq!(fit(&fixture, 1, 50), 14);
     assert_eq!((fixture.counter.owed_hits().unreported, fixture.counter.remaining(fixture.now)), (6, 74));
     // what is given back is available at once, and to the others when the store is back
-    let span = ReservedSpan { from: fixture.now, until: fixture.now.after(millis(100)) };
+    let span = span_of(fixture.now, millis(100));
     fixture.counter.release(span, Hits(2), true, fixture.now);
     assert_eq!((fit(&fixture, 1, 50), fixture.counter.remaining(fixture.now)), (16, 76));
     fixture.flush();
@@ -91,7 +95,7 @@ fn released_hits_are_available_here_at_once_and_then_to_others() {
             let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
             fixture.count(10);
             fixture.flush();
-            let span = ReservedSpan { from: fixture.now, until: fixture.now };
+            let span = span_of(fixture.now, Period::default());
             fixture.counter.release(span, Hits(4), can_grant, fixture.now);
             assert_eq!(fixture.counter.remaining(fixture.now), 94, "{tier}");
             let mut commands = Vec::new();
@@ -113,8 +117,7 @@ fn reserved_hits_that_count_no_more_or_perhaps_never_did_are_not_given_back() {
         for can_grant in [true, false] {
             for is_reported in [true, false] {
                 let mut fixture = Fixture::new(&tiers, 1);
-                let span = ReservedSpan { from: fixture.now, until: fixture.now.after(Period::from_secs(1)) };
-                let span = if is_reported { span } else { ReservedSpan::NONE };
+                let span = ReservedSpan { is_reported, ..span_of(fixture.now, millis(1_000)) };
                 fixture.wait(Period::from_secs(if is_reported { 61 } else { 1 }));
                 fixture.count(10);
                 fixture.counter.release(span, Hits(4), can_grant, fixture.now);
@@ -130,7 +133,7 @@ fn reserved_hits_that_count_no_more_or_perhaps_never_did_are_not_given_back() {
 fn hits_of_a_window_that_has_ended_are_not_given_back_to_the_next() {
     for can_grant in [true, false] {
         let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
-        let span = ReservedSpan { from: fixture.now, until: fixture.now.after(Period::from_secs(60)) };
+        let span = span_of(fixture.now, Period::from_secs(60));
         fixture.count(10);
         fixture.flush();
         fixture.wait(Period::from_secs(60));
@@ -139,5 +142,23 @@ fn hits_of_a_window_that_has_ended_are_not_given_back_to_the_next() {
         assert_eq!(fixture.counter.remaining(fixture.now), 90);
         fixture.flush();
         assert_eq!(fixture.left_in_store(), 90);
+    }
+}
+
+#[test]
+fn without_the_store_hits_of_a_window_that_has_ended_are_not_given_back_to_the_next() {
+    for is_reported in [true, false] {
+        for waits in [1, 60] {
+            let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
+            fixture.counter.reserve_fallback(2, Hits(20), is_reported, fixture.now);
+            let reserved = ReservedSpan { is_reported, ..span_of(fixture.now, millis(1_000)) };
+            fixture.wait(Period::from_secs(waits));
+            fixture.counter.reserve_fallback(2, Hits(20), is_reported, fixture.now);
+            fixture.counter.release(reserved, Hits(10), true, fixture.now);
+            // each counts for both instances
+            let left = if waits == 1 { (100 - 80 + 20) / 2 } else { (100 - 40) / 2 };
+            let fit = fixture.counter.fit_fallback(2, request(1, 100, 100), fixture.now);
+            assert_eq!(fit, Hits(left), "{is_reported}, after {waits} s");
+        }
     }
 }
