@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use tokio::time::sleep;
 use weir::{
     limit::{Algorithm, Bucket, Coordination, Period, Refill, Tier},
@@ -52,6 +52,29 @@ async fn what_a_late_reply_grants_is_used() {
                     assert_eq!(fleet.counted(tier.clone()), 30 * together, "{setup}");
                 }
             }
+        }
+    }
+}
+
+/// The store grants in one window, and its reply arrives in the next one.
+#[tokio::test(start_paused = true)]
+async fn what_is_granted_at_the_end_of_a_window_is_used() {
+    let second = Tier { period: Period::from_secs(1), ..daily(20) };
+    for round_trip in [2, 8, 12] {
+        for early in 0..=round_trip {
+            let round_trip = Duration::from_millis(round_trip);
+            let network = Network { round_trip, jitter: Duration::ZERO, ..Network::default() };
+            let tiers = std::slice::from_ref(&second);
+            let fleet = Fleet::new(2, Coordination::Lease, tiers, network).await;
+            for turn in 0..10 {
+                let now = fleet.clock.right();
+                let left = Duration::from(now.window_end(second.period).since(now));
+                sleep(left + Duration::from_secs(1) - Duration::from_millis(early)).await;
+                let instance = &fleet.instances[turn % 2];
+                assert_eq!(join(instance.hit(), instance.hit()).await, (true, true));
+            }
+            let failures: Vec<_> = fleet.instances.iter().map(|instance| instance.failures()).collect();
+            assert_eq!(failures, [(0, 0); 2], "{round_trip:?}, {early} ms before the end");
         }
     }
 }

@@ -280,7 +280,10 @@ impl<R: Remote> Lease<R> {
                 self.table.metrics.delivery_unknown.add(want);
                 counter.lose_version();
             }
-            Some(Ok((reply, now))) if want > 0 => counter.apply_grant(reply, self.client.round_trip(), *now),
+            Some(Ok((reply, now))) if want > 0 => {
+                counter.note_receipt(*now, self.client.time().latest);
+                counter.apply_grant(reply, self.client.round_trip(), *now);
+            }
             Some(Ok((reply, now))) => counter.apply_fetched_report(reply, *now),
             Some(Err(error)) if error.is_definitely_not_applied() => {}
             Some(Err(_)) | None => counter.lose_version(),

@@ -90,10 +90,7 @@ impl<R: Remote> Lease<R> {
                 }
                 // perhaps that to another command
                 Polled::Other(reply) => reply.await,
-                Polled::Over => {
-                    waiting.is_done = true;
-                    return self.decide_from_lease(check, policy, waiting.fetch.generation);
-                }
+                Polled::Over => return self.decide_from_lease(check, policy),
             }
         }
     }
@@ -152,22 +149,13 @@ impl<R: Remote> Lease<R> {
         }
     }
 
-    /// Decides `check` after a task has made what its request was granted a lease. The request was of the counter of `generation`.
-    fn decide_from_lease(
-        &self,
-        check: &LimitCheck<'_>,
-        policy: OverLimitPolicy,
-        generation: Generation,
-    ) -> SingleOutcome<'_, R> {
+    /// Decides `check` after a task has made what its request was granted a lease.
+    fn decide_from_lease(&self, check: &LimitCheck<'_>, policy: OverLimitPolicy) -> SingleOutcome<'_, R> {
         let time = self.client.time();
         self.table.with_counter(check, time.now, |counter| {
             let (dropped, now) = counter.expire_leases_after_wait(check.hits, time);
             self.table.record_dropped(dropped);
-            let decided = self.decide_leased(counter, policy, check.hits, now);
-            if counter.generation == generation {
-                counter.leave_single(now);
-            }
-            match decided {
+            match self.decide_leased(counter, policy, check.hits, now) {
                 Some((decision, _)) => Ok(Some((decision, now))),
                 None => Err(self.wait_for(counter_key(check), counter, check.hits, None)),
             }
@@ -179,7 +167,6 @@ impl<R: Remote> Lease<R> {
     #[inline(never)]
     pub(super) fn hand_over_single(&self, key: CounterKey, counter: &mut LocalCounter) {
         if let Some((number, want, awaited)) = counter.take_single_reply(None) {
-            counter.fetch_mut().add_single();
             let fetch = SingleFetch { key, generation: counter.generation, number, want };
             self.spawn_single(fetch, awaited);
         }
@@ -206,8 +193,10 @@ impl<R: Remote> Lease<R> {
             wake();
             match outcome {
                 Some(Ok((reply, now))) if reply.counters.len() == counter.target.tiers.len() => {
+                    let received = self.client.time();
+                    counter.note_receipt(now, received.latest);
                     counter.apply_single(&reply, fetch.number, reply.granted, now);
-                    self.table.enqueue(fetch.key, counter, self.client.time().now);
+                    self.table.enqueue(fetch.key, counter, received.now);
                 }
                 outcome => self.fail_single(counter, fetch, &outcome),
             }
@@ -253,11 +242,7 @@ impl<R: Remote> Drop for SingleWaiting<'_, R> {
         }
         let (lease, fetch) = (self.lease, self.fetch);
         let taken = lease.table.with_generation(fetch.key, fetch.generation, |counter| {
-            let taken = counter.take_single_reply(Some(fetch.number));
-            if taken.is_none() {
-                counter.leave_single(lease.client.time().now);
-            }
-            taken
+            counter.take_single_reply(Some(fetch.number))
         });
         // otherwise a task receives the reply already
         if let Some((_, _, mut awaited)) = taken.flatten() {

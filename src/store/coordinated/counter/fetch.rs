@@ -47,6 +47,10 @@ pub(in super::super) struct LeaseFetch {
     pub(in super::super) counted_at: Timestamp,
     /// The number of its last command.
     pub(super) number: u32,
+    /// The instant of the last grant.
+    pub(super) granted_at: Timestamp,
+    /// When the decisions have been made that have waited for it.
+    pub(super) usable_until: Timestamp,
     /// Whether the store had the state that this instance knows exactly.
     pub(super) is_exact: bool,
     /// Whether the store counts granted hits whose lease has ended, which the estimate does not count.
@@ -117,21 +121,6 @@ impl LeaseFetch {
         }
     }
 
-    /// Returns whether a decision waits for its hits.
-    pub(super) const fn has_decisions(&self) -> bool {
-        self.decisions > 0
-    }
-
-    /// Registers the decision of a single request whose reply somebody else receives. Its hits were requested.
-    pub(in super::super) const fn add_single(&mut self) {
-        self.decisions += 1;
-    }
-
-    /// Removes the decision of a single request.
-    pub(in super::super) const fn leave_single(&mut self) {
-        self.decisions = self.decisions.saturating_sub(1);
-    }
-
     /// Notes that the next command requests the hits of all waiting decisions.
     pub(super) const fn take_waiting(&mut self) {
         (self.waiting, self.least) = (0, 0);
@@ -146,7 +135,7 @@ impl LeaseFetch {
     /// Returns whether it says nothing that a counter has to know which has not been checked lately.
     pub(super) fn is_forgettable(&self) -> bool {
         !self.is_running
-            && !self.has_decisions()
+            && self.decisions == 0
             && self.done.is_none()
             && self.least == 0
             && !self.is_overcounted

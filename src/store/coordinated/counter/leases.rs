@@ -2,17 +2,13 @@
 
 use super::{
     LocalCounter,
-    fetch::LeaseFetch,
-    records::{Dropped, HeldLease, PendingDelta, negative},
-    tiers::{
-        capacity, flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed, same_windows, saturated,
-    },
+    records::{Dropped, HeldLease, PendingDelta},
+    tiers::{capacity, flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed, saturated},
 };
 use crate::{
     limit::{
-        Algorithm, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp,
-        algorithm::{CountChange, CounterState},
-        decide, decision_from_store,
+        Algorithm, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, decide,
+        decision_from_store,
     },
     store::coordinated::store_time::StoreTime,
 };
@@ -24,9 +20,12 @@ const ABANDONED_AFTER: u64 = 5;
 /// The longest time until a counter is abandoned. If hits are rarer than that, a call for each hit costs little.
 const LONGEST_ABANDONMENT: Period = Period::from_secs(10);
 
-/// The time for which a lease is valid at least, so that decisions which it was not requested for can use what is left of it. Those that it
-/// was requested for use it however late the reply is.
+/// The time for which a lease is valid at least, after the grant and after the reply: until the decisions that waited for it have been
+/// made.
 const GRACE: Period = Period::from_millis(5);
+
+/// How late a reply may be for its lease to be used although it was granted without a hold, or in a window that has ended.
+const LATEST: Period = Period::from_millis(100);
 
 /// Returns the hits of `leases` that are not used yet.
 fn left_in(leases: &[HeldLease]) -> u64 {
@@ -121,8 +120,7 @@ impl LocalCounter {
         (dropped, granted_at.unwrap_or(time.now))
     }
 
-    /// Removes leases that have ended, and were granted at least `grace` ago, but not what decisions have waited for, which a late reply has
-    /// granted without a hold, or in a window that has ended.
+    /// Removes leases that have ended, and were granted at least `grace` ago.
     fn expire_leases_after(&mut self, grace: Period, time: StoreTime) -> Dropped {
         let mut dropped = Dropped::default();
         while let Some(i) = self.leases().iter().position(|lease| self.is_over(lease, grace, time.latest)) {
@@ -146,11 +144,22 @@ impl LocalCounter {
         dropped
     }
 
-    /// Returns whether `lease` has ended by `now`, at least `grace` after its grant, and no decision waits for it.
+    /// Returns whether `lease` has ended by `now`, at least `grace` after its grant, and no decision can have waited for it.
     fn is_over(&self, lease: &HeldLease, grace: Period, now: Timestamp) -> bool {
-        let has_ended = lease.until.max(lease.granted_at.after(grace)) <= now;
-        let counts_as_granted = || !lease.has_hold || self.is_of_ended_window(lease, now);
-        has_ended && !(self.fetch().is_some_and(LeaseFetch::has_decisions) && counts_as_granted())
+        let is_late = || {
+            let awaited = self.fetch().filter(|fetch| lease.granted_at >= fetch.granted_at);
+            awaited.is_some_and(|fetch| now < fetch.usable_until)
+                && (!lease.has_hold || self.is_of_ended_window(lease, now))
+        };
+        lease.until.max(lease.granted_at.after(grace)) <= now && !is_late()
+    }
+
+    /// Notes that the reply to a grant of the instant `granted_at` is received at `now`.
+    pub(in super::super) fn note_receipt(&mut self, granted_at: Timestamp, now: Timestamp) {
+        if let Some(fetch) = self.existing_fetch_mut() {
+            fetch.granted_at = granted_at;
+            fetch.usable_until = now.min(granted_at.after(LATEST)).after(GRACE);
+        }
     }
 
     /// Returns whether hits that were granted at `at`, to be used until `until`, must no longer be returned at `now`. The hits of
@@ -171,11 +180,18 @@ impl LocalCounter {
     ) -> Option<Decision> {
         self.follow_instances(instances);
         let ended = self.ended_leases(now);
-        if left_in(&self.leases()[ended..]) >= hits.0 && self.fits(hits, now) {
-            let tiers = &self.target.tiers;
-            let decision = decide(tiers, &mut self.estimate, policy, Direction::Take, hits, now);
-            self.spend(hits.0, ended, now);
-            return Some(decision);
+        if left_in(&self.leases()[ended..]) >= hits.0 {
+            let decision = if self.is_before_a_window(now) {
+                self.take_in_earlier_window(policy, hits, now)
+            } else {
+                let tiers = &self.target.tiers;
+                let fits = self.fits(hits, now);
+                fits.then(|| decide(tiers, &mut self.estimate, policy, Direction::Take, hits, now))
+            };
+            if decision.is_some() {
+                self.spend(hits.0, ended, now);
+                return decision;
+            }
         }
         if !self.fits(hits, now) {
             let decision = self.count(instances, Direction::Take, policy, hits, now);
@@ -202,38 +218,6 @@ impl LocalCounter {
         }
         self.rare.retain_leases(|lease| lease.left > 0);
         self.forget_fetch(now);
-    }
-
-    /// Puts hits back that were spent at `at` for a request which was then rejected: into a lease of the same windows, if there is one.
-    pub(in super::super) fn unspend(&mut self, hits: Hits, at: Timestamp) {
-        let tiers = &self.target.tiers;
-        let held = self.rare.leases_mut().iter_mut().find_map(|lease| {
-            let left = lease.left.checked_add(u32::try_from(hits.0).ok()?)?;
-            same_windows(tiers, lease.granted_at, at).then_some((left, lease))
-        });
-        match held {
-            Some((left, lease)) => {
-                lease.left = left;
-                self.take_from_estimate(hits, at);
-            }
-            None => self.uncount(hits, at),
-        }
-    }
-
-    /// Gives back hits that were counted at `at` for a request which was then rejected.
-    pub(in super::super) fn uncount(&mut self, hits: Hits, at: Timestamp) {
-        self.take_from_estimate(hits, at);
-        self.push_pending(PendingDelta { unused: hits.0, unused_until: at, ..PendingDelta::of(0, at) });
-    }
-
-    /// Takes hits that were counted at `at` from the estimate, but not from windows that have begun since.
-    fn take_from_estimate(&mut self, hits: Hits, at: Timestamp) {
-        for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
-            match state {
-                CounterState::FixedWindow(_) => state.add(tier, at, CountChange::of(negative(hits.0)), at),
-                _ => state.release(tier, at, at, hits),
-            }
-        }
     }
 
     /// Has a rejection last until the end of the pause, if there is one: a retry time before the next call would be wrong.

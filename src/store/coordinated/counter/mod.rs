@@ -10,6 +10,7 @@ mod adoption;
 mod burst;
 mod counting;
 mod demand;
+mod earlier_window;
 mod fetch;
 mod leases;
 mod order;
@@ -29,6 +30,7 @@ mod states;
 mod tests;
 mod tiers;
 mod unacknowledged;
+mod undo;
 mod urgency;
 mod usage;
 

@@ -103,12 +103,6 @@ impl LocalCounter {
         Some((request.number, request.ahead, awaited))
     }
 
-    /// Removes the decision of a single request whose reply was received by somebody else.
-    pub(in super::super) fn leave_single(&mut self, now: Timestamp) {
-        self.fetch_mut().leave_single();
-        self.forget_fetch(now);
-    }
-
     /// Returns the hits that a single request in flight leases ahead.
     pub(super) fn requested_ahead(&self) -> u64 {
         self.rare.single().map_or(0, |request| request.ahead)

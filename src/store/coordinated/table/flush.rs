@@ -1,6 +1,6 @@
 //! The flush loop: reports pending hits to the store, returns unused leases, and removes idle counters.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
@@ -167,7 +167,7 @@ pub(in super::super) async fn final_flush<R: Remote>(table: &Arc<CounterTable<R>
             if !unreported {
                 return;
             }
-            if begun.elapsed() >= FINAL_DECISIONS.into() {
+            if begun.elapsed() >= Duration::from(FINAL_DECISIONS) {
                 table.do_lease_work(LeaseWork::Receive, awaited);
             }
             // what a node that does not reply has been sent must not hold up what others are sent

@@ -198,8 +198,8 @@ fn a_denial_is_cached_until_it_ends_or_something_is_given_back() {
 
 #[test]
 fn spent_hits_of_a_rejected_request_are_put_back() {
-    for tier in [fixed(100, 60), bucket(100, 60), sliding(100, 60)] {
-        let mut fixture = Fixture::new(&[tier], 3);
+    for (tier, instances) in [(fixed(100, 60), 3), (bucket(100, 60), 1), (sliding(100, 60), 1)] {
+        let mut fixture = Fixture::new(&[tier], instances);
         fixture.hold(6, millis(300));
         assert!(fixture.decide(4).is_some_and(|decision| !decision.over));
         let until = fixture.counter.leases()[0].until;
@@ -317,4 +317,48 @@ fn an_instance_that_rejects_looks_for_returned_hits_in_growing_intervals() {
         alone.wait(Period::from_secs(9));
     }
     assert!(!alone.counter.has_pending(), "nobody returns anything");
+}
+
+/// A reply to a request of the next window was applied first.
+#[test]
+fn a_lease_of_an_ended_window_is_used_although_the_next_one_is_used_up() {
+    for tiers in [vec![fixed(3, 60)], vec![fixed(100, 3_600), fixed(3, 60)]] {
+        let mut fixture = Fixture::new(&tiers, 3);
+        fixture.wait(millis(59_998));
+        let granted_at = fixture.now;
+        fixture.hold(2, Period::default());
+        fixture.wait(millis(3));
+        assert_eq!(fixture.take_elsewhere(3), 3);
+        fixture.read();
+        assert_eq!(fixture.counter.remaining(fixture.now), 0);
+        for left in [1, 0] {
+            let (_, at) = fixture.counter.expire_leases_after_wait(Hits(1), fixture.time());
+            assert_eq!(at, granted_at);
+            let decided = fixture.counter.decide_leased(3, OverLimitPolicy::Ignore, Hits(1), at);
+            assert!(decided.is_some_and(|decision| !decision.over), "{tiers:?}");
+            assert_eq!(fixture.counter.leased_hits(), left);
+        }
+        // the tier that has the same window counts them
+        let used: Vec<_> = fixture.counter.estimate.iter().map(|state| state.used().0).collect();
+        assert_eq!(used.last(), Some(&3));
+        assert!(used.len() == 1 || used[0] == 5, "{used:?}");
+        assert!(fixture.decide(1).is_some_and(|decision| decision.over), "of the next window");
+        // and a request that is rejected after all
+        fixture.counter.unspend(Hits(1), granted_at);
+        assert_eq!(fixture.counter.estimate.last().map(|state| state.used().0), Some(3));
+    }
+}
+
+/// A later lease is of hits that the store counts for longer.
+#[test]
+fn hits_that_flow_back_are_put_back_into_no_other_lease() {
+    for tier in [bucket(100, 60), sliding(100, 60)] {
+        let mut fixture = Fixture::new(&[tier], 3);
+        fixture.hold(1, millis(50));
+        fixture.hold(5, millis(300));
+        assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
+        fixture.counter.unspend(Hits(1), fixture.now);
+        assert_eq!((fixture.counter.leased_hits(), fixture.counter.owed_hits().stranded), (5, 6));
+        assert_eq!(fixture.counter.remaining(fixture.now), 100);
+    }
 }

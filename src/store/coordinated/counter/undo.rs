@@ -1,0 +1,48 @@
+//! Puts back the hits of a descriptor that were counted before another one of its request was rejected.
+
+use super::{
+    LocalCounter,
+    records::{PendingDelta, negative},
+    tiers::{flows, same_windows},
+};
+use crate::limit::{
+    Hits, Timestamp,
+    algorithm::{CountChange, CounterState},
+};
+
+impl LocalCounter {
+    /// Puts hits back that were spent at `at` for a request which was then rejected: into a lease of the same windows, if there is one. The
+    /// store may count them until sooner than those of another lease, so where hits become available again gradually, and others take them,
+    /// it gets them back.
+    pub(in super::super) fn unspend(&mut self, hits: Hits, at: Timestamp) {
+        let tiers = &self.target.tiers;
+        let leases = if self.instances > 1 && flows(tiers) { &mut [] } else { self.rare.leases_mut() };
+        let held = leases.iter_mut().find_map(|lease| {
+            let left = lease.left.checked_add(u32::try_from(hits.0).ok()?)?;
+            same_windows(tiers, lease.granted_at, at).then_some((left, lease))
+        });
+        match held {
+            Some((left, lease)) => {
+                lease.left = left;
+                self.take_from_estimate(hits, at);
+            }
+            None => self.uncount(hits, at),
+        }
+    }
+
+    /// Gives back hits that were counted at `at` for a request which was then rejected.
+    pub(in super::super) fn uncount(&mut self, hits: Hits, at: Timestamp) {
+        self.take_from_estimate(hits, at);
+        self.push_pending(PendingDelta { unused: hits.0, unused_until: at, ..PendingDelta::of(0, at) });
+    }
+
+    /// Takes hits that were counted at `at` from the estimate, but not from windows that have begun since.
+    fn take_from_estimate(&mut self, hits: Hits, at: Timestamp) {
+        for (tier, state) in self.target.tiers.iter().zip(self.estimate.iter_mut()) {
+            match state {
+                CounterState::FixedWindow(_) => state.add(tier, at, CountChange::of(negative(hits.0)), at),
+                _ => state.release(tier, at, at, hits),
+            }
+        }
+    }
+}
