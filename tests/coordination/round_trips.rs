@@ -69,7 +69,7 @@ async fn what_is_granted_at_the_end_of_a_window_is_used() {
             for turn in 0..10 {
                 let now = fleet.clock.right();
                 let left = Duration::from(now.window_end(second.period).since(now));
-                sleep(left + Duration::from_secs(1) - Duration::from_millis(early)).await;
+                sleep((left + Duration::from_secs(1)).saturating_sub(Duration::from_millis(early))).await;
                 let instance = &fleet.instances[turn % 2];
                 assert_eq!(join(instance.hit(), instance.hit()).await, (true, true));
             }
