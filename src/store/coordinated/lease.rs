@@ -187,12 +187,12 @@ impl<R: Remote> Lease<R> {
 
             let time = self.client.time();
             let outcome = self.table.with_counter(check, time.now, |counter| {
-                let (dropped, now) = counter.expire_leases_after_wait(check.hits, time);
-                self.table.record_dropped(dropped);
                 // not with a counter that has taken the place of the one that was waited for
                 let mut registered = Some(registration).filter(|_| counter.generation == generation);
                 let has_finished =
                     registered.is_some() && counter.fetch_mut().has_finished(registration.round);
+                let (dropped, now) = counter.expire_leases_after_wait(check.hits, has_finished, time);
+                self.table.record_dropped(dropped);
                 let retries = has_finished.then_some(&mut retries);
                 let after = self.decide_after_reply(counter, policy, check.hits, now, retries);
                 if (has_finished || !matches!(after, AfterReply::Wait))

@@ -153,7 +153,7 @@ impl<R: Remote> Lease<R> {
     fn decide_from_lease(&self, check: &LimitCheck<'_>, policy: OverLimitPolicy) -> SingleOutcome<'_, R> {
         let time = self.client.time();
         self.table.with_counter(check, time.now, |counter| {
-            let (dropped, now) = counter.expire_leases_after_wait(check.hits, time);
+            let (dropped, now) = counter.expire_leases_after_wait(check.hits, true, time);
             self.table.record_dropped(dropped);
             match self.decide_leased(counter, policy, check.hits, now) {
                 Some((decision, _)) => Ok(Some((decision, now))),

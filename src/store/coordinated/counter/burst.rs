@@ -30,12 +30,17 @@ impl LocalCounter {
         // a reply does not count the hits that were taken while it was on its way, or had to wait for the reply before it
         let since = self.last_reply_at.get().map_or(0, |at| now.since(at).as_nanos());
         let time = Period::from_nanos(since.saturating_add(2 * round_trip.as_nanos()));
-        let expected = self.demand.in_the_next(time, now);
+        let expected = self.demand.expected_in(time, now);
         own > expected.saturating_mul(TIMES_EXPECTED)
     }
 
-    /// Returns whether a burst is over: what it left is used up or has been known for a moment.
-    pub(in super::super) fn is_burst_over(&self, now: Timestamp) -> bool {
-        self.is_settled() || self.last_reply_at.get().is_some_and(|at| now.since(at) > SETTLED_AFTER)
+    /// Returns whether a burst is over: what it left is used up or has been known for a moment. `round_trip` is the time that the store
+    /// takes to reply.
+    pub(in super::super) fn is_burst_over(&self, round_trip: Period, now: Timestamp) -> bool {
+        let settled_after = SETTLED_AFTER.as_nanos().saturating_add(round_trip.as_nanos());
+        self.is_settled()
+            // the store has counted the hits that were taken before it was asked for a lease
+            || (self.unacknowledged_hits() == 0
+                && self.last_reply_at.get().is_some_and(|at| now.since(at).as_nanos() > settled_after))
     }
 }

@@ -84,6 +84,11 @@ impl Demand {
         (self.rate_at(now) * time.as_nanos() as f64).ceil() as u64
     }
 
+    /// Returns the hits that the demand until lately lets expect in `time`: the first of all may be a burst, and predict none.
+    pub(super) fn expected_in(&self, time: Period, now: Timestamp) -> u64 {
+        if self.rate == 0.0 && self.span(now) < SHORT_SPAN { 0 } else { self.in_the_next(time, now) }
+    }
+
     /// Returns how long it is expected to take until `hits` have been received.
     pub(super) fn time_for(&self, hits: u64, now: Timestamp) -> Period {
         let rate = self.rate_at(now);

@@ -49,8 +49,8 @@ pub(in super::super) struct LeaseFetch {
     pub(super) number: u32,
     /// The instant of the last grant.
     pub(super) granted_at: Timestamp,
-    /// When the decisions have been made that have waited for it.
-    pub(super) usable_until: Timestamp,
+    /// When the reply with it was received.
+    pub(super) received_at: Timestamp,
     /// Whether the store had the state that this instance knows exactly.
     pub(super) is_exact: bool,
     /// Whether the store counts granted hits whose lease has ended, which the estimate does not count.

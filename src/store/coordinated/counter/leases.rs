@@ -24,9 +24,6 @@ const LONGEST_ABANDONMENT: Period = Period::from_secs(10);
 /// made.
 const GRACE: Period = Period::from_millis(5);
 
-/// How late a reply may be for its lease to be used although it was granted without a hold, or in a window that has ended.
-const LATEST: Period = Period::from_millis(100);
-
 /// Returns the hits of `leases` that are not used yet.
 fn left_in(leases: &[HeldLease]) -> u64 {
     leases.iter().map(|lease| lease.left().0).sum()
@@ -55,7 +52,8 @@ impl LocalCounter {
     fn ended_leases(&self, now: Timestamp) -> usize {
         let has_ended = |lease: &&HeldLease| {
             lease.until <= now
-                && (self.is_of_ended_window(lease, now) || lease.granted_at.after(GRACE) <= now)
+                && (self.is_of_ended_window(lease, now)
+                    || (self.instances > 1 && lease.granted_at.after(GRACE) <= now))
         };
         self.leases().iter().take_while(has_ended).count()
     }
@@ -103,19 +101,24 @@ impl LocalCounter {
     }
 
     /// Removes leases that have ended, but not those that a decision which has waited may still use. Returns the instant of that
-    /// decision about `hits` too: now, or when the store granted the lease, if its window has ended since, or if it was granted without
-    /// a hold and covers them. The store counts such hits as of that instant, so the estimate stays equal to its state.
+    /// decision about `hits` too: now, or when the store granted the lease, if `has_reply` to the request for its hits, and the window
+    /// has ended since, or it was granted without a hold, and all leases cover them. The store counts such hits as of that instant, so the
+    /// estimate stays equal to its state.
     pub(in super::super) fn expire_leases_after_wait(
         &mut self,
         hits: Hits,
+        has_reply: bool,
         time: StoreTime,
     ) -> (Dropped, Timestamp) {
         let dropped = self.expire_leases_after(GRACE, time);
         let has_ended = |lease: &&HeldLease| self.is_of_ended_window(lease, time.now);
         let has_no_hold = |lease: &&HeldLease| {
-            self.instances > 1 && !lease.has_hold && lease.left() >= hits && self.fits(hits, lease.granted_at)
+            self.instances > 1
+                && self.is_without_hold(lease)
+                && self.leased_hits() >= hits.0
+                && self.fits(hits, lease.granted_at)
         };
-        let counted_before = |lease: &&HeldLease| has_no_hold(lease) || has_ended(lease);
+        let counted_before = |lease: &&HeldLease| has_reply && (has_no_hold(lease) || has_ended(lease));
         let granted_at = self.leases().first().filter(counted_before).map(|lease| lease.granted_at);
         (dropped, granted_at.unwrap_or(time.now))
     }
@@ -148,17 +151,25 @@ impl LocalCounter {
     fn is_over(&self, lease: &HeldLease, grace: Period, now: Timestamp) -> bool {
         let is_late = || {
             let awaited = self.fetch().filter(|fetch| lease.granted_at >= fetch.granted_at);
-            awaited.is_some_and(|fetch| now < fetch.usable_until)
-                && (!lease.has_hold || self.is_of_ended_window(lease, now))
+            awaited.is_some_and(|fetch| now < fetch.received_at.after(GRACE))
+                && (self.is_without_hold(lease) || self.is_of_ended_window(lease, now))
         };
         lease.until.max(lease.granted_at.after(grace)) <= now && !is_late()
+    }
+
+    /// Returns whether `lease` was granted without a hold, or was over when the reply was received.
+    fn is_without_hold(&self, lease: &HeldLease) -> bool {
+        let was_over = || {
+            let awaited = self.fetch().filter(|fetch| lease.granted_at >= fetch.granted_at);
+            awaited.is_some_and(|fetch| lease.until <= fetch.received_at)
+        };
+        !lease.has_hold || was_over()
     }
 
     /// Notes that the reply to a grant of the instant `granted_at` is received at `now`.
     pub(in super::super) fn note_receipt(&mut self, granted_at: Timestamp, now: Timestamp) {
         if let Some(fetch) = self.existing_fetch_mut() {
-            fetch.granted_at = granted_at;
-            fetch.usable_until = now.min(granted_at.after(LATEST)).after(GRACE);
+            (fetch.granted_at, fetch.received_at) = (granted_at, now);
         }
     }
 
@@ -181,7 +192,8 @@ impl LocalCounter {
         self.follow_instances(instances);
         let ended = self.ended_leases(now);
         if left_in(&self.leases()[ended..]) >= hits.0 {
-            let decision = if self.is_before_a_window(now) {
+            let granted_at = self.leases().get(ended).map_or(now, |lease| lease.granted_at);
+            let decision = if self.is_before_a_window(granted_at) {
                 self.take_in_earlier_window(policy, hits, now)
             } else {
                 let tiers = &self.target.tiers;

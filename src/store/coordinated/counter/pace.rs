@@ -115,8 +115,9 @@ impl LocalCounter {
         let leased = self.usable_hits(now);
         let fetch = self.fetch_mut();
         let needed = fetch.waiting.saturating_sub(leased).max(fetch.least);
-        if is_flushing && flows(&self.target.tiers) {
-            // the estimate cannot replace the store's state now, so only hits that are used at once
+        // the estimate cannot replace the store's state while a flush is in flight, or a lease would end before it could be used
+        if flows(&self.target.tiers) && (is_flushing || self.longest_hold() < self.shortest_hold(lead)) {
+            // so only hits that are used at once
             return (needed, Period::default());
         }
         let ahead = self.ahead(needed, returned, at_least, now);
@@ -124,19 +125,33 @@ impl LocalCounter {
             return (0, Period::default());
         }
         let want = needed + ahead;
+        let longest = self.longest_hold();
         let hold = if self.instances <= 1 {
-            lone_hold(&self.target.tiers)
+            longest
         } else if ahead == 0 {
             Period::default()
         } else if has_bucket(&self.target.tiers) {
-            hold(&self.target.tiers)
+            longest
         } else {
             // as long as the hits are expected to last, since a sliding window counts them until then
             let used_up = self.demand.time_for(want, now).as_nanos();
             let time = used_up.saturating_add(used_up / 2).saturating_add(2 * lead.as_nanos());
-            Period::from_nanos(time).min(hold(&self.target.tiers))
+            Period::from_nanos(time).min(longest)
         };
         (want, hold)
+    }
+
+    /// Returns how long a grant may be used at most if no window ends it.
+    fn longest_hold(&self) -> Period {
+        if self.instances <= 1 { lone_hold(&self.target.tiers) } else { hold(&self.target.tiers) }
+    }
+
+    /// Returns how long hits that are leased ahead have to be usable at least, so that some of them are used: they arrive after a round
+    /// trip, by the latest clock that the store may have. Others of a bucket have to be returned before they flow back. `lead` is the time
+    /// that a return takes, two round trips and what the queue may be late.
+    fn shortest_hold(&self, lead: Period) -> Period {
+        let returns = self.instances > 1 && has_bucket(&self.target.tiers);
+        if returns { lead } else { Period::from_nanos(lead.as_nanos() / 2 + 2_000_000) }
     }
 
     /// Returns how many hits to lease beyond the `needed` ones of decisions that wait: those that are likely to be used within the

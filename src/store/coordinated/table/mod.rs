@@ -292,7 +292,7 @@ impl<R: Remote> CounterTable<R> {
                 self.metrics.bursts.add(1);
                 self.switch_mode(counter, Coordination::Lease);
             }
-        } else if is_exact && (!counter.is_in_burst || counter.is_burst_over(now)) {
+        } else if is_exact && (!counter.is_in_burst || counter.is_burst_over(self.client.round_trip(), now)) {
             if !std::mem::take(&mut counter.is_in_burst) {
                 self.metrics.to_interval.add(1);
             }

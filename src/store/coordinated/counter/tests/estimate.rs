@@ -292,11 +292,14 @@ fn a_look_says_whether_hits_fit_and_counts_none() {
 #[test]
 fn a_burst_is_over_when_its_leases_are_used_or_its_demand_is_known() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
-    assert!(fixture.counter.is_burst_over(fixture.now), "nothing is left of it");
+    assert!(fixture.counter.is_burst_over(millis(0), fixture.now), "nothing is left of it");
     fixture.count(1);
-    assert!(!fixture.counter.is_burst_over(fixture.now.after(Period::from_secs(9))), "no reply yet");
+    assert!(
+        !fixture.counter.is_burst_over(millis(0), fixture.now.after(Period::from_secs(9))),
+        "no reply yet"
+    );
     fixture.lease(1);
-    assert!(!fixture.counter.is_burst_over(fixture.now));
-    assert!(!fixture.counter.is_burst_over(fixture.now.after(millis(10))));
-    assert!(fixture.counter.is_burst_over(fixture.now.after(millis(11))));
+    assert!(!fixture.counter.is_burst_over(millis(0), fixture.now));
+    assert!(!fixture.counter.is_burst_over(millis(0), fixture.now.after(millis(10))));
+    assert!(fixture.counter.is_burst_over(millis(0), fixture.now.after(millis(11))));
 }

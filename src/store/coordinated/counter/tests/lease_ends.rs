@@ -325,7 +325,7 @@ fn a_lease_whose_window_has_ended_is_used_only_by_decisions_that_have_waited_for
         assert!(!fixture.decide(2).expect("it is leased").over && fixture.decide(2).is_none());
         let left = |fixture: &Fixture| fixture.counter.leases().iter().map(|l| l.left).collect::<Vec<_>>();
         assert_eq!(left(&fixture), [4, 1]);
-        let (_, at) = fixture.counter.expire_leases_after_wait(Hits(1), fixture.time());
+        let (_, at) = fixture.counter.expire_leases_after_wait(Hits(1), true, fixture.time());
         assert_eq!(at, granted_at);
         let decision =
             fixture.counter.decide_leased(3, OverLimitPolicy::Ignore, Hits(1), at).expect("it is leased");

@@ -332,7 +332,7 @@ fn a_lease_of_an_ended_window_is_used_although_the_next_one_is_used_up() {
         fixture.read();
         assert_eq!(fixture.counter.remaining(fixture.now), 0);
         for left in [1, 0] {
-            let (_, at) = fixture.counter.expire_leases_after_wait(Hits(1), fixture.time());
+            let (_, at) = fixture.counter.expire_leases_after_wait(Hits(1), true, fixture.time());
             assert_eq!(at, granted_at);
             let decided = fixture.counter.decide_leased(3, OverLimitPolicy::Ignore, Hits(1), at);
             assert!(decided.is_some_and(|decision| !decision.over), "{tiers:?}");

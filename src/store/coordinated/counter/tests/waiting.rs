@@ -90,7 +90,7 @@ fn decided_after(fixture: &mut Fixture, hits: u64) -> Period {
     let granted = fixture.now;
     fixture.wait(millis(3));
     let time = fixture.time();
-    let (dropped, at) = fixture.counter.expire_leases_after_wait(Hits(hits), time);
+    let (dropped, at) = fixture.counter.expire_leases_after_wait(Hits(hits), true, time);
     assert_eq!(dropped, Dropped::default(), "the lease is still valid");
     at.since(granted)
 }
@@ -138,6 +138,6 @@ fn a_decision_that_has_waited_for_hits_of_a_window_that_has_ended_belongs_to_tha
     fixture.hold(2, Period::default());
     fixture.wait(millis(5));
     let time = fixture.time();
-    let (dropped, at) = fixture.counter.expire_leases_after_wait(Hits(2), time);
+    let (dropped, at) = fixture.counter.expire_leases_after_wait(Hits(2), true, time);
     assert_eq!((dropped.stranded, at, fixture.counter.leased_hits()), (2, fixture.now, 0));
 }
