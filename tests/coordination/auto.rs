@@ -79,6 +79,34 @@ async fn a_burst_on_an_unknown_counter_of_a_large_limit_overshoots_by_a_tenth_at
     }
 }
 
+/// The next one is not expected because there was one before. A decision about it waits for two replies.
+#[tokio::test(start_paused = true)]
+async fn a_burst_in_each_period_overshoots_by_a_tenth_at_most() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, BUCKET] {
+        for (instances, limit, load) in [(3, 300, 3), (10, 1_000, 5)] {
+            for round_trip in [2, 7] {
+                let round_trip = Duration::from_millis(round_trip);
+                let network = Network { round_trip, jitter: Duration::ZERO, ..Network::default() };
+                let period = Period::from_secs(10);
+                let tier = Tier { algorithm: of(algorithm, limit), period, ..daily(limit) };
+                let fleet = Fleet::new(instances, Coordination::Auto, &[tier], network).await;
+                for turn in 0..5 {
+                    let now = fleet.clock.right();
+                    // each a little more than a period after the one before
+                    let early = Duration::from_secs(1 + turn);
+                    sleep(Duration::from(now.window_end(period).since(now)) + early).await;
+                    let admitted = burst(&fleet.instances, (limit as usize * load) / instances).await;
+                    assert!(
+                        (limit * 9 / 10..=limit * 11 / 10).contains(&u32::try_from(admitted).expect("few")),
+                        "{admitted} of {limit} in turn {turn}, {instances} instances, {algorithm:?}, {round_trip:?}"
+                    );
+                }
+                assert_eq!(sum(&fleet.instances, |metrics| &metrics.fallback), 0);
+            }
+        }
+    }
+}
+
 /// Hits that arrive at once predict no more: what an instance leased ahead would be missing where most of them arrive.
 #[tokio::test(start_paused = true)]
 async fn an_uneven_burst_of_exactly_the_limit_is_admitted() {

@@ -78,3 +78,38 @@ async fn what_is_granted_at_the_end_of_a_window_is_used() {
         }
     }
 }
+
+/// Where a lease would end before it can be used, or flow back into the bucket, nothing is leased ahead.
+#[tokio::test(start_paused = true)]
+async fn limits_of_short_periods_are_used_however_far_the_store_is() {
+    let tier = |tier: Tier, millis| Tier { period: Period::from_millis(millis), ..tier };
+    for (tier, round_trip, mode) in [
+        (tier(bucket(100, 1), 100), 2, Coordination::Lease),
+        (tier(bucket(100, 1), 100), 7, Coordination::Lease),
+        (tier(bucket(100, 1), 100), 7, Coordination::Auto),
+        (tier(sliding(100), 100), 7, Coordination::Lease),
+        (tier(bucket(1_000, 1), 1_000), 8, Coordination::Lease),
+        (tier(sliding(1_000), 1_000), 7, Coordination::Lease),
+        (tier(sliding(1_000), 1_000), 8, Coordination::Lease),
+    ] {
+        // a hit of a sliding window counts as of its command, so the next one in its place comes a round trip later
+        let under_load = if matches!(tier.algorithm, Algorithm::SlidingWindow) { 2_650 } else { 2_900 };
+        for (rate, least) in [(700, 2_085), (2_000, under_load)] {
+            let round_trip = Duration::from_millis(round_trip);
+            let network = Network { round_trip, jitter: Duration::ZERO, ..Network::default() };
+            let fleet = Fleet::new(3, mode, std::slice::from_ref(&tier), network).await;
+            let outcomes = fleet.offer(rate, Duration::from_secs(3), &[1, 1, 1]).await;
+            let admitted = outcomes.iter().filter(|outcome| outcome.admitted).count();
+            let most = 3_000 + tier.capacity() as usize;
+            assert!(
+                (least..=most).contains(&admitted),
+                "{admitted}, {tier}, {rate} a second, {round_trip:?}"
+            );
+            let fallback = fleet.instances.iter().map(|instance| instance.failures().0).sum::<u64>();
+            assert!(
+                fallback * 50 <= outcomes.len() as u64,
+                "{fallback}, {tier}, {rate} a second, {round_trip:?}"
+            );
+        }
+    }
+}

@@ -179,10 +179,10 @@ impl<R: Remote> Lease<R> {
         if fetched.commands.is_empty() {
             return None;
         }
-        let FetchCommands { commands, reports, want, .. } = fetched;
+        let FetchCommands { commands, reports, want, ahead, .. } = fetched;
         let fetch = counter.fetch_mut();
         // zero if it only reports
-        (fetch.is_running, fetch.want) = (true, want);
+        (fetch.is_running, fetch.want, fetch.ahead) = (true, want, ahead);
         fetch.counted_at = commands[0].counted_at();
         // queued under the lock, so that they are carried out in the order of their numbers
         let queued = commands.into_iter().map(|command| self.client.queue(command)).collect();

@@ -25,7 +25,8 @@ pub(super) enum Leased<'a, R: Remote> {
     Decided(Decision),
     /// A lease.
     Wait(Wanted<'a, R>),
-    /// A decision of the store about this target, as under `strict`: it has no hits, or a limit of its own.
+    /// A decision of the store about this target, as under `strict`: it has no hits, or a limit of its own, or would have to wait for two
+    /// replies.
     Ask(Arc<Target>),
     /// The same, after the store has counted what this instance has, and has received its leases: the limit is of its own, and does not
     /// admit them too, or hits become available again gradually, so that the times of all hits matter.
@@ -88,6 +89,9 @@ impl<R: Remote> Lease<R> {
                         return (Leased::Settle(Arc::clone(&counter.target)), false);
                     }
                     report_first = counter.can_flush();
+                    (Leased::Ask(Arc::clone(&counter.target)), false)
+                }
+                None if self.is_far() && counter.needs_second_reply(check.hits) => {
                     (Leased::Ask(Arc::clone(&counter.target)), false)
                 }
                 None => {

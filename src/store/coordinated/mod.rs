@@ -97,7 +97,7 @@ impl<R: Remote> Coordinated<R> {
         let modes = CoordinationModes {
             memory: MemoryStore::new(settings.max_counters),
             interval: Interval::new(shared()),
-            lease: Lease::new(shared()),
+            lease: Lease::new(shared(), budget),
             strict: Strict::new(shared(), local_cache),
             fallback: Fallback::new(shared(), on_store_failure),
             table,

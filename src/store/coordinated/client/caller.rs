@@ -33,14 +33,19 @@ const SILENCE: Period = Period::from_millis(500);
 /// The round trip that is assumed before the first reply.
 const INITIAL_ROUND_TRIP: Period = Period::from_millis(1);
 
+/// The calls that the round trip is an average of.
+const AVERAGED: u64 = 8;
+
 /// Calls a remote, and measures its clock, round trip and health by the replies.
 pub(super) struct Caller<R> {
     pub(super) remote: R,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) store_clock: StoreClock,
     pub(super) breaker: Breaker,
-    /// A moving average of the time from a call to its reply, in nanoseconds.
+    /// A moving average of the time from a call to its reply, in nanoseconds: of [`AVERAGED`] calls, and of all of them before.
     round_trip: AtomicU64,
+    /// The replies that it is of, at most [`AVERAGED`].
+    averaged: AtomicU64,
     metrics: Arc<CoordinationMetrics>,
 }
 
@@ -54,6 +59,7 @@ impl<R: Remote> Caller<R> {
             store_clock: StoreClock::default(),
             breaker: Breaker::default(),
             round_trip: AtomicU64::new(INITIAL_ROUND_TRIP.as_nanos()),
+            averaged: AtomicU64::new(0),
             metrics,
         }
     }
@@ -150,7 +156,9 @@ impl<R: Remote> Caller<R> {
             self.breaker.record_reply(node);
             self.store_clock.record(sent, received, replies.now);
             let (last, average) = (received.since(sent).as_nanos(), self.round_trip.load(Ordering::Relaxed));
-            self.round_trip.store(average - average / 8 + last / 8, Ordering::Relaxed);
+            let averaged = (self.averaged.load(Ordering::Relaxed) + 1).min(AVERAGED);
+            self.averaged.store(averaged, Ordering::Relaxed);
+            self.round_trip.store(average - average / averaged + last / averaged, Ordering::Relaxed);
         } else {
             self.record_failure(node, first);
         }

@@ -27,8 +27,10 @@ impl LocalCounter {
         if instances < 2 || own.saturating_mul(PART * instances as u64) <= capacity(&self.target.tiers) {
             return false;
         }
-        // a reply does not count the hits that were taken while it was on its way, or had to wait for the reply before it
-        let since = self.last_reply_at.get().map_or(0, |at| now.since(at).as_nanos());
+        // the time within which these hits were taken. A reply does not count those that were taken while it was on its way, or had to wait
+        // for the reply before it
+        let first = self.unacknowledged.all().first().map_or(now, |delta| delta.at);
+        let since = self.last_reply_at.get().map_or(0, |at| now.since(at.max(first)).as_nanos());
         let time = Period::from_nanos(since.saturating_add(2 * round_trip.as_nanos()));
         let expected = self.demand.expected_in(time, now);
         own > expected.saturating_mul(TIMES_EXPECTED)

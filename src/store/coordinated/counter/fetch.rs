@@ -41,6 +41,8 @@ pub(in super::super) struct LeaseFetch {
     pub(in super::super) round: u64,
     /// The hits that it requested.
     pub(in super::super) want: u64,
+    /// Those of them that no decision waited for then.
+    pub(in super::super) ahead: u64,
     /// The time within which they must be used, unless a window ends earlier.
     pub(super) hold: Period,
     /// The instant whose windows its first command is about.

@@ -37,6 +37,8 @@ pub(in super::super) struct FetchCommands {
     pub(in super::super) reports: usize,
     /// The hits that the last command requests.
     pub(in super::super) want: u64,
+    /// Those of them that no decision waits for yet.
+    pub(in super::super) ahead: u64,
     pub(in super::super) dropped: Dropped,
 }
 
@@ -59,8 +61,9 @@ impl LocalCounter {
             (reports, fetched.dropped) = self.take_reports(now);
         }
         fetched.reports = reports.len();
-        let (want, hold) = self.next_lease(at_least, returned, is_flushing, lead, now);
-        fetched.want = want;
+        let (needed, ahead, hold) = self.next_lease(at_least, returned, is_flushing, lead, now);
+        let want = needed + ahead;
+        (fetched.want, fetched.ahead) = (want, ahead);
         let grants = (want > 0).then(|| {
             // the store has this instance's exact state before it grants
             let replaces = || self.replacement(now).map(Box::new);
@@ -87,6 +90,16 @@ impl LocalCounter {
         fetched
     }
 
+    /// Returns whether a decision about `hits` has to wait for the reply after the next one: others wait for what the running fetch
+    /// requests. In a fixed window enough may be left of it nevertheless.
+    pub(in super::super) fn needs_second_reply(&self, hits: Hits) -> bool {
+        self.instances > 1
+            && flows(&self.target.tiers)
+            && self
+                .fetch()
+                .is_some_and(|fetch| fetch.is_running && fetch.waiting.saturating_add(hits.0) > fetch.ahead)
+    }
+
     /// Returns the hits that commands in flight request, to be leased.
     pub(in super::super) fn requested_hits(&self) -> u64 {
         let running = self.fetch().filter(|fetch| fetch.is_running);
@@ -103,7 +116,7 @@ impl LocalCounter {
             || self.must_report_after_request()
     }
 
-    /// Returns how many hits to request, and for how long.
+    /// Returns how many hits to request for decisions that wait, how many ahead, and for how long.
     fn next_lease(
         &mut self,
         at_least: Period,
@@ -111,20 +124,19 @@ impl LocalCounter {
         is_flushing: bool,
         lead: Period,
         now: Timestamp,
-    ) -> (u64, Period) {
+    ) -> (u64, u64, Period) {
         let leased = self.usable_hits(now);
         let fetch = self.fetch_mut();
         let needed = fetch.waiting.saturating_sub(leased).max(fetch.least);
         // the estimate cannot replace the store's state while a flush is in flight, or a lease would end before it could be used
         if flows(&self.target.tiers) && (is_flushing || self.longest_hold() < self.shortest_hold(lead)) {
             // so only hits that are used at once
-            return (needed, Period::default());
+            return (needed, 0, Period::default());
         }
         let ahead = self.ahead(needed, returned, at_least, now);
         if needed == 0 && ahead == 0 {
-            return (0, Period::default());
+            return (0, 0, Period::default());
         }
-        let want = needed + ahead;
         let longest = self.longest_hold();
         let hold = if self.instances <= 1 {
             longest
@@ -134,11 +146,11 @@ impl LocalCounter {
             longest
         } else {
             // as long as the hits are expected to last, since a sliding window counts them until then
-            let used_up = self.demand.time_for(want, now).as_nanos();
+            let used_up = self.demand.time_for(needed + ahead, now).as_nanos();
             let time = used_up.saturating_add(used_up / 2).saturating_add(2 * lead.as_nanos());
             Period::from_nanos(time).min(longest)
         };
-        (want, hold)
+        (needed, ahead, hold)
     }
 
     /// Returns how long a grant may be used at most if no window ends it.

@@ -195,7 +195,12 @@ impl LocalCounter {
         self.wants_read = true;
         let mut commands = Vec::new();
         let dropped = self.take_commands(now, &mut commands);
-        FetchCommands { reports: commands.len(), commands: commands.into(), want: 0, dropped }
+        FetchCommands {
+            reports: commands.len(),
+            commands: commands.into(),
+            dropped,
+            ..FetchCommands::default()
+        }
     }
 
     /// Returns the commands after which the store counts as this counter does.
@@ -213,7 +218,12 @@ impl LocalCounter {
             commands.push(Command { target: Arc::clone(&self.target), at: now, op: Op::Add { report } });
         }
         self.fetch_mut().round += u64::from(!commands.is_empty());
-        FetchCommands { reports: commands.len(), commands: commands.into(), want: 0, dropped }
+        FetchCommands {
+            reports: commands.len(),
+            commands: commands.into(),
+            dropped,
+            ..FetchCommands::default()
+        }
     }
 
     /// Returns its tiers with their states.

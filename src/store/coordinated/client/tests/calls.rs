@@ -33,11 +33,17 @@ async fn the_round_trip_is_a_moving_average_of_eight_calls() {
     let client = script.client();
     assert_eq!(client.round_trip(), Period::from_millis(1));
     call(&client, &[1]).await.expect("the node replies");
-    assert_eq!(client.round_trip(), Period::from_nanos(2_125_000));
+    assert_eq!(client.round_trip(), Period::from_millis(10), "the first is the average");
+    script.set(1, Answer::After(Duration::from_millis(20)));
+    call(&client, &[1]).await.expect("the node replies");
+    assert_eq!(client.round_trip(), Period::from_millis(15));
     for _ in 0..100 {
         call(&client, &[1]).await.expect("the node replies");
     }
-    assert_eq!(client.round_trip().as_nanos() / 100_000, 99);
+    assert_eq!(client.round_trip().as_nanos() / 100_000, 199);
+    script.set(1, Answer::After(Duration::from_millis(12)));
+    call(&client, &[1]).await.expect("the node replies");
+    assert_eq!(client.round_trip().as_nanos() / 100_000, 190);
     // failures say nothing about it
     let before = client.round_trip();
     script.set(1, failed());

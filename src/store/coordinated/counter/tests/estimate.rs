@@ -264,19 +264,43 @@ fn a_burst_is_unexpected_and_large() {
     assert!(!fixture.counter.is_burst(Hits(1), 3, none, fixture.now));
     assert!(fixture.counter.is_burst(Hits(2), 3, none, fixture.now));
     assert!(!fixture.counter.is_burst(Hits(90), 1, none, fixture.now), "nobody else takes any");
-    // with a hit each millisecond, 20 are expected within two round trips of 10 ms, and 30 more since the last reply
+    // with a hit each millisecond, 20 are expected within two round trips of 10 ms, and 30 more since the first that is not reported
     let mut busy = Fixture::new(&[fixed(100, 60)], 2);
     busy.demand(millis(1), 600);
     assert!(!busy.counter.is_burst(Hits(55), 2, millis(10), busy.now));
     assert!(busy.counter.is_burst(Hits(70), 2, millis(10), busy.now));
     busy.read();
+    busy.count(1);
     busy.demand(millis(1), 30);
-    assert!(!busy.counter.is_burst(Hits(125), 2, millis(10), busy.now));
-    assert!(busy.counter.is_burst(Hits(170), 2, millis(10), busy.now));
+    assert!(!busy.counter.is_burst(Hits(124), 2, millis(10), busy.now));
+    assert!(busy.counter.is_burst(Hits(169), 2, millis(10), busy.now));
     // three times as many as are expected are none
     let expected = busy.counter.demand.in_the_next(millis(50), busy.now);
-    assert!(!busy.counter.is_burst(Hits(3 * expected), 2, millis(10), busy.now));
-    assert!(busy.counter.is_burst(Hits(3 * expected + 1), 2, millis(10), busy.now));
+    assert!(!busy.counter.is_burst(Hits(3 * expected - 1), 2, millis(10), busy.now));
+    assert!(busy.counter.is_burst(Hits(3 * expected), 2, millis(10), busy.now));
+}
+
+/// Whether there was one before.
+#[test]
+fn what_arrives_at_once_is_a_burst_however_much_is_expected_in_the_time_since_the_last_reply() {
+    let mut fixture = Fixture::new(&[sliding(1_000, 60)], 2);
+    for _ in 0..2 {
+        for hit in 0..200 {
+            let is_burst = fixture.counter.is_burst(Hits(1), 2, millis(10), fixture.now);
+            assert_eq!(is_burst, hit >= 50);
+            fixture.counter.demand.record(1, fixture.now);
+            fixture.count(1);
+        }
+        fixture.flush();
+        fixture.wait(Period::from_secs(10));
+    }
+    // so are the first hits, within a fiftieth of a second
+    let mut slow = Fixture::new(&[sliding(1_000, 60)], 2);
+    for _ in 0..50 {
+        slow.demand(Period::from_nanos(200_000), 1);
+        slow.count(1);
+    }
+    assert!(slow.counter.is_burst(Hits(1), 2, millis(50), slow.now));
 }
 
 #[test]

@@ -141,3 +141,52 @@ fn a_decision_that_has_waited_for_hits_of_a_window_that_has_ended_belongs_to_tha
     let (dropped, at) = fixture.counter.expire_leases_after_wait(Hits(2), true, time);
     assert_eq!((dropped.stranded, at, fixture.counter.leased_hits()), (2, fixture.now, 0));
 }
+
+/// However late the reply is, and if a lease that is held already has some of them. Others wait for the reply to their own request.
+#[test]
+fn hits_without_a_hold_whose_reply_is_late_are_used_by_decisions_that_have_waited_for_them() {
+    for late in [8, 400] {
+        let mut fixture = Fixture::new(&[sliding(100, 60)], 3);
+        fixture.hold(1, millis(900));
+        fixture.wait(millis(1));
+        let granted = fixture.now;
+        fixture.hold(2, Period::default());
+        fixture.wait(millis(late));
+        fixture.counter.note_receipt(granted, fixture.now);
+        let time = fixture.time();
+        for (hits, has_reply, expected) in
+            [(3, false, fixture.now), (4, true, fixture.now), (3, true, granted)]
+        {
+            let (dropped, at) = fixture.counter.expire_leases_after_wait(Hits(hits), has_reply, time);
+            assert_eq!((dropped, at), (Dropped::default(), expected), "{hits} hits, {late} ms late");
+        }
+        assert!(fixture.decide(2).is_none(), "a new request has only what has a hold");
+        let decided = fixture.counter.decide_leased(3, OverLimitPolicy::Ignore, Hits(3), granted);
+        assert!(decided.is_some_and(|decision| !decision.over));
+        assert!(fixture.counter.leases().is_empty());
+        // what is left is given back soon
+        fixture.hold(2, Period::default());
+        fixture.counter.note_receipt(fixture.now, fixture.now);
+        fixture.wait(millis(5));
+        fixture.counter.expire_leases(fixture.time());
+        assert!(fixture.counter.leases().is_empty() && fixture.counter.has_pending());
+    }
+}
+
+/// The reply was slower than usual.
+#[test]
+fn a_lease_that_is_over_when_it_is_received_is_used_by_decisions_that_have_waited_for_it() {
+    let mut fixture = Fixture::new(&[sliding(100, 60)], 3);
+    let granted = fixture.now;
+    fixture.hold(5, millis(20));
+    fixture.wait(millis(30));
+    fixture.counter.note_receipt(granted, fixture.now);
+    let (_, at) = fixture.counter.expire_leases_after_wait(Hits(2), true, fixture.time());
+    assert_eq!((at, fixture.counter.leased_hits()), (granted, 5));
+    assert!(fixture.decide(1).is_none(), "a new request");
+    let decided = fixture.counter.decide_leased(3, OverLimitPolicy::Ignore, Hits(2), at);
+    assert!(decided.is_some_and(|decision| !decision.over));
+    fixture.wait(millis(5));
+    fixture.counter.expire_leases(fixture.time());
+    assert_eq!((fixture.counter.leased_hits(), fixture.counter.owed_hits().stranded), (0, 3));
+}
