@@ -2,6 +2,7 @@
 
 use super::{
     LocalCounter,
+    fetch::LeaseFetch,
     records::{Dropped, HeldLease, PendingDelta},
     tiers::{capacity, flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed, saturated},
 };
@@ -111,7 +112,11 @@ impl LocalCounter {
         time: StoreTime,
     ) -> (Dropped, Timestamp) {
         let dropped = self.expire_leases_after(GRACE, time);
-        let has_ended = |lease: &&HeldLease| self.is_of_ended_window(lease, time.now);
+        let has_ended = |lease: &&HeldLease| {
+            // not one that other decisions have left
+            self.is_of_ended_window(lease, time.now)
+                && (self.fetch().is_none() || self.last_grant(lease).is_some())
+        };
         let has_no_hold = |lease: &&HeldLease| {
             self.instances > 1
                 && self.is_without_hold(lease)
@@ -147,23 +152,25 @@ impl LocalCounter {
         dropped
     }
 
-    /// Returns whether `lease` has ended by `now`, at least `grace` after its grant, and no decision can have waited for it.
+    /// Returns whether `lease` has ended by `now`, at least `grace` after its grant, and no decision can have waited for it. Without grace,
+    /// none can have.
     fn is_over(&self, lease: &HeldLease, grace: Period, now: Timestamp) -> bool {
         let is_late = || {
-            let awaited = self.fetch().filter(|fetch| lease.granted_at >= fetch.granted_at);
-            awaited.is_some_and(|fetch| now < fetch.received_at.after(GRACE))
-                && (self.is_without_hold(lease) || self.is_of_ended_window(lease, now))
+            let is_awaited = grace > Period::default()
+                && self.last_grant(lease).is_some_and(|fetch| now < fetch.received_at.after(GRACE));
+            is_awaited && (self.is_without_hold(lease) || self.is_of_ended_window(lease, now))
         };
         lease.until.max(lease.granted_at.after(grace)) <= now && !is_late()
     }
 
+    /// Returns the state of fetching leases, if `lease` is of the last grant.
+    fn last_grant(&self, lease: &HeldLease) -> Option<&LeaseFetch> {
+        self.fetch().filter(|fetch| lease.granted_at >= fetch.granted_at)
+    }
+
     /// Returns whether `lease` was granted without a hold, or was over when the reply was received.
     fn is_without_hold(&self, lease: &HeldLease) -> bool {
-        let was_over = || {
-            let awaited = self.fetch().filter(|fetch| lease.granted_at >= fetch.granted_at);
-            awaited.is_some_and(|fetch| lease.until <= fetch.received_at)
-        };
-        !lease.has_hold || was_over()
+        !lease.has_hold || self.last_grant(lease).is_some_and(|fetch| lease.until <= fetch.received_at)
     }
 
     /// Notes that the reply to a grant of the instant `granted_at` is received at `now`.

@@ -190,3 +190,20 @@ fn a_lease_that_is_over_when_it_is_received_is_used_by_decisions_that_have_waite
     fixture.counter.expire_leases(fixture.time());
     assert_eq!((fixture.counter.leased_hits(), fixture.counter.owed_hits().stranded), (0, 3));
 }
+
+/// Others have left hits of the window before it.
+#[test]
+fn a_decision_whose_hits_are_granted_in_a_new_window_belongs_to_it() {
+    let mut fixture = Fixture::new(&[fixed(100, 60)], 3);
+    fixture.wait(millis(59_998));
+    for waits in [3, 1] {
+        let granted = fixture.now;
+        fixture.hold(1, Period::default());
+        fixture.wait(millis(waits));
+        fixture.counter.note_receipt(granted, fixture.now);
+    }
+    assert_eq!(fixture.counter.leased_hits(), 2);
+    let (_, at) = fixture.counter.expire_leases_after_wait(Hits(1), true, fixture.time());
+    assert_eq!(at, fixture.now);
+    assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
+}
