@@ -91,7 +91,7 @@ impl<R: Remote> Lease<R> {
                     report_first = counter.can_flush();
                     (Leased::Ask(Arc::clone(&counter.target)), false)
                 }
-                None if self.is_far() && counter.needs_second_reply(check.hits) => {
+                None if self.is_far() && counter.needs_second_reply(check.hits, now) => {
                     (Leased::Ask(Arc::clone(&counter.target)), false)
                 }
                 None => {

@@ -123,6 +123,11 @@ impl LeaseFetch {
         }
     }
 
+    /// Returns whether a decision waits.
+    pub(super) const fn has_decisions(&self) -> bool {
+        self.decisions > 0
+    }
+
     /// Notes that the next command requests the hits of all waiting decisions.
     pub(super) const fn take_waiting(&mut self) {
         (self.waiting, self.least) = (0, 0);
@@ -137,7 +142,7 @@ impl LeaseFetch {
     /// Returns whether it says nothing that a counter has to know which has not been checked lately.
     pub(super) fn is_forgettable(&self) -> bool {
         !self.is_running
-            && self.decisions == 0
+            && !self.has_decisions()
             && self.done.is_none()
             && self.least == 0
             && !self.is_overcounted

@@ -153,12 +153,14 @@ impl LocalCounter {
     }
 
     /// Returns whether `lease` has ended by `now`, at least `grace` after its grant, and no decision can have waited for it. Without grace,
-    /// none can have.
+    /// only those that still do.
     fn is_over(&self, lease: &HeldLease, grace: Period, now: Timestamp) -> bool {
         let is_late = || {
-            let is_awaited = grace > Period::default()
-                && self.last_grant(lease).is_some_and(|fetch| now < fetch.received_at.after(GRACE));
-            is_awaited && (self.is_without_hold(lease) || self.is_of_ended_window(lease, now))
+            let is_awaited = |fetch: &LeaseFetch| {
+                (grace > Period::default() || fetch.has_decisions()) && now < fetch.received_at.after(GRACE)
+            };
+            self.last_grant(lease).is_some_and(is_awaited)
+                && (self.is_without_hold(lease) || self.is_of_ended_window(lease, now))
         };
         lease.until.max(lease.granted_at.after(grace)) <= now && !is_late()
     }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{
     LocalCounter,
-    fetch::LeaseReply,
+    fetch::{LeaseFetch, LeaseReply},
     records::{Dropped, HeldLease, PendingDelta},
     tiers::{capacity, flows, has_bucket, hold, lone_hold, same_windows},
 };
@@ -91,13 +91,19 @@ impl LocalCounter {
     }
 
     /// Returns whether a decision about `hits` has to wait for the reply after the next one: others wait for what the running fetch
-    /// requests. In a fixed window enough may be left of it nevertheless.
-    pub(in super::super) fn needs_second_reply(&self, hits: Hits) -> bool {
+    /// requests. In a fixed window enough may be left of it nevertheless. The store can decide instead if it has all that this instance has
+    /// counted, and enough besides what it grants to it.
+    pub(in super::super) fn needs_second_reply(&self, hits: Hits, now: Timestamp) -> bool {
+        let needs = |fetch: &LeaseFetch| {
+            fetch.is_running
+                && fetch.waiting.saturating_add(hits.0) > fetch.ahead
+                && self.fits(hits.plus(Hits(fetch.want)), now)
+        };
         self.instances > 1
             && flows(&self.target.tiers)
-            && self
-                .fetch()
-                .is_some_and(|fetch| fetch.is_running && fetch.waiting.saturating_add(hits.0) > fetch.ahead)
+            && self.leases().is_empty()
+            && self.unacknowledged.pending().is_empty()
+            && self.fetch().is_some_and(needs)
     }
 
     /// Returns the hits that commands in flight request, to be leased.

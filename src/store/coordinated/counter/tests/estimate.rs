@@ -294,6 +294,16 @@ fn what_arrives_at_once_is_a_burst_however_much_is_expected_in_the_time_since_th
         fixture.flush();
         fixture.wait(Period::from_secs(10));
     }
+    // but not requests of many hits that are usual
+    let mut usual = Fixture::new(&[fixed(100_000, 60)], 10);
+    for _ in 0..4 {
+        usual.wait(Period::from_secs(15));
+        usual.counter.demand.record(2_000, usual.now);
+        usual.count(2_000);
+        usual.flush();
+    }
+    usual.wait(Period::from_secs(15));
+    assert!(!usual.counter.is_burst(Hits(2_000), 10, millis(2), usual.now));
     // so are the first hits, within a fiftieth of a second
     let mut slow = Fixture::new(&[sliding(1_000, 60)], 2);
     for _ in 0..50 {

@@ -8,7 +8,7 @@ use std::{
 use futures_util::FutureExt as _;
 
 use super::{
-    super::{AwaitedReply, Dropped},
+    super::{AwaitedReply, Dropped, records::HeldLease},
     *,
 };
 use crate::store::coordinated::client::QueuedCommand;
@@ -206,4 +206,29 @@ fn a_decision_whose_hits_are_granted_in_a_new_window_belongs_to_it() {
     let (_, at) = fixture.counter.expire_leases_after_wait(Hits(1), true, fixture.time());
     assert_eq!(at, fixture.now);
     assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
+}
+
+/// Unless hits of this instance would be missing, or others of it are given back meanwhile.
+#[test]
+fn the_store_decides_what_would_wait_for_a_second_reply() {
+    let mut fixture = Fixture::new(&[sliding(10, 60)], 3);
+    assert!(!fixture.counter.needs_second_reply(Hits(1), fixture.now), "no request is running");
+    let fetched = fixture.request(2);
+    let needs = |fixture: &Fixture, hits| fixture.counter.needs_second_reply(Hits(hits), fixture.now);
+    assert_eq!([1, 8, 9].map(|hits| needs(&fixture, hits)), [true, true, false]);
+    fixture.give_back(1);
+    assert!(!needs(&fixture, 1), "a report has to come first");
+    fixture.counter.unacknowledged = super::super::Unacknowledged::default();
+    fixture.counter.rare.add_lease(HeldLease::new(Hits(1), fixture.now, fixture.now.after(millis(9))));
+    assert!(!needs(&fixture, 2), "a lease has one of them");
+    fixture.counter.return_leases();
+    fixture.counter.unacknowledged = super::super::Unacknowledged::default();
+    assert!(needs(&fixture, 2));
+    fixture.complete(&fetched);
+    fixture.counter.return_leases();
+    assert!(!needs(&fixture, 1));
+    // several hits of a window are usually left
+    let mut windows = Fixture::new(&[fixed(10, 60)], 3);
+    let _ = windows.request(2);
+    assert!(!needs(&windows, 5));
 }
