@@ -120,7 +120,8 @@ pub enum Op {
         /// The number of hits.
         hits: u64,
     },
-    /// Takes as many hits as all tiers admit, at most `want`, and none if fewer than `least` fit. They must be used within
+    /// Takes as many hits as all tiers admit, at most `want`, and none if fewer than `least` fit; rejected hits never count. A store that
+    /// does not support [`Coordination::Lease`] takes `least` hits or none, and no report. They must be used within
     /// `hold`, and before the end of a fixed window. A sliding window counts them as of the end of `hold`, when the last of
     /// them may be used.
     Grant {

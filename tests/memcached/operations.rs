@@ -50,7 +50,7 @@ async fn compare(
     case: u64,
     requests: u32,
     seconds: u64,
-    policy: OverLimitPolicy,
+    (policy, scope): (OverLimitPolicy, Scope),
     steps: &[Step],
 ) -> Result<(), TestCaseError> {
     let clock = SetClock::at(START);
@@ -79,12 +79,8 @@ async fn compare(
             ..Descriptor::default()
         };
         let request = Request { domain: "fleet", descriptors: [descriptor].into_iter().collect(), hits: 1 };
-        let expected = memory.decide(&Matched::new(&rules, &request).checks, Scope::Descriptor, now)[0];
-        let actual = if step.refund {
-            weir.give_back(step.value, step.hits).await
-        } else {
-            weir.send(step.value, step.hits).await
-        };
+        let expected = memory.decide(&Matched::new(&rules, &request).checks, scope, now)[0];
+        let actual = weir.decide(step.value, step.hits, step.refund, scope).await;
         prop_assert_eq!(
             (actual.over, actual.remaining, actual.reset),
             (expected.over, expected.remaining, expected.reset),
@@ -102,12 +98,13 @@ fn strict_decides_like_the_store_in_memory() {
     let server = Server::start();
     let case = std::cell::Cell::new(0);
     let policies = select(&[OverLimitPolicy::Count, OverLimitPolicy::Ignore][..]);
+    let scopes = select(&[Scope::Descriptor, Scope::Request][..]);
     // a window that is no unit has a key in weir's format
-    let rules = (0..12_u32, select(&[60_u64, 3_600, 30 * 86_400, 90][..]), policies);
+    let rules = (0..12_u32, select(&[60_u64, 3_600, 30 * 86_400, 90][..]), (policies, scopes));
     let mut runner = TestRunner::new(Config { cases: 64, failure_persistence: None, ..Config::default() });
-    let outcome = runner.run(&(rules, steps()), |((requests, seconds, policy), steps)| {
+    let outcome = runner.run(&(rules, steps()), |((requests, seconds, counting), steps)| {
         case.set(case.get() + 1);
-        runtime.block_on(compare(&server, case.get(), requests, seconds, policy, &steps))
+        runtime.block_on(compare(&server, case.get(), requests, seconds, counting, &steps))
     });
     outcome.expect("both decide alike");
 }

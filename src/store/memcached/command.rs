@@ -1,6 +1,6 @@
 //! Encoding one operation as meta commands, and interpreting their replies.
 //!
-//! Memcached cannot add on a condition. Hits that a rule rejects without counting them are therefore added, and subtracted
+//! Memcached cannot add on a condition. Hits that are rejected without being counted are therefore added, and subtracted
 //! again as soon as the reply says that they do not fit: the limit holds, but for a moment other requests see these hits.
 
 use std::sync::Arc;
@@ -89,7 +89,8 @@ impl PreparedCommand {
                 subtract(subtracted);
                 added
             }
-            Op::Grant { .. } => 0,
+            // no more than is of use, since it is not known how many fit
+            Op::Grant { least, .. } => *least,
         };
         if added > 0 {
             commands.push(MetaCommand::add(&self.key, added.min(MAX_HITS), self.expiry));
@@ -127,12 +128,14 @@ impl PreparedCommand {
             None => return CommandOutcome { reply: Err(malformed_reply()), follow_up: None },
         };
         let limit = u64::from(self.target.tiers[0].requests);
-        let is_counted = self.target.over_limit_policy == OverLimitPolicy::Count;
+        // whether rejected hits count
+        let is_counted =
+            matches!(self.op, Op::Take { .. }) && self.target.over_limit_policy == OverLimitPolicy::Count;
         let mut used = last.value;
         let mut follow_up = self.follow_up(last);
         let granted = match &self.op {
-            Op::Take { hits } if used <= limit => *hits,
-            Op::Take { hits } if *hits > 0 && !is_counted => {
+            Op::Take { hits } | Op::Grant { least: hits, .. } if used <= limit => *hits,
+            Op::Take { hits } | Op::Grant { least: hits, .. } if *hits > 0 && !is_counted => {
                 let hits = (*hits).min(MAX_HITS);
                 used = used.saturating_sub(hits);
                 follow_up = Some(MetaCommand::subtract(&self.key, hits));
@@ -238,13 +241,21 @@ mod tests {
 
     #[test]
     fn rejected_hits_count_only_in_rules_of_envoyproxy_ratelimit() {
-        for (policy, counted) in [(OverLimitPolicy::Count, 12), (OverLimitPolicy::Ignore, 9)] {
-            let outcome = prepared(policy, Op::Take { hits: 3 }).outcome(&[number(LIMIT + 2)]);
+        let take = || Op::Take { hits: 3 };
+        let grant = || Op::Grant { report: None, least: 3, want: 5, hold: Period::default() };
+        let cases: [(_, fn() -> Op, _); 4] = [
+            (OverLimitPolicy::Count, take, 12),
+            (OverLimitPolicy::Ignore, take, 9),
+            (OverLimitPolicy::Count, grant, 9),
+            (OverLimitPolicy::Ignore, grant, 9),
+        ];
+        for (policy, op, counted) in cases {
+            let outcome = prepared(policy, op()).outcome(&[number(LIMIT + 2)]);
             let reply = outcome.reply.expect("it was carried out");
             assert_eq!((reply.granted, used(&reply)), (0, counted), "{policy:?}");
             let subtracts = outcome.follow_up.is_some_and(|command| command.0.ends_with(b" MD D3\r\n"));
-            assert_eq!(subtracts, policy == OverLimitPolicy::Ignore);
-            let reply = prepared(policy, Op::Take { hits: 3 }).outcome(&[number(LIMIT)]).reply;
+            assert_eq!(subtracts, counted == 9);
+            let reply = prepared(policy, op()).outcome(&[number(LIMIT)]).reply;
             assert_eq!(reply.expect("it was carried out").granted, 3);
         }
     }

@@ -30,6 +30,7 @@ pub(crate) fn reply(input: &[u8]) {
             (Op::Take { hits: 0 }, 0),
             (Op::Take { hits: 3 }, 3),
             (Op::Take { hits: u64::MAX }, u64::MAX),
+            (Op::Grant { report: None, least: 3, want: 5, hold: Period::default() }, 3),
             (Op::Add { report: Report::of(AT, 3) }, 3),
             (Op::Add { report: Report::of(AT, -3) }, 0),
             (Op::Add { report: Report::unused(AT, 3, AT) }, 0),

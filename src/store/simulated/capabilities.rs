@@ -11,7 +11,8 @@ pub enum Capabilities {
     /// All of them, as Redis can.
     #[default]
     All,
-    /// Adding to a single fixed window and taking from it, as Memcached can. Every other command is rejected.
+    /// Adding to a single fixed window and taking from it, as Memcached can, which grants no more than the fewest hits that are of use.
+    /// Every other command is rejected.
     SingleFixedWindow,
 }
 
@@ -26,9 +27,8 @@ impl Capabilities {
     /// Returns whether `command` can be carried out.
     pub(super) fn include(self, command: &Command) -> bool {
         let known_op = match &command.op {
-            Op::Add { report } => report.unused.is_none(),
-            Op::Take { .. } => true,
-            Op::Grant { .. } => false,
+            Op::Add { .. } | Op::Take { .. } => true,
+            Op::Grant { report, least, want, .. } => report.is_none() && least == want,
         };
         self.include_target(&command.target) && (self == Self::All || known_op)
     }

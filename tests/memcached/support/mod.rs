@@ -117,15 +117,15 @@ impl Instance {
 
     /// Sends `hits` for the counter of `value`. Returns the decision.
     pub(crate) async fn send(&self, value: &str, hits: u64) -> Decision {
-        self.decide(value, hits, false).await
+        self.decide(value, hits, false, Scope::Descriptor).await
     }
 
     /// Gives `hits` of the counter of `value` back.
     pub(crate) async fn give_back(&self, value: &str, hits: u64) -> Decision {
-        self.decide(value, hits, true).await
+        self.decide(value, hits, true, Scope::Descriptor).await
     }
 
-    async fn decide(&self, value: &str, hits: u64, gives_back: bool) -> Decision {
+    pub(crate) async fn decide(&self, value: &str, hits: u64, gives_back: bool, scope: Scope) -> Decision {
         let entries = [Entry { key: "k", value }];
         let descriptor = Descriptor {
             entries: entries.into_iter().collect(),
@@ -135,7 +135,7 @@ impl Instance {
         };
         let request = Request { domain: "fleet", descriptors: [descriptor].into_iter().collect(), hits: 1 };
         let matched = Matched::new(&self.rules, &request);
-        let decisions = self.store.take(&matched.checks, Scope::Descriptor, self.clock.now()).await;
+        let decisions = self.store.take(&matched.checks, scope, self.clock.now()).await;
         decisions.expect("a coordinated store always decides")[0]
     }
 }
