@@ -42,6 +42,15 @@ pub struct RuleId {
     pub(super) index: u32,
 }
 
+impl RuleId {
+    /// Returns whether it is of an earlier set of rules than `other`.
+    #[must_use]
+    pub const fn is_older_than(self, other: Self) -> bool {
+        // the numbers of sets may have begun again
+        self.set.get() != other.set.get() && other.set.get().wrapping_sub(self.set.get()) < u32::MAX / 2
+    }
+}
+
 /// The parts of a rule that few requests read.
 #[derive(Debug)]
 pub struct Details {

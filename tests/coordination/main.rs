@@ -20,6 +20,7 @@ mod order;
 mod outage;
 mod pair;
 mod rejections;
+mod reload;
 mod reservations;
 mod round_trips;
 mod siblings;

@@ -290,3 +290,23 @@ fn hits_given_back_with_a_late_reply_are_given_back_once() {
         }
     }
 }
+
+/// The store decides, since it does not know all hits of the counter before the reload. What it denies is not denied for longer, as it
+/// would be by the local cache of a counter in mode `strict`.
+#[test]
+fn a_decision_in_order_rejects_nothing_that_fits_later() {
+    let window = |requests, seconds: u64| tier(requests, 1_000 * seconds, Algorithm::FixedWindow);
+    let limit = |requests| Limit { tiers: vec![window(requests, 60), window(100, 3_600)], reference: false };
+    let take = |hits, own| Step::Request(0, vec![Ask { key: 0, value: 0, hits, gives_back: false, own }]);
+    let give_back = || Step::Request(0, vec![Ask { key: 0, value: 0, hits: 1, gives_back: true, own: None }]);
+    let mut case = case(vec![window(16, 60)], &[]);
+    case.local_cache = true;
+    case.steps = vec![take(1, None), Step::Reload(0, limit(1)), take(1, None)];
+    let (wait, own) = (|| Step::Wait(Period::from_millis(300)), limit(50));
+    case.steps.extend([take(1, Some(own.clone())), wait(), give_back(), give_back(), take(1, None), wait()]);
+    case.steps.extend([take(1, None), take(5, Some(own)), take(1, None)]);
+    let coordinated = [Coordination::Strict, Coordination::Interval, Coordination::Lease, Coordination::Auto];
+    for mode in coordinated.map(Mode::Coordinated).into_iter().chain([Mode::Memory]) {
+        assert_eq!(run(&case, mode), Ok(()), "{mode:?}");
+    }
+}

@@ -250,7 +250,7 @@ impl<R: Remote> Store for Coordinated<R> {
         let reserved = if self.modes.client.is_unavailable_for(&target, at) {
             Err(Undecided { delivery: Delivery::NotApplied, late: false })
         } else {
-            self.reservations.reserve(check, target, request, now).await
+            self.reservations.reserve(check, &target, request, now).await
         };
         Ok(reserved.unwrap_or_else(|undecided| {
             self.modes.record_late(check, undecided);

@@ -164,11 +164,11 @@ impl<R: Remote> CoordinationModes<R> {
             }
             Step::Strict(target) => {
                 let wait = Wait::of(budget);
-                recorded(record, 1, self.strict.decide(check, target, scope, wait)).await
+                recorded(record, 1, self.strict.decide(check, &target, scope, wait)).await
             }
             Step::Ask(target) => {
                 let wait = self.lease.wait_for_fetch(check, budget);
-                recorded(record, 1, self.strict.decide(check, target, scope, wait)).await
+                recorded(record, 1, self.strict.decide(check, &target, scope, wait)).await
             }
             Step::Ordered(target) => {
                 // boxed, since it is rare, to keep the future of all other decisions small
@@ -202,7 +202,7 @@ impl<R: Remote> CoordinationModes<R> {
         budget: Period,
     ) -> Result<(Decision, Timestamp), Undecided> {
         let wait = self.lease.settle(check, &target, budget).await?;
-        self.strict.decide(check, target, scope, wait).await
+        self.strict.decide(check, &target, scope, wait).await
     }
 
     async fn decide_by_lease(

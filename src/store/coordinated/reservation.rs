@@ -5,14 +5,14 @@ use std::sync::Arc;
 use super::{
     client::StoreClient,
     delivery::{Delivery, Undecided},
-    table::CounterTable,
+    table::{CounterTable, PlacedCommand},
 };
 use crate::{
     limit::{
         Algorithm, Coordination, Hits, LimitCheck, OverLimitPolicy, Period, Reservation, ReservationRequest,
         ReservedSpan, Timestamp, decision_from_store,
     },
-    store::remote::{Command, Op, Remote, Target},
+    store::remote::{Op, Remote, Target},
 };
 
 /// Reserves hits in the shared store.
@@ -35,11 +35,11 @@ impl<R: Remote> Reservations<R> {
     pub(super) async fn reserve(
         &self,
         check: &LimitCheck<'_>,
-        target: Arc<Target>,
+        target: &Target,
         request: ReservationRequest,
         now: Timestamp,
     ) -> Result<Reservation, Undecided> {
-        if !self.client.supports(&target, Coordination::Lease) {
+        if !self.client.supports(target, Coordination::Lease) {
             let (instances, at) = (self.client.instances(), self.client.time_at(now).now);
             return Ok(self.table.with_counter(check, at, |counter| {
                 let hits = counter.reserve(instances, request, at);
@@ -49,21 +49,19 @@ impl<R: Remote> Reservations<R> {
         let (least, want) = (request.fit(request.least.max(Hits(1))), request.fit(Hits(u64::MAX)));
         let op = Op::Grant { report: None, least: least.0, want: want.0, hold: request.hold };
         let at = self.client.time_at(now).now;
-        let (place, queued) = self.table.with_counter(check, at, |counter| {
-            (counter.next_place(), self.client.queue(Command { target, at, op }))
-        });
+        let PlacedCommand { target, place, queued } = self.table.queue_command(check, at, op);
         let (reply, store_now) = self.client.receive(queued, self.budget).await.inspect_err(|undecided| {
             if undecided.delivery == Delivery::Unknown {
                 self.table.metrics.delivery_unknown.add(want.0);
             }
         })?;
-        if reply.counters.len() != check.tiers().len() {
+        if reply.counters.len() != target.tiers.len() {
             return Err(Undecided { delivery: Delivery::Unknown, late: false });
         }
         self.table.with_counter(check, store_now, |counter| counter.apply_reply(&reply, place, store_now));
         // the store reserved the hits no earlier than `now`, so they may be used at least until then
         let mut until = now.after(request.hold);
-        for (tier, state) in check.tiers().iter().zip(&reply.counters) {
+        for (tier, state) in target.tiers.iter().zip(&reply.counters) {
             if tier.algorithm == Algorithm::FixedWindow {
                 until = until.min(now.after(state.availability(tier, store_now).reset));
             }
@@ -72,7 +70,7 @@ impl<R: Remote> Reservations<R> {
         let over = hits == Hits(0);
         let decided = if over { least } else { hits };
         let decision = decision_from_store(
-            check.tiers(),
+            &target.tiers,
             &reply.counters,
             OverLimitPolicy::Ignore,
             over,

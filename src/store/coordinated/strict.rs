@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use super::{
-    client::{QueuedCommand, StoreClient},
+    client::StoreClient,
     counter::{CommandPlace, LocalCounter, has_strict_bucket, negative},
     delivery::{Delivery, Undecided},
     settle::Wait,
-    table::CounterTable,
+    table::{CounterTable, PlacedCommand},
 };
 use crate::{
     limit::{
         Algorithm, Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Tier,
         Timestamp, decision_from_store,
     },
-    store::remote::{Command, Op, Remote, Reply, Report, Target},
+    store::remote::{Op, Remote, Reply, Report, Target},
 };
 
 /// Decides with one command for each check.
@@ -33,6 +33,14 @@ pub(super) enum Prepared {
     Send(Arc<Target>),
     /// The same, after it has counted what the counter and its siblings have counted here.
     Settle(Arc<Target>),
+}
+
+/// A command that the store has replied to.
+struct Sent {
+    target: Arc<Target>,
+    place: CommandPlace,
+    reply: Reply,
+    now: Timestamp,
 }
 
 // === impl Strict ===
@@ -77,7 +85,7 @@ impl<R: Remote> Strict<R> {
     pub(super) async fn decide(
         &self,
         check: &LimitCheck<'_>,
-        target: Arc<Target>,
+        target: &Target,
         scope: Scope,
         wait: Wait,
     ) -> Result<(Decision, Timestamp), Undecided> {
@@ -92,19 +100,12 @@ impl<R: Remote> Strict<R> {
                 Op::Add { report: Report::of(arrives, negative(check.hits.0)) }
             }
             // `Take` would count rejected hits of such a target, but this request must not count them
-            (Direction::Take, OverLimitPolicy::Count)
-                if policy == OverLimitPolicy::Ignore
-                    && self.client.supports(&target, Coordination::Lease) =>
-            {
+            (Direction::Take, OverLimitPolicy::Count) if policy == OverLimitPolicy::Ignore => {
                 Op::Grant { report: None, least: check.hits.0, want: check.hits.0, hold: Period::default() }
             }
             (Direction::Take, _) => Op::Take { hits: check.hits.0 },
         };
-        // without `Grant`, `Take` counts rejected hits, which are then given back
-        let counts_rejected = target.over_limit_policy == OverLimitPolicy::Count
-            && policy == OverLimitPolicy::Ignore
-            && matches!(op, Op::Take { .. });
-        let (reply, place, now) = self.send(check, Command { target, at, op }, wait).await?;
+        let Sent { target, place, reply, now } = self.send(check, at, op, wait).await?;
         if check.direction == Direction::GiveBack {
             let decision = self.table.with_counter(check, now, |counter| {
                 let applied = counter.apply_reply(&reply, place, now);
@@ -114,24 +115,23 @@ impl<R: Remote> Strict<R> {
         }
         let over = reply.granted < check.hits.0;
         let known = self.table.with_counter(check, now, |counter| {
-            if over && self.local_cache {
-                // the cache needs the counts of the rejection, even if an estimated time puts it before an earlier reply
+            // the cache is that of mode `strict`, which the counter need not have
+            let is_cached = over && self.local_cache && counter.mode == Coordination::Strict;
+            if is_cached {
+                // it needs the counts of the rejection, even if an estimated time puts it before an earlier reply
                 counter.accept_time(now);
             }
             let is_applied = counter.apply_reply(&reply, place, now);
             if !over {
                 counter.note_change();
             }
-            if over && counts_rejected {
-                counter.add_pending(negative(check.hits.0), now);
-            }
-            if over && self.local_cache {
+            if is_cached {
                 counter.deny_while_empty(now);
             }
             // the reply counts the leases of the rule, which are left for this limit too
             (is_applied && counter.leased_hits() > 0).then(|| counter.decided(policy, over, check.hits, now))
         });
-        let by_reply = || decision_from_store(check.tiers(), &reply.counters, policy, over, check.hits, now);
+        let by_reply = || decision_from_store(&target.tiers, &reply.counters, policy, over, check.hits, now);
         Ok((known.unwrap_or_else(by_reply), now))
     }
 
@@ -143,10 +143,7 @@ impl<R: Remote> Strict<R> {
     ) -> Result<(Decision, Timestamp), Undecided> {
         let hits = if check.direction == Direction::Take { check.hits } else { Hits(0) };
         let at = self.client.time().now;
-        let (place, queued) = self.table.with_counter(check, at, |counter| {
-            let command = Command { target: Arc::clone(&counter.target), at, op: Op::Take { hits: 0 } };
-            (counter.next_place(), self.client.queue(command))
-        });
+        let PlacedCommand { place, queued, .. } = self.table.queue_command(check, at, Op::Take { hits: 0 });
         let received = self.client.receive(queued, wait.budget).await;
         wait.for_earlier().await;
         // it counts nothing
@@ -166,36 +163,29 @@ impl<R: Remote> Strict<R> {
         self.local_cache && counter.is_cached(hits, now)
     }
 
-    /// Sends `command` about `check`, and waits for the reply, which has one state for each tier.
+    /// Sends a command with `op` about `check`, and waits for the reply, which has one state for each tier.
     async fn send(
         &self,
         check: &LimitCheck<'_>,
-        command: Command,
+        at: Timestamp,
+        op: Op,
         wait: Wait,
-    ) -> Result<(Reply, CommandPlace, Timestamp), Undecided> {
-        let (place, queued) = self.queue(check, command);
+    ) -> Result<Sent, Undecided> {
+        let PlacedCommand { target, place, queued } = self.table.queue_command(check, at, op);
         let (reply, now) = self.client.receive(queued, wait.budget).await?;
         wait.for_earlier().await;
-        if reply.counters.len() != check.tiers().len() {
+        if reply.counters.len() != target.tiers.len() {
             return Err(Undecided { delivery: Delivery::Unknown, late: false });
         }
-        Ok((reply, place, now))
-    }
-
-    /// Queues `command` about `check`. Returns its place among the commands of the counter.
-    fn queue(&self, check: &LimitCheck<'_>, command: Command) -> (CommandPlace, QueuedCommand) {
-        // under the lock, so that commands are carried out in the order of their numbers
-        self.table
-            .with_counter(check, command.at, |counter| (counter.next_place(), self.client.queue(command)))
+        Ok(Sent { target, place, reply, now })
     }
 
     /// Gives back the hits that were taken for `check` at the instant `at`. Waits for the store within `budget`; if it has not
     /// received the command then, the hits are given back with the next flush.
     pub(super) async fn undo(&self, check: &LimitCheck<'_>, at: Timestamp, budget: Period) {
-        let target = self.table.target(check, at);
         // the newest hits, which are those of this request
-        let command = Command { target, at, op: Op::Add { report: Report::unused(at, check.hits.0, at) } };
-        let (place, queued) = self.queue(check, command);
+        let op = Op::Add { report: Report::unused(at, check.hits.0, at) };
+        let PlacedCommand { place, queued, .. } = self.table.queue_command(check, at, op);
         match self.client.receive(queued, budget).await {
             Ok((reply, now)) => {
                 self.table.with_counter(check, now, |counter| _ = counter.apply_reply(&reply, place, now));

@@ -164,10 +164,11 @@ impl LocalCounter {
     }
 
     /// Adopts the rule of `check`, which has the same key, if the rule has changed. Returns whether it may have changed. Only
-    /// the limits can differ, since the key includes everything else. A limit that comes with a request is no rule.
+    /// the limits can differ, since the key includes everything else. A limit that comes with a request is no rule. A rule from before a
+    /// reload does not come back: requests that still have it are decided under the one that has replaced it.
     pub(super) fn update_rule(&mut self, check: &LimitCheck<'_>) -> bool {
-        let rule = check.rule.id();
-        if rule.is_none() || rule == self.rule {
+        let Some(rule) = check.rule.id() else { return false };
+        if self.rule.is_some_and(|own| rule == own || rule.is_older_than(own)) {
             return false;
         }
         if !self.target.is_of(check) {
@@ -179,8 +180,20 @@ impl LocalCounter {
             }
             self.target = Arc::new(Target::of(check));
         }
-        self.rule = rule;
+        self.rule = Some(rule);
         true
+    }
+
+    /// Changes the coordination mode. Leases are returned in any other mode than `lease`.
+    pub(super) fn change_mode(&mut self, mode: Coordination) {
+        if mode != self.mode {
+            // a pause of leases and the local cache of `strict` have different rules
+            self.denied_until = Timestamp::default();
+            self.mode = mode;
+        }
+        if mode != Coordination::Lease {
+            self.return_leases();
+        }
     }
 
     /// Applies the limit that comes with the request of `check`, if it is another one than that of the counter. Returns the

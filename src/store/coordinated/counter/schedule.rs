@@ -34,6 +34,13 @@ impl FlushSchedule {
         Self { interval, next: interval }
     }
 
+    /// Changes the sync interval. The next flush that is planned already stays so.
+    pub(in super::super) fn set_interval(&mut self, interval: Period) {
+        if micros(interval) != self.interval {
+            *self = Self::new(interval);
+        }
+    }
+
     /// Returns the sync interval: at most 71 minutes.
     pub(in super::super) fn interval(&self) -> Period {
         period(self.interval)

@@ -21,15 +21,15 @@ use self::{
 };
 use super::{
     auto,
-    client::StoreClient,
-    counter::{Dropped, Generation, LocalCounter},
+    client::{QueuedCommand, StoreClient},
+    counter::{CommandPlace, Dropped, Generation, LocalCounter},
     delivery::Delivery,
     metrics::CoordinationMetrics,
     settings::CoordinationSettings,
 };
 use crate::{
     limit::{Coordination, CounterKey, Direction, LimitCheck, Period, Timestamp},
-    store::remote::{Remote, RemoteError, Replies, Reply, Target},
+    store::remote::{Command, Op, Remote, RemoteError, Replies, Reply, Target},
 };
 
 /// The local counters of all coordinated rules.
@@ -61,6 +61,14 @@ pub(super) enum LeaseWork {
     Renew,
     /// It receives a reply that a decision waits for.
     Receive,
+}
+
+/// A command that was queued.
+pub(super) struct PlacedCommand {
+    /// A reload may have given the counter another one when the reply arrives.
+    pub(super) target: Arc<Target>,
+    pub(super) place: CommandPlace,
+    pub(super) queued: QueuedCommand,
 }
 
 /// Returns the key of the counter of `check`. Limits with the same keys in the shared store have the same counter, whether
@@ -143,6 +151,7 @@ impl<R: Remote> CounterTable<R> {
         }
         let is_new = counter.requested_mode.is_none();
         if counter.update_rule(check) || is_new {
+            counter.schedule.set_interval(self.sync_interval_of(check));
             self.choose_mode(counter, check);
         }
         if counter.requested_mode == Some(Coordination::Auto) {
@@ -199,15 +208,10 @@ impl<R: Remote> CounterTable<R> {
         check: &LimitCheck<'_>,
         now: Timestamp,
     ) -> &'a mut LocalCounter {
-        let interval = check
-            .rule
-            .declared()
-            .and_then(|rule| rule.coordination.sync_interval)
-            .unwrap_or(self.sync_interval);
         let generation = Generation(self.generations.fetch_add(1, Ordering::Relaxed));
         let target = Arc::new(Target::of(check));
         let states = shard.introduce(key, &target);
-        let mut counter = LocalCounter::new(target, interval, generation, now);
+        let mut counter = LocalCounter::new(target, self.sync_interval_of(check), generation, now);
         if !states.is_empty() {
             counter.note_change_of_sibling();
             for sibling in &states {
@@ -303,15 +307,18 @@ impl<R: Remote> CounterTable<R> {
     /// Changes the mode of `counter` to `wanted`, or to the nearest that the store supports. Pending hits stay pending, and
     /// are reported before a lease is requested. Leases are returned.
     fn switch_mode(&self, counter: &mut LocalCounter, wanted: Coordination) {
-        counter.mode = self.client.nearest_mode(&counter.target, wanted);
-        if counter.mode != Coordination::Lease {
-            counter.return_leases();
-        }
+        counter.change_mode(self.client.nearest_mode(&counter.target, wanted));
     }
 
     /// Returns the coordination mode that the counter of `check`, whose rule requests `auto`, probably has.
     pub(super) fn expected_mode(&self, check: &LimitCheck<'_>) -> Coordination {
         auto::first(check.tiers(), self.client.most_instances_lately())
+    }
+
+    /// Returns the sync interval of the rule of `check`.
+    fn sync_interval_of(&self, check: &LimitCheck<'_>) -> Period {
+        let own = check.rule.declared().and_then(|rule| rule.coordination.sync_interval);
+        own.unwrap_or(self.sync_interval)
     }
 
     /// Returns the coordination mode that the rule of `check` requests.
@@ -333,6 +340,16 @@ impl<R: Remote> CounterTable<R> {
     /// Returns the target of `check`.
     pub(super) fn target(&self, check: &LimitCheck<'_>, now: Timestamp) -> Arc<Target> {
         self.with_counter(check, now, |counter| Arc::clone(&counter.target))
+    }
+
+    /// Queues a command with `op` about the counter of `check`.
+    pub(super) fn queue_command(&self, check: &LimitCheck<'_>, at: Timestamp, op: Op) -> PlacedCommand {
+        // under the lock, so that commands are carried out in the order of their numbers
+        self.with_counter(check, at, |counter| {
+            let target = Arc::clone(&counter.target);
+            let queued = self.client.queue(Command { target: Arc::clone(&target), at, op });
+            PlacedCommand { target, place: counter.next_place(), queued }
+        })
     }
 
     /// Counts the hits that the reports of an evicted counter have `carried` and that the store has not counted. `delivery` is that
