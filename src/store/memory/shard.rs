@@ -159,7 +159,10 @@ impl Shard {
             if let Some(after) = after.as_mut().and_then(Iterator::next)
                 && current != after.as_ref()
             {
-                let used = |state: &Option<CounterState>| state.as_ref().map_or(Hits(0), CounterState::used);
+                // as of now: what has ended or flowed back since was not given back
+                let used = |state: &Option<CounterState>| {
+                    state.as_ref().map_or(Hits(0), |state| state.probe(tier, now, Hits(0)).used)
+                };
                 let (taken, given) = (used(&after).minus(used(&before)), used(&before).minus(used(&after)));
                 if let Some(slot) = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket)) {
                     slot.counter.give_back(tier, now, taken);

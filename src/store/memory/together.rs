@@ -201,6 +201,29 @@ mod tests {
         }
     }
 
+    /// What has ended or flowed back since is no hit of the request.
+    #[test]
+    fn hits_are_taken_back_from_a_state_with_older_hits() {
+        let bucket = Algorithm::TokenBucket(Bucket { burst: 5, refill: Refill::Continuous, strict: false });
+        for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, bucket] {
+            let (store, rules) = (MemoryStore::new(1_000), rules(algorithm, 5));
+            with_checks(&rules, [1].into_iter(), |checks| {
+                let check = &checks[0];
+                let mut shard = store.shards[store.index(check.key)].lock();
+                for _ in 0..4 {
+                    shard.take(check, OverLimitPolicy::Ignore, now());
+                }
+                let later = now().after(Period::from_secs(120));
+                let before = shard.states(check);
+                shard.take(check, OverLimitPolicy::Ignore, later);
+                let after = shard.states(check);
+                shard.take(check, OverLimitPolicy::Ignore, later);
+                shard.restore(check, before, Some(after), later);
+                assert_eq!(shard.look(check, Hits(0), Hits(0), later).remaining, 4, "{algorithm:?}");
+            });
+        }
+    }
+
     /// Hits that other requests count meanwhile stay.
     #[test]
     fn hits_are_taken_back_from_a_state_that_has_changed() {
