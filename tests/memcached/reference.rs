@@ -2,7 +2,7 @@
 
 use weir::{
     clock::{Clock as _, SystemClock},
-    limit::{Coordination, OverLimitPolicy},
+    limit::{Coordination, OverLimitPolicy, Scope},
 };
 
 use crate::support::{Instance, Server, YEAR, settings, until, window};
@@ -68,6 +68,21 @@ async fn both_services_count_together() {
     let other = crate::reference::key("w", YEAR);
     assert!(reference.admits(&other, 1, 10));
     assert!(!reference.admits(&other, 1, 10));
+}
+
+/// A number that becomes shorter is padded by Memcached, and envoyproxy/ratelimit takes a padded one for 0.
+#[tokio::test]
+async fn a_number_stays_readable_after_a_rejection_that_does_not_count() {
+    let server = Server::start();
+    let reference = Reference { servers: vec![&server] };
+    let weir = instance(&[&server], 50, Coordination::Strict);
+    weir.wait_until_connected().await;
+    let key = key("v", YEAR);
+    assert!(!weir.send("v", 50).await.over);
+    let decision = weir.decide("v", 60, false, Scope::Request).await;
+    assert_eq!((decision.over, decision.remaining), (true, 0));
+    until("the number is written again", async || server.get(&key).as_deref() == Some("50")).await;
+    assert!(!reference.admits(&key, 1, 50));
 }
 
 #[tokio::test]

@@ -36,16 +36,29 @@ pub(super) struct PreparedCommand {
     op: Op,
     /// An instant in the window that the operation is about.
     at: Timestamp,
-    /// The key of the counter.
+    pub(super) counter: StoredCounter,
+}
+
+/// A counter in the server.
+#[derive(Clone, Debug)]
+pub(super) struct StoredCounter {
     pub(super) key: String,
+    /// For when it is created or written.
     expiry: Expiry,
 }
 
 /// The outcome of an operation.
 pub(super) struct CommandOutcome {
     pub(super) reply: Result<Reply, RemoteError>,
-    /// A command that completes the operation, and that nobody waits for.
-    pub(super) follow_up: Option<MetaCommand>,
+    pub(super) follow_up: Option<FollowUp>,
+}
+
+/// What completes an operation, and nobody waits for.
+#[derive(Debug)]
+pub(super) struct FollowUp {
+    pub(super) commands: Vec<MetaCommand>,
+    /// The counter that the last of them reads, if it may have to be mended then.
+    pub(super) counter: Option<StoredCounter>,
 }
 
 /// Returns the key of the counter of `target` in the window of `at`.
@@ -69,8 +82,9 @@ impl PreparedCommand {
         let at = op.counted_at(at);
         let jitter = random % settings.jitter_seconds.max(1);
         let seconds = target.tiers[0].period.as_secs_ceil().saturating_add(jitter);
-        let key = key_of(settings, &target, at);
-        Self { target, op, at, key, expiry: Expiry::after(seconds, now) }
+        let counter =
+            StoredCounter { key: key_of(settings, &target, at), expiry: Expiry::after(seconds, now) };
+        Self { target, op, at, counter }
     }
 
     /// Returns its meta commands, at least one. The last one returns the count.
@@ -78,7 +92,7 @@ impl PreparedCommand {
         let mut commands = MetaCommands::new();
         let mut subtract = |hits: u64| {
             if hits > 0 {
-                commands.push(MetaCommand::subtract(&self.key, hits));
+                commands.push(MetaCommand::subtract(&self.counter.key, hits));
             }
         };
         let added = match &self.op {
@@ -93,11 +107,11 @@ impl PreparedCommand {
             Op::Grant { least, .. } => *least,
         };
         if added > 0 {
-            commands.push(MetaCommand::add(&self.key, added.min(MAX_HITS), self.expiry));
+            commands.push(MetaCommand::add(&self.counter.key, added.min(MAX_HITS), self.counter.expiry));
         }
         // a check must not create the key, and after a subtraction the number may have to be rewritten
         if commands.is_empty() || self.subtracts() {
-            commands.push(MetaCommand::get(&self.key));
+            commands.push(MetaCommand::get(&self.counter.key));
         }
         commands
     }
@@ -132,13 +146,14 @@ impl PreparedCommand {
         let is_counted =
             matches!(self.op, Op::Take { .. }) && self.target.over_limit_policy == OverLimitPolicy::Count;
         let mut used = last.value;
-        let mut follow_up = self.follow_up(last);
+        let mended = self.counter.mended(last);
+        let mut follow_up = mended.map(|command| FollowUp { commands: vec![command], counter: None });
         let granted = match &self.op {
             Op::Take { hits } | Op::Grant { least: hits, .. } if used <= limit => *hits,
             Op::Take { hits } | Op::Grant { least: hits, .. } if *hits > 0 && !is_counted => {
                 let hits = (*hits).min(MAX_HITS);
                 used = used.saturating_sub(hits);
-                follow_up = Some(MetaCommand::subtract(&self.key, hits));
+                follow_up = Some(self.taken_back(hits));
                 0
             }
             Op::Add { report } => u64::try_from(report.change.hits).unwrap_or_default(),
@@ -148,8 +163,23 @@ impl PreparedCommand {
         CommandOutcome { reply: Ok(Reply { granted, counters, ..Reply::default() }), follow_up }
     }
 
+    /// Returns what subtracts `hits` again that were rejected.
+    fn taken_back(&self, hits: u64) -> FollowUp {
+        let mut commands = vec![MetaCommand::subtract(&self.counter.key, hits)];
+        // weir itself can read what a subtraction leaves
+        let is_shared = self.target.over_limit_policy == OverLimitPolicy::Count;
+        if is_shared {
+            commands.push(MetaCommand::get(&self.counter.key));
+        }
+        FollowUp { commands, counter: is_shared.then(|| self.counter.clone()) }
+    }
+}
+
+// === impl StoredCounter ===
+
+impl StoredCounter {
     /// Returns a command that keeps the counter in order after it has become `number`.
-    fn follow_up(&self, number: Number) -> Option<MetaCommand> {
+    pub(super) fn mended(&self, number: Number) -> Option<MetaCommand> {
         match number.version {
             // without this, envoyproxy/ratelimit could not read the count and would take it for zero
             Some(version) if number.is_padded => {
@@ -253,8 +283,14 @@ mod tests {
             let outcome = prepared(policy, op()).outcome(&[number(LIMIT + 2)]);
             let reply = outcome.reply.expect("it was carried out");
             assert_eq!((reply.granted, used(&reply)), (0, counted), "{policy:?}");
-            let subtracts = outcome.follow_up.is_some_and(|command| command.0.ends_with(b" MD D3\r\n"));
+            let follow_up = outcome.follow_up.map_or_else(Vec::new, |follow_up| follow_up.commands);
+            let subtracts = follow_up.first().is_some_and(|command| command.0.ends_with(b" MD D3\r\n"));
             assert_eq!(subtracts, counted == 9);
+            assert_eq!(
+                follow_up.len() > 1,
+                subtracts && policy == OverLimitPolicy::Count,
+                "it is read again"
+            );
             let reply = prepared(policy, op()).outcome(&[number(LIMIT)]).reply;
             assert_eq!(reply.expect("it was carried out").granted, 3);
         }
@@ -265,7 +301,7 @@ mod tests {
         let give_back =
             || prepared(OverLimitPolicy::Count, Op::Add { report: Report::of(Timestamp::default(), -1) });
         let follow_up = |reply| {
-            let command = give_back().outcome(&[reply]).follow_up?;
+            let command = give_back().outcome(&[reply]).follow_up?.commands.swap_remove(0);
             Some(String::from_utf8_lossy(&command.0).into_owned())
         };
         let padded = Number { value: 9, version: Some(77), is_padded: true };

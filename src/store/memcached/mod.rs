@@ -22,7 +22,7 @@ use futures_util::future::join_all;
 
 use self::{
     codec::{MetaCommand, MetaReply},
-    command::{CommandOutcome, PreparedCommand},
+    command::{CommandOutcome, FollowUp, PreparedCommand},
     instances::Instances,
     protocol::{ServerConnection, TLS_NAMES},
     servers::Servers,
@@ -151,7 +151,7 @@ impl MemcachedRemote {
         let (mut batches, mut unsent): (Vec<Batch>, _) = (Vec::new(), Vec::new());
         for (index, Command { target, at, op }) in commands.into_iter().enumerate() {
             let prepared = PreparedCommand::new(target, op, at, &self.keys, now, self.random.next());
-            let server = match self.servers.of_key(&prepared.key) {
+            let server = match self.servers.of_key(&prepared.counter.key) {
                 Ok(server) => server,
                 Err(error) => {
                     unsent.push((index, error));
@@ -179,11 +179,17 @@ impl MemcachedRemote {
     /// Returns the reply of `outcome`, and sends what completes the operation to `server`: before later commands, since those
     /// must find the counter as the reply says.
     fn complete(&self, server: &ServerConnection, outcome: CommandOutcome) -> Result<Reply, RemoteError> {
-        if let Some(command) = outcome.follow_up {
-            let metrics = Arc::clone(&self.metrics);
-            server.post(vec![command], move |replied| {
-                if let Err(error) = replied {
-                    metrics.error(&error);
+        if let Some(FollowUp { commands, counter }) = outcome.follow_up {
+            let (metrics, next) = (Arc::clone(&self.metrics), server.clone());
+            server.post(commands, move |replied| {
+                let replied = replied.inspect_err(|error| metrics.error(error));
+                let last = replied.ok().and_then(|mut replies| replies.pop());
+                if let (Some(MetaReply::Value(number)), Some(counter)) = (last, counter)
+                    && let Some(command) = counter.mended(number)
+                {
+                    next.post(vec![command], move |replied| {
+                        let _ = replied.inspect_err(|error| metrics.error(error));
+                    });
                 }
             });
         }
