@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::sleep};
 use weir::{
-    limit::{Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, Tier},
+    limit::{Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, Scope, Tier},
     observe::Counter,
     store::{
         coordinated::CoordinationMetrics,
@@ -136,6 +136,49 @@ async fn after_a_burst_no_decision_waits() {
     let outcomes = fleet.offer(200, Duration::from_secs(3), &[1, 1, 1]).await;
     assert!(outcomes.iter().all(|outcome| outcome.admitted && outcome.waited == Duration::ZERO));
     assert_eq!(sum(&fleet.instances, |metrics| &metrics.waited), waited);
+}
+
+/// Also if the limit is only a little too large for `lease`.
+#[tokio::test(start_paused = true)]
+async fn after_a_burst_a_counter_is_what_it_was_before() {
+    for limit in [120, 200] {
+        let fleet = fleet(2, daily(limit)).await;
+        assert_eq!(burst(&fleet.instances, 15).await, 30);
+        assert_eq!(sum(&fleet.instances, |metrics| &metrics.bursts), 2, "{limit}");
+        sleep(Duration::from_secs(12)).await;
+        fleet.offer(20, Duration::from_secs(1), &[1, 1]).await;
+        let by_lease = || {
+            sum(&fleet.instances, |metrics| &metrics.waited)
+                + sum(&fleet.instances, |metrics| &metrics.leased)
+        };
+        let before = by_lease();
+        let outcomes = fleet.offer(20, Duration::from_secs(2), &[1, 1]).await;
+        assert!(outcomes.iter().all(|outcome| outcome.admitted && outcome.waited == Duration::ZERO));
+        assert_eq!(by_lease(), before, "{limit}");
+    }
+}
+
+/// The burst is detected again.
+#[tokio::test(start_paused = true)]
+async fn a_reload_in_a_burst_leaves_it_within_a_tenth() {
+    let fleet = fleet(10, daily(1_000)).await;
+    let mut requests = JoinSet::new();
+    let changed = rule(Coordination::Auto, &[daily(1_200)], OverLimitPolicy::Ignore);
+    for instance in &fleet.instances {
+        for i in 0..500 {
+            let (instance, changed) = (Arc::clone(instance), instance.rules_with(changed.clone()));
+            requests.spawn(async move {
+                if i < 50 {
+                    instance.hit().await
+                } else {
+                    sleep(Duration::from_millis(1)).await;
+                    instance.hit_under(&changed, Scope::Descriptor).await
+                }
+            });
+        }
+    }
+    let admitted = requests.join_all().await.into_iter().filter(|admitted| *admitted).count();
+    assert!((1_080..=1_320).contains(&admitted), "{admitted}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -18,6 +18,7 @@ mod nodes;
 mod odd_replies;
 mod order;
 mod outage;
+mod own_limits;
 mod pair;
 mod rejections;
 mod reload;

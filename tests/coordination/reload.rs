@@ -54,6 +54,30 @@ async fn requests_from_before_a_reload_share_the_counter_with_later_ones() {
     }
 }
 
+/// Until the next reply, the flushes of a large limit would be much too late for a small one.
+#[tokio::test(start_paused = true)]
+async fn a_lowered_limit_is_reported_as_early_as_it_needs() {
+    let minute = |requests| Tier { period: Period::from_secs(60), ..daily(requests) };
+    let fleet = Fleet::new(10, Coordination::Interval, &[minute(1_000_000)], Network::default()).await;
+    let offer = async |limit, times: usize, pause| {
+        let rule = rule(Coordination::Interval, &[minute(limit)], OverLimitPolicy::Ignore);
+        let rules: Vec<_> =
+            fleet.instances.iter().map(|instance| instance.rules_with(rule.clone())).collect();
+        let mut admitted = 0;
+        for i in 0..times {
+            let instance = &fleet.instances[i % 10];
+            admitted += u64::from(instance.hit_under(&rules[i % 10], Scope::Descriptor).await);
+            sleep(Duration::from_millis(pause)).await;
+        }
+        admitted
+    };
+    let now = fleet.clock.right();
+    sleep(now.window_end(Period::from_secs(60)).since(now).into()).await;
+    assert_eq!(offer(1_000_000, 300, 20).await, 300);
+    let admitted = offer(500, 1_000, 1).await;
+    assert!((200..=260).contains(&admitted), "{admitted} of 200");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_reload_changes_the_sync_interval_of_counters_that_exist() {
     let limit = daily(100);

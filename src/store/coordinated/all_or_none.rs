@@ -16,6 +16,7 @@ use super::{
     delivery::Undecided,
     modes::{CoordinationModes, Counted, Made, record_mode, recorded},
     settle::{Wait, rest},
+    table::counter_key,
 };
 use crate::{
     limit::{Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Timestamp},
@@ -36,6 +37,13 @@ enum Outlook {
     Rejects,
     /// It gives hits back.
     GivesBack,
+}
+
+impl Outlook {
+    /// Returns whether the store has to decide.
+    const fn is_asked(self) -> bool {
+        matches!(self, Self::Asks | Self::Doubtful)
+    }
 }
 
 impl<R: Remote> CoordinationModes<R> {
@@ -64,14 +72,18 @@ impl<R: Remote> CoordinationModes<R> {
             });
             return join_all(rejected).await.into_iter().collect();
         }
-        let asked = checks.iter().zip(&outlooks).map(async |(check, outlook)| match outlook {
-            Outlook::Asks | Outlook::Doubtful => Some(self.take(check, begun, now, record).await),
+        let asked = checks.iter().enumerate().map(async |(i, check)| match outlooks[i] {
+            outlook if outlook.is_asked() => Some(self.take(check, begun, now, record).await),
+            // the store has to count them first
+            Outlook::Fits if precedes_asked(&checks[i..], &outlooks[i..]) => {
+                Some(self.take(check, begun, now, record).await)
+            }
             _ => None,
         });
         let mut made: Vec<Option<Made>> = join_all(asked).await;
-        for ((check, outlook), made_here) in checks.iter().zip(&outlooks).zip(0..) {
-            if *outlook == Outlook::Fits && !is_rejected(&made) {
-                made[made_here] = Some(self.take(check, begun, now, record).await);
+        for (i, check) in checks.iter().enumerate() {
+            if outlooks[i] == Outlook::Fits && made[i].is_none() && !is_rejected(&made) {
+                made[i] = Some(self.take(check, begun, now, record).await);
             }
         }
         if !is_rejected(&made) {
@@ -185,7 +197,7 @@ impl<R: Remote> CoordinationModes<R> {
         record: Option<&DecisionRecord>,
     ) -> Decision {
         let at = self.client.time_at(now).now;
-        if matches!(outlook, Outlook::Asks | Outlook::Doubtful) {
+        if outlook.is_asked() {
             // a failure leaves the estimate as it is
             let _ = recorded(record, 1, self.status(check, rest(self.budget, begun))).await;
         }
@@ -270,6 +282,13 @@ fn earlier_hits(checks: &[LimitCheck<'_>], outlooks: &[Outlook]) -> Hits {
     let is_taken = check.direction == Direction::Take;
     let earlier = checks.iter().zip(outlooks).filter(|_| is_taken).filter(counts);
     earlier.fold(Hits(0), |sum, (other, _)| sum.plus(other.hits))
+}
+
+/// Returns whether the store has to decide about a later one of `checks` that has the same counter as the first.
+fn precedes_asked(checks: &[LimitCheck<'_>], outlooks: &[Outlook]) -> bool {
+    let own = counter_key(&checks[0]);
+    let mut later = checks[1..].iter().zip(&outlooks[1..]);
+    later.any(|(check, outlook)| outlook.is_asked() && counter_key(check) == own)
 }
 
 fn is_rejected(made: &[Option<Made>]) -> bool {

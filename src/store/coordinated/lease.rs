@@ -85,7 +85,10 @@ impl<R: Remote> Lease<R> {
                 None if check.rule.id().is_none() => {
                     // the store counts them against this limit
                     let held = Hits(counter.leased_hits() + counter.requested_hits());
-                    if counter.target.is_versioned() || !counter.fits(check.hits.plus(held), now) {
+                    if counter.target.is_versioned()
+                        || counter.is_behind()
+                        || !counter.fits(check.hits.plus(held), now)
+                    {
                         return (Leased::Settle(Arc::clone(&counter.target)), false);
                     }
                     report_first = counter.can_flush();
@@ -154,7 +157,10 @@ impl<R: Remote> Lease<R> {
             counter.demand.record(check.hits.0, time.now);
             let is_covered =
                 counter.usable_hits(time.now) >= check.hits.0 && counter.fits(check.hits, time.now);
-            is_covered.then(|| self.decide_leased(counter, policy, check.hits, time.now))?.map(|(d, _)| d)
+            let (decision, _) =
+                is_covered.then(|| self.decide_leased(counter, policy, check.hits, time.now))??;
+            counter.note_in_fallback(check.hits, time.now);
+            Some(decision)
         })
     }
 

@@ -62,9 +62,12 @@ impl<R: Remote> Strict<R> {
             && check.hits > Hits(0)
             && !has_strict_bucket(check.tiers());
         self.table.with_mode(check, Coordination::Strict, now, |counter| {
-            // hits of the fallback that the store does not count yet could not be given back to it
-            let gives_back_too_early = check.direction == Direction::GiveBack && counter.has_unacknowledged();
-            if gives_back_too_early || counter.must_decide_in_order(check.direction, check.hits, now) {
+            // the store must know the hits of the fallback, or of another mode, before it decides about more, or takes some back
+            let must_settle = match check.direction {
+                Direction::GiveBack => counter.has_unacknowledged(),
+                Direction::Take => check.hits > Hits(0) && counter.is_behind(),
+            };
+            if must_settle || counter.must_decide_in_order(check.direction, check.hits, now) {
                 return Prepared::Settle(Arc::clone(&counter.target));
             }
             if !is_cacheable || !counter.is_cached(check.hits, now) {
@@ -124,6 +127,7 @@ impl<R: Remote> Strict<R> {
             let is_applied = counter.apply_reply(&reply, place, now);
             if !over {
                 counter.note_change();
+                counter.note_admission();
             }
             if is_cached {
                 counter.deny_while_empty(now);

@@ -127,6 +127,13 @@ pub(super) struct LocalCounter {
     last_reply_at: ReplyTime,
 }
 
+/// What the limit of a request replaces while it is decided.
+#[derive(Debug)]
+pub(super) struct ReplacedLimit {
+    target: Arc<Target>,
+    denied_until: Timestamp,
+}
+
 // === impl LocalCounter ===
 
 impl LocalCounter {
@@ -166,7 +173,7 @@ impl LocalCounter {
     /// Adopts the rule of `check`, which has the same key, if the rule has changed. Returns whether it may have changed. Only
     /// the limits can differ, since the key includes everything else. A limit that comes with a request is no rule. A rule from before a
     /// reload does not come back: requests that still have it are decided under the one that has replaced it.
-    pub(super) fn update_rule(&mut self, check: &LimitCheck<'_>) -> bool {
+    pub(super) fn update_rule(&mut self, check: &LimitCheck<'_>, now: Timestamp) -> bool {
         let Some(rule) = check.rule.id() else { return false };
         if self.rule.is_some_and(|own| rule == own || rule.is_older_than(own)) {
             return false;
@@ -179,6 +186,7 @@ impl LocalCounter {
                 self.return_leases();
             }
             self.target = Arc::new(Target::of(check));
+            self.plan_flush(now);
         }
         self.rule = Some(rule);
         true
@@ -198,16 +206,20 @@ impl LocalCounter {
 
     /// Applies the limit that comes with the request of `check`, if it is another one than that of the counter. Returns the
     /// counter's, which has to be restored.
-    pub(super) fn apply_own_limit(&mut self, check: &LimitCheck<'_>) -> Option<Arc<Target>> {
+    pub(super) fn apply_own_limit(&mut self, check: &LimitCheck<'_>) -> Option<ReplacedLimit> {
         if check.rule.id().is_some() || self.target.is_of(check) {
             return None;
         }
-        Some(std::mem::replace(&mut self.target, Arc::new(Target::of(check))))
+        Some(ReplacedLimit {
+            target: std::mem::replace(&mut self.target, Arc::new(Target::of(check))),
+            denied_until: std::mem::take(&mut self.denied_until),
+        })
     }
 
     /// Restores the limit that [`LocalCounter::apply_own_limit`] has returned.
-    pub(super) fn restore_limit(&mut self, target: Arc<Target>) {
-        self.target = target;
+    pub(super) fn restore_limit(&mut self, replaced: ReplacedLimit) {
+        self.target = replaced.target;
+        self.denied_until = replaced.denied_until;
     }
 
     /// Returns the bytes of its name, which stays the same.

@@ -251,15 +251,15 @@ impl LocalCounter {
         });
         let until = ends.min().unwrap_or(now);
         self.rare.add_lease(HeldLease::new(Hits(hits), now, until));
-        if let Some(fetch) = self.existing_fetch_mut() {
-            fetch.probe_after = Period::default();
-        }
         let idle_at = reply.counters.iter().map(CounterState::idle_at).max();
         self.granted_until = self.granted_until.max(IdleAt::of(idle_at.unwrap_or_default()));
     }
 
     /// Has the store keep `hits` that it has just granted: those that were given back before the reply must not take them along.
     pub(super) fn keep_granted(&mut self, hits: u64, now: Timestamp) {
+        if hits > 0 {
+            self.note_admission();
+        }
         for delta in self.unacknowledged.pending_mut() {
             if !delta.change.is_addition() && same_windows(&self.target.tiers, delta.at, now) {
                 delta.change.floor = delta.change.floor.saturating_add(hits);
@@ -341,6 +341,13 @@ impl LocalCounter {
             *probe_at = denied_until;
         }
         is_ending
+    }
+
+    /// Notes that the store has admitted hits: when it rejects the next ones, the first look for returned hits comes soon.
+    pub(in super::super) fn note_admission(&mut self) {
+        if let Some(fetch) = self.existing_fetch_mut() {
+            fetch.probe_after = Period::default();
+        }
     }
 
     /// Wishes to know the store's count from time to time while this instance rejects hits, because another one may have given

@@ -6,7 +6,7 @@ use super::{
     LocalCounter,
     adoption::{adopts, close_empty_span},
     records::{CarriedHits, DeliveryOutcome, Dropped, HeldLease, PendingDelta},
-    tiers::{has_ended, same_windows, saturated},
+    tiers::{flows, has_ended, same_windows, saturated},
     usage::MeasuredReply,
 };
 use crate::{
@@ -51,6 +51,16 @@ impl LocalCounter {
     fn is_fetching_alone(&self) -> bool {
         self.instances <= 1
             && (self.rare.single().is_some() || self.fetch().is_some_and(|fetch| fetch.is_running))
+    }
+
+    /// Returns whether the next command would be carried out without some of what was counted here: it may overtake a flush, which is a
+    /// call of its own.
+    pub(in super::super) fn is_behind(&self) -> bool {
+        if self.unacknowledged.is_in_flight() {
+            !self.fetch().is_some_and(|fetch| fetch.is_running)
+        } else {
+            self.has_unacknowledged()
+        }
     }
 
     /// Returns when the oldest of what is pending was counted.
@@ -138,12 +148,14 @@ impl LocalCounter {
                 dropped.add(delta.taken(), delta.returned());
                 continue;
             }
+            // as many were given back as were taken, which leaves others at other times
+            let moves = delta.is_none() && flows(tiers);
             if delta.unused > 0 && self.must_keep(delta.at, delta.unused_until, now) {
                 dropped.add(0, std::mem::take(&mut delta.unused));
             }
             // a flush that was not applied is sent with what was counted since
             let last = self.unacknowledged.in_flight_mut().last_mut();
-            if !last.is_some_and(|last| last.takes_in(&delta, tiers)) && !delta.is_none() {
+            if !last.is_some_and(|last| last.takes_in(&delta, tiers)) && (moves || !delta.is_none()) {
                 self.unacknowledged.push_in_flight(delta);
             }
         }
@@ -253,8 +265,6 @@ impl LocalCounter {
         (self.version, self.is_version_lost) = (reply.version, is_incomplete || may_count_grant);
         self.wants_read |= is_incomplete;
         self.end_fallback();
-        let remaining = self.remaining(now);
-        self.remaining_at_reply = saturated(remaining);
         // the hits counted here during the first flush are the first measurement of the rate
         let meanwhile = if self.last_reply_at.get().is_none() { self.unacknowledged_hits() } else { 0 };
         let own = u64::from(std::mem::take(&mut self.acknowledged)).saturating_add(meanwhile);
@@ -267,8 +277,8 @@ impl LocalCounter {
             now,
         };
         self.usage.record(&mut self.measured_replies, measured);
-        self.schedule.plan(self.usage.time_for(remaining));
         self.last_reply_at.set(now);
+        self.plan_flush(now);
         true
     }
 

@@ -1,6 +1,6 @@
 //! How soon the pending hits have to be sent.
 
-use super::{LocalCounter, place::Urgency};
+use super::{LocalCounter, place::Urgency, tiers::saturated};
 use crate::limit::{Period, Timestamp};
 
 /// The part of the remaining hits that all instances together may take before the next reply while a flush waits for a batch:
@@ -64,6 +64,15 @@ impl LocalCounter {
             Urgency::Tick
         } else {
             Urgency::Interval
+        }
+    }
+
+    /// Plans the next flush by what is left, if that is known: after a reply, and when the limit has changed.
+    pub(super) fn plan_flush(&mut self, now: Timestamp) {
+        let remaining = self.remaining(now);
+        self.remaining_at_reply = saturated(remaining);
+        if self.last_reply_at.get().is_some() {
+            self.schedule.plan(self.usage.time_for(remaining));
         }
     }
 }

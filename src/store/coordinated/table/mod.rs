@@ -3,6 +3,7 @@
 mod batches;
 mod due;
 pub(super) mod flush;
+mod mode;
 mod queue;
 mod shards;
 mod siblings;
@@ -20,7 +21,6 @@ use self::{
     shards::{Shard, Shards},
 };
 use super::{
-    auto,
     client::{QueuedCommand, StoreClient},
     counter::{CommandPlace, Dropped, Generation, LocalCounter},
     delivery::Delivery,
@@ -28,7 +28,7 @@ use super::{
     settings::CoordinationSettings,
 };
 use crate::{
-    limit::{Coordination, CounterKey, Direction, LimitCheck, Period, Timestamp},
+    limit::{Coordination, CounterKey, LimitCheck, Period, Timestamp},
     store::remote::{Command, Op, Remote, RemoteError, Replies, Reply, Target},
 };
 
@@ -150,7 +150,7 @@ impl<R: Remote> CounterTable<R> {
             counter = shard.get_with_siblings(key).expect("it is there");
         }
         let is_new = counter.requested_mode.is_none();
-        if counter.update_rule(check) || is_new {
+        if counter.update_rule(check, now) || is_new {
             counter.schedule.set_interval(self.sync_interval_of(check));
             self.choose_mode(counter, check);
         }
@@ -161,8 +161,8 @@ impl<R: Remote> CounterTable<R> {
         let replaced = counter.apply_own_limit(check);
         counter.last_check_at = now;
         let result = act(counter);
-        if let Some(target) = replaced {
-            counter.restore_limit(target);
+        if let Some(replaced) = replaced {
+            counter.restore_limit(replaced);
         }
         self.enqueue(key, counter, now);
         if counter.may_have_siblings() {
@@ -233,107 +233,6 @@ impl<R: Remote> CounterTable<R> {
                 // what is in flight is counted when its outcome is known
                 self.record_dropped(evicted.owed_hits());
             }
-        })
-    }
-
-    /// Runs `act` on the counter of `check` if its coordination mode is `mode`. Otherwise returns the counter's mode.
-    pub(super) fn with_mode<T>(
-        &self,
-        check: &LimitCheck<'_>,
-        mode: Coordination,
-        now: Timestamp,
-        act: impl FnOnce(&mut LocalCounter) -> T,
-    ) -> Result<T, Coordination> {
-        self.with_counter(check, now, |counter| match self.mode_of(counter, check, now) {
-            of_counter if of_counter == mode => Ok(act(counter)),
-            of_counter => Err(of_counter),
-        })
-    }
-
-    /// Returns the coordination mode in which `counter` decides `check`: that of its rule, or `strict` while the order of hits of
-    /// several counters matters.
-    fn mode_of(&self, counter: &LocalCounter, check: &LimitCheck<'_>, now: Timestamp) -> Coordination {
-        if counter.must_decide_in_order(check.direction, check.hits, now)
-            && self.client.supports(&counter.target, Coordination::Strict)
-        {
-            Coordination::Strict
-        } else {
-            counter.mode
-        }
-    }
-
-    /// Chooses the coordination mode of `counter` when its rule or its target has changed.
-    fn choose_mode(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>) {
-        let requested = self.requested_mode(check);
-        if counter.requested_mode != Some(requested) {
-            counter.requested_mode = Some(requested);
-            let requested = match requested {
-                Coordination::Auto => auto::first(&counter.target.tiers, self.client.most_instances_lately()),
-                requested => requested,
-            };
-            self.switch_mode(counter, requested);
-        }
-    }
-
-    /// Chooses the coordination mode of `counter`, whose rule requests `auto`, again: the number of instances may have changed,
-    /// or `check` may be part of a burst.
-    fn follow_instances(&self, counter: &mut LocalCounter, check: &LimitCheck<'_>, now: Timestamp) {
-        let instances = self.client.most_instances_lately();
-        let wanted = auto::next(counter.mode, &counter.target.tiers, instances);
-        let is_exact = matches!(counter.mode, Coordination::Lease | Coordination::Strict);
-        if wanted == Coordination::Lease {
-            counter.is_in_burst = false;
-            if !is_exact {
-                self.metrics.to_lease.add(1);
-                self.switch_mode(counter, wanted);
-            }
-        } else if check.direction == Direction::Take
-            && (counter.is_in_burst || !is_exact)
-            && counter.is_burst(check.hits, auto::or_unknown(instances), self.client.round_trip(), now)
-        {
-            if !counter.is_in_burst {
-                counter.is_in_burst = true;
-                self.metrics.bursts.add(1);
-                self.switch_mode(counter, Coordination::Lease);
-            }
-        } else if is_exact && (!counter.is_in_burst || counter.is_burst_over(self.client.round_trip(), now)) {
-            if !std::mem::take(&mut counter.is_in_burst) {
-                self.metrics.to_interval.add(1);
-            }
-            self.switch_mode(counter, wanted);
-        }
-    }
-
-    /// Changes the mode of `counter` to `wanted`, or to the nearest that the store supports. Pending hits stay pending, and
-    /// are reported before a lease is requested. Leases are returned.
-    fn switch_mode(&self, counter: &mut LocalCounter, wanted: Coordination) {
-        counter.change_mode(self.client.nearest_mode(&counter.target, wanted));
-    }
-
-    /// Returns the coordination mode that the counter of `check`, whose rule requests `auto`, probably has.
-    pub(super) fn expected_mode(&self, check: &LimitCheck<'_>) -> Coordination {
-        auto::first(check.tiers(), self.client.most_instances_lately())
-    }
-
-    /// Returns the sync interval of the rule of `check`.
-    fn sync_interval_of(&self, check: &LimitCheck<'_>) -> Period {
-        let own = check.rule.declared().and_then(|rule| rule.coordination.sync_interval);
-        own.unwrap_or(self.sync_interval)
-    }
-
-    /// Returns the coordination mode that the rule of `check` requests.
-    pub(super) fn requested_mode(&self, check: &LimitCheck<'_>) -> Coordination {
-        check.rule.coordination().unwrap_or(self.coordination)
-    }
-
-    /// Returns the target of `check` and its coordination mode.
-    pub(super) fn target_and_mode(
-        &self,
-        check: &LimitCheck<'_>,
-        now: Timestamp,
-    ) -> (Arc<Target>, Coordination) {
-        self.with_counter(check, now, |counter| {
-            (Arc::clone(&counter.target), self.mode_of(counter, check, now))
         })
     }
 

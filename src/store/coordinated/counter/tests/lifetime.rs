@@ -15,7 +15,7 @@ fn rules(tiers: &[Tier]) -> RuleSet {
 /// Has the counter adopt a rule of its own limit.
 pub(super) fn adopt_rule(fixture: &mut Fixture) {
     let rules = rules(&fixture.counter.target.tiers);
-    assert!(with_check(&rules, None, |check| fixture.counter.update_rule(check)));
+    assert!(with_check(&rules, None, |check| fixture.counter.update_rule(check, fixture.now)));
 }
 
 /// Calls `act` with the check of a request with a limit of its own, or none.
@@ -198,8 +198,14 @@ fn a_reload_changes_the_limit_and_not_the_counts() {
     for (tier, kept) in [(fixed(100, 60), 6), (sliding(100, 60), 6), (bucket(100, 60), 0)] {
         let old = rules(std::slice::from_ref(&tier));
         let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
-        assert!(with_check(&old, None, |check| fixture.counter.update_rule(check)), "no rule was known");
-        assert!(!with_check(&old, None, |check| fixture.counter.update_rule(check)), "the same rule");
+        assert!(
+            with_check(&old, None, |check| fixture.counter.update_rule(check, fixture.now)),
+            "no rule was known"
+        );
+        assert!(
+            !with_check(&old, None, |check| fixture.counter.update_rule(check, fixture.now)),
+            "the same rule"
+        );
         assert!(fixture.counter.is_of_rule());
         fixture.count(10);
         fixture.flush();
@@ -209,10 +215,10 @@ fn a_reload_changes_the_limit_and_not_the_counts() {
         let raised = Tier { requests: 150, ..tier.clone() };
         // a limit of the request's own is no rule
         let own = std::slice::from_ref(&raised);
-        assert!(!with_check(&old, Some(own), |check| fixture.counter.update_rule(check)));
+        assert!(!with_check(&old, Some(own), |check| fixture.counter.update_rule(check, fixture.now)));
         assert!(fixture.counter.is_of_rule());
         assert_eq!(&*fixture.counter.target.tiers, std::slice::from_ref(&tier));
-        assert!(with_check(&rules(own), None, |check| fixture.counter.update_rule(check)));
+        assert!(with_check(&rules(own), None, |check| fixture.counter.update_rule(check, fixture.now)));
         assert_eq!(&*fixture.counter.target.tiers, std::slice::from_ref(&raised));
         assert_eq!(fixture.counter.leased_hits(), kept, "{tier}");
         assert_eq!(fixture.counter.requested_mode, None, "the mode has to be chosen again");
@@ -221,7 +227,7 @@ fn a_reload_changes_the_limit_and_not_the_counts() {
         assert_eq!(fixture.counter.remaining(fixture.now), more, "{tier}");
         // reloaded without a change of the limit, everything stays
         fixture.counter.requested_mode = Some(Coordination::Lease);
-        assert!(with_check(&rules(own), None, |check| fixture.counter.update_rule(check)));
+        assert!(with_check(&rules(own), None, |check| fixture.counter.update_rule(check, fixture.now)));
         assert_eq!(fixture.counter.requested_mode, Some(Coordination::Lease));
     }
 }
@@ -237,6 +243,13 @@ fn a_request_with_a_limit_of_its_own_borrows_the_counter() {
     assert_eq!(fixture.counter.remaining(fixture.now), 20);
     fixture.counter.restore_limit(replaced.expect("it was another one"));
     assert_eq!(fixture.counter.remaining(fixture.now), 90);
+    // a pause is one of the limit
+    let denied_until = fixture.now.after(millis(200));
+    fixture.counter.denied_until = denied_until;
+    let replaced = with_check(&rules, Some(&own), |check| fixture.counter.apply_own_limit(check));
+    assert!(!fixture.counter.is_denied(fixture.now));
+    fixture.counter.restore_limit(replaced.expect("it was another one"));
+    assert_eq!(fixture.counter.denied_until, denied_until);
     for own in [None, Some(std::slice::from_ref(&tier))] {
         assert!(with_check(&rules, own, |check| fixture.counter.apply_own_limit(check)).is_none());
     }
