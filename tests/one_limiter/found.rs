@@ -310,3 +310,20 @@ fn a_decision_in_order_rejects_nothing_that_fits_later() {
         assert_eq!(run(&case, mode), Ok(()), "{mode:?}");
     }
 }
+
+/// The store keeps the times of hits for other limits with the same tier.
+#[test]
+fn as_many_hits_taken_as_given_back_change_the_times_of_others() {
+    let sliding = |requests, millis| tier(requests, millis, Algorithm::SlidingWindow);
+    let tiers = vec![sliding(4, 10_000), tier(1, 1_024, bucket(4))];
+    let take = |hits| Step::Request(0, vec![Ask { key: 0, value: 0, hits, gives_back: false, own: None }]);
+    let give_back = || Step::Request(0, vec![Ask { key: 0, value: 0, hits: 1, gives_back: true, own: None }]);
+    let mut case = case(tiers.clone(), &[]);
+    case.together = true;
+    let mut more = tiers;
+    more.push(sliding(0, 60_000));
+    let wait = || Step::Wait(Period::from_millis(1));
+    let reload = Step::Reload(0, Limit { tiers: more, reference: false });
+    case.steps = vec![take(1), wait(), take(1), give_back(), reload, wait(), take(4)];
+    assert_eq!(run(&case, Mode::Coordinated(Coordination::Interval)), Ok(()));
+}

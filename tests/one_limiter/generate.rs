@@ -3,7 +3,7 @@
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use weir::limit::{Algorithm, Bucket, Period, Refill, Tier};
 
-use crate::case::{Ask, Case, KEYS, Limit, Step, VALUES};
+use crate::case::{Ask, Case, Feature, KEYS, Limit, Step, VALUES};
 
 /// Periods of windows, in milliseconds: also ones that are not twelve equal parts, and not units.
 const WINDOWS: [u64; 7] = [1_000, 2_000, 10_000, 60_000, 300_000, 3_600_000, 21_600_000];
@@ -71,8 +71,8 @@ fn ask() -> impl Strategy<Value = Ask> {
             }],
             reference: true,
         });
-    let own = option::weighted(0.1, prop_oneof![4 => per_unit, 1 => limit()]);
-    (0..KEYS.len(), 0..VALUES.len(), hits, proptest::bool::weighted(0.12), own).prop_map(
+    let own = option::weighted(0.3, prop_oneof![4 => per_unit, 1 => limit()]);
+    (0..KEYS.len(), 0..VALUES.len(), hits, proptest::bool::weighted(0.2), own).prop_map(
         |(key, value, hits, gives_back, own)| Ask {
             // most requests are for one counter, so that it is used up
             key: if key == 2 && value == 0 { 0 } else { key },
@@ -119,13 +119,15 @@ pub(crate) fn cases(instances: usize, most: usize) -> impl Strategy<Value = Case
     let step = prop_oneof![
         12 => (0..instances, asks).prop_map(|(instance, asks)| Step::Request(instance, asks)),
         8 => gap().prop_map(|millis| Step::Wait(Period::from_millis(millis))),
-        1 => (0..KEYS.len(), limit()).prop_map(|(key, limit)| Step::Reload(key, limit)),
+        3 => (0..KEYS.len(), limit()).prop_map(|(key, limit)| Step::Reload(key, limit)),
     ];
     let step = (step, any::<u8>());
     let settings =
-        (proptest::bool::weighted(0.3), proptest::bool::weighted(0.2), select(vec![0_u64, 0, 2, 10]));
-    (vec(limit(), KEYS.len()), settings, vec(step, 1..most)).prop_map(
-        move |(limits, (together, local_cache, round_trip), steps)| {
+        (proptest::bool::weighted(0.4), proptest::bool::weighted(0.4), select(vec![0_u64, 0, 2, 10]));
+    // each case is without a third of the features: some need many of one, and none of another
+    let without = vec(proptest::bool::weighted(0.3), Feature::ALL.len());
+    (vec(limit(), KEYS.len()), settings, vec(step, 1..most), without).prop_map(
+        move |(limits, (together, local_cache, round_trip), steps, without)| {
             let steps = steps.into_iter().map(|(step, chosen)| match step {
                 // a reload often changes only the number, or adds or removes tiers
                 Step::Reload(key, limit) if chosen < 128 => {
@@ -147,6 +149,9 @@ pub(crate) fn cases(instances: usize, most: usize) -> impl Strategy<Value = Case
             });
             let steps = steps.collect();
             let mut case = Case { limits, together, local_cache, round_trip, instances, steps };
+            for (feature, _) in Feature::ALL.into_iter().zip(without).filter(|(_, is_without)| *is_without) {
+                case.remove(feature);
+            }
             case.tidy();
             case
         },

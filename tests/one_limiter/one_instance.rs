@@ -73,6 +73,11 @@ fn auto() {
     compare(Mode::Coordinated(Coordination::Auto));
 }
 
+#[test]
+fn mixed() {
+    compare(Mode::Mixed);
+}
+
 /// A tier counts the same hits whichever other tiers are beside it: when a reload adds some, and when a request brings its own.
 #[test]
 fn tiers_stay_used_up_when_others_join_them() {

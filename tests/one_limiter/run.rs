@@ -32,7 +32,13 @@ const EPOCH: Timestamp = Timestamp::from_millis(1_699_999_200_321);
 pub(crate) enum Mode {
     Memory,
     Coordinated(Coordination),
+    /// In a shared store. Each rule has a mode of its own, which reloads change.
+    Mixed,
 }
+
+/// The modes of rules under [`Mode::Mixed`].
+const MIXED: [Coordination; 4] =
+    [Coordination::Strict, Coordination::Interval, Coordination::Lease, Coordination::Auto];
 
 /// Runs `case` in `mode`. Fails with the first answer that differs.
 pub(crate) fn run(case: &Case, mode: Mode) -> Result<(), String> {
@@ -44,7 +50,11 @@ pub(crate) fn run(case: &Case, mode: Mode) -> Result<(), String> {
                 let store = MemoryStore::new(1_000);
                 Run::new(case, mode, clock, vec![store]).all().await
             }
-            Mode::Coordinated(coordination) => {
+            Mode::Coordinated(_) | Mode::Mixed => {
+                let coordination = match mode {
+                    Mode::Coordinated(coordination) => coordination,
+                    _ => Coordination::Auto,
+                };
                 let shared = SimulatedStore::new(clock.clone(), 7);
                 let network = Network {
                     round_trip: Duration::from_millis(case.round_trip),
@@ -75,8 +85,7 @@ struct Run<'a, S> {
     case: &'a Case,
     clock: SimulatedClock,
     limiters: Vec<Limiter<S>>,
-    /// Whether the store makes every decision.
-    decides_in_store: bool,
+    mode: Mode,
     hasher: KeyHasher,
     limits: Vec<Limit>,
     models: Models,
@@ -93,7 +102,7 @@ impl<'a, S: Store> Run<'a, S> {
             case,
             clock,
             limiters: limiters.collect(),
-            decides_in_store: mode == Mode::Coordinated(Coordination::Strict),
+            mode,
             hasher: KeyHasher::random(),
             limits,
             models: Models::default(),
@@ -130,7 +139,11 @@ impl<'a, S: Store> Run<'a, S> {
         for limiter in &self.limiters {
             let nodes = KEYS.iter().zip(&self.limits).map(|(key, limit)| {
                 let tiers = RuleLimit::Tiers { tiers: limit.tiers(), over_limit_policy: limit.policy() };
-                RuleNode { rule: Some(Rule::new(tiers)), ..RuleNode::new(key, Values::Any) }
+                let mut rule = Rule::new(tiers);
+                if self.mode == Mode::Mixed {
+                    rule.coordination.mode = Some(MIXED[limit.tiers[0].requests as usize % MIXED.len()]);
+                }
+                RuleNode { rule: Some(rule), ..RuleNode::new(key, Values::Any) }
             });
             let domain = Domain { name: "d".into(), nodes: nodes.collect() };
             limiter.load(RuleSet::new(&[domain], self.hasher));
@@ -147,7 +160,8 @@ impl<'a, S: Store> Run<'a, S> {
         // a decision is made at one instant while its request waits: in the store, or when a lease has arrived, which may have been
         // on its way already
         let mut instants: Vec<u64> = (0..=time.as_nanos() / 1_000_000).collect();
-        let likely = if self.decides_in_store { time.as_nanos() / 2_000_000 } else { u64::MAX };
+        let decides_in_store = self.mode == Mode::Coordinated(Coordination::Strict);
+        let likely = if decides_in_store { time.as_nanos() / 2_000_000 } else { u64::MAX };
         instants.sort_by_key(|millis| millis.abs_diff(likely));
         let instants: Vec<Timestamp> =
             instants.into_iter().map(|millis| before.after(Period::from_millis(millis))).collect();
