@@ -65,6 +65,8 @@ pub(crate) fn run(case: &Case, mode: Mode) -> Result<(), String> {
                     let settings = CoordinationSettings {
                         coordination,
                         local_cache: case.local_cache,
+                        // for a report on its way, what has to precede a decision, and the decision
+                        budget: Period::from_millis(50),
                         instance: format!("i{i}"),
                         ..CoordinationSettings::default()
                     };

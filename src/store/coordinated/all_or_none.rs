@@ -154,7 +154,8 @@ impl<R: Remote> CoordinationModes<R> {
         let at = self.client.time().now;
         let (direction, hits) = (check.direction, check.hits);
         let in_order = self.table.with_counter(check, at, |counter| {
-            counter.must_decide_in_order(direction, hits, at).then(|| Arc::clone(&counter.target))
+            let in_order = counter.is_ahead_of_store(at) || counter.must_decide_in_order(direction, hits, at);
+            in_order.then(|| Arc::clone(&counter.target))
         });
         let wait = match in_order {
             Some(target) => self.lease.settle(check, &target, budget).await?,

@@ -75,6 +75,9 @@ impl<R: Remote> Lease<R> {
                 return (Leased::Decided(decision), false);
             }
             if check.hits == Hits(0) {
+                if counter.has_flush_in_flight() {
+                    return (Leased::Settle(Arc::clone(&counter.target)), false);
+                }
                 report_first = counter.can_flush();
                 return (Leased::Ask(Arc::clone(&counter.target)), false);
             }
@@ -86,7 +89,7 @@ impl<R: Remote> Lease<R> {
                     // the store counts them against this limit
                     let held = Hits(counter.leased_hits() + counter.requested_hits());
                     if counter.target.is_versioned()
-                        || counter.is_behind()
+                        || counter.has_flush_in_flight()
                         || !counter.fits(check.hits.plus(held), now)
                     {
                         return (Leased::Settle(Arc::clone(&counter.target)), false);

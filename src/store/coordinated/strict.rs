@@ -65,7 +65,7 @@ impl<R: Remote> Strict<R> {
             // the store must know the hits of the fallback, or of another mode, before it decides about more, or takes some back
             let must_settle = match check.direction {
                 Direction::GiveBack => counter.has_unacknowledged(),
-                Direction::Take => check.hits > Hits(0) && counter.is_behind(),
+                Direction::Take => counter.is_ahead_of_store(now),
             };
             if must_settle || counter.must_decide_in_order(check.direction, check.hits, now) {
                 return Prepared::Settle(Arc::clone(&counter.target));

@@ -53,14 +53,18 @@ impl LocalCounter {
             && (self.rare.single().is_some() || self.fetch().is_some_and(|fetch| fetch.is_running))
     }
 
-    /// Returns whether the next command would be carried out without some of what was counted here: it may overtake a flush, which is a
-    /// call of its own.
-    pub(in super::super) fn is_behind(&self) -> bool {
+    /// Returns whether a flush is in flight, which the next command may overtake, since it is a call of its own. Reports of a fetch are
+    /// carried out in their order.
+    pub(in super::super) fn has_flush_in_flight(&self) -> bool {
+        self.unacknowledged.is_in_flight() && !self.fetch().is_some_and(|fetch| fetch.is_running)
+    }
+
+    /// Returns whether the next command would be carried out by a store that does not know some of what was counted here, or when.
+    pub(in super::super) fn is_ahead_of_store(&self, now: Timestamp) -> bool {
         if self.unacknowledged.is_in_flight() {
-            !self.fetch().is_some_and(|fetch| fetch.is_running)
-        } else {
-            self.has_unacknowledged()
+            return self.has_flush_in_flight();
         }
+        self.has_unacknowledged() || self.counted_until() > now
     }
 
     /// Returns when the oldest of what is pending was counted.

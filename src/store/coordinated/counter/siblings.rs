@@ -149,7 +149,7 @@ impl LocalCounter {
 
     /// Returns the instant until which the store may count hits that it has granted at other times than those of their use. In a fixed
     /// window the time does not matter.
-    fn counted_until(&self) -> Timestamp {
+    pub(super) fn counted_until(&self) -> Timestamp {
         if flows(&self.target.tiers) { self.granted_until.instant() } else { Timestamp::default() }
     }
 
