@@ -20,6 +20,7 @@ mod order;
 mod outage;
 mod own_limits;
 mod pair;
+mod reads;
 mod rejections;
 mod reload;
 mod reservations;

@@ -206,6 +206,16 @@ impl Case {
         if self.local_cache {
             self.remove(Feature::Reference);
         }
+        if self.instances > 1 {
+            // what another instance gives back is known here when the entry ends
+            self.local_cache = false;
+        }
+        if self.together && self.instances > 1 {
+            // an instance that does not know yet that a limit is used up takes hits and gives them back, which may leave others at a
+            // later time
+            self.remove(Feature::Sliding);
+            self.remove(Feature::Buckets);
+        }
         if self.together {
             // the descriptors of one request may be decided at different instants of its wait
             self.round_trip = 0;

@@ -11,3 +11,4 @@ mod model;
 mod models;
 mod one_instance;
 mod run;
+mod several_instances;

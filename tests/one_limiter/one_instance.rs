@@ -23,8 +23,8 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// Compares random cases.
-fn compare(mode: Mode) {
+/// Compares random cases of `instances`.
+pub(crate) fn compare(mode: Mode, instances: usize) {
     let cases_to_run = variable("ONE_LIMITER_CASES").and_then(|n| n.parse().ok()).unwrap_or(96);
     let config = Config {
         cases: cases_to_run,
@@ -34,7 +34,7 @@ fn compare(mode: Mode) {
     };
     let without = without();
     let mut runner = TestRunner::new(config);
-    let result = runner.run(&cases(1, 60), |mut case| {
+    let result = runner.run(&cases(instances, 60), |mut case| {
         for feature in &without {
             case.remove(*feature);
         }
@@ -50,32 +50,32 @@ fn compare(mode: Mode) {
 
 #[test]
 fn memory() {
-    compare(Mode::Memory);
+    compare(Mode::Memory, 1);
 }
 
 #[test]
 fn strict() {
-    compare(Mode::Coordinated(Coordination::Strict));
+    compare(Mode::Coordinated(Coordination::Strict), 1);
 }
 
 #[test]
 fn interval() {
-    compare(Mode::Coordinated(Coordination::Interval));
+    compare(Mode::Coordinated(Coordination::Interval), 1);
 }
 
 #[test]
 fn lease() {
-    compare(Mode::Coordinated(Coordination::Lease));
+    compare(Mode::Coordinated(Coordination::Lease), 1);
 }
 
 #[test]
 fn auto() {
-    compare(Mode::Coordinated(Coordination::Auto));
+    compare(Mode::Coordinated(Coordination::Auto), 1);
 }
 
 #[test]
 fn mixed() {
-    compare(Mode::Mixed);
+    compare(Mode::Mixed, 1);
 }
 
 /// A tier counts the same hits whichever other tiers are beside it: when a reload adds some, and when a request brings its own.

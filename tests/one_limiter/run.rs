@@ -24,6 +24,9 @@ use crate::{
     models::Models,
 };
 
+/// The time in which instances learn from each other.
+const SETTLES: Duration = Duration::from_millis(1_100);
+
 /// The time at which cases begin: shortly after the start of a window of every length.
 const EPOCH: Timestamp = Timestamp::from_millis(1_699_999_200_321);
 
@@ -125,6 +128,7 @@ impl<'a, S: Store> Run<'a, S> {
                     if self.models.is_open(&checks, self.clock.now()) {
                         return Ok(());
                     }
+                    self.settle(*instance, asks).await;
                     if let Err(differs) = self.request(*instance, asks, &checks).await {
                         if self.models.are_too_many {
                             return Ok(());
@@ -135,6 +139,19 @@ impl<'a, S: Store> Run<'a, S> {
             }
         }
         Ok(())
+    }
+
+    /// Has all instances report what they have counted, and `instance` learn what it is asked about, as a check without hits does.
+    async fn settle(&self, instance: usize, asks: &[Ask]) {
+        if self.limiters.len() == 1 || self.mode == Mode::Coordinated(Coordination::Strict) {
+            return;
+        }
+        sleep(SETTLES).await;
+        let asks = asks.iter().map(|ask| Ask { hits: 0, gives_back: false, ..ask.clone() });
+        let descriptors = asks.map(|ask| descriptor(&ask)).collect();
+        let request = Request { domain: "d", descriptors, hits: 1 };
+        let _ = self.limiters[instance].decide(&request, self.clock.now(), |_| ()).await;
+        sleep(SETTLES).await;
     }
 
     fn load(&self) {

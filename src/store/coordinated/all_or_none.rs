@@ -198,7 +198,8 @@ impl<R: Remote> CoordinationModes<R> {
         record: Option<&DecisionRecord>,
     ) -> Decision {
         let at = self.client.time_at(now).now;
-        if outlook.is_asked() {
+        let is_unknown = outlook == Outlook::GivesBack && self.mode(check, at) == Coordination::Strict;
+        if outlook.is_asked() || is_unknown {
             // a failure leaves the estimate as it is
             let _ = recorded(record, 1, self.status(check, rest(self.budget, begun))).await;
         }
@@ -222,6 +223,10 @@ impl<R: Remote> CoordinationModes<R> {
         }
         let instances = self.client.instances();
         self.table.with_counter(check, at, |counter| {
+            if check.hits == Hits(0) {
+                // as a check in a request of its own does
+                counter.refresh(counter.schedule.interval(), at);
+            }
             if hits > Hits(0) && !counter.fits(hits, at) {
                 return counter.count(instances, Direction::Take, OverLimitPolicy::Ignore, hits, at);
             }

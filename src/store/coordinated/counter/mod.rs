@@ -65,7 +65,7 @@ use crate::{
     store::remote::Target,
 };
 
-/// The time without a check after which a counter forgets how it fetched its last lease.
+/// The time without a check after which a counter forgets how it fetched its last lease, and that it should read the store's count.
 const FORGOTTEN_AFTER: Period = Period::from_secs(1);
 
 /// The number of a counter among those of this process, modulo 2^32: a late reply is not applied to a counter that has taken the
@@ -270,6 +270,8 @@ impl LocalCounter {
             // the estimate knows which of the hits that the store counts were used, and decisions may wait for a lease
             && !self.has_grants(now)
             && !self.is_awaited()
+            // a check without hits has just asked for the count
+            && !(self.wants_read && now.since(self.last_check_at) < FORGOTTEN_AFTER)
     }
 
     /// Returns whether a decision waits for a lease that has not been requested yet.
