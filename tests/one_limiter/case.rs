@@ -3,7 +3,7 @@
 use std::fmt;
 
 use smallvec::SmallVec;
-use weir::limit::{OverLimitPolicy, Period, Tier};
+use weir::limit::{Algorithm, OverLimitPolicy, Period, Refill, Tier};
 
 /// The keys of the rules. Each has a rule of its own for any value.
 pub(crate) const KEYS: [&str; 3] = ["a", "b", "c"];
@@ -135,6 +135,19 @@ impl Case {
         }
     }
 
+    /// Makes limits so small that an instance keeps no unused lease: each of several may keep a hundredth of its part.
+    pub(crate) fn shrink_limits(&mut self) {
+        let most = 100 * u32::try_from(self.instances).expect("few") - 1;
+        self.limits_mut(|limit| {
+            for tier in &mut limit.tiers {
+                tier.requests = tier.requests.min(most);
+                if let Algorithm::TokenBucket(bucket) = &mut tier.algorithm {
+                    bucket.burst = bucket.burst.min(most);
+                }
+            }
+        });
+    }
+
     fn asks_mut(&mut self) -> impl Iterator<Item = &mut Ask> {
         self.steps.iter_mut().flat_map(|step| match step {
             Step::Request(_, asks) => asks.as_mut_slice(),
@@ -144,7 +157,6 @@ impl Case {
 
     /// Removes what is of `feature`.
     pub(crate) fn remove(&mut self, feature: Feature) {
-        use weir::limit::{Algorithm, Refill};
         match feature {
             Feature::GiveBack => self.asks_mut().for_each(|ask| ask.gives_back = false),
             Feature::NoHits => self.asks_mut().for_each(|ask| ask.hits = ask.hits.max(1)),

@@ -38,6 +38,9 @@ pub(crate) fn compare(mode: Mode, instances: usize) {
         for feature in &without {
             case.remove(*feature);
         }
+        if instances > 1 && mode != Mode::Coordinated(Coordination::Strict) {
+            case.shrink_limits();
+        }
         case.tidy();
         run(&case, mode).map_err(|differs| TestCaseError::fail(format!("{mode:?}, {differs}\nin{case:?}")))
     });

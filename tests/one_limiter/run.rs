@@ -27,6 +27,9 @@ use crate::{
 /// The time in which instances learn from each other.
 const SETTLES: Duration = Duration::from_millis(1_100);
 
+/// The time in which they also return what they hold.
+const RETURNS: Duration = Duration::from_secs(11);
+
 /// The time at which cases begin: shortly after the start of a window of every length.
 const EPOCH: Timestamp = Timestamp::from_millis(1_699_999_200_321);
 
@@ -143,10 +146,13 @@ impl<'a, S: Store> Run<'a, S> {
 
     /// Has all instances report what they have counted, and `instance` learn what it is asked about, as a check without hits does.
     async fn settle(&self, instance: usize, asks: &[Ask]) {
-        if self.limiters.len() == 1 || self.mode == Mode::Coordinated(Coordination::Strict) {
-            return;
-        }
-        sleep(SETTLES).await;
+        let settles = match self.mode {
+            _ if self.limiters.len() == 1 => return,
+            Mode::Coordinated(Coordination::Strict) => return,
+            Mode::Coordinated(Coordination::Interval) => SETTLES,
+            _ => RETURNS,
+        };
+        sleep(settles).await;
         let asks = asks.iter().map(|ask| Ask { hits: 0, gives_back: false, ..ask.clone() });
         let descriptors = asks.map(|ask| descriptor(&ask)).collect();
         let request = Request { domain: "d", descriptors, hits: 1 };

@@ -1,4 +1,4 @@
-//! With several instances, and time to settle between requests, modes that hold nothing in advance answer as the model does.
+//! With several instances, and time to settle between requests, every mode answers as the model does.
 
 use weir::limit::Coordination;
 
@@ -14,4 +14,19 @@ fn strict() {
 #[test]
 fn interval() {
     compare(Mode::Coordinated(Coordination::Interval), INSTANCES);
+}
+
+#[test]
+fn lease() {
+    compare(Mode::Coordinated(Coordination::Lease), INSTANCES);
+}
+
+#[test]
+fn auto() {
+    compare(Mode::Coordinated(Coordination::Auto), INSTANCES);
+}
+
+#[test]
+fn mixed() {
+    compare(Mode::Mixed, INSTANCES);
 }
