@@ -222,7 +222,8 @@ fn static_key(domain: &str, levels: &[Level], hasher: &KeyHasher) -> Option<Coun
             Some(Entry { key: &level.key, value })
         })
         .collect();
-    Some(hasher.key(domain, &entries?, |_| None))
+    // a value that looks like a pattern is another counter, and the same rule below a level with a pattern is the same one
+    Some(hasher.key(domain, &entries?, |i| levels[i].shared.as_deref()))
 }
 
 // === impl Level ===

@@ -261,3 +261,40 @@ fn an_unknown_domain_differs_from_a_domain_without_a_match() {
     assert!(matches!(rules.find("e", &entries(&[("k", "")])), Lookup::UnknownDomain));
     assert!(matches!(rules.find("d", &entries(&[("x", "")])), Lookup::NoRule));
 }
+
+/// Callers choose values, and must not use up the counter of another rule with one that looks like its pattern.
+#[test]
+fn a_value_that_looks_like_a_pattern_has_a_counter_of_its_own() {
+    let rules = rules(
+        "
+- key: method
+  values: [GET, HEAD]
+  limit: reads
+- key: path
+  value: /v1/*
+  share_threshold: true
+  limit: v1
+- key: method
+  limit: any
+- key: path
+  limit: any
+",
+    );
+    let of = |key, value| counter(&rules, &[(key, value)]);
+    assert_ne!(of("method", "GET|HEAD"), of("method", "GET"));
+    assert_ne!(of("path", "v1/*"), of("path", "/v1/a"));
+}
+
+/// Whether a rule below a pattern names the value or leaves it open, the value has the same counter, so that counts survive the change.
+#[test]
+fn below_a_shared_level_a_value_has_one_counter_however_it_is_declared() {
+    let hasher = KeyHasher::random();
+    let key = |value: &str| {
+        let text = format!(
+            "domain: d\ndescriptors:\n- key: path\n  value: /v1/*\n  share_threshold: true\n  descriptors:\n  - key: method\n    {value}rate_limit: {{unit: day, requests_per_unit: 1}}\n"
+        );
+        let loaded = config::parse("f.yaml", &text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
+        counter(&RuleSet::new(&loaded.domains, hasher), &[("path", "/v1/a"), ("method", "GET")])
+    };
+    assert_eq!(key(""), key("value: GET\n    "));
+}

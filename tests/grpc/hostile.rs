@@ -16,7 +16,11 @@ use tonic::{
 };
 use weir::{
     net::BoundAddress,
-    proto::envoy::service::ratelimit::v3::{RateLimitRequest, rate_limit_response::Code::Ok as Passes},
+    proto::envoy::service::ratelimit::v3::{
+        RateLimitRequest,
+        rate_limit_response::Code::{Ok as Passes, OverLimit},
+        rate_limit_service_client::RateLimitServiceClient,
+    },
 };
 
 use crate::{
@@ -61,6 +65,34 @@ async fn post(weir: &Weir, path: &str, headers: &[(&str, &str)], body: Vec<u8>) 
 fn framed(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).expect("it is short");
     [&[0], &length.to_be_bytes()[..], message].concat()
+}
+
+/// Hits that are announced early and sent late would count in the past, where nothing is left of them by now.
+#[tokio::test]
+async fn a_message_counts_when_it_has_arrived() {
+    let rules = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: { requests: 1, per: 10s, algorithm: sliding_window }\n";
+    let mut weir = Weir::start(rules).await;
+    let endpoint = Endpoint::from_shared(uri(&weir.addresses)).expect("an address");
+    let mut channel: Channel = endpoint.connect().await.expect("it listens");
+    let (send, rest) = tokio::sync::oneshot::channel::<()>();
+    let message = framed(&request("d", [descriptor([("k", "v")])]).encode_to_vec());
+    let body = futures_util::stream::once(async move {
+        rest.await.expect("it is sent");
+        std::io::Result::Ok(message)
+    });
+    let uri = format!("{}{METHOD}", uri(&weir.addresses));
+    let late = http::Request::post(uri).header("content-type", "application/grpc").header("te", "trailers");
+    let late = late.body(tonic::body::Body::new(Body::from_stream(body))).expect("a request");
+    std::future::poll_fn(|context| channel.poll_ready(context)).await.expect("it is connected");
+    let late = tokio::spawn(channel.call(late));
+    // on the same connection, and so after the headers of the late one
+    let mut client = RateLimitServiceClient::new(channel);
+    client.should_rate_limit(request("d", [descriptor([("k", "other")])])).await.expect("a response");
+    weir.advance(20);
+    send.send(()).expect("it waits");
+    timeout(DEADLINE, late).await.expect("in time").expect("no panic").expect("a response");
+    let response = weir.decide(request("d", [descriptor([("k", "v")])])).await;
+    assert_eq!(gist(&response).0, OverLimit, "it counts for ten seconds from now");
 }
 
 #[tokio::test]

@@ -25,8 +25,9 @@ impl SentTotals {
                 StatValue::Gauge(value) => lines.push(Line::gauge(&name, value, names)),
                 StatValue::Counter(value) => {
                     let sent = self.counters.get(&name).copied().unwrap_or_default();
-                    if value > sent {
-                        lines.push(Line::counter(name, value - sent, names));
+                    // a total may begin again at zero: requests choose how many hits they have
+                    if value != sent {
+                        lines.push(Line::counter(name, value.wrapping_sub(sent), names));
                     }
                 }
                 StatValue::Timing(times) => {
@@ -51,7 +52,7 @@ impl SentTotals {
         match &line.delta {
             None => {}
             Some(Delta::Counter { name, by }) => match self.counters.get_mut(name) {
-                Some(sent) => *sent += by,
+                Some(sent) => *sent = sent.wrapping_add(*by),
                 None => {
                     self.counters.insert(name.clone(), *by);
                 }
@@ -83,6 +84,19 @@ mod tests {
 
     fn texts(lines: &[Line]) -> Vec<&str> {
         lines.iter().map(|line| line.text.trim_end()).collect()
+    }
+
+    /// A request may have 2^64 - 1 hits.
+    #[test]
+    fn a_total_that_has_begun_again_is_sent() {
+        let (mut totals, timing) = (SentTotals::default(), Histogram::default());
+        for (total, by) in [(u64::MAX - 1, "c:18446744073709551614|c"), (3, "c:5|c"), (4, "c:1|c")] {
+            let sent = lines(&totals, total, &timing);
+            assert_eq!(texts(&sent)[0], by);
+            for line in &sent {
+                totals.mark_sent(line);
+            }
+        }
     }
 
     #[test]

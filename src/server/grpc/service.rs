@@ -1,8 +1,9 @@
 //! `ShouldRateLimit`: decode, decide, encode; directly on bytes, without generated message types.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use h2::RecvStream;
 use http::Request;
 use tonic::{Code, Status};
@@ -81,7 +82,7 @@ impl<S: Store> Service<S> {
         &self.stats
     }
 
-    /// Handles `call` as of `now`, and returns the response with gRPC's message prefix. The call has to arrive within `arrival`;
+    /// Handles `call` as of `now`, or of when the rest of it has arrived, and returns the response with gRPC's message prefix. The call has to arrive within `arrival`;
     /// until it is decided, `account` holds what it takes.
     pub(super) async fn handle(
         &self,
@@ -92,7 +93,15 @@ impl<S: Store> Service<S> {
     ) -> Result<Bytes, Status> {
         let span = self.tracer.as_ref().and_then(|tracer| tracer.start_rpc(call.headers(), now));
         let response = async {
-            let (sent, _hold) = message::read(&mut call, account, arrival).await?;
+            let (read, now) = {
+                let mut reading = pin!(message::read(&mut call, account, arrival));
+                match reading.as_mut().now_or_never() {
+                    Some(read) => (read, now),
+                    // its end may come much later than its beginning: the hits would count in the past
+                    None => (reading.await, self.now()),
+                }
+            };
+            let (sent, _hold) = read?;
             let message = message::unpack(&sent, call.headers()).inspect_err(|status| {
                 if status.code() == Code::ResourceExhausted {
                     account.exceeded().add(Bound::MessageBytes);
