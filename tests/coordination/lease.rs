@@ -4,9 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use tokio::{task::JoinHandle, time::sleep};
-use weir::{limit::Coordination, store::simulated::Network};
+use weir::{
+    limit::{Coordination, OverLimitPolicy, Period, Tier},
+    store::simulated::Network,
+};
 
-use crate::fleet::{Fleet, daily, sliding};
+use crate::fleet::{Fleet, daily, rule, sliding};
 
 const LIMIT: u32 = 100;
 
@@ -69,5 +72,29 @@ async fn what_is_granted_to_a_cancelled_decision_is_given_back() {
         assert_eq!(instance.failures(), (0, 0));
         instance.store.close().await;
         assert_eq!(fleet.counted(daily(LIMIT)), admitted, "{cancelled} cancelled after {millis} ms");
+    }
+}
+
+/// A lone instance keeps a part of the limit for after a lull. When there are others, nobody holds it any more.
+#[tokio::test(start_paused = true)]
+async fn what_a_lone_instance_has_kept_is_returned_when_another_joins() {
+    for wait in (0..6_000).step_by(250) {
+        let tier = Tier { period: Period::from_secs(10), ..sliding(60) };
+        let lease = rule(Coordination::Lease, std::slice::from_ref(&tier), OverLimitPolicy::Ignore);
+        let mut fleet =
+            Fleet::new(1, Coordination::Lease, std::slice::from_ref(&tier), Network::default()).await;
+        assert!(fleet.instances[0].hit().await);
+        sleep(Duration::from_millis(wait)).await;
+        fleet.add(1, &lease, Network::default());
+        sleep(Duration::from_millis(20)).await;
+        let second = Arc::clone(&fleet.instances[1]);
+        assert!(second.hit().await);
+        // the first one learns of it, and its lease ends
+        sleep(Duration::from_millis(8_500)).await;
+        let mut admitted = 0;
+        while second.hit().await {
+            admitted += 1;
+        }
+        assert!(admitted >= 58, "{admitted} of 60, {wait} ms later");
     }
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
-    task::JoinSet,
+    task::{JoinSet, yield_now},
     time::{Instant, sleep},
 };
 use weir::{
@@ -240,4 +240,35 @@ async fn a_descriptor_after_one_that_waits_counts_when_it_is_decided() {
     for decision in &decisions[1..] {
         assert_eq!(decision.reset, now.window_end(daily(1).period).since(now));
     }
+}
+
+/// The connection of the request ends before the command is sent: all calls to the node are in flight.
+#[tokio::test(start_paused = true)]
+async fn hits_given_back_are_given_back_although_nobody_waits() {
+    let fleet = Fleet::new(1, Coordination::Strict, &[daily(1_000)], Network::default()).await;
+    let instance = &fleet.instances[0];
+    for _ in 0..5 {
+        assert!(instance.hit().await);
+    }
+    let mut busy = Vec::new();
+    for _ in 0..8 {
+        let instance = Arc::clone(instance);
+        busy.push(tokio::spawn(async move { instance.hit().await }));
+        // each in a call of its own
+        for _ in 0..50 {
+            yield_now().await;
+        }
+    }
+    let dropped = {
+        let instance = Arc::clone(instance);
+        tokio::spawn(async move { instance.give_back().await })
+    };
+    yield_now().await;
+    dropped.abort();
+    for hit in busy {
+        assert!(hit.await.expect("no panic"));
+    }
+    assert!(dropped.await.is_err(), "it was cancelled");
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(fleet.counted(daily(1_000)), 12);
 }

@@ -40,6 +40,8 @@ pub(crate) enum Step {
     Request(usize, Vec<Ask>),
     /// The limit of a key changes.
     Reload(usize, Limit),
+    /// The shared store fails, or works again.
+    Outage(bool),
 }
 
 #[derive(Clone)]
@@ -82,12 +84,13 @@ pub(crate) enum Feature {
     Steps,
     Tiers,
     RoundTrip,
+    Outages,
 }
 
 // === impl Feature ===
 
 impl Feature {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::GiveBack,
         Self::NoHits,
         Self::OwnLimits,
@@ -103,6 +106,7 @@ impl Feature {
         Self::Steps,
         Self::Tiers,
         Self::RoundTrip,
+        Self::Outages,
     ];
 }
 
@@ -130,7 +134,7 @@ impl Case {
                 Step::Request(_, asks) => {
                     asks.iter_mut().filter_map(|ask| ask.own.as_mut()).for_each(&mut change);
                 }
-                Step::Wait(_) => {}
+                Step::Wait(_) | Step::Outage(_) => {}
             }
         }
     }
@@ -209,6 +213,7 @@ impl Case {
             }),
             Feature::Tiers => self.limits_mut(|limit| limit.tiers.truncate(1)),
             Feature::RoundTrip => self.round_trip = 0,
+            Feature::Outages => self.steps.retain(|step| !matches!(step, Step::Outage(_))),
         }
     }
 
@@ -217,6 +222,18 @@ impl Case {
         // rejections from the local cache do not count, so what is counted then is not that of other modes
         if self.local_cache {
             self.remove(Feature::Reference);
+        }
+        if self.instances > 1 {
+            // each decides by itself
+            self.remove(Feature::Outages);
+        }
+        if self.steps.iter().any(|step| matches!(step, Step::Outage(_))) {
+            // hits that are on their way when the store fails are lost
+            self.round_trip = 0;
+            // without it, rejected hits do not count
+            self.remove(Feature::Reference);
+            // and a request whose descriptors count all or none takes and gives back
+            self.together = false;
         }
         if self.instances > 1 {
             // what another instance gives back is known here when the entry ends
@@ -234,7 +251,7 @@ impl Case {
             let lowers = self.steps.iter().any(|step| match step {
                 Step::Reload(..) => true,
                 Step::Request(_, asks) => asks.iter().any(|ask| ask.own.is_some()),
-                Step::Wait(_) => false,
+                Step::Wait(_) | Step::Outage(_) => false,
             });
             for step in &mut self.steps {
                 if let Step::Request(_, asks) = step {
@@ -296,6 +313,8 @@ impl fmt::Debug for Step {
             Self::Request(0, asks) => write!(f, "{asks:?}"),
             Self::Request(instance, asks) => write!(f, "at instance {instance}: {asks:?}"),
             Self::Reload(key, limit) => write!(f, "{} becomes {limit:?}", KEYS[*key]),
+            Self::Outage(true) => f.write_str("the store fails"),
+            Self::Outage(false) => f.write_str("the store works"),
         }
     }
 }

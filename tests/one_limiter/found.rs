@@ -327,3 +327,19 @@ fn as_many_hits_taken_as_given_back_change_the_times_of_others() {
     case.steps = vec![take(1), wait(), take(1), give_back(), reload, wait(), take(4)];
     assert_eq!(run(&case, Mode::Coordinated(Coordination::Interval)), Ok(()));
 }
+
+/// A lease of an ended window has not been returned yet when hits are given back in the next one, during an outage.
+#[test]
+fn what_is_given_back_beside_a_lease_of_an_ended_window_counts_nothing() {
+    let mut case = case(vec![tier(11, 2_000, Algorithm::FixedWindow)], &[]);
+    let hit = |gives_back| Step::Request(0, vec![Ask { key: 0, value: 1, hits: 1, gives_back, own: None }]);
+    let wait = |millis| Step::Wait(Period::from_millis(millis));
+    case.limits[1].tiers = vec![tier(11, 1_000, Algorithm::FixedWindow)];
+    // decisions notice the outage
+    let other = |value| Step::Request(0, vec![Ask { key: 1, value, hits: 1, gives_back: false, own: None }]);
+    case.steps = vec![hit(false), Step::Outage(true), wait(1_876), other(0), other(1), other(0), hit(true)];
+    case.steps.extend([Step::Outage(false), wait(188), wait(575), hit(false)]);
+    for _ in 0..20 {
+        assert_eq!(run(&case, Mode::Coordinated(Coordination::Lease)), Ok(()));
+    }
+}

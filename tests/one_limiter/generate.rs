@@ -119,6 +119,7 @@ pub(crate) fn cases(instances: usize, most: usize) -> impl Strategy<Value = Case
     let step = prop_oneof![
         12 => (0..instances, asks).prop_map(|(instance, asks)| Step::Request(instance, asks)),
         8 => gap().prop_map(|millis| Step::Wait(Period::from_millis(millis))),
+        2 => any::<bool>().prop_map(Step::Outage),
         3 => (0..KEYS.len(), limit()).prop_map(|(key, limit)| Step::Reload(key, limit)),
     ];
     let step = (step, any::<u8>());
@@ -145,7 +146,7 @@ pub(crate) fn cases(instances: usize, most: usize) -> impl Strategy<Value = Case
                     }
                     Step::Request(instance, asks)
                 }
-                Step::Wait(time) => Step::Wait(time),
+                step @ (Step::Wait(_) | Step::Outage(_)) => step,
             });
             let steps = steps.collect();
             let mut case = Case { limits, together, local_cache, round_trip, instances, steps };

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{runtime::Builder, time::sleep};
+use tokio::{runtime::Builder, task::yield_now, time::sleep};
 use weir::{
     DecisionSettings, Limiter,
     clock::Clock as _,
@@ -14,7 +14,7 @@ use weir::{
     store::{
         MemoryStore, Store,
         coordinated::{Coordinated, CoordinationSettings},
-        simulated::{Network, SimulatedClock, SimulatedStore},
+        simulated::{Condition, Network, SimulatedClock, SimulatedStore},
     },
 };
 
@@ -54,7 +54,7 @@ pub(crate) fn run(case: &Case, mode: Mode) -> Result<(), String> {
         match mode {
             Mode::Memory => {
                 let store = MemoryStore::new(1_000);
-                Run::new(case, mode, clock, vec![store]).all().await
+                Run::new(case, mode, clock, vec![store], None).all().await
             }
             Mode::Coordinated(_) | Mode::Mixed => {
                 let coordination = match mode {
@@ -79,7 +79,7 @@ pub(crate) fn run(case: &Case, mode: Mode) -> Result<(), String> {
                     Coordinated::new(shared.connect(network), Arc::new(clock.clone()), settings)
                 });
                 let stores: Vec<_> = stores.collect();
-                let run = Run::new(case, mode, clock, stores);
+                let run = Run::new(case, mode, clock, stores, Some(shared));
                 // after two heartbeats all instances know each other
                 sleep(Duration::from_millis(2_500)).await;
                 run.all().await
@@ -94,13 +94,21 @@ struct Run<'a, S> {
     clock: SimulatedClock,
     limiters: Vec<Limiter<S>>,
     mode: Mode,
+    /// None in memory.
+    shared: Option<SimulatedStore>,
     hasher: KeyHasher,
     limits: Vec<Limit>,
     models: Models,
 }
 
 impl<'a, S: Store> Run<'a, S> {
-    fn new(case: &'a Case, mode: Mode, clock: SimulatedClock, stores: Vec<S>) -> Self {
+    fn new(
+        case: &'a Case,
+        mode: Mode,
+        clock: SimulatedClock,
+        stores: Vec<S>,
+        shared: Option<SimulatedStore>,
+    ) -> Self {
         let scope = if case.together { Scope::Request } else { Scope::Descriptor };
         let settings = DecisionSettings { scope, ..DecisionSettings::default() };
         let limiters =
@@ -111,6 +119,7 @@ impl<'a, S: Store> Run<'a, S> {
             clock,
             limiters: limiters.collect(),
             mode,
+            shared,
             hasher: KeyHasher::random(),
             limits,
             models: Models::default(),
@@ -125,6 +134,14 @@ impl<'a, S: Store> Run<'a, S> {
                 Step::Reload(key, limit) => {
                     self.limits[*key] = limit.clone();
                     self.load();
+                }
+                Step::Outage(fails) => {
+                    // what is on its way arrives
+                    for _ in 0..100 {
+                        yield_now().await;
+                    }
+                    let condition = if *fails { Condition::Down } else { Condition::Up };
+                    self.shared.iter().for_each(|shared| shared.set(condition));
                 }
                 Step::Request(instance, asks) => {
                     let checks: Vec<Check> = asks.iter().map(|ask| self.check(ask)).collect();

@@ -108,8 +108,7 @@ impl Batcher {
 
     /// Takes `queued` back, unless it was sent. Returns whether it is never sent.
     pub(super) fn cancel(&self, QueuedCommand { node, id, reply }: &mut QueuedCommand) -> bool {
-        let queues = self.queues.lock();
-        let is_queued = queues.is_queued(*node, *id);
+        let is_queued = self.queues.lock().remove(*node, *id);
         if is_queued {
             reply.close();
         }
@@ -219,10 +218,12 @@ impl Queues {
         (id, self.by_node.entry(node).or_default().push(PendingCommand { id, command, reply }))
     }
 
-    /// Returns whether command `id` is still queued.
-    fn is_queued(&self, node: StoreNode, id: u64) -> bool {
-        let waiting = self.by_node.get(&node).map_or(&[][..], |queue| queue.waiting.as_slice());
-        waiting.binary_search_by_key(&id, |pending| pending.id).is_ok()
+    /// Removes command `id`. Returns whether it was still queued.
+    fn remove(&mut self, node: StoreNode, id: u64) -> bool {
+        let Some(queue) = self.by_node.get_mut(&node) else { return false };
+        let Ok(place) = queue.waiting.binary_search_by_key(&id, |pending| pending.id) else { return false };
+        queue.waiting.remove(place);
+        true
     }
 }
 
@@ -232,7 +233,7 @@ impl NodeQueue {
     /// Queues `pending` if there is room, and fails it otherwise. Returns whether it may be sent at once.
     fn push(&mut self, pending: PendingCommand) -> bool {
         if self.waiting.len() >= MAX_QUEUE {
-            self.waiting.retain(PendingCommand::is_awaited);
+            self.waiting.retain(PendingCommand::is_needed);
         }
         if self.waiting.len() >= MAX_QUEUE {
             let error = format!("{MAX_QUEUE} decisions are already waiting for the node");
@@ -249,7 +250,7 @@ impl NodeQueue {
         if self.calls >= MAX_CALLS {
             return None;
         }
-        self.waiting.retain(PendingCommand::is_awaited);
+        self.waiting.retain(PendingCommand::is_needed);
         if self.waiting.is_empty() {
             return None;
         }
@@ -260,9 +261,10 @@ impl NodeQueue {
 }
 
 impl PendingCommand {
-    /// Returns whether its decision still waits.
-    fn is_awaited(&self) -> bool {
-        !self.reply.is_closed()
+    /// Returns whether its decision still waits, or it has to be carried out although nobody does: it reports hits that are in no record
+    /// any more, such as those that are given back when the connection of their request ends.
+    fn is_needed(&self) -> bool {
+        !self.reply.is_closed() || matches!(self.command.op, Op::Add { .. })
     }
 }
 

@@ -40,10 +40,11 @@ impl LocalCounter {
         tiers.any(|(tier, state)| tier.bucket().strict && !state.probe(tier, now, hits).fits)
     }
 
-    /// Makes hits pending that were given back at `now`. The store counts unspent leased hits too, which must stay.
+    /// Makes hits pending that were given back at `now`. The store counts unspent leased hits of the same windows too, which must stay.
     fn pend_given_back(&mut self, hits: Hits, now: Timestamp) {
         let mut delta = PendingDelta::of(negative(hits.0), now);
-        let floor = self.leased_hits().max(delta.change.floor);
+        let leases = self.leases().iter().filter(|lease| !self.is_of_ended_window(lease, now));
+        let floor = leases.map(|lease| lease.left().0).sum::<u64>().max(delta.change.floor);
         delta.change = CountChange { hits: negative(hits.0), floor };
         if hits > Hits(0) {
             self.push_pending(delta);

@@ -59,7 +59,7 @@ impl LocalCounter {
         self.leases().iter().take_while(has_ended).count()
     }
 
-    fn is_of_ended_window(&self, lease: &HeldLease, now: Timestamp) -> bool {
+    pub(super) fn is_of_ended_window(&self, lease: &HeldLease, now: Timestamp) -> bool {
         let mut fixed = self.target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
         fixed.any(|tier| has_ended(tier, lease.granted_at, now))
     }
@@ -88,7 +88,7 @@ impl LocalCounter {
 
     /// Adapts to the number of instances. Leases that were granted to a lone instance are valid for long, and returned when there
     /// are others.
-    pub(super) fn follow_instances(&mut self, instances: usize) {
+    pub(in super::super) fn follow_instances(&mut self, instances: usize) {
         if instances > 1 && self.instances <= 1 && flows(&self.target.tiers) {
             self.return_leases();
         }
@@ -135,15 +135,17 @@ impl LocalCounter {
             let lease = self.rare.take_lease(i);
             let tiers = &self.target.tiers;
             let ended = tiers.iter().all(|tier| has_ended(tier, lease.granted_at, lease.until));
-            if self.instances <= 1
-                && flows(tiers)
+            let is_kept = self.must_keep(lease.granted_at, lease.until, time.latest);
+            if is_kept
+                && self.instances <= 1
                 && !is_mixed(tiers)
+                && !self.is_version_lost
                 && lease.left().0 <= self.idle_allowance()
             {
                 // the estimate, which does not count them, has to replace the store's state
                 self.fetch_mut().is_overcounted = true;
                 self.wants_read = true;
-            } else if ended || self.must_keep(lease.granted_at, lease.until, time.latest) {
+            } else if ended || is_kept {
                 dropped.stranded += lease.left().0;
             } else {
                 self.push_pending(PendingDelta::unused(lease));

@@ -58,14 +58,17 @@ pub(in super::super) async fn run<R: Remote>(table: Arc<CounterTable<R>>) {
             sweep_at = next_sweep();
         }
         // also while no node replies: the queue would keep the counters that were evicted meanwhile
-        flush_due(&table).await;
+        flush_due(&table, sweep_at).await;
     }
 }
 
-/// Sends the pending hits of all counters that are due, in the background.
-async fn flush_due<R: Remote>(table: &Arc<CounterTable<R>>) {
+/// Sends the pending hits of all counters that are due, in the background, but only until the next sweep: if more become due all the
+/// time, they would hold it up, and what was collected for nodes with few counters.
+async fn flush_due<R: Remote>(table: &Arc<CounterTable<R>>, sweep_at: Instant) {
     let mut batches = Batches::new(table);
-    while let Some(chunk) = table.queue.take() {
+    while Instant::now() < sweep_at
+        && let Some(chunk) = table.queue.take()
+    {
         for shards in chunk.shards.chunks(AT_ONCE) {
             flush_shards(table, shards, chunk.slot, &mut batches);
             // decisions, whose commands and replies pass through this thread, do not wait for all of them
@@ -138,8 +141,11 @@ fn flush_counter<R: Remote>(
 
 /// Returns the leases of `counter` that have ended or are about to, and those that it does not need.
 fn return_ended<R: Remote>(table: &CounterTable<R>, counter: &mut LocalCounter, time: StoreTime) {
+    // an instance that is not alone any more returns other leases
+    let instances = table.client.instances();
+    counter.follow_instances(instances);
     table.record_dropped(counter.expire_leases(time));
-    counter.return_ending(table.client.instances(), table.lease_lead(), time.now);
+    counter.return_ending(instances, table.lease_lead(), time.now);
 }
 
 /// Returns every lease and reports all pending hits, for [`FINAL_FLUSH`] at most. Repeats, because a counter
@@ -188,6 +194,7 @@ fn sweep<R: Remote>(table: &CounterTable<R>) {
             return;
         }
         table.record_dropped(counter.drop_ended(time.now));
+        counter.follow_instances(instances);
         table.record_dropped(counter.expire_leases(time));
         if counter.is_quiet() {
             return;

@@ -204,7 +204,7 @@ fn hits_of_a_lease_that_has_ended_are_stranded_or_returned() {
         (vec![fixed(80, 2)], 3, 3, Fate::Stranded),
         (vec![fixed(80, 2), fixed(100, 3_600)], 3, 3, Fate::Returned),
         (vec![sliding(80, 60)], 3, 3, Fate::Returned),
-        (vec![sliding(80, 60)], 1, 10, Fate::Replaced),
+        (vec![sliding(80, 60)], 1, 10, Fate::Returned),
         (vec![sliding(80, 60)], 1, 11, Fate::Returned),
         (vec![bucket(80, 40)], 3, 3, Fate::Stranded),
         (vec![bucket(80, 40)], 1, 10, Fate::Replaced),

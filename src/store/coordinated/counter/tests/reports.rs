@@ -212,7 +212,7 @@ fn nothing_is_sent_twice_or_without_need() {
 /// The end of a lone lease leaves the store with more than the estimate, which a report without hits replaces.
 #[test]
 fn an_estimate_replaces_the_store_s_state_once_after_a_lease() {
-    let mut fixture = Fixture::new(&[sliding(100, 60)], 1);
+    let mut fixture = Fixture::new(&[bucket(100, 60)], 1);
     fixture.hold(3, SECOND);
     fixture.wait(SECOND);
     let time = fixture.time();
