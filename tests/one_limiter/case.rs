@@ -230,6 +230,8 @@ impl Case {
         if self.steps.iter().any(|step| matches!(step, Step::Outage(_))) {
             // hits that are on their way when the store fails are lost
             self.round_trip = 0;
+            // the store counts the hits of a long outage in a bucket that it did not know as of the last of them
+            self.remove(Feature::Buckets);
             // without it, rejected hits do not count
             self.remove(Feature::Reference);
             // and a request whose descriptors count all or none takes and gives back

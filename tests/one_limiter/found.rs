@@ -343,3 +343,16 @@ fn what_is_given_back_beside_a_lease_of_an_ended_window_counts_nothing() {
         assert_eq!(run(&case, Mode::Coordinated(Coordination::Lease)), Ok(()));
     }
 }
+
+/// What was counted before a reload is reported before what was given back after it, although the instants are the same.
+#[test]
+fn what_is_given_back_after_a_reload_in_an_outage_follows_what_was_taken_before_it() {
+    let minute = tier(1, 60_000, Algorithm::FixedWindow);
+    let both = Limit { tiers: vec![tier(56, 1_024, bucket(1)), minute.clone()], reference: false };
+    let ask =
+        |hits, gives_back| Step::Request(0, vec![Ask { key: 0, value: 0, hits, gives_back, own: None }]);
+    let mut case = case(vec![minute], &[]);
+    case.steps = vec![Step::Outage(true), ask(1, false), Step::Reload(0, both), ask(6, true)];
+    case.steps.extend([Step::Outage(false), Step::Wait(Period::from_millis(501)), ask(1, false)]);
+    assert_eq!(run(&case, Mode::Coordinated(Coordination::Strict)), Ok(()));
+}

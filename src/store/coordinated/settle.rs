@@ -82,7 +82,7 @@ impl<R: Remote> Lease<R> {
             let replies: Vec<_> = unsettled.iter().filter_map(|(_, key)| self.next_reply(*key)).collect();
             if replies.is_empty() {
                 // in the order in which they were counted
-                unsettled.sort_unstable_by_key(|(oldest, _)| *oldest);
+                unsettled.sort_by_key(|(oldest, _)| *oldest);
                 unsettled.iter().for_each(|(_, key)| self.report(*key));
                 return unsettled.iter().filter_map(|(_, key)| self.next_reply(*key)).collect();
             }

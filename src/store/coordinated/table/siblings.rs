@@ -76,10 +76,11 @@ impl Shard {
                 unsettled.push((counter.oldest_pending_at(), key));
             }
         };
+        self.siblings(key, target).for_each(|entry| add(entry.key, &mut entry.counter));
+        // last, since it has probably counted last where the instants are the same
         if let Some(counter) = self.get_mut(key) {
             add(key, counter);
         }
-        self.siblings(key, target).for_each(|entry| add(entry.key, &mut entry.counter));
         unsettled
     }
 }
