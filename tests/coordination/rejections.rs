@@ -1,11 +1,18 @@
-//! Rejections that this instance makes by itself: when it asks the store whether hits were given back.
+//! Rejections: those that this instance makes by itself, and when it asks the store whether hits were given back; and those of reports, by
+//! the store.
 
 use std::time::Duration;
 
 use tokio::time::sleep;
-use weir::{limit::Coordination, store::simulated::Network};
+use weir::{
+    limit::{Coordination, OverLimitPolicy, Scope},
+    store::simulated::{Condition, Network},
+};
 
-use crate::fleet::{Fleet, daily};
+use crate::{
+    fleet::{Fleet, daily, rule},
+    pair::Pair,
+};
 
 async fn fleet(instances: usize, mode: Coordination) -> Fleet {
     let fleet = Fleet::new(instances, mode, &[daily(1)], Network::default()).await;
@@ -41,4 +48,42 @@ async fn an_instance_that_is_alone_does_not_ask() {
         sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(sent(), before);
+}
+
+/// As Redis does when it has no memory left: it replies, so it is not unavailable.
+#[tokio::test(start_paused = true)]
+async fn a_report_that_the_store_rejects_is_not_sent_again_at_once() {
+    let pair = Pair::new(Coordination::Interval, Coordination::Interval).await;
+    for _ in 0..95 {
+        assert!(pair.hit(0, "large").await);
+    }
+    sleep(Duration::from_secs(1)).await;
+    pair.shared.set(Condition::Rejecting);
+    for _ in 0..5 {
+        assert!(pair.hit(0, "large").await);
+    }
+    let before = pair.commands(0);
+    sleep(Duration::from_secs(20)).await;
+    let sent = pair.commands(0) - before;
+    assert!((1..=250).contains(&sent), "{sent} commands in 20 s");
+    pair.shared.set(Condition::Up);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(pair.counted(), 100);
+}
+
+/// Hits that do not fit say nothing about how many will be used.
+#[tokio::test(start_paused = true)]
+async fn a_request_of_too_many_hits_has_nothing_leased() {
+    let large = rule(Coordination::Lease, &[daily(100_000)], OverLimitPolicy::Ignore);
+    let pair = Pair::with(large.clone(), large).await;
+    for turn in 0..300 {
+        assert!(pair.hit(0, "large").await);
+        if turn % 10 == 5 {
+            assert!(pair.request_in(Scope::Descriptor, 0, &["large"], 4_000_000_000).await[0].over);
+        }
+        sleep(Duration::from_millis(4)).await;
+    }
+    // of which one of two instances may hold a quarter
+    let counted = pair.counted();
+    assert!(counted <= 30_000, "it holds {counted} of 100,000");
 }

@@ -7,7 +7,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 use weir::{
-    limit::{Algorithm, Coordination, OverLimitPolicy, Period, Scope, Tier},
+    limit::{Algorithm, Coordination, OverLimitPolicy, Period, Scope, Tier, Timestamp},
     store::{
         coordinated::CoordinationSettings,
         simulated::{Condition, Network, SimulatedClock, SimulatedStore},
@@ -230,15 +230,31 @@ async fn repeated_descriptors_are_decided_one_after_the_other() {
     }
 }
 
-/// A decision that waits delays those after it, which count at the later time.
+/// A decision that waits delays those after it on the same counter, which count at the later time.
 #[tokio::test(start_paused = true)]
 async fn a_descriptor_after_one_that_waits_counts_when_it_is_decided() {
-    let pair = Pair::new(Coordination::Strict, Coordination::Interval).await;
-    let decisions = pair.request_in(Scope::Descriptor, 0, &["large", "small", "small"], 1).await;
-    assert_eq!(over(&decisions), [false, false, true]);
-    let now = pair.clock.right();
-    for decision in &decisions[1..] {
-        assert_eq!(decision.reset, now.window_end(daily(1).period).since(now));
+    let pair = Pair::new(Coordination::Lease, Coordination::Interval).await;
+    let begun = pair.clock.right();
+    let decisions = pair.request_in(Scope::Descriptor, 0, &["large", "small", "large"], 1).await;
+    assert_eq!(over(&decisions), [false, false, false]);
+    let reset = |at: Timestamp| at.window_end(daily(1).period).since(at);
+    assert_eq!(decisions[1].reset, reset(begun), "it does not wait for others");
+    assert!(decisions[2].reset < decisions[0].reset && decisions[0].reset < reset(begun));
+}
+
+/// All descriptors of a request wait within one budget, also if some are for one counter.
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_for_one_budget() {
+    for mode in [Coordination::Lease, Coordination::Strict] {
+        let pair = Pair::new(mode, mode).await;
+        let slow = Network { round_trip: Duration::from_millis(40), ..Network::default() };
+        pair.stores[0].remote().set_network(Network { timeout: Duration::from_secs(10), ..slow });
+        let begun = Instant::now();
+        let keys = ["large", "small", "large", "large", "small", "large", "large", "large"];
+        let asks: Vec<_> =
+            keys.iter().map(|key| Ask { gives_back: *key == "small", ..Ask::hit(key) }).collect();
+        pair.ask(Scope::Descriptor, 0, &asks).await;
+        assert!(begun.elapsed() <= Duration::from_millis(17), "{mode:?}: {:?}", begun.elapsed());
     }
 }
 

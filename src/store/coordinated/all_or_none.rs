@@ -15,7 +15,7 @@ use super::{
     counter::has_strict_bucket,
     delivery::Undecided,
     modes::{CoordinationModes, Counted, Made, record_mode, recorded},
-    settle::{Wait, rest},
+    settle::rest,
     table::counter_key,
 };
 use crate::{
@@ -154,12 +154,15 @@ impl<R: Remote> CoordinationModes<R> {
         let at = self.client.time().now;
         let (direction, hits) = (check.direction, check.hits);
         let in_order = self.table.with_counter(check, at, |counter| {
-            let in_order = counter.is_ahead_of_store(at) || counter.must_decide_in_order(direction, hits, at);
+            // leases stay where they are: the estimate leaves them out
+            let is_strict = counter.mode != Coordination::Lease;
+            let in_order = is_strict && counter.is_ahead_of_store(at)
+                || counter.must_decide_in_order(direction, hits, at);
             in_order.then(|| Arc::clone(&counter.target))
         });
         let wait = match in_order {
             Some(target) => self.lease.settle(check, &target, budget).await?,
-            None => Wait::of(budget),
+            None => self.lease.wait_for_flush(check, budget).await?,
         };
         self.strict.status(check, wait).await
     }

@@ -46,7 +46,7 @@ impl<R: Remote> Interval<R> {
         now: Timestamp,
     ) -> Decision {
         if check.direction == Direction::Take {
-            counter.demand.record(check.hits.0, now);
+            counter.record_demand(check.hits, now);
         }
         let policy = check.over_limit_policy_in(scope);
         let decision = counter.count(instances, check.direction, policy, check.hits, now);

@@ -28,6 +28,8 @@ pub(super) enum Leased<'a, R: Remote> {
     /// A decision of the store about this target, as under `strict`: it has no hits, or a limit of its own, or would have to wait for two
     /// replies.
     Ask(Arc<Target>),
+    /// The same, after the reply to a flush that is on its way.
+    AskAfterFlush(Arc<Target>),
     /// The same, after the store has counted what this instance has, and has received its leases: the limit is of its own, and does not
     /// admit them too, or hits become available again gradually, so that the times of all hits matter.
     Settle(Arc<Target>),
@@ -76,23 +78,24 @@ impl<R: Remote> Lease<R> {
             }
             if check.hits == Hits(0) {
                 if counter.has_flush_in_flight() {
-                    return (Leased::Settle(Arc::clone(&counter.target)), false);
+                    return (Leased::AskAfterFlush(Arc::clone(&counter.target)), false);
                 }
                 report_first = counter.can_flush();
                 return (Leased::Ask(Arc::clone(&counter.target)), false);
             }
-            counter.demand.record(check.hits.0, now);
+            // more hits than fit are rejected, and predict no need
+            counter.record_demand(check.hits, now);
             match self.decide_leased(counter, policy, check.hits, now) {
                 Some((decision, fetch_next)) => (Leased::Decided(decision), fetch_next),
                 // a lease is granted under the limit of the rule
                 None if check.rule.id().is_none() => {
                     // the store counts them against this limit
                     let held = Hits(counter.leased_hits() + counter.requested_hits());
-                    if counter.target.is_versioned()
-                        || counter.has_flush_in_flight()
-                        || !counter.fits(check.hits.plus(held), now)
-                    {
+                    if counter.target.is_versioned() || !counter.fits(check.hits.plus(held), now) {
                         return (Leased::Settle(Arc::clone(&counter.target)), false);
+                    }
+                    if counter.has_flush_in_flight() {
+                        return (Leased::AskAfterFlush(Arc::clone(&counter.target)), false);
                     }
                     report_first = counter.can_flush();
                     (Leased::Ask(Arc::clone(&counter.target)), false)
@@ -157,7 +160,7 @@ impl<R: Remote> Lease<R> {
         let policy = check.over_limit_policy_in(scope);
         self.table.with_counter(check, time.now, |counter| {
             self.table.record_dropped(counter.expire_leases(time));
-            counter.demand.record(check.hits.0, time.now);
+            counter.record_demand(check.hits, time.now);
             let is_covered =
                 counter.usable_hits(time.now) >= check.hits.0 && counter.fits(check.hits, time.now);
             let (decision, _) =

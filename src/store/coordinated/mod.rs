@@ -210,16 +210,7 @@ impl<R: Remote> Store for Coordinated<R> {
         // but the local cache does not know of hits that are about to be given back
         let gives_back = |check: &LimitCheck<'_>| check.direction == Direction::GiveBack;
         if has_repeated(checks) && (!checks.iter().all(is_strict) || checks.iter().any(gives_back)) {
-            let (mut decisions, mut now) = (Decisions::new(), now);
-            for check in checks {
-                let step = self.modes.step(check, scope, now, record);
-                let (waits, budget) = (step.waits(), self.modes.budget);
-                decisions.push(self.modes.finish(check, scope, step, budget, now, record).await.decision);
-                if waits {
-                    now = self.modes.client.local_time_since(now);
-                }
-            }
-            return Ok(decisions);
+            return Ok(Box::pin(self.modes.take_in_turn(checks, scope, now, record)).await);
         }
         let steps: SmallVec<[Step<'_, R>; 2]> =
             checks.iter().map(|check| self.modes.step(check, scope, now, record)).collect();

@@ -1,8 +1,10 @@
 //! The coordination modes together: picks the mode of a check, and has it decide within its budget.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
-use tokio::time::timeout;
+use futures_util::future::join_all;
+use smallvec::SmallVec;
+use tokio::time::{Instant, timeout};
 
 use super::{
     client::StoreClient,
@@ -12,7 +14,7 @@ use super::{
     lease::{Leased, Wanted},
     leasing::Lease,
     metrics::CoordinationMetrics,
-    settle::Wait,
+    settle::{Wait, rest},
     strict::{Prepared, Strict},
     table::CounterTable,
 };
@@ -20,7 +22,7 @@ use crate::{
     limit::{Coordination, Decision, LimitCheck, Period, Scope, Timestamp},
     observe::DecisionRecord,
     store::{
-        MemoryStore,
+        Decisions, MemoryStore,
         remote::{Remote, Target},
     },
 };
@@ -48,6 +50,8 @@ pub(super) enum Step<'a, R: Remote> {
     Strict(Arc<Target>),
     /// As `Strict`, beside leases.
     Ask(Arc<Target>),
+    /// The same, after the reply to a flush that is on its way.
+    AskAfterFlush(Arc<Target>),
     /// As `Strict`, after the store has counted what the counter and its siblings have counted here.
     Ordered(Arc<Target>),
     /// Waits for a lease.
@@ -113,6 +117,7 @@ impl<R: Remote> CoordinationModes<R> {
                         Leased::Decided(decision) => Step::Done(decision),
                         Leased::Wait(wanted) => Step::Lease(wanted),
                         Leased::Ask(target) => Step::Ask(target),
+                        Leased::AskAfterFlush(target) => Step::AskAfterFlush(target),
                         Leased::Settle(target) => Step::Ordered(target),
                     })
                 }
@@ -170,6 +175,9 @@ impl<R: Remote> CoordinationModes<R> {
                 let wait = self.lease.wait_for_fetch(check, budget);
                 recorded(record, 1, self.strict.decide(check, &target, scope, wait)).await
             }
+            Step::AskAfterFlush(target) => {
+                recorded(record, 1, Box::pin(self.decide_after_flush(check, target, scope, budget))).await
+            }
             Step::Ordered(target) => {
                 // boxed, since it is rare, to keep the future of all other decisions small
                 recorded(record, 1, Box::pin(self.decide_in_order(check, target, scope, budget))).await
@@ -193,6 +201,35 @@ impl<R: Remote> CoordinationModes<R> {
         }
     }
 
+    /// Decides `checks`, of which some are for one counter: those one after the other, in one budget.
+    pub(super) async fn take_in_turn(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+        record: Option<&DecisionRecord>,
+    ) -> Decisions {
+        let begun = Instant::now();
+        let is_first = |i: &usize| checks[..*i].iter().all(|other| other.key != checks[*i].key);
+        let turns = (0..checks.len()).filter(is_first).map(async |first| {
+            let (mut decided, mut now) = (SmallVec::<[(usize, Decision); 1]>::new(), now);
+            for (i, check) in
+                (first..).zip(&checks[first..]).filter(|(_, check)| check.key == checks[first].key)
+            {
+                let step = self.step(check, scope, now, record);
+                let (waits, budget) = (step.waits(), rest(self.budget, begun));
+                decided.push((i, self.finish(check, scope, step, budget, now, record).await.decision));
+                if waits {
+                    now = self.client.local_time_since(now);
+                }
+            }
+            decided
+        });
+        let mut decided: Vec<(usize, Decision)> = join_all(turns).await.into_iter().flatten().collect();
+        decided.sort_unstable_by_key(|(i, _)| *i);
+        decided.into_iter().map(|(_, decision)| decision).collect()
+    }
+
     /// Has the store decide after all that siblings of the counter of `check` have counted here.
     async fn decide_in_order(
         &self,
@@ -202,6 +239,18 @@ impl<R: Remote> CoordinationModes<R> {
         budget: Period,
     ) -> Result<(Decision, Timestamp), Undecided> {
         let wait = self.lease.settle(check, &target, budget).await?;
+        self.strict.decide(check, &target, scope, wait).await
+    }
+
+    /// Has the store decide after the reply to a flush, which the command might overtake.
+    async fn decide_after_flush(
+        &self,
+        check: &LimitCheck<'_>,
+        target: Arc<Target>,
+        scope: Scope,
+        budget: Period,
+    ) -> Result<(Decision, Timestamp), Undecided> {
+        let wait = self.lease.wait_for_flush(check, budget).await?;
         self.strict.decide(check, &target, scope, wait).await
     }
 
@@ -244,7 +293,7 @@ pub(super) async fn recorded<T>(
     if let Some((record, begun)) = begun {
         let error = outcome.as_ref().err().map(|undecided| undecided.reason());
         record.add_commands(commands);
-        record.add_wait(begun, error);
+        record.add_wait(begun.into(), error);
     }
     outcome
 }
@@ -273,7 +322,9 @@ impl<R: Remote> Step<'_, R> {
     pub(super) const fn decision(&self) -> Option<Decision> {
         match self {
             Self::Done(decision) | Self::Fallback(decision) => Some(*decision),
-            Self::Strict(_) | Self::Ask(_) | Self::Ordered(_) | Self::Lease(_) => None,
+            Self::Strict(_) | Self::Ask(_) | Self::AskAfterFlush(_) | Self::Ordered(_) | Self::Lease(_) => {
+                None
+            }
         }
     }
 }

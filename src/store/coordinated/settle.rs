@@ -7,12 +7,13 @@ use tokio::{
 };
 
 use super::{
+    counter::LocalCounter,
     delivery::{Delivery, Undecided},
     leasing::Lease,
     table::counter_key,
 };
 use crate::{
-    limit::{CounterKey, LimitCheck, Period},
+    limit::{Coordination, CounterKey, LimitCheck, Period},
     store::remote::{Remote, Target},
 };
 
@@ -74,12 +75,41 @@ impl<R: Remote> Lease<R> {
         Wait::after(self.next_reply(counter_key(check)).into_iter().collect(), budget)
     }
 
+    /// Waits for the reply to a flush of the counter of `check` that is in flight, unless the store is far away, and has what was counted
+    /// since reported. Returns the rest of the wait.
+    pub(super) async fn wait_for_flush(
+        &self,
+        check: &LimitCheck<'_>,
+        budget: Period,
+    ) -> Result<Wait, Undecided> {
+        let (begun, key) = (Instant::now(), counter_key(check));
+        let flush = self.table.with_existing(key, |counter| {
+            (counter.has_flush_in_flight() && !self.is_far()).then(|| counter.next_reply()).flatten()
+        });
+        if let Some(reply) = flush.flatten() {
+            let late = Undecided { delivery: Delivery::NotApplied, late: true };
+            timeout(budget.into(), reply).await.map_err(|_| late)?;
+        }
+        if self.table.with_existing(key, |counter| counter.can_flush()).unwrap_or_default() {
+            self.report(key);
+        }
+        Ok(self.wait_for_fetch(check, rest(budget, begun)))
+    }
+
     /// Sends what the counter of `check` and its siblings have counted, after the replies to earlier reports, which other commands
     /// might overtake. Returns the replies to be expected.
     async fn send_unsettled(&self, key: CounterKey, target: &Target) -> Vec<OwnedNotified> {
         loop {
             let mut unsettled = self.table.unsettled(key, target, self.client.time().now);
-            let replies: Vec<_> = unsettled.iter().filter_map(|(_, key)| self.next_reply(*key)).collect();
+            // the next command is carried out after the reports of the own counter, if they are not in a flush
+            let may_overtake = |other: &CounterKey| {
+                let follows = |counter: &mut LocalCounter| {
+                    counter.mode != Coordination::Lease && counter.reports_in_order()
+                };
+                *other != key || !self.table.with_existing(key, follows).unwrap_or_default()
+            };
+            let awaited = unsettled.iter().filter(|(_, key)| may_overtake(key));
+            let replies: Vec<_> = awaited.filter_map(|(_, key)| self.next_reply(*key)).collect();
             if replies.is_empty() {
                 // in the order in which they were counted
                 unsettled.sort_by_key(|(oldest, _)| *oldest);

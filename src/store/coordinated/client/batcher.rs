@@ -61,6 +61,8 @@ struct PendingCommand {
     id: u64,
     command: Command,
     reply: oneshot::Sender<QueuedOutcome>,
+    /// Whether it was taken back.
+    is_cancelled: bool,
 }
 
 /// A reply, and the store's clock when it carried out the command.
@@ -108,7 +110,7 @@ impl Batcher {
 
     /// Takes `queued` back, unless it was sent. Returns whether it is never sent.
     pub(super) fn cancel(&self, QueuedCommand { node, id, reply }: &mut QueuedCommand) -> bool {
-        let is_queued = self.queues.lock().remove(*node, *id);
+        let is_queued = self.queues.lock().cancel(*node, *id);
         if is_queued {
             reply.close();
         }
@@ -215,14 +217,22 @@ impl Queues {
     ) -> (u64, bool) {
         self.last_id += 1;
         let id = self.last_id;
-        (id, self.by_node.entry(node).or_default().push(PendingCommand { id, command, reply }))
+        (
+            id,
+            self.by_node.entry(node).or_default().push(PendingCommand {
+                id,
+                command,
+                reply,
+                is_cancelled: false,
+            }),
+        )
     }
 
-    /// Removes command `id`. Returns whether it was still queued.
-    fn remove(&mut self, node: StoreNode, id: u64) -> bool {
+    /// Cancels command `id`, which is left out of the next batch. Returns whether it was still queued.
+    fn cancel(&mut self, node: StoreNode, id: u64) -> bool {
         let Some(queue) = self.by_node.get_mut(&node) else { return false };
         let Ok(place) = queue.waiting.binary_search_by_key(&id, |pending| pending.id) else { return false };
-        queue.waiting.remove(place);
+        queue.waiting[place].is_cancelled = true;
         true
     }
 }
@@ -264,7 +274,8 @@ impl PendingCommand {
     /// Returns whether its decision still waits, or it has to be carried out although nobody does: it reports hits that are in no record
     /// any more, such as those that are given back when the connection of their request ends.
     fn is_needed(&self) -> bool {
-        !self.reply.is_closed() || matches!(self.command.op, Op::Add { .. })
+        let is_report = matches!(self.command.op, Op::Add { .. });
+        !self.is_cancelled && (is_report || !self.reply.is_closed())
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::{
     LocalCounter,
-    records::{PendingDelta, negative, positive},
+    records::{HeldLease, PendingDelta, negative, positive},
+    tiers::has_ended,
 };
 use crate::limit::{
     Decision, Direction, Hits, OverLimitPolicy, Timestamp,
@@ -40,10 +41,14 @@ impl LocalCounter {
         tiers.any(|(tier, state)| tier.bucket().strict && !state.probe(tier, now, hits).fits)
     }
 
-    /// Makes hits pending that were given back at `now`. The store counts unspent leased hits of the same windows too, which must stay.
+    /// Makes hits pending that were given back at `now`. The store counts unspent leased hits too, which must stay.
     fn pend_given_back(&mut self, hits: Hits, now: Timestamp) {
         let mut delta = PendingDelta::of(negative(hits.0), now);
-        let leases = self.leases().iter().filter(|lease| !self.is_of_ended_window(lease, now));
+        let counts = |lease: &&HeldLease| {
+            let tiers = &self.target.tiers;
+            !tiers.iter().all(|tier| has_ended(tier, lease.granted_at, now))
+        };
+        let leases = self.leases().iter().filter(counts);
         let floor = leases.map(|lease| lease.left().0).sum::<u64>().max(delta.change.floor);
         delta.change = CountChange { hits: negative(hits.0), floor };
         if hits > Hits(0) {

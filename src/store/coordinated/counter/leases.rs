@@ -59,7 +59,7 @@ impl LocalCounter {
         self.leases().iter().take_while(has_ended).count()
     }
 
-    pub(super) fn is_of_ended_window(&self, lease: &HeldLease, now: Timestamp) -> bool {
+    fn is_of_ended_window(&self, lease: &HeldLease, now: Timestamp) -> bool {
         let mut fixed = self.target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
         fixed.any(|tier| has_ended(tier, lease.granted_at, now))
     }

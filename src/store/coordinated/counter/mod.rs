@@ -132,6 +132,8 @@ pub(super) struct LocalCounter {
 pub(super) struct ReplacedLimit {
     target: Arc<Target>,
     denied_until: Timestamp,
+    /// The number of the command whose reply was applied last.
+    applied: u32,
 }
 
 // === impl LocalCounter ===
@@ -213,13 +215,18 @@ impl LocalCounter {
         Some(ReplacedLimit {
             target: std::mem::replace(&mut self.target, Arc::new(Target::of(check))),
             denied_until: std::mem::take(&mut self.denied_until),
+            applied: self.applied,
         })
     }
 
     /// Restores the limit that [`LocalCounter::apply_own_limit`] has returned.
-    pub(super) fn restore_limit(&mut self, replaced: ReplacedLimit) {
+    pub(super) fn restore_limit(&mut self, replaced: ReplacedLimit, now: Timestamp) {
         self.target = replaced.target;
         self.denied_until = replaced.denied_until;
+        if self.applied != replaced.applied {
+            // the reply was applied as if this was the limit
+            self.plan_flush(now);
+        }
     }
 
     /// Returns the bytes of its name, which stays the same.

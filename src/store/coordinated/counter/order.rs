@@ -40,4 +40,23 @@ impl LocalCounter {
     pub(super) const fn is_later(&self, number: u32) -> bool {
         number != self.applied && number.wrapping_sub(self.applied) < u32::MAX / 2
     }
+
+    /// Returns whether a flush is in flight, which the next command may overtake, since it is a call of its own. Reports of a fetch are
+    /// carried out in their order.
+    pub(in super::super) fn has_flush_in_flight(&self) -> bool {
+        self.unacknowledged.is_in_flight() && !self.reports_in_order()
+    }
+
+    /// Returns whether reports are in flight which the next command does not overtake.
+    pub(in super::super) fn reports_in_order(&self) -> bool {
+        self.unacknowledged.is_in_flight() && self.fetch().is_some_and(|fetch| fetch.is_running)
+    }
+
+    /// Returns whether the next command would be carried out by a store that does not know some of what was counted here, or when.
+    pub(in super::super) fn is_ahead_of_store(&self, now: Timestamp) -> bool {
+        if self.unacknowledged.is_in_flight() {
+            return self.has_flush_in_flight();
+        }
+        self.has_unacknowledged() || self.counted_until() > now
+    }
 }

@@ -181,7 +181,8 @@ impl LocalCounter {
         if self.demand.is_known(now) {
             let leased = self.usable_hits(now).saturating_add(requested);
             likely = self.demand.in_the_next(self.horizon(at_least, now), now).saturating_sub(leased);
-            likely = likely.min(self.share(now).max(returned));
+            let share = self.share(now).max(returned);
+            likely = likely.min(if self.instances > 1 { share.saturating_sub(leased) } else { share });
             // so few save hardly a call, and are missing elsewhere; tokens that return to a bucket are rarely more
             let least = if has_bucket(&self.target.tiers) { 2 } else { MIN_AHEAD };
             likely = if self.instances > 1 && likely < least { 0 } else { likely };
@@ -205,6 +206,11 @@ impl LocalCounter {
             Some(lacks.saturating_sub(flows_back) / u64::from(self.instances))
         });
         buckets.min().map_or(u64::MAX, |most| most.saturating_sub(leased))
+    }
+
+    /// Records that `hits` were asked for: as many as the limit could admit at most.
+    pub(in super::super) fn record_demand(&mut self, hits: Hits, now: Timestamp) {
+        self.demand.record(hits.0.min(capacity(&self.target.tiers)), now);
     }
 
     /// Returns how long a lease should last: a quarter of the window's remaining time, or as long as it may be used.

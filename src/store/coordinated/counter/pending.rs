@@ -23,6 +23,9 @@ const MANY: usize = 16;
 /// The inaccuracy of the time of a reply.
 const INACCURACY: Period = Period::from_millis(20);
 
+/// The time by which a reply is at most earlier than that to an earlier command, unless the store's clock has stepped back.
+const CLOCK_STEP: Period = Period::from_secs(1);
+
 /// Returns the sum of `hits`, of which a request may have any number.
 fn sum(hits: impl Iterator<Item = u64>) -> u64 {
     hits.fold(0, u64::saturating_add)
@@ -51,20 +54,6 @@ impl LocalCounter {
     fn is_fetching_alone(&self) -> bool {
         self.instances <= 1
             && (self.rare.single().is_some() || self.fetch().is_some_and(|fetch| fetch.is_running))
-    }
-
-    /// Returns whether a flush is in flight, which the next command may overtake, since it is a call of its own. Reports of a fetch are
-    /// carried out in their order.
-    pub(in super::super) fn has_flush_in_flight(&self) -> bool {
-        self.unacknowledged.is_in_flight() && !self.fetch().is_some_and(|fetch| fetch.is_running)
-    }
-
-    /// Returns whether the next command would be carried out by a store that does not know some of what was counted here, or when.
-    pub(in super::super) fn is_ahead_of_store(&self, now: Timestamp) -> bool {
-        if self.unacknowledged.is_in_flight() {
-            return self.has_flush_in_flight();
-        }
-        self.has_unacknowledged() || self.counted_until() > now
     }
 
     /// Returns when the oldest of what is pending was counted.
@@ -221,8 +210,10 @@ impl LocalCounter {
     pub(super) fn apply_reply_to(&mut self, reply: &Reply, number: u32, now: Timestamp) -> bool {
         let precedes = |other: u32| number != other && other.wrapping_sub(number) < u32::MAX / 2;
         let is_late = self.last_reply_at.get().is_some_and(|last| {
-            // some replies have an estimated time
-            now.after(INACCURACY) < last || (now <= last && precedes(self.applied))
+            // some replies have an estimated time. The clock has stepped back if the reply to a later command is of a much earlier one
+            let is_earlier =
+                now.after(INACCURACY) < last && (now.after(CLOCK_STEP) > last || !self.is_later(number));
+            is_earlier || (now <= last && precedes(self.applied))
         });
         if reply.counters.len() != self.target.tiers.len() || is_late {
             // what the reply to the later command was applied to may have been incomplete

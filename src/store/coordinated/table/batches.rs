@@ -124,8 +124,10 @@ fn send<R: Remote>(table: &Arc<CounterTable<R>>, node: StoreNode, batch: Batch) 
             let found = table.with_generation(key, generation, |counter| {
                 if let Some(reply) = table.apply_outcome(counter, &outcome, range.clone()) {
                     counter.apply_flush_reply(reply, now);
+                    table.enqueue(key, counter, now);
+                } else {
+                    table.enqueue_again(key, counter, now);
                 }
-                table.enqueue(key, counter, now);
                 counter.notify();
             });
             if found.is_none() {

@@ -81,6 +81,21 @@ impl<R: Remote> CounterTable<R> {
         self.queue.push(key, &mut counter.place, urgency, delay, grid);
     }
 
+    /// Queues `counter`, whose report has failed. However urgent it is, the next one waits: a store that rejects reports, for want of
+    /// memory, say, would have one in every round trip.
+    pub(in super::super) fn enqueue_again(
+        &self,
+        key: CounterKey,
+        counter: &mut LocalCounter,
+        now: Timestamp,
+    ) {
+        if !counter.can_flush() || self.client.is_unavailable_for(&counter.target, now) {
+            return self.enqueue(key, counter, now);
+        }
+        let pause = counter.schedule.interval().max(LONGEST_GRID);
+        self.queue.push(key, &mut counter.place, Urgency::Interval, pause, LONGEST_GRID);
+    }
+
     /// Queues `counter`, whose node does not reply, for the next look at that: the flush waits for the node, however urgent it is. Then
     /// the queue forgets those that were evicted meanwhile, and the others wait again.
     fn enqueue_in_outage(&self, key: CounterKey, counter: &mut LocalCounter, tick: Period) {

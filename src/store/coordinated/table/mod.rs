@@ -162,7 +162,7 @@ impl<R: Remote> CounterTable<R> {
         counter.last_check_at = now;
         let result = act(counter);
         if let Some(replaced) = replaced {
-            counter.restore_limit(replaced);
+            counter.restore_limit(replaced, now);
         }
         self.enqueue(key, counter, now);
         if counter.may_have_siblings() {

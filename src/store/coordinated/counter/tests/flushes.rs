@@ -253,3 +253,17 @@ fn hits_are_held_for_a_part_of_the_period() {
         assert_eq!(has_flowed_back(&[tier], START, at(until), at(now)), expected, "{until}, {now}");
     }
 }
+
+/// A replica whose clock is behind has become the master.
+#[test]
+fn replies_count_after_the_store_s_clock_has_stepped_back() {
+    let mut fixture = Fixture::new(&[fixed(100, 86_400)], 2);
+    fixture.wait(Period::from_secs(100));
+    fixture.count(1);
+    fixture.flush();
+    fixture.now = Timestamp::from_nanos(fixture.now.as_nanos() - 30_000_000_000);
+    fixture.take_elsewhere(10);
+    fixture.count(1);
+    fixture.flush();
+    assert_eq!(fixture.counter.remaining(fixture.now), 88);
+}

@@ -241,14 +241,14 @@ fn a_request_with_a_limit_of_its_own_borrows_the_counter() {
     let own = [Tier { requests: 30, ..tier.clone() }];
     let replaced = with_check(&rules, Some(&own), |check| fixture.counter.apply_own_limit(check));
     assert_eq!(fixture.counter.remaining(fixture.now), 20);
-    fixture.counter.restore_limit(replaced.expect("it was another one"));
+    fixture.counter.restore_limit(replaced.expect("it was another one"), fixture.now);
     assert_eq!(fixture.counter.remaining(fixture.now), 90);
     // a pause is one of the limit
     let denied_until = fixture.now.after(millis(200));
     fixture.counter.denied_until = denied_until;
     let replaced = with_check(&rules, Some(&own), |check| fixture.counter.apply_own_limit(check));
     assert!(!fixture.counter.is_denied(fixture.now));
-    fixture.counter.restore_limit(replaced.expect("it was another one"));
+    fixture.counter.restore_limit(replaced.expect("it was another one"), fixture.now);
     assert_eq!(fixture.counter.denied_until, denied_until);
     for own in [None, Some(std::slice::from_ref(&tier))] {
         assert!(with_check(&rules, own, |check| fixture.counter.apply_own_limit(check)).is_none());
@@ -257,4 +257,26 @@ fn a_request_with_a_limit_of_its_own_borrows_the_counter() {
     let changed = self::rules(&own);
     assert!(with_check(&changed, None, |check| fixture.counter.apply_own_limit(check)).is_none());
     assert_eq!(fixture.counter.remaining(fixture.now), 90);
+}
+
+/// The reply to a decision under a request's own limit leaves the schedule to the limit of the rule.
+#[test]
+fn a_request_with_a_limit_of_its_own_leaves_the_flushes_to_the_rule() {
+    let tier = fixed(1_000_000, 60);
+    let rules = rules(std::slice::from_ref(&tier));
+    let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
+    for _ in 0..5 {
+        fixture.count(10);
+        fixture.wait(millis(100));
+        fixture.flush();
+    }
+    let pause = fixture.counter.schedule.pause();
+    assert!(pause > millis(100));
+    let own = [Tier { requests: 60, ..tier.clone() }];
+    let replaced = with_check(&rules, Some(&own), |check| fixture.counter.apply_own_limit(check));
+    let (place, reply) = (fixture.counter.next_place(), fixture.execute(Op::Take { hits: 0 }));
+    assert!(fixture.counter.apply_reply(&reply, place, fixture.now));
+    assert!(fixture.counter.schedule.pause() < pause);
+    fixture.counter.restore_limit(replaced.expect("it was another one"), fixture.now);
+    assert_eq!(fixture.counter.schedule.pause(), pause);
 }
