@@ -288,12 +288,12 @@ pub(super) async fn recorded<T>(
     commands: u32,
     call: impl Future<Output = Result<T, Undecided>>,
 ) -> Result<T, Undecided> {
-    let begun = record.map(|record| (record, Instant::now()));
+    let begun = record.map(|record| (record, std::time::Instant::now()));
     let outcome = call.await;
     if let Some((record, begun)) = begun {
         let error = outcome.as_ref().err().map(|undecided| undecided.reason());
         record.add_commands(commands);
-        record.add_wait(begun.into(), error);
+        record.add_wait(begun, error);
     }
     outcome
 }
