@@ -1,16 +1,19 @@
 //! Limits that come with requests, beside the limit of the rule or of other requests on the same counter.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 use weir::{
     limit::{Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, RuntimeLimit, Scope, Tier},
-    store::coordinated::CoordinationSettings,
+    store::coordinated::{Coordinated, CoordinationSettings},
 };
 
 use crate::{
-    fleet::{daily, rule},
+    fleet::{daily, rule, sliding},
     pair::{Ask, Pair},
 };
 
@@ -97,4 +100,32 @@ async fn a_pause_of_the_rule_does_not_reject_hits_of_another_limit() {
     }
     assert!(admitted <= 40, "{admitted}");
     assert_eq!(own, 20);
+}
+
+/// Decisions of the rule wait for leases all the time, which are on their way while a decision in order waits.
+#[tokio::test(start_paused = true)]
+async fn a_decision_in_order_delays_those_of_the_rule_no_longer_than_the_budget() {
+    for (tier, at_once) in [(sliding(10_000), 10), (sliding(10_000), 200), (daily(10_000), 200)] {
+        let of = |tier| rule(Coordination::Lease, &[tier], OverLimitPolicy::Ignore);
+        let pair = Arc::new(Pair::with(of(tier.clone()), of(daily(1))).await);
+        let larger = Tier { requests: 20_000, ..tier.clone() };
+        let mut requests = JoinSet::new();
+        for i in 0..2_000 {
+            let (pair, larger) = (Arc::clone(&pair), larger.clone());
+            requests.spawn(async move {
+                if i % 20 == 19 {
+                    pair.hit_under(i % 2, &larger).await
+                } else {
+                    pair.hit(i % 2, "large").await
+                }
+            });
+            if i % at_once == 0 {
+                sleep(Duration::from_millis(1)).await;
+            }
+        }
+        assert!(requests.join_all().await.into_iter().all(|is_admitted| is_admitted));
+        let metrics = pair.stores.iter().map(Coordinated::coordination_metrics);
+        let fallback: Vec<u64> = metrics.map(|metrics| metrics.fallback.get()).collect();
+        assert_eq!(fallback, [0, 0], "{tier}, {at_once} at once");
+    }
 }

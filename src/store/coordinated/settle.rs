@@ -17,6 +17,9 @@ use crate::{
     store::remote::{Remote, Target},
 };
 
+/// How often a decision in order waits for what is on its way: for a report, and what it has delayed.
+const MOST_WAITS: usize = 2;
+
 /// How long a decision waits for the store, and for what.
 #[derive(Debug)]
 pub(super) struct Wait {
@@ -99,6 +102,7 @@ impl<R: Remote> Lease<R> {
     /// Sends what the counter of `check` and its siblings have counted, after the replies to earlier reports, which other commands
     /// might overtake. Returns the replies to be expected.
     async fn send_unsettled(&self, key: CounterKey, target: &Target) -> Vec<OwnedNotified> {
+        let mut waits = 0;
         loop {
             let mut unsettled = self.table.unsettled(key, target, self.client.time().now);
             // the next command is carried out after the reports of the own counter, if they are not in a flush
@@ -110,13 +114,15 @@ impl<R: Remote> Lease<R> {
             };
             let awaited = unsettled.iter().filter(|(_, key)| may_overtake(key));
             let replies: Vec<_> = awaited.filter_map(|(_, key)| self.next_reply(*key)).collect();
-            if replies.is_empty() {
+            // under load the next lease is always on its way
+            if replies.is_empty() || waits == MOST_WAITS {
                 // in the order in which they were counted
                 unsettled.sort_by_key(|(oldest, _)| *oldest);
                 unsettled.iter().for_each(|(_, key)| self.report(*key));
                 return unsettled.iter().filter_map(|(_, key)| self.next_reply(*key)).collect();
             }
             join_all(replies).await;
+            waits += 1;
         }
     }
 }
