@@ -82,8 +82,8 @@ impl<S: Store> Service<S> {
         &self.stats
     }
 
-    /// Handles `call` as of `now`, or of when the rest of it has arrived, and returns the response with gRPC's message prefix. The call has to arrive within `arrival`;
-    /// until it is decided, `account` holds what it takes.
+    /// Handles `call` as of `now`, or of when the rest of it has arrived, and returns the response with gRPC's message prefix. The call
+    /// has to arrive within `arrival`; until it is decided, `account` holds what it takes.
     pub(super) async fn handle(
         &self,
         mut call: Request<RecvStream>,

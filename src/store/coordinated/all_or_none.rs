@@ -155,10 +155,9 @@ impl<R: Remote> CoordinationModes<R> {
         let (direction, hits) = (check.direction, check.hits);
         let in_order = self.table.with_counter(check, at, |counter| {
             // leases stay where they are: the estimate leaves them out
-            let is_strict = counter.mode != Coordination::Lease;
-            let in_order = is_strict && counter.is_ahead_of_store(at)
-                || counter.must_decide_in_order(direction, hits, at);
-            in_order.then(|| Arc::clone(&counter.target))
+            let is_unknown = counter.mode != Coordination::Lease && counter.is_ahead_of_store(at);
+            let must_settle = is_unknown || counter.must_decide_in_order(direction, hits, at);
+            must_settle.then(|| Arc::clone(&counter.target))
         });
         let wait = match in_order {
             Some(target) => self.lease.settle(check, &target, budget).await?,

@@ -175,12 +175,14 @@ impl<R: Remote> CoordinationModes<R> {
                 let wait = self.lease.wait_for_fetch(check, budget);
                 recorded(record, 1, self.strict.decide(check, &target, scope, wait)).await
             }
+            // boxed, since these are rare, to keep the future of all other decisions small
             Step::AskAfterFlush(target) => {
-                recorded(record, 1, Box::pin(self.decide_after_flush(check, target, scope, budget))).await
+                let flush = self.lease.wait_for_flush(check, budget);
+                recorded(record, 1, Box::pin(self.decide_after(check, &target, scope, flush))).await
             }
             Step::Ordered(target) => {
-                // boxed, since it is rare, to keep the future of all other decisions small
-                recorded(record, 1, Box::pin(self.decide_in_order(check, target, scope, budget))).await
+                let settled = self.lease.settle(check, &target, budget);
+                recorded(record, 1, Box::pin(self.decide_after(check, &target, scope, settled))).await
             }
             Step::Lease(wanted) => {
                 recorded(record, 0, self.decide_by_lease(check, scope, wanted, budget, record)).await
@@ -230,28 +232,15 @@ impl<R: Remote> CoordinationModes<R> {
         decided.into_iter().map(|(_, decision)| decision).collect()
     }
 
-    /// Has the store decide after all that siblings of the counter of `check` have counted here.
-    async fn decide_in_order(
+    /// Has the store decide after `earlier`, which returns the rest of the wait.
+    async fn decide_after(
         &self,
         check: &LimitCheck<'_>,
-        target: Arc<Target>,
+        target: &Target,
         scope: Scope,
-        budget: Period,
+        earlier: impl Future<Output = Result<Wait, Undecided>>,
     ) -> Result<(Decision, Timestamp), Undecided> {
-        let wait = self.lease.settle(check, &target, budget).await?;
-        self.strict.decide(check, &target, scope, wait).await
-    }
-
-    /// Has the store decide after the reply to a flush, which the command might overtake.
-    async fn decide_after_flush(
-        &self,
-        check: &LimitCheck<'_>,
-        target: Arc<Target>,
-        scope: Scope,
-        budget: Period,
-    ) -> Result<(Decision, Timestamp), Undecided> {
-        let wait = self.lease.wait_for_flush(check, budget).await?;
-        self.strict.decide(check, &target, scope, wait).await
+        self.strict.decide(check, target, scope, earlier.await?).await
     }
 
     async fn decide_by_lease(

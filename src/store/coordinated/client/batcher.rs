@@ -217,15 +217,8 @@ impl Queues {
     ) -> (u64, bool) {
         self.last_id += 1;
         let id = self.last_id;
-        (
-            id,
-            self.by_node.entry(node).or_default().push(PendingCommand {
-                id,
-                command,
-                reply,
-                is_cancelled: false,
-            }),
-        )
+        let pending = PendingCommand { id, command, reply, is_cancelled: false };
+        (id, self.by_node.entry(node).or_default().push(pending))
     }
 
     /// Cancels command `id`, which is left out of the next batch. Returns whether it was still queued.
