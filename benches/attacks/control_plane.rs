@@ -14,7 +14,7 @@ use std::{
 use futures_util::{Stream, StreamExt as _, stream};
 use prost::Message as _;
 use prost_types::Any;
-use tokio::{net::TcpListener, runtime::Runtime};
+use tokio::{net::TcpListener, runtime::Runtime, sync::watch};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 use weir::proto::{
@@ -39,12 +39,14 @@ pub(crate) const ATTACKS: [(&str, Respond); 2] = [("xds-nonces", nonces), ("xds-
 pub(crate) struct ControlPlane {
     address: SocketAddr,
     sent: Arc<AtomicUsize>,
+    begin: watch::Sender<bool>,
     _runtime: Runtime,
 }
 
 struct Service {
     respond: Respond,
     sent: Arc<AtomicUsize>,
+    begun: watch::Receiver<bool>,
 }
 
 /// 200 responses, each with a nonce of 3 MB, which a client has to repeat.
@@ -78,18 +80,21 @@ impl ControlPlane {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
         let address = listener.local_addr().expect("an address");
         let sent = Arc::new(AtomicUsize::new(0));
-        let service = AggregatedDiscoveryServiceServer::new(Service { respond, sent: Arc::clone(&sent) });
+        let (begin, begun) = watch::channel(false);
+        let service = Service { respond, sent: Arc::clone(&sent), begun };
+        let service = AggregatedDiscoveryServiceServer::new(service);
         let server = Server::builder().add_service(service);
         runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        Self { address, sent, _runtime: runtime }
+        Self { address, sent, begin, _runtime: runtime }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Waits until weir has taken what the attack sends, or takes no more.
+    /// Sends what the attack sends, and waits until weir has taken it, or takes no more.
     pub(crate) fn attack(&self) -> Held {
+        self.begin.send_replace(true);
         let (begun, mut last, mut progress) = (Instant::now(), 0, Instant::now());
         while begun.elapsed() < PATIENCE && progress.elapsed() < PATIENCE / 4 {
             thread::sleep(PATIENCE / 100);
@@ -117,7 +122,12 @@ impl AggregatedDiscoveryService for Service {
             sent.fetch_add(1, Ordering::Relaxed);
             Some(Ok(response))
         };
-        let responses = stream::iter((0..).map_while(next));
+        let mut begun = self.begun.clone();
+        let begun = stream::once(async move {
+            // an error means that the benchmark has ended
+            let _ = begun.wait_for(|begun| *begun).await;
+        });
+        let responses = begun.flat_map(move |()| stream::iter((0..).map_while(next.clone())));
         // open for ever, with requests that nobody reads
         let held = stream::once(async move {
             std::future::pending::<()>().await;

@@ -22,7 +22,7 @@ const MAX_UNREAD: usize = 8 << 20;
 pub(in super::super) const MAX_READ: usize = 16 << 10;
 
 /// The memory of a call besides its message and its response, in bytes: its stream, its headers and its future.
-pub(in super::super) const CALL: usize = 4 << 10;
+pub(in super::super) const CALL: usize = 6 << 10;
 
 /// What one connection holds. The thread that serves the connection writes all of it, except for the wish to close it.
 #[derive(Debug)]

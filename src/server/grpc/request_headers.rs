@@ -13,6 +13,9 @@ const MAX_HEADERS: usize = 100;
 /// The memory of a place in the table of headers, in bytes: its name, its value, its hash and its share of the index.
 const PLACE: usize = 112;
 
+/// The memory of a name beside its text, in bytes: what the allocator takes for a short one.
+const NAME: usize = 32;
+
 /// The memory of a header beside the text, in bytes, if its name is already in the table: its value and its links, in a list that
 /// grows by doubling.
 const REPEATED: usize = 144;
@@ -39,7 +42,7 @@ pub(super) fn weight<B>(call: &Request<B>) -> usize {
         + uri.authority().map_or(0, |authority| authority.as_str().len());
     let repeated = headers.len() - headers.keys_len();
     // text may keep the frame that it came in
-    headers.capacity() * PLACE + repeated * REPEATED + 2 * (text + uri)
+    headers.capacity() * PLACE + headers.keys_len() * NAME + repeated * REPEATED + 2 * (text + uri)
 }
 
 #[cfg(test)]
