@@ -4,6 +4,7 @@
 //! `make attacks` attacks a weir of its own; `cargo bench --bench attacks -- --http host:8080 --grpc host:8081` a running one.
 //! `docs/security.md` explains the attacks and the output.
 
+mod bodies;
 #[path = "../../tests/support/child.rs"]
 #[allow(dead_code, reason = "tests use the rest")]
 mod child;
@@ -36,13 +37,14 @@ pub(crate) struct Held {
 }
 
 /// The attacks on the ports of clients.
-const ATTACKS: [(&str, Attack); 6] = [
+const ATTACKS: [(&str, Attack); 7] = [
     ("pages", pages::unread),
     ("headers-many", headers::many),
     ("headers-few", headers::few),
     ("headers-health", headers::health),
     ("http1-64k", http1::large),
     ("http1-15k", http1::small),
+    ("bodies", bodies::large),
 ];
 
 fn main() -> ExitCode {
