@@ -80,12 +80,12 @@ impl ControlPlane {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
         let address = listener.local_addr().expect("an address");
         let sent = Arc::new(AtomicUsize::new(0));
-        let (begin, begun) = watch::channel(false);
+        let (signal, begun) = watch::channel(false);
         let service = Service { respond, sent: Arc::clone(&sent), begun };
         let service = AggregatedDiscoveryServiceServer::new(service);
         let server = Server::builder().add_service(service);
         runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        Self { address, sent, begin, _runtime: runtime }
+        Self { address, sent, begin: signal, _runtime: runtime }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
