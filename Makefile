@@ -30,7 +30,7 @@ gungraun := $(or $(GUNGRAUN_RUNNER),$(tools)/gungraun-runner-$(gungraun_version)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test explore announce-test core interleavings arm64 bench bench-write instructions fuzz fuzz-corpus soak lint fmt-check clippy doc deny audit tools redis memcached openssl chart-readme examples
+.PHONY: help run test explore announce-test core interleavings arm64 bench bench-write instructions fuzz fuzz-corpus soak attacks lint fmt-check clippy doc deny audit tools redis memcached openssl chart-readme examples
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -111,6 +111,10 @@ fuzz-corpus: $(cargo_fuzz)
 # SOAK_SECONDS sets the time; SOAK adds options, and PROFILE=dev takes weir without optimizations
 soak: redis ## load weir for ten minutes while Redis restarts every minute (docs/performance.md)
 	$(CARGO) bench --locked --profile $(or $(PROFILE),bench) --bench soak -- --seconds $(SOAK_SECONDS) $(SOAK)
+
+# ATTACKS adds options, such as --http and --grpc of a running weir; PROFILE=dev takes weir without optimizations
+attacks: ## attack weir, and print how much memory it takes (docs/security.md)
+	$(CARGO) bench --locked --profile $(or $(PROFILE),bench) --bench attacks -- $(ATTACKS)
 
 lint: fmt-check clippy doc deny ## run all checks that do not run weir
 

@@ -154,6 +154,7 @@ impl App {
         let _store_thread = self.store_thread;
         let mut background = JoinSet::new();
         background.spawn(sweep::run(Arc::clone(&limiter), clock));
+        background.spawn(sweep::forget_names(Arc::clone(&stats)));
         background.spawn(store_state::follow(Arc::clone(&limiter), health.clone(), self.health_needs_store));
         background.spawn(self.follow_rules);
         let mut reporters = JoinSet::new();

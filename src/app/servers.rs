@@ -113,10 +113,11 @@ impl Servers {
         let (listener, stop, drain) = (self.grpc, until(), self.drain);
         servers.spawn(server.serve(listener, stop, drain));
         let serve = |listener, router| http::serve(listener, router, Arc::clone(&connections), until());
-        servers.spawn(serve(self.http, http::router(context, self.bounds.request)));
-        servers.spawn(serve(self.debug, http::debug_router(context)));
+        let pages = http::Pages::new(Arc::clone(connections.exceeded()));
+        servers.spawn(serve(self.http, http::router(context, self.bounds.request, &pages)));
+        servers.spawn(serve(self.debug, http::debug_router(context, &pages)));
         if let Some((listener, path)) = self.prometheus {
-            let router = http::metrics_router(&context.stats, path, context.metric_names.clone());
+            let router = http::metrics_router(&context.stats, path, context.metric_names.clone(), &pages);
             servers.spawn(serve(listener, router));
         }
         Ok(servers)

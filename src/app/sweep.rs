@@ -1,16 +1,30 @@
-//! Removes expired counters from the memory store, a few at a time.
+//! Removes expired counters from the memory store, a few at a time, and names of stats that nobody asks for.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{Limiter, clock::Clock, store::AnyStore};
+use crate::{Limiter, clock::Clock, observe::Stats, store::AnyStore};
 
 /// The duration of one pass over the whole store.
 const PASS: Duration = Duration::from_secs(10);
 
 /// The shortest time between ticks. Timers have a resolution of a millisecond, so a large store takes several steps per tick.
 const SHORTEST_TICK: Duration = Duration::from_millis(5);
+
+/// The age of an unknown domain grows by one in this time. It is forgotten at the age of 12, after an hour.
+const AGING: Duration = Duration::from_mins(5);
+
+/// Forgets unknown domains that nobody has asked for in an hour. Never returns.
+pub(super) async fn forget_names(stats: Arc<Stats>) {
+    let mut ticks = interval(AGING);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.tick().await;
+    loop {
+        ticks.tick().await;
+        stats.age_unknown_domains();
+    }
+}
 
 /// Sweeps every part of the store once per [`PASS`], evenly spread, so that a request waits for at most one part. Never
 /// returns.
@@ -42,6 +56,19 @@ fn pace(steps: usize) -> (Duration, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unknown_domain_is_kept_for_an_hour() {
+        let stats = Arc::new(Stats::default());
+        let forgetting = tokio::spawn(forget_names(Arc::clone(&stats)));
+        tokio::time::sleep(Duration::from_mins(3)).await;
+        stats.unknown_domain("d", 1);
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        assert_eq!(stats.unknown_domains().len(), 1);
+        tokio::time::sleep(AGING).await;
+        assert!(stats.unknown_domains().is_empty());
+        forgetting.abort();
+    }
 
     #[test]
     fn a_pass_takes_the_same_time_for_every_store_size() {

@@ -48,12 +48,12 @@ variable. All variables of envoyproxy/ratelimit are recognized.
   Log        LOG_LEVEL (warn), LOG_FORMAT (text)
   Store      BACKEND_TYPE (redis if REDIS_URL is set; or memcache if
              MEMCACHE_HOST_PORT or MEMCACHE_SRV is set; else memory),
-             WEIR_MAX_COUNTERS (1000000), WEIR_MAX_COUNTER_BYTES (256MiB),
+             WEIR_MAX_COUNTERS (500000), WEIR_MAX_COUNTER_BYTES (128MiB),
              CACHE_KEY_PREFIX,
              EXPIRATION_JITTER_MAX_SECONDS (300),
              WEIR_UNAMBIGUOUS_KEYS (false; true: no keys of the reference),
              REDIS_HEALTH_CHECK_ACTIVE_CONNECTION
-  Limits     WEIR_MAX_CONNECTIONS (16384), WEIR_MAX_BUFFERED_BYTES (128MiB),
+  Limits     WEIR_MAX_CONNECTIONS (4096), WEIR_MAX_BUFFERED_BYTES (96MiB),
              WEIR_MAX_DESCRIPTORS (10000), WEIR_MAX_ENTRIES (50000),
              WEIR_REQUEST_TIMEOUT (30s), WEIR_SEND_TIMEOUT (20s)
   Redis      REDIS_URL, REDIS_TYPE (SINGLE; or SENTINEL, CLUSTER),

@@ -27,6 +27,7 @@ pub mod stats;
 pub mod statsd;
 #[cfg(feature = "server")]
 pub mod throttle;
+mod unknown_domains;
 
 pub use counter::{Counter, Gauge};
 pub use decision_record::{DecisionRecord, RecordedDecision, StoreWait};

@@ -11,6 +11,9 @@ use super::{
     stats::Stats,
 };
 
+/// How the names of the only stats that may go away end.
+pub(super) const DOMAIN_NOT_FOUND: &str = ".domain_not_found";
+
 /// The current value of one stat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StatValue {
@@ -58,7 +61,7 @@ pub(super) fn reference(stats: &Stats) -> BTreeMap<String, StatValue> {
     }
     for (domain, descriptors) in stats.unknown_domains() {
         let domain = sanitize(&domain);
-        count(format!("ratelimit.service.rate_limit.{domain}.domain_not_found"), descriptors);
+        count(format!("ratelimit.service.rate_limit.{domain}{DOMAIN_NOT_FOUND}"), descriptors);
     }
     for (name, counter) in [
         ("config_load_success", &stats.config_load_success),

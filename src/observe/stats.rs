@@ -15,6 +15,7 @@ use super::{
     metric::{Metric, Source},
     rule_limit::RuleLimit,
     rule_stats::RuleStats,
+    unknown_domains::UnknownDomains,
 };
 
 /// The default bound on the names that callers may create.
@@ -23,13 +24,16 @@ pub const MAX_DYNAMIC_NAMES: usize = 10_000;
 /// The longest name that a caller may create, in bytes. A value may be a megabyte long.
 const MAX_DYNAMIC_NAME: usize = 1_024;
 
+/// The bound on the bytes of all names that callers created: each is on a page six times.
+const MAX_DYNAMIC_BYTES: usize = 1 << 20;
+
 /// All stats of the process. Counters outlive the rules that they were made for.
 ///
 /// A rule's name is a list: the domain, then the steps below it, such as `["shop", "tenant_acme"]`.
 #[derive(Debug)]
 pub struct Stats {
     rules: RwLock<Rules>,
-    unknown_domains: RwLock<HashMap<String, Arc<Counter>, foldhash::fast::RandomState>>,
+    unknown_domains: UnknownDomains,
     /// Those of the current rules, replaced by a reload.
     rule_limits: ArcSwap<Vec<RuleLimit>>,
     /// Sorted by name, for printing.
@@ -57,8 +61,9 @@ pub struct Stats {
 #[derive(Debug, Default)]
 struct Rules {
     by_name: HashMap<Arc<[Box<str>]>, Arc<RuleStats>, foldhash::fast::RandomState>,
-    /// The number of names that callers created.
+    /// The number of names that callers created, and their bytes.
     dynamic: usize,
+    dynamic_bytes: usize,
 }
 
 // === impl Stats ===
@@ -71,12 +76,12 @@ impl Default for Stats {
 
 impl Stats {
     /// Returns empty stats in which callers may create up to `max_dynamic_names` names of rules, from values that are part
-    /// of a name, and as many names of unknown domains.
+    /// of a name.
     #[must_use]
     pub fn new(max_dynamic_names: usize) -> Self {
         Self {
             rules: RwLock::default(),
-            unknown_domains: RwLock::default(),
+            unknown_domains: UnknownDomains::default(),
             rule_limits: ArcSwap::default(),
             methods: RwLock::default(),
             sources: RwLock::default(),
@@ -101,27 +106,31 @@ impl Stats {
     }
 
     /// Like [`Stats::rule`], for a name that contains a caller's values: returns none if the name is too long, or new
-    /// and the bound on such names is reached. Callers cannot grow the stats without bound.
+    /// and a bound on such names is reached. Callers cannot grow the stats without bound.
     #[must_use]
     pub fn dynamic_rule(&self, name: &[Box<str>]) -> Option<Arc<RuleStats>> {
-        if let Some(stats) = self.rules.read().by_name.get(name) {
-            return Some(Arc::clone(stats));
-        }
         let length = name.iter().map(|part| part.len()).sum::<usize>();
-        // a full registry is the lasting state under hostile values: it must not cost the write lock
-        if length > MAX_DYNAMIC_NAME || self.rules.read().dynamic >= self.max_dynamic_names {
-            self.names_rejected.add(1);
-            return None;
+        {
+            let rules = self.rules.read();
+            if let Some(stats) = rules.by_name.get(name) {
+                return Some(Arc::clone(stats));
+            }
+            // a full registry is the lasting state under hostile values: it must not cost the write lock
+            if !rules.has_room(length, self.max_dynamic_names) {
+                self.names_rejected.add(1);
+                return None;
+            }
         }
         let mut rules = self.rules.write();
         if let Some(stats) = rules.by_name.get(name) {
             return Some(Arc::clone(stats));
         }
-        if rules.dynamic >= self.max_dynamic_names {
+        if !rules.has_room(length, self.max_dynamic_names) {
             self.names_rejected.add(1);
             return None;
         }
         rules.dynamic += 1;
+        rules.dynamic_bytes += length;
         Some(rules.create(name))
     }
 
@@ -142,21 +151,10 @@ impl Stats {
         self.rule_limits.load_full()
     }
 
-    /// Counts `descriptors` for a domain that has no rules.
+    /// Counts `descriptors` for a domain that has no rules. The first thousand domains have names, of 64 bytes at most; all others
+    /// share one.
     pub fn unknown_domain(&self, domain: &str, descriptors: u64) {
-        {
-            let domains = self.unknown_domains.read();
-            if let Some(counter) = domains.get(domain) {
-                return counter.add(descriptors);
-            }
-            if domain.len() > MAX_DYNAMIC_NAME || domains.len() >= self.max_dynamic_names {
-                return self.names_rejected.add(descriptors);
-            }
-        }
-        let mut domains = self.unknown_domains.write();
-        if domains.len() < self.max_dynamic_names || domains.contains_key(domain) {
-            domains.entry_ref(domain).or_default().add(descriptors);
-        } else {
+        if !self.unknown_domains.add(domain, descriptors) {
             self.names_rejected.add(descriptors);
         }
     }
@@ -164,8 +162,12 @@ impl Stats {
     /// Returns every requested domain that has no rules, with its number of descriptors, in no order.
     #[must_use]
     pub fn unknown_domains(&self) -> Vec<(String, u64)> {
-        let domains = self.unknown_domains.read();
-        domains.iter().map(|(domain, counter)| (domain.clone(), counter.get())).collect()
+        self.unknown_domains.get()
+    }
+
+    /// Forgets the domains without rules that nobody asked for while this was called twelve times.
+    pub fn age_unknown_domains(&self) {
+        self.unknown_domains.age();
     }
 
     /// Returns the stats of a method, creating them if needed. Servers keep them, so that a call needs no look-up.
@@ -212,6 +214,13 @@ impl Stats {
 // === impl Rules ===
 
 impl Rules {
+    /// Returns whether callers may create one more name, of `length` bytes, among up to `max`.
+    fn has_room(&self, length: usize, max: usize) -> bool {
+        length <= MAX_DYNAMIC_NAME
+            && self.dynamic < max
+            && self.dynamic_bytes.saturating_add(length) <= MAX_DYNAMIC_BYTES
+    }
+
     fn create(&mut self, name: &[Box<str>]) -> Arc<RuleStats> {
         let name: Arc<[Box<str>]> = name.into();
         let stats = self.by_name.entry(Arc::clone(&name)).or_insert_with(|| Arc::new(RuleStats::new(name)));
@@ -245,21 +254,35 @@ mod tests {
     #[test]
     fn the_length_of_names_that_callers_create_is_bounded() {
         let stats = Stats::default();
-        let long = "x".repeat(1 << 20);
-        assert!(stats.dynamic_rule(&name(&long)).is_none());
-        stats.unknown_domain(&long, 1);
-        assert!(stats.rules().is_empty() && stats.unknown_domains().is_empty());
-        assert_eq!(stats.names_rejected.get(), 2);
+        assert!(stats.dynamic_rule(&name(&"x".repeat(1 << 20))).is_none());
+        assert!(stats.rules().is_empty());
+        assert_eq!(stats.names_rejected.get(), 1);
     }
 
     #[test]
-    fn unknown_domains_are_bounded_and_known_names_keep_counting() {
-        let stats = Stats::new(1);
-        stats.unknown_domain("a", 2);
-        stats.unknown_domain("b", 3);
-        stats.unknown_domain("a", 1);
-        assert_eq!(stats.unknown_domains(), [("a".to_owned(), 3)]);
-        assert_eq!(stats.names_rejected.get(), 3);
+    fn the_bytes_of_all_names_that_callers_create_are_bounded() {
+        let stats = Stats::default();
+        let long = |i: usize| name(&format!("{i}{}", "x".repeat(1_000)));
+        for i in 0..MAX_DYNAMIC_NAMES {
+            let _one = stats.dynamic_rule(&long(i));
+        }
+        let bytes: usize =
+            stats.rules().iter().flat_map(|rule| rule.name().to_vec()).map(|part| part.len()).sum();
+        assert!((MAX_DYNAMIC_BYTES / 2..=MAX_DYNAMIC_BYTES).contains(&bytes), "{bytes}");
+        assert!(stats.dynamic_rule(&long(0)).is_some(), "names that exist keep counting");
+    }
+
+    #[test]
+    fn domains_without_a_name_of_their_own_are_counted_as_rejected() {
+        let stats = Stats::default();
+        for i in 0..1_001 {
+            stats.unknown_domain(&i.to_string(), 3);
+        }
+        assert_eq!((stats.unknown_domains().len(), stats.names_rejected.get()), (1_001, 3));
+        for _ in 0..13 {
+            stats.age_unknown_domains();
+        }
+        assert_eq!(stats.unknown_domains().len(), 1);
     }
 
     #[test]

@@ -7,6 +7,20 @@ use crate::observe::{Counter, Metric};
 /// The largest message or body in bytes, compressed and uncompressed: grpc-go's default, which envoyproxy/ratelimit uses.
 pub const MAX_MESSAGE: usize = 4 << 20;
 
+/// The memory of an open connection that waits for requests, in bytes, with TLS: an estimate from above. What it holds for requests
+/// and responses is in [`Bounds::buffered`].
+pub const CONNECTION: usize = 40 << 10;
+
+/// The most TLS handshakes under way on one thread. One more aborts the oldest: connections that never say anything must not keep
+/// out those that do.
+pub const MAX_HANDSHAKES: usize = 1_024;
+
+/// The memory of a TLS handshake under way, in bytes: the largest message that rustls accepts.
+pub const HANDSHAKE: usize = 64 << 10;
+
+/// The bytes of all pages that clients have not read, with the next one. A single page may be larger, if there are so many rules.
+pub const MAX_PAGES: usize = 16 << 20;
+
 /// The memory of a descriptor while its request is decided, in bytes: an estimate from above.
 const DESCRIPTOR: usize = 512;
 
@@ -69,6 +83,10 @@ pub enum Bound {
     Descriptors,
     /// A request rejected, because it had too many entries.
     Entries,
+    /// A request rejected, because it had too many headers.
+    Headers,
+    /// A page dropped, because its clients did not read it and another one needed its room.
+    Pages,
 }
 
 /// How often each [`Bound`] was reached.
@@ -80,8 +98,8 @@ pub struct Exceeded([Counter; Bound::ALL.len()]);
 impl Default for Bounds {
     fn default() -> Self {
         Self {
-            connections: 16_384,
-            buffered: 128 << 20,
+            connections: 4_096,
+            buffered: 96 << 20,
             arrival: Duration::from_secs(30),
             sending: Duration::from_secs(20),
             request: RequestBounds::default(),
@@ -138,7 +156,7 @@ impl TooLarge {
 // === impl Bound ===
 
 impl Bound {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 11] = [
         Self::Connections,
         Self::BufferedBytes,
         Self::SendTimeout,
@@ -148,6 +166,8 @@ impl Bound {
         Self::MessageBytes,
         Self::Descriptors,
         Self::Entries,
+        Self::Headers,
+        Self::Pages,
     ];
 
     const fn name(self) -> &'static str {
@@ -161,6 +181,8 @@ impl Bound {
             Self::MessageBytes => "message_bytes",
             Self::Descriptors => "descriptors",
             Self::Entries => "entries",
+            Self::Headers => "headers",
+            Self::Pages => "pages",
         }
     }
 }
@@ -181,7 +203,7 @@ impl Exceeded {
 
     pub(super) fn metrics(&self) -> impl Iterator<Item = Metric> {
         Bound::ALL.into_iter().map(|bound| {
-            let help = "Requests rejected and connections closed because a bound was reached, by bound.";
+            let help = "Requests rejected, connections closed and pages dropped because a bound was reached, by bound.";
             Metric::counter("weir.bounds.exceeded", help, self.get(bound)).label("bound", bound.name())
         })
     }

@@ -22,7 +22,7 @@ pub(super) fn bounds(read: &mut Reader<'_>) -> Bounds {
         buffered: read.parsed("WEIR_MAX_BUFFERED_BYTES", defaults.buffered, |text| {
             let bytes = parse::bytes(text).filter(|bytes| *bytes >= MIN_BUFFERED);
             let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
-            bytes.ok_or("a size of at least 16MiB, such as 134217728, 128MiB or 1GiB")
+            bytes.ok_or("a size of at least 16MiB, such as 100663296, 96MiB or 1GiB")
         }),
         arrival: time(read, "WEIR_REQUEST_TIMEOUT", defaults.arrival),
         sending: time(read, "WEIR_SEND_TIMEOUT", defaults.sending),

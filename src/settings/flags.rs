@@ -36,7 +36,7 @@ pub struct Flags {
     /// Format of the log: text or json [env: LOG_FORMAT] [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
-    /// Maximum number of counters in memory [env: WEIR_MAX_COUNTERS] [default: 1000000]
+    /// Maximum number of counters in memory [env: WEIR_MAX_COUNTERS] [default: 500000]
     #[arg(long, value_name = "N")]
     pub max_counters: Option<String>,
     /// Time to serve after health checks start to fail, when stopping [env: WEIR_STOP_DELAY] [default: 1s]

@@ -46,7 +46,7 @@ impl Settings {
     pub fn resolve(flags: &Flags, environment: &dyn Environment) -> Result<Self, SettingErrors> {
         let mut reader = Reader::new(flags, environment);
         let read = &mut reader;
-        let max_counters = read.parsed("WEIR_MAX_COUNTERS", 1_000_000, |text| {
+        let max_counters = read.parsed("WEIR_MAX_COUNTERS", 500_000, |text| {
             let counters = text.parse().ok().filter(|counters| *counters > 0);
             counters.ok_or("a number of counters, at least 1")
         });

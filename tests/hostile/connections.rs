@@ -22,7 +22,7 @@ fn as_many_as(most: usize) -> usize {
 #[tokio::test]
 async fn ten_thousand_idle_connections_are_served_beside_others() {
     let count = as_many_as(10_000);
-    let mut target = Target::start(&[]).await;
+    let mut target = Target::start(&[("WEIR_MAX_CONNECTIONS", "16384")]).await;
     let mut idle = Vec::new();
     for i in 0..count {
         idle.push(Attacker::connect(target.address("grpc"), 65_535).await);

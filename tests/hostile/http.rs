@@ -3,7 +3,7 @@
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
-    time::{Duration, sleep, timeout},
+    time::{Duration, Instant, sleep, timeout},
 };
 
 use crate::target::{DEADLINE, MB, Target};
@@ -48,6 +48,38 @@ async fn half_sent_headers_and_bodies_are_closed() {
     assert_eq!(target.exceeded("request_timeout").await, 300);
     target.still_serves().await;
     target.assert_grown_below(30 * MB);
+}
+
+#[tokio::test]
+async fn unfinished_headers_are_counted() {
+    let mut target = Target::start(&[]).await;
+    // of the largest size
+    let header = format!("GET /metrics HTTP/1.1\r\nhost: weir\r\nx-a: {}", "a".repeat(15_000));
+    let mut streams = Vec::new();
+    for _ in 0..1_000 {
+        streams.push(connect(&target, "http", header.as_bytes()).await);
+    }
+    let begun = Instant::now();
+    while target.metric("weir_connections_buffered_bytes").await < 1_000 * 2 * 15_000 {
+        assert!(begun.elapsed() < DEADLINE, "the headers are not counted");
+        target.still_serves().await;
+    }
+    target.assert_grown_below(1_000 * 56_000);
+}
+
+#[tokio::test]
+async fn a_header_of_more_than_16_kib_is_rejected() {
+    let target = Target::start(&[]).await;
+    let header = |bytes| {
+        format!(
+            "GET /healthcheck HTTP/1.1\r\nhost: weir\r\nconnection: close\r\nx-a: {}\r\n\r\n",
+            "a".repeat(bytes)
+        )
+    };
+    for (bytes, status) in [(16_000, "HTTP/1.1 200"), (17_000, "HTTP/1.1 431")] {
+        let response = closed(&mut connect(&target, "http", header(bytes).as_bytes()).await).await;
+        assert!(response.starts_with(status), "{bytes}: {response}");
+    }
 }
 
 #[tokio::test]

@@ -8,7 +8,8 @@ use std::{
     io::{Read as _, Write as _},
     net::TcpStream,
     sync::Arc,
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use flate2::read::GzDecoder;
@@ -28,7 +29,7 @@ use weir::{
     server::{
         bounds::RequestBounds,
         headers::{HeaderNames, HeaderStyle, ResponseHeaders},
-        http::{self, ServiceContext},
+        http::{self, Pages, ServiceContext},
     },
     store::MemoryStore,
 };
@@ -45,12 +46,16 @@ fn context(service: &Service) -> ServiceContext<MemoryStore> {
     }
 }
 
+fn pages() -> Pages {
+    Pages::new(Arc::default())
+}
+
 async fn server(service: &Service) -> TestServer {
-    TestServer::start(http::router(&context(service), RequestBounds::default())).await
+    TestServer::start(http::router(&context(service), RequestBounds::default(), &pages())).await
 }
 
 async fn debug_server(service: &Service) -> TestServer {
-    TestServer::start(http::debug_router(&context(service))).await
+    TestServer::start(http::debug_router(&context(service), &pages())).await
 }
 
 const ACME: &str =
@@ -84,7 +89,7 @@ async fn every_field_of_a_request_is_understood() {
     let service = Service::with(vec![unlimited("tenant", "")], Stats::default(), settings);
     let styles = vec![HeaderStyle::LimitRemainingReset(HeaderNames::default())];
     let context = ServiceContext { headers: ResponseHeaders { styles }, ..context(&service) };
-    let server = TestServer::start(http::router(&context, RequestBounds::default())).await;
+    let server = TestServer::start(http::router(&context, RequestBounds::default(), &pages())).await;
     let request = json!({
         "domain": "shop",
         "hits_addend": 7,
@@ -152,12 +157,58 @@ async fn large_bodies_other_methods_and_other_paths_are_rejected() {
     assert_eq!(server.get("/nothing").await.status, 404);
 }
 
+/// The server has one thread, which would decode the bodies before it reads the next request.
+#[tokio::test]
+async fn large_bodies_do_not_delay_the_healthcheck() {
+    let service = Service::new(vec![limited("tenant", "acme", 2)]);
+    let server = server(&service).await;
+    let address = server.address;
+    let descriptors = vec![r#"{"entries": [{"key": "other", "value": "x"}]}"#; 9_000].join(",");
+    let body = format!(r#"{{"domain": "shop", "descriptors": [{descriptors}]}}"#);
+    let length = body.len();
+    // all but the last byte
+    let begin = move |request: String| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.write_all(&request.as_bytes()[..request.len() - 1]).unwrap();
+        (stream, request.as_bytes()[request.len() - 1])
+    };
+    let begin_all = move || {
+        let head = |request: &str| format!("{request} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n");
+        let large = |_| begin(format!("{}content-length: {length}\r\n\r\n{body}", head("POST /json")));
+        let mut open: Vec<_> = (0..4).map(large).collect();
+        open.push(begin(head("GET /healthcheck") + "\r\n"));
+        open
+    };
+    let mut open = tokio::task::spawn_blocking(begin_all).await.unwrap();
+    // the server has read what there is of each body, and a buffer that grows is as large again
+    server.until_held(4 * 2 * (length as u64 - 1)).await;
+    let end_all = move || {
+        for (stream, last) in &mut open {
+            stream.write_all(&[*last]).unwrap();
+        }
+        let answered = |(mut stream, _): (TcpStream, u8)| {
+            thread::spawn(move || {
+                let mut response = String::new();
+                stream.read_to_string(&mut response).unwrap();
+                assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+                Instant::now()
+            })
+        };
+        let answered: Vec<_> = open.into_iter().map(answered).collect();
+        answered.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    };
+    let answered = tokio::task::spawn_blocking(end_all).await.unwrap();
+    let last = answered[..4].iter().max().unwrap();
+    assert!(answered[4] < *last, "health was answered after all bodies were decoded");
+}
+
 #[tokio::test]
 async fn the_healthcheck_follows_health() {
     let service = Service::new(Vec::new());
     let context = context(&service);
     let health = context.health.clone();
-    let server = TestServer::start(http::router(&context, RequestBounds::default())).await;
+    let server = TestServer::start(http::router(&context, RequestBounds::default(), &pages())).await;
     let response = server.get("/healthcheck").await;
     assert_eq!((response.status, response.body.as_str()), (200, "OK"));
     health.fail(Reason::Stopping);
@@ -177,6 +228,7 @@ async fn metrics_are_on_every_port() {
         &service.stats,
         "/my/{metrics".to_owned(),
         MetricNames::Reference(TimeUnit::Milliseconds),
+        &pages(),
     );
     let elsewhere = TestServer::start(elsewhere).await;
     for (server, path) in [(&main, "/metrics"), (&debug, "/metrics"), (&elsewhere, "/my/{metrics")] {

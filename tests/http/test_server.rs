@@ -9,7 +9,10 @@ use std::{
 
 use axum::Router;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
-use weir::server::http;
+use weir::{
+    observe::Source as _,
+    server::{Connections, http},
+};
 
 /// How long a test waits for an event before it fails.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
@@ -17,6 +20,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 /// A server on a free port.
 pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
+    connections: Arc<Connections>,
     pub(crate) stop: oneshot::Sender<()>,
     pub(crate) running: JoinHandle<std::io::Result<()>>,
 }
@@ -35,10 +39,25 @@ impl TestServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let running = tokio::spawn(http::serve(listener, router, Arc::default(), async {
+        let connections = Arc::<Connections>::default();
+        let running = tokio::spawn(http::serve(listener, router, Arc::clone(&connections), async {
             let _ = stopped.await;
         }));
-        Self { address, stop, running }
+        Self { address, connections, stop, running }
+    }
+
+    /// Waits until connections hold `bytes` of unfinished requests.
+    pub(crate) async fn until_held(&self, bytes: u64) {
+        let held = || {
+            let metrics = self.connections.metrics();
+            metrics.iter().find(|metric| metric.name == "weir.connections.buffered_bytes").unwrap().value
+        };
+        let until = async {
+            while held() < bytes {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, until).await.expect("it reads");
     }
 
     /// Sends a request on its own connection.

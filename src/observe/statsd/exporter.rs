@@ -59,7 +59,9 @@ impl Exporter {
     }
 
     async fn flush(&mut self) {
-        let lines = self.sent.lines(snapshot(&self.stats), &mut self.names);
+        let stats = snapshot(&self.stats);
+        self.sent.forget_missing(&stats);
+        let lines = self.sent.lines(stats, &mut self.names);
         let totals = &mut self.sent;
         let outcome = self.client.send(&lines, |line| totals.mark_sent(line)).await;
         match (outcome, self.failing) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::line::{Delta, Line, Names};
 use crate::observe::{
     histogram::{Bucket, Distribution},
-    snapshot::StatValue,
+    snapshot::{DOMAIN_NOT_FOUND, StatValue},
 };
 
 /// The totals of every counter and histogram that were sent since the start.
@@ -25,9 +25,9 @@ impl SentTotals {
                 StatValue::Gauge(value) => lines.push(Line::gauge(&name, value, names)),
                 StatValue::Counter(value) => {
                     let sent = self.counters.get(&name).copied().unwrap_or_default();
-                    // a total may begin again at zero: requests choose how many hits they have
                     if value != sent {
-                        lines.push(Line::counter(name, value.wrapping_sub(sent), names));
+                        let by = growth(&name, sent, value);
+                        lines.push(Line::counter(name, by, names));
                     }
                 }
                 StatValue::Timing(times) => {
@@ -47,6 +47,11 @@ impl SentTotals {
         lines
     }
 
+    /// Forgets counters that are no longer among the `current` ones: those of unknown domains, which come and go.
+    pub(super) fn forget_missing(&mut self, current: &BTreeMap<String, StatValue>) {
+        self.counters.retain(|name, _| !name.ends_with(DOMAIN_NOT_FOUND) || current.contains_key(name));
+    }
+
     /// Records that `line` was sent.
     pub(super) fn mark_sent(&mut self, line: &Line) {
         match &line.delta {
@@ -64,6 +69,12 @@ impl SentTotals {
             }
         }
     }
+}
+
+/// Returns by how much the counter `name` has grown from `sent` to `now`. A total begins again at zero when it passes 2^64, since
+/// requests choose how many hits they have. That of an unknown domain, which counts descriptors, does so when it was forgotten.
+fn growth(name: &str, sent: u64, now: u64) -> u64 {
+    if now < sent && name.ends_with(DOMAIN_NOT_FOUND) { now } else { now.wrapping_sub(sent) }
 }
 
 #[cfg(test)]
@@ -115,5 +126,34 @@ mod tests {
         assert_eq!(texts(&lines(&totals, 5, &timing)), ["g:7|g"]);
         timing.record(Duration::from_secs(1));
         assert_eq!(texts(&lines(&totals, 6, &timing)), ["c:1|c", "g:7|g", "t:1000.000000|ms"]);
+    }
+
+    #[test]
+    fn a_forgotten_name_that_comes_back_is_sent_from_zero() {
+        let stats = |names: &[(&str, u64)]| -> BTreeMap<String, StatValue> {
+            let stat = |(name, total): &(&str, u64)| ((*name).to_owned(), StatValue::Counter(*total));
+            names.iter().map(stat).collect()
+        };
+        let (mut totals, mut names) =
+            (SentTotals::default(), Names::new(Dialect::Plain, &BTreeMap::new(), Vec::new()));
+        let mut flush = |current: BTreeMap<String, StatValue>| {
+            totals.forget_missing(&current);
+            let lines = totals.lines(current, &mut names);
+            for line in &lines {
+                totals.mark_sent(line);
+            }
+            (
+                lines.iter().map(|line| line.text.trim_end().to_owned()).collect::<Vec<_>>(),
+                totals.counters.len(),
+            )
+        };
+        assert_eq!(
+            flush(stats(&[("a.domain_not_found", 7), ("rule", 1)])).0,
+            ["a.domain_not_found:7|c", "rule:1|c"]
+        );
+        // it went and came back between two flushes
+        assert_eq!(flush(stats(&[("a.domain_not_found", 2), ("rule", 1)])).0, ["a.domain_not_found:2|c"]);
+        assert_eq!(flush(stats(&[("rule", 1)])), (Vec::new(), 1));
+        assert_eq!(flush(stats(&[("a.domain_not_found", 1), ("rule", 1)])).0, ["a.domain_not_found:1|c"]);
     }
 }

@@ -18,8 +18,11 @@ const MAX_REQUESTS: usize = 32 << 20;
 /// The bytes of unread responses above which a connection's requests wait.
 const MAX_UNREAD: usize = 8 << 20;
 
+/// The bytes of a part of a request that a server reads before it begins to handle the request: a header of HTTP/1, or a frame.
+pub(in super::super) const MAX_READ: usize = 16 << 10;
+
 /// The memory of a call besides its message and its response, in bytes: its stream, its headers and its future.
-pub(in super::super) const CALL: usize = 4 << 10;
+pub(in super::super) const CALL: usize = 6 << 10;
 
 /// What one connection holds. The thread that serves the connection writes all of it, except for the wish to close it.
 #[derive(Debug)]
@@ -27,6 +30,8 @@ pub(in super::super) struct Account {
     /// Bytes of unfinished requests.
     requests: AtomicUsize,
     max_requests: usize,
+    /// Bytes that were read since the last request began: those of the next one's header.
+    read: AtomicUsize,
     /// Bytes of all responses so far, and those of them that were written. Both may wrap around.
     responses: AtomicUsize,
     written: AtomicUsize,
@@ -67,6 +72,7 @@ impl Account {
         Self {
             requests: AtomicUsize::new(0),
             max_requests: MAX_REQUESTS.min(bounds.buffered),
+            read: AtomicUsize::new(0),
             responses: AtomicUsize::new(0),
             written: AtomicUsize::new(0),
             reported: AtomicUsize::new(0),
@@ -117,6 +123,12 @@ impl Account {
         self.unread() > MAX_UNREAD
     }
 
+    /// Records that `bytes` were read.
+    pub(super) fn add_read(&self, bytes: usize) {
+        let read = self.read.load(Ordering::Relaxed);
+        self.read.store(read.saturating_add(bytes).min(MAX_READ), Ordering::Relaxed);
+    }
+
     /// Records `calls`.
     pub(in super::super) fn record_calls(&self, calls: usize) {
         self.set_used();
@@ -127,6 +139,7 @@ impl Account {
 
     /// Records a request.
     pub(in super::super) fn set_used(&self) {
+        self.read.store(0, Ordering::Relaxed);
         self.is_used.store(true, Ordering::Relaxed);
         self.is_used_lately.store(true, Ordering::Relaxed);
     }
@@ -203,7 +216,9 @@ impl Account {
     /// Reports what the connection holds now. Returns the previous report and this one, if they differ.
     pub(super) fn report(&self) -> Option<(usize, usize)> {
         let calls = self.calls_while_blocked.load(Ordering::Relaxed);
-        let held = self.requests.load(Ordering::Relaxed) + self.unread() + calls * CALL;
+        // a buffer that grows is as large again as what it holds
+        let reading = 2 * self.read.load(Ordering::Relaxed);
+        let held = self.requests.load(Ordering::Relaxed) + reading + self.unread() + calls * CALL;
         let before = self.reported.load(Ordering::Relaxed);
         if held == before || before == Self::CLOSED {
             return None;
@@ -281,6 +296,18 @@ mod tests {
         assert_eq!(account.exceeded().get(Bound::ConnectionBytes), 2);
         drop(half);
         assert_eq!(account.report(), None);
+    }
+
+    #[test]
+    fn the_beginning_of_a_request_is_held_until_the_request_begins() {
+        let account = account();
+        account.add_read(1_000);
+        assert_eq!(account.report(), Some((0, 2_000)));
+        // more than that is in no buffer
+        account.add_read(10 * MAX_READ);
+        assert_eq!(account.report(), Some((2_000, 2 * MAX_READ)));
+        account.set_used();
+        assert_eq!(account.report(), Some((2 * MAX_READ, 0)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! Sockets that record whether the client accepts what is sent.
+//! Sockets that record what is read, and whether the client accepts what is sent.
 
 use std::{
     io,
@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Account;
 
-/// A socket whose client's willingness to read is recorded in its account. From a client that reads nothing, nothing is read.
+/// A socket whose bytes read, and whose client's willingness to read, are recorded in its account. From a client that reads nothing, nothing is read.
 #[derive(Debug)]
 pub(in super::super) struct Metered<I> {
     io: I,
@@ -50,7 +50,10 @@ impl<I: AsyncRead + Unpin> AsyncRead for Metered<I> {
             self.is_paused = true;
             return Poll::Pending;
         }
-        Pin::new(&mut self.io).poll_read(context, into)
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(context, into);
+        self.account.add_read(into.filled().len() - before);
+        read
     }
 }
 

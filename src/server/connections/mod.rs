@@ -1,7 +1,7 @@
 //! The open connections of all ports, and the memory that they hold.
 //!
-//! A connection counts what it holds in its own [`Account`]: bytes of unfinished requests and of responses that the client has
-//! not read. It reports the sum whenever it has worked, so a request costs no shared counter. If all connections together hold
+//! A connection counts what it holds in its own [`Account`]: bytes of unfinished requests, also of their headers, and of responses
+//! that the client has not read. It reports the sum whenever it has worked, so a request costs no shared counter. If all connections together hold
 //! too much, the one that holds the most is closed: a client that means harm loses its own connections, and no other client
 //! notices. If there are too many connections, one that had no request lately is closed for the next one.
 
@@ -17,7 +17,7 @@ use std::sync::{
 use parking_lot::Mutex;
 
 pub(super) use self::{
-    account::{Account, CALL, Hold, TooManyBytes},
+    account::{Account, CALL, Hold, MAX_READ, TooManyBytes},
     metered::Metered,
     unread::UnreadBytes,
 };

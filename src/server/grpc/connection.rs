@@ -24,7 +24,7 @@ use tokio::{
 use tonic::service::Routes;
 
 use super::{
-    health_and_reflection,
+    health_and_reflection, request_headers,
     response::send,
     service::Service,
     stream::{CallKind, StreamDriver},
@@ -203,6 +203,11 @@ impl<S: Store> Services<S> {
     ) -> (CallKind, impl Future<Output = ()>) {
         let kind = if call.uri().path() == Service::<S>::PATH { CallKind::Decision } else { CallKind::Other };
         let handled = async move {
+            if let Err(status) = request_headers::check(&call, account) {
+                // an error means that the call was aborted
+                let _ = send(respond, Err(status), account);
+                return;
+            }
             match kind {
                 CallKind::Decision => {
                     let arrival = self.connections.bounds().arrival;
@@ -225,7 +230,8 @@ impl<S: Store> Services<S> {
         account: &Arc<Account>,
     ) {
         // until it ends, since its message is read elsewhere
-        let _hold = match account.hold(CALL + health_and_reflection::MAX_REQUEST) {
+        let weight = CALL + health_and_reflection::MAX_REQUEST + request_headers::weight(&call);
+        let _hold = match account.hold(weight) {
             Ok(hold) => hold,
             Err(error) => {
                 // an error means that the call was aborted

@@ -15,14 +15,14 @@ use super::{
     refusal::Refusal,
     socket::{Peer, Socket},
 };
-use crate::{net::Accepted, runtime, server::connections::Connection};
+use crate::{
+    net::Accepted,
+    runtime,
+    server::{bounds::MAX_HANDSHAKES, connections::Connection},
+};
 
 /// How long a handshake may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The most handshakes under way on one thread. One more aborts the oldest: connections that never say anything must not keep
-/// out those that do.
-const MAX_OPEN: usize = 1024;
 
 /// The most accepted connections that wait for one thread. More wait in the system's queue.
 const MAX_QUEUED: usize = 128;
@@ -59,7 +59,7 @@ impl Handshakes {
             let (certificates, done) = (Arc::clone(certificates), done.clone());
             runtime::spawn(format!("weir-tls-{index}"), async move || {
                 yield_to_decisions();
-                run(accepted, MAX_OPEN, certificates, done).await;
+                run(accepted, MAX_HANDSHAKES, certificates, done).await;
             })?;
             Ok(sender)
         };

@@ -10,6 +10,7 @@ use http::{HeaderMap, Request};
 use tokio::time::timeout;
 use tonic::Status;
 
+use super::request_headers;
 use crate::server::{
     bounds::{Bound, MAX_MESSAGE},
     connections::{Account, CALL, Hold},
@@ -42,9 +43,7 @@ pub(super) async fn read(
         Some(Some(Ok(first))) if body.is_end_stream() => return Ok((first, None)),
         Some(Some(first)) => Some(first.map_err(broken)?),
     };
-    let header: usize = call.headers().iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
-    // a header may keep the frame that it came in
-    let other = CALL + 2 * header;
+    let other = CALL + request_headers::weight(call);
     let hold = account.hold(other)?;
     // boxed, since all calls have a future of the same size
     let whole = Box::pin(timeout(arrival, read_rest(call.body_mut(), first, hold, other)));

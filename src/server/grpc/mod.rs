@@ -11,6 +11,7 @@ mod health;
 mod health_and_reflection;
 mod message;
 mod refusal;
+mod request_headers;
 mod response;
 mod server;
 mod service;

@@ -107,6 +107,8 @@ impl<S: Store> Service<S> {
                     account.exceeded().add(Bound::MessageBytes);
                 }
             })?;
+            // a decision may wait, and needs none of them
+            drop(std::mem::take(call.headers_mut()));
             let weight = self.bounds.weight(message.len());
             let _hold = if weight > LIGHT { Some(account.hold(weight)?) } else { None };
             self.decide(&message, now, span.as_deref()).await

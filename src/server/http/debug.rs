@@ -5,12 +5,15 @@ use std::{fmt::Write as _, sync::Arc};
 use axum::{
     Router,
     extract::State,
-    http::StatusCode,
+    http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
     routing::get,
 };
 
-use super::{context::ServiceContext, page};
+use super::{
+    context::ServiceContext,
+    pages::{PageSource, Pages},
+};
 use crate::{
     limit::{Algorithm, Bucket, CompiledRule, Refill, Tier},
     limiter::Limiter,
@@ -34,14 +37,17 @@ docs/operations.md, section \"Profiles\".
 ";
 
 /// Returns all pages but `/metrics`.
-pub(super) fn router<S: Store>(context: &ServiceContext<S>) -> Router {
+pub(super) fn router<S: Store>(context: &ServiceContext<S>, pages: &Pages) -> Router {
+    let (stats, limiter) = (Arc::clone(&context.stats), Arc::clone(&context.limiter));
+    let stats = pages.source(move || stats_page(&stats).into_bytes());
+    let rules = pages.source(move || rules_page(&limiter).into_bytes());
     Router::new()
         .route("/", get(index))
         .route("/debug/pprof", get(no_pprof))
         .route("/debug/pprof/{*page}", get(no_pprof))
         .route("/debug/pprof/", get(no_pprof))
-        .route("/stats", get(stats).with_state(Arc::clone(&context.stats)))
-        .route("/rlconfig", get(rlconfig::<S>).with_state(Arc::clone(&context.limiter)))
+        .route("/stats", get(text).with_state(stats))
+        .route("/rlconfig", get(text).with_state(rules))
 }
 
 async fn index() -> String {
@@ -57,8 +63,11 @@ async fn no_pprof() -> (StatusCode, &'static str) {
     (StatusCode::NOT_FOUND, NO_PPROF)
 }
 
-async fn stats(State(stats): State<Arc<Stats>>) -> Response {
-    page::render(move || stats_page(&stats)).await.into_response()
+async fn text(State(page): State<Arc<PageSource>>) -> Response {
+    match page.get().await {
+        Some(page) => ([(CONTENT_TYPE, "text/plain; charset=utf-8")], page).into_response(),
+        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
 }
 
 fn stats_page(stats: &Stats) -> String {
@@ -76,13 +85,9 @@ fn stats_page(stats: &Stats) -> String {
     lines.concat()
 }
 
-async fn rlconfig<S: Store>(State(limiter): State<Arc<Limiter<S>>>) -> Response {
-    // without rules the page is empty, like envoyproxy/ratelimit's
-    let lines = move || {
-        let lines = limiter.rules(|rules| rules.rules().iter().map(rule_line).collect::<String>());
-        lines.unwrap_or_default()
-    };
-    page::render(lines).await.into_response()
+/// Returns a line for each rule. Without rules the page is empty, like envoyproxy/ratelimit's.
+fn rules_page<S: Store>(limiter: &Limiter<S>) -> String {
+    limiter.rules(|rules| rules.rules().iter().map(rule_line).collect()).unwrap_or_default()
 }
 
 /// Returns the reference's line for a rule. Extends it for features that the reference does not have: `per=90s` after a period

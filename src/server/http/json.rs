@@ -1,6 +1,6 @@
 //! `/json`: the gRPC method for callers without gRPC, in protobuf's JSON mapping.
 
-use std::{sync::Arc, time::Instant};
+use std::{sync::Arc, thread::available_parallelism, time::Instant};
 
 use axum::{
     Extension,
@@ -10,6 +10,7 @@ use axum::{
 };
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
+use tokio::{runtime::Handle, sync::Semaphore, task::spawn_blocking};
 
 use super::{client::Client, context::ServiceContext};
 use crate::{
@@ -36,6 +37,10 @@ const RESPONSE: &str = "envoy.service.ratelimit.v3.RateLimitResponse";
 /// The memory of an object in JSON while it is decoded, in bytes: an estimate from above.
 const OBJECT: usize = 256;
 
+/// The bytes above which a body is decoded and decided on a thread of its own: that takes so long that other connections of the
+/// thread, such as those of health checks, would wait.
+const LARGE: usize = 64 << 10;
+
 /// Decides the requests at `/json`.
 pub(super) struct JsonApi<S> {
     context: ServiceContext<S>,
@@ -43,6 +48,8 @@ pub(super) struct JsonApi<S> {
     calls: Arc<MethodStats>,
     /// Bounds the log of failed requests, which any caller can send in any number.
     failures: Throttle,
+    /// The large bodies that may be decoded at a time: half of the processors stay free for others.
+    turns: Arc<Semaphore>,
     request: MessageDescriptor,
     response: MessageDescriptor,
 }
@@ -72,9 +79,10 @@ pub(super) async fn decide<S: Store>(
     request: HttpRequest,
 ) -> Response {
     let _call = api.calls.begin();
+    let turns = Arc::clone(&api.turns);
     let tracer = api.context.tracer.as_ref();
     let span = tracer.and_then(|tracer| tracer.start_json(request.headers(), api.context.clock.now()));
-    let (body, mut hold) = match client.read(request.into_body()).await {
+    let (body, hold) = match client.read(request.into_body()).await {
         Ok(read) => read,
         Err(error) => {
             let response = error.into_response();
@@ -84,29 +92,30 @@ pub(super) async fn decide<S: Store>(
             return response;
         }
     };
-    match api.handle(&body, &mut hold, span.as_deref()).await {
-        Ok(response) => {
-            let response = api.encode(&response);
-            if let Some(span) = span {
-                span.end_json(response.status().as_u16(), None);
-            }
-            response
-        }
-        Err(error) => {
-            if let JsonError::TooLarge(error) = &error {
-                client.account().exceeded().add(error.bound());
-            }
-            let (status, error) = (error.status(), error.to_string());
-            if let Some(span) = span {
-                span.end_json(status.as_u16(), Some(&error));
-            }
-            if let Some(suppressed) = api.failures.admit(Instant::now()) {
-                let error = log::one_line(&error);
-                tracing::warn!(%error, suppressed, "request at /json failed");
-            }
-            (status, error + "\n").into_response()
-        }
-    }
+    let large = body.len() > LARGE;
+    let api = Arc::clone(&api);
+    let answer = async move { api.answer(&client, &body, hold, span).await };
+    if large { elsewhere(&turns, answer).await } else { answer.await }
+}
+
+/// Runs `answer` on a thread that serves no connections, when one of `turns` is free.
+async fn elsewhere(
+    turns: &Arc<Semaphore>,
+    answer: impl Future<Output = Response> + Send + 'static,
+) -> Response {
+    let Ok(turn) = Arc::clone(turns).acquire_owned().await else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
+    let runtime = Handle::current();
+    let answered = spawn_blocking(move || {
+        let response = runtime.block_on(answer);
+        drop(turn);
+        response
+    });
+    answered.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "cannot answer a request at /json");
+        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+    })
 }
 
 /// Returns the number of objects in JSON: braces outside of strings.
@@ -149,10 +158,46 @@ impl<S: Store> JsonApi<S> {
         Self {
             calls: context.stats.method("json"),
             failures: Throttle::default(),
+            turns: Arc::new(Semaphore::new(
+                available_parallelism().map_or(1, |cores| cores.get().div_ceil(2)),
+            )),
             context,
             bounds,
             request,
             response,
+        }
+    }
+
+    /// Answers the request in `body`, which its connection's account holds.
+    async fn answer(
+        &self,
+        client: &Client,
+        body: &[u8],
+        mut hold: Hold,
+        span: Option<Box<RequestSpan>>,
+    ) -> Response {
+        match self.handle(body, &mut hold, span.as_deref()).await {
+            Ok(response) => {
+                let response = self.encode(&response);
+                if let Some(span) = span {
+                    span.end_json(response.status().as_u16(), None);
+                }
+                response
+            }
+            Err(error) => {
+                if let JsonError::TooLarge(error) = &error {
+                    client.account().exceeded().add(error.bound());
+                }
+                let (status, error) = (error.status(), error.to_string());
+                if let Some(span) = span {
+                    span.end_json(status.as_u16(), Some(&error));
+                }
+                if let Some(suppressed) = self.failures.admit(Instant::now()) {
+                    let error = log::one_line(&error);
+                    tracing::warn!(%error, suppressed, "request at /json failed");
+                }
+                (status, error + "\n").into_response()
+            }
         }
     }
 

@@ -1,9 +1,6 @@
 //! `/metrics`: the stats in Prometheus' format.
 
-use std::{
-    io::{self, Write as _},
-    sync::Arc,
-};
+use std::{io::Write as _, sync::Arc};
 
 use axum::{
     Router,
@@ -16,51 +13,71 @@ use axum::{
 };
 use flate2::{Compression, write::GzEncoder};
 
-use super::page;
+use super::pages::{PageSource, Pages};
 use crate::observe::{
     Stats,
     prometheus::{self, MetricNames},
 };
 
+/// `/metrics`, as it is and compressed.
+#[derive(Clone)]
+struct MetricsPage {
+    plain: Arc<PageSource>,
+    compressed: Arc<PageSource>,
+}
+
 /// Returns the page of `PROMETHEUS_ADDR`: the stats at `path` (`PROMETHEUS_PATH`), which may contain characters that a
 /// router's pattern cannot.
-pub fn metrics_router(stats: &Arc<Stats>, path: String, names: MetricNames) -> Router {
-    let stats = Arc::clone(stats);
+pub fn metrics_router(stats: &Arc<Stats>, path: String, names: MetricNames, pages: &Pages) -> Router {
+    let page = MetricsPage::new(stats, names, pages);
     Router::new().fallback(get(move |uri: Uri, headers: HeaderMap| async move {
         if uri.path().trim_start_matches('/') == path.trim_start_matches('/') {
-            metrics_page(stats, names, &headers).await
+            page.get(&headers).await
         } else {
             StatusCode::NOT_FOUND.into_response()
         }
     }))
 }
 
-pub(super) fn route(stats: &Arc<Stats>, names: MetricNames) -> MethodRouter {
-    let stats = Arc::clone(stats);
-    get(async move |headers: HeaderMap| metrics_page(Arc::clone(&stats), names.clone(), &headers).await)
+pub(super) fn route(stats: &Arc<Stats>, names: MetricNames, pages: &Pages) -> MethodRouter {
+    let page = MetricsPage::new(stats, names, pages);
+    get(async move |headers: HeaderMap| page.get(&headers).await)
 }
 
-async fn metrics_page(stats: Arc<Stats>, names: MetricNames, headers: &HeaderMap) -> Response {
-    let common = [(CONTENT_TYPE, prometheus::CONTENT_TYPE), (VARY, ACCEPT_ENCODING.as_str())];
-    if !accepts_gzip(headers) {
-        let text = page::render(move || prometheus::render(&stats, &names)).await;
-        return text.map_or_else(|failed| failed, |text| (common, text).into_response());
-    }
-    match page::render(move || compressed(&prometheus::render(&stats, &names))).await {
-        Ok(Ok(bytes)) => (common, [(CONTENT_ENCODING, "gzip")], bytes).into_response(),
-        Ok(Err(error)) => {
-            tracing::error!(%error, "cannot compress a page");
-            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+// === impl MetricsPage ===
+
+impl MetricsPage {
+    fn new(stats: &Arc<Stats>, names: MetricNames, pages: &Pages) -> Self {
+        let stats = Arc::clone(stats);
+        let render = Arc::new(move || prometheus::render(&stats, &names));
+        let plain = Arc::clone(&render);
+        Self {
+            plain: pages.source(move || plain().into_bytes()),
+            compressed: pages.source(move || compressed(&render())),
         }
-        Err(failed) => failed,
+    }
+
+    async fn get(&self, headers: &HeaderMap) -> Response {
+        let common = [(CONTENT_TYPE, prometheus::CONTENT_TYPE), (VARY, ACCEPT_ENCODING.as_str())];
+        if accepts_gzip(headers) {
+            let page = self.compressed.get().await;
+            page.map(|page| (common, [(CONTENT_ENCODING, "gzip")], page).into_response())
+        } else {
+            let page = self.plain.get().await;
+            page.map(|page| (common, page).into_response())
+        }
+        .unwrap_or_else(|| StatusCode::INTERNAL_SERVER_ERROR.into_response())
     }
 }
 
 /// Compresses fast: the text repeats itself, so more effort gains little.
-fn compressed(text: &str) -> io::Result<Vec<u8>> {
+///
+/// # Panics
+///
+/// Never: writing to memory does not fail.
+fn compressed(text: &str) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(text.as_bytes())?;
-    encoder.finish()
+    encoder.write_all(text.as_bytes()).and_then(|()| encoder.finish()).expect("memory takes all bytes")
 }
 
 /// Returns whether `Accept-Encoding` (RFC 9110, section 12.5.3) names gzip with a weight above 0. `*` is not enough: the

@@ -8,11 +8,12 @@ pub(super) mod fuzz;
 mod health;
 mod json;
 mod metrics;
-mod page;
+mod pages;
 mod router;
 mod serve;
 
 pub use context::ServiceContext;
 pub use metrics::metrics_router;
+pub use pages::Pages;
 pub use router::{debug_router, router};
 pub use serve::serve;

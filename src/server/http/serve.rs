@@ -25,14 +25,11 @@ use tower::ServiceExt as _;
 use super::client::Client;
 use crate::{
     observe::throttle::Throttle,
-    server::connections::{Connection, Connections, Metered, UnreadBytes},
+    server::connections::{Connection, Connections, MAX_READ, Metered, UnreadBytes},
 };
 
 /// How long to wait after a failed accept. The usual cause, too many open files, outlasts an immediate retry.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// The largest header of a request, and the most bytes that are read in advance.
-const MAX_BUFFER: usize = 64 << 10;
 
 /// Serves the connections of `listener`, which are among `connections`, with `router` until `stop`; then accepts no more, and
 /// returns when the open requests have their responses. The caller bounds that time.
@@ -101,7 +98,7 @@ async fn serve_connection(
         }
     };
     let mut server = http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(bounds.arrival).max_buf_size(MAX_BUFFER);
+    server.timer(TokioTimer::new()).header_read_timeout(bounds.arrival).max_buf_size(MAX_READ);
     let io = TokioIo::new(Metered::new(stream, Arc::clone(&account)));
     let mut connection = pin!(server.serve_connection(io, service_fn(respond)));
     let mut overrun = pin!(account.overrun(bounds.sending));

@@ -35,7 +35,7 @@ fn the_defaults_are_those_of_envoyproxy_ratelimit() {
     assert_eq!(settings.limiter.scope, Scope::Descriptor);
     assert!((settings.limiter.near_limit_ratio - 0.8).abs() < f32::EPSILON);
     assert!(settings.response_headers.styles.is_empty());
-    assert_eq!(settings.max_counters, 1_000_000);
+    assert_eq!(settings.max_counters, 500_000);
     assert_eq!(settings.log, LogSettings { level: "WARN".into(), format: LogFormat::Text });
     assert!(settings.statsd.is_none() && settings.prometheus.is_none() && settings.warnings.is_empty());
 }
@@ -329,7 +329,7 @@ fn prometheus_has_its_own_port_if_enabled() {
 fn bounds_are_resolved_and_have_ranges() {
     let defaults = resolved(&[]);
     assert_eq!(defaults.bounds, Bounds::default());
-    assert_eq!(defaults.coordination.max_counter_bytes, 256 << 20);
+    assert_eq!(defaults.coordination.max_counter_bytes, 128 << 20);
     let settings = resolved(&[
         ("WEIR_MAX_CONNECTIONS", "200"),
         ("WEIR_MAX_BUFFERED_BYTES", "1GiB"),
@@ -346,7 +346,7 @@ fn bounds_are_resolved_and_have_ranges() {
     for (variable, value, expected) in [
         ("WEIR_MAX_CONNECTIONS", "0", "a number of connections, from 1 to 1000000"),
         ("WEIR_MAX_BUFFERED_BYTES", "1MiB", "a size of at least 16MiB"),
-        ("WEIR_MAX_BUFFERED_BYTES", "1MB", "such as 134217728, 128MiB or 1GiB"),
+        ("WEIR_MAX_BUFFERED_BYTES", "1MB", "such as 100663296, 96MiB or 1GiB"),
         ("WEIR_MAX_DESCRIPTORS", "many", "a number of descriptors, from 1 to 1000000"),
         ("WEIR_MAX_ENTRIES", "1000001", "a number of entries, from 1 to 1000000"),
         ("WEIR_REQUEST_TIMEOUT", "2h", "a duration from 100ms to 1h, such as 30s"),

@@ -41,8 +41,8 @@ impl Default for CoordinationSettings {
             budget: Period::from_millis(15),
             on_store_failure: OnStoreFailure::Local,
             local_cache: false,
-            max_counters: 1_000_000,
-            max_counter_bytes: 256 << 20,
+            max_counters: 500_000,
+            max_counter_bytes: 128 << 20,
             heartbeat: Period::from_secs(1),
             instance: String::new(),
         }
