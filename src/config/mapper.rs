@@ -51,9 +51,7 @@ pub fn read_mapper(path: &Path) -> Result<(Mapper, Vec<ConfigWarning>), ConfigEr
 
 fn read(text: &str, report: &mut FileReport) -> Mapper {
     let document = yaml::parse(text);
-    for fault in document.faults {
-        report.error(fault.at, format!("error loading mapper file: {}", fault.message));
-    }
+    report.faults(document.faults, "error loading mapper file");
     let root = document.root.filter(|root| !root.is_null());
     let Some(fields) =
         root.as_deref().and_then(|root| Fields::new(root, Level::Mapper, "a mapper file", report))

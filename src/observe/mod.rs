@@ -13,6 +13,8 @@ pub mod log;
 pub mod method_stats;
 pub mod metric;
 #[cfg(feature = "server")]
+mod plain_fields;
+#[cfg(feature = "server")]
 mod process;
 #[cfg(feature = "server")]
 pub mod prometheus;
@@ -25,6 +27,7 @@ pub mod snapshot;
 pub mod stats;
 #[cfg(feature = "server")]
 pub mod statsd;
+pub mod text;
 #[cfg(feature = "server")]
 pub mod throttle;
 

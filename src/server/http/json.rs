@@ -101,7 +101,7 @@ pub(super) async fn decide<S: Store>(
                 span.end_json(status.as_u16(), Some(&error));
             }
             if let Some(suppressed) = api.failures.admit(Instant::now()) {
-                let error = log::one_line(&error);
+                let error = log::bounded(&error);
                 tracing::warn!(%error, suppressed, "request at /json failed");
             }
             (status, error + "\n").into_response()
