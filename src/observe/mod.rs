@@ -3,6 +3,7 @@
 //! Nothing here imports another part of weir: an owner of metrics implements [`Source`] and registers itself with
 //! [`Stats::register`].
 
+mod buckets;
 pub mod counter;
 mod decision_record;
 #[cfg(feature = "server")]
@@ -18,6 +19,8 @@ mod plain_fields;
 mod process;
 #[cfg(feature = "server")]
 pub mod prometheus;
+#[cfg(feature = "server")]
+mod refined;
 mod rule_limit;
 mod rule_stats;
 #[cfg(feature = "server")]
@@ -37,6 +40,8 @@ pub use decision_record::{DecisionRecord, RecordedDecision, StoreWait};
 pub use health::Health;
 pub use method_stats::MethodStats;
 pub use metric::{Metric, Source};
+#[cfg(feature = "server")]
+pub use refined::Refinement;
 pub use rule_limit::RuleLimit;
 pub use rule_stats::{RuleCounts, RuleStats};
 pub use stats::Stats;
