@@ -41,8 +41,12 @@ run: ## serve the rules of config/, with counts in memory
 # the same cases of property tests in each run; `make explore` tries others
 test core: export PROPTEST_RNG_SEED ?= 1
 
-test: announce-test tools ## run all tests; installs missing test tools first
-	$(CARGO) test --locked --no-fail-fast
+# tests that cannot run on this machine add a line to it
+test: export WEIR_SKIPPED_TESTS := $(abspath target/skipped-tests)
+test: announce-test tools ## run all tests; installs missing test tools first, and tells last what it could not test
+	@rm -f "$$WEIR_SKIPPED_TESTS"
+	@echo "$(CARGO) test --locked --no-fail-fast"; $(CARGO) test --locked --no-fail-fast; status=$$?; \
+		scripts/skipped-tests.sh "$$WEIR_SKIPPED_TESTS"; exit $$status
 
 # EXPLORE_CASES sets the number of cases; ONE_LIMITER_WITHOUT=Feature,… leaves features out, to find what a difference depends on
 explore: ## compare all modes with the model in thousands of random requests, other ones each time

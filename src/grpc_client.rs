@@ -1,12 +1,21 @@
 //! The gRPC connections that weir opens itself: `weir call`, and the clients of an xDS control plane and of a collector of traces.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io,
+    path::PathBuf,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use hyper_util::rt::TokioIo;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
+    sync::oneshot,
+    time::{Instant, timeout_at},
 };
 use tokio_rustls::{
     TlsConnector,
@@ -55,14 +64,17 @@ pub enum ConnectError {
     /// There was no connection in time.
     #[error("no connection within {0:?}")]
     TimedOut(Duration),
+    /// The server has accepted the connection, and sent nothing in time, although HTTP/2 begins with settings of either side.
+    #[error("the server has accepted the connection, but sent nothing within {0:?}; is it a gRPC server?")]
+    Silent(Duration),
 }
 
 /// An open socket, encrypted or not.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Opens a connection to `target` within `limit`, encrypted with `tls` if given. It is not opened again when it breaks, and sends
-/// no HTTP/2 pings.
+/// Opens a connection to `target` within `limit`, encrypted with `tls` if given, and waits until the server has begun to speak. It
+/// is not opened again when it breaks, and sends no HTTP/2 pings.
 ///
 /// # Errors
 ///
@@ -72,8 +84,9 @@ pub async fn connect(
     tls: Option<&TargetTls>,
     limit: Duration,
 ) -> Result<Channel, ConnectError> {
+    let end = Instant::now() + limit;
     let connecting = async {
-        let socket = open(target, tls).await?;
+        let (socket, heard) = Listening::new(open(target, tls).await?);
         let scheme = if tls.is_some() { "https" } else { "http" };
         let uri = format!("{scheme}://{}", target.authority());
         let uri = Uri::try_from(uri).map_err(|error| io::Error::other(error.to_string()))?;
@@ -83,9 +96,75 @@ pub async fn connect(
             let socket = socket.take().ok_or_else(|| io::Error::other("the connection is closed"));
             async move { socket }
         });
-        Ok(Endpoint::from(uri).connect_with_connector(connector).await?)
+        Ok((Endpoint::from(uri).connect_with_connector(connector).await?, heard))
     };
-    tokio::time::timeout(limit, connecting).await.unwrap_or(Err(ConnectError::TimedOut(limit)))
+    let connected = timeout_at(end, connecting).await;
+    let (channel, heard) = connected.unwrap_or(Err(ConnectError::TimedOut(limit)))?;
+    // a connection that has ended is heard, too: the first call reports it
+    let _ = timeout_at(end, heard).await.map_err(|_| ConnectError::Silent(limit))?;
+    Ok(channel)
+}
+
+/// A socket that tells when its peer has sent something, or closed it.
+struct Listening {
+    stream: Box<dyn Stream>,
+    heard: Option<oneshot::Sender<()>>,
+}
+
+// === impl Listening ===
+
+impl Listening {
+    fn new(stream: Box<dyn Stream>) -> (Self, oneshot::Receiver<()>) {
+        let (heard, receiver) = oneshot::channel();
+        (Self { stream, heard: Some(heard) }, receiver)
+    }
+}
+
+impl AsyncRead for Listening {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if read.is_ready()
+            && let Some(heard) = self.heard.take()
+        {
+            // an error means that nobody waits any more
+            let _ = heard.send(());
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Listening {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
 }
 
 // === impl Target ===

@@ -25,7 +25,15 @@ fn read(text: &str) -> Result<(Mapper, Vec<String>), ConfigErrors> {
 
 /// Stats with two hits of each rule, one call and one loaded configuration.
 fn stats(rules: &[&[&str]]) -> Stats {
+    stats_for(&Mapper::default(), rules)
+}
+
+/// The same, with the buckets that `mapper` needs.
+fn stats_for(mapper: &Mapper, rules: &[&[&str]]) -> Stats {
     let stats = Stats::default();
+    if let Some(refinement) = mapper.refinement() {
+        stats.refine(refinement);
+    }
     for rule in rules {
         let name: Vec<Box<str>> = rule.iter().map(|step| (*step).into()).collect();
         stats.rule(&name).add(RuleCounts { total_hits: 2, within_limit: 2, ..RuleCounts::default() });
@@ -103,6 +111,86 @@ fn a_mapping_scales_chooses_buckets_and_sums_what_it_makes_equal() {
     );
 }
 
+/// Returns the page's lines about the metric `name` with the names of the file `text`, after one call of 250 us and `calls` more.
+fn times(text: &str, calls: &[Duration], name: &str) -> Vec<String> {
+    let (mapper, warnings) = read(text).unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(warnings, [""; 0]);
+    let stats = stats_for(&mapper, &[]);
+    for call in calls {
+        stats.method("ShouldRateLimit").record(1, *call);
+    }
+    let fixed = stats.method("ShouldRateLimit").response_time.get();
+    assert_eq!(fixed.count(), calls.len() as u64 + 1, "other outputs keep the fixed buckets");
+    let page = render(&stats, &MetricNames::Mapped(Arc::new(mapper)));
+    page.lines().filter(|line| line.contains(name)).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_histogram_may_have_any_buckets() {
+    let calls = [3_000, 5_000, 5_001, 9_000_000].map(Duration::from_micros);
+    let text = "defaults: {observer_type: histogram, buckets: [0.001, 0.003, 7, .inf]}\n\
+                mappings:\n\
+                - {match: ratelimit_server.*.response_time, name: took, scale: 0.001,\n   \
+                   histogram_options: {buckets: [0.005, 1, 10]}}\n";
+    assert_eq!(
+        times(text, &calls, "took"),
+        [
+            "# HELP took A stat of envoyproxy/ratelimit.",
+            "# TYPE took histogram",
+            "took_bucket{le=\"0.005\"} 3",
+            "took_bucket{le=\"1\"} 4",
+            "took_bucket{le=\"10\"} 5",
+            "took_bucket{le=\"+Inf\"} 5",
+            "took_sum 9.013251",
+            "took_count 5",
+        ]
+    );
+    // in milliseconds, with the buckets that mappings inherit
+    let inherits = text.replace(", scale: 0.001,\n   histogram_options: {buckets: [0.005, 1, 10]}", "");
+    let lines = times(&inherits, &calls, "took_bucket");
+    assert_eq!(
+        lines,
+        ["0.001\"} 0", "0.003\"} 0", "7\"} 4", "+Inf\"} 5"].map(|end| format!("took_bucket{{le=\"{end}"))
+    );
+}
+
+#[test]
+fn a_summary_has_its_quantiles() {
+    // with the first call, 1,000 calls of which 10 take a second
+    let calls: Vec<Duration> =
+        (0..999).map(|i| Duration::from_millis(if i < 10 { 1_000 } else { 4 })).collect();
+    let summary = |more: &str| {
+        format!(
+            "mappings:\n- {{match: ratelimit_server.*.response_time, name: took, scale: 0.001, labels: {{m: $1}}{more}}}"
+        )
+    };
+    let own = ", observer_type: summary, summary_options: {quantiles: [{quantile: 0.991, error: 0.001}, \
+               {quantile: 0, error: 0}, {quantile: 0.9}], max_age: 1h, age_buckets: 4, buf_cap: 100}";
+    let m = "m=\"ShouldRateLimit\"";
+    assert_eq!(
+        times(&summary(own), &calls, "took"),
+        [
+            "# HELP took A stat of envoyproxy/ratelimit.".to_owned(),
+            "# TYPE took summary".to_owned(),
+            format!("took{{{m},quantile=\"0\"}} 0.00025"),
+            format!("took{{{m},quantile=\"0.9\"}} 0.004"),
+            format!("took{{{m},quantile=\"0.991\"}} 1"),
+            format!("took_sum{{{m}}} 13.95625"),
+            format!("took_count{{{m}}} 1000"),
+        ]
+    );
+    // those of statsd_exporter by default; 'quantiles' is an older place
+    let quantiles = |more: &str| {
+        let lines = times(&summary(more), &calls, "took{");
+        let quantile = |line: &String| line.split('"').nth(3).map(str::to_owned);
+        lines.iter().filter_map(quantile).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(quantiles(", timer_type: summary"), "0.5 0.9 0.99");
+    assert_eq!(quantiles(", quantiles: [{quantile: 0.75, error: 0.01}]"), "0.75");
+    let empty = times(&summary(", observer_type: summary").replace("ratelimit_server.*", "x.*"), &[], "took");
+    assert!(empty.is_empty(), "{empty:?}");
+}
+
 #[test]
 fn a_name_that_another_kind_of_metric_has_is_left_out() {
     let stats = stats(&[&["d", "k"]]);
@@ -165,11 +253,42 @@ fn errors_have_their_places_and_say_what_would_be_right() {
         ("mappings:\n- {match: a, name: a, lables: {}}", "unknown key 'lables': did you mean 'labels'?"),
         ("mappings:\n- {match: a, name: a, ttl: 1m}", "2:28: weir's series do not expire"),
         ("defaults: {ttl: 1m}", "1:17: weir's series do not expire"),
-        ("mappings:\n- {match: a, name: a, timer_type: summary}", "weir has no quantiles"),
-        ("mappings:\n- {match: a, name: a, quantiles: []}", "weir has no quantiles"),
         (
-            "mappings:\n- {match: a, name: a, buckets: [0.3]}",
-            "2:33: weir has no bucket of 0.3; with a scale of 1 it has 0.005, 0.01,",
+            "mappings:\n- {match: a, name: a, timer_type: summary, buckets: [1]}",
+            "2:44: a summary has no buckets; write 'observer_type: histogram', or remove this key",
+        ),
+        (
+            "mappings:\n- {match: a, name: a, timer_type: histogram, quantiles: []}",
+            "2:46: a histogram has no quantiles; write 'observer_type: summary'",
+        ),
+        (
+            "mappings:\n- {match: a, name: a, buckets: [1], quantiles: [{quantile: 0.5}]}",
+            "2:37: a metric has either buckets or quantiles; write 'observer_type'",
+        ),
+        (
+            "mappings:\n- {match: a, name: a, buckets: [0.3, 0.3]}",
+            "2:38: 'buckets' must ascend, but 0.3 follows 0.3",
+        ),
+        (
+            "mappings:\n- {match: a, name: a, buckets: [.inf, 1]}",
+            "'buckets' must be a number above 0, not '.inf'",
+        ),
+        (
+            "mappings:\n- {match: a, name: a, quantiles: [{quantile: 99}]}",
+            "'quantile' must be a number from 0 to 1, not '99'",
+        ),
+        ("mappings:\n- {match: a, name: a, quantiles: [{error: 0.1}]}", "2:35: the quantile is missing"),
+        (
+            "mappings:\n- {match: a, name: a, quantiles: [0.5]}",
+            "a quantile must be a mapping of quantile, error",
+        ),
+        (
+            "mappings:\n- {match: a, name: a, summary_options: {max_age: 5}}",
+            "invalid max_age: write a whole number and ms, s, m, h or d",
+        ),
+        (
+            "mappings:\n- {match: a, name: a, timer_type: summary, labels: {quantile: x}}",
+            "invalid label 'quantile': it is Prometheus' in a summary",
         ),
         (
             "mappings:\n- {match: a, name: a, scale: 0.001, buckets: [x]}",
@@ -186,6 +305,9 @@ fn errors_have_their_places_and_say_what_would_be_right() {
     }
     let missing = read_mapper("nowhere/conf.yaml".as_ref()).expect_err("there is no file").to_string();
     assert!(missing.starts_with("nowhere/conf.yaml: error loading file: "), "{missing}");
+    let many = "1,".repeat(201);
+    let errors = read(&format!("defaults: {{buckets: [{many}]}}")).expect_err("too many").to_string();
+    assert!(errors.contains("'buckets' has more than 200 entries"), "{errors}");
     let many = "- {match: a, match_type: regex, name: a}\n".repeat(1_001);
     let errors = read(&format!("mappings:\n{many}")).expect_err("too many").to_string();
     assert!(errors.contains(":1002:3: more than 1000 mappings are regular expressions"), "{errors}");

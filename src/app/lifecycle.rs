@@ -25,7 +25,7 @@ use crate::{
     Limiter,
     clock::{Clock, SystemClock},
     config::{DirectorySource, RuleSource},
-    observe::{Health, Stats, health::Reason, statsd},
+    observe::{Health, Stats, health::Reason, prometheus::MetricNames, statsd},
     settings::{Settings, StopSettings},
     trace::Exporter,
     xds::XdsSource,
@@ -94,6 +94,12 @@ impl App {
         let limiter = Arc::new(Limiter::new(store, Arc::clone(&stats), settings.limiter.clone()));
         stats.register(&limiter);
         let metric_names = metric_names(&settings);
+        if let MetricNames::Mapped(mapper) = &metric_names
+            && let Some(refinement) = mapper.refinement()
+        {
+            // before the servers make the histograms
+            stats.refine(refinement);
+        }
         let headers = settings.response_headers.clone();
         let started = settings.trace.clone().map(|trace| Exporter::start(trace, &stats));
         let (tracer, exporter) = started.transpose().map_err(AppError::Thread)?.unzip();

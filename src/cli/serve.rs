@@ -26,7 +26,8 @@ variable. All variables of envoyproxy/ratelimit are recognized.
              XDS_CLIENT_BACKOFF_INITIAL_INTERVAL (10s), _MAX_INTERVAL (60s),
              _RANDOM_FACTOR (0.5), _JITTER (true);
              XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES (4 MiB);
-             WEIR_XDS_ALGORITHM, WEIR_XDS_DEFAULTS (for rules that come so)
+             WEIR_XDS_ALGORITHM, WEIR_XDS_DEFAULTS (for rules that come so),
+             WEIR_XDS_RESPONSE_TIMEOUT (30s)
   Listening  HOST, PORT, DEBUG_HOST, DEBUG_PORT, GRPC_HOST, GRPC_PORT, GRPC_UDS,
              GRPC_MAX_CONNECTION_AGE (24h), GRPC_MAX_CONNECTION_AGE_GRACE (1h),
              WEIR_WORKERS (gRPC threads; one per core)

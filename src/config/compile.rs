@@ -76,8 +76,9 @@ impl Walk<'_> {
         let children = self.descriptors(&fields);
         if !enabled {
             // the check of whole domains does not see disabled descriptors
-            duplicates::report(&self.path.join("."), &children, &mut |at, message| {
-                self.report.error(Position { line: at.line, column: at.column }, message);
+            let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
+            duplicates::report(&path, &children, &mut |at, message| {
+                self.report.error_with(Position { line: at.line, column: at.column }, message);
             });
         }
         self.path.pop();

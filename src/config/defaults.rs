@@ -76,9 +76,7 @@ impl RuleDefaults {
 
 fn read(text: &str, report: &mut FileReport) -> RuleDefaults {
     let document = yaml::parse(text);
-    for fault in document.faults {
-        report.error(fault.at, format!("error loading defaults: {}", fault.message));
-    }
+    report.faults(document.faults, "error loading defaults");
     let Some(root) = document.root.filter(|root| !root.is_null()) else { return RuleDefaults::default() };
     let Some(fields) = Fields::new(&root, Level::Defaults, "a file of defaults", report) else {
         return RuleDefaults::default();

@@ -5,25 +5,35 @@ use std::collections::HashMap;
 use super::error::DisplayOrigin;
 use crate::limit::{Origin, Pattern, RuleNode, Values};
 
-/// Reports every descriptor of `nodes`, or below, whose key and value an earlier descriptor of its level has. `path` is the
-/// composite key of the level above.
-pub(super) fn report(path: &str, nodes: &[RuleNode], report: &mut impl FnMut(&Origin, String)) {
+/// Reports every descriptor of `nodes`, or below, whose key and value an earlier descriptor of its level has. `path` is the domain
+/// and the composite keys of the levels above. A message is made when it is called for, since there may be millions.
+pub(super) fn report(
+    path: &[&str],
+    nodes: &[RuleNode],
+    report: &mut impl FnMut(&Origin, &dyn Fn() -> String),
+) {
+    let mut path = path.iter().map(|step| (*step).to_owned()).collect();
+    walk(&mut path, nodes, report);
+}
+
+fn walk(path: &mut Vec<String>, nodes: &[RuleNode], report: &mut impl FnMut(&Origin, &dyn Fn() -> String)) {
     let mut seen: HashMap<(&str, &str), &Origin> = HashMap::with_capacity(nodes.len());
     for node in nodes {
         for value in texts(node) {
             if let Some(first) = seen.insert((&node.key, value), &node.origin) {
-                let step = if value.is_empty() { node.key.clone() } else { format!("{}_{value}", node.key) };
-                report(
-                    &node.origin,
+                report(&node.origin, &|| {
+                    let separator = if value.is_empty() { "" } else { "_" };
+                    let (path, key, first) = (path.join("."), &node.key, DisplayOrigin(first));
                     format!(
-                        "duplicate descriptor composite key '{path}.{step}'; the first is at {}",
-                        DisplayOrigin(first)
-                    ),
-                );
+                        "duplicate descriptor composite key '{path}.{key}{separator}{value}'; the first is at {first}"
+                    )
+                });
             }
         }
         if !node.children.is_empty() {
-            self::report(&format!("{path}.{}", name(node)), &node.children, report);
+            path.push(name(node));
+            walk(path, &node.children, report);
+            path.pop();
         }
     }
 }

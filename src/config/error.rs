@@ -1,13 +1,28 @@
 //! Errors and warnings about rule files, with their places.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt::{self, Write as _},
+    sync::Arc,
+};
 
-use super::yaml::Position;
-use crate::limit::Origin;
+use super::yaml::{Faults, Position};
+use crate::{
+    limit::Origin,
+    observe::text::{Escaped, shortened},
+};
 
 /// The number of errors and of warnings that are reported for one file. A file without rules has an error on every line,
 /// and the first few suffice.
 const MAX_FINDINGS: usize = 100;
+
+/// The number of errors and of warnings that are reported for one load of all files.
+const MAX_FINDINGS_OF_LOAD: usize = 1_000;
+
+/// The sum of the texts of errors and of warnings that are reported for one load, in bytes, besides those of one more.
+const MAX_TEXT_OF_LOAD: usize = 256 << 10;
+
+/// The most characters of one message. What a user wrote is shorter in most of them.
+const MAX_MESSAGE: usize = 2_000;
 
 /// An error in a rule file, which keeps all files from being used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,26 +54,34 @@ pub struct ConfigErrors {
 /// Collects the errors and warnings of all files.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    pub(super) errors: Vec<ConfigError>,
-    pub(super) warnings: Vec<ConfigWarning>,
+    errors: Findings,
+    warnings: Findings,
+}
+
+/// Errors, or warnings: the first ones, and how many more there are.
+#[derive(Debug, Default)]
+struct Findings {
+    reported: Vec<(Origin, String)>,
+    /// The sum of the texts.
+    text: usize,
+    omitted: usize,
+    first_omitted: Option<Origin>,
 }
 
 /// Collects the errors and warnings of one file.
 #[derive(Debug)]
 pub(super) struct FileReport {
     file: Arc<str>,
-    report: Report,
-    /// The number of errors past the limit, and the place of the first.
-    omitted: usize,
-    first_omitted: Position,
+    errors: Findings,
+    warnings: Findings,
 }
 
 // === impl ConfigError ===
 
-/// `file:line:column: message`.
+/// `file:line:column: message`, on one line.
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", DisplayOrigin(&self.at), self.message)
+        write!(Escaped(f), "{}: {}", DisplayOrigin(&self.at), self.message)
     }
 }
 
@@ -66,10 +89,10 @@ impl std::error::Error for ConfigError {}
 
 // === impl ConfigWarning ===
 
-/// `file:line:column: message`.
+/// `file:line:column: message`, on one line.
 impl fmt::Display for ConfigWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", DisplayOrigin(&self.at), self.message)
+        write!(Escaped(f), "{}: {}", DisplayOrigin(&self.at), self.message)
     }
 }
 
@@ -103,39 +126,89 @@ impl std::error::Error for ConfigErrors {}
 
 impl Report {
     pub(super) fn error(&mut self, at: Origin, message: String) {
-        self.errors.push(ConfigError { at, message });
+        self.error_with(at, || message);
+    }
+
+    /// Adds an error whose message is built only if it is reported, since a load may have millions of errors.
+    pub(super) fn error_with(&mut self, at: Origin, message: impl FnOnce() -> String) {
+        self.errors.add(MAX_FINDINGS_OF_LOAD, at, message);
     }
 
     pub(super) fn warn(&mut self, at: Origin, message: String) {
-        self.warnings.push(ConfigWarning { at, message });
+        self.warn_with(at, || message);
     }
 
-    /// Adds the findings of `more` in the order of their places. Findings that an alias repeats are added once.
-    pub(super) fn add(&mut self, mut more: Self) {
-        let place = |at: &Origin| (at.line, at.column);
-        more.errors.sort_by_key(|error| place(&error.at));
-        more.errors.dedup();
-        more.warnings.sort_by_key(|warning| place(&warning.at));
-        more.warnings.dedup();
-        self.errors.append(&mut more.errors);
-        self.warnings.append(&mut more.warnings);
+    /// Adds a warning whose message is built only if it is reported.
+    pub(super) fn warn_with(&mut self, at: Origin, message: impl FnOnce() -> String) {
+        self.warnings.add(MAX_FINDINGS_OF_LOAD, at, message);
     }
 
-    /// Returns the warnings, or all findings if there is an error.
+    pub(super) fn has_errors(&self) -> bool {
+        !self.errors.reported.is_empty()
+    }
+
+    /// Returns the warnings, or all findings if there is an error, by file and place. A last one tells how many are left out.
     pub(super) fn finish(self) -> Result<Vec<ConfigWarning>, ConfigErrors> {
-        if self.errors.is_empty() {
-            Ok(self.warnings)
+        let (errors, warnings) = (self.errors.finish("errors"), self.warnings.finish("warnings"));
+        let warnings: Vec<_> =
+            warnings.into_iter().map(|(at, message)| ConfigWarning { at, message }).collect();
+        if errors.is_empty() {
+            Ok(warnings)
         } else {
-            Err(ConfigErrors { errors: self.errors, warnings: self.warnings })
+            let errors = errors.into_iter().map(|(at, message)| ConfigError { at, message }).collect();
+            Err(ConfigErrors { errors, warnings })
         }
     }
+}
+
+// === impl Findings ===
+
+impl Findings {
+    /// Adds a finding, if fewer than `max` are there and their texts leave room.
+    fn add(&mut self, max: usize, at: Origin, message: impl FnOnce() -> String) {
+        if self.reported.len() >= max || self.text > MAX_TEXT_OF_LOAD {
+            self.omitted += 1;
+            self.first_omitted.get_or_insert(at);
+            return;
+        }
+        let mut message = message();
+        if message.len() > MAX_MESSAGE {
+            message = shortened(&message, MAX_MESSAGE).into_owned();
+        }
+        self.text += at.file.len() + message.len();
+        self.reported.push((at, message));
+    }
+
+    /// Adds the findings `more` of a file in the order of their places. Findings that an alias repeats are added once.
+    fn append(&mut self, mut more: Self, what: &str) {
+        more.reported.sort_by_key(|(at, _)| (at.line, at.column));
+        more.reported.dedup();
+        for (at, message) in more.reported {
+            self.add(MAX_FINDINGS_OF_LOAD, at, || message);
+        }
+        if let Some(at) = more.first_omitted {
+            self.add(MAX_FINDINGS_OF_LOAD, at, || omitted(more.omitted, what));
+        }
+    }
+
+    fn finish(mut self, what: &str) -> Vec<(Origin, String)> {
+        self.reported.sort_by_cached_key(|(at, _)| (Arc::clone(&at.file), at.line, at.column));
+        if let Some(at) = self.first_omitted {
+            self.reported.push((at, omitted(self.omitted, what)));
+        }
+        self.reported
+    }
+}
+
+fn omitted(count: usize, what: &str) -> String {
+    format!("and {count} more {what}, starting here")
 }
 
 // === impl FileReport ===
 
 impl FileReport {
     pub(super) fn new(file: Arc<str>) -> Self {
-        Self { file, report: Report::default(), omitted: 0, first_omitted: Position::default() }
+        Self { file, errors: Findings::default(), warnings: Findings::default() }
     }
 
     /// Returns the origin of the position `at`.
@@ -149,13 +222,21 @@ impl FileReport {
 
     /// Adds an error whose message is built only if it is reported, since a file may have millions of errors.
     pub(super) fn error_with(&mut self, at: Position, message: impl FnOnce() -> String) {
-        if self.report.errors.len() < MAX_FINDINGS {
-            self.report.error(self.origin(at), message());
-        } else {
-            if self.omitted == 0 {
-                self.first_omitted = at;
-            }
-            self.omitted += 1;
+        self.errors.add(MAX_FINDINGS, self.origin(at), message);
+    }
+
+    /// Adds the faults of the document as errors that begin with `start`.
+    pub(super) fn faults(&mut self, faults: Faults, start: &str) {
+        for fault in faults.first {
+            self.error(fault.at, format!("{start}: {}", fault.message));
+        }
+        if let Some((at, count)) = faults.more {
+            self.errors.first_omitted.get_or_insert(Origin {
+                file: Arc::clone(&self.file),
+                line: at.line,
+                column: at.column,
+            });
+            self.errors.omitted += count;
         }
     }
 
@@ -165,17 +246,12 @@ impl FileReport {
 
     /// Adds a warning whose message is built only if it is reported.
     pub(super) fn warn_with(&mut self, at: Position, message: impl FnOnce() -> String) {
-        if self.report.warnings.len() < MAX_FINDINGS {
-            self.report.warn(self.origin(at), message());
-        }
+        self.warnings.add(MAX_FINDINGS, self.origin(at), message);
     }
 
-    /// Moves all findings to `report`.
+    /// Moves all findings to `report`. The number of warnings that are left out is not told.
     pub(super) fn finish(self, report: &mut Report) {
-        let first_omitted = self.origin(self.first_omitted);
-        report.add(self.report);
-        if self.omitted > 0 {
-            report.error(first_omitted, format!("and {} more errors, starting here", self.omitted));
-        }
+        report.errors.append(self.errors, "errors");
+        report.warnings.append(Findings { first_omitted: None, ..self.warnings }, "warnings");
     }
 }

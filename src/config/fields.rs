@@ -10,6 +10,8 @@ use super::{
     scalar::{Meaning, Scalar},
     yaml::{Position, Value, YamlNode},
 };
+#[cfg(feature = "server")]
+use {super::scalar::brief, crate::spelling};
 
 /// The entries of a mapping of one level.
 pub(super) struct Fields<'n> {
@@ -154,6 +156,43 @@ impl<T> Field<T> {
     fn with<U>(&self, value: U) -> Field<U> {
         Field { key_at: self.key_at, at: self.at, value }
     }
+}
+
+/// Reads one of `choices`.
+#[cfg(feature = "server")]
+pub(super) fn choice<T: Copy>(
+    fields: &Fields<'_>,
+    key: &str,
+    choices: &[(&str, T)],
+    report: &mut FileReport,
+) -> Option<T> {
+    let text = fields.text(key, report)?;
+    let found = choices.iter().find(|(name, _)| *name == text.value).map(|(_, value)| *value);
+    if found.is_none() {
+        let names = || choices.iter().map(|(name, _)| *name);
+        let hint = spelling::nearest(text.value, names()).map(|name| format!("; did you mean '{name}'?"));
+        let right = names().collect::<Vec<_>>().join(" or ");
+        let written = brief(text.value);
+        report
+            .error(text.at, format!("invalid {key} '{written}': write {right}{}", hint.unwrap_or_default()));
+    }
+    found
+}
+
+/// Reads a number above 0.
+#[cfg(feature = "server")]
+pub(super) fn number(node: &YamlNode, what: &str, report: &mut FileReport) -> Option<Field<f64>> {
+    let found = match node.scalar().map(Scalar::meaning) {
+        #[expect(clippy::cast_precision_loss, reason = "Prometheus' numbers are floats")]
+        Some(Meaning::Int(number)) => Some(number as f64),
+        Some(Meaning::Float(number)) => Some(number),
+        _ => None,
+    };
+    let value = found.filter(|number| *number > 0.0 && number.is_finite());
+    if value.is_none() {
+        report.error(node.at, wrong(what, "a number above 0", node));
+    }
+    value.map(|value| Field { key_at: node.at, at: node.at, value })
 }
 
 pub(super) fn wrong(key: &str, right: &str, found: &YamlNode) -> String {

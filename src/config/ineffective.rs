@@ -16,8 +16,9 @@ pub(super) fn warn(domain: &Domain, report: &mut Report) {
     each_rule(&domain.nodes, &mut |rule| {
         for name in rule.replaces.iter().filter(|name| !names.contains(&***name)) {
             let domain = &domain.name;
-            let message = format!("replaces '{name}', but no rule in domain '{domain}' has that name");
-            report.warn(rule.origin.clone(), message);
+            report.warn_with(rule.origin.clone(), || {
+                format!("replaces '{name}', but no rule in domain '{domain}' has that name")
+            });
         }
     });
     unreachable(&domain.nodes, report);
@@ -41,14 +42,13 @@ fn unreachable(nodes: &[RuleNode], report: &mut Report) {
     for node in nodes {
         let wildcards = &wildcards[node.key.as_str()];
         if let Some((pattern, earlier)) = shadowing(node, wildcards) {
-            report.warn(
-                node.origin.clone(),
+            report.warn_with(node.origin.clone(), || {
                 format!(
                     "this descriptor never matches: '{}' at {} is tried first and matches all of its values",
                     pattern.text(),
                     DisplayOrigin(&earlier.origin)
-                ),
-            );
+                )
+            });
         }
         unreachable(&node.children, report);
     }
@@ -117,7 +117,8 @@ mod tests {
             };
             let mut report = Report::default();
             unreachable(&[node(wildcard), node(other)], &mut report);
-            assert_eq!(report.warnings.len(), usize::from(shadows), "{wildcard} {other}");
+            let warnings = report.finish().expect("no errors");
+            assert_eq!(warnings.len(), usize::from(shadows), "{wildcard} {other}");
         }
     }
 }

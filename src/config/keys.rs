@@ -49,6 +49,12 @@ pub(super) enum Level {
     /// `histogram_options` in a mapper file.
     #[cfg(feature = "server")]
     HistogramOptions,
+    /// `summary_options` in a mapper file.
+    #[cfg(feature = "server")]
+    SummaryOptions,
+    /// A quantile in a mapper file.
+    #[cfg(feature = "server")]
+    Quantile,
 }
 
 // === impl Level ===
@@ -148,6 +154,10 @@ impl Level {
             Self::HistogramOptions => {
                 &["buckets", "native_histogram_bucket_factor", "native_histogram_max_buckets"]
             }
+            #[cfg(feature = "server")]
+            Self::SummaryOptions => &["quantiles", "max_age", "age_buckets", "buf_cap"],
+            #[cfg(feature = "server")]
+            Self::Quantile => &["quantile", "error"],
         }
     }
 
@@ -171,6 +181,10 @@ impl Level {
             Self::Mapping => "in an entry of 'mappings'",
             #[cfg(feature = "server")]
             Self::HistogramOptions => "under 'histogram_options'",
+            #[cfg(feature = "server")]
+            Self::SummaryOptions => "under 'summary_options'",
+            #[cfg(feature = "server")]
+            Self::Quantile => "in an entry of 'quantiles'",
         }
     }
 

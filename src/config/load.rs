@@ -89,7 +89,7 @@ fn load_listed(dir: &Path, options: Options, listing: &Listing) -> Result<Loaded
         let what = if path == dir { "cannot read the rules directory" } else { "cannot read" };
         reading.report.error(whole_file(&name(path)), format!("{UNREADABLE}: {what}: {error}"));
     }
-    if listing.files.is_empty() && reading.report.errors.is_empty() {
+    if listing.files.is_empty() && !reading.report.has_errors() {
         reading
             .report
             .warn(whole_file(&name(dir)), "the directory has no files, so there are no rules".into());
@@ -140,17 +140,18 @@ pub fn parse(file: &str, text: &str) -> Result<Loaded, ConfigErrors> {
 /// # Errors
 ///
 /// All errors of all documents.
-pub fn load_documents(documents: &[Document], options: &Options) -> Result<Loaded, ConfigErrors> {
+pub fn load_documents(documents: Vec<Document>, options: &Options) -> Result<Loaded, ConfigErrors> {
     let mut reading = Reading::new(*options);
+    let count = documents.len();
     for Document { name, content } in documents {
         let mut report = FileReport::new(name.as_str().into());
         match content {
-            DocumentContent::Yaml(text) => reading.document(text, &mut report),
+            DocumentContent::Yaml(text) => reading.document(&text, &mut report),
             DocumentContent::Tree(value) => reading.root(Some(&documents::tree(value)), &mut report),
         }
         report.finish(&mut reading.report);
     }
-    reading.finish(documents.len())
+    reading.finish(count)
 }
 
 /// Reads the text of the file `path`, and reports why it cannot be read.
@@ -201,10 +202,8 @@ impl Reading {
 
     fn document(&mut self, text: &str, report: &mut FileReport) {
         let document = yaml::parse(text);
-        let faulty = !document.faults.is_empty();
-        for fault in document.faults {
-            report.error(fault.at, format!("{UNREADABLE}: {}", fault.message));
-        }
+        let faulty = !document.faults.first.is_empty();
+        report.faults(document.faults, UNREADABLE);
         // after a fault without a root, compiling would also report a missing domain
         if !faulty || document.root.is_some() {
             self.root(document.root.as_deref(), report);
@@ -240,14 +239,11 @@ impl Reading {
     fn finish(mut self, files: usize) -> Result<Loaded, ConfigErrors> {
         for domain in &self.domains {
             let report = &mut self.report;
-            duplicates::report(&domain.name, &domain.nodes, &mut |at, message| {
-                report.error(at.clone(), message);
+            duplicates::report(&[&domain.name], &domain.nodes, &mut |at, message| {
+                report.error_with(at.clone(), message);
             });
             ineffective::warn(domain, report);
         }
-        let place = |at: &Origin| (Arc::clone(&at.file), at.line, at.column);
-        self.report.errors.sort_by_cached_key(|error| place(&error.at));
-        self.report.warnings.sort_by_cached_key(|warning| place(&warning.at));
         self.report.finish().map(|warnings| Loaded { domains: self.domains, warnings, files })
     }
 }

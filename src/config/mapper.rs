@@ -13,18 +13,16 @@ use std::path::Path;
 
 use super::{
     error::{ConfigErrors, ConfigWarning, FileReport, Report},
-    fields::{Field, Fields, wrong},
+    fields::{Field, Fields, choice, number, wrong},
     keys::Level,
     load::read_file,
-    scalar::{Meaning, Scalar, brief},
+    observer::{self, ObserverOptions},
+    scalar::brief,
     yaml::{self, Value, YamlNode},
 };
-use crate::{
-    observe::prometheus::{
-        RESERVED, Template, bounds, bucket,
-        mapper::{Mapper, Mapping, Matcher, SeriesTemplate, StatKind},
-    },
-    spelling,
+use crate::observe::prometheus::{
+    RESERVED, Template,
+    mapper::{Mapper, Mapping, Matcher, Observer, SeriesTemplate, StatKind},
 };
 
 /// The maximum number of mappings with `match_type: regex`. Every stat without a glob is compared with each of them.
@@ -33,7 +31,7 @@ const MAX_REGEXES: usize = 1_000;
 /// What mappings inherit.
 struct Defaults {
     regex: bool,
-    buckets: Option<Vec<Field<f64>>>,
+    observer: ObserverOptions,
 }
 
 /// Reads the file `path`.
@@ -51,9 +49,7 @@ pub fn read_mapper(path: &Path) -> Result<(Mapper, Vec<ConfigWarning>), ConfigEr
 
 fn read(text: &str, report: &mut FileReport) -> Mapper {
     let document = yaml::parse(text);
-    for fault in document.faults {
-        report.error(fault.at, format!("error loading mapper file: {}", fault.message));
-    }
+    report.faults(document.faults, "error loading mapper file");
     let root = document.root.filter(|root| !root.is_null());
     let Some(fields) =
         root.as_deref().and_then(|root| Fields::new(root, Level::Mapper, "a mapper file", report))
@@ -65,7 +61,7 @@ fn read(text: &str, report: &mut FileReport) -> Mapper {
     let most_specific = defaults.as_ref().is_some_and(|fields| fields.flag("glob_disable_ordering", report));
     let defaults = Defaults {
         regex: defaults.as_ref().is_some_and(|fields| is_regex(fields, false, report)),
-        buckets: defaults.as_ref().and_then(|fields| observer(fields, report)),
+        observer: defaults.as_ref().map(|fields| observer::read(fields, report)).unwrap_or_default(),
     };
     let mut mapper = Mapper::new(most_specific);
     let nodes: Vec<&YamlNode> = fields.maps("mappings", report).collect();
@@ -93,10 +89,10 @@ fn mapping(node: &YamlNode, defaults: &Defaults, report: &mut FileReport) -> Opt
     let is_dropped = choice(&fields, "action", &[("map", false), ("drop", true)], report) == Some(true);
     fields.flag("honor_labels", report);
     let scale = scale(&fields, report);
-    let own_buckets = observer(&fields, report);
+    let own_observer = observer::read(&fields, report);
     let has_times = kind.is_none_or(|kind| kind == StatKind::Observer);
-    let buckets = own_buckets.as_ref().or(defaults.buckets.as_ref()).filter(|_| has_times);
-    let buckets = buckets.and_then(|list| list.iter().map(|bound| index(bound, scale, report)).collect());
+    let observer = has_times.then(|| own_observer.resolve(&defaults.observer, scale));
+    let observer = observer.unwrap_or(Observer::Histogram(None));
     let matcher = matcher?;
     if is_dropped {
         return Some((matcher, Mapping { kind, series: None }));
@@ -107,8 +103,11 @@ fn mapping(node: &YamlNode, defaults: &Defaults, report: &mut FileReport) -> Opt
     };
     let name = metric_name(&name, &matcher, report);
     let labels = labels(&fields, &matcher, report);
+    if matches!(observer, Observer::Summary(_)) && labels.iter().any(|(name, _)| name == "quantile") {
+        report.error(fields.at, "invalid label 'quantile': it is Prometheus' in a summary");
+    }
     let help = fields.text("help", report).map(|help| help.value.replace(['\n', '\\'], " "));
-    Some((matcher, Mapping { kind, series: Some(SeriesTemplate { name, labels, help, scale, buckets }) }))
+    Some((matcher, Mapping { kind, series: Some(SeriesTemplate { name, labels, help, scale, observer }) }))
 }
 
 fn matcher(fields: &Fields<'_>, regex: bool, report: &mut FileReport) -> Option<Matcher> {
@@ -136,90 +135,9 @@ fn is_regex(fields: &Fields<'_>, default: bool, report: &mut FileReport) -> bool
     choice(fields, "match_type", &[("glob", false), ("regex", true)], report).unwrap_or(default)
 }
 
-/// Reads one of `choices`.
-fn choice<T: Copy>(
-    fields: &Fields<'_>,
-    key: &str,
-    choices: &[(&str, T)],
-    report: &mut FileReport,
-) -> Option<T> {
-    let text = fields.text(key, report)?;
-    let found = choices.iter().find(|(name, _)| *name == text.value).map(|(_, value)| *value);
-    if found.is_none() {
-        let names = || choices.iter().map(|(name, _)| *name);
-        let hint = spelling::nearest(text.value, names()).map(|name| format!("; did you mean '{name}'?"));
-        let right = names().collect::<Vec<_>>().join(" or ");
-        let written = brief(text.value);
-        report
-            .error(text.at, format!("invalid {key} '{written}': write {right}{}", hint.unwrap_or_default()));
-    }
-    found
-}
-
-/// Reads the options of durations: the buckets, if any are listed. weir's durations are in histograms whose buckets it
-/// has chosen, and its series live as long as their rules.
-fn observer(fields: &Fields<'_>, report: &mut FileReport) -> Option<Vec<Field<f64>>> {
-    const NO_QUANTILES: &str = "weir has no quantiles of response times; write 'observer_type: histogram', and use \
-                                histogram_quantile() in queries";
-    const NO_NATIVE: &str = "weir has no native histograms; remove this key";
-    for key in ["observer_type", "timer_type"] {
-        let kind = choice(fields, key, &[("histogram", false), ("summary", true)], report);
-        if let (Some(true), Some(field)) = (kind, fields.get(key)) {
-            report.error(field.at, NO_QUANTILES);
-        }
-    }
-    for key in ["summary_options", "quantiles"] {
-        if let Some(field) = fields.get(key) {
-            report.error(field.key_at, NO_QUANTILES);
-        }
-    }
-    let ttl = fields.text("ttl", report).filter(|ttl| !matches!(ttl.value, "0" | "0s"));
-    if let Some(ttl) = ttl {
-        report.error(ttl.at, "weir's series do not expire, since its rules bound their number; remove 'ttl'");
-    }
-    let options = fields.get("histogram_options").map(|field| field.value);
-    let options =
-        options.and_then(|node| Fields::new(node, Level::HistogramOptions, "'histogram_options'", report));
-    for key in ["native_histogram_bucket_factor", "native_histogram_max_buckets"] {
-        if let Some(field) = options.as_ref().and_then(|options| options.get(key)) {
-            report.error(field.key_at, NO_NATIVE);
-        }
-    }
-    let lists = [options.as_ref(), Some(fields)].into_iter().flatten();
-    let lists: Vec<_> = lists.map(|fields| fields.list("buckets", report)).collect();
-    let list = lists.into_iter().find(|list| !list.is_empty())?;
-    Some(list.iter().filter_map(|node| number(node, "buckets", report)).collect())
-}
-
-fn number(node: &YamlNode, what: &str, report: &mut FileReport) -> Option<Field<f64>> {
-    let found = match node.scalar().map(Scalar::meaning) {
-        #[expect(clippy::cast_precision_loss, reason = "Prometheus' numbers are floats")]
-        Some(Meaning::Int(number)) => Some(number as f64),
-        Some(Meaning::Float(number)) => Some(number),
-        _ => None,
-    };
-    let value = found.filter(|number| *number > 0.0 && number.is_finite());
-    if value.is_none() {
-        report.error(node.at, wrong(what, "a number above 0", node));
-    }
-    value.map(|value| Field { key_at: node.at, at: node.at, value })
-}
-
 fn scale(fields: &Fields<'_>, report: &mut FileReport) -> f64 {
     let field = fields.get("scale");
     field.and_then(|field| number(field.value, "scale", report)).map_or(1.0, |scale| scale.value)
-}
-
-/// Returns the index of weir's bucket with the bound `bound`.
-fn index(bound: &Field<f64>, scale: f64, report: &mut FileReport) -> Option<usize> {
-    let index = bucket(bound.value, scale);
-    if index.is_none() {
-        let bounds: Vec<String> = bounds(scale).iter().map(ToString::to_string).collect();
-        let (value, bounds) = (bound.value, bounds.join(", "));
-        let message = format!("weir has no bucket of {value}; with a scale of {scale} it has {bounds}");
-        report.error(bound.at, message);
-    }
-    index
 }
 
 fn metric_name(name: &Field<&str>, matcher: &Matcher, report: &mut FileReport) -> Template {

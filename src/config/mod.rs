@@ -8,7 +8,7 @@
 //! | `yaml`, `scalar` | a document as a tree with positions; only `yaml` uses the YAML crate |
 //! | `keys`, `fields`, `misplaced` | the keys of each level, typed access to their values, and keys at another level |
 //! | `documents`, `defaults` | rules that come as messages, and settings for those that their messages cannot express |
-//! | `mapper` | the names of metrics, `PROMETHEUS_MAPPER_YAML`: the only file here that has no rules |
+//! | `mapper`, `observer` | the names of metrics, `PROMETHEUS_MAPPER_YAML`, and how it shows durations: no rules |
 //! | `compile`, `rate_limit`, `tier`, `metadata`, `duration` | compile the tree to rules, level by level |
 //! | `duplicates`, `redundant_tiers`, `ineffective` | checks that need more than one descriptor or tier |
 //! | `error`, `go_format` | errors and warnings with their places, worded as envoyproxy/ratelimit's |
@@ -33,6 +33,8 @@ mod mapper;
 mod metadata;
 mod misplaced;
 mod mount;
+#[cfg(feature = "server")]
+mod observer;
 mod rate_limit;
 mod redundant_tiers;
 mod scalar;

@@ -17,6 +17,9 @@ pub(super) const MAX_DEPTH: usize = 128;
 /// The maximum number of nodes in a document, about 150,000 rules. Each use of an alias counts all of its nodes.
 pub(super) const MAX_NODES: usize = 2_000_000;
 
+/// The most faults of a document that are described.
+const MAX_FAULTS: usize = 100;
+
 /// A place in a document: line and column from 1, in characters. The default, 0, stands for the whole document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
@@ -56,8 +59,15 @@ pub(super) struct Fault {
 pub(super) struct Document {
     /// None for a document without content, and after a fault that ended the parsing.
     pub(super) root: Option<Rc<YamlNode>>,
-    /// The faults, by place.
-    pub(super) faults: Vec<Fault>,
+    /// The faults.
+    pub(super) faults: Faults,
+}
+
+/// Errors in a document, in the order of reading: the first ones, and the place and number of the others.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    pub(super) first: Vec<Fault>,
+    pub(super) more: Option<(Position, usize)>,
 }
 
 /// Parses `text`, which must hold one document.
@@ -67,7 +77,7 @@ pub(super) fn parse(text: &str) -> Document {
         let read =
             event.map_err(|error| Fault::from(&error)).and_then(|(event, span)| builder.add(event, span));
         if let Err(fault) = read {
-            builder.faults.push(fault);
+            builder.faults.add(fault.at, || fault.message);
             return Document { root: None, faults: builder.faults };
         }
     }
@@ -102,6 +112,18 @@ impl From<&ScanError> for Fault {
             // the parser reads ahead, so its own limit of nested brackets applies first
             ErrorKind::RecursionLimitExceeded => Self::too_deep(at),
             _ => Self::new(at, error.info()),
+        }
+    }
+}
+
+// === impl Faults ===
+
+impl Faults {
+    fn add(&mut self, at: Position, message: impl FnOnce() -> String) {
+        if self.first.len() < MAX_FAULTS {
+            self.first.push(Fault { at, message: message() });
+        } else {
+            self.more.get_or_insert((at, 0)).1 += 1;
         }
     }
 }
@@ -160,7 +182,7 @@ struct Builder {
     /// By the parser's anchor number, which is unique in a document.
     anchors: HashMap<usize, Rc<YamlNode>>,
     nodes: usize,
-    faults: Vec<Fault>,
+    faults: Faults,
 }
 
 /// A list or mapping that is not closed yet.
@@ -325,7 +347,7 @@ impl Entries {
     }
 
     /// Returns the entries. Written entries take precedence over merged ones, and earlier merges over later ones.
-    fn finish(self, faults: &mut Vec<Fault>) -> Vec<(Rc<YamlNode>, Rc<YamlNode>)> {
+    fn finish(self, faults: &mut Faults) -> Vec<(Rc<YamlNode>, Rc<YamlNode>)> {
         let mut seen: HashMap<Scalar, Position> = HashMap::with_capacity(self.written.len());
         let mut entries = Vec::with_capacity(self.written.len());
         for (key, value) in self.written {
@@ -333,10 +355,9 @@ impl Entries {
                 && let Some(first) = seen.insert(scalar.clone(), key.at)
             {
                 let Position { line, column } = first;
-                faults.push(Fault::new(
-                    key.at,
-                    format!("duplicate key '{}'; the first is at {line}:{column}", scalar.brief()),
-                ));
+                faults.add(key.at, || {
+                    format!("duplicate key '{}'; the first is at {line}:{column}", scalar.brief())
+                });
                 continue;
             }
             entries.push((key, value));

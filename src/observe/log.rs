@@ -26,6 +26,11 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+use super::{
+    plain_fields::{PlainFields, with_causes},
+    text::Escaped,
+};
+
 /// The names of levels.
 pub(crate) const LEVELS: &str = "panic, fatal, error, warn, warning, info, debug or trace";
 
@@ -90,10 +95,14 @@ fn line(format: LogFormat, level: Level, message: &str, fields: &[(&str, String)
     match format {
         LogFormat::Text => {
             let error = if level == Level::ERROR { "error: " } else { "" };
-            let mut line = format!("weir: {error}{message}");
+            let mut line = format!("weir: {error}");
+            // writing to a String cannot fail; an error with many parts has a line of each
+            for (i, part) in message.split('\n').enumerate() {
+                line.push_str(if i > 0 { "\n" } else { "" });
+                let _ = Escaped(&mut line).write_str(part);
+            }
             for (name, value) in fields {
-                // writing to a String cannot fail
-                let _ = write!(line, " {name}={value}");
+                let _ = write!(Escaped(&mut line), " {name}={value}");
             }
             line + "\n"
         }
@@ -148,7 +157,10 @@ where
         .with_target(env!("CARGO_CRATE_NAME"), level);
     let layer = tracing_subscriber::fmt::layer().with_writer(writer);
     match format {
-        LogFormat::Text => layer.with_ansi(io::stderr().is_terminal()).with_filter(filter).boxed(),
+        LogFormat::Text => {
+            let layer = layer.with_ansi(io::stderr().is_terminal()).fmt_fields(PlainFields);
+            layer.with_filter(filter).boxed()
+        }
         LogFormat::Json => layer.event_format(JsonFormat).with_filter(filter).boxed(),
     }
 }
@@ -210,15 +222,7 @@ impl Visit for Fields {
     }
 
     fn record_error(&mut self, field: &Field, error: &(dyn std::error::Error + 'static)) {
-        // with all its causes, which Display omits
-        let mut text = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            cause = error.source();
-        }
-        self.add(field, text);
+        self.add(field, with_causes(error));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
@@ -290,6 +294,25 @@ mod tests {
         assert_eq!((&line["level"], &line["file"]), (&"warning".into(), &"a.yaml".into()));
         assert_eq!((&line["line"], &line["error"]), (&3.into(), &"gone".into()));
         assert!(line["@timestamp"].as_str().unwrap().starts_with("20"), "{line}");
+    }
+
+    #[test]
+    fn a_message_stays_on_its_line() {
+        let forged = "gone\n2026-01-01T00:00:00Z ERROR weir: forged\r\u{1b}[2K\u{9b}31m";
+        let text = written("WARN", LogFormat::Text, || {
+            let error = io::Error::other(forged);
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(count = 3, name = forged, shown = %forged, printed = ?forged, error, "{forged}");
+        });
+        assert_eq!(text.lines().count(), 1, "{text}");
+        let is_control = |c: char| c.is_control() && c != '\n';
+        assert!(!text.contains(is_control) && text.ends_with('\n'), "{text:?}");
+        let escaped = r"gone\n2026-01-01T00:00:00Z ERROR weir: forged\r\u{1b}[2K\u{9b}31m";
+        assert_eq!(text.matches(escaped).count(), 5, "{text}");
+        let expected = format!("{escaped} count=3 name=\"{escaped}\" shown={escaped} printed=");
+        assert!(text.contains(&expected), "{text}");
+        let line = line(LogFormat::Text, Level::INFO, "a\rb", &[("name", "c\nd".to_owned())]);
+        assert_eq!(line, "weir: a\\rb name=c\\nd\n");
     }
 
     #[test]

@@ -24,6 +24,12 @@ pub struct CallTimer<'a> {
 // === impl MethodStats ===
 
 impl MethodStats {
+    /// Returns stats whose response times have the buckets of `refinement`.
+    #[cfg(feature = "server")]
+    pub(super) fn refined(refinement: &super::refined::Refinement) -> Self {
+        Self { total_requests: Counter::default(), response_time: Histogram::refined(refinement) }
+    }
+
     /// Counts a call that begins now.
     pub fn begin(&self) -> CallTimer<'_> {
         self.begin_at(Instant::now())

@@ -3,6 +3,7 @@
 //! Nothing here imports another part of weir: an owner of metrics implements [`Source`] and registers itself with
 //! [`Stats::register`].
 
+mod buckets;
 pub mod counter;
 mod decision_record;
 #[cfg(feature = "server")]
@@ -13,9 +14,13 @@ pub mod log;
 pub mod method_stats;
 pub mod metric;
 #[cfg(feature = "server")]
+mod plain_fields;
+#[cfg(feature = "server")]
 mod process;
 #[cfg(feature = "server")]
 pub mod prometheus;
+#[cfg(feature = "server")]
+mod refined;
 mod rule_limit;
 mod rule_stats;
 #[cfg(feature = "server")]
@@ -25,6 +30,7 @@ pub mod snapshot;
 pub mod stats;
 #[cfg(feature = "server")]
 pub mod statsd;
+pub mod text;
 #[cfg(feature = "server")]
 pub mod throttle;
 mod unknown_domains;
@@ -35,6 +41,8 @@ pub use decision_record::{DecisionRecord, RecordedDecision, StoreWait};
 pub use health::Health;
 pub use method_stats::MethodStats;
 pub use metric::{Metric, Source};
+#[cfg(feature = "server")]
+pub use refined::Refinement;
 pub use rule_limit::RuleLimit;
 pub use rule_stats::{RuleCounts, RuleStats};
 pub use stats::Stats;

@@ -74,11 +74,16 @@ pub(super) fn reference(stats: &Stats) -> BTreeMap<String, StatValue> {
     }
     for (method, stats) in stats.methods() {
         let timing = StatValue::Timing(Box::new(stats.response_time.get()));
-        values.insert(format!("ratelimit_server.{method}.response_time"), timing);
+        values.insert(response_time(method), timing);
         let total = StatValue::Counter(stats.total_requests.get());
         values.insert(format!("ratelimit_server.{method}.total_requests"), total);
     }
     values
+}
+
+/// Returns the name of a method's response times.
+pub(super) fn response_time(method: &str) -> String {
+    format!("ratelimit_server.{method}.response_time")
 }
 
 fn own_metric(metric: &Metric) -> (String, StatValue) {

@@ -9,6 +9,8 @@ use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 use parking_lot::RwLock;
 
+#[cfg(feature = "server")]
+use super::refined::Refinement;
 use super::{
     counter::{Counter, Gauge},
     method_stats::MethodStats,
@@ -38,6 +40,9 @@ pub struct Stats {
     rule_limits: ArcSwap<Vec<RuleLimit>>,
     /// Sorted by name, for printing.
     methods: RwLock<BTreeMap<&'static str, Arc<MethodStats>>>,
+    /// The buckets of response times, if they are not the fixed ones.
+    #[cfg(feature = "server")]
+    refinement: RwLock<Option<Refinement>>,
     /// Weak: a source usually holds the stats, too.
     sources: RwLock<Vec<Weak<dyn Source>>>,
     max_dynamic_names: usize,
@@ -84,6 +89,8 @@ impl Stats {
             unknown_domains: UnknownDomains::default(),
             rule_limits: ArcSwap::default(),
             methods: RwLock::default(),
+            #[cfg(feature = "server")]
+            refinement: RwLock::default(),
             sources: RwLock::default(),
             max_dynamic_names,
             config_load_success: Counter::default(),
@@ -173,7 +180,22 @@ impl Stats {
     /// Returns the stats of a method, creating them if needed. Servers keep them, so that a call needs no look-up.
     #[must_use]
     pub fn method(&self, name: &'static str) -> Arc<MethodStats> {
-        Arc::clone(self.methods.write().entry(name).or_default())
+        let mut methods = self.methods.write();
+        if let Some(stats) = methods.get(name) {
+            return Arc::clone(stats);
+        }
+        let stats = MethodStats::default();
+        #[cfg(feature = "server")]
+        let stats = self.refinement.read().as_ref().map_or(stats, MethodStats::refined);
+        let stats = Arc::new(stats);
+        methods.insert(name, Arc::clone(&stats));
+        stats
+    }
+
+    /// Lets the response times of methods that are created from now on have the buckets of `refinement`.
+    #[cfg(feature = "server")]
+    pub fn refine(&self, refinement: Refinement) {
+        *self.refinement.write() = Some(refinement);
     }
 
     /// Returns the stats of every method, by name.

@@ -1,8 +1,14 @@
-//! Log messages about requests. Text from callers is bounded and stays on its line.
+//! Log messages about requests. Text from callers is bounded; the log escapes what would not stay on its line.
 
-use std::fmt::{self, Write as _};
+use std::{
+    borrow::Cow,
+    fmt::{self, Write as _},
+};
 
-use crate::limit::{Code, Request, RuleRef, Verdict};
+use crate::{
+    limit::{Code, Request, RuleRef, Verdict},
+    observe::text::shortened,
+};
 
 /// The longest text from a caller in a message, in characters. A value may have megabytes.
 const MAX_TEXT: usize = 1_000;
@@ -18,11 +24,11 @@ pub(super) fn decision(request: &Request<'_>, verdict: &Verdict<'_>) {
 
 #[cold]
 fn log_decision(request: &Request<'_>, verdict: &Verdict<'_>) {
-    let domain = one_line(request.domain);
+    let domain = bounded(request.domain);
     let mut descriptors = BoundedText::default();
     // an error means that the bound is reached
     let _ = write_descriptors(&mut descriptors, request, verdict);
-    let descriptors = one_line(&descriptors.text);
+    let descriptors = bounded(&descriptors.text);
     tracing::debug!(%domain, code = name(verdict.code), %descriptors, "decision");
 }
 
@@ -57,9 +63,9 @@ const fn name(code: Code) -> &'static str {
     }
 }
 
-/// Returns the first [`MAX_TEXT`] characters of `text`, without control characters, which could forge another line.
-pub(super) fn one_line(text: &str) -> String {
-    text.chars().take(MAX_TEXT).map(|char| if char.is_control() { ' ' } else { char }).collect()
+/// Returns the first [`MAX_TEXT`] characters of `text`, and an ellipsis if there are more.
+pub(super) fn bounded(text: &str) -> Cow<'_, str> {
+    shortened(text, MAX_TEXT)
 }
 
 /// Text of at most [`MAX_TEXT`] bytes and the last part that was written.
@@ -83,9 +89,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_of_callers_is_bounded_and_stays_on_its_line() {
-        assert_eq!(one_line("a\nb\u{1b}[31m"), "a b [31m");
-        assert_eq!(one_line(&"x".repeat(1 << 20)).len(), MAX_TEXT);
+    fn text_of_callers_is_bounded() {
+        assert_eq!(bounded(&"x".repeat(1 << 20)), "x".repeat(MAX_TEXT) + "…");
         let mut out = BoundedText::default();
         while out.write_str(&"x".repeat(1 << 20)).is_ok() {}
         assert!(out.text.len() <= 2 * MAX_TEXT + 1);

@@ -159,10 +159,11 @@ fn read_log_format(read: &mut Reader<'_>) -> LogFormat {
 fn rules(read: &mut Reader<'_>, flags: &Flags, warnings: &mut Vec<String>) -> RulesSettings {
     // has no effect, since the whole path to the rules is always watched; parsed so that typing errors are reported
     read.parsed("RUNTIME_WATCH_ROOT", true, parse::bool);
+    let files = read_file_options(read);
     RulesSettings {
-        xds: xds::xds(read, warnings),
+        xds: xds::xds(read, files.merge_domains, warnings),
         dir: flags.config.as_ref().map_or_else(|| rules_dir(read), PathBuf::from),
-        files: read_file_options(read),
+        files,
         force_start: read.bool("FORCE_START_WITHOUT_INITIAL_CONFIG"),
     }
 }

@@ -20,7 +20,11 @@ use crate::{
 const MAX_MESSAGE: usize = 4 << 20;
 
 /// Reads the settings of the control plane, if the rules come from one.
-pub(super) fn xds(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<XdsSettings> {
+pub(super) fn xds(
+    read: &mut Reader<'_>,
+    merge_domains: bool,
+    warnings: &mut Vec<String>,
+) -> Option<XdsSettings> {
     let is_wanted = match read.given("CONFIG_TYPE") {
         None => false,
         Some(given) => match given.value.as_str() {
@@ -37,8 +41,9 @@ pub(super) fn xds(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<X
         RuleDefaults::of_algorithm(text).ok_or("fixed_window, sliding_window or token_bucket")
     });
     let defaults_file = read.given("WEIR_XDS_DEFAULTS").map(|given| PathBuf::from(given.value));
+    let response_timeout = positive(read, "WEIR_XDS_RESPONSE_TIMEOUT", 30);
     if !is_wanted {
-        for variable in ["WEIR_XDS_ALGORITHM", "WEIR_XDS_DEFAULTS"] {
+        for variable in ["WEIR_XDS_ALGORITHM", "WEIR_XDS_DEFAULTS", "WEIR_XDS_RESPONSE_TIMEOUT"] {
             if read.given(variable).is_some() {
                 warnings
                     .push(format!("{variable} is set, but has no effect: CONFIG_TYPE is not GRPC_XDS_SOTW"));
@@ -53,15 +58,17 @@ pub(super) fn xds(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<X
         }),
         tls: tls(read),
         node_id: read.text("CONFIG_GRPC_XDS_NODE_ID", "default"),
-        node_metadata: read.parsed("CONFIG_GRPC_XDS_NODE_METADATA", Vec::new(), metadata),
+        node_metadata: metadata(read, warnings),
         headers: read.parsed("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", Vec::new(), headers),
         connect_retry: positive(read, "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", 3),
         backoff: backoff(read),
+        response_timeout,
         max_message: read.parsed("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", MAX_MESSAGE, |text| {
             let bytes: Option<usize> = text.parse().ok();
             let bytes = bytes.map(|bytes| if bytes == 0 { MAX_MESSAGE } else { bytes });
             bytes.ok_or("a number of bytes, 0 for gRPC's default of 4 MiB")
         }),
+        merge_domains,
         defaults: algorithm,
         defaults_file,
     })
@@ -112,15 +119,24 @@ fn tls(read: &mut Reader<'_>) -> Option<XdsTls> {
     Some(XdsTls { files: ClientTls { ca, client, any_name: false }, server_name })
 }
 
-/// Parses `k1=v1,k2=v2`.
-fn metadata(text: &str) -> Result<Vec<(String, String)>, &'static str> {
-    let pair = |pair: &str| {
-        let (name, value) = pair.split_once('=')?;
-        let name = name.trim();
-        (!name.is_empty()).then(|| (name.to_owned(), value.trim().to_owned()))
-    };
-    let pairs = text.split(',').filter(|text| !text.trim().is_empty()).map(pair);
-    pairs.collect::<Option<_>>().ok_or("pairs such as env=prod,region=eu")
+/// Reads `k1=v1,k2=v2`. Like envoyproxy/ratelimit, ignores a part that is no pair, with a warning.
+fn metadata(read: &Reader<'_>, warnings: &mut Vec<String>) -> Vec<(String, String)> {
+    const VARIABLE: &str = "CONFIG_GRPC_XDS_NODE_METADATA";
+    let Some(given) = read.given(VARIABLE) else { return Vec::new() };
+    let mut pairs = Vec::new();
+    for (i, part) in given.value.split(',').enumerate().filter(|(_, part)| !part.trim().is_empty()) {
+        match part.split_once('=') {
+            Some((name, value)) if !name.trim().is_empty() => {
+                pairs.push((name.trim().to_owned(), value.trim().to_owned()));
+            }
+            // not the part itself, which may be a secret that went wrong
+            _ => warnings.push(format!(
+                "part {} of {VARIABLE} is ignored: it is no pair of a name and a value, such as env=prod",
+                i + 1
+            )),
+        }
+    }
+    pairs
 }
 
 /// Parses `k1:v1,k2:v2`, where a value may have further colons.

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     grpc_client::TargetTls,
-    observe::Stats,
+    observe::{Stats, text::shortened},
     proto::opentelemetry::proto::{
         collector::trace::v1::ExportTraceServiceRequest,
         common::v1::InstrumentationScope,
@@ -43,6 +43,9 @@ const FLUSH: Duration = Duration::from_secs(5);
 /// The pause after a first failed attempt; it doubles with each further one, up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
+
+/// The most characters of a collector's text in the log.
+const MAX_MESSAGE: usize = 500;
 
 /// The shortest time between two log messages about failures.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
@@ -248,19 +251,58 @@ impl FailureLog {
         let now = Instant::now();
         if self.last.is_none_or(|last| now.duration_since(last) >= LOG_INTERVAL) {
             self.last = Some(now);
+            let error = &*shortened(error, MAX_MESSAGE);
             tracing::warn!(error, "cannot send traces to the collector; decisions continue");
         }
     }
 
     fn succeeded(&mut self, accepted: &Accepted) {
         if accepted.rejected > 0 {
-            return self.failed(&format!(
-                "the collector has rejected {} spans: {}",
-                accepted.rejected, accepted.message
-            ));
+            let message = shortened(&accepted.message, MAX_MESSAGE);
+            return self
+                .failed(&format!("the collector has rejected {} spans: {message}", accepted.rejected));
         }
         if self.last.take().is_some() {
             tracing::warn!("traces are sent to the collector again");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write, sync::Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Captured(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Captured {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("no panic").write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_text_of_a_collector_is_bounded_in_the_log() {
+        let captured = Captured::default();
+        let writer = captured.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let accepted = Accepted { rejected: 1, message: "x".repeat(1 << 20) };
+            FailureLog { last: None }.succeeded(&accepted);
+            FailureLog { last: None }.failed(&"y".repeat(1 << 20));
+        });
+        let log = String::from_utf8(captured.0.lock().expect("no panic").clone()).expect("text");
+        assert_eq!(log.lines().count(), 2, "{}", log.len());
+        assert!(
+            log.contains("has rejected 1 spans: xxx") && log.contains("yyy") && log.len() < 3_000,
+            "{}",
+            log.len()
+        );
     }
 }

@@ -3,53 +3,61 @@
 //! One stream at a time. Each response is handed to the source, and acknowledged with its verdict before the next one is read. A
 //! stream that ends for whatever reason is followed by a new connection, after a wait, with empty nonce and version: a control
 //! plane that has restarted may give the same versions to other rules.
+//!
+//! A control plane may be silent in three ways. One that sends nothing at all is not there. One that sends no response headers
+//! may have no rules yet, since servers in Go send the headers with the first response; but the stream may also have been lost
+//! behind a proxy, so that another one is opened after a time. One that sends headers is there, and has time; a warning says
+//! that its rules are missing.
 
 use std::{
     hash::{BuildHasher as _, RandomState},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
 
-use prost_types::{Any, Struct, value::Kind};
+use futures_util::Stream;
 use tokio::{
     sync::mpsc,
     task::spawn_blocking,
     time::{sleep, timeout},
 };
-use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{
     Request, Streaming,
+    client::Grpc,
+    codegen::http::uri::PathAndQuery,
     metadata::{AsciiMetadataKey, AsciiMetadataValue},
     transport::Channel,
 };
 
 use super::{
     metrics::XdsMetrics,
+    parts::{Bounds, Exceeded},
+    requests::Requests,
     resource::TYPE_URL,
+    response::{BoundedCodec, Resource, Response},
     settings::{XdsSettings, XdsTls},
     snapshot::{Outcome, Snapshot},
 };
 use crate::{
     grpc_client::{TargetTls, connect},
-    proto::{
-        envoy::{
-            config::core::v3::Node,
-            service::discovery::v3::{
-                DiscoveryRequest, DiscoveryResponse,
-                aggregated_discovery_service_client::AggregatedDiscoveryServiceClient,
-            },
-        },
-        google::rpc::Status,
-    },
+    observe::text::shortened,
+    proto::{envoy::service::discovery::v3::DiscoveryRequest, google::rpc::Status},
     tls::{ALPN_H2, ClientTlsNames, TlsError},
 };
 
-/// How long one attempt to connect may take.
+/// How long one attempt to connect may take, if the control plane has not less time to answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The wait before the second NACK in a row. It doubles, up to `XDS_CLIENT_BACKOFF_INITIAL_INTERVAL`. Common control planes send a
 /// rejected snapshot again as soon as it is rejected.
 const NACK_WAIT: Duration = Duration::from_secs(1);
+
+/// The method that opens a stream.
+const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+
+/// The most characters of a control plane's text in a message.
+const MAX_TEXT: usize = 1_000;
 
 /// `INVALID_ARGUMENT`.
 const INVALID_ARGUMENT: i32 = 3;
@@ -86,14 +94,10 @@ struct Ended {
 enum Progress {
     NotConnected,
     Connected,
-    /// The control plane has answered.
+    /// There were no response headers in time.
+    Unanswered,
+    /// The control plane has sent a response.
     Answered,
-}
-
-/// The requests of one stream.
-struct Requests {
-    sender: mpsc::UnboundedSender<DiscoveryRequest>,
-    node: Node,
 }
 
 // === impl Client ===
@@ -125,11 +129,17 @@ impl Client {
             let Ended { reason, progress } = self.stream().await;
             self.metrics.connected.set(0);
             self.metrics.disconnected.add(1);
-            failures = if progress == Progress::Answered || progress != last { 1 } else { failures + 1 };
+            // a stream without an answer has waited already, and may be one of a control plane that has no rules yet
+            let begins = matches!(progress, Progress::Answered | Progress::Unanswered) || progress != last;
+            failures = if begins { 1 } else { failures + 1 };
             last = progress;
             let XdsSettings { backoff, connect_retry, .. } = &self.settings;
             let connected = progress != Progress::NotConnected;
-            let wait = backoff.wait(if connected { backoff.initial } else { *connect_retry }, failures);
+            let first = match progress {
+                Progress::NotConnected | Progress::Unanswered => *connect_retry,
+                Progress::Connected | Progress::Answered => backoff.initial,
+            };
+            let wait = backoff.wait(first, failures);
             if connected {
                 tracing::warn!(
                     reason,
@@ -155,12 +165,10 @@ impl Client {
     async fn follow(&mut self, progress: &mut Progress) -> Result<(), String> {
         let channel = self.connect().await?;
         *progress = Progress::Connected;
-        let (sender, receiver) = mpsc::unbounded_channel();
-        let requests = Requests { sender, node: self.node() };
-        requests.send(DiscoveryRequest::default());
-        let mut client = AggregatedDiscoveryServiceClient::new(channel)
-            .max_decoding_message_size(self.settings.max_message);
-        let mut request = Request::new(UnboundedReceiverStream::new(receiver));
+        tracing::info!("connected to the control plane");
+        let (requests, receiver) = Requests::new(&self.settings);
+        requests.send(DiscoveryRequest::default()).await?;
+        let mut request = Request::new(receiver);
         for (name, value) in &self.settings.headers {
             if let (Ok(name), Ok(value)) =
                 (name.parse::<AsciiMetadataKey>(), value.parse::<AsciiMetadataValue>())
@@ -168,16 +176,52 @@ impl Client {
                 request.metadata_mut().append(name, value);
             }
         }
-        self.metrics.connected.set(1);
-        tracing::info!("connected to the control plane");
-        let opened = client.stream_aggregated_resources(request).await.map_err(|status| error(&status))?;
-        let mut responses = opened.into_inner();
-        let mut next = responses.message().await;
+        let limit = self.settings.response_timeout;
+        let Ok(opened) = timeout(limit, self.open(channel, request)).await else {
+            *progress = Progress::Unanswered;
+            let node = &self.settings.node_id;
+            return Err(format!(
+                "it has sent no response headers within {limit:?}; it may have no rules for the node '{node}' \
+                 (CONFIG_GRPC_XDS_NODE_ID)"
+            ));
+        };
+        let mut responses = opened?;
+        let mut next = self.first(&mut responses).await;
         while let Some(response) = next.map_err(|status| error(&status))? {
             *progress = Progress::Answered;
-            next = self.handle(response, &requests, &mut responses).await;
+            self.metrics.connected.set(1);
+            next = self.handle(response, &requests, &mut responses).await?;
         }
         Ok(())
+    }
+
+    /// Opens a stream, and waits for the response headers.
+    async fn open(
+        &self,
+        channel: Channel,
+        request: Request<impl Stream<Item = DiscoveryRequest> + Send + 'static>,
+    ) -> Result<Streaming<Response>, String> {
+        let max = self.settings.max_message;
+        let mut client = Grpc::new(channel).max_decoding_message_size(max);
+        client.ready().await.map_err(|error| chain(&error))?;
+        let codec = BoundedCodec { bounds: Bounds::of(max) };
+        let opened = client.streaming(request, PathAndQuery::from_static(METHOD), codec).await;
+        opened.map(tonic::Response::into_inner).map_err(|status| error(&status))
+    }
+
+    /// Waits for the first response, and warns if there is none in time.
+    async fn first(&self, responses: &mut Streaming<Response>) -> Result<Option<Response>, tonic::Status> {
+        let limit = self.settings.response_timeout;
+        // the read goes on after a warning
+        let mut first = pin!(responses.message());
+        if let Ok(first) = timeout(limit, &mut first).await {
+            return first;
+        }
+        tracing::warn!(
+            node = self.settings.node_id,
+            "the control plane has accepted the stream, but has sent no rules for this node within {limit:?}; waiting for them"
+        );
+        first.await
     }
 
     /// Connects with the certificates that the files have now.
@@ -190,18 +234,19 @@ impl Client {
                 Some(TargetTls { config: loaded.map_err(|error| error.to_string())?, server_name })
             }
         };
-        let channel = connect(&self.settings.server, tls.as_ref(), CONNECT_TIMEOUT).await;
+        let limit = CONNECT_TIMEOUT.min(self.settings.response_timeout);
+        let channel = connect(&self.settings.server, tls.as_ref(), limit).await;
         channel.map_err(|error| chain(&error))
     }
 
-    /// Has `response` applied and acknowledges it. Returns the next one.
+    /// Has `response` applied and acknowledges it. Returns the next one. An outer error ends the stream, too.
     async fn handle(
         &mut self,
-        response: DiscoveryResponse,
+        response: Response,
         requests: &Requests,
-        responses: &mut Streaming<DiscoveryResponse>,
-    ) -> Result<Option<DiscoveryResponse>, tonic::Status> {
-        let DiscoveryResponse { version_info, resources, type_url, nonce } = response;
+        responses: &mut Streaming<Response>,
+    ) -> Result<Result<Option<Response>, tonic::Status>, String> {
+        let Response { version_info, resources, type_url, nonce } = response;
         let mut acknowledgement = DiscoveryRequest { response_nonce: nonce, ..DiscoveryRequest::default() };
         match self.judge(&type_url, resources).await {
             Ok(()) => {
@@ -217,12 +262,12 @@ impl Client {
                 acknowledgement.error_detail = Some(Status { code: INVALID_ARGUMENT, message });
                 // a newer response makes this one's acknowledgement pointless
                 if let Ok(next) = timeout(self.nack_wait(), responses.message()).await {
-                    return next;
+                    return Ok(next);
                 }
             }
         }
-        requests.send(acknowledgement);
-        responses.message().await
+        requests.send(acknowledgement).await?;
+        Ok(responses.message().await)
     }
 
     /// Returns how long to wait before a NACK: not at all before the first in a row.
@@ -236,10 +281,19 @@ impl Client {
     }
 
     /// Has `resources` applied. Returns the text of the errors for which they are rejected.
-    async fn judge(&mut self, type_url: &str, resources: Vec<Any>) -> Result<(), String> {
+    async fn judge(
+        &mut self,
+        type_url: &str,
+        resources: Result<Vec<Resource>, Exceeded>,
+    ) -> Result<(), String> {
         if type_url != TYPE_URL {
+            let type_url = shortened(type_url, MAX_TEXT);
             return Err(format!("the response has the type '{type_url}' instead of '{TYPE_URL}'"));
         }
+        let resources = resources.map_err(|exceeded| {
+            tracing::error!("{exceeded}; keeping the previous rules");
+            exceeded.to_string()
+        })?;
         let hash = self.hash(&resources);
         if let Some((rejected, reason)) = &self.rejected
             && *rejected == hash
@@ -260,42 +314,17 @@ impl Client {
         }
     }
 
-    fn hash(&self, resources: &[Any]) -> u64 {
-        let hash = |one: &Any| self.hasher.hash_one((&one.type_url, &one.value));
+    fn hash(&self, resources: &[Resource]) -> u64 {
+        let hash = |one: &Resource| self.hasher.hash_one((&one.type_url, &one.value));
         let mut hashes: Vec<u64> = resources.iter().map(hash).collect();
         // the order is random in common control planes
         hashes.sort_unstable();
         self.hasher.hash_one(hashes)
     }
-
-    fn node(&self) -> Node {
-        let text = |text: &String| prost_types::Value { kind: Some(Kind::StringValue(text.clone())) };
-        let metadata = &self.settings.node_metadata;
-        let fields = metadata.iter().map(|(name, value)| (name.clone(), text(value))).collect();
-        Node {
-            id: self.settings.node_id.clone(),
-            metadata: (!metadata.is_empty()).then_some(Struct { fields }),
-            user_agent_name: "weir".into(),
-            user_agent_version: env!("CARGO_PKG_VERSION").into(),
-            ..Node::default()
-        }
-    }
-}
-
-// === impl Requests ===
-
-impl Requests {
-    /// Sends `request`, with the node and type of all requests.
-    fn send(&self, request: DiscoveryRequest) {
-        let request =
-            DiscoveryRequest { node: Some(self.node.clone()), type_url: TYPE_URL.into(), ..request };
-        // an error means that the stream has ended, which the next read reports
-        let _ = self.sender.send(request);
-    }
 }
 
 fn error(status: &tonic::Status) -> String {
-    format!("{:?}: {}", status.code(), status.message())
+    format!("{:?}: {}", status.code(), shortened(status.message(), MAX_TEXT))
 }
 
 /// Returns the texts of `error` and its causes.

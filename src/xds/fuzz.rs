@@ -1,9 +1,12 @@
 //! A fuzz target: a resource of a control plane.
 
 use prost::Message as _;
-use prost_types::Any;
 
-use super::resource::{ResourceError, TYPE_URL, document};
+use super::{
+    parts::Bounds,
+    resource::{ResourceError, TYPE_URL, document},
+    response::Resource,
+};
 use crate::{
     config::{Document, Options, load_documents},
     proto::ratelimit::config::ratelimit::v3::RateLimitConfig,
@@ -11,7 +14,9 @@ use crate::{
 
 /// Decodes a resource and compiles its rules. What the generated type decodes must be the same rules.
 pub(crate) fn resource(input: &[u8]) {
-    let of = |value: Vec<u8>| document(Any { type_url: TYPE_URL.to_owned(), value });
+    // also as a response, and whatever it holds
+    let _ = Bounds { parts: 100, paths: 1_000 }.check(input);
+    let of = |value: Vec<u8>| document(Resource { type_url: TYPE_URL.to_owned(), value: value.into() });
     let ours = of(input.to_vec());
     match RateLimitConfig::decode(input) {
         Ok(theirs) => {
@@ -28,8 +33,8 @@ pub(crate) fn resource(input: &[u8]) {
     }
     if let Ok(document) = ours {
         let other = Document { name: "other".into(), ..document.clone() };
-        let _ = load_documents(std::slice::from_ref(&document), &Options::default());
+        let _ = load_documents(vec![document.clone()], &Options::default());
         let merged = Options { merge_domains: true, ..Options::default() };
-        let _ = load_documents(&[document, other], &merged);
+        let _ = load_documents(vec![document, other], &merged);
     }
 }

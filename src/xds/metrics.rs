@@ -5,7 +5,7 @@ use crate::observe::{Counter, Gauge, Metric, Source};
 /// The metrics of the client.
 #[derive(Debug, Default)]
 pub(super) struct XdsMetrics {
-    /// 1 while a stream is open.
+    /// 1 while a stream is open that the control plane has answered.
     pub(super) connected: Gauge,
     /// Streams that ended, and failed attempts to open one.
     pub(super) disconnected: Counter,
@@ -19,7 +19,7 @@ impl Source for XdsMetrics {
         vec![
             Metric::gauge(
                 "weir.xds.connected",
-                "1 while connected to the control plane.",
+                "1 while connected to the control plane, from its first response on.",
                 self.connected.get(),
             ),
             Metric::counter(

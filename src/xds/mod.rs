@@ -5,6 +5,8 @@
 //! | --- | --- |
 //! | `source` | the [`RuleSource`](crate::config::RuleSource): hands snapshots to the service, and its verdicts back |
 //! | `client` | the connection: subscribes, acknowledges, connects again |
+//! | `requests`, `response` | what it sends, and what it receives |
+//! | `parts` | bounds on what a response may become in memory |
 //! | `backoff` | how long to wait before that |
 //! | `resource` | a resource to the tree of a rule file |
 //! | `settings`, `metrics` | the settings, and what is counted |
@@ -14,7 +16,10 @@ mod client;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod metrics;
+mod parts;
+mod requests;
 mod resource;
+mod response;
 mod settings;
 mod snapshot;
 mod source;

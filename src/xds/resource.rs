@@ -2,19 +2,21 @@
 
 use bytes::Bytes;
 use prost::Message;
-use prost_types::{Any, Struct, value::Kind};
+use prost_types::{Struct, value::Kind};
 use serde_json::{Map, Value, json};
 
+use super::{parts::MAX_DEPTH, response::Resource};
 use crate::{
     config::{Document, DocumentContent},
+    observe::text::shortened,
     proto::ratelimit::config::ratelimit::v3::{RateLimitPolicy, RateLimitUnit},
 };
 
 /// The type of the resources.
 pub(super) const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
-/// The maximum nesting of descriptors. Envoy Gateway makes a level of each match: 131 for its largest policy.
-const MAX_DEPTH: usize = 256;
+/// The most characters of a resource's name or type in messages.
+const MAX_NAME: usize = 1_000;
 
 /// A resource that is no rule file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,11 +62,14 @@ struct Descriptor {
 }
 
 /// Returns the rule file in `resource`.
-pub(super) fn document(resource: Any) -> Result<Document, ResourceError> {
+pub(super) fn document(resource: Resource) -> Result<Document, ResourceError> {
+    let short = |text: &str| shortened(text, MAX_NAME).into_owned();
     if resource.type_url != TYPE_URL {
-        return Err(ResourceError::Type(resource.type_url));
+        return Err(ResourceError::Type(short(&resource.type_url)));
     }
-    let config: Config = decode(resource.value.into())?;
+    let mut config: Config = decode(resource.value)?;
+    // it is part of each message about the resource
+    config.name = short(&config.name);
     let descriptors = descriptors(config.descriptors, 1).map_err(|error| match error {
         ResourceError::TooDeep(_) => ResourceError::TooDeep(config.name.clone()),
         ResourceError::Malformed(what) => ResourceError::Malformed(format!("{}: {what}", config.name)),

@@ -23,8 +23,13 @@ pub struct XdsSettings {
     pub connect_retry: Duration,
     /// The wait after a stream has ended.
     pub backoff: XdsBackoff,
-    /// `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES`: the largest message, in bytes.
+    /// `WEIR_XDS_RESPONSE_TIMEOUT`: how long a control plane may take to send response headers, and to read a request, before the
+    /// stream is opened again; and to send the first rules, before a warning.
+    pub response_timeout: Duration,
+    /// `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES`: the largest message, in bytes. It also bounds what a message may become in memory.
     pub max_message: usize,
+    /// `MERGE_DOMAIN_CONFIG`: merges the descriptors of resources with the same domain, in the order of their names.
+    pub merge_domains: bool,
     /// `WEIR_XDS_ALGORITHM`: defaults for the rules.
     pub defaults: RuleDefaults,
     /// `WEIR_XDS_DEFAULTS`: a file with further defaults, which is watched.

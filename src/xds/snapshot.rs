@@ -1,13 +1,13 @@
 //! What the client and the source exchange.
 
-use prost_types::Any;
+use super::response::Resource;
 
 /// All rules as of one response of the control plane.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     /// Counts up; no two snapshots of a process have the same.
     pub(super) id: u64,
-    pub(super) resources: Vec<Any>,
+    pub(super) resources: Vec<Resource>,
 }
 
 /// What became of a snapshot.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use prost_types::Any;
 use tokio::{
     sync::mpsc,
     task::{AbortHandle, spawn_blocking},
@@ -12,6 +11,7 @@ use super::{
     client::Client,
     metrics::XdsMetrics,
     resource,
+    response::Resource,
     settings::XdsSettings,
     snapshot::{Outcome, Snapshot},
 };
@@ -20,11 +20,14 @@ use crate::{
         ConfigError, ConfigErrors, Document, Loaded, Options, RuleDefaults, RuleSource, Watch, load_documents,
     },
     limit::Origin,
-    observe::Stats,
+    observe::{Stats, text::shortened},
 };
 
 /// The most characters of errors that a control plane receives.
 const MAX_ERRORS: usize = 16_000;
+
+/// The most resources that are reported one by one as unreadable.
+const MAX_UNREADABLE: usize = 100;
 
 /// Rules from a control plane. A task of the runtime keeps the connection.
 #[derive(Debug)]
@@ -34,7 +37,8 @@ pub struct XdsSource {
     /// The snapshot that waits for its outcome.
     candidate: Option<Snapshot>,
     /// The resources of the last accepted snapshot.
-    accepted: Option<Vec<Any>>,
+    accepted: Option<Vec<Resource>>,
+    options: Options,
     defaults: RuleDefaults,
     /// The defaults without those of the file, and the file.
     base: RuleDefaults,
@@ -52,7 +56,7 @@ impl XdsSource {
     ///
     /// The errors of the file of defaults.
     pub fn start(settings: XdsSettings) -> Result<Self, ConfigErrors> {
-        let base = settings.defaults.clone();
+        let (base, merge_domains) = (settings.defaults.clone(), settings.merge_domains);
         let file = settings.defaults_file.clone();
         // the watch first, so that no change is missed
         let file = file.map(|file| (file.clone(), Watch::files(&[file])));
@@ -70,6 +74,7 @@ impl XdsSource {
             outcomes,
             candidate: None,
             accepted: None,
+            options: Options { merge_domains, ..Options::default() },
             defaults,
             base,
             file,
@@ -107,8 +112,8 @@ impl RuleSource for XdsSource {
         }
         let candidate = self.candidate.as_ref().map(|candidate| &candidate.resources);
         let resources = candidate.or(self.accepted.as_ref()).cloned().unwrap_or_default();
-        let defaults = self.defaults.clone();
-        match spawn_blocking(move || load(resources, &defaults)).await {
+        let (options, defaults) = (self.options, self.defaults.clone());
+        match spawn_blocking(move || load(resources, options, &defaults)).await {
             Ok(loaded) => loaded,
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         }
@@ -132,11 +137,8 @@ impl RuleSource for XdsSource {
         // without a candidate, the service has loaded the same snapshot again
         let Some(Snapshot { id, resources }) = self.candidate.take() else { return };
         let result = outcome.map_err(|errors| {
-            let text = errors.to_string();
-            match text.char_indices().nth(MAX_ERRORS) {
-                Some((end, _)) => format!("{}…", &text[..end]),
-                None => text,
-            }
+            // bounded, as the errors of every load are
+            shortened(&errors.to_string(), MAX_ERRORS).into_owned()
         });
         if result.is_ok() {
             self.accepted = Some(resources);
@@ -172,21 +174,28 @@ async fn file_changed(file: &mut Option<(std::path::PathBuf, Watch)>) {
     }
 }
 
-/// Checks `resources` together, as the files of a directory are.
-fn load(resources: Vec<Any>, defaults: &RuleDefaults) -> Result<Loaded, ConfigErrors> {
+/// Checks `resources` together, as the files of a directory are: in the order of their names.
+fn load(resources: Vec<Resource>, options: Options, defaults: &RuleDefaults) -> Result<Loaded, ConfigErrors> {
     let (mut documents, mut errors): (Vec<Document>, Vec<ConfigError>) = (Vec::new(), Vec::new());
+    let mut unreadable = 0;
+    let error = |message| ConfigError { at: Origin { file: "xds".into(), line: 0, column: 0 }, message };
     for resource in resources {
         match resource::document(resource) {
             Ok(document) => documents.push(document),
-            Err(error) => {
-                let at = Origin { file: "xds".into(), line: 0, column: 0 };
-                errors.push(ConfigError { at, message: error.to_string() });
+            Err(reason) => {
+                unreadable += 1;
+                if unreadable <= MAX_UNREADABLE {
+                    errors.push(error(reason.to_string()));
+                }
             }
         }
     }
+    if let Some(more @ 1..) = unreadable.checked_sub(MAX_UNREADABLE) {
+        errors.push(error(format!("and {more} more resources that cannot be read")));
+    }
     // control planes send them in any order
     documents.sort_by(|a, b| a.name.cmp(&b.name));
-    let loaded = load_documents(&documents, &Options::default());
+    let loaded = load_documents(documents, &options);
     if errors.is_empty() {
         return loaded.map(|mut loaded| {
             defaults.apply(&mut loaded.domains);

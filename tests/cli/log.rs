@@ -140,7 +140,7 @@ fn debug_logs_each_decision_on_one_line() {
     assert_eq!((&lines[0]["domain"], &lines[0]["code"]), (&"shop".into(), &"OVER_LIMIT".into()));
     assert_eq!(
         lines[0]["descriptors"],
-        "hello=a b: OVER_LIMIT, rule shop.hello, 0 remaining; free=,x=y: OK, no limit"
+        "hello=a\nb: OVER_LIMIT, rule shop.hello, 0 remaining; free=,x=y: OK, no limit"
     );
     assert_eq!(lines[1]["descriptors"], "hello=world: OK, rule shop.hello, 1 remaining");
     assert!(decisions("info").is_empty());

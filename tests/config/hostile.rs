@@ -128,6 +128,56 @@ fn ten_thousand_errors_are_cut_short() {
 }
 
 #[test]
+fn errors_of_a_load_are_cut_short() {
+    const ITEMS: usize = 100_000;
+    // four megabytes, of which each item repeats the first
+    let mut text = "domain: d\ndescriptors:\n- &first {key: k, value: v}\n".to_owned();
+    text.push_str(&format!("- {{<<: *first}} # {}\n", "x".repeat(20)).repeat(ITEMS));
+    let errors = config::parse("f.yaml", &text).expect_err("errors");
+    assert_eq!(errors.errors.len(), 1_001);
+    let printed = errors.to_string();
+    assert!(printed.len() < 200_000, "{}", printed.len());
+    assert!(
+        printed.starts_with("f.yaml:4:3: duplicate descriptor composite key 'd.k_v'; the first is"),
+        "{}",
+        &printed[..200]
+    );
+    assert!(printed.ends_with(&format!("and {} more errors, starting here", ITEMS - 1_000)), "{printed}");
+
+    // in many files, with long messages
+    let dir = tempfile::tempdir().expect("a directory");
+    let key = "k".repeat(10_000);
+    for i in 0..300 {
+        let text = format!("domain: d{i}\ndescriptors:\n- key: {key}\n- key: {key}\n- key: {key}\n- {{}}\n");
+        fs::write(dir.path().join(format!("{i}.yaml")), text).expect("a file");
+    }
+    let printed = config::load(dir.path(), &Options::default()).expect_err("errors").to_string();
+    let lines: Vec<&str> = printed.lines().collect();
+    assert!(printed.len() < 300 << 10, "{}", printed.len());
+    assert!(lines.iter().any(|line| line.contains("descriptor has empty key")), "{}", lines.len());
+    assert!(lines.iter().all(|line| line.len() < 3_000));
+    assert!(lines[lines.len() - 1].ends_with("more errors, starting here"), "{}", lines[lines.len() - 1]);
+}
+
+#[test]
+fn faults_of_a_document_are_cut_short() {
+    let text = format!("domain: d\n{}", "k: 1\n".repeat(10_000));
+    let errors = config::parse("f.yaml", &text).expect_err("errors").errors;
+    assert_eq!(errors.len(), 101);
+    assert!(errors[0].message.contains("duplicate key 'k'"), "{}", errors[0]);
+    assert_eq!(errors[100].to_string(), "f.yaml:103:1: and 9900 more errors, starting here");
+}
+
+#[test]
+fn an_error_stays_on_its_line() {
+    let text =
+        "domain: d\ndescriptors:\n- key: \"k\\n2026 ERROR forged\"\n- key: \"k\\n2026 ERROR forged\"\n";
+    let errors = config::parse("f.yaml", text).expect_err("errors").to_string();
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.contains(r"'d.k\n2026 ERROR forged'"), "{errors}");
+}
+
+#[test]
 fn long_names_are_cut_short_in_messages() {
     let name = "x".repeat(1_000_000);
     for text in [format!("domain: d\n? {name}\n: 1\n"), format!("domain: d\ndescriptors: [{name}]\n")] {

@@ -7,7 +7,10 @@ use std::{
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
-use crate::docker::{Docker, docker, project, until};
+use crate::{
+    docker::{Docker, docker, project, until},
+    skipped::skipped,
+};
 
 /// The running services of compose.yaml, removed on drop.
 pub(crate) struct Composed {
@@ -33,7 +36,7 @@ impl Composed {
     pub(crate) fn up(docker: &'static Docker, more: Option<&str>, arguments: &[&str]) -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let Some(program) = compose(docker) else {
-            eprintln!("skipped: there is no Compose");
+            skipped("compose.yaml", "there is no Compose");
             return None;
         };
         let name = format!("weir-test-{}-{}", process::id(), NEXT.fetch_add(1, Relaxed));

@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::skipped::skipped;
+
 /// The version of Envoy that `make tools` installs; the Makefile has the same.
 const ENVOY: &str = "target/tools/envoy-1.40.0";
 
@@ -47,7 +49,7 @@ pub(crate) fn docker() -> Option<&'static Docker> {
         Some(docker)
     });
     if docker.is_none() {
-        eprintln!("skipped: there is no Docker engine whose client builds with BuildKit");
+        skipped("the image", "there is no Docker engine whose client builds with BuildKit");
     }
     docker.as_ref()
 }

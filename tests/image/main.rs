@@ -10,3 +10,4 @@ mod envoy_gateway;
 #[path = "../support/gateway_mapper.rs"]
 mod gateway_mapper;
 mod rolling;
+mod skipped;

@@ -19,9 +19,13 @@ mod wire;
 
 mod control_plane;
 mod defaults;
+mod hostile;
+mod merging;
 mod program;
+mod program_log;
 mod resources;
 mod service;
+mod silence;
 mod starting;
 mod tls;
 mod updates;

@@ -1,9 +1,12 @@
 //! Names of one's own for the stats of envoyproxy/ratelimit: the rules of `statsd_exporter`'s mapper, whose files
 //! envoyproxy/ratelimit reads (`PROMETHEUS_MAPPER_YAML`).
 
+use std::time::Duration;
+
 use regex::{Captures, Regex, RegexBuilder};
 
 use super::template::Template;
+use crate::observe::refined::Refinement;
 
 /// The maximum size of a compiled regular expression, in bytes.
 const MAX_REGEX: usize = 1 << 18;
@@ -38,8 +41,37 @@ pub struct SeriesTemplate {
     pub help: Option<String>,
     /// The factor of values. Durations are in milliseconds before.
     pub scale: f64,
-    /// The indices of the buckets that a histogram shows, ascending; none for all.
-    pub buckets: Option<Vec<usize>>,
+    /// What becomes of durations.
+    pub observer: Observer,
+}
+
+/// How durations are shown.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Observer {
+    /// By the number of those within each bound, in the order of the bounds; by those within weir's own if none are given.
+    Histogram(Option<Vec<Bound>>),
+    /// By the longest of the shortest ones.
+    Summary(Summary),
+}
+
+/// A bound of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bound {
+    /// As written, in units of the scaled duration.
+    pub written: f64,
+    /// The same in nanoseconds.
+    pub nanos: u64,
+}
+
+/// What a summary shows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// Shares of the durations, from 0 to 1: each is shown with the longest duration of the shortest ones.
+    pub quantiles: Vec<f64>,
+    /// `max_age`: for how long a duration is one of them.
+    pub max_age: Duration,
+    /// `age_buckets`: in how many steps the durations of that time change. At least 1.
+    pub age_buckets: u32,
 }
 
 /// A kind of stat.
@@ -76,7 +108,7 @@ pub(super) struct Series<'m> {
     pub(super) labels: Vec<(&'m str, String)>,
     pub(super) help: Option<&'m str>,
     pub(super) scale: f64,
-    pub(super) buckets: Option<&'m [usize]>,
+    pub(super) observer: &'m Observer,
 }
 
 // === impl Mapper ===
@@ -102,6 +134,21 @@ impl Mapper {
         self.regexes.len()
     }
 
+    /// Returns the buckets that durations need for these mappings, if they are not weir's own.
+    #[must_use]
+    pub fn refinement(&self) -> Option<Refinement> {
+        let globs = self.globs.iter().map(|(_, mapping)| mapping);
+        let mappings = globs.chain(self.regexes.iter().map(|(_, mapping)| mapping));
+        let (mut bounds, mut summaries) = (Vec::new(), Vec::new());
+        for series in mappings.filter_map(|mapping| mapping.series.as_ref()) {
+            match &series.observer {
+                Observer::Histogram(shown) => bounds.extend(shown.iter().flatten().map(|bound| bound.nanos)),
+                Observer::Summary(summary) => summaries.push((summary.max_age, summary.age_buckets)),
+            }
+        }
+        Refinement::new(&bounds, &summaries)
+    }
+
     /// Returns the series of the stat called `stat`, or none if it is dropped. A stat without a mapping keeps its name, as far
     /// as a metric can have it.
     pub(super) fn series(&self, stat: &str, kind: StatKind) -> Option<Series<'_>> {
@@ -114,7 +161,13 @@ impl Mapper {
             }
         }
         let name = metric_name(stat);
-        Some(Series { name, labels: Vec::new(), help: None, scale: 1.0, buckets: None })
+        Some(Series {
+            name,
+            labels: Vec::new(),
+            help: None,
+            scale: 1.0,
+            observer: &Observer::Histogram(None),
+        })
     }
 
     fn glob<'a>(&self, stat: &'a str, kind: StatKind) -> Option<(Vec<&'a str>, &Mapping)> {
@@ -154,7 +207,7 @@ impl Mapping {
             labels: labels.collect(),
             help: template.help.as_deref(),
             scale: template.scale,
-            buckets: template.buckets.as_deref(),
+            observer: &template.observer,
         })
     }
 }
@@ -243,7 +296,13 @@ mod tests {
     fn add(mapper: &mut Mapper, matcher: Matcher, kind: Option<StatKind>, name: &str, label: &str) {
         let parse = |text: &str| Template::parse(text, |name| matcher.group(name)).0;
         let labels = if label.is_empty() { Vec::new() } else { vec![("l".to_owned(), parse(label))] };
-        let series = SeriesTemplate { name: parse(name), labels, help: None, scale: 1.0, buckets: None };
+        let series = SeriesTemplate {
+            name: parse(name),
+            labels,
+            help: None,
+            scale: 1.0,
+            observer: Observer::Histogram(None),
+        };
         let series = (name != "drop").then_some(series);
         mapper.push(matcher, Mapping { kind, series });
     }

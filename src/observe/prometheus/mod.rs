@@ -9,7 +9,7 @@ mod page;
 mod render;
 mod template;
 
-pub use mapped::{RESERVED, bounds, bucket};
+pub use mapped::RESERVED;
 pub use page::{CONTENT_TYPE, TimeUnit};
 pub use render::{MetricNames, render};
 pub use template::Template;

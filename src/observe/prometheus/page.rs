@@ -76,28 +76,35 @@ impl Page {
         }
     }
 
-    /// Writes the cumulative buckets of `times`, their sum and their count, in units of `unit` nanoseconds. `shown` are the
-    /// indices of the buckets, all if none are given; +Inf is always shown.
-    pub(super) fn histogram(
+    /// Writes the cumulative buckets of `times`, their sum and their count, in units of `unit` nanoseconds.
+    pub(super) fn histogram(&mut self, name: &str, labels: &str, times: &Distribution, unit: f64) {
+        let mut below = 0;
+        let buckets = BOUNDS.into_iter().zip(&times.buckets).map(|(bound, bucket)| {
+            below += bucket.count;
+            (units(bound, unit), below)
+        });
+        self.buckets(name, labels, buckets, times.count());
+        self.total(name, labels, units(times.sum(), unit), times.count());
+    }
+
+    /// Writes cumulative buckets, each with its bound, and that of all `count`.
+    pub(super) fn buckets(
         &mut self,
         name: &str,
         labels: &str,
-        times: &Distribution,
-        shown: Option<&[usize]>,
-        unit: f64,
+        buckets: impl IntoIterator<Item = (f64, u64)>,
+        count: u64,
     ) {
         let comma = if labels.is_empty() { "" } else { "," };
-        let mut below = 0;
-        for (i, (bound, bucket)) in BOUNDS.into_iter().zip(&times.buckets).enumerate() {
-            below += bucket.count;
-            if shown.is_none_or(|shown| shown.contains(&i)) {
-                let bound = units(bound, unit);
-                self.line(format_args!("{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {below}"));
-            }
+        for (bound, below) in buckets {
+            self.line(format_args!("{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {below}"));
         }
-        let count = times.count();
         self.line(format_args!("{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {count}"));
-        self.sample(&format!("{name}_sum"), labels, units(times.sum(), unit));
+    }
+
+    /// Writes the sum and the number of durations.
+    pub(super) fn total(&mut self, name: &str, labels: &str, sum: f64, count: u64) {
+        self.sample(&format!("{name}_sum"), labels, sum);
         self.sample(&format!("{name}_count"), labels, count);
     }
 
@@ -123,13 +130,11 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_shows_the_chosen_buckets() {
+    fn a_histogram_has_buckets_a_sum_and_a_count() {
         let mut page = Page::default();
-        let mut times = Distribution::default();
-        times.buckets[2].count = 3;
-        times.buckets[20].count = 1;
-        page.histogram("t", "", &times, Some(&[1, 4]), TimeUnit::Milliseconds.nanos());
-        page.histogram("u", "a=\"b\"", &times, Some(&[]), TimeUnit::Seconds.nanos());
+        page.buckets("t", "", [(0.01, 0), (0.1, 3)], 4);
+        page.buckets("u", "a=\"b\"", [], 4);
+        page.total("u", "a=\"b\"", 0.5, 4);
         let lines: Vec<&str> = page.text.lines().collect();
         assert_eq!(
             lines,
@@ -137,10 +142,8 @@ mod tests {
                 "t_bucket{le=\"0.01\"} 0",
                 "t_bucket{le=\"0.1\"} 3",
                 "t_bucket{le=\"+Inf\"} 4",
-                "t_sum 0",
-                "t_count 4",
                 "u_bucket{a=\"b\",le=\"+Inf\"} 4",
-                "u_sum{a=\"b\"} 0",
+                "u_sum{a=\"b\"} 0.5",
                 "u_count{a=\"b\"} 4",
             ]
         );

@@ -144,7 +144,7 @@ fn methods(page: &mut Page, stats: &Stats, unit: TimeUnit) {
     page.family(name, "Response times of calls.", "histogram");
     for (method, stats) in &methods {
         let labels = labels([("grpc_method", *method)]);
-        page.histogram(name, &labels, &stats.response_time.get(), None, unit.nanos());
+        page.histogram(name, &labels, &stats.response_time.get(), unit.nanos());
     }
 }
 
@@ -172,7 +172,7 @@ fn own_metrics(page: &mut Page, metrics: Vec<Metric>) {
             let pairs = metric.labels.iter().map(|(name, value)| (*name, value.as_str()));
             match &metric.kind {
                 MetricKind::Timing(times) => {
-                    page.histogram(&name, &labels(pairs), times, None, TimeUnit::Seconds.nanos());
+                    page.histogram(&name, &labels(pairs), times, TimeUnit::Seconds.nanos());
                 }
                 MetricKind::Counter | MetricKind::Gauge => page.sample(&name, &labels(pairs), metric.value),
             }

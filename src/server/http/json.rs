@@ -193,7 +193,7 @@ impl<S: Store> JsonApi<S> {
                     span.end_json(status.as_u16(), Some(&error));
                 }
                 if let Some(suppressed) = self.failures.admit(Instant::now()) {
-                    let error = log::one_line(&error);
+                    let error = log::bounded(&error);
                     tracing::warn!(%error, suppressed, "request at /json failed");
                 }
                 (status, error + "\n").into_response()

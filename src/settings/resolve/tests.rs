@@ -245,6 +245,16 @@ fn rules_may_come_from_a_control_plane() {
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let metadata = xds(&[("CONFIG_GRPC_XDS_NODE_METADATA", "a=b=c,d=")]).node_metadata;
     assert_eq!(metadata, [pair("a", "b=c"), pair("d", "")]);
+    let odd = resolved(&[TYPE, ("CONFIG_GRPC_XDS_NODE_METADATA", "a=b,secret,=c,,d=e")]);
+    assert_eq!(odd.rules.xds.expect("a control plane").node_metadata, [pair("a", "b"), pair("d", "e")]);
+    let warning = |part| {
+        format!(
+            "part {part} of CONFIG_GRPC_XDS_NODE_METADATA is ignored: it is no pair of a name and a value, such as env=prod"
+        )
+    };
+    assert_eq!(odd.warnings, [warning(2), warning(3)]);
+    assert!(!default.merge_domains && xds(&[("MERGE_DOMAIN_CONFIG", "true")]).merge_domains);
+    assert_eq!(default.response_timeout, Duration::from_secs(30));
     let tls = xds(&[
         ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
         ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/c"),
@@ -253,12 +263,12 @@ fn rules_may_come_from_a_control_plane() {
     assert_eq!(tls.tls.expect("it is on").files.client, Some(("/c".into(), "/k".into())));
     for (variable, value, expected) in [
         ("CONFIG_GRPC_XDS_SERVER_URL", "http://a", "host:port"),
-        ("CONFIG_GRPC_XDS_NODE_METADATA", "a", "pairs such as env=prod"),
         ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "a b:c", "headers such as"),
         ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "token-bin:c", "headers such as"),
         ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "-1", "0 or more"),
         ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "0", "above 0"),
         ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "4MB", "a number of bytes"),
+        ("WEIR_XDS_RESPONSE_TIMEOUT", "0", "above 0"),
         ("WEIR_XDS_ALGORITHM", "leaky", "fixed_window, sliding_window or token_bucket"),
     ] {
         let error = rejected(&[TYPE, (variable, value)]);
