@@ -29,6 +29,7 @@ pub(super) struct Servers {
     /// How long open gRPC requests may take after the stop.
     drain: Duration,
     bounds: Bounds,
+    json: http::JsonAccess,
 }
 
 /// The certificates of gRPC, and the watch of their files.
@@ -66,6 +67,7 @@ impl Servers {
             threads: settings.grpc.threads,
             drain: settings.stop.timeout,
             bounds: within_open_files(settings.bounds),
+            json: settings.json,
         })
     }
 
@@ -113,7 +115,7 @@ impl Servers {
         let (listener, stop, drain) = (self.grpc, until(), self.drain);
         servers.spawn(server.serve(listener, stop, drain));
         let serve = |listener, router| http::serve(listener, router, Arc::clone(&connections), until());
-        servers.spawn(serve(self.http, http::router(context, self.bounds.request)));
+        servers.spawn(serve(self.http, http::router(context, self.bounds.request, self.json)));
         servers.spawn(serve(self.debug, http::debug_router(context)));
         if let Some((listener, path)) = self.prometheus {
             let router = http::metrics_router(&context.stats, path, context.metric_names.clone());

@@ -66,12 +66,19 @@ pub(super) struct NamedFile<'a> {
     pub(super) path: &'a Path,
 }
 
+/// Returns `path` for a message. The content of a file in the place of its path, which may be a private key, is not shown.
+pub(super) fn shown(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_content = text.contains("-----BEGIN") || text.contains(char::is_control);
+    if is_content { "which is no path".to_owned() } else { text }
+}
+
 // === impl NamedFile ===
 
 impl NamedFile<'_> {
     pub(super) fn read(self) -> Result<Vec<u8>, TlsError> {
         let Self { variable, path } = self;
-        fs::read(path).map_err(|error| TlsError::Read { variable, path: path.display().to_string(), error })
+        fs::read(path).map_err(|error| TlsError::Read { variable, path: shown(path), error })
     }
 
     /// Returns the certificates in `pem`, the content of this file; at least one.
@@ -86,10 +93,10 @@ impl NamedFile<'_> {
     }
 
     pub(super) fn unusable(self, error: Error) -> TlsError {
-        TlsError::Certificate { variable: self.variable, path: self.path.display().to_string(), error }
+        TlsError::Certificate { variable: self.variable, path: shown(self.path), error }
     }
 
     fn lacks(self, expected: &'static str) -> TlsError {
-        TlsError::Content { variable: self.variable, path: self.path.display().to_string(), expected }
+        TlsError::Content { variable: self.variable, path: shown(self.path), expected }
     }
 }

@@ -12,7 +12,7 @@ use webpki::{EndEntityCert, KeyUsage};
 
 use super::{
     ALPN_H2,
-    files::{NamedFile, TlsError},
+    files::{NamedFile, TlsError, shown},
     verify_client::{ClientName, ClientVerifier},
 };
 
@@ -101,10 +101,9 @@ impl ServerTls {
         let time = CertificateTime::of(&certificates);
         let key = self.key_file().private_key(&files.key)?;
         let mut config = builder.with_single_cert(certificates, key).map_err(|error| match error {
-            Error::InconsistentKeys(_) => TlsError::Mismatch {
-                key: self.key.display().to_string(),
-                certificate: self.certificate.display().to_string(),
-            },
+            Error::InconsistentKeys(_) => {
+                TlsError::Mismatch { key: shown(&self.key), certificate: shown(&self.certificate) }
+            }
             error => chain.unusable(error),
         })?;
         config.alpn_protocols = vec![ALPN_H2.to_vec()];

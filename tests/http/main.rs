@@ -28,7 +28,7 @@ use weir::{
     server::{
         bounds::RequestBounds,
         headers::{HeaderNames, HeaderStyle, ResponseHeaders},
-        http::{self, ServiceContext},
+        http::{self, JsonAccess, ServiceContext},
     },
     store::MemoryStore,
 };
@@ -46,7 +46,7 @@ fn context(service: &Service) -> ServiceContext<MemoryStore> {
 }
 
 async fn server(service: &Service) -> TestServer {
-    TestServer::start(http::router(&context(service), RequestBounds::default())).await
+    TestServer::start(http::router(&context(service), RequestBounds::default(), JsonAccess::Everybody)).await
 }
 
 async fn debug_server(service: &Service) -> TestServer {
@@ -84,7 +84,8 @@ async fn every_field_of_a_request_is_understood() {
     let service = Service::with(vec![unlimited("tenant", "")], Stats::default(), settings);
     let styles = vec![HeaderStyle::LimitRemainingReset(HeaderNames::default())];
     let context = ServiceContext { headers: ResponseHeaders { styles }, ..context(&service) };
-    let server = TestServer::start(http::router(&context, RequestBounds::default())).await;
+    let server =
+        TestServer::start(http::router(&context, RequestBounds::default(), JsonAccess::Everybody)).await;
     let request = json!({
         "domain": "shop",
         "hits_addend": 7,
@@ -157,7 +158,8 @@ async fn the_healthcheck_follows_health() {
     let service = Service::new(Vec::new());
     let context = context(&service);
     let health = context.health.clone();
-    let server = TestServer::start(http::router(&context, RequestBounds::default())).await;
+    let server =
+        TestServer::start(http::router(&context, RequestBounds::default(), JsonAccess::Everybody)).await;
     let response = server.get("/healthcheck").await;
     assert_eq!((response.status, response.body.as_str()), (200, "OK"));
     health.fail(Reason::Stopping);

@@ -13,6 +13,7 @@ mod wire;
 
 mod clients;
 mod command;
+mod json;
 mod mounted;
 mod rotation;
 mod service;

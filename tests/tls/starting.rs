@@ -49,7 +49,7 @@ fn missing_files_fail_the_start() {
     assert!(missing.contains("cannot read GRPC_SERVER_TLS_KEY, /nowhere/tls.key: No such file"), "{missing}");
     let unset = error(&pair, None, &[("GRPC_SERVER_TLS_KEY", "")]);
     assert!(
-        unset.contains("GRPC_SERVER_TLS_KEY is \"\", but must be the file of the private key"),
+        unset.contains("GRPC_SERVER_TLS_KEY is not set, but must be the file of the private key"),
         "{unset}"
     );
     let name = error(&pair, None, &[("GRPC_CLIENT_TLS_SAN", "a b")]);
