@@ -1,11 +1,16 @@
 //! Certificates and private keys in PEM files.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use tokio_rustls::rustls::{
     Error,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
+
+use super::certificate::{BrokenChain, CertificateDates, check_chain};
 
 /// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +45,16 @@ pub enum TlsError {
         /// The error.
         error: Error,
     },
+    /// A chain of certificates cannot be used.
+    #[error("{variable}, {path}, holds a broken chain: {error}")]
+    Chain {
+        /// The setting that names the file.
+        variable: &'static str,
+        /// The path.
+        path: String,
+        /// The error.
+        error: BrokenChain,
+    },
     /// A private key does not belong to its certificate.
     #[error("the private key in {key} does not belong to the certificate in {certificate}")]
     Mismatch {
@@ -49,7 +64,9 @@ pub enum TlsError {
         certificate: String,
     },
     /// There is no certificate authority to trust.
-    #[error("the system trusts no certificates; set {variable}")]
+    #[error(
+        "there is no valid certificate authority to trust, neither the system's nor in the file of {variable}"
+    )]
     NoRoots {
         /// The setting of a file with certificates to trust.
         variable: &'static str,
@@ -57,6 +74,15 @@ pub enum TlsError {
     /// The contents of the files do not match each other.
     #[error("cannot set up TLS: {0}")]
     Setup(#[from] Error),
+}
+
+/// A file of certificates that a setting names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFile {
+    /// The setting.
+    pub setting: &'static str,
+    /// The path.
+    pub path: PathBuf,
 }
 
 /// A file that a setting names.
@@ -73,6 +99,20 @@ pub(super) fn shown(path: &Path) -> String {
     if is_content { "which is no path".to_owned() } else { text }
 }
 
+// === impl CertificateFile ===
+
+impl CertificateFile {
+    /// Reads the dates of its certificates. Blocks on file access.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::Read`] and [`TlsError::Content`].
+    pub fn read(&self) -> Result<Vec<CertificateDates>, TlsError> {
+        let file = NamedFile { variable: self.setting, path: &self.path };
+        Ok(CertificateDates::of(self.setting, &file.certificates(&file.read()?)?))
+    }
+}
+
 // === impl NamedFile ===
 
 impl NamedFile<'_> {
@@ -85,6 +125,14 @@ impl NamedFile<'_> {
     pub(super) fn certificates(self, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
         read.ok().filter(|read| !read.is_empty()).ok_or_else(|| self.lacks("certificate"))
+    }
+
+    /// Returns the certificates in `pem`, the content of this file, as a chain to present; its first one is the owner's.
+    pub(super) fn chain(self, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let chain = self.certificates(pem)?;
+        let (variable, path) = (self.variable, shown(self.path));
+        check_chain(&chain).map_err(|error| TlsError::Chain { variable, path, error })?;
+        Ok(chain)
     }
 
     /// Returns the first private key in `pem`, the content of this file, in PKCS #1, PKCS #8 or SEC 1.

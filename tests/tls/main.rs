@@ -13,6 +13,7 @@ mod wire;
 
 mod clients;
 mod command;
+mod expiry;
 mod json;
 mod mounted;
 mod rotation;
