@@ -6,6 +6,9 @@ use std::{
 
 use super::{environment::Environment, flags::Flags, harmless::is_harmless, parse};
 
+/// The most characters of a value in an error.
+const MAX_SHOWN: usize = 200;
+
 /// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingError {
@@ -77,7 +80,8 @@ impl<'a> Reader<'a> {
     /// Adds an error about `given`, whose value must be `expected`. That text must not have the value.
     pub(super) fn reject(&mut self, given: Given, expected: impl Into<String>) {
         let Given { name, value } = given;
-        let value = if is_harmless(&name) { SettingValue::Shown(value) } else { SettingValue::Hidden };
+        let shown = || SettingValue::Shown(value.chars().take(MAX_SHOWN).collect());
+        let value = if is_harmless(&name) { shown() } else { SettingValue::Hidden };
         self.errors.push(SettingError { name, value, expected: expected.into() });
     }
 

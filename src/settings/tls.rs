@@ -117,6 +117,14 @@ mod tests {
             (vec![memcached, ("MEMCACHE_TLS_CACERT", "/ca")], &["MEMCACHE_TLS_CACERT"]),
             (vec![memcached, ("MEMCACHE_TLS_CACERT", "/ca"), ("MEMCACHE_TLS", "true")], &[]),
             (
+                vec![
+                    ("TRACING_ENABLED", "true"),
+                    ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318"),
+                    ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/ca"),
+                ],
+                &["OTEL_EXPORTER_OTLP_CERTIFICATE"],
+            ),
+            (
                 vec![("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/ca")],
                 &["CONFIG_GRPC_XDS_SERVER_TLS_CACERT"],
             ),
