@@ -209,7 +209,7 @@ fn warn(certificates: &[CertificateDates], now: UnixTime, warned: &mut Warned) {
             }
             Trouble::Ended => tracing::warn!(setting, position, %subject, "a certificate has expired"),
             Trouble::NotYetValid => {
-                tracing::warn!(setting, position, %subject, "a certificate is not valid yet")
+                tracing::warn!(setting, position, %subject, "a certificate is not valid yet");
             }
         }
         warned.insert(key, Instant::now());

@@ -78,11 +78,11 @@ fn an_authority_authenticates_clients_only_while_it_is_valid() {
     let (of_brief, of_lasting) = (leaf(&brief), leaf(&lasting));
     // in any order: the verifier of a process sees its clock go on, and sometimes back
     for year in [2025, 2031, 2019, 2026, 2010] {
-        let verified = verifier.verify_client_cert(&of_brief, &[], start_of(year));
+        let outcome = verifier.verify_client_cert(&of_brief, &[], start_of(year));
         if (2020..2030).contains(&year) {
-            assert!(verified.is_ok(), "{year}: {verified:?}");
+            assert!(outcome.is_ok(), "{year}: {outcome:?}");
         } else {
-            assert!(verified.as_ref().is_err_and(is_ended), "{year}: {verified:?}");
+            assert!(outcome.as_ref().is_err_and(is_ended), "{year}: {outcome:?}");
         }
         assert!(verifier.verify_client_cert(&of_lasting, &[], start_of(year)).is_ok(), "{year}");
     }
@@ -91,23 +91,23 @@ fn an_authority_authenticates_clients_only_while_it_is_valid() {
     assert!(verifier.verify_client_cert(&of_brief, &[], start_of(2030)).is_ok());
     assert!(verifier.verify_client_cert(&of_brief, &[], second_after).is_err());
     let stranger = authority("stranger", [2000, 2100]);
-    let verified = verifier.verify_client_cert(&leaf(&stranger), &[], start_of(2025));
-    assert_eq!(verified.err(), Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)));
+    let outcome = verifier.verify_client_cert(&leaf(&stranger), &[], start_of(2025));
+    assert_eq!(outcome.err(), Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)));
 }
 
 #[test]
 fn no_valid_authority_authenticates_nobody() {
     let brief = authority("brief", [2020, 2030]);
     let verifier = client_verifier(vec![brief.der().clone()]);
-    let verified = verifier.verify_client_cert(&leaf(&brief), &[], start_of(2031));
-    assert!(verified.as_ref().is_err_and(is_ended), "{verified:?}");
+    let outcome = verifier.verify_client_cert(&leaf(&brief), &[], start_of(2031));
+    assert!(outcome.as_ref().is_err_and(is_ended), "{outcome:?}");
     // through an intermediate, too
     let between = authority_params("between", [2000, 2100]);
     let between = Issuer::signed_by(between, key(), &brief).expect("a certificate");
     let intermediates = [between.der().clone()];
     assert!(verifier.verify_client_cert(&leaf(&between), &intermediates, start_of(2025)).is_ok());
-    let verified = verifier.verify_client_cert(&leaf(&between), &intermediates, start_of(2031));
-    assert!(verified.as_ref().is_err_and(is_ended), "{verified:?}");
+    let outcome = verifier.verify_client_cert(&leaf(&between), &intermediates, start_of(2031));
+    assert!(outcome.as_ref().is_err_and(is_ended), "{outcome:?}");
 }
 
 #[test]
@@ -120,12 +120,12 @@ fn a_pinned_certificate_is_used_as_it_says() {
         (&[ServerAuth, ClientAuth], true, true),
     ] {
         let (certificate, now) = (pinned(usages), start_of(2025));
-        let verified = client_verifier(vec![certificate.clone()]).verify_client_cert(&certificate, &[], now);
-        assert_eq!(verified.is_ok(), is_client, "{usages:?}: {verified:?}");
+        let outcome = client_verifier(vec![certificate.clone()]).verify_client_cert(&certificate, &[], now);
+        assert_eq!(outcome.is_ok(), is_client, "{usages:?}: {outcome:?}");
         let verifier = server_verifier(certificate.clone(), now).expect("an authority");
         let name = ServerName::try_from("localhost").expect("a name");
-        let verified = verifier.verify_server_cert(&certificate, &[], &name, &[], now);
-        assert_eq!(verified.is_ok(), is_server, "{usages:?}: {verified:?}");
+        let outcome = verifier.verify_server_cert(&certificate, &[], &name, &[], now);
+        assert_eq!(outcome.is_ok(), is_server, "{usages:?}: {outcome:?}");
     }
 }
 

@@ -37,7 +37,7 @@ async fn lines(weir: &Weir, name: &str) -> Vec<String> {
 /// Returns the value of a line with `labels`, if there is one.
 fn value(lines: &[String], labels: &str) -> Option<u64> {
     let line = lines.iter().find(|line| line.contains(labels))?;
-    line.rsplit(' ').next()?.parse::<f64>().ok().map(|value| value as u64)
+    line.rsplit(' ').next()?.parse().ok()
 }
 
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn every_certificate_has_a_metric_of_its_end() {
     let renewed = Authority::lasting("clients", [first, last + 100 * DAY]);
     mounted.update(&chain, Some(&renewed.pem()));
     let labels = "{setting=\"GRPC_CLIENT_TLS_CACERT\",position=\"1\",subject=\"CN=clients\"}";
-    weir.until_metric(&format!("weir_certificate_expires_seconds{labels}"), (119 * DAY) as f64).await;
+    weir.until_metric(&format!("weir_certificate_expires_seconds{labels}"), 119.0 * 86_400.0).await;
     weir.stop().await;
 }
 
