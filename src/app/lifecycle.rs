@@ -13,6 +13,7 @@ use super::{
     addresses::Addresses,
     context::AppContext,
     error::AppError,
+    expiry::Expiry,
     metric_names::metric_names,
     reload::Reload,
     rules::Rules,
@@ -41,6 +42,7 @@ pub struct App {
     /// Follows the source of the rules; polled once the service runs.
     follow_rules: Pin<Box<dyn Future<Output = ()> + Send>>,
     servers: Servers,
+    expiry: Arc<Expiry>,
     addresses: Addresses,
     statsd: Option<statsd::StatsdSettings>,
     health_needs_store: bool,
@@ -90,6 +92,9 @@ impl App {
         // before anything that may wait
         let certificates = load_certificates(&settings).await?;
         let stats = Arc::new(Stats::default());
+        let server = certificates.as_ref().map(|(certificates, _)| Arc::clone(certificates));
+        let expiry = Arc::new(Expiry::new(&settings, server));
+        stats.register(&expiry);
         let (store, store_thread) = store::open(&settings, &clock).await?;
         let limiter = Arc::new(Limiter::new(store, Arc::clone(&stats), settings.limiter.clone()));
         stats.register(&limiter);
@@ -124,6 +129,7 @@ impl App {
             reload,
             follow_rules,
             servers,
+            expiry,
             addresses,
             statsd,
             health_needs_store,
@@ -163,6 +169,7 @@ impl App {
         background.spawn(sweep::forget_names(Arc::clone(&stats)));
         background.spawn(store_state::follow(Arc::clone(&limiter), health.clone(), self.health_needs_store));
         background.spawn(self.follow_rules);
+        background.spawn(self.expiry.follow());
         let mut reporters = JoinSet::new();
         if let Some(settings) = self.statsd {
             reporters.spawn(statsd::run(settings, stats, until_true(reporters_end)));

@@ -3,6 +3,7 @@
 mod addresses;
 mod context;
 mod error;
+mod expiry;
 mod lifecycle;
 mod metric_names;
 mod reload;

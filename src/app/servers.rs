@@ -29,6 +29,7 @@ pub(super) struct Servers {
     /// How long open gRPC requests may take after the stop.
     drain: Duration,
     bounds: Bounds,
+    json: http::JsonAccess,
 }
 
 /// The certificates of gRPC, and the watch of their files.
@@ -66,6 +67,7 @@ impl Servers {
             threads: settings.grpc.threads,
             drain: settings.stop.timeout,
             bounds: within_open_files(settings.bounds),
+            json: settings.json,
         })
     }
 
@@ -114,7 +116,7 @@ impl Servers {
         servers.spawn(server.serve(listener, stop, drain));
         let serve = |listener, router| http::serve(listener, router, Arc::clone(&connections), until());
         let pages = http::Pages::new(Arc::clone(connections.exceeded()));
-        servers.spawn(serve(self.http, http::router(context, self.bounds.request, &pages)));
+        servers.spawn(serve(self.http, http::router(context, self.bounds.request, self.json, &pages)));
         servers.spawn(serve(self.debug, http::debug_router(context, &pages)));
         if let Some((listener, path)) = self.prometheus {
             let router = http::metrics_router(&context.stats, path, context.metric_names.clone(), &pages);

@@ -30,6 +30,8 @@ variable. All variables of envoyproxy/ratelimit are recognized.
              WEIR_XDS_RESPONSE_TIMEOUT (30s)
   Listening  HOST, PORT, DEBUG_HOST, DEBUG_PORT, GRPC_HOST, GRPC_PORT, GRPC_UDS,
              GRPC_MAX_CONNECTION_AGE (24h), GRPC_MAX_CONNECTION_AGE_GRACE (1h),
+             WEIR_JSON (on; or off, loopback: who may use /json. Off if
+             clients of gRPC need certificates),
              WEIR_WORKERS (gRPC threads; one per core)
   TLS        GRPC_SERVER_USE_TLS, GRPC_SERVER_TLS_CERT, GRPC_SERVER_TLS_KEY,
              GRPC_CLIENT_TLS_CACERT (clients need a certificate),

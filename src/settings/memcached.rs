@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     backend::{Backend, SharedKeys},
     parse,
-    reader::{Given, Reader},
+    reader::Reader,
     tls,
 };
 use crate::{
@@ -18,6 +18,9 @@ use crate::{
 
 /// The default port of Memcached.
 const PORT: u16 = 11_211;
+
+/// The variables that name files of TLS.
+const TLS_FILES: [&str; 3] = ["MEMCACHE_TLS_CACERT", "MEMCACHE_TLS_CLIENT_CERT", "MEMCACHE_TLS_CLIENT_KEY"];
 
 /// Reads the settings of the Memcached that shares the counts, if it does.
 pub(super) fn memcached(
@@ -42,6 +45,10 @@ pub(super) fn memcached(
     }
     let ca = read.given("MEMCACHE_TLS_CACERT").map(|given| given.value.into());
     let client = tls::client_files(read, "MEMCACHE_TLS_CLIENT_CERT", "MEMCACHE_TLS_CLIENT_KEY");
+    if !uses_tls {
+        let not_encrypted = "connections to Memcached are in plain text: MEMCACHE_TLS is not true";
+        warnings.extend(tls::in_plain_text(read, &TLS_FILES, not_encrypted));
+    }
     let SharedKeys { prefix, unambiguous, jitter_seconds, health_needs_connection } = keys;
     Some(MemcachedSettings {
         tls: uses_tls.then_some(ClientTls { ca, client, any_name }),
@@ -78,7 +85,7 @@ fn servers(read: &mut Reader<'_>, refresh: Duration) -> Option<ServerSource> {
             name.map(|name| ServerSource::Srv { name, refresh, name_servers: NameServers::System })
         }
         (None, None) => {
-            read.reject(Given { name: "MEMCACHE_HOST_PORT".into(), value: String::new() }, HOSTS);
+            read.missing("MEMCACHE_HOST_PORT", HOSTS);
             None
         }
     }

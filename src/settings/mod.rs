@@ -9,6 +9,8 @@ mod bounds;
 mod coordination;
 mod environment;
 mod flags;
+mod harmless;
+mod json;
 mod memcached;
 mod mogrifiers;
 mod parse;
@@ -25,7 +27,7 @@ mod xds;
 pub use environment::{Environment, ProcessEnvironment};
 pub use flags::Flags;
 pub(crate) use parse::duration as parse_duration;
-pub use reader::{SettingError, SettingErrors};
+pub use reader::{SettingError, SettingErrors, SettingValue};
 pub use resolve::{file_options, http_address, log_format, memcached_coordination};
 pub use resolved::{
     Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings, Settings,

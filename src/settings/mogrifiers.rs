@@ -1,9 +1,6 @@
 //! Reads the mogrifiers of `DogStatsD`: a variable that lists their names, and three variables for each.
 
-use super::{
-    parse,
-    reader::{Given, Reader},
-};
+use super::{parse, reader::Reader};
 use crate::observe::statsd::{Mogrifier, MogrifierError};
 
 const LIST: &str = "USE_DOG_STATSD_MOGRIFIERS";
@@ -51,7 +48,7 @@ fn mogrifier(read: &mut Reader<'_>, name: &str) -> Option<Mogrifier> {
             let wrong = format!("{WRONG_PREFIX}{name}_{part}");
             let hint = read.given(&wrong).map(|_| format!("; {wrong} is set, but its name is wrong"));
             let expected = format!("{expected}, because {LIST} names {name}{}", hint.unwrap_or_default());
-            read.reject(Given { name: variable(part), value: String::new() }, expected);
+            read.missing(&variable(part), expected);
         }
         given
     };

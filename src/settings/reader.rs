@@ -4,17 +4,31 @@ use std::{
     cell::RefCell, collections::BTreeSet, error::Error, fmt, net::IpAddr, str::FromStr, time::Duration,
 };
 
-use super::{environment::Environment, flags::Flags, parse};
+use super::{environment::Environment, flags::Flags, harmless::is_harmless, parse};
+
+/// The most characters of a value in an error.
+const MAX_SHOWN: usize = 200;
 
 /// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingError {
     /// The flag or variable.
     pub name: String,
-    /// Its value.
-    pub value: String,
+    /// Its value, as far as it may be shown.
+    pub value: SettingValue,
     /// A description of a valid value.
     pub expected: String,
+}
+
+/// The value of an invalid setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SettingValue {
+    /// There is none.
+    Unset,
+    /// It may hold a password, so no message has it.
+    Hidden,
+    /// The value of a variable that holds no secrets.
+    Shown(String),
 }
 
 /// All invalid settings; at least one.
@@ -63,9 +77,18 @@ impl<'a> Reader<'a> {
         self.read.borrow().contains(variable)
     }
 
-    /// Adds an error about `given`, whose value must be `expected`.
+    /// Adds an error about `given`, whose value must be `expected`. That text must not have the value.
     pub(super) fn reject(&mut self, given: Given, expected: impl Into<String>) {
-        self.errors.push(SettingError { name: given.name, value: given.value, expected: expected.into() });
+        let Given { name, value } = given;
+        let shown = || SettingValue::Shown(value.chars().take(MAX_SHOWN).collect());
+        let value = if is_harmless(&name) { shown() } else { SettingValue::Hidden };
+        self.errors.push(SettingError { name, value, expected: expected.into() });
+    }
+
+    /// Adds an error about `variable`, which is not set, but must be `expected`.
+    pub(super) fn missing(&mut self, variable: &str, expected: impl Into<String>) {
+        let (name, value) = (variable.to_owned(), SettingValue::Unset);
+        self.errors.push(SettingError { name, value, expected: expected.into() });
     }
 
     /// Parses the setting. Returns the default if it is unset; if it is invalid, also adds an error.
@@ -135,7 +158,12 @@ impl<'a> Reader<'a> {
 
 impl fmt::Display for SettingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {:?}, but must be {}", self.name, self.value, self.expected)
+        let Self { name, value, expected } = self;
+        match value {
+            SettingValue::Unset => write!(f, "{name} is not set, but must be {expected}"),
+            SettingValue::Hidden => write!(f, "{name} must be {expected}"),
+            SettingValue::Shown(value) => write!(f, "{name} is {value:?}, but must be {expected}"),
+        }
     }
 }
 

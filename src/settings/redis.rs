@@ -18,6 +18,9 @@ const PORT: u16 = 6379;
 /// The default port of a sentinel.
 const SENTINEL_PORT: u16 = 26379;
 
+/// The variables that name files of TLS, for both sets.
+const TLS_FILES: [&str; 3] = ["REDIS_TLS_CACERT", "REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"];
+
 /// Variables of envoyproxy/ratelimit without effect in weir, with the reason.
 const WITHOUT_EFFECT: [(&str, &str); 5] = [
     ("POOL_SIZE", "each server has one multiplexed connection"),
@@ -128,15 +131,13 @@ fn endpoint(read: &mut Reader<'_>, names: &Names, warnings: &mut Vec<String>) ->
     }
     let variable = names.of("URL");
     let Some(given) = read.given(&variable) else {
-        let missing = Given { name: variable, value: String::new() };
-        read.reject(missing, "the address of Redis, such as redis:6379");
+        read.missing(&variable, "the address of Redis, such as redis:6379");
         return None;
     };
     let (topology, url) = match topology(&given.value, kind, socket) {
         Ok(topology) => topology,
         Err(expected) => {
-            let masked = Given { value: masked(&given.value), name: given.name };
-            read.reject(masked, expected);
+            read.reject(given, expected);
             return None;
         }
     };
@@ -146,6 +147,14 @@ fn endpoint(read: &mut Reader<'_>, names: &Names, warnings: &mut Vec<String>) ->
         }
         topology => topology,
     };
+    if !tls && !url.tls {
+        let switch = names.of("TLS");
+        let not_encrypted = format!(
+            "connections to the Redis of {variable} are in plain text: {switch} is not true, and {variable} does not \
+             begin with rediss://"
+        );
+        warnings.extend(tls::in_plain_text(read, &TLS_FILES, &not_encrypted));
+    }
     Some(Endpoint {
         topology,
         auth: auth(read, &names.of("AUTH")).or(url.auth),
@@ -189,7 +198,9 @@ fn topology(text: &str, kind: Kind, socket: Option<Socket>) -> Result<(Topology,
             let (master, sentinels) = text.split_once(',').ok_or(SENTINEL)?;
             let sentinels = addresses(sentinels, SENTINEL_PORT, SENTINEL)?;
             let master = master.trim().to_owned();
-            if master.is_empty() || master.contains(':') {
+            // what Redis accepts as a name; anything else may be a password
+            let is_named = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+            if master.is_empty() || !master.chars().all(is_named) {
                 return Err(SENTINEL);
             }
             Ok((Topology::Sentinel { master, sentinels, auth: None }, Url::default()))
@@ -204,7 +215,8 @@ fn single(text: &str, socket: Option<Socket>) -> Result<(Topology, Url), &'stati
     if let Some((scheme, rest)) = text.split_once("://") {
         return match scheme {
             "redis" | "rediss" => url(rest, scheme == "rediss").ok_or(EXPECTED),
-            "unix" if rest.starts_with('/') => {
+            // a query would be part of the path, and it may be a password
+            "unix" if rest.starts_with('/') && !rest.contains('?') => {
                 Ok((Topology::Single(Address::Unix(rest.into())), Url::default()))
             }
             _ => Err(EXPECTED),
@@ -238,17 +250,6 @@ fn url(rest: &str, tls: bool) -> Option<(Topology, Url)> {
 fn address(text: &str, default: u16) -> Option<Address> {
     let text = text.strip_prefix("redis://").unwrap_or(text);
     parse::server(text, default).map(|(host, port)| Address::tcp(host, port))
-}
-
-/// Returns `text` without any part that may be a password.
-fn masked(text: &str) -> String {
-    match text.rsplit_once('@') {
-        Some((before, after)) => {
-            let scheme = before.split_once("://").map_or(String::new(), |(scheme, _)| format!("{scheme}://"));
-            format!("{scheme}***@{after}")
-        }
-        None => text.to_owned(),
-    }
 }
 
 // === impl Names ===

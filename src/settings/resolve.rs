@@ -8,7 +8,7 @@ use super::{
     coordination::coordination,
     environment::Environment,
     flags::Flags,
-    memcached,
+    json, memcached,
     mogrifiers::mogrifiers,
     parse,
     reader::{Reader, SettingErrors},
@@ -55,9 +55,11 @@ impl Settings {
         let redis = redis::redis(read, backend, &keys, &mut warnings);
         let memcached = memcached::memcached(read, backend, keys, &mut warnings);
         warnings.extend(unsupported::check(read, backend));
+        let grpc = grpc(read, &mut warnings);
         let mut settings = Self {
             rules: rules(read, flags, &mut warnings),
-            grpc: grpc(read, &mut warnings),
+            json: json::json(read, grpc.tls.as_ref(), &mut warnings),
+            grpc,
             http: read_http_address(read),
             debug: Address { host: read.host("DEBUG_HOST"), port: read.port("DEBUG_PORT", 6070) },
             prometheus: prometheus(read),

@@ -5,7 +5,7 @@ use std::{net::IpAddr, path::PathBuf, time::Duration};
 use crate::{
     config, limiter,
     observe::{log::LogFormat, prometheus::TimeUnit, statsd::StatsdSettings},
-    server::{bounds::Bounds, headers::ResponseHeaders},
+    server::{bounds::Bounds, headers::ResponseHeaders, http::JsonAccess},
     store,
     tls::ServerTls,
     trace::TraceSettings,
@@ -21,6 +21,8 @@ pub struct Settings {
     pub grpc: GrpcSettings,
     /// The HTTP server: `/json`, `/healthcheck`, `/metrics`.
     pub http: Address,
+    /// `WEIR_JSON`: who may use `/json`.
+    pub json: JsonAccess,
     /// The debug pages.
     pub debug: Address,
     /// `USE_PROMETHEUS`: the separate port that serves metrics, as in envoyproxy/ratelimit. The other two HTTP ports always

@@ -2,19 +2,30 @@
 
 use std::path::PathBuf;
 
-use super::reader::{Given, Reader};
+use super::reader::Reader;
 use crate::tls::{ClientName, ServerTls};
 
-/// Reads the TLS of the gRPC server, if it is on. Without `GRPC_SERVER_USE_TLS` the other variables have no effect, as in
-/// envoyproxy/ratelimit.
+/// Reads the TLS of the gRPC server, if it is on. Without `GRPC_SERVER_USE_TLS` the files of the server have no effect, as in
+/// envoyproxy/ratelimit. Variables that demand certificates of clients are then errors, which envoyproxy/ratelimit ignores: whoever
+/// sets one expects that strangers are rejected.
 pub(super) fn server(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<ServerTls> {
     const NAMES: &str = "DNS names or URIs such as envoy.example.org or spiffe://cluster.local/ns/x/sa/y, with \
                          commas between them";
+    const PLAIN_TEXT: &str =
+        "unset, or GRPC_SERVER_USE_TLS set to true: in plain text, no client shows a certificate";
     let client_names = read.parsed("GRPC_CLIENT_TLS_SAN", Vec::new(), |text| {
         text.split(',').map(ClientName::parse).collect::<Option<Vec<_>>>().ok_or(NAMES)
     });
     let client_ca = read.given("GRPC_CLIENT_TLS_CACERT").map(|given| PathBuf::from(given.value));
     if !read.bool("GRPC_SERVER_USE_TLS") {
+        for variable in ["GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN"] {
+            if let Some(given) = read.given(variable) {
+                read.reject(given, PLAIN_TEXT);
+            }
+        }
+        let files = ["GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"];
+        let not_encrypted = "the gRPC port is in plain text: GRPC_SERVER_USE_TLS is not true";
+        warnings.extend(in_plain_text(read, &files, not_encrypted));
         return None;
     }
     if !client_names.is_empty() && client_ca.is_none() {
@@ -27,13 +38,19 @@ pub(super) fn server(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Optio
     let mut file = |variable: &str, expected: &str| {
         let given = read.given(variable);
         if given.is_none() {
-            read.reject(Given { name: variable.into(), value: String::new() }, expected);
+            read.missing(variable, expected);
         }
         given.map(|given| PathBuf::from(given.value))
     };
     let certificate = file("GRPC_SERVER_TLS_CERT", "the file of the certificate chain, because TLS is on");
     let key = file("GRPC_SERVER_TLS_KEY", "the file of the private key, because TLS is on");
     Some(ServerTls { certificate: certificate?, key: key?, client_ca, client_names })
+}
+
+/// Returns warnings about those of `variables` that are set, although something is `not_encrypted`.
+pub(super) fn in_plain_text(read: &Reader<'_>, variables: &[&str], not_encrypted: &str) -> Vec<String> {
+    let set = variables.iter().filter(|variable| read.given(variable).is_some());
+    set.map(|variable| format!("{variable} is set, but {not_encrypted}")).collect()
 }
 
 /// Reads the certificate chain and the private key of a client: both or neither.
@@ -52,6 +69,72 @@ pub(super) fn client_files(
         (None, Some(given)) => {
             read.reject(given, format!("set together with {certificate}"));
             None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use crate::settings::{Flags, SettingErrors, Settings};
+
+    fn resolve(variables: &[(&str, &str)]) -> Result<Settings, SettingErrors> {
+        let environment: BTreeMap<String, String> =
+            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Settings::resolve(&Flags::default(), &environment)
+    }
+
+    #[test]
+    fn certificates_of_clients_need_tls() {
+        for named in [("GRPC_CLIENT_TLS_CACERT", "/ca"), ("GRPC_CLIENT_TLS_SAN", "envoy")] {
+            for switch in ["", "false"] {
+                let error =
+                    resolve(&[named, ("GRPC_SERVER_USE_TLS", switch)]).expect_err("it is open to all");
+                let error = error.to_string();
+                assert!(
+                    error.starts_with(named.0) && error.contains("GRPC_SERVER_USE_TLS set to true"),
+                    "{error}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn files_of_tls_without_tls_cause_warnings() {
+        let redis = ("REDIS_URL", "redis:1");
+        let per_second = [("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", "redis:2")];
+        let client = [("REDIS_TLS_CLIENT_CERT", "/cert"), ("REDIS_TLS_CLIENT_KEY", "/key")];
+        let (ca, memcached) = (("REDIS_TLS_CACERT", "/ca"), ("MEMCACHE_HOST_PORT", "memcached:1"));
+        for (variables, expected) in [
+            (vec![("GRPC_SERVER_TLS_CERT", "/cert")], &["GRPC_SERVER_TLS_CERT"][..]),
+            (vec![redis, ca], &["REDIS_TLS_CACERT"]),
+            ([&[redis][..], &client].concat(), &["REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"]),
+            (vec![redis, ca, ("REDIS_TLS", "true")], &[]),
+            (vec![("REDIS_URL", "rediss://redis"), ca], &[]),
+            // one of both is in plain text
+            ([&[redis, ca, ("REDIS_TLS", "true")][..], &per_second].concat(), &["REDIS_TLS_CACERT"]),
+            (vec![memcached, ("MEMCACHE_TLS_CACERT", "/ca")], &["MEMCACHE_TLS_CACERT"]),
+            (vec![memcached, ("MEMCACHE_TLS_CACERT", "/ca"), ("MEMCACHE_TLS", "true")], &[]),
+            (
+                vec![
+                    ("TRACING_ENABLED", "true"),
+                    ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318"),
+                    ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/ca"),
+                ],
+                &["OTEL_EXPORTER_OTLP_CERTIFICATE"],
+            ),
+            (
+                vec![("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/ca")],
+                &["CONFIG_GRPC_XDS_SERVER_TLS_CACERT"],
+            ),
+        ] {
+            let warnings = resolve(&variables).expect("warnings are enough").warnings;
+            assert_eq!(warnings.len(), expected.len(), "{variables:?}: {warnings:?}");
+            for (warning, variable) in warnings.iter().zip(expected) {
+                let is_expected = warning.starts_with(variable) && warning.contains("in plain text: ");
+                assert!(is_expected, "{variables:?}: {warning}");
+            }
         }
     }
 }

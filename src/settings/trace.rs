@@ -22,6 +22,13 @@ use crate::{
 /// The most of `OTEL_BSP_MAX_QUEUE_SIZE`: a span has up to some ten kilobytes.
 const MAX_QUEUE: usize = 1_000_000;
 
+/// The variables that name files of TLS, for traces and for all signals: the authorities, the client's certificate and its key.
+const TLS_FILES: [[&str; 2]; 3] = [
+    ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"],
+    ["OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"],
+    ["OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "OTEL_EXPORTER_OTLP_CLIENT_KEY"],
+];
+
 /// Reads the settings of traces, if they are on. Without `TRACING_ENABLED` no other variable has an effect, as in
 /// envoyproxy/ratelimit; operators of Kubernetes set those of OpenTelemetry in many pods.
 pub(super) fn trace(
@@ -42,6 +49,11 @@ pub(super) fn trace(
     }
     let protocol = protocol(read);
     let (endpoint, is_secure) = endpoint(read, protocol);
+    if !is_secure {
+        let not_encrypted =
+            "connections to the collector are in plain text: its endpoint does not begin with https://";
+        warnings.extend(super::tls::in_plain_text(read, &TLS_FILES.concat(), not_encrypted));
+    }
     Some(TraceSettings {
         resource: resource(read),
         sampling_rate: sampling_rate(read, warnings),
@@ -166,15 +178,12 @@ fn parse_endpoint(
 
 /// Returns the TLS of the exporter, and the variables that its files come from.
 fn tls(read: &mut Reader<'_>) -> (ClientTls, ClientTlsNames) {
-    const CA: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"];
-    const CLIENT: [&str; 2] =
-        ["OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"];
-    const KEY: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "OTEL_EXPORTER_OTLP_CLIENT_KEY"];
+    let [ca, client, key] = TLS_FILES;
     let first = |variables: [&'static str; 2]| {
         let given = variables.into_iter().find_map(|variable| Some((variable, read.given(variable)?)));
         given.map_or((variables[1], None), |(variable, given)| (variable, Some(given)))
     };
-    let ((ca_name, ca), (certificate, chain), (key_name, key)) = (first(CA), first(CLIENT), first(KEY));
+    let ((ca_name, ca), (certificate, chain), (key_name, key)) = (first(ca), first(client), first(key));
     let path = |given: Given| PathBuf::from(given.value);
     let client = match (chain, key) {
         (Some(chain), Some(key)) => Some((path(chain), path(key))),
@@ -199,7 +208,10 @@ fn headers(read: &mut Reader<'_>) -> Vec<(HeaderName, HeaderValue)> {
             let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
             // gRPC reserves these, and binary ones need another encoding
             let is_reserved = name.as_str().starts_with("grpc-") || name.as_str().ends_with("-bin");
-            Some((name, HeaderValue::from_str(&value).ok()?)).filter(|_| !is_reserved)
+            let mut value = HeaderValue::from_str(&value).ok()?;
+            // usually a token: no debug output shows it, and no table of HPACK keeps it
+            value.set_sensitive(true);
+            Some((name, value)).filter(|_| !is_reserved)
         };
         let headers = encoded_pairs(text).and_then(|pairs| pairs.into_iter().map(header).collect());
         headers.ok_or(EXPECTED)

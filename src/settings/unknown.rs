@@ -7,9 +7,10 @@ use crate::spelling;
 const PREFIX: &str = "WEIR_";
 
 /// The variables that only weir has, without [`PREFIX`].
-const OWN: [&str; 20] = [
+const OWN: [&str; 21] = [
     "COORDINATION",
     "DECISION_BUDGET",
+    "JSON",
     "MAX_BUFFERED_BYTES",
     "MAX_CONNECTIONS",
     "MAX_COUNTERS",

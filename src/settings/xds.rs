@@ -8,6 +8,7 @@ use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
 use super::{
     parse,
     reader::{Given, Reader},
+    tls,
 };
 use crate::{
     config::RuleDefaults,
@@ -56,7 +57,7 @@ pub(super) fn xds(
         server: read.parsed("CONFIG_GRPC_XDS_SERVER_URL", server, |text| {
             Target::parse(text).ok_or("host:port, dns:///host:port or unix:path")
         }),
-        tls: tls(read),
+        tls: tls(read, warnings),
         node_id: read.text("CONFIG_GRPC_XDS_NODE_ID", "default"),
         node_metadata: metadata(read, warnings),
         headers: read.parsed("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", Vec::new(), headers),
@@ -93,27 +94,20 @@ fn positive(read: &mut Reader<'_>, variable: &str, default: u64) -> Duration {
     })
 }
 
-fn tls(read: &mut Reader<'_>) -> Option<XdsTls> {
+fn tls(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<XdsTls> {
+    const CA: &str = "CONFIG_GRPC_XDS_SERVER_TLS_CACERT";
+    const NAME: &str = "CONFIG_GRPC_XDS_SERVER_TLS_SAN";
     const CERTIFICATE: &str = "CONFIG_GRPC_XDS_CLIENT_TLS_CERT";
     const KEY: &str = "CONFIG_GRPC_XDS_CLIENT_TLS_KEY";
     if !read.bool("CONFIG_GRPC_XDS_SERVER_USE_TLS") {
+        let not_encrypted = "the connection to the control plane is in plain text: CONFIG_GRPC_XDS_SERVER_USE_TLS is not true";
+        warnings.extend(tls::in_plain_text(read, &[CA, NAME, CERTIFICATE, KEY], not_encrypted));
         return None;
     }
     let path = |given: Given| PathBuf::from(given.value);
-    let ca = read.given("CONFIG_GRPC_XDS_SERVER_TLS_CACERT").map(path);
-    let client = match (read.given(CERTIFICATE), read.given(KEY)) {
-        (Some(certificate), Some(key)) => Some((path(certificate), path(key))),
-        (None, None) => None,
-        (Some(certificate), None) => {
-            read.reject(certificate, format!("set together with {KEY}"));
-            None
-        }
-        (None, Some(key)) => {
-            read.reject(key, format!("set together with {CERTIFICATE}"));
-            None
-        }
-    };
-    let server_name = read.parsed("CONFIG_GRPC_XDS_SERVER_TLS_SAN", None, |text| {
+    let ca = read.given(CA).map(path);
+    let client = tls::client_files(read, CERTIFICATE, KEY);
+    let server_name = read.parsed(NAME, None, |text| {
         ServerName::try_from(text.to_owned()).map(Some).map_err(|_| "a DNS name or an IP address")
     });
     Some(XdsTls { files: ClientTls { ca, client, any_name: false }, server_name })

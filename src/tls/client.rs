@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use tokio_rustls::rustls::{ClientConfig, crypto::ring};
+use tokio_rustls::rustls::{ClientConfig, crypto::ring, pki_types::UnixTime};
 
 use super::{
     files::{NamedFile, TlsError},
@@ -52,7 +52,7 @@ impl ClientTls {
             Some((chain, key)) => {
                 let chain = NamedFile { variable: names.certificate, path: chain };
                 let key = NamedFile { variable: names.key, path: key };
-                let certificates = chain.certificates(&chain.read()?)?;
+                let certificates = chain.chain(&chain.read()?)?;
                 builder.with_client_auth_cert(certificates, key.private_key(&key.read()?)?)?
             }
         };
@@ -60,8 +60,9 @@ impl ClientTls {
         Ok(Arc::new(config))
     }
 
+    /// Returns the authorities that are valid now.
     fn anchors(&self, names: &ClientTlsNames) -> Result<TrustAnchors, TlsError> {
-        let mut anchors = TrustAnchors::empty();
+        let mut anchors = TrustAnchors::empty(UnixTime::now());
         if let Some(ca) = &self.ca {
             let file = NamedFile { variable: names.ca, path: ca };
             for certificate in file.certificates(&file.read()?)? {

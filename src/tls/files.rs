@@ -1,11 +1,16 @@
 //! Certificates and private keys in PEM files.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use tokio_rustls::rustls::{
     Error,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
+
+use super::certificate::{BrokenChain, CertificateDates, check_chain};
 
 /// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +45,16 @@ pub enum TlsError {
         /// The error.
         error: Error,
     },
+    /// A chain of certificates cannot be used.
+    #[error("{variable}, {path}, holds a broken chain: {error}")]
+    Chain {
+        /// The setting that names the file.
+        variable: &'static str,
+        /// The path.
+        path: String,
+        /// The error.
+        error: BrokenChain,
+    },
     /// A private key does not belong to its certificate.
     #[error("the private key in {key} does not belong to the certificate in {certificate}")]
     Mismatch {
@@ -49,7 +64,9 @@ pub enum TlsError {
         certificate: String,
     },
     /// There is no certificate authority to trust.
-    #[error("the system trusts no certificates; set {variable}")]
+    #[error(
+        "there is no valid certificate authority to trust, neither the system's nor in the file of {variable}"
+    )]
     NoRoots {
         /// The setting of a file with certificates to trust.
         variable: &'static str,
@@ -59,6 +76,15 @@ pub enum TlsError {
     Setup(#[from] Error),
 }
 
+/// A file of certificates that a setting names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFile {
+    /// The setting.
+    pub setting: &'static str,
+    /// The path.
+    pub path: PathBuf,
+}
+
 /// A file that a setting names.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NamedFile<'a> {
@@ -66,12 +92,33 @@ pub(super) struct NamedFile<'a> {
     pub(super) path: &'a Path,
 }
 
+/// Returns `path` for a message. The content of a file in the place of its path, which may be a private key, is not shown.
+pub(super) fn shown(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_content = text.contains("-----BEGIN") || text.contains(char::is_control);
+    if is_content { "which is no path".to_owned() } else { text }
+}
+
+// === impl CertificateFile ===
+
+impl CertificateFile {
+    /// Reads the dates of its certificates. Blocks on file access.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::Read`] and [`TlsError::Content`].
+    pub fn read(&self) -> Result<Vec<CertificateDates>, TlsError> {
+        let file = NamedFile { variable: self.setting, path: &self.path };
+        Ok(CertificateDates::of(self.setting, &file.certificates(&file.read()?)?))
+    }
+}
+
 // === impl NamedFile ===
 
 impl NamedFile<'_> {
     pub(super) fn read(self) -> Result<Vec<u8>, TlsError> {
         let Self { variable, path } = self;
-        fs::read(path).map_err(|error| TlsError::Read { variable, path: path.display().to_string(), error })
+        fs::read(path).map_err(|error| TlsError::Read { variable, path: shown(path), error })
     }
 
     /// Returns the certificates in `pem`, the content of this file; at least one.
@@ -80,16 +127,24 @@ impl NamedFile<'_> {
         read.ok().filter(|read| !read.is_empty()).ok_or_else(|| self.lacks("certificate"))
     }
 
+    /// Returns the certificates in `pem`, the content of this file, as a chain to present; its first one is the owner's.
+    pub(super) fn chain(self, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let chain = self.certificates(pem)?;
+        let (variable, path) = (self.variable, shown(self.path));
+        check_chain(&chain).map_err(|error| TlsError::Chain { variable, path, error })?;
+        Ok(chain)
+    }
+
     /// Returns the first private key in `pem`, the content of this file, in PKCS #1, PKCS #8 or SEC 1.
     pub(super) fn private_key(self, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
         PrivateKeyDer::from_pem_slice(pem).map_err(|_| self.lacks("private key"))
     }
 
     pub(super) fn unusable(self, error: Error) -> TlsError {
-        TlsError::Certificate { variable: self.variable, path: self.path.display().to_string(), error }
+        TlsError::Certificate { variable: self.variable, path: shown(self.path), error }
     }
 
     fn lacks(self, expected: &'static str) -> TlsError {
-        TlsError::Content { variable: self.variable, path: self.path.display().to_string(), expected }
+        TlsError::Content { variable: self.variable, path: shown(self.path), expected }
     }
 }

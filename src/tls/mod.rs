@@ -3,23 +3,28 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `files` | certificates and keys in PEM format, and the errors about them |
+//! | `certificate` | what certificates say: dates, names, usages; whether a chain holds together |
 //! | `client`, `verify_server` | the configuration of a client, and which servers it accepts |
 //! | `server`, `verify_client` | the configuration of a server, and which clients it accepts |
 
+mod certificate;
 mod client;
 mod files;
 #[cfg(feature = "server")]
 mod server;
+#[cfg(all(test, feature = "server"))]
+mod tests;
 #[cfg(feature = "server")]
 mod verify_client;
 mod verify_server;
 
+pub use certificate::{BrokenChain, CertificateDates, Validity};
 pub use client::{ClientTls, ClientTlsNames};
-pub use files::TlsError;
+pub use files::{CertificateFile, TlsError};
 #[cfg(feature = "server")]
-pub use server::{CertificateTime, ServerTls, ServerTlsFiles};
+pub use server::{ServerTls, ServerTlsFiles};
 #[cfg(feature = "server")]
-pub use verify_client::{ClientName, WrongClientName};
+pub use verify_client::{ClientName, EndedAuthority, WrongClientName};
 
 /// The protocol of gRPC in ALPN. grpc-go rejects peers that do not negotiate it.
 #[cfg(feature = "server")]

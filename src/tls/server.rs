@@ -1,18 +1,13 @@
 //! The configuration of a TLS server.
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, path::PathBuf, sync::Arc};
 
-use tokio_rustls::rustls::{
-    Error, ServerConfig,
-    crypto::ring,
-    pki_types::{CertificateDer, UnixTime},
-    server::NoServerSessionStorage,
-};
-use webpki::{EndEntityCert, KeyUsage};
+use tokio_rustls::rustls::{Error, ServerConfig, crypto::ring, server::NoServerSessionStorage};
 
 use super::{
     ALPN_H2,
-    files::{NamedFile, TlsError},
+    certificate::CertificateDates,
+    files::{NamedFile, TlsError, shown},
     verify_client::{ClientName, ClientVerifier},
 };
 
@@ -44,15 +39,6 @@ pub struct ServerTlsFiles {
     client_ca: Option<Vec<u8>>,
 }
 
-/// The end of a certificate's validity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CertificateTime {
-    /// Seconds since the epoch; 0 if unknown.
-    pub not_after: u64,
-    /// Whether that was in the past, by the system's clock, when the certificate was loaded.
-    pub has_expired: bool,
-}
-
 // === impl ServerTls ===
 
 impl ServerTls {
@@ -76,35 +62,36 @@ impl ServerTls {
         Ok(ServerTlsFiles { certificate: self.chain_file().read()?, key: self.key_file().read()?, client_ca })
     }
 
-    /// Returns the configuration that `files` make, and the validity of the certificate.
+    /// Returns the configuration that `files` make, and the dates of all their certificates: the server's own first, the rest of
+    /// its chain, and the authorities of clients.
     ///
     /// # Errors
     ///
-    /// [`TlsError`], if a file has no or unusable content, or the key does not belong to the certificate.
+    /// [`TlsError`], if a file has no or unusable content, the chain is broken, or the key does not belong to the certificate.
     pub fn configure(
         &self,
         files: &ServerTlsFiles,
-    ) -> Result<(Arc<ServerConfig>, CertificateTime), TlsError> {
+    ) -> Result<(Arc<ServerConfig>, Vec<CertificateDates>), TlsError> {
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()?;
+        let chain = self.chain_file();
+        let certificates = chain.chain(&files.certificate)?;
+        let mut dates = CertificateDates::of(CERTIFICATE, &certificates);
         let builder = match (self.client_ca_file(), &files.client_ca) {
             (Some(file), Some(pem)) => {
-                let names = self.client_names.clone();
-                let verifier = ClientVerifier::new(file.certificates(pem)?, names, provider);
+                let (authorities, names) = (file.certificates(pem)?, self.client_names.clone());
+                dates.extend(CertificateDates::of(CLIENT_CA, &authorities));
+                let verifier = ClientVerifier::new(authorities, names, provider);
                 builder.with_client_cert_verifier(verifier.map_err(|error| file.unusable(error))?)
             }
             _ => builder.with_no_client_auth(),
         };
-        let chain = self.chain_file();
-        let certificates = chain.certificates(&files.certificate)?;
-        let time = CertificateTime::of(&certificates);
         let key = self.key_file().private_key(&files.key)?;
         let mut config = builder.with_single_cert(certificates, key).map_err(|error| match error {
-            Error::InconsistentKeys(_) => TlsError::Mismatch {
-                key: self.key.display().to_string(),
-                certificate: self.certificate.display().to_string(),
-            },
+            Error::InconsistentKeys(_) => {
+                TlsError::Mismatch { key: shown(&self.key), certificate: shown(&self.certificate) }
+            }
             error => chain.unusable(error),
         })?;
         config.alpn_protocols = vec![ALPN_H2.to_vec()];
@@ -113,7 +100,7 @@ impl ServerTls {
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
-        Ok((Arc::new(config), time))
+        Ok((Arc::new(config), dates))
     }
 
     fn chain_file(&self) -> NamedFile<'_> {
@@ -135,30 +122,5 @@ impl ServerTls {
 impl fmt::Debug for ServerTlsFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerTlsFiles").finish_non_exhaustive()
-    }
-}
-
-// === impl CertificateTime ===
-
-impl CertificateTime {
-    fn of(chain: &[CertificateDer<'_>]) -> Self {
-        let unknown = Self { not_after: 0, has_expired: false };
-        let Some(certificate) = chain.first().and_then(|first| EndEntityCert::try_from(first).ok()) else {
-            return unknown;
-        };
-        // the only interface to the dates: webpki checks them before it looks for an authority, and its error has them
-        let expired_at = |time: UnixTime| {
-            let usage = KeyUsage::server_auth();
-            let algorithms = ring::default_provider().signature_verification_algorithms.all;
-            match certificate.verify_for_usage(algorithms, &[], &[], time, usage, None, None) {
-                Err(webpki::Error::CertExpired { not_after, .. }) => Some(not_after.as_secs()),
-                _ => None,
-            }
-        };
-        let end_of_time = UnixTime::since_unix_epoch(Duration::from_secs(u64::from(u32::MAX) << 8));
-        Self {
-            not_after: expired_at(end_of_time).unwrap_or_default(),
-            has_expired: expired_at(UnixTime::now()).is_some(),
-        }
     }
 }

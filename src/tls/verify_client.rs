@@ -1,12 +1,13 @@
 //! Verification of client certificates.
 
-use std::{error::Error as StdError, fmt, sync::Arc};
+use std::{error::Error as StdError, fmt, ops::Range, sync::Arc};
 
+use arc_swap::ArcSwap;
 use tokio_rustls::rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore,
     SignatureScheme,
     client::danger::HandshakeSignatureValid,
-    crypto::CryptoProvider,
+    crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, ServerName, UnixTime},
     server::{
         WebPkiClientVerifier,
@@ -15,7 +16,10 @@ use tokio_rustls::rustls::{
 };
 use webpki::EndEntityCert;
 
-use super::verify_server::is_ca_used_as_end_entity;
+use super::{
+    certificate::{Usage, Validity, is_for, name_of},
+    verify_server::is_ca_used_as_end_entity,
+};
 
 /// A name that a client's certificate may have as a subject alternative name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,14 +37,42 @@ pub struct WrongClientName {
     pub presented: Vec<String>,
 }
 
+/// The authority that has signed a client's certificate is not valid now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndedAuthority {
+    /// Its name.
+    pub subject: String,
+}
+
 /// Accepts a client's certificate if an authority has signed it, or if it is itself in the authority's file, and if it has one
-/// of the accepted names.
+/// of the accepted names. Both have to be valid now.
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
-    webpki: Arc<dyn ClientCertVerifier>,
-    anchors: Vec<CertificateDer<'static>>,
+    anchors: Vec<Anchor>,
+    /// Sent to clients, so that they choose a certificate. All authorities: those of the moment would need a lock.
+    hints: Vec<DistinguishedName>,
+    trusted: ArcSwap<Trusted>,
     /// Accepts any name if empty.
     names: Vec<ClientName>,
+    provider: Arc<CryptoProvider>,
+}
+
+/// A certificate in the authority's file.
+#[derive(Debug)]
+struct Anchor {
+    certificate: CertificateDer<'static>,
+    validity: Validity,
+    /// Whether it may be a client's own.
+    is_client: bool,
+}
+
+/// The verifier of webpki with the authorities that are valid for some time. webpki itself ignores the dates of authorities.
+#[derive(Debug)]
+struct Trusted {
+    /// In seconds since the epoch: no authority begins or ends to be valid in this time.
+    time: Range<u64>,
+    /// None if no authority is valid.
+    webpki: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 /// The most names, and the most characters of each, in an error.
@@ -72,19 +104,58 @@ impl ClientName {
 // === impl ClientVerifier ===
 
 impl ClientVerifier {
-    /// Returns a verifier that trusts `anchors`, at least one, for clients with any of `names`, or with any name if there are none.
+    /// Returns a verifier that trusts those of `certificates`, at least one, that are valid at the time of a handshake, for
+    /// clients with any of `names`, or with any name if there are none.
     pub(super) fn new(
-        anchors: Vec<CertificateDer<'static>>,
+        certificates: Vec<CertificateDer<'static>>,
         names: Vec<ClientName>,
         provider: Arc<CryptoProvider>,
     ) -> Result<Arc<Self>, Error> {
-        let mut authorities = RootCertStore::empty();
-        for certificate in &anchors {
-            authorities.add(certificate.clone())?;
+        let mut anchors = Vec::with_capacity(certificates.len());
+        for certificate in certificates {
+            let validity = Validity::of(&certificate);
+            let validity = validity.ok_or(Error::InvalidCertificate(CertificateError::BadEncoding))?;
+            let is_client = is_for(&certificate, Usage::Client);
+            anchors.push(Anchor { certificate, validity, is_client });
         }
-        let built = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider).build();
-        let webpki = built.map_err(|error| Error::General(error.to_string()))?;
-        Ok(Arc::new(Self { webpki, anchors, names }))
+        // reports those that are unusable, also if they are not valid now
+        let hints = roots(&anchors)?.subjects();
+        let trusted = ArcSwap::from_pointee(Trusted::at(UnixTime::now(), &anchors, &provider)?);
+        Ok(Arc::new(Self { anchors, hints, trusted, names, provider }))
+    }
+
+    /// Returns webpki's verifier for handshakes at `now`.
+    fn trusted(&self, now: UnixTime) -> Result<Arc<Trusted>, Error> {
+        let trusted = self.trusted.load_full();
+        if trusted.time.contains(&now.as_secs()) {
+            return Ok(trusted);
+        }
+        let trusted = Arc::new(Trusted::at(now, &self.anchors, &self.provider)?);
+        self.trusted.store(Arc::clone(&trusted));
+        Ok(trusted)
+    }
+
+    /// Returns the error for a certificate of an unknown issuer: that its authority has ended, if one in the file has its name.
+    fn unknown_issuer(&self, presented: &[&CertificateDer<'_>], now: UnixTime) -> Error {
+        let names_it = |anchor: &Anchor| {
+            let Ok(parsed) = webpki::anchor_from_trusted_cert(&anchor.certificate) else { return false };
+            let issuers =
+                presented.iter().filter_map(|certificate| EndEntityCert::try_from(*certificate).ok());
+            issuers.into_iter().any(|certificate| certificate.issuer() == parsed.subject.as_ref())
+        };
+        let ended = self.anchors.iter().find(|anchor| !anchor.validity.contains(now) && names_it(anchor));
+        Error::InvalidCertificate(match ended {
+            Some(anchor) => {
+                let subject = name_of(&anchor.certificate);
+                CertificateError::Other(OtherError(Arc::new(EndedAuthority { subject })))
+            }
+            None => CertificateError::UnknownIssuer,
+        })
+    }
+
+    /// Returns whether `certificate` is in the file and may be a client's.
+    fn is_pinned(&self, certificate: &CertificateDer<'_>) -> bool {
+        self.anchors.iter().any(|anchor| anchor.is_client && anchor.certificate == *certificate)
     }
 
     fn verify_name(&self, certificate: &CertificateDer<'_>) -> Result<(), Error> {
@@ -107,7 +178,7 @@ impl ClientVerifier {
 
 impl ClientCertVerifier for ClientVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.webpki.root_hint_subjects()
+        &self.hints
     }
 
     fn verify_client_cert(
@@ -116,9 +187,16 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        match self.webpki.verify_client_cert(end_entity, intermediates, now) {
-            // webpki checks the dates before this, so they are valid
-            Err(error) if is_ca_used_as_end_entity(&error) && self.anchors.contains(end_entity) => {}
+        let presented =
+            || -> Vec<&CertificateDer<'_>> { [end_entity].into_iter().chain(intermediates).collect() };
+        let trusted = self.trusted(now)?;
+        let Some(webpki) = &trusted.webpki else { return Err(self.unknown_issuer(&presented(), now)) };
+        match webpki.verify_client_cert(end_entity, intermediates, now) {
+            // webpki checks the dates before this, so they are valid, and the usage after it
+            Err(error) if is_ca_used_as_end_entity(&error) && self.is_pinned(end_entity) => {}
+            Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+                return Err(self.unknown_issuer(&presented(), now));
+            }
             Err(error) => return Err(error),
             Ok(_) => {}
         }
@@ -132,7 +210,7 @@ impl ClientCertVerifier for ClientVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.webpki.verify_tls12_signature(message, certificate, signed)
+        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -141,13 +219,54 @@ impl ClientCertVerifier for ClientVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.webpki.verify_tls13_signature(message, certificate, signed)
+        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.webpki.supported_verify_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
+
+// === impl Trusted ===
+
+impl Trusted {
+    fn at(now: UnixTime, anchors: &[Anchor], provider: &Arc<CryptoProvider>) -> Result<Self, Error> {
+        let seconds = now.as_secs();
+        // the seconds from which an authority is valid, or is not any more
+        let changes = || {
+            let of =
+                |anchor: &Anchor| [anchor.validity.not_before, anchor.validity.not_after.saturating_add(1)];
+            anchors.iter().flat_map(of)
+        };
+        let begun = changes().filter(|change| *change <= seconds).max().unwrap_or_default();
+        let next = changes().filter(|change| *change > seconds).min().unwrap_or(u64::MAX);
+        let authorities = roots(anchors.iter().filter(|anchor| anchor.validity.contains(now)))?;
+        let webpki = if authorities.is_empty() {
+            None
+        } else {
+            let provider = Arc::clone(provider);
+            let built = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider).build();
+            Some(built.map_err(|error| Error::General(error.to_string()))?)
+        };
+        Ok(Self { time: begun..next, webpki })
+    }
+}
+
+fn roots<'a>(anchors: impl IntoIterator<Item = &'a Anchor>) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    anchors.into_iter().try_for_each(|anchor| roots.add(anchor.certificate.clone()))?;
+    Ok(roots)
+}
+
+// === impl EndedAuthority ===
+
+impl fmt::Display for EndedAuthority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "its authority is not valid: {}", self.subject)
+    }
+}
+
+impl StdError for EndedAuthority {}
 
 // === impl WrongClientName ===
 

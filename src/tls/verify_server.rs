@@ -14,9 +14,12 @@ use tokio_rustls::rustls::{
     server::ParsedCertificate,
 };
 
-/// The certificates that a client trusts.
+use super::certificate::{Usage, Validity, is_for};
+
+/// The certificates that a client trusts: those that are valid now. webpki itself ignores the dates of authorities.
 #[derive(Debug)]
 pub(super) struct TrustAnchors {
+    now: UnixTime,
     authorities: RootCertStore,
     certificates: Vec<CertificateDer<'static>>,
 }
@@ -45,14 +48,17 @@ pub(crate) enum NameCheck {
 
 impl TrustAnchors {
     /// Returns a set that trusts no certificate.
-    pub(super) fn empty() -> Self {
-        Self { authorities: RootCertStore::empty(), certificates: Vec::new() }
+    pub(super) fn empty(now: UnixTime) -> Self {
+        Self { now, authorities: RootCertStore::empty(), certificates: Vec::new() }
     }
 
-    /// Trusts `certificate`.
+    /// Trusts `certificate`, unless it has ended or is not valid yet.
     pub(super) fn add(&mut self, certificate: CertificateDer<'static>) -> Result<(), Error> {
-        self.authorities.add(certificate.clone())?;
-        self.certificates.push(certificate);
+        let validity = Validity::of(&certificate);
+        if validity.ok_or(Error::InvalidCertificate(CertificateError::BadEncoding))?.contains(self.now) {
+            self.authorities.add(certificate.clone())?;
+            self.certificates.push(certificate);
+        }
         Ok(())
     }
 
@@ -78,7 +84,7 @@ impl ServerVerifier {
         name_check: NameCheck,
         provider: Arc<CryptoProvider>,
     ) -> Result<Arc<Self>, Error> {
-        let TrustAnchors { authorities, certificates } = anchors;
+        let TrustAnchors { authorities, certificates, .. } = anchors;
         let built = WebPkiServerVerifier::builder_with_provider(Arc::new(authorities), provider).build();
         let webpki = built.map_err(|error| Error::General(error.to_string()))?;
         Ok(Arc::new(Self { webpki, anchors: certificates, name_check }))
@@ -107,8 +113,12 @@ impl ServerCertVerifier for ServerVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         match self.webpki.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
-            // webpki checks the dates before this, so they are valid
-            Err(error) if is_ca_used_as_end_entity(&error) && self.anchors.contains(end_entity) => {
+            // webpki checks the dates before this, so they are valid, and the usage after it
+            Err(error)
+                if is_ca_used_as_end_entity(&error)
+                    && self.anchors.contains(end_entity)
+                    && is_for(end_entity, Usage::Server) =>
+            {
                 self.verify_name(end_entity, server_name)
             }
             // webpki checks the name last, so a trust anchor has signed the certificate

@@ -29,7 +29,7 @@ use weir::{
     server::{
         bounds::RequestBounds,
         headers::{HeaderNames, HeaderStyle, ResponseHeaders},
-        http::{self, Pages, ServiceContext},
+        http::{self, JsonAccess, Pages, ServiceContext},
     },
     store::MemoryStore,
 };
@@ -51,7 +51,8 @@ fn pages() -> Pages {
 }
 
 async fn server(service: &Service) -> TestServer {
-    TestServer::start(http::router(&context(service), RequestBounds::default(), &pages())).await
+    let router = http::router(&context(service), RequestBounds::default(), JsonAccess::Everybody, &pages());
+    TestServer::start(router).await
 }
 
 async fn debug_server(service: &Service) -> TestServer {
@@ -89,7 +90,8 @@ async fn every_field_of_a_request_is_understood() {
     let service = Service::with(vec![unlimited("tenant", "")], Stats::default(), settings);
     let styles = vec![HeaderStyle::LimitRemainingReset(HeaderNames::default())];
     let context = ServiceContext { headers: ResponseHeaders { styles }, ..context(&service) };
-    let server = TestServer::start(http::router(&context, RequestBounds::default(), &pages())).await;
+    let router = http::router(&context, RequestBounds::default(), JsonAccess::Everybody, &pages());
+    let server = TestServer::start(router).await;
     let request = json!({
         "domain": "shop",
         "hits_addend": 7,
@@ -208,7 +210,8 @@ async fn the_healthcheck_follows_health() {
     let service = Service::new(Vec::new());
     let context = context(&service);
     let health = context.health.clone();
-    let server = TestServer::start(http::router(&context, RequestBounds::default(), &pages())).await;
+    let router = http::router(&context, RequestBounds::default(), JsonAccess::Everybody, &pages());
+    let server = TestServer::start(router).await;
     let response = server.get("/healthcheck").await;
     assert_eq!((response.status, response.body.as_str()), (200, "OK"));
     health.fail(Reason::Stopping);

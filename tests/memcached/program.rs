@@ -166,8 +166,8 @@ fn wrong_settings_are_errors() {
     let rules = rules();
     let dir = rules.path().to_str().expect("a plain path");
     for (variables, expected) in [
-        (&[][..], "MEMCACHE_HOST_PORT is \"\", but must be the addresses of Memcached"),
-        (&[("MEMCACHE_HOST_PORT", "one:two")], "MEMCACHE_HOST_PORT is \"one:two\""),
+        (&[][..], "MEMCACHE_HOST_PORT is not set, but must be the addresses of Memcached"),
+        (&[("MEMCACHE_HOST_PORT", "one:two")], "MEMCACHE_HOST_PORT must be the addresses of Memcached"),
         (
             &[("MEMCACHE_HOST_PORT", "a"), ("MEMCACHE_SRV", "_a._tcp.b")],
             "unset, because MEMCACHE_HOST_PORT is set",

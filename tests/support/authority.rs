@@ -1,6 +1,6 @@
 //! Certificate authorities of a test, and certificates that they sign.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
@@ -49,12 +49,32 @@ impl<'a> Leaf<'a> {
 
 impl Authority {
     pub(crate) fn new(name: &str) -> Self {
+        let key = KeyPair::generate().expect("a key");
+        Self(CertifiedIssuer::self_signed(Self::params(name), key).expect("a certificate"))
+    }
+
+    /// Returns an authority that is valid from one second to another, since the epoch.
+    #[allow(dead_code, reason = "only some tests have certificates that end")]
+    pub(crate) fn lasting(name: &str, [first, last]: [u64; 2]) -> Self {
+        let mut params = Self::params(name);
+        let at = |seconds| date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds);
+        (params.not_before, params.not_after) = (at(first), at(last));
+        let key = KeyPair::generate().expect("a key");
+        Self(CertifiedIssuer::self_signed(params, key).expect("a certificate"))
+    }
+
+    /// Returns an authority that this one has signed.
+    #[allow(dead_code, reason = "only some tests have chains")]
+    pub(crate) fn intermediate(&self, name: &str) -> Self {
+        let key = KeyPair::generate().expect("a key");
+        Self(CertifiedIssuer::signed_by(Self::params(name), key, &self.0).expect("a certificate"))
+    }
+
+    fn params(name: &str) -> CertificateParams {
         let mut params = CertificateParams::new(Vec::new()).expect("an empty list of names is valid");
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(
-            CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("a certificate"),
-        )
+        params
     }
 
     pub(crate) fn pem(&self) -> String {
@@ -83,8 +103,14 @@ impl Authority {
 
     /// Returns a certificate for `names` that is its own authority.
     pub(crate) fn self_signed(names: &[&str]) -> Pair {
+        Self::self_signed_for(names, &[])
+    }
+
+    /// Returns a certificate for `names` and `usages` that is its own authority.
+    pub(crate) fn self_signed_for(names: &[&str], usages: &[ExtendedKeyUsagePurpose]) -> Pair {
         let mut params = CertificateParams::new(Vec::new()).expect("an empty list of names is valid");
         params.subject_alt_names = names.iter().map(|name| alternative_name(name)).collect();
+        params.extended_key_usages = usages.to_vec();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.self_signed(&key).expect("a certificate");

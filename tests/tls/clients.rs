@@ -164,6 +164,31 @@ async fn a_self_signed_client_certificate_is_accepted_if_it_is_in_the_file() {
     weir.stop().await;
 }
 
+#[tokio::test]
+async fn a_pinned_certificate_of_a_server_is_no_client() {
+    let server = Authority::new("authority of servers");
+    for (usages, expected) in [(&[ServerAuth][..], false), (&[ServerAuth, ClientAuth], true)] {
+        let own = Authority::self_signed_for(&["envoy"], usages);
+        let mounted = Mounted::new(&server.sign(&["localhost"]), Some(&own.certificate));
+        let weir = Weir::start(&mounted, &[]).await;
+        assert_eq!(is_served(&weir, client(&server, Some(&own))).await, expected, "{usages:?}");
+        weir.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn an_authority_that_has_ended_authenticates_nobody() {
+    let server = Authority::new("authority of servers");
+    let ended = Authority::lasting("ended authority", [1_000_000_000, 1_600_000_000]);
+    let lasting = Authority::new("authority of clients");
+    let both = format!("{}{}", ended.pem(), lasting.pem());
+    let weir = Weir::start(&Mounted::new(&server.sign(&["localhost"]), Some(&both)), &[]).await;
+    assert!(!is_served(&weir, client(&server, Some(&ended.sign(&["envoy"])))).await);
+    weir.until_metric("weir_tls_handshakes_failed_total{reason=\"expired\"}", 1.0).await;
+    assert!(is_served(&weir, client(&server, Some(&lasting.sign(&["envoy"])))).await);
+    weir.stop().await;
+}
+
 /// Serves as a process with `variables`, has `clients` do something, and returns the log.
 fn log(variables: &[(String, String)], clients: impl FnOnce(&Serving)) -> String {
     let rules = tempfile::tempdir().expect("a directory");
@@ -213,7 +238,9 @@ fn the_log_says_why_a_client_was_rejected() {
     let mut variables: Vec<(String, String)> =
         mounted.variables().map(|(name, value)| (name.to_owned(), value)).collect();
     variables.push(("GRPC_CLIENT_TLS_SAN".into(), "envoy".into()));
-    let cases: [(Option<Pair>, &str); 5] = [
+    let ended = Authority::lasting("ended authority", [1_000_000_000, 1_600_000_000]);
+    mounted.update(&server.sign(&["localhost"]), Some(&(authority.pem() + &ended.pem())));
+    let cases: [(Option<Pair>, &str); 6] = [
         (None, "the client presented no certificate, and GRPC_CLIENT_TLS_CACERT requires one"),
         (
             Some(Authority::new("stranger").sign(&["envoy"])),
@@ -221,8 +248,9 @@ fn the_log_says_why_a_client_was_rejected() {
         ),
         (
             Some(authority.sign_leaf(Leaf { years: [2020, 2021], ..Leaf::new(&["envoy"]) })),
-            "the client's certificate has expired, or is not valid yet",
+            "the client's certificate, or its authority, has expired or is not valid yet",
         ),
+        (Some(ended.sign(&["envoy"])), "its authority is not valid: CN=ended authority"),
         (
             Some(authority.sign(&["other", SPIFFE])),
             "it is for other, spiffe://cluster.local/ns/gateway/sa/envoy",

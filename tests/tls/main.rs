@@ -13,6 +13,8 @@ mod wire;
 
 mod clients;
 mod command;
+mod expiry;
+mod json;
 mod mounted;
 mod rotation;
 mod service;

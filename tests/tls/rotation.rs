@@ -107,9 +107,14 @@ async fn an_invalid_pair_leaves_the_previous_one_in_use() {
     let used = presented(&weir, &server, &pair).await;
     let mixed = Pair { certificate: second.certificate.clone(), key: first.key.clone() };
     let garbage = Pair { certificate: "-----BEGIN".into(), key: second.key.clone() };
-    for (failures, invalid, ca) in
-        [(1.0, &mixed, clients.pem()), (2.0, &garbage, clients.pem()), (3.0, &second, "nothing".into())]
-    {
+    let (unreadable, of_another) = broken_chains(&server);
+    for (failures, invalid, ca) in [
+        (1.0, &mixed, clients.pem()),
+        (2.0, &garbage, clients.pem()),
+        (3.0, &second, "nothing".into()),
+        (4.0, &unreadable, clients.pem()),
+        (5.0, &of_another, clients.pem()),
+    ] {
         mounted.update(invalid, Some(&ca));
         weir.until_metric("weir_tls_reloads_failed_total", failures).await;
         assert_eq!(presented(&weir, &server, &pair).await, used);
@@ -118,6 +123,36 @@ async fn an_invalid_pair_leaves_the_previous_one_in_use() {
     mounted.update(&second, Some(&clients.pem()));
     weir.until_metric("weir_tls_reloads_total", 1.0).await;
     assert_ne!(presented(&weir, &server, &pair).await, used);
+    weir.stop().await;
+}
+
+/// Returns two pairs whose own certificates are valid: the intermediate of the first is no certificate, that of the second has the
+/// right name and has not signed it.
+fn broken_chains(root: &Authority) -> (Pair, Pair) {
+    let (issuer, impostor) = (root.intermediate("between"), root.intermediate("between"));
+    let own = issuer.sign(&["localhost"]);
+    let with = |intermediate: &str| Pair {
+        certificate: own.certificate.clone() + intermediate,
+        key: own.key.clone(),
+    };
+    // Base64 of bytes that are no certificate
+    let unreadable = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    (with(unreadable), with(&impostor.pem()))
+}
+
+#[tokio::test]
+async fn a_chain_is_presented_as_a_whole() {
+    let root = Authority::new("authority of servers");
+    let (between, clients) = (root.intermediate("between"), Authority::new("authority of clients"));
+    let (own, pair) = (between.sign(&["localhost"]), clients.sign(&["envoy"]));
+    let mounted = Mounted::new(&root.sign(&["localhost"]), Some(&clients.pem()));
+    let weir = Weir::start(&mounted, &[]).await;
+    let before = presented(&weir, &root, &pair).await;
+    mounted
+        .update(&Pair { certificate: own.certificate + &between.pem(), key: own.key }, Some(&clients.pem()));
+    weir.until_metric("weir_tls_reloads_total", 1.0).await;
+    // the client trusts the root only
+    assert_ne!(presented(&weir, &root, &pair).await, before);
     weir.stop().await;
 }
 

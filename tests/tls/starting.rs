@@ -29,14 +29,17 @@ fn an_invalid_certificate_fails_the_start_with_its_file() {
     let mixed = Pair { certificate: pair.certificate.clone(), key: other.key };
     let no_key = Pair { certificate: pair.certificate.clone(), key: pair.certificate.clone() };
     let no_certificate = Pair { certificate: pair.key.clone(), key: pair.key.clone() };
+    let unreadable = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let broken = Pair { certificate: pair.certificate.clone() + unreadable, key: pair.key.clone() };
     for (pair, client_ca, expected) in [
         (&mixed, None, "tls.key does not belong to the certificate in "),
         (&no_key, None, "tls.key, holds no private key in PEM format"),
         (&no_certificate, None, "tls.crt, holds no certificate in PEM format"),
         (&pair, Some("nothing"), "GRPC_CLIENT_TLS_CACERT, "),
+        (&broken, None, "tls.crt, holds a broken chain: certificate 2 is not in X.509 format"),
     ] {
         let error = error(pair, client_ca, &[]);
-        assert!(error.starts_with("weir: error: cannot set up TLS of the gRPC port: "), "{error}");
+        assert!(error.contains("weir: error: cannot set up TLS of the gRPC port: "), "{error}");
         assert!(error.contains(expected), "{error}");
     }
 }
@@ -49,7 +52,7 @@ fn missing_files_fail_the_start() {
     assert!(missing.contains("cannot read GRPC_SERVER_TLS_KEY, /nowhere/tls.key: No such file"), "{missing}");
     let unset = error(&pair, None, &[("GRPC_SERVER_TLS_KEY", "")]);
     assert!(
-        unset.contains("GRPC_SERVER_TLS_KEY is \"\", but must be the file of the private key"),
+        unset.contains("GRPC_SERVER_TLS_KEY is not set, but must be the file of the private key"),
         "{unset}"
     );
     let name = error(&pair, None, &[("GRPC_CLIENT_TLS_SAN", "a b")]);

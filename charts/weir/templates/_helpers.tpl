@@ -107,6 +107,56 @@ annotations:
 {{- if or .Values.memcached.servers .Values.memcached.srv }}yes{{ end }}
 {{- end }}
 
+{{/* Variables that values give in text, by name; the text is empty for one from a Secret. */}}
+{{- define "weir.givenVariables" -}}
+{{- $given := dict }}
+{{- range $name, $value := .Values.env }}{{ $_ := set $given $name (toString $value) }}{{ end }}
+{{- range .Values.extraEnv }}{{ $_ := set $given .name (.value | default "" | toString) }}{{ end }}
+{{- toYaml $given }}
+{{- end }}
+
+{{/* The port of `host`, `host:port`, `[::1]:port` or a URL; nothing for the path of a unix socket: dict "address" "" "default" 6379 */}}
+{{- define "weir.port" -}}
+{{- $address := regexReplaceAll "^[a-z+]+://" (trim .address) "" }}
+{{- if not (hasPrefix "/" $address) }}
+{{- $host := regexReplaceAll "^.*@" $address "" | regexFind "^[^/?]*" }}
+{{- regexFind ":[0-9]+$" $host | trimPrefix ":" | default (toString .default) }}
+{{- end }}
+{{- end }}
+
+{{/* The ports of the shared store, with commas between them: those of addresses in values, and `networkPolicy.storePorts`. Those that the
+chart cannot know (in a Secret, behind sentinels or SRV records) are the usual ones, unless `storePorts` names them. */}}
+{{- define "weir.storePorts" -}}
+{{- $ports := list }}
+{{- range .Values.networkPolicy.storePorts }}{{ $ports = append $ports (int . | toString) }}{{ end }}
+{{- $guess := empty $ports }}
+{{- $given := include "weir.givenVariables" . | fromYaml }}
+{{- $redis := list }}
+{{- $type := get $given "REDIS_TYPE" | default .Values.redis.type | upper }}
+{{- if include "weir.hasRedis" . }}{{ $redis = append $redis (dict "url" (include "weir.redisUrl" .) "type" $type) }}{{ end }}
+{{- if hasKey $given "REDIS_URL" }}{{ $redis = append $redis (dict "url" $given.REDIS_URL "type" $type) }}{{ end }}
+{{- if hasKey $given "REDIS_PERSECOND_URL" }}
+{{- $redis = append $redis (dict "url" $given.REDIS_PERSECOND_URL "type" (get $given "REDIS_PERSECOND_TYPE" | default "SINGLE" | upper)) }}
+{{- end }}
+{{- $memcached := .Values.memcached.servers | default list }}
+{{- if $given.MEMCACHE_HOST_PORT }}{{ $memcached = concat $memcached (splitList "," $given.MEMCACHE_HOST_PORT) }}{{ end }}
+{{- $unknownMemcached := or .Values.memcached.srv (hasKey $given "MEMCACHE_SRV") (and (hasKey $given "MEMCACHE_HOST_PORT") (not $given.MEMCACHE_HOST_PORT)) }}
+{{- if and .Values.envFrom (not (or $redis $memcached $unknownMemcached)) }}{{ $redis = list (dict "url" "" "type" $type) }}{{ end }}
+{{- range $redis }}
+{{- if eq .type "SENTINEL" }}
+{{- if $guess }}{{ $ports = append $ports "6379" }}{{ end }}
+{{- if and $guess (not .url) }}{{ $ports = append $ports "26379" }}{{ end }}
+{{- range rest (splitList "," .url) }}{{ $ports = append $ports (include "weir.port" (dict "address" . "default" 26379)) }}{{ end }}
+{{- else if .url }}
+{{- range splitList "," .url }}{{ $ports = append $ports (include "weir.port" (dict "address" . "default" 6379)) }}{{ end }}
+{{- else if $guess }}{{ $ports = append $ports "6379" }}
+{{- end }}
+{{- end }}
+{{- range $memcached }}{{ $ports = append $ports (include "weir.port" (dict "address" . "default" 11211)) }}{{ end }}
+{{- if and $guess $unknownMemcached }}{{ $ports = append $ports "11211" }}{{ end }}
+{{- $ports | compact | uniq | sortAlpha | join "," }}
+{{- end }}
+
 {{- define "weir.tlsSecret" -}}
 {{- .Values.tls.existingSecret | default (printf "%s-tls" (include "weir.fullname" .)) }}
 {{- end }}
@@ -120,6 +170,9 @@ annotations:
 {{- $_ := set $all "WEIR_STOP_DELAY" (printf "%ds" (int64 $v.stop.delaySeconds)) }}
 {{- $_ := set $all "WEIR_STOP_TIMEOUT" (printf "%ds" (int64 $v.stop.timeoutSeconds)) }}
 {{- if $v.shadowMode }}{{ $_ := set $all "SHADOW_MODE" "true" }}{{ end }}
+{{- /* YAML reads a plain on or off as a boolean */}}
+{{- if kindIs "bool" $v.json }}{{ $_ := set $all "WEIR_JSON" (ternary "on" "off" $v.json) }}
+{{- else if $v.json }}{{ $_ := set $all "WEIR_JSON" $v.json }}{{ end }}
 {{- with $v.responseHeaders }}{{ $_ := set $all "WEIR_RESPONSE_HEADERS" . }}{{ end }}
 {{- with $v.maxCounters }}{{ $_ := set $all "WEIR_MAX_COUNTERS" (int64 . | toString) }}{{ end }}
 {{- with $v.workers }}{{ $_ := set $all "WEIR_WORKERS" (int64 . | toString) }}{{ end }}
@@ -270,6 +323,28 @@ annotations:
 {{- end }}
 {{- if and (not .tls.enabled) (or .tls.caSecret .tls.clientSecret) }}
 {{- fail "memcached.tls has no effect without memcached.tls.enabled" }}
+{{- end }}
+{{- end }}
+{{- with .Values.redis }}
+{{- if and (not .tls.enabled) (or .tls.caSecret .tls.clientSecret) }}
+{{- fail "redis.tls has no effect without redis.tls.enabled: Redis would be used in plain text" }}
+{{- end }}
+{{- if and .tls.enabled .trial.enabled }}
+{{- fail "redis.tls does not go with redis.trial, which has no TLS" }}
+{{- end }}
+{{- if and .tls.enabled (not .url) (not .existingSecret.name) }}
+{{- fail "redis.tls has no effect without redis.url or redis.existingSecret.name: with a REDIS_URL in env, set REDIS_TLS there too" }}
+{{- end }}
+{{- end }}
+{{- with .Values.tls }}
+{{- if and (not .enabled) (or .clients.caSecret .clients.san) }}
+{{- fail "tls.clients has no effect without tls.enabled: the gRPC port would serve everybody in plain text" }}
+{{- end }}
+{{- if and (not .enabled) (or .existingSecret .certManager.enabled) }}
+{{- fail "tls.existingSecret and tls.certManager have no effect without tls.enabled: the gRPC port would be in plain text" }}
+{{- end }}
+{{- if and .clients.san (not .clients.caSecret) }}
+{{- fail "tls.clients.san has no effect without tls.clients.caSecret: clients would need no certificate" }}
 {{- end }}
 {{- end }}
 {{- if and .Values.tls.enabled (not .Values.tls.existingSecret) (not .Values.tls.certManager.enabled) }}

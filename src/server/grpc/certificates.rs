@@ -10,8 +10,8 @@ use tokio_rustls::rustls::ServerConfig;
 use super::refusal::Refusals;
 use crate::{
     config::Watch,
-    observe::{Counter, Gauge, Metric, Source},
-    tls::{CertificateTime, ServerTls, ServerTlsFiles, TlsError},
+    observe::{Counter, Metric, Source},
+    tls::{CertificateDates, ServerTls, ServerTlsFiles, TlsError},
 };
 
 /// How long to wait for the next file of a pair before the pair is reported as invalid: many tools replace a certificate and its
@@ -25,8 +25,8 @@ pub struct Certificates {
     config: ArcSwap<ServerConfig>,
     /// The contents that `config` was made of.
     files: Mutex<ServerTlsFiles>,
-    /// In seconds since the epoch.
-    not_after: Gauge,
+    /// The dates of all certificates in use, the server's own first.
+    dates: ArcSwap<Vec<CertificateDates>>,
     reloads: Counter,
     reloads_failed: Counter,
     /// Completed handshakes.
@@ -43,24 +43,29 @@ impl Certificates {
     pub async fn load(tls: ServerTls) -> Result<(Arc<Self>, Watch), TlsError> {
         // first, so that no change is missed
         let watch = Watch::files(&tls.paths());
-        let (files, config, time) = blocking(tls.clone(), |tls| {
+        let (files, config, dates) = blocking(tls.clone(), |tls| {
             let files = tls.read()?;
-            let (config, time) = tls.configure(&files)?;
-            Ok((files, config, time))
+            let (config, dates) = tls.configure(&files)?;
+            Ok((files, config, dates))
         })
         .await?;
         let certificates = Self {
             tls,
             config: ArcSwap::new(config),
             files: Mutex::new(files),
-            not_after: Gauge::default(),
+            dates: ArcSwap::from_pointee(dates),
             reloads: Counter::default(),
             reloads_failed: Counter::default(),
             handshakes: Counter::default(),
             refusals: Refusals::default(),
         };
-        certificates.note(time);
         Ok((Arc::new(certificates), watch))
+    }
+
+    /// Returns the dates of all certificates in use: the server's own first, the rest of its chain, and the authorities of clients.
+    #[must_use]
+    pub fn dates(&self) -> Arc<Vec<CertificateDates>> {
+        self.dates.load_full()
     }
 
     /// Returns the configuration for the next connection.
@@ -94,25 +99,17 @@ impl Certificates {
             if files == used {
                 return Ok(None);
             }
-            let (config, time) = tls.configure(&files)?;
-            Ok(Some((files, config, time)))
+            let (config, dates) = tls.configure(&files)?;
+            Ok(Some((files, config, dates)))
         });
-        if let Some((files, config, time)) = read.await? {
+        if let Some((files, config, dates)) = read.await? {
             self.config.store(config);
             *self.files.lock() = files;
             self.reloads.add(1);
+            self.dates.store(Arc::new(dates));
             tracing::info!("certificates reloaded");
-            self.note(time);
         }
         Ok(())
-    }
-
-    fn note(&self, time: CertificateTime) {
-        self.not_after.set(time.not_after);
-        if time.has_expired {
-            let certificate = self.tls.certificate.display();
-            tracing::warn!(%certificate, "the certificate has expired; clients that verify it cannot connect");
-        }
     }
 }
 
@@ -133,7 +130,7 @@ impl Source for Certificates {
             Metric::gauge(
                 "weir.tls.certificate_expiry_timestamp_seconds",
                 "When the certificate of the gRPC server expires, in seconds since the epoch.",
-                self.not_after.get(),
+                self.dates.load().first().map_or(0, |own| own.validity.not_after),
             ),
             Metric::counter("weir.tls.reloads", "Changed certificates that were loaded.", self.reloads.get()),
             Metric::counter(

@@ -7,7 +7,7 @@ use tokio_rustls::rustls::{AlertDescription, CertificateError, Error, InvalidMes
 use super::socket::Peer;
 use crate::{
     observe::{Counter, Metric, throttle::Throttle},
-    tls::WrongClientName,
+    tls::{EndedAuthority, WrongClientName},
 };
 
 /// Why a handshake failed.
@@ -21,7 +21,7 @@ pub(super) enum Reason {
     NotTls,
     /// There is no certificate, and one is required.
     NoCertificate,
-    /// The certificate has expired, or is not valid yet.
+    /// The certificate or its authority has expired, or is not valid yet.
     Expired,
     /// No trusted authority has signed the certificate.
     Untrusted,
@@ -86,7 +86,7 @@ impl Reason {
             Self::NoCertificate => {
                 "the client presented no certificate, and GRPC_CLIENT_TLS_CACERT requires one"
             }
-            Self::Expired => "the client's certificate has expired, or is not valid yet",
+            Self::Expired => "the client's certificate, or its authority, has expired or is not valid yet",
             Self::Untrusted => "no authority in GRPC_CLIENT_TLS_CACERT has signed the client's certificate",
             Self::WrongName => "the client's certificate has no name of GRPC_CLIENT_TLS_SAN",
             Self::Rejected => "the client rejected weir's certificate",
@@ -113,6 +113,11 @@ impl Refusal {
                 if other.0.is::<WrongClientName>() =>
             {
                 Self { reason: Reason::WrongName, detail: other.0.to_string() }
+            }
+            Some(Error::InvalidCertificate(CertificateError::Other(other)))
+                if other.0.is::<EndedAuthority>() =>
+            {
+                Self { reason: Reason::Expired, detail: other.0.to_string() }
             }
             Some(error) => Self { reason: reason(error), detail: error.to_string() },
         }

@@ -1,5 +1,6 @@
 //! The HTTP servers: `PORT`, for decisions, health and metrics, and `DEBUG_PORT`, for people.
 
+mod access;
 mod client;
 mod context;
 mod debug;
@@ -12,6 +13,7 @@ mod pages;
 mod router;
 mod serve;
 
+pub use access::JsonAccess;
 pub use context::ServiceContext;
 pub use metrics::metrics_router;
 pub use pages::Pages;

@@ -1,26 +1,26 @@
 //! The paths of the two HTTP ports.
 
-use std::sync::Arc;
-
-use axum::{
-    Router,
-    routing::{get, post},
-};
+use axum::{Router, routing::get};
 
 use super::{
+    access::{self, JsonAccess},
     context::ServiceContext,
-    debug, health,
-    json::{self, JsonApi},
-    metrics,
+    debug, health, metrics,
     pages::Pages,
 };
 use crate::{server::bounds::RequestBounds, store::Store};
 
-/// Returns the paths of `PORT`: `/json`, whose requests are within `bounds`, `/healthcheck` and `/metrics`, which is one of `pages`.
-pub fn router<S: Store>(context: &ServiceContext<S>, bounds: RequestBounds, pages: &Pages) -> Router {
+/// Returns the pages of `PORT`: `/json`, whose requests are within `bounds`, for those who have `access`; `/healthcheck` and
+/// `/metrics`, which is one of `pages`, for everybody.
+pub fn router<S: Store>(
+    context: &ServiceContext<S>,
+    bounds: RequestBounds,
+    access: JsonAccess,
+    pages: &Pages,
+) -> Router {
     let health = get(health::check).with_state(context.health.clone());
     let metrics = metrics::route(&context.stats, context.metric_names.clone(), pages);
-    let json = post(json::decide::<S>).with_state(Arc::new(JsonApi::new(context.clone(), bounds)));
+    let json = access::route(access, context, bounds);
     Router::new().route("/json", json).route("/healthcheck", health).route("/metrics", metrics)
 }
 

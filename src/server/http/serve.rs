@@ -22,7 +22,7 @@ use tokio::{
 };
 use tower::ServiceExt as _;
 
-use super::client::Client;
+use super::{access::Peer, client::Client};
 use crate::{
     observe::throttle::Throttle,
     server::connections::{Connection, Connections, MAX_READ, Metered, UnreadBytes},
@@ -84,6 +84,7 @@ async fn serve_connection(
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot disable nagle's algorithm on a connection");
     }
+    let peer = Peer::of(&stream);
     let account = Arc::clone(opened.account());
     let bounds = *connections.bounds();
     let client = Client::new(Arc::clone(&account), bounds.arrival);
@@ -93,6 +94,7 @@ async fn serve_connection(
         async move {
             let mut request: Request = request.map(Body::new);
             request.extensions_mut().insert(client.clone());
+            request.extensions_mut().insert(peer);
             let response: Result<Response, Infallible> = router.oneshot(request).await;
             response.map(|response| response.map(|body| counted(body, client)))
         }

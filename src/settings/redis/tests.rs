@@ -164,9 +164,17 @@ fn an_error_describes_a_valid_value() {
 
 #[test]
 fn no_message_contains_a_password() {
-    for url in ["redis://u:s3cret@:port", "http://u:s3cret@redis", "s3cret@redis:1", "unknown://s3cret@x"] {
+    for url in [
+        "redis://u:s3cret@:port",
+        "http://u:s3cret@redis",
+        "s3cret@redis:1",
+        "unknown://s3cret@x",
+        "redis://:s3cret",
+        "redis:1:s3cret",
+        "unix:///redis.sock?pass=s3cret",
+    ] {
         let error = rejected(&[("REDIS_URL", url)]);
-        assert!(!error.contains("s3cret") && error.contains("***@"), "{error}");
+        assert!(!error.contains("s3cret") && error.starts_with("REDIS_URL must be "), "{error}");
     }
     let printed =
         format!("{:?}", redis_of(&[("REDIS_URL", "redis://u:s3cret@redis"), ("REDIS_AUTH", "h1dden")]));

@@ -180,7 +180,7 @@ fn invalid_values_are_errors_that_say_what_would_be_right() {
     ] {
         let errors = resolve(&[("TRACING_ENABLED", "true"), (name, value)]).expect_err(name).0;
         let [error] = errors.as_slice() else { panic!("one error: {errors:?}") };
-        assert_eq!((error.name.as_str(), error.value.as_str()), (name, value));
+        assert_eq!(error.name, name);
         assert!(error.expected.starts_with(expected), "{name}={value}: {}", error.expected);
     }
     assert!(resolve(&[("TRACING_ENABLED", "true"), key]).is_err());

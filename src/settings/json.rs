@@ -1,0 +1,75 @@
+//! Reads who may use `/json`.
+
+use super::{parse, reader::Reader};
+use crate::{server::http::JsonAccess, tls::ServerTls};
+
+/// Reads `WEIR_JSON`. Without it, `/json` is off as soon as `tls`, that of the gRPC port, demands certificates of clients: it
+/// would count for anybody what the gRPC port counts for few.
+pub(super) fn json(read: &mut Reader<'_>, tls: Option<&ServerTls>, warnings: &mut Vec<String>) -> JsonAccess {
+    let given = read.parsed("WEIR_JSON", None, |text| match text.to_ascii_lowercase().as_str() {
+        "on" => Ok(Some(JsonAccess::Everybody)),
+        "off" => Ok(Some(JsonAccess::Nobody)),
+        "loopback" => Ok(Some(JsonAccess::Loopback)),
+        // YAML turns `on` and `off` into booleans
+        _ => match parse::bool(text) {
+            Ok(true) => Ok(Some(JsonAccess::Everybody)),
+            Ok(false) => Ok(Some(JsonAccess::Nobody)),
+            Err(_) => Err("on, off or loopback"),
+        },
+    });
+    given.unwrap_or_else(|| {
+        if tls.is_none_or(|tls| tls.client_ca.is_none()) {
+            return JsonAccess::Everybody;
+        }
+        warnings.push(
+            "/json is off, because GRPC_CLIENT_TLS_CACERT demands client certificates and /json asks for none; \
+             WEIR_JSON=loopback or WEIR_JSON=on serves it, and WEIR_JSON=off ends this warning"
+                .into(),
+        );
+        JsonAccess::Nobody
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::settings::{Flags, Settings};
+
+    const TLS: [(&str, &str); 3] =
+        [("GRPC_SERVER_USE_TLS", "true"), ("GRPC_SERVER_TLS_CERT", "/cert"), ("GRPC_SERVER_TLS_KEY", "/key")];
+    const CLIENTS: (&str, &str) = ("GRPC_CLIENT_TLS_CACERT", "/ca");
+
+    fn resolve(variables: &[(&str, &str)]) -> Result<Settings, String> {
+        let environment: BTreeMap<String, String> =
+            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Settings::resolve(&Flags::default(), &environment).map_err(|errors| errors.to_string())
+    }
+
+    #[test]
+    fn json_is_off_with_client_certificates_unless_it_is_asked_for() {
+        let mutual = [&TLS[..], &[CLIENTS]].concat();
+        assert_eq!(resolve(&[]).expect("valid").json, JsonAccess::Everybody);
+        assert_eq!(resolve(&TLS).expect("valid").json, JsonAccess::Everybody);
+        let settings = resolve(&mutual).expect("valid");
+        assert_eq!(settings.json, JsonAccess::Nobody);
+        assert!(
+            settings.warnings.iter().any(|warning| warning.contains("WEIR_JSON=on")),
+            "{:?}",
+            settings.warnings
+        );
+        for (value, expected) in [
+            ("on", JsonAccess::Everybody),
+            ("True", JsonAccess::Everybody),
+            ("OFF", JsonAccess::Nobody),
+            ("false", JsonAccess::Nobody),
+            ("Loopback", JsonAccess::Loopback),
+        ] {
+            let settings = resolve(&[&mutual[..], &[("WEIR_JSON", value)]].concat()).expect("valid");
+            assert_eq!((settings.json, settings.warnings.len()), (expected, 0), "{value}");
+        }
+        let error = resolve(&[("WEIR_JSON", "localhost")]).expect_err("it is invalid");
+        assert_eq!(error, "WEIR_JSON is \"localhost\", but must be on, off or loopback");
+    }
+}
