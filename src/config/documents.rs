@@ -1,6 +1,6 @@
 //! Rules that come as messages instead of files: documents without positions.
 
-use std::{collections::HashMap, rc::Rc};
+use std::rc::Rc;
 
 use serde_json::Value as Json;
 
@@ -30,38 +30,20 @@ pub enum DocumentContent {
 /// Returns the tree of `value`, whose parts are freed on the way: both take a kilobyte for each rule. Text is never taken for a
 /// number, boolean or null.
 pub(super) fn tree(value: Json) -> YamlNode {
-    Trees::default().node(value)
-}
-
-/// Makes trees in which equal keys are one node.
-#[derive(Default)]
-struct Trees {
-    keys: HashMap<String, Rc<YamlNode>>,
-}
-
-// === impl Trees ===
-
-impl Trees {
-    fn node(&mut self, value: Json) -> YamlNode {
-        let at = Position::default();
-        let plain = |text: &str| YamlNode::leaf(Scalar::new(text, true), at);
-        match value {
-            Json::Null => plain("null"),
-            Json::Bool(flag) => plain(if flag { "true" } else { "false" }),
-            Json::Number(number) => plain(&number.to_string()),
-            Json::String(text) => YamlNode::leaf(Scalar::new(&text, false), at),
-            Json::Array(items) => {
-                YamlNode::list(items.into_iter().map(|item| Rc::new(self.node(item))).collect(), at)
-            }
-            Json::Object(entries) => {
-                let entry = |(name, item)| (self.key(name), Rc::new(self.node(item)));
-                YamlNode::map(entries.into_iter().map(entry).collect(), at)
-            }
+    let at = Position::default();
+    let plain = |text: &str| YamlNode::leaf(Scalar::new(text, true), at);
+    match value {
+        Json::Null => plain("null"),
+        Json::Bool(flag) => plain(if flag { "true" } else { "false" }),
+        Json::Number(number) => plain(&number.to_string()),
+        Json::String(text) => YamlNode::leaf(Scalar::new(&text, false), at),
+        Json::Array(items) => YamlNode::list(items.into_iter().map(|item| Rc::new(tree(item))).collect(), at),
+        Json::Object(entries) => {
+            let key = |text: &str| Rc::new(YamlNode::leaf(Scalar::new(text, false), at));
+            YamlNode::map(
+                entries.into_iter().map(|(name, item)| (key(&name), Rc::new(tree(item)))).collect(),
+                at,
+            )
         }
-    }
-
-    fn key(&mut self, name: String) -> Rc<YamlNode> {
-        let new = |name: &String| Rc::new(YamlNode::leaf(Scalar::new(name, false), Position::default()));
-        Rc::clone(self.keys.entry(name).or_insert_with_key(new))
     }
 }
