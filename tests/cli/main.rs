@@ -2,9 +2,11 @@
 
 #[path = "../support/child.rs"]
 mod child;
+mod completions;
 mod config_map;
 mod health;
 mod log;
+mod man;
 mod rules;
 mod simulate;
 
