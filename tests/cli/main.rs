@@ -4,6 +4,7 @@
 mod child;
 mod completions;
 mod config_map;
+mod credentials;
 mod health;
 mod log;
 mod man;
