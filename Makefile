@@ -29,11 +29,12 @@ gungraun_version := $(shell awk '/^name = "gungraun-runner"/ { getline; gsub(/"/
 gungraun := $(or $(GUNGRAUN_RUNNER),$(tools)/gungraun-runner-$(gungraun_version))
 
 .DEFAULT_GOAL := help
+include release.mk
 .DELETE_ON_ERROR:
 .PHONY: help run test explore announce-test core interleavings arm64 bench bench-write instructions fuzz fuzz-corpus soak lint fmt-check clippy doc deny audit tools redis memcached openssl chart-readme examples
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-12s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-15s %s\n", $$1, $$2 }'
 
 run: ## serve the rules of config/, with counts in memory
 	$(CARGO) run --release --locked
@@ -112,7 +113,7 @@ fuzz-corpus: $(cargo_fuzz)
 soak: redis ## load weir for ten minutes while Redis restarts every minute (docs/performance.md)
 	$(CARGO) bench --locked --profile $(or $(PROFILE),bench) --bench soak -- --seconds $(SOAK_SECONDS) $(SOAK)
 
-lint: fmt-check clippy doc deny ## run all checks that do not run weir
+lint: fmt-check clippy doc deny lint-workflows ## run all checks that do not run weir
 
 fmt-check:
 	$(CARGO) fmt --check
@@ -132,7 +133,7 @@ audit: $(deny) ## check the dependencies for known vulnerabilities (fetches the 
 
 # === test tools ===
 
-tools: redis memcached openssl $(envoy) $(helm) $(schemas) $(prometheus) ## install missing test tools
+tools: redis memcached openssl $(envoy) $(helm) $(schemas) $(prometheus) release-tools ## install missing test tools
 
 redis:
 	@command -v redis-server > /dev/null || scripts/apt-install.sh redis-server

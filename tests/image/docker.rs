@@ -1,7 +1,6 @@
 //! A Docker engine, and the image under test.
 
 use std::{
-    env,
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::OnceLock,
@@ -52,22 +51,12 @@ pub(crate) fn docker() -> Option<&'static Docker> {
     docker.as_ref()
 }
 
-/// Returns the first client of the PATH that reaches an engine and builds with `BuildKit`: an old one does so itself, a later one
-/// with its plug-in buildx.
+/// Returns the client that builds the image, if there is one.
 fn client() -> Option<PathBuf> {
-    let succeeds = |client: &Path, arguments: &[&str]| {
-        Command::new(client).args(arguments).output().is_ok_and(|output| output.status.success())
-    };
-    let builds = |client: &Path| {
-        let version = Command::new(client).arg("--version").output().ok()?;
-        let version = String::from_utf8_lossy(&version.stdout).into_owned();
-        let major: u32 = version.strip_prefix("Docker version ")?.split('.').next()?.parse().ok()?;
-        ((18..23).contains(&major) || succeeds(client, &["buildx", "version"])).then_some(())
-    };
-    let path = env::var_os("PATH")?;
-    let mut clients =
-        env::split_paths(&path).map(|folder| folder.join("docker")).filter(|file| file.exists());
-    clients.find(|client| builds(client).is_some() && succeeds(client, &["info"]))
+    let output =
+        Command::new(project("scripts/docker-client.sh")).output().expect("the script can be started");
+    let found = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    output.status.success().then(|| found.into())
 }
 
 /// Returns a path in the repository.
