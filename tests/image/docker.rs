@@ -86,6 +86,14 @@ impl Docker {
         command.output().expect("the client can be started")
     }
 
+    /// Runs a script of the repository with the client as its argument. Returns what it prints.
+    pub(crate) fn script(&self, script: &str) -> String {
+        let mut command = Command::new(project(script));
+        let output = command.arg(&self.client).output().expect("the script can be started");
+        assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
     /// Runs the client, and returns what it prints, without spaces around it.
     #[track_caller]
     pub(crate) fn run(&self, arguments: &[&str]) -> String {
