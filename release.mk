@@ -15,6 +15,9 @@ version := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 architecture := $(shell uname -m)
 debian_architecture := $(patsubst aarch64,arm64,$(patsubst x86_64,amd64,$(architecture)))
 artifacts := target/artifacts
+# names and digests of what `make publish` pushed
+published := target/published
+registry := $(tools)/docker-registry
 cargo_deb := $(tools)/cargo-deb-$(DEB_VERSION)
 cargo_cyclonedx := $(tools)/cargo-cyclonedx-$(SBOM_VERSION)
 linters := $(tools)/linters-$(CHECK_JSONSCHEMA_VERSION)-$(ZIZMOR_VERSION)
@@ -71,9 +74,8 @@ package: $(if $(filter command line environment,$(origin IMAGES)),,image) $(helm
 	cp target/package/weir-$(version).crate $(artifacts)/
 
 # CHARTS is the repository of charts, such as registry.example.com/charts. Log in with skopeo and helm before.
-publish: $(helm) ## push the image and the chart that `make package` made to IMAGE and CHARTS
-	@command -v skopeo > /dev/null || scripts/apt-install.sh skopeo
-	scripts/publish.sh $(helm) $(version) $(IMAGE) $(CHARTS) target/published
+publish: $(helm) skopeo ## push the image and the chart that `make package` made to IMAGE and CHARTS
+	scripts/publish.sh $(helm) $(version) $(IMAGE) $(CHARTS) $(artifacts) $(published)
 
 checksums:
 	cd $(artifacts) && find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%P\n' | LC_ALL=C sort | xargs sha256sum > SHA256SUMS
@@ -85,7 +87,7 @@ release-check: ## check that all files, and the tag TAG, agree about the version
 release-notes: ## print the changes of this version
 	@scripts/release.py notes $(TAG)
 
-release-dry-run: release-tools $(helm) ## build all that a release of the last commit has, from a clean clone (10 to 20 minutes)
+release-dry-run: release-tools $(helm) ## build all that a release of the last commit has, from a clean clone (5 to 15 minutes)
 	scripts/release-dry-run.sh
 
 lint-workflows: $(linters) ## check the workflows and the other files of .github
@@ -93,7 +95,16 @@ lint-workflows: $(linters) ## check the workflows and the other files of .github
 
 # === tools ===
 
-release-tools: $(cargo_deb) $(cargo_cyclonedx) $(linters) $(sbom_validator) systemd-analyze
+release-tools: $(cargo_deb) $(cargo_cyclonedx) $(linters) $(sbom_validator) $(registry) skopeo systemd-analyze
+
+skopeo:
+	@command -v skopeo > /dev/null || scripts/apt-install.sh skopeo
+
+# The registry that `make publish` is tested with: not installed, since Debian would start it as a service.
+$(registry):
+	mkdir -p $(tools)
+	scripts/deb-tool.sh $(tools)/docker-registry-deb docker-registry
+	ln -sfn docker-registry-deb/usr/bin/docker-registry $@
 
 # checks the systemd unit
 systemd-analyze:

@@ -18,8 +18,8 @@ def main(file):
     bom = json.loads(text)
     try:
         version = SchemaVersion.from_version(str(bom.get("specVersion")))
-    except ValueError as error:
-        sys.exit(f"{file}: {error}")
+    except ValueError:
+        sys.exit(f"{file}: no known version of CycloneDX: {bom.get('specVersion')}")
     error = JsonStrictValidator(version).validate_str(text)
     if error is not None:
         sys.exit(f"{file}: not valid CycloneDX {bom['specVersion']}: {error}")

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Pushes the image and the chart of target/artifacts: scripts/publish.sh HELM VERSION IMAGE CHARTS TO
+# Pushes the image and the chart that `make package` made: scripts/publish.sh HELM VERSION IMAGE CHARTS ARTIFACTS TO
 #
 # IMAGE is the image's name without a tag, CHARTS the repository of charts without oci://. Writes to the file TO what was pushed: lines
 # name=value. PLAIN_HTTP=1 pushes to a registry without TLS, as in a test. Needs skopeo, and that you are logged in.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-helm=$1 version=$2 image=$3 charts=$4 to=$5
-artifacts=target/artifacts
+helm=$1 version=$2 image=$3 charts=$4 artifacts=$5 to=$6
 skopeo=() push=()
 if [ "${PLAIN_HTTP:-0}" = 1 ]; then
     skopeo=(--dest-tls-verify=false) push=(--plain-http)

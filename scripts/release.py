@@ -9,6 +9,7 @@ scripts/release.py chart DIGEST IMAGE TO   copies the chart to the folder TO, wi
 Run it in the repository's root. Needs Python 3.10 and nothing else.
 """
 
+import os
 import pathlib
 import re
 import shutil
@@ -124,9 +125,14 @@ def chart(digest, image, target):
         if count != 1:
             raise SystemExit(f"values.yaml: no image.{key}")
     (target / "values.yaml").write_text(values[:begin] + section + values[end:], encoding="utf-8")
-    images = f"    - name: weir\n      image: {image}@{digest}\n"
     path = target / "Chart.yaml"
-    path.write_text(read(path).rstrip("\n") + f"\n  artifacthub.io/images: |\n{images}", encoding="utf-8")
+    text = read(path).rstrip("\n") + f"\n  artifacthub.io/images: |\n    - name: weir\n      image: {image}@{digest}\n"
+    # the workflow knows where the repository is
+    if "GITHUB_REPOSITORY" in os.environ:
+        home = f"{os.environ['GITHUB_SERVER_URL']}/{os.environ['GITHUB_REPOSITORY']}"
+        text += f"  artifacthub.io/links: |\n    - name: changes\n      url: {home}/blob/v{version()}/CHANGELOG.md\n"
+        text = f"home: {home}\nsources: [{home}]\n" + text
+    path.write_text(text, encoding="utf-8")
 
 
 def main(arguments):

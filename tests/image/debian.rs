@@ -2,10 +2,10 @@
 
 use std::{
     fs,
-    process::{self, Command, Output},
+    process::{self, Output},
 };
 
-use crate::docker::{Docker, docker, project, until};
+use crate::docker::{Docker, docker, make, until};
 
 /// Starts systemd. Mounts that it makes for a service must reach it, as on a host; on the second version of control groups it writes
 /// into their file system.
@@ -65,14 +65,6 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.docker.try_run(&["rm", "--force", "--volumes", &self.name]);
     }
-}
-
-/// Runs `make` in the repository's root, as a user would.
-fn make(arguments: &[&str]) {
-    let mut make = Command::new("make");
-    make.args(arguments).current_dir(project("")).env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
-    let output = make.output().expect("make can be started");
-    assert!(output.status.success(), "make {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

@@ -64,6 +64,15 @@ pub(crate) fn project(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
+/// Runs `make` in the repository's root, as a user would.
+#[track_caller]
+pub(crate) fn make(arguments: &[&str]) {
+    let mut make = Command::new("make");
+    make.args(arguments).current_dir(project("")).env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+    let output = make.output().expect("make can be started");
+    assert!(output.status.success(), "make {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// Calls `poll` until it returns a value, and returns that.
 pub(crate) fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + TIMEOUT;

@@ -11,4 +11,5 @@ mod envoy_gateway;
 #[path = "../support/gateway_mapper.rs"]
 mod gateway_mapper;
 mod package;
+mod publish;
 mod rolling;

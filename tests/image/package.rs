@@ -1,4 +1,4 @@
-//! The packages of a release: the image as an archive, and the chart that names it by digest.
+//! The image of a release, as an archive.
 
 use std::{
     collections::BTreeMap,
@@ -44,7 +44,7 @@ fn sha256(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_packaged_image_is_a_valid_layout_that_docker_loads_and_the_chart_names() {
+fn the_packaged_image_is_a_valid_layout_that_docker_loads() {
     let Some(docker) = docker() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
