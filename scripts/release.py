@@ -20,8 +20,8 @@ CHART = pathlib.Path("charts/weir")
 HEADING = re.compile(r"^## (\d+\.\d+\.\d+[^ ,]*), (.+)$", re.MULTILINE)
 UNRELEASED = "not yet released"
 DATE = re.compile(r"^\d{4}-\d{2}-\d{2}$")
-# what names a version of weir in a document or example: an image's tag, or a file of a release
-NAMED = re.compile(r"\bweir[:_-](\d+\.\d+\.\d+(?:-[0-9A-Za-z.]+)?)\b")
+# what names a version of weir in a document or example: an image's tag, a file of a release, or a tag of the repository
+NAMED = re.compile(r"\bweir:(\d+\.\d+\.\d+(?:-[0-9A-Za-z.]+)?)|\b(?:weir[_-]|TAG=v|tag --sign v)(\d+\.\d+\.\d+)")
 
 
 def read(path):
@@ -85,8 +85,8 @@ def check(tag=None):
         problems.append(f"CHANGELOG.md: '{newest[1]}' is neither a date such as 2026-01-31 nor '{UNRELEASED}'")
     for path in documents():
         for number, line in enumerate(read(path).splitlines(), 1):
-            for found in NAMED.findall(line):
-                expect(f"{path}:{number}", found)
+            for tagged, named in NAMED.findall(line):
+                expect(f"{path}:{number}", tagged or named)
     return problems
 
 

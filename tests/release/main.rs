@@ -50,3 +50,14 @@ fn replace(file: &Path, old: &str, new: &str) {
     assert!(text.contains(old), "{}: no {old}", file.display());
     fs::write(file, text.replacen(old, new, 1)).expect("it is written");
 }
+
+#[test]
+fn the_places_that_contributing_names_exist() {
+    let text = fs::read_to_string(project("CONTRIBUTING.md")).expect("text");
+    let quoted = text.split('`').skip(1).step_by(2);
+    let paths: Vec<&str> = quoted.filter(|quoted| quoted.contains('/') && !quoted.contains(' ')).collect();
+    assert!(paths.len() > 20, "{paths:?}");
+    for path in paths {
+        assert!(project(path).exists(), "{path}");
+    }
+}

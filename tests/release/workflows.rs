@@ -33,7 +33,7 @@ fn broken_workflows_are_refused() {
         (ci, "run: .ci/run", "run: echo '${{ github.event.pull_request.title }}'", "template-injection"),
         (ci, "permissions: {}", "permissions: write-all", "excessive-permissions"),
         (ci, "persist-credentials: false", "persist-credentials: true", "artipacked"),
-        (ci, "run: .ci/run", "run: make tests", "ci.yml:40: there is no target 'tests'"),
+        (ci, "run: .ci/run", "run: make tests", "ci.yml:43: there is no target 'tests'"),
         (".github/renovate.json", "\"enabled\": false", "\"enabled\": \"no\"", "renovate"),
         (".github/ISSUE_TEMPLATE/bug.yml", "type: textarea", "type: text", "bug.yml"),
     ] {
