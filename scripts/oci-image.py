@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import sys
 import tarfile
 
@@ -52,10 +53,11 @@ def plain(data):
 def add(layout, saved):
     """Adds the image of an archive. Returns its descriptor, and its entry of `docker load`'s manifest."""
     with tarfile.open(saved) as tar:
+        names = {os.path.normpath(entry.name): entry for entry in tar}
+
         def member(name):
-            entry = tar.getmember(name)
-            # docker links layers that several images share
-            return tar.extractfile(entry).read()
+            # it may be a link to a layer that docker wrote before
+            return tar.extractfile(names[name]).read()
 
         images = json.loads(member("manifest.json"))
         if len(images) != 1:
@@ -69,7 +71,7 @@ def add(layout, saved):
             if found != expected:
                 raise SystemExit(f"{saved}: layer {name} is {found}, but the image has {expected}")
             # without a time, so that the bytes depend on the layer only
-            layers.append(layout.blob(LAYER, gzip.compress(data, 9, mtime=0)))
+            layers.append(layout.blob(LAYER, gzip.compress(data, 6, mtime=0)))
     own = layout.blob(CONFIG, config_bytes)
     manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": own, "layers": layers}
     platform = {"architecture": config["architecture"], "os": config["os"]}

@@ -75,13 +75,39 @@ fn the_packaged_image_is_a_valid_layout_that_docker_loads() {
     assert_eq!(config["config"]["User"], "65532:65532");
     let layers = manifest["layers"].as_array().expect("layers");
     assert_eq!(Some(layers.len()), config["rootfs"]["diff_ids"].as_array().map(Vec::len));
-    layers.iter().for_each(|layer| drop(blob(layer)));
+    for layer in layers {
+        blob(layer);
+    }
 
     // the same image as before
     docker.run(&["load", "--input", &packed]);
     let version = docker.run(&["run", "--rm", "weir-test-packed:1", "--version"]);
     docker.run(&["image", "rm", "weir-test-packed:1"]);
     assert_eq!(version, concat!("weir ", env!("CARGO_PKG_VERSION")));
+
+    // with the same program for another architecture, the image is an index of both, and shares their layers
+    let other = path("other");
+    let arm = format!(
+        "mkdir {other} && tar -xf {saved} -C {other} && cd {other} && \
+         sed -i 's/\"architecture\":\"[a-z0-9]*\"/\"architecture\":\"s390x\"/' \
+         \"$(sed 's/.*\"Config\":\"\\([^\"]*\\)\".*/\\1/' manifest.json)\" && tar -cf {other}.tar ."
+    );
+    let made = Command::new("sh").args(["-c", &arm]).output().expect("a shell");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let both = path("both.tar");
+    script(&["scripts/oci-image.py", "weir:1", &both, &saved, &format!("{other}.tar")]);
+    let files = unpack(&both);
+    let top: Value = serde_json::from_slice(&files["index.json"]).expect("JSON");
+    let digest = top["manifests"][0]["digest"].as_str().expect("a digest").replace(':', "/");
+    let index: Value = serde_json::from_slice(&files[&format!("blobs/{digest}")]).expect("JSON");
+    let architecture = |i: usize| index["manifests"][i]["platform"]["architecture"].clone();
+    assert_eq!((architecture(0), architecture(1)), (config["architecture"].clone(), "s390x".into()));
+    let blobs = files.keys().filter(|name| name.starts_with("blobs/")).count();
+    assert_eq!(
+        blobs,
+        layers.len() + 2 * 2 + 1,
+        "the layers, two configurations and manifests, and the index"
+    );
 
     // two archives of one architecture cannot be one image
     let twice = Command::new(project("scripts/oci-image.py"))
