@@ -13,12 +13,11 @@ binary=weir-test-binary:release-$$
 trap '"$docker" image rm --force "$binary" > /dev/null 2>&1 || true' EXIT
 
 # also makes the base image, if need be
-scripts/test-images.sh "$docker" "$program" "release-$$" > /dev/null
-base=$(sed -n 's/^FROM \(gcr[^ ]*\).*/\1/p' Dockerfile)
+base=$(scripts/test-images.sh "$docker" "$program" "release-$$")
 if [ "$("$docker" image inspect --format '{{index .Config.Labels "weir-test"}}' "$base" 2> /dev/null)" = made-locally ]; then
     echo "the base image $base was made of this machine's libraries: $to is for tests only" >&2
     [ "${RELEASE:-0}" != 1 ] || exit 1
 fi
-"$docker" build --quiet --build-arg "BINARY=$binary" --tag "$name" . > /dev/null
+"$docker" build --quiet --build-arg "BINARY=$binary" --build-arg "BASE=$base" --tag "$name" . > /dev/null
 mkdir -p "$(dirname "$to")"
 "$docker" save --output "$to" "$name"

@@ -36,11 +36,16 @@ pub(crate) fn docker() -> Option<&'static Docker> {
             .output()
             .expect("the script can be started");
         assert!(prepared.status.success(), "{}", String::from_utf8_lossy(&prepared.stderr));
-        let binary = format!("BINARY=weir-test-binary:{tag}");
+        let base = String::from_utf8_lossy(&prepared.stdout);
+        let [binary, base] = [format!("BINARY=weir-test-binary:{tag}"), format!("BASE={}", base.trim())];
         let label = ["--label", "weir-test=image"];
         docker.run(
-            &[&["build", "--quiet", "--build-arg", &binary, "--tag", &docker.image], &label[..], &["."]]
-                .concat(),
+            &[
+                &["build", "--quiet", "--build-arg", &binary, "--build-arg", &base, "--tag", &docker.image],
+                &label[..],
+                &["."],
+            ]
+            .concat(),
         );
         docker.run(&["image", "prune", "--force", "--filter", "label=weir-test"]);
         Some(docker)
