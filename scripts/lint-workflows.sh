@@ -8,11 +8,13 @@ set -euo pipefail
 python=$PWD/$1/bin/python3 zizmor=$PWD/$1/bin/zizmor
 cd "${2:-$(dirname "$0")/..}"
 
+status=0
+
 check() {
     local schema=$1
     shift
     # as a module, since the scripts of a venv hold its original path
-    "$python" -m check_jsonschema --builtin-schema "$schema" "$@"
+    "$python" -m check_jsonschema --builtin-schema "$schema" "$@" || status=1
 }
 
 check vendor.github-workflows .github/workflows/*.yml
@@ -20,11 +22,10 @@ check custom.github-workflows-require-timeout .github/workflows/*.yml
 check vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
 check vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 check vendor.renovate .github/renovate.json
-"$zizmor" --offline --quiet --no-progress --persona auditor --config .github/zizmor.yml .github/workflows
+"$zizmor" --offline --quiet --no-progress --persona auditor --config .github/zizmor.yml .github/workflows || status=1
 
 # a workflow calls targets that exist
 targets=$(sed -nE 's/^([a-z][a-z0-9 -]*):( .*)?$/\1/p' Makefile release.mk | tr ' ' '\n' | sort -u)
-status=0
 while IFS=: read -r file number line; do
     for target in $(sed -E 's/.*\bmake ((-[^ ]+ )*)//; s/[;&|#)<>"].*//' <<< "$line"); do
         case $target in

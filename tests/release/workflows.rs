@@ -21,27 +21,60 @@ fn the_workflows_pass_and_make_lint_checks_them() {
     assert!(planned.contains("scripts/lint-workflows.sh target/venv"), "{planned}");
 }
 
-#[test]
-fn broken_workflows_are_refused() {
-    let ci = ".github/workflows/ci.yml";
-    for (file, old, new, expected) in [
-        (ci, "runs-on:", "run-on:", "run-on"),
-        (ci, "    timeout-minutes: 90\n", "", "timeout-minutes"),
-        // a tag can be moved to other code
-        (ci, "checkout@3d3c42e5aac5ba805825da76410c181273ba90b1", "checkout@v7", "unpinned-uses"),
-        // a title is text of anybody
-        (ci, "run: .ci/run", "run: echo '${{ github.event.pull_request.title }}'", "template-injection"),
-        (ci, "permissions: {}", "permissions: write-all", "excessive-permissions"),
-        (ci, "persist-credentials: false", "persist-credentials: true", "artipacked"),
-        (ci, "run: .ci/run", "run: make tests", "ci.yml:43: there is no target 'tests'"),
-        (".github/renovate.json", "\"enabled\": false", "\"enabled\": \"no\"", "renovate"),
-        (".github/ISSUE_TEMPLATE/bug.yml", "type: textarea", "type: text", "bug.yml"),
-    ] {
-        let root = copy(&[".github", "Makefile", "release.mk"]);
+/// Lints a copy with changes, each of which is a file, a part of its text, and what replaces it.
+#[track_caller]
+fn refused(changes: &[(&str, &str, &str)], expected: &[&str]) {
+    let root = copy(&[".github", "Makefile", "release.mk"]);
+    for (file, old, new) in changes {
         replace(&root.path().join(file), old, new);
-        let (passed, text) = lint(root.path());
-        assert!(!passed && text.contains(expected), "{new}: {text}");
     }
+    let (passed, text) = lint(root.path());
+    assert!(!passed, "{changes:?}");
+    for expected in expected {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+#[test]
+fn files_that_their_schemas_refuse_are_refused() {
+    refused(
+        &[
+            (".github/workflows/audit.yml", "runs-on:", "run-on:"),
+            (".github/workflows/ci.yml", "    timeout-minutes: 90\n", ""),
+            (".github/renovate.json", "\"enabled\": false", "\"enabled\": \"no\""),
+            (".github/ISSUE_TEMPLATE/bug.yml", "type: textarea", "type: text"),
+        ],
+        &[
+            "'runs-on' is a required property",
+            "'timeout-minutes' is a required property",
+            "renovate.json::$.packageRules[3].enabled",
+            "bug.yml::$.body[1].type",
+        ],
+    );
+}
+
+#[test]
+fn unsafe_workflows_are_refused() {
+    let ci = ".github/workflows/ci.yml";
+    refused(
+        &[
+            // a tag can be moved to other code
+            (ci, "checkout@3d3c42e5aac5ba805825da76410c181273ba90b1", "checkout@v7"),
+            // a title is text of anybody
+            (ci, "run: .ci/run", "run: echo '${{ github.event.pull_request.title }}'"),
+            (ci, "permissions: {}", "permissions: write-all"),
+            (ci, "persist-credentials: false", "persist-credentials: true"),
+        ],
+        &["error[unpinned-uses]", "error[template-injection]", "excessive-permissions", "artipacked"],
+    );
+}
+
+#[test]
+fn calls_of_targets_that_do_not_exist_are_refused() {
+    refused(
+        &[(".github/workflows/ci.yml", "run: .ci/run", "run: make tests")],
+        &["ci.yml:43: there is no target 'tests' in the Makefile"],
+    );
 }
 
 #[test]
