@@ -2,6 +2,8 @@
 #
 # A build with a binary that exists already, instead of the stage `build`: the argument BINARY names an image with /weir.
 ARG BINARY=build
+# The C library, the certificates of public authorities, and nothing else: no shell, no package manager.
+ARG BASE=gcr.io/distroless/cc-debian12:nonroot
 
 # Each platform builds for itself, natively or emulated: there is no cross compiler, and ring's C code has that platform's gcc.
 FROM rust:1.95-bookworm AS build
@@ -14,8 +16,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,id=we
 
 FROM ${BINARY} AS binary
 
-# The C library, the certificates of public authorities, and nothing else: no shell, no package manager.
-FROM gcr.io/distroless/cc-debian12:nonroot
+FROM ${BASE}
 LABEL org.opencontainers.image.title="weir" \
       org.opencontainers.image.description="Rate limit service for Envoy, compatible with envoyproxy/ratelimit" \
       org.opencontainers.image.licenses="Apache-2.0"

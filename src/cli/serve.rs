@@ -7,7 +7,7 @@ use tracing::Level;
 use weir::{
     app::{App, Reload},
     observe::log::{self, LogFormat},
-    settings::{Flags, ProcessEnvironment, Settings},
+    settings::{Flags, ServiceEnvironment, Settings},
 };
 
 /// The text at the end of `--help`. Lines have at most 80 characters, since a wrapped line loses its indentation.
@@ -94,7 +94,7 @@ Examples:
 
 /// Serves until a signal stops the service.
 pub(super) fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
-    let settings = Settings::resolve(flags, &ProcessEnvironment)?;
+    let settings = Settings::resolve(flags, &ServiceEnvironment::read()?)?;
     log::init(&settings.log.level, settings.log.format)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(serve(settings))?;

@@ -9,6 +9,11 @@ pub trait Environment {
 
     /// Returns the names of all variables that are set.
     fn names(&self) -> Vec<String>;
+
+    /// Returns the names of those that are credentials of systemd; none by default.
+    fn credentials(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// The variables of this process. Bytes that are not UTF-8 are read as U+FFFD.

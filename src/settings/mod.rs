@@ -7,6 +7,7 @@
 mod backend;
 mod bounds;
 mod coordination;
+mod credentials;
 mod environment;
 mod flags;
 mod harmless;
@@ -24,6 +25,7 @@ mod unknown;
 mod unsupported;
 mod xds;
 
+pub use credentials::{CredentialError, ServiceEnvironment};
 pub use environment::{Environment, ProcessEnvironment};
 pub use flags::Flags;
 pub(crate) use parse::duration as parse_duration;

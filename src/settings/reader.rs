@@ -72,6 +72,11 @@ impl<'a> Reader<'a> {
         self.environment.names().into_iter().collect()
     }
 
+    /// Returns the names of the variables that are credentials.
+    pub(super) fn credentials(&self) -> Vec<String> {
+        self.environment.credentials()
+    }
+
     /// Returns whether the variable is one that was read.
     pub(super) fn was_read(&self, variable: &str) -> bool {
         self.read.borrow().contains(variable)

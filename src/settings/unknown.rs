@@ -52,6 +52,9 @@ pub(super) fn check(reader: &mut Reader<'_>) -> Vec<String> {
             None => warnings.push(format!("{name} is set, but has no effect: there is no such variable")),
         }
     }
+    let unused = reader.credentials().into_iter().filter(|name| !reader.was_read(name));
+    warnings
+        .extend(unused.map(|name| format!("the credential weir_{name} has no effect with these settings")));
     warnings
 }
 

@@ -2,9 +2,12 @@
 
 #[path = "../support/child.rs"]
 mod child;
+mod completions;
 mod config_map;
+mod credentials;
 mod health;
 mod log;
+mod man;
 mod rules;
 mod secrets;
 mod simulate;

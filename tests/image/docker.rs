@@ -1,7 +1,6 @@
 //! A Docker engine, and the image under test.
 
 use std::{
-    env,
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::OnceLock,
@@ -39,11 +38,16 @@ pub(crate) fn docker() -> Option<&'static Docker> {
             .output()
             .expect("the script can be started");
         assert!(prepared.status.success(), "{}", String::from_utf8_lossy(&prepared.stderr));
-        let binary = format!("BINARY=weir-test-binary:{tag}");
+        let base = String::from_utf8_lossy(&prepared.stdout);
+        let [binary, base] = [format!("BINARY=weir-test-binary:{tag}"), format!("BASE={}", base.trim())];
         let label = ["--label", "weir-test=image"];
         docker.run(
-            &[&["build", "--quiet", "--build-arg", &binary, "--tag", &docker.image], &label[..], &["."]]
-                .concat(),
+            &[
+                &["build", "--quiet", "--build-arg", &binary, "--build-arg", &base, "--tag", &docker.image],
+                &label[..],
+                &["."],
+            ]
+            .concat(),
         );
         docker.run(&["image", "prune", "--force", "--filter", "label=weir-test"]);
         Some(docker)
@@ -54,27 +58,26 @@ pub(crate) fn docker() -> Option<&'static Docker> {
     docker.as_ref()
 }
 
-/// Returns the first client of the PATH that reaches an engine and builds with `BuildKit`: an old one does so itself, a later one
-/// with its plug-in buildx.
+/// Returns the client that builds the image, if there is one.
 fn client() -> Option<PathBuf> {
-    let succeeds = |client: &Path, arguments: &[&str]| {
-        Command::new(client).args(arguments).output().is_ok_and(|output| output.status.success())
-    };
-    let builds = |client: &Path| {
-        let version = Command::new(client).arg("--version").output().ok()?;
-        let version = String::from_utf8_lossy(&version.stdout).into_owned();
-        let major: u32 = version.strip_prefix("Docker version ")?.split('.').next()?.parse().ok()?;
-        ((18..23).contains(&major) || succeeds(client, &["buildx", "version"])).then_some(())
-    };
-    let path = env::var_os("PATH")?;
-    let mut clients =
-        env::split_paths(&path).map(|folder| folder.join("docker")).filter(|file| file.exists());
-    clients.find(|client| builds(client).is_some() && succeeds(client, &["info"]))
+    let output =
+        Command::new(project("scripts/docker-client.sh")).output().expect("the script can be started");
+    let found = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    output.status.success().then(|| found.into())
 }
 
 /// Returns a path in the repository.
 pub(crate) fn project(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// Runs `make` in the repository's root, as a user would.
+#[track_caller]
+pub(crate) fn make(arguments: &[&str]) {
+    let mut make = Command::new("make");
+    make.args(arguments).current_dir(project("")).env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+    let output = make.output().expect("make can be started");
+    assert!(output.status.success(), "make {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Calls `poll` until it returns a value, and returns that.
@@ -97,6 +100,14 @@ impl Docker {
         let mut command = Command::new(&self.client);
         command.args(arguments).current_dir(project("")).env("DOCKER_BUILDKIT", "1");
         command.output().expect("the client can be started")
+    }
+
+    /// Runs a script of the repository with the client as its argument. Returns what it prints.
+    pub(crate) fn script(&self, script: &str) -> String {
+        let mut command = Command::new(project(script));
+        let output = command.arg(&self.client).output().expect("the script can be started");
+        assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
     /// Runs the client, and returns what it prints, without spaces around it.

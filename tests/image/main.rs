@@ -5,9 +5,12 @@
 mod authority;
 mod compose;
 mod container;
+mod debian;
 mod docker;
 mod envoy_gateway;
 #[path = "../support/gateway_mapper.rs"]
 mod gateway_mapper;
+mod package;
+mod publish;
 mod rolling;
 mod skipped;
