@@ -12,10 +12,10 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
+    budget::Budget,
     counter::has_strict_bucket,
     delivery::Undecided,
     modes::{CoordinationModes, Counted, Made, record_mode, recorded},
-    settle::rest,
     table::counter_key,
 };
 use crate::{
@@ -39,6 +39,20 @@ enum Outlook {
     GivesBack,
 }
 
+/// When a request has begun to be decided, and how long it may wait from then on.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    budget: Budget,
+    at: Instant,
+}
+
+impl Begun {
+    /// Returns what is left of the budget.
+    fn rest(self) -> Period {
+        self.budget.rest(self.at).longest
+    }
+}
+
 impl Outlook {
     /// Returns whether the store has to decide.
     const fn is_asked(self) -> bool {
@@ -47,14 +61,15 @@ impl Outlook {
 }
 
 impl<R: Remote> CoordinationModes<R> {
-    /// Decides `checks` and counts their hits only if all of them are admitted.
+    /// Decides `checks` and counts their hits only if all of them are admitted. Waits for the store within `budget`.
     pub(super) async fn take_all_or_none(
         &self,
         checks: &[LimitCheck<'_>],
+        budget: Budget,
         now: Timestamp,
         record: Option<&DecisionRecord>,
     ) -> Decisions {
-        let begun = Instant::now();
+        let begun = Begun { budget, at: Instant::now() };
         let mut outlooks: SmallVec<[Outlook; 4]> = SmallVec::new();
         for check in checks {
             let earlier = earlier_hits(checks, &outlooks);
@@ -94,7 +109,7 @@ impl<R: Remote> CoordinationModes<R> {
             });
             return join_all(made).await.into_iter().collect();
         }
-        let budget = rest(self.budget, begun);
+        let budget = begun.rest();
         let undoing = checks.iter().zip(made).map(async |(check, made)| match made {
             Some(made) => self.undo(check, made, budget, now, record).await,
             None => self.look(check, Hits(0), now),
@@ -106,12 +121,12 @@ impl<R: Remote> CoordinationModes<R> {
     async fn take(
         &self,
         check: &LimitCheck<'_>,
-        begun: Instant,
+        begun: Begun,
         now: Timestamp,
         record: Option<&DecisionRecord>,
     ) -> Made {
         let step = self.step(check, Scope::Request, now, record);
-        self.finish(check, Scope::Request, step, rest(self.budget, begun), now, record).await
+        self.finish(check, Scope::Request, step, begun.budget.rest(begun.at), now, record).await
     }
 
     /// Returns what this instance knows about `check`, after `earlier` hits of its request.
@@ -171,12 +186,12 @@ impl<R: Remote> CoordinationModes<R> {
         &self,
         checks: &[LimitCheck<'_>],
         outlooks: &mut [Outlook],
-        begun: Instant,
+        begun: Begun,
         record: Option<&DecisionRecord>,
     ) {
         let asked = checks.iter().zip(&*outlooks).map(async |(check, outlook)| match outlook {
             Outlook::Doubtful => {
-                let status = recorded(record, 1, self.status(check, rest(self.budget, begun))).await;
+                let status = recorded(record, 1, self.status(check, begun.rest())).await;
                 status.is_ok_and(|(decision, _)| decision.over)
             }
             _ => false,
@@ -195,7 +210,7 @@ impl<R: Remote> CoordinationModes<R> {
         check: &LimitCheck<'_>,
         earlier: Hits,
         outlook: Outlook,
-        begun: Instant,
+        begun: Begun,
         now: Timestamp,
         record: Option<&DecisionRecord>,
     ) -> Decision {
@@ -203,7 +218,7 @@ impl<R: Remote> CoordinationModes<R> {
         let is_unknown = outlook == Outlook::GivesBack && self.mode(check, at) == Coordination::Strict;
         if outlook.is_asked() || is_unknown {
             // a failure leaves the estimate as it is
-            let _ = recorded(record, 1, self.status(check, rest(self.budget, begun))).await;
+            let _ = recorded(record, 1, self.status(check, begun.rest())).await;
         }
         let hits = if check.direction == Direction::Take { check.hits } else { Hits(0) };
         record_mode(record, self.mode(check, at));
@@ -221,7 +236,7 @@ impl<R: Remote> CoordinationModes<R> {
         {
             // in the order of other decisions; too few hits are left for it, unless others were given back just now
             let made = self.take(check, begun, now, record).await;
-            return self.undo(check, made, rest(self.budget, begun), now, record).await;
+            return self.undo(check, made, begun.rest(), now, record).await;
         }
         let instances = self.client.instances();
         self.table.with_counter(check, at, |counter| {
