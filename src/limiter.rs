@@ -143,6 +143,7 @@ impl<S: Store> Limiter<S> {
         let loaded = loaded.as_ref().ok_or(LimitError::NoRules)?;
 
         let matched = Matched::with_prefetch(&loaded.rules, request, |rule| loaded.stats[rule].prefetch());
+        let options = TakeOptions { all_quotas: self.settings.modes.quota, ..options };
         let decisions = self.store.take_with(&matched.checks, self.settings.scope, now, options).await?;
         let verdict = Verdict::new(request, &matched, &decisions, &self.settings.modes);
         self.record(loaded, request, &matched, &decisions, &verdict);

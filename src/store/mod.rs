@@ -116,6 +116,8 @@ pub struct TakeOptions<'a> {
     /// The longest that the caller lets the request wait for a shared store, which may bound the wait further. None if the caller waits for
     /// as long as that takes.
     pub wait: Option<Duration>,
+    /// `QUOTA_MODE`: whether every limit is a quota, so that none of them rejects the request alone.
+    pub all_quotas: bool,
 }
 
 /// The reason why a store gave up.

@@ -154,7 +154,7 @@ impl<S: Store> Service<S> {
         wait: Option<Duration>,
     ) -> Result<Bytes, Status> {
         let request = decode(message, &self.bounds).map_err(|error| self.rejected(error))?;
-        let options = TakeOptions { record: span.map(RequestSpan::record), wait };
+        let options = TakeOptions { record: span.map(RequestSpan::record), wait, ..TakeOptions::default() };
         let response = self.limiter.decide_with(&request, now, options, |verdict| {
             log::decision(&request, verdict);
             if let Some(span) = span {

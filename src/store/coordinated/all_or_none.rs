@@ -35,6 +35,8 @@ enum Outlook {
     Doubtful,
     /// It does not fit.
     Rejects,
+    /// It does not fit, as the local cache of `strict` knows.
+    Cached,
     /// It gives hits back.
     GivesBack,
 }
@@ -54,6 +56,11 @@ impl Begun {
 }
 
 impl Outlook {
+    /// Returns whether it does not fit.
+    const fn rejects(self) -> bool {
+        matches!(self, Self::Rejects | Self::Cached)
+    }
+
     /// Returns whether the store has to decide.
     const fn is_asked(self) -> bool {
         matches!(self, Self::Asks | Self::Doubtful)
@@ -61,13 +68,15 @@ impl Outlook {
 }
 
 impl<R: Remote> CoordinationModes<R> {
-    /// Decides `checks` and counts their hits only if all of them are admitted. Waits for the store within `budget`.
+    /// Decides `checks` and counts their hits only if all of them are admitted. Waits for the store within `budget`. None of the checks
+    /// rejects the request alone if they are `all_quotas`.
     pub(super) async fn take_all_or_none(
         &self,
         checks: &[LimitCheck<'_>],
         budget: Budget,
         now: Timestamp,
         record: Option<&DecisionRecord>,
+        all_quotas: bool,
     ) -> Decisions {
         let begun = Begun { budget, at: Instant::now() };
         let mut outlooks: SmallVec<[Outlook; 4]> = SmallVec::new();
@@ -75,15 +84,35 @@ impl<R: Remote> CoordinationModes<R> {
             let earlier = earlier_hits(checks, &outlooks);
             outlooks.push(self.outlook(check, earlier, now));
         }
-        if checks.len() > 1 && !outlooks.contains(&Outlook::Rejects) {
+        let is_rejected_by_cache = |(check, outlook): (&LimitCheck<'_>, &Outlook)| {
+            *outlook == Outlook::Cached
+                && !(all_quotas || check.rule.quota_mode() || check.rule.shadow_mode())
+        };
+        // then no other status changes the answer, and no command is sent for one
+        let is_known = checks.iter().zip(&outlooks).any(is_rejected_by_cache);
+        if checks.len() > 1 && !outlooks.iter().any(|outlook| outlook.rejects()) {
             self.ask_doubtful(checks, &mut outlooks, begun, record).await;
         }
-        if outlooks.contains(&Outlook::Rejects) {
+        if outlooks.iter().any(|outlook| outlook.rejects()) {
             let rejected = (0..checks.len()).map(async |i| {
+                let (check, outlook) = (&checks[i], outlooks[i]);
+                let at = self.client.time_at(now).now;
+                let is_unknown =
+                    outlook == Outlook::GivesBack && self.mode(check, at) == Coordination::Strict;
+                if !is_known && (outlook.is_asked() || is_unknown) {
+                    // a failure leaves the estimate as it is
+                    let _ = recorded(record, 1, self.status(check, begun.rest())).await;
+                }
                 let earlier = earlier_hits(checks, &outlooks[..i]);
-                let decision = self.reject(&checks[i], earlier, outlooks[i], begun, now, record).await;
+                let decision = self.reject(check, earlier, begun, now, record).await;
+                if outlook == Outlook::Cached {
+                    self.metrics.denied.add(1);
+                    // another instance may give back what it took for a request that it then rejected
+                    self.table.with_counter(check, at, |counter| counter.look_for_returned(at));
+                }
                 // hits may have been given back since, but nothing was counted
-                Decision { over: decision.over || outlooks[i] == Outlook::Rejects, ..decision }
+                let over = decision.over || outlook.rejects();
+                Decision { over, cached: outlook == Outlook::Cached, ..decision }
             });
             return join_all(rejected).await.into_iter().collect();
         }
@@ -149,7 +178,9 @@ impl<R: Remote> CoordinationModes<R> {
             let fits = counter.fits(hits, time.now);
             match mode {
                 Coordination::Strict if fits => Outlook::Asks,
-                Coordination::Strict if self.strict.has_cached(counter, hits, time.now) => Outlook::Rejects,
+                Coordination::Strict if self.strict.has_cached(counter, check, hits, time.now) => {
+                    Outlook::Cached
+                }
                 Coordination::Strict => Outlook::Doubtful,
                 _ if !fits => Outlook::Rejects,
                 Coordination::Lease if hits == Hits(0) || counter.usable_hits(time.now) < hits.0 => {
@@ -209,17 +240,11 @@ impl<R: Remote> CoordinationModes<R> {
         &self,
         check: &LimitCheck<'_>,
         earlier: Hits,
-        outlook: Outlook,
         begun: Begun,
         now: Timestamp,
         record: Option<&DecisionRecord>,
     ) -> Decision {
         let at = self.client.time_at(now).now;
-        let is_unknown = outlook == Outlook::GivesBack && self.mode(check, at) == Coordination::Strict;
-        if outlook.is_asked() || is_unknown {
-            // a failure leaves the estimate as it is
-            let _ = recorded(record, 1, self.status(check, begun.rest())).await;
-        }
         let hits = if check.direction == Direction::Take { check.hits } else { Hits(0) };
         record_mode(record, self.mode(check, at));
         if self.mode(check, at) == Coordination::Local {
@@ -300,7 +325,7 @@ fn earlier_hits(checks: &[LimitCheck<'_>], outlooks: &[Outlook]) -> Hits {
         other.key == check.key
             && other.tiers() == check.tiers()
             && other.direction == Direction::Take
-            && **outlook != Outlook::Rejects
+            && !outlook.rejects()
     };
     let is_taken = check.direction == Direction::Take;
     let earlier = checks.iter().zip(outlooks).filter(|_| is_taken).filter(counts);

@@ -185,7 +185,7 @@ impl<R: Remote> Store for Coordinated<R> {
         checks: &[LimitCheck<'_>],
         scope: Scope,
         now: Timestamp,
-        TakeOptions { record, wait }: TakeOptions<'_>,
+        TakeOptions { record, wait, all_quotas }: TakeOptions<'_>,
     ) -> Result<Decisions, StoreError> {
         if checks.iter().all(|check| self.modes.table.requested_mode(check) == Coordination::Local) {
             self.modes.metrics.local.add(checks.len() as u64);
@@ -197,7 +197,7 @@ impl<R: Remote> Store for Coordinated<R> {
         if scope == Scope::Request {
             // boxed to keep the future of all other requests small
             let budget = Budget::of(self.modes.budget, wait);
-            return Ok(Box::pin(self.modes.take_all_or_none(checks, budget, now, record)).await);
+            return Ok(Box::pin(self.modes.take_all_or_none(checks, budget, now, record, all_quotas)).await);
         }
         if let [check] = checks {
             let step = self.modes.step(check, scope, now, record);
