@@ -51,6 +51,12 @@ impl Span {
         self.last.after(tier.period)
     }
 
+    /// Returns the time from `now` until the span no longer counts: at most a period, also if the clock has stepped back, or if its hits are
+    /// reserved.
+    fn expires_in(self, tier: &Tier, now: Timestamp) -> Period {
+        self.expires_at(tier).since(now).min(tier.period)
+    }
+
     /// Gives back up to `hits`, and returns how many.
     fn give_back(&mut self, hits: u64) -> u64 {
         let given = u32::try_from(hits).map_or(self.hits, |hits| hits.min(self.hits));
@@ -210,7 +216,7 @@ impl AlgorithmState for SlidingWindow {
         let newest = self.counting(tier, now).iter().rfind(|span| span.hits > 0);
         Availability {
             remaining: u32::try_from(left).unwrap_or(u32::MAX),
-            reset: newest.map_or(Period::default(), |span| span.expires_at(tier).since(now)),
+            reset: newest.map_or(Period::default(), |span| span.expires_in(tier, now)),
         }
     }
 
@@ -222,7 +228,7 @@ impl AlgorithmState for SlidingWindow {
         for span in self.counting(tier, now) {
             used = used.minus(Hits(span.hits.into()));
             if used.plus(hits) <= Hits(tier.requests.into()) {
-                return span.expires_at(tier).since(now);
+                return span.expires_in(tier, now);
             }
         }
         self.availability(tier, now).reset
