@@ -81,10 +81,11 @@ pub(crate) fn warn_of_ignored(ignored: &[String]) {
     if ignored.is_empty() {
         return;
     }
-    let mut names = ignored[..ignored.len().min(MOST_NAMES)].join(", ");
-    if let more @ 1.. = ignored.len().saturating_sub(MOST_NAMES) {
-        names.push_str(&format!(" and {more} more"));
-    }
+    let shown = ignored[..ignored.len().min(MOST_NAMES)].join(", ");
+    let names = match ignored.len().saturating_sub(MOST_NAMES) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    };
     tracing::warn!(arguments = names, "unknown arguments are ignored under the name {REFERENCE}");
 }
 

@@ -22,6 +22,7 @@ mod keys;
 mod killed;
 mod network;
 mod priority;
+mod reference_counts;
 mod reports;
 mod self_signed;
 mod startup;

@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use super::{
     change::CountChange,
+    span::Span,
     state::{AlgorithmState, Availability, Probe},
 };
 use crate::limit::{
@@ -31,38 +32,9 @@ pub struct SlidingWindow {
     spans: SmallVec<[Span; 1]>,
 }
 
-/// Hits that were taken within a twelfth of a period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
-    /// The instant of the last hit.
-    pub last: Timestamp,
-    /// The number of hits.
-    pub hits: u32,
-}
-
 /// Returns the longest duration of a span, rounded up so that it is never zero.
 const fn longest_span(tier: &Tier) -> Period {
     Period::from_nanos(tier.period.as_nanos().div_ceil(SPANS))
-}
-
-impl Span {
-    /// Returns the instant from which the span no longer counts.
-    const fn expires_at(self, tier: &Tier) -> Timestamp {
-        self.last.after(tier.period)
-    }
-
-    /// Returns the time from `now` until the span no longer counts: at most a period, also if the clock has stepped back, or if its hits are
-    /// reserved.
-    fn expires_in(self, tier: &Tier, now: Timestamp) -> Period {
-        self.expires_at(tier).since(now).min(tier.period)
-    }
-
-    /// Gives back up to `hits`, and returns how many.
-    fn give_back(&mut self, hits: u64) -> u64 {
-        let given = u32::try_from(hits).map_or(self.hits, |hits| hits.min(self.hits));
-        self.hits -= given;
-        given.into()
-    }
 }
 
 impl SlidingWindow {
