@@ -114,7 +114,8 @@ mod tests {
             let (cli, mut ignored) =
                 parsed(arguments).unwrap_or_else(|error| panic!("{arguments:?}: {error}"));
             let mut expected = expected.to_vec();
-            (ignored.sort_unstable(), expected.sort_unstable());
+            ignored.sort_unstable();
+            expected.sort_unstable();
             assert_eq!(ignored, expected, "{arguments:?}");
             assert!(cli.serves(), "{arguments:?}");
         }
