@@ -32,16 +32,14 @@ fn sequence() -> impl Strategy<Value = Sequence> {
 }
 
 fn rules() -> String {
-    let mut rules = String::from("domain: shop\ndescriptors:\n");
-    for mode in MODES {
-        for limit in LIMITS {
-            // one window during the whole test
-            rules.push_str(&format!(
-                "  - key: {mode}-{limit}\n    rate_limit: {{ unit: year, requests_per_unit: {limit}, coordination: {mode} }}\n"
-            ));
-        }
-    }
-    rules
+    let rule = |mode: &str, limit: u64| {
+        // one window during the whole test
+        format!(
+            "  - key: {mode}-{limit}\n    rate_limit: {{ unit: year, requests_per_unit: {limit}, coordination: {mode} }}\n"
+        )
+    };
+    let rules = MODES.iter().flat_map(|mode| LIMITS.map(|limit| rule(mode, limit)));
+    "domain: shop\ndescriptors:\n".to_owned() + &rules.collect::<String>()
 }
 
 impl Sequence {

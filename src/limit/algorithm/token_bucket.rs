@@ -306,7 +306,8 @@ mod tests {
         let mut state = TokenBucket::unused(&tier, at(10_000));
         assert!(take(&mut state, &tier, at(10_000), 1));
         assert!(!take(&mut state, &tier, at(2_000), 1));
-        assert_eq!(state.wait(&tier, at(9_000), Hits(1)), Period::from_secs(2));
+        // and the wait is no longer than a token takes
+        assert_eq!(state.wait(&tier, at(9_000), Hits(1)), Period::from_secs(1));
         assert!(take(&mut state, &tier, at(11_000), 1));
     }
 
