@@ -15,7 +15,7 @@ use crate::{
         RulePath, RuleRef, RuleSet, Scope, Tally, Timestamp, Verdict,
     },
     observe::{DecisionRecord, Metric, RuleCounts, RuleLimit, RuleStats, Source, Stats},
-    store::{MemoryStore, Store, StoreError},
+    store::{MemoryStore, Store, StoreError, TakeOptions},
 };
 
 /// Decides requests against the current rules.
@@ -106,18 +106,18 @@ impl<S: Store> Limiter<S> {
         now: Timestamp,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> Result<T, LimitError> {
-        self.decide_recorded(request, now, None, encode).await
+        self.decide_with(request, now, TakeOptions::default(), encode).await
     }
 
-    /// Decides like [`Limiter::decide`], and adds how it decided to `record`, if there is one.
-    pub async fn decide_recorded<T>(
+    /// Decides like [`Limiter::decide`], as `options` say, and adds the rules that apply to their record, if there is one.
+    pub async fn decide_with<T>(
         &self,
         request: &Request<'_>,
         now: Timestamp,
-        record: Option<&DecisionRecord>,
+        options: TakeOptions<'_>,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> Result<T, LimitError> {
-        let decided = self.try_decide(request, now, record, encode).await;
+        let decided = self.try_decide(request, now, options, encode).await;
         match &decided {
             Ok(_) => {}
             Err(LimitError::Store(_)) => self.stats.redis_error.add(1),
@@ -130,7 +130,7 @@ impl<S: Store> Limiter<S> {
         &self,
         request: &Request<'_>,
         now: Timestamp,
-        record: Option<&DecisionRecord>,
+        options: TakeOptions<'_>,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> Result<T, LimitError> {
         if request.domain.is_empty() {
@@ -143,10 +143,11 @@ impl<S: Store> Limiter<S> {
         let loaded = loaded.as_ref().ok_or(LimitError::NoRules)?;
 
         let matched = Matched::with_prefetch(&loaded.rules, request, |rule| loaded.stats[rule].prefetch());
-        let decisions = self.store.take_recorded(&matched.checks, self.settings.scope, now, record).await?;
+        let options = TakeOptions { all_quotas: self.settings.modes.quota, ..options };
+        let decisions = self.store.take_with(&matched.checks, self.settings.scope, now, options).await?;
         let verdict = Verdict::new(request, &matched, &decisions, &self.settings.modes);
         self.record(loaded, request, &matched, &decisions, &verdict);
-        if let Some(record) = record {
+        if let Some(record) = options.record {
             record_rules(record, &matched, &verdict);
         }
         Ok(encode(&verdict))

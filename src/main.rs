@@ -2,23 +2,22 @@
 
 mod cli;
 
-use std::{error::Error, fmt::Write as _, process::ExitCode};
+use std::{env, error::Error, fmt::Write as _, process::ExitCode};
 
-use clap::Parser as _;
 use tracing::Level;
 use weir::{
     observe::log::{self, LogFormat},
     settings::{Flags, ProcessEnvironment, log_format},
 };
 
-use crate::cli::{Cli, run};
+use crate::cli::{arguments::parse, run};
 
 /// The exit code of every error, including invalid arguments: clap's 2 means that a request is over its limit.
 const FAILED: u8 = 1;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let (cli, ignored) = match parse(env::args_os().collect()) {
+        Ok(parsed) => parsed,
         Err(error) => {
             let format = log_format(&Flags::default(), &ProcessEnvironment);
             if error.use_stderr() && format == LogFormat::Json {
@@ -32,7 +31,7 @@ fn main() -> ExitCode {
     };
     let format = cli.log_format();
     log::init_panics(format);
-    run(cli).unwrap_or_else(|error| {
+    run(cli, &ignored).unwrap_or_else(|error| {
         log::print(format, Level::ERROR, &chain(error.as_ref()), &[]);
         ExitCode::from(FAILED)
     })

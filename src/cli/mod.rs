@@ -1,5 +1,6 @@
 //! The subcommands and their arguments.
 
+pub(crate) mod arguments;
 mod completions;
 mod man;
 mod serve;
@@ -133,6 +134,11 @@ struct Explain {
 }
 
 impl Cli {
+    /// Returns whether it serves.
+    const fn serves(&self) -> bool {
+        matches!(self.command, None | Some(Command::Serve(_)))
+    }
+
     /// Returns the format of everything on standard error: `LOG_FORMAT` for the service, text for the tools.
     pub(crate) fn log_format(&self) -> LogFormat {
         match &self.command {
@@ -143,11 +149,11 @@ impl Cli {
     }
 }
 
-/// Runs the command.
-pub(crate) fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
+/// Runs the command, after the `ignored` arguments were left out.
+pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Error>> {
     match cli.command {
-        None => serve::run(&cli.serve),
-        Some(Command::Serve(flags)) => serve::run(&flags),
+        None => serve::run(&cli.serve, ignored),
+        Some(Command::Serve(flags)) => serve::run(&flags, ignored),
         Some(Command::Check(check)) => {
             let valid = check.run()?;
             Ok(if valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -10,6 +10,8 @@ use weir::{
     settings::{Flags, ServiceEnvironment, Settings},
 };
 
+use super::arguments::warn_of_ignored;
+
 /// The text at the end of `--help`. Lines have at most 80 characters, since a wrapped line loses its indentation.
 pub(super) const HELP: &str = "\
 Environment variables, with their defaults. A flag takes precedence over its
@@ -92,10 +94,11 @@ Examples:
   weir check /etc/weir
   weir call --domain shop hello=world";
 
-/// Serves until a signal stops the service.
-pub(super) fn run(flags: &Flags) -> Result<ExitCode, Box<dyn Error>> {
+/// Serves until a signal stops the service. Warns of `ignored` arguments.
+pub(super) fn run(flags: &Flags, ignored: &[String]) -> Result<ExitCode, Box<dyn Error>> {
     let settings = Settings::resolve(flags, &ServiceEnvironment::read()?)?;
     log::init(&settings.log.level, settings.log.format)?;
+    warn_of_ignored(ignored);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(serve(settings))?;
     Ok(ExitCode::SUCCESS)

@@ -1,9 +1,11 @@
 //! The store that the settings select.
 
-use super::{Decisions, MemoryStore, Store, StoreError, any_remote::AnyRemote, coordinated::Coordinated};
+use super::{
+    Decisions, MemoryStore, Store, StoreError, TakeOptions, any_remote::AnyRemote, coordinated::Coordinated,
+};
 use crate::{
     limit::{Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
-    observe::{DecisionRecord, Metric, Source},
+    observe::{Metric, Source},
 };
 
 /// Any store: an `enum` instead of a trait object, so that a decision in memory allocates nothing.
@@ -41,19 +43,19 @@ impl Store for AnyStore {
         scope: Scope,
         now: Timestamp,
     ) -> Result<Decisions, StoreError> {
-        self.take_recorded(checks, scope, now, None).await
+        self.take_with(checks, scope, now, TakeOptions::default()).await
     }
 
-    async fn take_recorded(
+    async fn take_with(
         &self,
         checks: &[LimitCheck<'_>],
         scope: Scope,
         now: Timestamp,
-        record: Option<&DecisionRecord>,
+        options: TakeOptions<'_>,
     ) -> Result<Decisions, StoreError> {
         match self {
             Self::Memory(memory) => Ok(memory.decide(checks, scope, now)),
-            Self::Coordinated(coordinated) => coordinated.take_recorded(checks, scope, now, record).await,
+            Self::Coordinated(coordinated) => coordinated.take_with(checks, scope, now, options).await,
         }
     }
 

@@ -26,7 +26,7 @@ pub mod simulated;
 #[cfg(feature = "remote")]
 mod transport;
 
-use std::future::Future;
+use std::{future::Future, time::Duration};
 
 use smallvec::SmallVec;
 
@@ -60,19 +60,19 @@ pub trait Store: Send + Sync + 'static {
         now: Timestamp,
     ) -> impl Future<Output = Result<Decisions, StoreError>> + Send;
 
-    /// Decides like [`Store::take`]. Adds the coordination modes and the waits for a shared store to `record`, if there is one.
+    /// Decides like [`Store::take`], as `options` say.
     ///
     /// # Errors
     ///
     /// Those of [`Store::take`].
-    fn take_recorded(
+    fn take_with(
         &self,
         checks: &[LimitCheck<'_>],
         scope: Scope,
         now: Timestamp,
-        record: Option<&DecisionRecord>,
+        options: TakeOptions<'_>,
     ) -> impl Future<Output = Result<Decisions, StoreError>> + Send {
-        let _ = record;
+        let _ = options;
         self.take(checks, scope, now)
     }
 
@@ -106,6 +106,18 @@ pub trait Store: Send + Sync + 'static {
         unused: Hits,
         now: Timestamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+/// How a store decides a request, besides what the request says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TakeOptions<'a> {
+    /// Where the coordination modes and the waits for a shared store are recorded. None if the request is not traced.
+    pub record: Option<&'a DecisionRecord>,
+    /// The longest that the caller lets the request wait for a shared store, which may bound the wait further. None if the caller waits for
+    /// as long as that takes.
+    pub wait: Option<Duration>,
+    /// `QUOTA_MODE`: whether every limit is a quota, so that none of them rejects the request alone.
+    pub all_quotas: bool,
 }
 
 /// The reason why a store gave up.

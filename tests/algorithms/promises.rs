@@ -1,9 +1,21 @@
 //! Tests that a decision's remaining requests and waits are exact.
 
 use proptest::{collection::vec, prelude::*, sample::select};
-use weir::limit::{Algorithm, Bucket, Direction, Period, Refill, Tier};
+use weir::limit::{Algorithm, Bucket, Direction, Period, Refill, Tier, Timestamp};
 
 use crate::support::{Rule, START, Try, later, tier, tries_with_steps_back};
+
+/// Returns the period of a window, or the time in which an empty bucket fills.
+fn longest_wait(tier: &Tier) -> Period {
+    let Algorithm::TokenBucket(bucket) = tier.algorithm else { return tier.period };
+    let (burst, requests, period) =
+        (u64::from(bucket.burst), u64::from(tier.requests), u128::from(tier.period.as_nanos()));
+    let nanos = match bucket.refill {
+        Refill::Continuous => (u128::from(burst) * period).div_ceil(requests.into()),
+        Refill::Step => u128::from(burst.div_ceil(requests)) * period,
+    };
+    Period::from_nanos(u64::try_from(nanos).expect("less than centuries"))
+}
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
@@ -14,16 +26,38 @@ proptest! {
         tries in tries_with_steps_back(60),
     ) {
         let mut rule = Rule::new(tiers, START);
-        let mut now = START;
+        let (mut now, mut latest) = (START, START);
         for Try { later: share, hits } in tries {
             now = later(now, &rule.tiers[0].clone(), share);
+            latest = latest.max(now);
             let decision = rule.take(hits, now);
-            if decision.over && hits <= rule.capacity() {
+            // after a step back nobody knows how long it takes
+            if decision.over && hits <= rule.capacity() && now == latest {
                 let wait = decision.reset.as_nanos();
                 prop_assert!(wait > 0);
                 prop_assert!(rule.would_pass(hits, now.after(decision.reset)), "rejected after {wait} ns");
                 let early = now.after(Period::from_nanos(wait - 1));
                 prop_assert!(!rule.would_pass(hits, early), "admitted before {wait} ns");
+            }
+        }
+    }
+
+    #[test]
+    fn no_wait_is_longer_than_the_limit_can_imply_whatever_the_clock_shows(
+        tiers in vec(tier(), 1..4),
+        tries in tries_with_steps_back(60),
+        steps in vec(prop_oneof![4 => Just(0), 1 => -90_000_i64..90_000], 60),
+    ) {
+        let mut rule = Rule::new(tiers, START);
+        let longest = rule.tiers.iter().map(longest_wait).max().expect("there are tiers");
+        let mut now = START;
+        for (Try { later: share, hits }, step) in tries.into_iter().zip(steps) {
+            let stepped = Timestamp::from_secs(now.as_nanos().div_ceil(1_000_000_000).saturating_add_signed(step));
+            now = later(if step == 0 { now } else { stepped }, &rule.tiers[0].clone(), share);
+            for direction in [Direction::Take, Direction::GiveBack] {
+                let given = if direction == Direction::Take { hits } else { 0 };
+                let decision = rule.decide(direction, given, now);
+                prop_assert!(decision.reset <= longest, "{:?} > {longest:?}", decision.reset);
             }
         }
     }

@@ -80,6 +80,13 @@ pub(crate) async fn stats(weir: &Weir) -> BTreeMap<String, u64> {
     counters.collect()
 }
 
+/// Reads the number of commands that were sent to Redis, without heartbeats.
+pub(crate) async fn commands(weir: &Weir) -> u64 {
+    let page = page(weir.addresses.debug, "/metrics").await;
+    let line = page.lines().find_map(|line| line.strip_prefix("weir_store_commands_total "));
+    line.and_then(|count| count.parse().ok()).expect("a metric")
+}
+
 /// Reads the lines of `/rlconfig`, sorted.
 pub(crate) async fn rules(weir: &Weir) -> Vec<String> {
     let page = page(weir.addresses.debug, "/rlconfig").await;

@@ -7,7 +7,7 @@ use weir::{
     limit::{Coordination, OnStoreFailure, OverLimitPolicy, Period, Scope, Tier, Timestamp},
     observe::{DecisionRecord, RecordedDecision, Source as _},
     store::{
-        Store as _,
+        Store as _, TakeOptions,
         coordinated::CoordinationMetrics,
         simulated::{Condition, Network, SimulatedClock, SimulatedStore},
     },
@@ -47,8 +47,8 @@ impl Instance {
         let record = DecisionRecord::default();
         let now = self.now();
         self.with_check(async |check| {
-            let decided =
-                self.store.take_recorded(std::slice::from_ref(check), Scope::Descriptor, now, Some(&record));
+            let options = TakeOptions { record: Some(&record), ..TakeOptions::default() };
+            let decided = self.store.take_with(std::slice::from_ref(check), Scope::Descriptor, now, options);
             decided.await.expect("a coordinated store always decides");
         })
         .await;
@@ -174,7 +174,10 @@ async fn a_record_names_the_mode_the_wait_and_the_fallback() {
             fleet.shared.set(Condition::Frozen);
             let recorded = instance.record().await;
             assert!(recorded.fallback);
-            assert_eq!(recorded.waits[0].error, Some("no reply within WEIR_DECISION_BUDGET"));
+            assert_eq!(
+                recorded.waits[0].error,
+                Some("no reply within WEIR_DECISION_BUDGET or the timeout of the caller")
+            );
         }
         fleet.become_available(Condition::Down).await;
         while !instance.record().await.fallback {}

@@ -191,6 +191,15 @@ impl Instance {
         .await
     }
 
+    /// Sends `hits` in one request. Returns whether it was admitted.
+    pub(crate) async fn hits(&self, hits: u32) -> bool {
+        let (descriptor, now) = (descriptor(false), self.now());
+        let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits };
+        let matched = Matched::new(&self.rules, &request);
+        let decisions = self.store.take(&matched.checks, Scope::Descriptor, now).await;
+        !decisions.expect("a coordinated store always decides")[0].over
+    }
+
     /// Runs `act` on the check of a hit.
     pub(crate) async fn with_check<T>(&self, act: impl AsyncFnOnce(&LimitCheck<'_>) -> T) -> T {
         with_check(&self.rules, false, async |checks| act(&checks[0]).await).await
@@ -207,14 +216,17 @@ impl Instance {
     }
 }
 
+fn descriptor(gives_back: bool) -> Descriptor<'static> {
+    let entries = [Entry { key: "k", value: "v" }];
+    Descriptor { entries: entries.into_iter().collect(), refund: gives_back, ..Descriptor::default() }
+}
+
 async fn with_check<T>(
     rules: &RuleSet,
     gives_back: bool,
     act: impl AsyncFnOnce(&[LimitCheck<'_>]) -> T,
 ) -> T {
-    let entries = [Entry { key: "k", value: "v" }];
-    let descriptor =
-        Descriptor { entries: entries.into_iter().collect(), refund: gives_back, ..Descriptor::default() };
+    let descriptor = descriptor(gives_back);
     let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits: 1 };
     act(&Matched::new(rules, &request).checks).await
 }

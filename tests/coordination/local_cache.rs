@@ -1,9 +1,11 @@
 //! The local cache: rejections under `strict` that need no call.
 
-use tokio::time::{Instant, advance};
+use std::time::Duration;
+
+use tokio::time::{Instant, advance, sleep};
 use weir::{
     limit::{Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, Rule, Scope, Tier},
-    store::coordinated::CoordinationSettings,
+    store::{TakeOptions, coordinated::CoordinationSettings},
 };
 
 use crate::{
@@ -137,4 +139,68 @@ async fn only_a_rejection_of_the_store_is_known() {
     pair.ask(Scope::Descriptor, 1, &[Ask { gives_back: true, ..Ask::hit("small") }]).await;
     let decisions = pair.ask(Scope::Request, 0, &[Ask::hit("large"), Ask::hit("small")]).await;
     assert_eq!(over(&decisions), [false, false]);
+}
+
+/// The first rejection is that of the store.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_counts_all_or_none_is_rejected_without_a_command() {
+    for keys in [&["small"][..], &["large", "small"], &["small", "large"]] {
+        let pair = pair(daily(2), true).await;
+        for i in 0..6 {
+            let commands = pair.commands(0);
+            let decisions = pair.request(0, keys).await;
+            let small = decisions[keys.iter().position(|key| *key == "small").expect("it is asked for")];
+            let large = keys.iter().position(|key| *key == "large").map(|large| decisions[large]);
+            assert_eq!((small.over, small.cached), (i >= 2, i > 2), "{keys:?}, {i}");
+            assert!(
+                large.is_none_or(|large| !large.over && !large.cached && large.remaining == 99 - i.min(1)),
+                "{i}"
+            );
+            assert_eq!(pair.commands(0) == commands, i > 2, "{keys:?}, {i}");
+        }
+        assert_eq!(pair.stores[0].coordination_metrics().denied.get(), 3);
+    }
+}
+
+/// A limit that rejects no request by itself leaves the answer to the others.
+#[tokio::test(start_paused = true)]
+async fn where_other_limits_decide_the_store_is_asked_about_them() {
+    type Change = fn(&mut Rule, &mut TakeOptions<'_>);
+    let changes: [Change; 3] = [
+        |rule, _| rule.shadow_mode = true,
+        |rule, _| rule.quota_mode = true,
+        |_, options| options.all_quotas = true,
+    ];
+    for change in changes {
+        let settings = CoordinationSettings { local_cache: true, ..CoordinationSettings::default() };
+        let (mut small, mut options) = (strict(daily(1)), TakeOptions::default());
+        change(&mut small, &mut options);
+        let pair = Pair::start(strict(daily(100)), small, settings).await;
+        for _ in 0..2 {
+            pair.request(0, &["large", "small"]).await;
+        }
+        // which this instance does not know
+        pair.request_in(Scope::Descriptor, 1, &["large"], 50).await;
+        let commands = pair.commands(0);
+        let asks = [Ask::hit("large"), Ask::hit("small")];
+        let decisions = pair.ask_with(Scope::Request, 0, &asks, options).await;
+        assert_eq!((over(&decisions), decisions[0].remaining), (vec![false, true], 49));
+        assert!(decisions[1].cached && pair.commands(0) == commands + 1);
+    }
+}
+
+/// It took the hit for a request that another limit has rejected.
+#[tokio::test(start_paused = true)]
+async fn what_another_instance_gives_back_is_noticed_within_a_second() {
+    let pair = pair(daily(1), true).await;
+    pair.request_in(Scope::Descriptor, 1, &["small"], 1).await;
+    for rejected in [1, 2] {
+        assert!(pair.request(0, &["large", "small"]).await[1].over, "{rejected}");
+    }
+    pair.ask(Scope::Descriptor, 1, &[Ask { gives_back: true, ..Ask::hit("small") }]).await;
+    let begun = Instant::now();
+    while pair.request(0, &["large", "small"]).await[1].over {
+        assert!(begun.elapsed() < Duration::from_secs(1));
+        sleep(Duration::from_millis(10)).await;
+    }
 }

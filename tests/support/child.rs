@@ -87,6 +87,12 @@ impl Serving {
         Self::new(command)
     }
 
+    /// Serves by `command`, which runs weir.
+    #[allow(dead_code, reason = "only one test starts it under another name")]
+    pub(crate) fn start_command(command: Command) -> Self {
+        Self::new(command)
+    }
+
     fn new(mut command: Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it can be started");
         let mut stderr = BufReader::new(child.stderr.take().expect("it is piped"));

@@ -78,7 +78,10 @@ async fn a_call_that_fails_is_an_error_of_the_child() {
     let late = traced.decide(one("strict")).await;
     redis.signal("CONT");
     assert_eq!(commands(&late), 1);
-    assert_eq!(error(&late.children[0]), Some("no reply within WEIR_DECISION_BUDGET"));
+    assert_eq!(
+        error(&late.children[0]),
+        Some("no reply within WEIR_DECISION_BUDGET or the timeout of the caller")
+    );
     assert_eq!(late.attribute("weir.store.fallback").as_deref(), Some("true"));
     // the request itself was answered
     assert_eq!(error(&late.span), None);

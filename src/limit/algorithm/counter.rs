@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use super::{
     change::CountChange,
     fixed_window::FixedWindow,
-    sliding_window::{SlidingWindow, Span},
+    sliding_window::SlidingWindow,
+    span::Span,
     state::{AlgorithmState, Availability, Probe},
     token_bucket::TokenBucket,
 };

@@ -36,6 +36,11 @@ impl FixedWindow {
     fn open(&self, tier: &Tier, now: Timestamp) -> (Timestamp, Hits) {
         if now < self.end { (self.end, self.used) } else { (now.window_end(tier.period), Hits(0)) }
     }
+
+    /// Returns the time from `now` until a window ends at `end`: at most its period, also if the clock has stepped back.
+    fn rest(tier: &Tier, end: Timestamp, now: Timestamp) -> Period {
+        end.since(now).min(tier.period)
+    }
 }
 
 impl AlgorithmState for FixedWindow {
@@ -73,11 +78,15 @@ impl AlgorithmState for FixedWindow {
     fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {
         let (end, used) = self.open(tier, now);
         let left = u64::from(tier.requests).saturating_sub(used.0);
-        Availability { remaining: u32::try_from(left).unwrap_or(u32::MAX), reset: end.since(now) }
+        Availability { remaining: u32::try_from(left).unwrap_or(u32::MAX), reset: Self::rest(tier, end, now) }
     }
 
     fn wait(&self, tier: &Tier, now: Timestamp, hits: Hits) -> Period {
-        if self.probe(tier, now, hits).fits { Period::default() } else { self.open(tier, now).0.since(now) }
+        if self.probe(tier, now, hits).fits {
+            Period::default()
+        } else {
+            Self::rest(tier, self.open(tier, now).0, now)
+        }
     }
 
     fn used(&self) -> Hits {

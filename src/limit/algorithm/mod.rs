@@ -7,12 +7,14 @@ mod counter;
 mod fixed_window;
 mod refill;
 mod sliding_window;
+mod span;
 mod state;
 mod token_bucket;
 
 pub use change::CountChange;
 pub use counter::{CounterState, IdleAt};
 pub use fixed_window::FixedWindow;
-pub use sliding_window::{SlidingWindow, Span};
+pub use sliding_window::SlidingWindow;
+pub use span::Span;
 pub use state::{AlgorithmState, Availability, Probe};
 pub use token_bucket::TokenBucket;

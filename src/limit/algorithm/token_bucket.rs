@@ -101,16 +101,24 @@ impl TokenBucket {
     /// Returns the instant from which at most `room` is taken if no other request takes any. It is computed from the stored
     /// state, not from the refilled one, so that rounding does not make the reported wait differ from the actual one.
     fn ready_at(self, tier: &Tier, room: u64) -> Timestamp {
+        self.time_until(tier, room).map_or(Timestamp::default(), |time| self.as_of.after(time))
+    }
+
+    /// Returns how long it takes from `now` until at most `room` is taken: no longer than from the instant of the state, which is later
+    /// than `now` if the clock has stepped back.
+    fn ready_in(self, tier: &Tier, room: u64, now: Timestamp) -> Period {
+        self.time_until(tier, room)
+            .map_or(Period::default(), |time| self.as_of.after(time).since(now).min(time))
+    }
+
+    /// Returns how long it takes from the instant of the state until at most `room` is taken. None if no more is taken then.
+    fn time_until(self, tier: &Tier, room: u64) -> Option<Period> {
         let bucket = tier.bucket();
         let needed = self.capped(bucket).saturating_sub(room);
-        if needed == 0 {
-            return Timestamp::default();
-        }
-        let time = match bucket.refill {
+        (needed > 0).then(|| match bucket.refill {
             Refill::Continuous => time_for(tier, needed),
             Refill::Step => time_of_steps(tier, needed),
-        };
-        self.as_of.after(time)
+        })
     }
 }
 
@@ -189,7 +197,7 @@ impl AlgorithmState for TokenBucket {
         let left = full(tier.bucket()).saturating_sub(self.at(tier, now).taken()) / TOKEN;
         Availability {
             remaining: u32::try_from(left).unwrap_or(u32::MAX),
-            reset: self.ready_at(tier, 0).since(now),
+            reset: self.ready_in(tier, 0, now),
         }
     }
 
@@ -198,7 +206,7 @@ impl AlgorithmState for TokenBucket {
             return Period::default();
         }
         let room = room_for(tier.bucket(), hits).unwrap_or(0);
-        self.ready_at(tier, room).since(now)
+        self.ready_in(tier, room, now)
     }
 
     fn used(&self) -> Hits {
@@ -298,7 +306,8 @@ mod tests {
         let mut state = TokenBucket::unused(&tier, at(10_000));
         assert!(take(&mut state, &tier, at(10_000), 1));
         assert!(!take(&mut state, &tier, at(2_000), 1));
-        assert_eq!(state.wait(&tier, at(9_000), Hits(1)), Period::from_secs(2));
+        // and the wait is no longer than a token takes
+        assert_eq!(state.wait(&tier, at(9_000), Hits(1)), Period::from_secs(1));
         assert!(take(&mut state, &tier, at(11_000), 1));
     }
 

@@ -18,6 +18,7 @@ mod service;
 mod socket;
 mod status;
 mod stream;
+mod timeout;
 mod worker;
 
 pub use certificates::Certificates;

@@ -1,6 +1,11 @@
 //! `ShouldRateLimit`: decode, decide, encode; directly on bytes, without generated message types.
 
-use std::{fmt, pin::pin, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -12,6 +17,7 @@ use super::{
     decode::{DecodeError, decode},
     encode::{Buffer, encode},
     message::{self, PREFIX},
+    timeout,
 };
 use crate::{
     Limiter,
@@ -24,7 +30,7 @@ use crate::{
         headers::ResponseHeaders,
         log,
     },
-    store::Store,
+    store::{Store, TakeOptions},
     trace::{RequestSpan, Tracer},
 };
 
@@ -83,7 +89,7 @@ impl<S: Store> Service<S> {
     }
 
     /// Handles `call` as of `now`, or of when the rest of it has arrived, and returns the response with gRPC's message prefix. The call
-    /// has to arrive within `arrival`; until it is decided, `account` holds what it takes.
+    /// has to arrive within `arrival`; until it is decided, `account` holds what it takes. No decision waits longer than the caller does.
     pub(super) async fn handle(
         &self,
         mut call: Request<RecvStream>,
@@ -93,12 +99,17 @@ impl<S: Store> Service<S> {
     ) -> Result<Bytes, Status> {
         let span = self.tracer.as_ref().and_then(|tracer| tracer.start_rpc(call.headers(), now));
         let response = async {
+            let mut wait = timeout::longest_wait(call.headers())?;
             let (read, now) = {
                 let mut reading = pin!(message::read(&mut call, account, arrival));
-                match reading.as_mut().now_or_never() {
-                    Some(read) => (read, now),
+                if let Some(read) = reading.as_mut().now_or_never() {
+                    (read, now)
+                } else {
+                    let begun = Instant::now();
+                    let read = reading.await;
+                    wait = wait.map(|wait| wait.saturating_sub(begun.elapsed()));
                     // its end may come much later than its beginning: the hits would count in the past
-                    None => (reading.await, self.now()),
+                    (read, self.now())
                 }
             };
             let (sent, _hold) = read?;
@@ -111,7 +122,7 @@ impl<S: Store> Service<S> {
             drop(std::mem::take(call.headers_mut()));
             let weight = self.bounds.weight(message.len());
             let _hold = if weight > LIGHT { Some(account.hold(weight)?) } else { None };
-            self.decide(&message, now, span.as_deref()).await
+            self.decide_within(&message, now, span.as_deref(), wait).await
         }
         .await;
         if let Some(span) = span {
@@ -133,9 +144,20 @@ impl<S: Store> Service<S> {
         now: Timestamp,
         span: Option<&RequestSpan>,
     ) -> Result<Bytes, Status> {
+        self.decide_within(message, now, span, None).await
+    }
+
+    /// Decides like [`Service::decide`], and waits for a shared store no longer than `wait`, if the caller bounds it.
+    async fn decide_within(
+        &self,
+        message: &[u8],
+        now: Timestamp,
+        span: Option<&RequestSpan>,
+        wait: Option<Duration>,
+    ) -> Result<Bytes, Status> {
         let request = decode(message, &self.bounds).map_err(|error| self.rejected(error))?;
-        let record = span.map(RequestSpan::record);
-        let response = self.limiter.decide_recorded(&request, now, record, |verdict| {
+        let options = TakeOptions { record: span.map(RequestSpan::record), wait, ..TakeOptions::default() };
+        let response = self.limiter.decide_with(&request, now, options, |verdict| {
             log::decision(&request, verdict);
             if let Some(span) = span {
                 span.decided(&request, verdict);

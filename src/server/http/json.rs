@@ -27,7 +27,7 @@ use crate::{
         conversion::{ConversionError, response},
         log,
     },
-    store::Store,
+    store::{Store, TakeOptions},
     trace::RequestSpan,
 };
 
@@ -219,8 +219,8 @@ impl<S: Store> JsonApi<S> {
         self.bounds.check(message.descriptors.len(), entries)?;
         let request = Request::try_from(&message).inspect_err(|_| self.context.stats.service_error.add(1))?;
         let headers = &self.context.headers;
-        let record = span.map(RequestSpan::record);
-        let decided = self.context.limiter.decide_recorded(&request, now, record, |verdict| {
+        let options = TakeOptions { record: span.map(RequestSpan::record), ..TakeOptions::default() };
+        let decided = self.context.limiter.decide_with(&request, now, options, |verdict| {
             log::decision(&request, verdict);
             if let Some(span) = span {
                 span.decided(&request, verdict);

@@ -12,10 +12,10 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
+    budget::Budget,
     counter::has_strict_bucket,
     delivery::Undecided,
     modes::{CoordinationModes, Counted, Made, record_mode, recorded},
-    settle::rest,
     table::counter_key,
 };
 use crate::{
@@ -35,11 +35,32 @@ enum Outlook {
     Doubtful,
     /// It does not fit.
     Rejects,
+    /// It does not fit, as the local cache of `strict` knows.
+    Cached,
     /// It gives hits back.
     GivesBack,
 }
 
+/// When a request has begun to be decided, and how long it may wait from then on.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    budget: Budget,
+    at: Instant,
+}
+
+impl Begun {
+    /// Returns what is left of the budget.
+    fn rest(self) -> Period {
+        self.budget.rest(self.at).longest
+    }
+}
+
 impl Outlook {
+    /// Returns whether it does not fit.
+    const fn rejects(self) -> bool {
+        matches!(self, Self::Rejects | Self::Cached)
+    }
+
     /// Returns whether the store has to decide.
     const fn is_asked(self) -> bool {
         matches!(self, Self::Asks | Self::Doubtful)
@@ -47,28 +68,51 @@ impl Outlook {
 }
 
 impl<R: Remote> CoordinationModes<R> {
-    /// Decides `checks` and counts their hits only if all of them are admitted.
+    /// Decides `checks` and counts their hits only if all of them are admitted. Waits for the store within `budget`. None of the checks
+    /// rejects the request alone if they are `all_quotas`.
     pub(super) async fn take_all_or_none(
         &self,
         checks: &[LimitCheck<'_>],
+        budget: Budget,
         now: Timestamp,
         record: Option<&DecisionRecord>,
+        all_quotas: bool,
     ) -> Decisions {
-        let begun = Instant::now();
+        let begun = Begun { budget, at: Instant::now() };
         let mut outlooks: SmallVec<[Outlook; 4]> = SmallVec::new();
         for check in checks {
             let earlier = earlier_hits(checks, &outlooks);
             outlooks.push(self.outlook(check, earlier, now));
         }
-        if checks.len() > 1 && !outlooks.contains(&Outlook::Rejects) {
+        let is_rejected_by_cache = |(check, outlook): (&LimitCheck<'_>, &Outlook)| {
+            *outlook == Outlook::Cached
+                && !(all_quotas || check.rule.quota_mode() || check.rule.shadow_mode())
+        };
+        // then no other status changes the answer, and no command is sent for one
+        let is_known = checks.iter().zip(&outlooks).any(is_rejected_by_cache);
+        if checks.len() > 1 && !outlooks.iter().any(|outlook| outlook.rejects()) {
             self.ask_doubtful(checks, &mut outlooks, begun, record).await;
         }
-        if outlooks.contains(&Outlook::Rejects) {
+        if outlooks.iter().any(|outlook| outlook.rejects()) {
             let rejected = (0..checks.len()).map(async |i| {
+                let (check, outlook) = (&checks[i], outlooks[i]);
+                let at = self.client.time_at(now).now;
+                let is_unknown =
+                    outlook == Outlook::GivesBack && self.mode(check, at) == Coordination::Strict;
+                if !is_known && (outlook.is_asked() || is_unknown) {
+                    // a failure leaves the estimate as it is
+                    let _ = recorded(record, 1, self.status(check, begun.rest())).await;
+                }
                 let earlier = earlier_hits(checks, &outlooks[..i]);
-                let decision = self.reject(&checks[i], earlier, outlooks[i], begun, now, record).await;
+                let decision = self.reject(check, earlier, begun, now, record).await;
+                if outlook == Outlook::Cached {
+                    self.metrics.denied.add(1);
+                    // another instance may give back what it took for a request that it then rejected
+                    self.table.with_counter(check, at, |counter| counter.look_for_returned(at));
+                }
                 // hits may have been given back since, but nothing was counted
-                Decision { over: decision.over || outlooks[i] == Outlook::Rejects, ..decision }
+                let over = decision.over || outlook.rejects();
+                Decision { over, cached: outlook == Outlook::Cached, ..decision }
             });
             return join_all(rejected).await.into_iter().collect();
         }
@@ -94,7 +138,7 @@ impl<R: Remote> CoordinationModes<R> {
             });
             return join_all(made).await.into_iter().collect();
         }
-        let budget = rest(self.budget, begun);
+        let budget = begun.rest();
         let undoing = checks.iter().zip(made).map(async |(check, made)| match made {
             Some(made) => self.undo(check, made, budget, now, record).await,
             None => self.look(check, Hits(0), now),
@@ -106,12 +150,12 @@ impl<R: Remote> CoordinationModes<R> {
     async fn take(
         &self,
         check: &LimitCheck<'_>,
-        begun: Instant,
+        begun: Begun,
         now: Timestamp,
         record: Option<&DecisionRecord>,
     ) -> Made {
         let step = self.step(check, Scope::Request, now, record);
-        self.finish(check, Scope::Request, step, rest(self.budget, begun), now, record).await
+        self.finish(check, Scope::Request, step, begun.budget.rest(begun.at), now, record).await
     }
 
     /// Returns what this instance knows about `check`, after `earlier` hits of its request.
@@ -134,7 +178,9 @@ impl<R: Remote> CoordinationModes<R> {
             let fits = counter.fits(hits, time.now);
             match mode {
                 Coordination::Strict if fits => Outlook::Asks,
-                Coordination::Strict if self.strict.has_cached(counter, hits, time.now) => Outlook::Rejects,
+                Coordination::Strict if self.strict.has_cached(counter, check, hits, time.now) => {
+                    Outlook::Cached
+                }
                 Coordination::Strict => Outlook::Doubtful,
                 _ if !fits => Outlook::Rejects,
                 Coordination::Lease if hits == Hits(0) || counter.usable_hits(time.now) < hits.0 => {
@@ -171,12 +217,12 @@ impl<R: Remote> CoordinationModes<R> {
         &self,
         checks: &[LimitCheck<'_>],
         outlooks: &mut [Outlook],
-        begun: Instant,
+        begun: Begun,
         record: Option<&DecisionRecord>,
     ) {
         let asked = checks.iter().zip(&*outlooks).map(async |(check, outlook)| match outlook {
             Outlook::Doubtful => {
-                let status = recorded(record, 1, self.status(check, rest(self.budget, begun))).await;
+                let status = recorded(record, 1, self.status(check, begun.rest())).await;
                 status.is_ok_and(|(decision, _)| decision.over)
             }
             _ => false,
@@ -194,17 +240,11 @@ impl<R: Remote> CoordinationModes<R> {
         &self,
         check: &LimitCheck<'_>,
         earlier: Hits,
-        outlook: Outlook,
-        begun: Instant,
+        begun: Begun,
         now: Timestamp,
         record: Option<&DecisionRecord>,
     ) -> Decision {
         let at = self.client.time_at(now).now;
-        let is_unknown = outlook == Outlook::GivesBack && self.mode(check, at) == Coordination::Strict;
-        if outlook.is_asked() || is_unknown {
-            // a failure leaves the estimate as it is
-            let _ = recorded(record, 1, self.status(check, rest(self.budget, begun))).await;
-        }
         let hits = if check.direction == Direction::Take { check.hits } else { Hits(0) };
         record_mode(record, self.mode(check, at));
         if self.mode(check, at) == Coordination::Local {
@@ -221,7 +261,7 @@ impl<R: Remote> CoordinationModes<R> {
         {
             // in the order of other decisions; too few hits are left for it, unless others were given back just now
             let made = self.take(check, begun, now, record).await;
-            return self.undo(check, made, rest(self.budget, begun), now, record).await;
+            return self.undo(check, made, begun.rest(), now, record).await;
         }
         let instances = self.client.instances();
         self.table.with_counter(check, at, |counter| {
@@ -285,7 +325,7 @@ fn earlier_hits(checks: &[LimitCheck<'_>], outlooks: &[Outlook]) -> Hits {
         other.key == check.key
             && other.tiers() == check.tiers()
             && other.direction == Direction::Take
-            && **outlook != Outlook::Rejects
+            && !outlook.rejects()
     };
     let is_taken = check.direction == Direction::Take;
     let earlier = checks.iter().zip(outlooks).filter(|_| is_taken).filter(counts);

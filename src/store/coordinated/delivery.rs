@@ -27,7 +27,11 @@ pub(super) struct Undecided {
 impl Undecided {
     /// Returns the reason, for traces.
     pub(super) const fn reason(self) -> &'static str {
-        if self.late { "no reply within WEIR_DECISION_BUDGET" } else { "the call failed" }
+        if self.late {
+            "no reply within WEIR_DECISION_BUDGET or the timeout of the caller"
+        } else {
+            "the call failed"
+        }
     }
 }
 

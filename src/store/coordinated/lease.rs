@@ -255,7 +255,7 @@ impl<R: Remote> Lease<R> {
         }
         *retries += 1;
         if *retries > MAX_RETRIES {
-            return AfterReply::Decided(counter.reject_unexpectedly(hits, now));
+            return AfterReply::Decided(counter.reject_unexpectedly(policy, hits, now));
         }
         AfterReply::Wait
     }

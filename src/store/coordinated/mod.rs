@@ -20,6 +20,7 @@
 
 mod all_or_none;
 mod auto;
+mod budget;
 mod client;
 mod counter;
 mod delivery;
@@ -53,6 +54,7 @@ pub use metrics::CoordinationMetrics;
 pub use settings::CoordinationSettings;
 
 use self::{
+    budget::Budget,
     client::StoreClient,
     delivery::{Delivery, Undecided},
     fallback::Fallback,
@@ -63,11 +65,10 @@ use self::{
     strict::Strict,
     table::{CounterTable, flush},
 };
-use super::{Decisions, MemoryStore, Store, StoreError, remote::Remote};
+use super::{Decisions, MemoryStore, Store, StoreError, TakeOptions, remote::Remote};
 use crate::{
     clock::Clock,
     limit::{Coordination, Direction, Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
-    observe::DecisionRecord,
 };
 
 /// Memory in front of a shared store.
@@ -176,15 +177,15 @@ impl<R: Remote> Store for Coordinated<R> {
         scope: Scope,
         now: Timestamp,
     ) -> Result<Decisions, StoreError> {
-        self.take_recorded(checks, scope, now, None).await
+        self.take_with(checks, scope, now, TakeOptions::default()).await
     }
 
-    async fn take_recorded(
+    async fn take_with(
         &self,
         checks: &[LimitCheck<'_>],
         scope: Scope,
         now: Timestamp,
-        record: Option<&DecisionRecord>,
+        TakeOptions { record, wait, all_quotas }: TakeOptions<'_>,
     ) -> Result<Decisions, StoreError> {
         if checks.iter().all(|check| self.modes.table.requested_mode(check) == Coordination::Local) {
             self.modes.metrics.local.add(checks.len() as u64);
@@ -195,13 +196,15 @@ impl<R: Remote> Store for Coordinated<R> {
         }
         if scope == Scope::Request {
             // boxed to keep the future of all other requests small
-            return Ok(Box::pin(self.modes.take_all_or_none(checks, now, record)).await);
+            let budget = Budget::of(self.modes.budget, wait);
+            return Ok(Box::pin(self.modes.take_all_or_none(checks, budget, now, record, all_quotas)).await);
         }
         if let [check] = checks {
-            let (step, budget) = (self.modes.step(check, scope, now, record), self.modes.budget);
+            let step = self.modes.step(check, scope, now, record);
             if let Some(decision) = step.decision() {
                 return Ok(smallvec![decision]);
             }
+            let budget = Budget::of(self.modes.budget, wait);
             return Ok(smallvec![self.modes.finish(check, scope, step, budget, now, record).await.decision]);
         }
         // the store carries out commands for one counter in their order
@@ -210,13 +213,14 @@ impl<R: Remote> Store for Coordinated<R> {
         // but the local cache does not know of hits that are about to be given back
         let gives_back = |check: &LimitCheck<'_>| check.direction == Direction::GiveBack;
         if has_repeated(checks) && (!checks.iter().all(is_strict) || checks.iter().any(gives_back)) {
-            return Ok(Box::pin(self.modes.take_in_turn(checks, scope, now, record)).await);
+            let budget = Budget::of(self.modes.budget, wait);
+            return Ok(Box::pin(self.modes.take_in_turn(checks, scope, budget, now, record)).await);
         }
         let steps: SmallVec<[Step<'_, R>; 2]> =
             checks.iter().map(|check| self.modes.step(check, scope, now, record)).collect();
         let waits = steps.iter().any(Step::waits);
         let decisions: Decisions = if waits {
-            let budget = self.modes.budget;
+            let budget = Budget::of(self.modes.budget, wait);
             let decisions = checks.iter().zip(steps);
             let decisions =
                 decisions.map(|(check, step)| self.modes.finish(check, scope, step, budget, now, record));

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use tokio::time::{Instant, timeout};
 
 use super::{
+    budget::Budget,
     client::StoreClient,
     delivery::{Delivery, Undecided},
     fallback::Fallback,
@@ -14,7 +15,7 @@ use super::{
     lease::{Leased, Wanted},
     leasing::Lease,
     metrics::CoordinationMetrics,
-    settle::{Wait, rest},
+    settle::Wait,
     strict::{Prepared, Strict},
     table::CounterTable,
 };
@@ -157,7 +158,7 @@ impl<R: Remote> CoordinationModes<R> {
         check: &LimitCheck<'_>,
         scope: Scope,
         step: Step<'_, R>,
-        budget: Period,
+        Budget { longest: budget, is_of_caller }: Budget,
         now: Timestamp,
         record: Option<&DecisionRecord>,
     ) -> Made {
@@ -194,7 +195,9 @@ impl<R: Remote> CoordinationModes<R> {
                 Made { decision, counted: Counted::ByMode, at }
             }
             Err(undecided) => {
-                self.record_late(check, undecided);
+                if !is_of_caller {
+                    self.record_late(check, undecided);
+                }
                 record_fallback(record);
                 let (delivery, at) = (undecided.delivery, self.client.time_since(now).now);
                 let decision = self.fallback.decide(check, delivery, at);
@@ -203,11 +206,12 @@ impl<R: Remote> CoordinationModes<R> {
         }
     }
 
-    /// Decides `checks`, of which some are for one counter: those one after the other, in one budget.
+    /// Decides `checks`, of which some are for one counter: those one after the other, in one `budget`.
     pub(super) async fn take_in_turn(
         &self,
         checks: &[LimitCheck<'_>],
         scope: Scope,
+        budget: Budget,
         now: Timestamp,
         record: Option<&DecisionRecord>,
     ) -> Decisions {
@@ -219,7 +223,7 @@ impl<R: Remote> CoordinationModes<R> {
                 (first..).zip(&checks[first..]).filter(|(_, check)| check.key == checks[first].key)
             {
                 let step = self.step(check, scope, now, record);
-                let (waits, budget) = (step.waits(), rest(self.budget, begun));
+                let (waits, budget) = (step.waits(), budget.rest(begun));
                 decided.push((i, self.finish(check, scope, step, budget, now, record).await.decision));
                 if waits {
                     now = self.client.local_time_since(now);

@@ -7,6 +7,7 @@ use tokio::{
 };
 
 use super::{
+    budget::rest,
     counter::LocalCounter,
     delivery::{Delivery, Undecided},
     leasing::Lease,
@@ -125,10 +126,4 @@ impl<R: Remote> Lease<R> {
             waits += 1;
         }
     }
-}
-
-/// Returns what is left of `budget` for a decision that has `begun`.
-pub(super) fn rest(budget: Period, begun: Instant) -> Period {
-    let elapsed = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    Period::from_nanos(budget.as_nanos().saturating_sub(elapsed))
 }

@@ -56,11 +56,6 @@ impl<R: Remote> Strict<R> {
     /// Prepares the decision about `check`: rejects it if the local cache is on and the store has denied the counter until
     /// later than `now`. Returns the counter's mode if it is not `strict`.
     pub(super) fn prepare(&self, check: &LimitCheck<'_>, now: Timestamp) -> Result<Prepared, Coordination> {
-        // the store has to notice a try that a strict bucket rejects before the next decision
-        let is_cacheable = self.local_cache
-            && check.direction == Direction::Take
-            && check.hits > Hits(0)
-            && !has_strict_bucket(check.tiers());
         self.table.with_mode(check, Coordination::Strict, now, |counter| {
             // the store must know the hits of the fallback, or of another mode, before it decides about more, or takes some back
             let must_settle = match check.direction {
@@ -70,7 +65,7 @@ impl<R: Remote> Strict<R> {
             if must_settle || counter.must_decide_in_order(check.direction, check.hits, now) {
                 return Prepared::Settle(Arc::clone(&counter.target));
             }
-            if !is_cacheable || !counter.is_cached(check.hits, now) {
+            if !self.has_cached(counter, check, check.hits, now) {
                 return Prepared::Send(Arc::clone(&counter.target));
             }
             self.table.metrics.denied.add(1);
@@ -118,20 +113,14 @@ impl<R: Remote> Strict<R> {
         }
         let over = reply.granted < check.hits.0;
         let known = self.table.with_counter(check, now, |counter| {
-            // the cache is that of mode `strict`, which the counter need not have
-            let is_cached = over && self.local_cache && counter.mode == Coordination::Strict;
-            if is_cached {
-                // it needs the counts of the rejection, even if an estimated time puts it before an earlier reply
-                counter.accept_time(now);
-            }
-            let is_applied = counter.apply_reply(&reply, place, now);
-            if !over {
-                counter.note_change();
-                counter.note_admission();
-            }
-            if is_cached {
-                counter.deny_while_empty(now);
-            }
+            let is_applied = self.apply_and_cache(counter, over, now, |counter| {
+                let is_applied = counter.apply_reply(&reply, place, now);
+                if !over {
+                    counter.note_change();
+                    counter.note_admission();
+                }
+                is_applied
+            });
             // the reply counts the leases of the rule, which are left for this limit too
             (is_applied && counter.leased_hits() > 0).then(|| counter.decided(policy, over, check.hits, now))
         });
@@ -153,18 +142,52 @@ impl<R: Remote> Strict<R> {
         // it counts nothing
         let (reply, now) =
             received.map_err(|undecided| Undecided { delivery: Delivery::NotApplied, ..undecided })?;
-        Ok((
-            self.table.with_counter(check, now, |counter| {
-                let applied = counter.apply_reply(&reply, place, now);
-                look(counter, applied, &reply, hits, now)
-            }),
-            now,
-        ))
+        let states = check.tiers().iter().zip(&reply.counters);
+        let over =
+            hits > Hits(0) && states.into_iter().any(|(tier, state)| !state.probe(tier, now, hits).fits);
+        let decision = self.table.with_counter(check, now, |counter| {
+            let applied =
+                self.apply_and_cache(counter, over, now, |counter| counter.apply_reply(&reply, place, now));
+            look(counter, applied, &reply, hits, now)
+        });
+        Ok((decision, now))
     }
 
-    /// Returns whether the local cache rejects `hits`.
-    pub(super) fn has_cached(&self, counter: &LocalCounter, hits: Hits, now: Timestamp) -> bool {
-        self.local_cache && counter.is_cached(hits, now)
+    /// Applies a reply by `apply`, and has the local cache know if it says that a counter of `strict` is `over` its limit.
+    fn apply_and_cache(
+        &self,
+        counter: &mut LocalCounter,
+        over: bool,
+        now: Timestamp,
+        apply: impl FnOnce(&mut LocalCounter) -> bool,
+    ) -> bool {
+        // the cache is that of mode `strict`, which the counter need not have
+        let is_cached = over && self.local_cache && counter.mode == Coordination::Strict;
+        if is_cached {
+            // it needs the counts of the rejection, even if an estimated time puts it before an earlier reply
+            counter.accept_time(now);
+        }
+        let is_applied = apply(counter);
+        if is_cached {
+            counter.deny_while_empty(now);
+        }
+        is_applied
+    }
+
+    /// Returns whether the local cache rejects `hits` of `check`: not of one with a strict bucket, since the store has to notice the try
+    /// before the next decision.
+    pub(super) fn has_cached(
+        &self,
+        counter: &LocalCounter,
+        check: &LimitCheck<'_>,
+        hits: Hits,
+        now: Timestamp,
+    ) -> bool {
+        self.local_cache
+            && check.direction == Direction::Take
+            && hits > Hits(0)
+            && !has_strict_bucket(check.tiers())
+            && counter.is_cached(hits, now)
     }
 
     /// Sends a command with `op` about `check`, and waits for the reply, which has one state for each tier.

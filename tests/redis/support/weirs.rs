@@ -161,6 +161,11 @@ impl Weir {
         }
     }
 
+    /// Returns the address of its gRPC server.
+    pub(crate) fn grpc_address(&self) -> &str {
+        self.serving.address("grpc")
+    }
+
     /// Returns the metric with this name and labels, such as `weir_decisions_total{how="waited"}`, or zero if there is none.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let (_, page) = self.page("/metrics");

@@ -28,11 +28,19 @@ impl LocalCounter {
         } else if !decision.over {
             self.add_pending(positive(hits.0), now);
         } else if policy == OverLimitPolicy::Count {
-            self.push_pending(PendingDelta { rejected: hits.0, ..PendingDelta::of(positive(hits.0), now) });
+            self.push_pending_rejected(hits, now);
         } else if self.is_rejected_by_strict_bucket(hits, now) {
             self.push_pending(PendingDelta { rejected_at: now, ..PendingDelta::of(0, now) });
         }
+        if decision.over {
+            self.return_useless(now);
+        }
         decision
+    }
+
+    /// Makes `hits` pending that count although they were rejected.
+    pub(super) fn push_pending_rejected(&mut self, hits: Hits, now: Timestamp) {
+        self.push_pending(PendingDelta { rejected: hits.0, ..PendingDelta::of(positive(hits.0), now) });
     }
 
     /// Returns whether a strict bucket rejects `hits`, and so notices the try: not if only another tier does.

@@ -1,16 +1,14 @@
-//! Leases: hits that the store has granted in advance, and denials that it has sent.
+//! Leases: hits that the store has granted in advance.
 
 use super::{
     LocalCounter,
     fetch::LeaseFetch,
     records::{Dropped, HeldLease, PendingDelta},
     tiers::{capacity, flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed, saturated},
+    used_up::LONGEST_IDLE_HOLD,
 };
 use crate::{
-    limit::{
-        Algorithm, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, decide,
-        decision_from_store,
-    },
+    limit::{Algorithm, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, decide},
     store::coordinated::store_time::StoreTime,
 };
 
@@ -59,13 +57,13 @@ impl LocalCounter {
         self.leases().iter().take_while(has_ended).count()
     }
 
-    fn is_of_ended_window(&self, lease: &HeldLease, now: Timestamp) -> bool {
+    pub(super) fn is_of_ended_window(&self, lease: &HeldLease, now: Timestamp) -> bool {
         let mut fixed = self.target.tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
         fixed.any(|tier| has_ended(tier, lease.granted_at, now))
     }
 
-    /// Returns the hits that this instance, one of several, may keep unused: all together at most one in a hundred. None of a
-    /// bucket, which could exceed its burst if it was full again before they are used. An instance that is alone takes them from
+    /// Returns the hits that this instance, one of several, may keep unused: all together at most one in a hundred. None where
+    /// rejected hits count, so that the store's count is soon the number of all hits, and none of a bucket, which could exceed its burst if it was full again before they are used. An instance that is alone takes them from
     /// nobody.
     pub(super) fn idle_allowance(&self) -> u64 {
         let capacity = capacity(&self.target.tiers);
@@ -73,7 +71,7 @@ impl LocalCounter {
             // a lease ends with its hold, but the hits would count for the rest of the window
             _ if is_mixed(&self.target.tiers) => 0,
             ..=1 => capacity / 8,
-            _ if has_bucket(&self.target.tiers) => 0,
+            _ if has_bucket(&self.target.tiers) || self.counts_rejected() => 0,
             instances => capacity / 100 / u64::from(instances),
         }
     }
@@ -243,53 +241,6 @@ impl LocalCounter {
         self.forget_fetch(now);
     }
 
-    /// Has a rejection last until the end of the pause, if there is one: a retry time before the next call would be wrong.
-    fn until_pause_ends(&self, decision: Decision, now: Timestamp) -> Decision {
-        let pause = if decision.over { self.denied_until.since(now) } else { Period::default() };
-        Decision { reset: decision.reset.max(pause), ..decision }
-    }
-
-    fn rejected(&self, hits: Hits, now: Timestamp) -> Decision {
-        decision_from_store(&self.target.tiers, &self.estimate, OverLimitPolicy::Ignore, true, hits, now)
-    }
-
-    /// Decides about `hits` that the store has just not granted, as of its last reply. A token that has become available since
-    /// is left for the next request. None if they fitted by the estimate even then.
-    pub(in super::super) fn decide_at_last_reply(
-        &mut self,
-        instances: usize,
-        policy: OverLimitPolicy,
-        hits: Hits,
-        now: Timestamp,
-    ) -> Option<Decision> {
-        let then = self.last_reply_at.get().unwrap_or(now).min(now);
-        let is_exact = self.fetch().is_some_and(|fetch| fetch.is_exact);
-        if self.fits(hits, then) && !is_exact {
-            return None;
-        }
-        let at = if is_exact { now } else { then };
-        // an exact estimate is right where the store's coarser numbers are not
-        let decision = self.count(instances, Direction::Take, policy, hits, at);
-        let reset = if decision.over { at.after(decision.reset).since(now) } else { decision.reset };
-        Some(self.until_pause_ends(Decision { reset, ..decision }, now))
-    }
-
-    /// Rejects `hits` that the store did not grant although they fit by the estimate.
-    pub(in super::super) fn reject_unexpectedly(&self, hits: Hits, now: Timestamp) -> Decision {
-        self.rejected(hits, now)
-    }
-
-    /// Returns whether the store has denied all hits until later than `now`, and neither `hits` nor a single one fit by the estimate:
-    /// some may have been given back since.
-    pub(in super::super) fn is_cached(&self, hits: Hits, now: Timestamp) -> bool {
-        self.is_denied(now) && !self.fits(hits, now) && !self.fits(Hits(1), now)
-    }
-
-    /// Returns whether the store has denied all hits until an instant after `now`.
-    pub(in super::super) fn is_denied(&self, now: Timestamp) -> bool {
-        now < self.denied_until
-    }
-
     /// Makes all unspent leased hits pending, to return them to the store.
     pub(in super::super) fn return_leases(&mut self) {
         if self.leases().is_empty() {
@@ -341,7 +292,8 @@ impl LocalCounter {
     }
 
     fn abandoned_at(&self) -> Timestamp {
-        let expected = self.demand.time_for(ABANDONED_AFTER, self.last_check_at).min(LONGEST_ABANDONMENT);
+        let longest = if self.is_shared_count() { LONGEST_IDLE_HOLD } else { LONGEST_ABANDONMENT };
+        let expected = self.demand.time_for(ABANDONED_AFTER, self.last_check_at).min(longest);
         self.last_check_at.after(self.schedule.interval().max(expected))
     }
 

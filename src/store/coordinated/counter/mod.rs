@@ -10,6 +10,7 @@ mod adoption;
 mod burst;
 mod counting;
 mod demand;
+mod denials;
 mod earlier_window;
 mod fetch;
 mod leases;
@@ -33,6 +34,7 @@ mod unacknowledged;
 mod undo;
 mod urgency;
 mod usage;
+mod used_up;
 
 use std::sync::Arc;
 

@@ -9,7 +9,8 @@ use super::{
     LocalCounter,
     fetch::{LeaseFetch, LeaseReply},
     records::{Dropped, HeldLease, PendingDelta},
-    tiers::{capacity, flows, has_bucket, hold, lone_hold, same_windows},
+    tiers::{capacity, flows, has_bucket, hold, lone_hold, longest_pause, same_windows},
+    used_up::LONGEST_IDLE_HOLD,
 };
 use crate::{
     limit::{
@@ -213,12 +214,15 @@ impl LocalCounter {
         self.demand.record(hits.0.min(capacity(&self.target.tiers)), now);
     }
 
-    /// Returns how long a lease should last: a quarter of the window's remaining time, or as long as it may be used.
+    /// Returns how long a lease should last: a quarter of the window's remaining time, or as long as it may be used or is kept.
     fn horizon(&self, at_least: Period, now: Timestamp) -> Period {
         let times = self.target.tiers.iter().map(|tier| match tier.algorithm {
             Algorithm::FixedWindow => {
                 let rest = now.window_end(tier.period).since(now);
-                Period::from_nanos(rest.as_nanos() / 4).max(at_least)
+                let quarter = Period::from_nanos(rest.as_nanos() / 4);
+                // more would be returned before it is used
+                let most = if self.is_shared_count() { LONGEST_IDLE_HOLD } else { Period::MAX };
+                quarter.min(most).max(at_least)
             }
             _ => hold(std::slice::from_ref(tier)),
         });
@@ -312,7 +316,7 @@ impl LocalCounter {
         if self.instances <= 1 || !has_bucket(tiers) {
             return None;
         }
-        let hold = hold(tiers);
+        let (hold, longest) = (hold(tiers), longest_pause(tiers));
         let usable = self.demand.in_the_next(hold, now);
         // 50 % more, because random arrivals are spread unevenly
         let all = usable.saturating_mul(u64::from(self.instances)).saturating_mul(3) / 2;
@@ -324,7 +328,7 @@ impl LocalCounter {
         let empty = fetch.last_reply == LeaseReply::Partial || is_empty;
         fetch.is_scarce = wait > Period::default() && (fetch.is_scarce || empty);
         let is_scarce = fetch.is_scarce;
-        let pause = wait.min(Period::from_nanos(2 * hold.as_nanos()));
+        let pause = wait.min(longest);
         let worthwhile = self.demand.in_the_next(pause, now) >= MIN_PAUSE_HITS;
         (is_scarce && worthwhile).then_some(pause)
     }

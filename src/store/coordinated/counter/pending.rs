@@ -274,6 +274,7 @@ impl LocalCounter {
         self.usage.record(&mut self.measured_replies, measured);
         self.last_reply_at.set(now);
         self.plan_flush(now);
+        self.return_useless(now);
         true
     }
 

@@ -43,6 +43,11 @@ pub(super) fn hold(tiers: &[Tier]) -> Period {
     Period::from_nanos(nanos.min().unwrap_or_default().clamp(1_000_000, 1_000_000_000))
 }
 
+/// Returns how long no call is sent at most although tokens return to a bucket: two holds.
+pub(super) fn longest_pause(tiers: &[Tier]) -> Period {
+    Period::from_nanos(2 * hold(tiers).as_nanos())
+}
+
 /// Returns how long an instance that is alone may use a grant: half of the shortest period, 1 ms to 30 s. Its own estimate is
 /// exact, so that the grant only says what another instance would see.
 pub(super) fn lone_hold(tiers: &[Tier]) -> Period {

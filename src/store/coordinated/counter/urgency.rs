@@ -21,9 +21,10 @@ impl LocalCounter {
     /// - this instance has taken two thirds of its share of the remaining hits, or will have by the time a reply can arrive, since the
     ///   others may have done the same, and had taken hits that were not counted yet when the rest was measured;
     /// - it has taken more hits than the schedule assumes;
-    /// - the store has not replied yet, or not for more than two pauses.
+    /// - the store has not replied yet, or not for more than two pauses;
+    /// - the limit is used up, which the store's last reply did not say: then within an interval.
     ///
-    /// In these cases the hits wait for a batch only if the limit is so far away that this does not matter.
+    /// In the other cases the hits wait for a batch only if the limit is so far away that this does not matter.
     pub(in super::super) fn urgency(
         &self,
         instances: usize,
@@ -34,7 +35,8 @@ impl LocalCounter {
         let own = self.unacknowledged_hits();
         // rejected hits and hits that are given back make nothing overshoot
         if own == 0 {
-            return if self.wants_read { Urgency::Interval } else { Urgency::Pause };
+            let is_soon = self.wants_read || self.is_newly_used_up(now);
+            return if is_soon { Urgency::Interval } else { Urgency::Pause };
         }
         let instances = instances.max(1) as u64;
         let unknown = self.last_reply_at.get().is_none_or(|last_reply_at| {
@@ -45,7 +47,7 @@ impl LocalCounter {
             let share = u64::from(self.remaining_at_reply) / instances;
             let early = self.schedule.is_early(self.last_reply_at.get(), now);
             if soon < share * 2 / 3 && !early && !self.schedule.is_outrun(own, share) {
-                return Urgency::Pause;
+                return if self.is_newly_used_up(now) { Urgency::Interval } else { Urgency::Pause };
             }
             if early && self.schedule.is_close() {
                 return Urgency::Now;
@@ -72,7 +74,8 @@ impl LocalCounter {
         let remaining = self.remaining(now);
         self.remaining_at_reply = saturated(remaining);
         if self.last_reply_at.get().is_some() {
-            self.schedule.plan(self.usage.time_for(remaining));
+            let left = if remaining > 0 { self.usage.time_for(remaining) } else { Period::default() };
+            self.schedule.plan(left);
         }
     }
 }

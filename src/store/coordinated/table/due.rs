@@ -22,6 +22,10 @@ const OUTAGE_PAUSE: Period = Period::from_nanos(10_000);
 /// The shortest time between two checks whether a lease is still used.
 const LEASE_CHECK: Period = Period::from_millis(250);
 
+/// The longest pause where the store's count is soon the number of all hits: the report arrives within a second, unless the sync interval
+/// is as long.
+const LONGEST_SHARED_PAUSE: Period = Period::from_millis(900);
+
 /// Returns the time for which urgent flushes of counters with this sync interval are collected: a tenth of it, 5 to 10 ms.
 fn tick(interval: Period) -> Period {
     Period::from_nanos((interval.as_nanos() / 10).clamp(5_000_000, 10_000_000))
@@ -30,7 +34,9 @@ fn tick(interval: Period) -> Period {
 /// Returns how long the next flush of a counter may wait. Long pauses are shortened by up to a quarter, differently for each
 /// key, so that counters that became busy together are not flushed together from then on.
 fn pause(key: CounterKey, counter: &LocalCounter) -> Period {
-    shortened(counter.schedule.pause(), key.hash()).max(counter.schedule.interval())
+    let pause = shortened(counter.schedule.pause(), key.hash());
+    let pause = if counter.counts_rejected() { pause.min(LONGEST_SHARED_PAUSE) } else { pause };
+    pause.max(counter.schedule.interval())
 }
 
 /// Returns how long a counter of a table of `counters` waits for a node that does not reply before it is looked at again. None if

@@ -159,8 +159,11 @@ fn hits_that_the_store_did_not_grant_are_decided_as_of_its_reply() {
     // the next call is sent no sooner
     let mut fixture = empty();
     fixture.wait(millis(30));
-    fixture.counter.denied_until = fixture.now.after(millis(300));
-    assert_eq!(decide(&mut fixture, 1).map(|decision| decision.reset), Some(millis(300)));
+    fixture.counter.denied_until = fixture.now.after(millis(90));
+    assert_eq!(decide(&mut fixture, 1).map(|decision| decision.reset), Some(millis(90)));
+    // a clock that has stepped back makes it no later than a pause lasts
+    fixture.counter.denied_until = fixture.now.after(millis(3_600_000));
+    assert_eq!(decide(&mut fixture, 1).map(|decision| decision.reset), Some(millis(100)));
     // they fitted: another instance was faster
     let mut fixture = Fixture::new(&[bucket(10, 1)], 2);
     fixture.read();

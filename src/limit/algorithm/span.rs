@@ -1,0 +1,35 @@
+//! Hits of a sliding window that are counted together.
+
+use crate::limit::{
+    tier::Tier,
+    units::{Period, Timestamp},
+};
+
+/// Hits that were taken within a twelfth of a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The instant of the last hit.
+    pub last: Timestamp,
+    /// The number of hits.
+    pub hits: u32,
+}
+
+impl Span {
+    /// Returns the instant from which the span no longer counts.
+    pub(super) const fn expires_at(self, tier: &Tier) -> Timestamp {
+        self.last.after(tier.period)
+    }
+
+    /// Returns the time from `now` until the span no longer counts: at most a period, also if the clock has stepped back, or if its hits are
+    /// reserved.
+    pub(super) fn expires_in(self, tier: &Tier, now: Timestamp) -> Period {
+        self.expires_at(tier).since(now).min(tier.period)
+    }
+
+    /// Gives back up to `hits`, and returns how many.
+    pub(super) fn give_back(&mut self, hits: u64) -> u64 {
+        let given = u32::try_from(hits).map_or(self.hits, |hits| hits.min(self.hits));
+        self.hits -= given;
+        given.into()
+    }
+}

@@ -1,0 +1,120 @@
+//! The time that a caller waits for its response: gRPC's header `grpc-timeout`.
+//! (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>)
+
+use std::time::Duration;
+
+use http::HeaderMap;
+use tonic::Status;
+
+/// The most digits of a value.
+const DIGITS: usize = 8;
+
+/// The part of a timeout that is left for the way of the request and of its response, and for timers, which may be a millisecond late.
+const TRAVEL: Duration = Duration::from_millis(2);
+
+/// Returns how long a decision may wait for a shared store, so that its response reaches the caller in time: [`TRAVEL`] less than the
+/// timeout in `headers`, and at least half of it. None if the caller waits for as long as it takes.
+///
+/// # Errors
+///
+/// Internal, with the text of grpc-go, if the header is no number of at most eight digits and a unit.
+pub(super) fn longest_wait(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
+    let Some(value) = headers.get("grpc-timeout") else { return Ok(None) };
+    let timeout = parse(value.as_bytes()).ok_or_else(|| malformed(value.as_bytes()))?;
+    Ok(Some(timeout.saturating_sub(TRAVEL.min(timeout / 2))))
+}
+
+/// Parses a value with its unit. Zero is allowed, although the specification says "positive": to other servers it is a deadline that has
+/// passed. Values beyond 584 years are that.
+fn parse(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    if !(1..=DIGITS).contains(&digits.len()) {
+        return None;
+    }
+    let unit: u64 = match unit {
+        b'H' => 3_600_000_000_000,
+        b'M' => 60_000_000_000,
+        b'S' => 1_000_000_000,
+        b'm' => 1_000_000,
+        b'u' => 1_000,
+        b'n' => 1,
+        _ => return None,
+    };
+    let number = digits.iter().try_fold(0, |number: u64, digit| {
+        digit.is_ascii_digit().then(|| number * 10 + u64::from(digit - b'0'))
+    })?;
+    Some(Duration::from_nanos(number.saturating_mul(unit)))
+}
+
+#[cold]
+fn malformed(value: &[u8]) -> Status {
+    // the text goes into a header
+    let shown = value[..value.len().min(16)].escape_ascii();
+    Status::internal(format!(
+        "malformed grpc-timeout: \"{shown}\" is not 1 to {DIGITS} digits and one of H, M, S, m, u, n"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use tonic::Code;
+
+    use super::*;
+
+    fn wait(value: &[u8]) -> Result<Option<Duration>, Status> {
+        let value = HeaderValue::from_bytes(value).expect("a header value");
+        longest_wait(&HeaderMap::from_iter([("grpc-timeout".parse().expect("a name"), value)]))
+    }
+
+    #[test]
+    fn a_timeout_leaves_time_for_the_way_of_the_response() {
+        let waits = [
+            (&b"20m"[..], Duration::from_millis(18)),
+            (b"5m", Duration::from_millis(3)),
+            (b"5000u", Duration::from_millis(3)),
+            (b"00000005m", Duration::from_millis(3)),
+            (b"4m", Duration::from_millis(2)),
+            // half of a shorter one
+            (b"3m", Duration::from_micros(1_500)),
+            (b"1n", Duration::from_nanos(1)),
+            (b"0S", Duration::ZERO),
+            (b"1S", Duration::from_millis(998)),
+            (b"2M", Duration::from_millis(119_998)),
+            (b"1H", Duration::from_millis(3_599_998)),
+            (b"99999999H", Duration::from_nanos(u64::MAX).saturating_sub(TRAVEL)),
+        ];
+        for (value, expected) in waits {
+            assert_eq!(wait(value).expect("a timeout"), Some(expected), "{}", value.escape_ascii());
+        }
+        assert_eq!(longest_wait(&HeaderMap::new()).expect("no timeout"), None);
+    }
+
+    #[test]
+    fn a_malformed_timeout_is_an_error_that_names_it() {
+        let long = [b'9'; 4_000];
+        for value in [
+            &b""[..],
+            b"m",
+            b"5",
+            b"5s",
+            b"5ms",
+            b"-5m",
+            b"+5m",
+            b"1.5S",
+            b" 5m",
+            b"123456789m",
+            b"\xff5m",
+            &long,
+        ] {
+            let error = wait(value).expect_err("malformed");
+            assert_eq!(error.code(), Code::Internal, "{}", value.escape_ascii());
+            assert!(error.message().starts_with("malformed grpc-timeout: \""), "{}", error.message());
+            assert!(error.message().len() < 200 && error.message().is_ascii(), "{}", error.message());
+        }
+        assert_eq!(
+            wait(b"5s").expect_err("malformed").message(),
+            "malformed grpc-timeout: \"5s\" is not 1 to 8 digits and one of H, M, S, m, u, n"
+        );
+    }
+}

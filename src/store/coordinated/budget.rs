@@ -1,0 +1,40 @@
+//! The longest that a decision waits for the shared store.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::limit::Period;
+
+/// The longest that a decision waits, and who says so.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    pub(super) longest: Period,
+    /// Whether it is less than `WEIR_DECISION_BUDGET` because the caller waits no longer. That it runs out says nothing about the store
+    /// then: callers who do not wait must not open the breaker for all others.
+    pub(super) is_of_caller: bool,
+}
+
+// === impl Budget ===
+
+impl Budget {
+    /// Returns the smaller of `own`, which is `WEIR_DECISION_BUDGET`, and what the caller allows.
+    pub(super) fn of(own: Period, caller: Option<Duration>) -> Self {
+        let caller = caller.map(|wait| Period::from_nanos(nanos(wait))).filter(|caller| *caller < own);
+        Self { longest: caller.unwrap_or(own), is_of_caller: caller.is_some() }
+    }
+
+    /// Returns what is left for a decision that has `begun`.
+    pub(super) fn rest(self, begun: Instant) -> Self {
+        Self { longest: rest(self.longest, begun), ..self }
+    }
+}
+
+/// Returns what is left of `budget` for a decision that has `begun`.
+pub(super) fn rest(budget: Period, begun: Instant) -> Period {
+    Period::from_nanos(budget.as_nanos().saturating_sub(nanos(begun.elapsed())))
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

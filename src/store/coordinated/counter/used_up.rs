@@ -1,0 +1,42 @@
+//! Limits that are used up. Held hits that no request can use any more go back to the store.
+//!
+//! Where rejected hits count, as in envoyproxy/ratelimit, others read the store's count: it is the number of all hits within a second of
+//! the last one. So what is held there is given back as soon as it is of no use, and nothing is held by an instance that is not alone
+//! and has no requests, since it does not hear that others use the limit up.
+
+use super::{LocalCounter, records::PendingDelta, tiers::flows};
+use crate::limit::{OverLimitPolicy, Period, Timestamp};
+
+/// The longest that one of several instances holds hits without a request, if rejected hits count. Together with the time until it
+/// notices that, and with the report, less than a second.
+pub(super) const LONGEST_IDLE_HOLD: Period = Period::from_millis(400);
+
+impl LocalCounter {
+    /// Returns whether the store has to know the number of all hits, rejected ones included, while there are other instances.
+    pub(super) fn is_shared_count(&self) -> bool {
+        self.instances > 1 && self.counts_rejected()
+    }
+
+    /// Returns whether rejected hits count.
+    pub(in super::super) fn counts_rejected(&self) -> bool {
+        self.target.over_limit_policy == OverLimitPolicy::Count
+    }
+
+    /// Makes the leases of fixed windows pending, to return them to the store, if not a single hit fits until they end. Those of windows
+    /// that have ended stay for the decisions that have waited for them.
+    pub(super) fn return_useless(&mut self, now: Timestamp) {
+        if self.leases().is_empty() || flows(&self.target.tiers) || self.remaining(now) > 0 {
+            return;
+        }
+        while let Some(i) = self.leases().iter().position(|lease| !self.is_of_ended_window(lease, now)) {
+            let lease = self.rare.take_lease(i);
+            self.push_pending(PendingDelta::unused(lease));
+        }
+    }
+
+    /// Returns whether the store has to learn soon that the limit is used up: the last reply did not say so, or what is returned is not in it.
+    pub(super) fn is_newly_used_up(&self, now: Timestamp) -> bool {
+        let Some(last) = self.unacknowledged.pending().last() else { return false };
+        (last.unused > 0 || (last.rejected > 0 && self.remaining_at_reply > 0)) && self.remaining(now) == 0
+    }
+}

@@ -1,0 +1,71 @@
+//! Clocks of instances that step. For a moment they do not know what the store's clock shows.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+use weir::{
+    limit::{Algorithm, Bucket, Coordination, OverLimitPolicy, Period, Refill, Scope, Tier},
+    store::simulated::{Network, SimulatedClock, SimulatedStore},
+};
+
+use crate::fleet::{EPOCH, Fleet, rule};
+
+const MODES: [Coordination; 5] = [
+    Coordination::Auto,
+    Coordination::Local,
+    Coordination::Interval,
+    Coordination::Lease,
+    Coordination::Strict,
+];
+
+/// Steps in seconds.
+const STEPS: [i64; 5] = [-5, 3_600, -7_200, -1, 86_400];
+
+fn algorithms() -> [Algorithm; 4] {
+    let bucket = |refill| Algorithm::TokenBucket(Bucket { burst: 4, refill, strict: false });
+    [Algorithm::FixedWindow, Algorithm::SlidingWindow, bucket(Refill::Continuous), bucket(Refill::Step)]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_steps_lengthens_no_wait() {
+    for (mode, policy) in MODES
+        .iter()
+        .flat_map(|mode| [OverLimitPolicy::Ignore, OverLimitPolicy::Count].map(|policy| (*mode, policy)))
+    {
+        for (algorithm, instances) in
+            algorithms().into_iter().flat_map(|algorithm| [1, 2].map(|instances| (algorithm, instances)))
+        {
+            if policy == OverLimitPolicy::Count && algorithm != Algorithm::FixedWindow {
+                continue;
+            }
+            // windows of two seconds, and a bucket that fills in two, and may be in debt by as much
+            let (period, is_bucket) = (Period::from_secs(2), matches!(algorithm, Algorithm::TokenBucket(_)));
+            let longest = Period::from_secs(if is_bucket && instances > 1 { 4 } else { 2 });
+            let tier = Tier { requests: 4, period, algorithm };
+            let clock = SimulatedClock::new(EPOCH);
+            let store = SimulatedStore::new(clock.clone(), 7);
+            let rule = rule(mode, &[tier], policy);
+            let fleet = Fleet::start(instances, rule.clone(), Network::default(), clock, store).await;
+            let mut offset = 0;
+            for step in STEPS {
+                offset += step;
+                let rules = fleet.instances[0].rules_with(rule.clone());
+                for stepped in [false, true] {
+                    if stepped {
+                        fleet.clock.set_offset(offset * 1_000_000_000);
+                    }
+                    for i in 0..40 {
+                        let instance = &fleet.instances[i % instances];
+                        let decision = instance.decide(&rules, Scope::Descriptor, false).await;
+                        assert!(
+                            decision.reset <= longest,
+                            "{mode:?}, {algorithm:?}, {instances} instances, {step} s, hit {i}: {:?}",
+                            decision.reset
+                        );
+                        sleep(Duration::from_millis(if i < 20 { 0 } else { 25 })).await;
+                    }
+                }
+            }
+        }
+    }
+}
