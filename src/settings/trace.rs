@@ -15,8 +15,9 @@ use super::{
 };
 use crate::{
     grpc_client::Target,
+    otlp::{Endpoint, ExportSettings, Protocol},
     tls::{ClientTls, ClientTlsNames},
-    trace::{BatchSettings, Endpoint, ExportSettings, Protocol, TraceSettings, random_instance_id},
+    trace::{BatchSettings, TraceSettings, random_instance_id},
 };
 
 /// The most of `OTEL_BSP_MAX_QUEUE_SIZE`: a span has up to some ten kilobytes.
