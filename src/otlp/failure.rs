@@ -19,6 +19,8 @@ pub(crate) struct FailureLog {
     signal: &'static str,
     /// The time of the last message; none while exports succeed.
     last: Option<Instant>,
+    /// Whether the failure is logged again.
+    is_repeated: bool,
 }
 
 // === impl Cause ===
@@ -37,14 +39,21 @@ impl Cause {
 // === impl FailureLog ===
 
 impl FailureLog {
-    pub(crate) fn new(signal: &'static str) -> Self {
-        Self { signal, last: None }
+    /// Returns a log that repeats its message once a minute.
+    pub(crate) fn repeated(signal: &'static str) -> Self {
+        Self { signal, last: None, is_repeated: true }
     }
 
-    /// Logs `error`, at most once a minute.
+    /// Returns a log with one message until exports succeed again.
+    pub(crate) fn once(signal: &'static str) -> Self {
+        Self { signal, last: None, is_repeated: false }
+    }
+
+    /// Logs `error`, unless the log has a recent message.
     pub(crate) fn failed(&mut self, error: &str) {
         let now = Instant::now();
-        if self.last.is_none_or(|last| now.duration_since(last) >= LOG_INTERVAL) {
+        let is_due = |last| self.is_repeated && now.duration_since(last) >= LOG_INTERVAL;
+        if self.last.is_none_or(is_due) {
             self.last = Some(now);
             tracing::warn!(error, "cannot send {} to the collector; decisions continue", self.signal);
         }

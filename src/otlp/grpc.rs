@@ -33,7 +33,10 @@ pub(crate) fn channel(settings: &ExportSettings, cause: Arc<Cause>) -> Result<Ch
         async move {
             let connected = timeout(settings.timeout, connect(&settings)).await;
             let late = || Err(format!("no connection within {:?}", settings.timeout));
-            connected.unwrap_or_else(|_| late()).map(TokioIo::new).inspect_err(|error| cause.set(error.clone()))
+            connected
+                .unwrap_or_else(|_| late())
+                .map(TokioIo::new)
+                .inspect_err(|error| cause.set(error.clone()))
         }
     });
     Ok(endpoint.map_err(|error| error.to_string())?.connect_with_connector_lazy(connector))

@@ -11,6 +11,8 @@ mod environment;
 mod flags;
 mod memcached;
 mod mogrifiers;
+mod otlp;
+mod otlp_metrics;
 mod parse;
 mod reader;
 mod redis;

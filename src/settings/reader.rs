@@ -65,7 +65,11 @@ impl<'a> Reader<'a> {
 
     /// Adds an error about `given`, whose value must be `expected`.
     pub(super) fn reject(&mut self, given: Given, expected: impl Into<String>) {
-        self.errors.push(SettingError { name: given.name, value: given.value, expected: expected.into() });
+        let error = SettingError { name: given.name, value: given.value, expected: expected.into() };
+        // a variable for several signals is read for each
+        if !self.errors.contains(&error) {
+            self.errors.push(error);
+        }
     }
 
     /// Parses the setting. Returns the default if it is unset; if it is invalid, also adds an error.

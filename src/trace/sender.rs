@@ -81,7 +81,7 @@ impl Sender {
             events: Dispatch::new(Arc::clone(&attempts)),
             attempts,
             cause,
-            log: FailureLog::new("traces"),
+            log: FailureLog::repeated("traces"),
         })
     }
 
