@@ -71,7 +71,14 @@ pub(super) fn parse_answer(message: &[u8], id: u16, name: &SrvName) -> Option<An
     if answered != id || flags & IS_ANSWER == 0 {
         return None;
     }
-    parse_rest(reader, flags, &name.name).unwrap_or(Some(Answer::Malformed))
+    let code = flags.to_be_bytes()[1] & 0xf;
+    match reader.head(code, &name.name) {
+        None => Some(Answer::Malformed),
+        Some(Head { is_ours: false, .. }) => None,
+        Some(Head { answers, .. }) => {
+            Some(parse_rest(reader, flags, answers, &name.name).unwrap_or(Answer::Malformed))
+        }
+    }
 }
 
 /// Returns the question of a message.
@@ -80,33 +87,17 @@ pub(super) fn question(message: &[u8]) -> Option<SrvName> {
     SrvName::parse(&Reader { message, at: 12 }.name()?)
 }
 
-/// Parses an answer after its `flags`. Returns none if it is malformed, and none in that if its question is another one.
-fn parse_rest(mut reader: Reader<'_>, flags: u16, name: &str) -> Option<Option<Answer>> {
+/// Parses an answer of `answers` records after its question. Returns none if it is malformed.
+fn parse_rest(mut reader: Reader<'_>, flags: u16, answers: u16, name: &str) -> Option<Answer> {
     const IS_TRUNCATED: u16 = 0x0200;
-    let code = flags.to_be_bytes()[1] & 0xf;
-    let (questions, answers) = (reader.u16()?, reader.u16()?);
-    // the numbers of other records
-    reader.skip(4)?;
-    match questions {
-        // a server that could not read the query
-        0 if code != 0 => {}
-        1 => {
-            let asked = reader.name()?;
-            let (kind, class) = (reader.u16()?, reader.u16()?);
-            if !asked.eq_ignore_ascii_case(name) || (kind, class) != (SRV, INTERNET) {
-                return Some(None);
-            }
-        }
-        _ => return None,
-    }
-    match code {
+    match flags.to_be_bytes()[1] & 0xf {
         0 => {}
         // NXDOMAIN
-        3 => return Some(Some(Answer::NoRecords)),
-        code => return Some(Some(Answer::Failed(code))),
+        3 => return Some(Answer::NoRecords),
+        code => return Some(Answer::Failed(code)),
     }
     if flags & IS_TRUNCATED != 0 {
-        return Some(Some(Answer::Truncated));
+        return Some(Answer::Truncated);
     }
     let Records { aliases, services } = reader.records(answers)?;
     let owner = owner(name, &aliases);
@@ -121,7 +112,7 @@ fn parse_rest(mut reader: Reader<'_>, flags: u16, name: &str) -> Option<Option<A
         }
     }
     let servers: Vec<Address> = servers.into_iter().map(|(_, address)| address).collect();
-    Some(Some(if servers.is_empty() { Answer::NoRecords } else { Answer::Servers(servers) }))
+    Some(if servers.is_empty() { Answer::NoRecords } else { Answer::Servers(servers) })
 }
 
 /// Returns the name that `name` is an alias of, or `name`.
@@ -134,6 +125,14 @@ fn owner<'a>(name: &'a str, aliases: &'a [(String, String)]) -> &'a str {
         owner = target;
     }
     owner
+}
+
+/// What precedes the records.
+struct Head {
+    /// Whether it has the question that was asked.
+    is_ours: bool,
+    /// The number of records in the answer.
+    answers: u16,
 }
 
 /// The records of an answer that matter.
@@ -174,13 +173,28 @@ impl Reader<'_> {
         Some(u16::from_be_bytes(self.bytes(2)?.try_into().ok()?))
     }
 
+    /// Reads the numbers of records, and the question, which must be for the services of `name`; an error `code` may come without one.
+    fn head(&mut self, code: u8, name: &str) -> Option<Head> {
+        let (questions, answers) = (self.u16()?, self.u16()?);
+        self.skip(4)?;
+        let is_ours = match questions {
+            0 if code != 0 => true,
+            1 => {
+                let asked = self.name()?;
+                let (kind, class) = (self.u16()?, self.u16()?);
+                asked.eq_ignore_ascii_case(name) && (kind, class) == (SRV, INTERNET)
+            }
+            _ => return None,
+        };
+        Some(Head { is_ours, answers })
+    }
+
     /// Reads `count` records.
     fn records(&mut self, count: u16) -> Option<Records> {
         let mut records = Records::default();
         for _ in 0..count {
             let owner = self.name()?;
             let (kind, class) = (self.u16()?, self.u16()?);
-            // the time to live
             self.skip(4)?;
             let length = usize::from(self.u16()?);
             let end = self.at + length;
