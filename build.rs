@@ -18,11 +18,8 @@ mod server {
     const SERVED: [&str; 1] = ["envoy/service/ratelimit/v3/rls.proto"];
 
     /// What weir is a client of.
-    const CALLED: [&str; 3] = [
-        "envoy/service/discovery/v3/discovery.proto",
-        "opentelemetry/proto/collector/trace/v1/trace_service.proto",
-        "ratelimit/config/ratelimit/v3/rls_conf.proto",
-    ];
+    const CALLED: [&str; 2] =
+        ["envoy/service/discovery/v3/discovery.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
 
     pub(super) fn compile() -> Result<(), Box<dyn Error>> {
         println!("cargo:rerun-if-changed=proto");

@@ -198,7 +198,7 @@ impl Target {
         }
     }
 
-    fn authority(&self) -> String {
+    pub(crate) fn authority(&self) -> String {
         match self {
             Self::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
             Self::Tcp(host, port) => format!("{host}:{port}"),

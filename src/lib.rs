@@ -42,6 +42,8 @@ mod limiter;
 pub mod net;
 pub mod observe;
 #[cfg(feature = "server")]
+pub mod otlp;
+#[cfg(feature = "server")]
 pub mod proto;
 #[cfg(feature = "server")]
 mod runtime;

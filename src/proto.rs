@@ -1,4 +1,4 @@
-//! The messages of Envoy's APIs for rate limits and xDS, and of OpenTelemetry's traces, as generated from `proto/`.
+//! The messages of Envoy's APIs for rate limits and xDS, as generated from `proto/`.
 
 #![allow(missing_docs, unreachable_pub, clippy::pedantic, reason = "generated code")]
 

@@ -6,26 +6,11 @@ pub(crate) fn nearest<'n>(written: &str, names: impl IntoIterator<Item = &'n str
     if written.len() > 32 {
         return None;
     }
+    let written = written.to_ascii_lowercase();
     names
         .into_iter()
-        .map(|name| (distance(written, name), name))
+        .map(|name| (strsim::levenshtein(&written, &name.to_ascii_lowercase()), name))
         .filter(|(distance, name)| distance * 3 <= name.len())
         .min()
         .map(|(_, name)| name)
-}
-
-/// Returns the least number of characters to insert, delete or replace to turn `a` into `b` (Levenshtein distance).
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(!from.eq_ignore_ascii_case(to));
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }

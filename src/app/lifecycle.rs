@@ -2,7 +2,7 @@
 //!
 //! Start: rules, limiter, listeners, servers, so that the first request finds everything ready. Stop: health fails while the
 //! servers continue for [`StopSettings::delay`]; then they accept no more connections, and open requests end or are aborted;
-//! then the store flushes its counts, and traces are sent; the stats go last.
+//! then the store flushes its counts, and traces are sent; the stats go last, to StatsD and to the collector of metrics.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -27,6 +27,7 @@ use crate::{
     clock::{Clock, SystemClock},
     config::{DirectorySource, RuleSource},
     observe::{Health, Stats, health::Reason, prometheus::MetricNames, statsd},
+    otlp::{MetricExporter, MetricSettings},
     settings::{Settings, StopSettings},
     trace::Exporter,
     xds::XdsSource,
@@ -50,6 +51,7 @@ pub struct App {
     store_thread: Option<StoreThread>,
     /// Sends traces, if requests are traced.
     exporter: Option<Exporter>,
+    otlp_metrics: Option<MetricSettings>,
 }
 
 impl App {
@@ -123,7 +125,7 @@ impl App {
 
         let servers = Servers::bind(&settings, certificates).await?;
         let addresses = servers.addresses()?;
-        let Settings { statsd, stop, .. } = settings;
+        let Settings { statsd, stop, otlp_metrics, .. } = settings;
         Ok(Self {
             context,
             reload,
@@ -136,6 +138,7 @@ impl App {
             stop,
             store_thread,
             exporter,
+            otlp_metrics,
         })
     }
 
@@ -161,7 +164,7 @@ impl App {
         let (close_servers, closed) = watch::channel(false);
         let (end_reporters, reporters_end) = watch::channel(false);
         let mut servers = self.servers.serve(&self.context, &closed).await?;
-        let AppContext { limiter, clock, stats, health, .. } = self.context;
+        let AppContext { limiter, clock, stats, health, metric_names, .. } = self.context;
         // dropped last
         let _store_thread = self.store_thread;
         let mut background = JoinSet::new();
@@ -170,6 +173,8 @@ impl App {
         background.spawn(store_state::follow(Arc::clone(&limiter), health.clone(), self.health_needs_store));
         background.spawn(self.follow_rules);
         background.spawn(self.expiry.follow());
+        let start = |settings| MetricExporter::start(settings, Arc::clone(&stats), metric_names);
+        let metrics = self.otlp_metrics.map(start).transpose().map_err(AppError::Thread)?;
         let mut reporters = JoinSet::new();
         if let Some(settings) = self.statsd {
             reporters.spawn(statsd::run(settings, stats, until_true(reporters_end)));
@@ -195,7 +200,12 @@ impl App {
         };
         join(limiter.store().close(), flush_traces).await;
         end_reporters.send_replace(true);
-        drain(reporters, MARGIN).await;
+        let flush_metrics = async {
+            if let Some(metrics) = metrics {
+                metrics.close().await;
+            }
+        };
+        join(drain(reporters, MARGIN), flush_metrics).await;
         background.shutdown().await;
         outcome
     }

@@ -6,7 +6,7 @@
 
 use std::{collections::HashMap, rc::Rc};
 
-use serde_yaml::granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, Tag};
+use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, Tag};
 
 use super::scalar::Scalar;
 
@@ -371,3 +371,6 @@ impl Entries {
         entries
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,6 @@
 //! How long a connection may live.
 
-use std::{
-    future,
-    hash::{BuildHasher as _, RandomState},
-    time::Duration,
-};
+use std::{future, time::Duration};
 
 use tokio::time;
 
@@ -42,12 +38,7 @@ async fn sleep(period: Option<Duration>) {
 /// Returns `age` plus or minus up to a tenth, uniformly distributed: connections that opened together, as after a restart,
 /// must not all reopen together.
 fn jittered(age: Duration) -> Duration {
-    const TENTH_MILLIONTHS: u64 = 100_000;
-    // the standard library seeds its hash maps from the system's random numbers; this needs no further crate
-    let random = RandomState::new().hash_one(0_u8) % (2 * TENTH_MILLIONTHS + 1);
-    let millionths = 1_000_000 - TENTH_MILLIONTHS + random;
-    let nanos = age.as_nanos() * u128::from(millionths) / 1_000_000;
-    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    age.mul_f64(0.9 + 0.2 * fastrand::f64())
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ mod harmless;
 mod json;
 mod memcached;
 mod mogrifiers;
+mod otlp;
+mod otlp_metrics;
 mod parse;
 mod reader;
 mod redis;

@@ -87,7 +87,11 @@ impl<'a> Reader<'a> {
         let Given { name, value } = given;
         let shown = || SettingValue::Shown(value.chars().take(MAX_SHOWN).collect());
         let value = if is_harmless(&name) { shown() } else { SettingValue::Hidden };
-        self.errors.push(SettingError { name, value, expected: expected.into() });
+        let error = SettingError { name, value, expected: expected.into() };
+        // a variable for several signals is read for each
+        if !self.errors.contains(&error) {
+            self.errors.push(error);
+        }
     }
 
     /// Adds an error about `variable`, which is not set, but must be `expected`.

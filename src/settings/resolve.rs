@@ -10,7 +10,7 @@ use super::{
     flags::Flags,
     json, memcached,
     mogrifiers::mogrifiers,
-    parse,
+    otlp_metrics, parse,
     reader::{Reader, SettingErrors},
     redis,
     resolved::{
@@ -29,6 +29,7 @@ use crate::{
         statsd::{Dialect, Protocol, StatsdSettings},
     },
     server::headers::{HeaderNames, HeaderStyle, ResponseHeaders},
+    trace::random_instance_id,
 };
 
 /// An hour.
@@ -56,6 +57,7 @@ impl Settings {
         let memcached = memcached::memcached(read, backend, keys, &mut warnings);
         warnings.extend(unsupported::check(read, backend));
         let grpc = grpc(read, &mut warnings);
+        let instance = random_instance_id();
         let mut settings = Self {
             rules: rules(read, flags, &mut warnings),
             json: json::json(read, grpc.tls.as_ref(), &mut warnings),
@@ -70,7 +72,8 @@ impl Settings {
             },
             prometheus_mapper: read.given("PROMETHEUS_MAPPER_YAML").map(|given| given.value.into()),
             statsd: statsd(read, &mut warnings),
-            trace: trace::trace(read, backend, &mut warnings),
+            trace: trace::trace(read, backend, &instance, &mut warnings),
+            otlp_metrics: otlp_metrics::otlp_metrics(read, &instance, &mut warnings),
             log: LogSettings {
                 level: read.parsed("LOG_LEVEL", "WARN".to_owned(), |text| {
                     if log::is_level(text) { Ok(text.to_owned()) } else { Err(log::LEVELS) }

@@ -5,6 +5,7 @@ use std::{net::IpAddr, path::PathBuf, time::Duration};
 use crate::{
     config, limiter,
     observe::{log::LogFormat, prometheus::TimeUnit, statsd::StatsdSettings},
+    otlp::MetricSettings,
     server::{bounds::Bounds, headers::ResponseHeaders, http::JsonAccess},
     store,
     tls::ServerTls,
@@ -38,6 +39,8 @@ pub struct Settings {
     pub bounds: Bounds,
     /// `TRACING_ENABLED`: how requests are traced, if they are.
     pub trace: Option<TraceSettings>,
+    /// `OTEL_METRICS_EXPORTER`: how metrics are sent to an OpenTelemetry collector, if they are.
+    pub otlp_metrics: Option<MetricSettings>,
     /// The log.
     pub log: LogSettings,
     /// The settings of decisions.

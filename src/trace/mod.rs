@@ -1,30 +1,30 @@
 //! OpenTelemetry traces: one span for each sampled request, with its waits for the shared store as children.
 //!
 //! `Tracer::start` reads a request's parent from its headers and decides whether it is sampled; requests that are not cost
-//! nothing after that. A [`RequestSpan`] collects what is known of the request; when it ends, its spans are encoded and queued.
-//! The exporter sends the queue to a collector in batches, on a thread of its own, so that no decision waits for it.
+//! nothing after that. A [`RequestSpan`] collects what is known of the request; when it ends, its spans are queued as
+//! OpenTelemetry's `SpanData`. The exporter hands the queue in batches to the exporter of `opentelemetry-otlp`, on a thread of its own,
+//! so that no decision waits for it.
 //!
 //! | file | contents |
 //! | --- | --- |
 //! | `context` | the parent in a request's headers: W3C trace context and b3 |
 //! | `tracer`, `sampling`, `span` | which requests are traced, and their spans |
-//! | `queue`, `exporter` | the bounded queue, and the thread that sends it: batches, retries, the flush at the end |
-//! | `grpc`, `http` | OTLP over gRPC and over HTTP |
+//! | `queue`, `exporter` | the bounded queue, and the thread that sends it: batches, the flush at the end |
+//! | `sender`, `attempts` | the exporters of `opentelemetry-otlp`, and what they report of their attempts |
 //! | `settings` | the settings of all of this |
 
+mod attempts;
 mod context;
-mod export_error;
 mod exporter;
-mod grpc;
-mod http;
 mod queue;
 mod sampling;
+mod sender;
 mod settings;
 mod span;
 mod tracer;
 
 pub use exporter::Exporter;
 pub use sampling::random_instance_id;
-pub use settings::{BatchSettings, Endpoint, ExportSettings, Protocol, TraceSettings};
+pub use settings::{BatchSettings, TraceSettings};
 pub use span::RequestSpan;
 pub use tracer::Tracer;

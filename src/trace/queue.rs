@@ -5,18 +5,16 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use opentelemetry_sdk::trace::SpanData;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::{
-    observe::{Counter, Metric, Source},
-    proto::opentelemetry::proto::trace::v1::Span,
-};
+use crate::observe::{Counter, Metric, Source};
 
 /// The queue, and what became of its spans.
 #[derive(Debug)]
 pub(super) struct SpanQueue {
-    spans: Mutex<VecDeque<Span>>,
+    spans: Mutex<VecDeque<SpanData>>,
     /// The most spans that it holds.
     capacity: usize,
     /// The number of spans that makes an export worthwhile.
@@ -50,7 +48,7 @@ impl SpanQueue {
     }
 
     /// Adds the spans of a request, as far as there is room, and drops the others.
-    pub(super) fn push(&self, request: impl ExactSizeIterator<Item = Span>) {
+    pub(super) fn push(&self, request: impl ExactSizeIterator<Item = SpanData>) {
         let mut spans = self.spans.lock();
         let (count, room) = (request.len(), self.capacity - spans.len());
         spans.extend(request.take(room));
@@ -73,10 +71,10 @@ impl SpanQueue {
     }
 
     /// Takes the next batch, which may be empty. [`SpanQueue::finish`] says what became of it.
-    pub(super) fn next(&self) -> Vec<Span> {
+    pub(super) fn next(&self) -> Vec<SpanData> {
         let mut spans = self.spans.lock();
         let count = self.batch.min(spans.len());
-        let batch: Vec<Span> = spans.drain(..count).collect();
+        let batch: Vec<SpanData> = spans.drain(..count).collect();
         self.in_flight.store(batch.len() as u64, Ordering::Relaxed);
         batch
     }
@@ -129,7 +127,32 @@ impl Source for SpanQueue {
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use opentelemetry::{
+        InstrumentationScope,
+        trace::{SpanContext, SpanId, SpanKind, Status},
+    };
+
     use super::*;
+
+    fn span() -> SpanData {
+        SpanData {
+            span_context: SpanContext::NONE,
+            parent_span_id: SpanId::INVALID,
+            parent_span_is_remote: false,
+            span_kind: SpanKind::Server,
+            name: "a".into(),
+            start_time: UNIX_EPOCH,
+            end_time: UNIX_EPOCH,
+            attributes: Vec::new(),
+            dropped_attributes_count: 0,
+            events: Default::default(),
+            links: Default::default(),
+            status: Status::Unset,
+            instrumentation_scope: InstrumentationScope::default(),
+        }
+    }
 
     fn values(queue: &SpanQueue) -> Vec<u64> {
         queue.metrics().into_iter().map(|metric| metric.value).collect()
@@ -139,9 +162,9 @@ mod tests {
     fn a_full_queue_drops_spans_and_counts_them() {
         let queue = SpanQueue::new(10, 4);
         for _ in 0..6 {
-            queue.push(vec![Span::default(); 2].into_iter());
+            queue.push(vec![span(); 2].into_iter());
         }
-        queue.push(vec![Span::default()].into_iter());
+        queue.push(vec![span()].into_iter());
         // exported, failures, waiting, dropped because it was full, dropped because the export failed
         assert_eq!(values(&queue), [0, 0, 10, 3, 0]);
         assert_eq!(queue.next().len(), 4);
@@ -151,7 +174,7 @@ mod tests {
         queue.finish(None);
         assert_eq!(values(&queue), [3, 0, 2, 3, 5]);
         assert_eq!(queue.next().len(), 2);
-        queue.push(vec![Span::default()].into_iter());
+        queue.push(vec![span()].into_iter());
         assert_eq!(queue.abandon(), 3);
         assert_eq!(values(&queue), [3, 0, 0, 3, 8]);
     }

@@ -2,20 +2,21 @@
 
 use std::{
     mem,
-    sync::Arc,
-    time::{Duration, Instant},
+    sync::{Arc, LazyLock},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use opentelemetry::{
+    Array, InstrumentationScope, KeyValue, StringValue, Value,
+    trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceState},
+};
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use parking_lot::Mutex;
 
 use super::{context::Place, queue::SpanQueue};
 use crate::{
     limit::{Code, Request, Timestamp, Verdict},
     observe::{DecisionRecord, RecordedDecision, StoreWait},
-    proto::opentelemetry::proto::{
-        common::v1::{AnyValue, ArrayValue, KeyValue, any_value::Value},
-        trace::v1::{Span, Status, span::SpanKind, status::StatusCode},
-    },
 };
 
 /// The name of a span of the gRPC method, as in envoyproxy/ratelimit.
@@ -30,9 +31,9 @@ const MAX_DESCRIPTORS: usize = 4_096;
 /// The gRPC status of a call that its caller has cancelled.
 const CANCELLED: i32 = 1;
 
-/// Bit 8 of a span's flags says that bit 9 is valid, which says that its parent is in another process. Bit 0: it is sampled.
-const PARENT_IS_LOCAL: u32 = 0x101;
-const PARENT_IS_REMOTE: u32 = 0x301;
+/// What has made the spans.
+static SCOPE: LazyLock<InstrumentationScope> =
+    LazyLock::new(|| InstrumentationScope::builder("weir").with_version(env!("CARGO_PKG_VERSION")).build());
 
 /// What spans contain.
 #[derive(Clone, Copy, Debug)]
@@ -134,7 +135,7 @@ impl RequestSpan {
     }
 
     /// Returns the span, and a child for each wait.
-    fn spans(&mut self) -> Vec<Span> {
+    fn spans(&mut self) -> Vec<SpanData> {
         let recorded = self.record.take();
         let mut attributes = self.call_attributes();
         attributes.append(&mut self.decided.lock());
@@ -142,60 +143,72 @@ impl RequestSpan {
             Some(ended) => ended.error.clone(),
             None => Some("cancelled by the caller".to_owned()),
         };
-        let children: Vec<Span> =
-            recorded.waits.iter().zip(0..).map(|(wait, i)| self.child(wait, i)).collect();
-        attributes.extend(decision_attributes(recorded));
         let parent = mem::take(&mut self.place.parent);
-        let name = match self.call {
-            Call::Rpc => RPC,
-            Call::Json => "POST /json",
-        };
-        let span = Span {
-            trace_state: parent.as_ref().map(|parent| parent.state.clone()).unwrap_or_default(),
-            parent_span_id: parent.as_ref().map(|parent| id(parent.span_id)).unwrap_or_default(),
-            name: name.to_owned(),
-            kind: SpanKind::Server.into(),
-            attributes,
-            status: error.map(failed),
-            flags: if parent.is_some() { PARENT_IS_REMOTE } else { PARENT_IS_LOCAL },
-            ..self.span(self.place.span_id, self.begun.1, Instant::now())
-        };
-        let state = span.trace_state.clone();
-        let children = children.into_iter().map(|child| Span { trace_state: state.clone(), ..child });
-        [span].into_iter().chain(children).collect()
+        // one that OpenTelemetry does not accept is left out, as the specification asks
+        let state: TraceState =
+            parent.as_ref().and_then(|parent| parent.state.parse().ok()).unwrap_or_default();
+        let mut spans = Vec::with_capacity(1 + recorded.waits.len());
+        spans.push(SpanData {
+            parent_span_id: parent.as_ref().map_or(SpanId::INVALID, |parent| parent.span_id.into()),
+            parent_span_is_remote: parent.is_some(),
+            span_kind: SpanKind::Server,
+            name: match self.call {
+                Call::Rpc => RPC.into(),
+                Call::Json => "POST /json".into(),
+            },
+            status: error.map_or(Status::Unset, failed),
+            ..self.span(self.place.span_id, &state, self.begun.1, Instant::now())
+        });
+        spans.extend(recorded.waits.iter().zip(0..).map(|(wait, i)| self.child(wait, &state, i)));
+        attributes.extend(decision_attributes(recorded));
+        spans[0].attributes = attributes;
+        spans
     }
 
-    fn child(&self, wait: &StoreWait, i: u64) -> Span {
-        Span {
-            parent_span_id: id(self.place.span_id),
+    fn child(&self, wait: &StoreWait, state: &TraceState, i: u64) -> SpanData {
+        SpanData {
+            parent_span_id: self.place.span_id.into(),
+            span_kind: SpanKind::Client,
             // as in envoyproxy/ratelimit
             name: match self.options.store {
-                "memcached" => "Memcached Fetch Execution".to_owned(),
-                _ => "Redis Pipeline Execution".to_owned(),
+                "memcached" => "Memcached Fetch Execution".into(),
+                _ => "Redis Pipeline Execution".into(),
             },
-            kind: SpanKind::Client.into(),
             attributes: vec![
                 text("db.system.name", self.options.store),
                 number("db.operation.batch.size", wait.commands.into()),
             ],
-            status: wait.error.map(|error| failed(error.to_owned())),
-            flags: PARENT_IS_LOCAL,
-            ..self.span(self.children.wrapping_add(i).max(1), wait.begun, wait.ended)
+            status: wait.error.map_or(Status::Unset, |error| failed(error.to_owned())),
+            ..self.span(self.children.wrapping_add(i).max(1), state, wait.begun, wait.ended)
         }
     }
 
     /// Returns a span of this trace with ids and times only.
-    fn span(&self, span_id: u64, begun: Instant, ended: Instant) -> Span {
-        let at = |instant: Instant| {
+    fn span(&self, span_id: u64, state: &TraceState, begun: Instant, ended: Instant) -> SpanData {
+        let at = |instant: Instant| -> SystemTime {
             let since = instant.saturating_duration_since(self.begun.1);
-            self.begun.0.as_nanos().saturating_add(nanos(since))
+            UNIX_EPOCH + Duration::from_nanos(self.begun.0.as_nanos()) + since
         };
-        Span {
-            trace_id: self.place.trace_id.to_be_bytes().to_vec(),
-            span_id: id(span_id),
-            start_time_unix_nano: at(begun),
-            end_time_unix_nano: at(ended),
-            ..Span::default()
+        SpanData {
+            span_context: SpanContext::new(
+                self.place.trace_id.into(),
+                span_id.into(),
+                TraceFlags::SAMPLED,
+                false,
+                state.clone(),
+            ),
+            parent_span_id: SpanId::INVALID,
+            parent_span_is_remote: false,
+            span_kind: SpanKind::Internal,
+            name: "".into(),
+            start_time: at(begun),
+            end_time: at(ended),
+            attributes: Vec::new(),
+            dropped_attributes_count: 0,
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status: Status::Unset,
+            instrumentation_scope: SCOPE.clone(),
         }
     }
 
@@ -277,36 +290,23 @@ fn bounded(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_TEXT)]
 }
 
-fn id(id: u64) -> Vec<u8> {
-    id.to_be_bytes().to_vec()
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
 fn failed(message: String) -> Status {
-    Status { message, code: StatusCode::Error.into() }
+    Status::error(message)
 }
 
-fn attribute(key: &str, value: Value) -> KeyValue {
-    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }) }
+fn text(key: &'static str, value: &str) -> KeyValue {
+    KeyValue::new(key, value.to_owned())
 }
 
-/// Returns an attribute that is a text.
-pub(super) fn text(key: &str, value: &str) -> KeyValue {
-    attribute(key, Value::StringValue(value.to_owned()))
+fn number(key: &'static str, value: i64) -> KeyValue {
+    KeyValue::new(key, value)
 }
 
-fn number(key: &str, value: i64) -> KeyValue {
-    attribute(key, Value::IntValue(value))
+fn flag(key: &'static str, value: bool) -> KeyValue {
+    KeyValue::new(key, value)
 }
 
-fn flag(key: &str, value: bool) -> KeyValue {
-    attribute(key, Value::BoolValue(value))
-}
-
-fn list(key: &str, values: Vec<String>) -> KeyValue {
-    let values = values.into_iter().map(|value| AnyValue { value: Some(Value::StringValue(value)) });
-    attribute(key, Value::ArrayValue(ArrayValue { values: values.collect() }))
+fn list(key: &'static str, values: Vec<String>) -> KeyValue {
+    let values = values.into_iter().map(StringValue::from).collect();
+    KeyValue::new(key, Value::Array(Array::String(values)))
 }

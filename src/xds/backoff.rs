@@ -1,18 +1,13 @@
 //! The wait before the next attempt.
 
-use std::{
-    hash::{BuildHasher as _, RandomState},
-    time::Duration,
-};
+use std::time::Duration;
 
 use super::settings::XdsBackoff;
 
 impl XdsBackoff {
     /// Returns the wait after `failures` failures in a row, at least one, of which the first wait is `first`.
     pub(super) fn wait(&self, first: Duration, failures: u32) -> Duration {
-        // the standard library seeds its hash maps from the system's random numbers
-        let random = u32::try_from(RandomState::new().hash_one(0_u8) >> 32).unwrap_or_default();
-        self.wait_with(first, failures, f64::from(random) / f64::from(u32::MAX))
+        self.wait_with(first, failures, fastrand::f64())
     }
 
     /// Like [`Self::wait`], with a `random` number from 0 to 1.

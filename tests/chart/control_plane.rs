@@ -58,7 +58,7 @@ fn there_are_no_rule_files_but_the_defaults() {
     };
     assert_eq!((names("ConfigMap"), names("Job")), (vec![&json!("weir-xds-defaults")], vec![]));
     let defaults = &object(&objects, "ConfigMap", "weir-xds-defaults")["data"]["defaults.yaml"];
-    let defaults: Value = serde_yaml::from_str(defaults.as_str().expect("a text")).expect("YAML");
+    let defaults: Value = serde_saphyr::from_str(defaults.as_str().expect("a text")).expect("YAML");
     assert_eq!(defaults, json!({ "domains": [{ "domain": "default/eg/*", "coordination": "lease" }] }));
 }
 

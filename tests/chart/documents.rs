@@ -8,7 +8,7 @@ use crate::helm::{CHART, program, project};
 
 fn yaml(path: &str) -> Value {
     let text = fs::read_to_string(project(path)).expect("the file");
-    serde_yaml::from_str(&text).expect("YAML")
+    serde_saphyr::from_str(&text).expect("YAML")
 }
 
 /// Adds the paths of all values of a schema that is an object.

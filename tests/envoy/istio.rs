@@ -16,7 +16,7 @@ use crate::{
 /// Returns the text of the rules that the example's values of the chart have.
 fn rules(example: &str) -> String {
     let text = fs::read_to_string(project(&format!("{example}/values.yaml"))).expect("the file");
-    let values: Value = serde_yaml::from_str(&text).expect("YAML");
+    let values: Value = serde_saphyr::from_str(&text).expect("YAML");
     let files = values["rules"]["files"].as_object().expect("files");
     assert_eq!(files.len(), 1);
     files.values().next().and_then(Value::as_str).expect("rules").to_owned()

@@ -205,7 +205,7 @@ fn promtool_accepts_the_alerts_which_fire_in_trouble_only() {
 #[test]
 fn every_alert_is_tested_and_documented() {
     let read = |path: &str| fs::read_to_string(project(path)).expect("the file");
-    let alerts: Value = serde_yaml::from_str(&read("charts/weir/files/alerts.yaml")).expect("YAML");
+    let alerts: Value = serde_saphyr::from_str(&read("charts/weir/files/alerts.yaml")).expect("YAML");
     let (tests, docs) = (read("tests/monitoring/alerts.test.yaml"), read("docs/operations.md"));
     for alert in alerts["groups"][0]["rules"].as_array().expect("rules") {
         let name = alert["alert"].as_str().expect("a name");

@@ -49,7 +49,7 @@ pub(crate) fn render(arguments: &[&str]) -> Result<String, String> {
 /// Reads the objects of rendered YAML.
 pub(crate) fn objects(yaml: &str) -> Vec<Value> {
     let objects: Vec<Value> =
-        serde_yaml::from_multiple(yaml).unwrap_or_else(|error| panic!("{error}: {yaml}"));
+        serde_saphyr::from_multiple(yaml).unwrap_or_else(|error| panic!("{error}: {yaml}"));
     objects.into_iter().filter(|object| !object.is_null()).collect()
 }
 

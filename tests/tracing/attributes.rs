@@ -1,7 +1,7 @@
 //! What a span says about its request.
 
+use opentelemetry_proto::tonic::trace::v1::Span;
 use tonic::Code;
-use weir::proto::opentelemetry::proto::trace::v1::Span;
 
 use crate::{
     collector::{Collector, attribute, error},

@@ -12,15 +12,10 @@ use axum::{
     Router,
     body::Bytes,
     extract::State,
-    http::{HeaderMap, StatusCode, Uri},
+    http::{HeaderMap, HeaderName, StatusCode, Uri, header::RETRY_AFTER},
 };
 use flate2::read::GzDecoder;
-use parking_lot::Mutex;
-use prost::Message as _;
-use tokio::{net::TcpListener, time::sleep};
-use tokio_stream::wrappers::TcpListenerStream;
-use tonic::{Request, Response, Status, codec::CompressionEncoding, transport::Server};
-use weir::proto::opentelemetry::proto::{
+use opentelemetry_proto::tonic::{
     collector::trace::v1::{
         ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
         trace_service_server::{TraceService, TraceServiceServer},
@@ -28,6 +23,12 @@ use weir::proto::opentelemetry::proto::{
     common::v1::{AnyValue, KeyValue, any_value::Value},
     trace::v1::{Span, status::StatusCode as SpanStatus},
 };
+use parking_lot::Mutex;
+use prost::Message as _;
+use tokio::{net::TcpListener, time::sleep};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Code, Request, Response, Status, codec::CompressionEncoding, transport::Server};
+use tonic_types::{ErrorDetails, StatusExt as _};
 
 /// How long a test waits for spans before it fails.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -42,6 +43,8 @@ pub(crate) struct Collector {
 #[derive(Default)]
 struct State_ {
     received: Mutex<Vec<Received>>,
+    /// When each export arrived, also those that failed.
+    attempts: Mutex<Vec<Instant>>,
     answers: Mutex<Answers>,
 }
 
@@ -65,6 +68,10 @@ pub(crate) enum Answers {
     Unavailable,
     /// Fails, so that a client does not try again.
     Invalid,
+    /// Fails, and says after which time a client may try again.
+    Throttles(Duration),
+    /// Fails with this status of gRPC, over HTTP with 500.
+    Status(Code),
     /// Answers nothing.
     Hangs,
 }
@@ -113,6 +120,11 @@ impl Collector {
         self.state.received.lock().clone()
     }
 
+    /// Returns when each export arrived, also those that failed.
+    pub(crate) fn attempts(&self) -> Vec<Instant> {
+        self.state.attempts.lock().clone()
+    }
+
     /// Returns all spans so far, in their order.
     pub(crate) fn spans(&self) -> Vec<Span> {
         let messages = self.received().into_iter().map(|received| received.message);
@@ -140,6 +152,7 @@ impl State_ {
     /// Receives an export, and returns the answer.
     async fn receive(&self, received: Received) -> Result<ExportTraceServiceResponse, (StatusCode, Status)> {
         let answers = *self.answers.lock();
+        self.attempts.lock().push(Instant::now());
         match answers {
             Answers::Accepts | Answers::Rejects(_) => self.received.lock().push(received),
             Answers::Unavailable => {
@@ -147,6 +160,14 @@ impl State_ {
             }
             Answers::Invalid => {
                 return Err((StatusCode::UNAUTHORIZED, Status::unauthenticated("who are you?")));
+            }
+            Answers::Throttles(pause) => {
+                let details = ErrorDetails::with_retry_info(Some(pause));
+                let status = Status::with_error_details(Code::Unavailable, "later", details);
+                return Err((StatusCode::SERVICE_UNAVAILABLE, status));
+            }
+            Answers::Status(code) => {
+                return Err((StatusCode::INTERNAL_SERVER_ERROR, Status::new(code, "no")));
             }
             Answers::Hangs => pending().await,
         }
@@ -177,7 +198,7 @@ async fn receive(
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
-) -> Result<Vec<u8>, (StatusCode, String)> {
+) -> Result<Vec<u8>, (StatusCode, [(HeaderName, String); 1], String)> {
     let mut plain = Vec::new();
     if headers.get("content-encoding").is_some_and(|encoding| encoding == "gzip") {
         GzDecoder::new(&*body).read_to_end(&mut plain).expect("gzip data");
@@ -186,9 +207,11 @@ async fn receive(
     }
     let message = ExportTraceServiceRequest::decode(&*plain).expect("an export");
     let answer = state.receive(Received { path: uri.path().to_owned(), headers, message }).await;
-    answer
-        .map(|response| response.encode_to_vec())
-        .map_err(|(status, error)| (status, error.message().to_owned()))
+    answer.map(|response| response.encode_to_vec()).map_err(|(status, error)| {
+        let pause = error.get_details_retry_info().and_then(|info| info.retry_delay);
+        let pause = pause.map_or(0, |pause| pause.as_secs());
+        (status, [(RETRY_AFTER, pause.to_string())], error.message().to_owned())
+    })
 }
 
 /// Returns the text of an attribute: a list is written with commas.
@@ -203,6 +226,7 @@ fn text_of(value: &AnyValue) -> String {
         Value::BoolValue(value) => value.to_string(),
         Value::IntValue(value) => value.to_string(),
         Value::ArrayValue(list) => list.values.iter().map(text_of).collect::<Vec<_>>().join(","),
+        value => panic!("weir sends no {value:?}"),
     }
 }
 

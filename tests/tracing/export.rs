@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use tonic::Code;
+
 use crate::{
     collector::{Answers, Collector},
+    in_process::until,
     traced::{metric, tenant, until_metric, weir, weir_by},
 };
 
@@ -66,7 +69,7 @@ async fn full_batches_leave_before_their_delay() {
     assert_eq!(collector.spans().len(), 25, "the others are sent at the end");
 }
 
-fn spans_of(received: &crate::collector::Received) -> &[weir::proto::opentelemetry::proto::trace::v1::Span] {
+fn spans_of(received: &crate::collector::Received) -> &[opentelemetry_proto::tonic::trace::v1::Span] {
     &received.message.resource_spans[0].scope_spans[0].spans
 }
 
@@ -142,5 +145,55 @@ async fn spans_arrive_after_a_collector_has_restarted() {
         weir.decide(tenant("acme")).await;
         collector.await_spans(2).await;
         until_metric(&weir, EXPORTED, 2).await;
+    }
+}
+
+#[tokio::test]
+async fn an_export_is_repeated_when_the_collector_says() {
+    const PAUSE: Duration = Duration::from_secs(3);
+    for protocol in ["grpc", "http"] {
+        let collector = Collector::start(protocol).await;
+        collector.answer(Answers::Throttles(PAUSE));
+        let mut weir = weir_by(protocol, &collector, &[]).await;
+        weir.decide(tenant("acme")).await;
+        until_metric(&weir, "weir_trace_export_failures_total", 1).await;
+        collector.answer(Answers::Accepts);
+        collector.await_spans(1).await;
+        let [first, second] = collector.attempts()[..] else { panic!("two attempts") };
+        assert!(second - first >= PAUSE, "{protocol}: {:?}", second - first);
+    }
+}
+
+#[tokio::test]
+async fn only_statuses_that_the_protocol_names_are_repeated() {
+    for code in [Code::Unknown, Code::ResourceExhausted, Code::Internal] {
+        let collector = Collector::grpc().await;
+        collector.answer(Answers::Status(code));
+        let mut weir = weir_by("grpc", &collector, &[]).await;
+        weir.decide(tenant("acme")).await;
+        until_metric(&weir, FAILED, 1).await;
+        assert_eq!(collector.attempts().len(), 1, "{code}");
+    }
+}
+
+#[tokio::test]
+async fn every_span_that_ends_is_exported_or_counted_as_dropped() {
+    for protocol in ["grpc", "http"] {
+        let collector = Collector::start(protocol).await;
+        collector.answer(Answers::Unavailable);
+        let variables = [("OTEL_BSP_MAX_QUEUE_SIZE", "20"), ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "7")];
+        let mut weir = weir_by(protocol, &collector, &variables).await;
+        for _ in 0..100 {
+            weir.decide(tenant("acme")).await;
+        }
+        // the queue, and a batch that is being sent
+        assert!((73..=80).contains(&metric(&weir, FULL).await), "{protocol}");
+        collector.answer(Answers::Accepts);
+        until("all are exported or dropped", async || {
+            metric(&weir, EXPORTED).await + metric(&weir, FULL).await + metric(&weir, FAILED).await == 100
+        })
+        .await;
+        assert_eq!(metric(&weir, "weir_trace_queue").await, 0);
+        assert_eq!(collector.spans().len() as u64, metric(&weir, EXPORTED).await);
     }
 }

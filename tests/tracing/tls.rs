@@ -1,7 +1,8 @@
 //! Exports over TLS, with client certificates.
 
-use std::{fs, net::SocketAddr};
+use std::{fs, net::SocketAddr, sync::Arc};
 
+use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::{
     io::copy_bidirectional,
@@ -21,6 +22,8 @@ use crate::{
 pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
     cut: watch::Sender<()>,
+    /// Decrypts the next connections.
+    tls: Arc<Mutex<Option<TlsAcceptor>>>,
 }
 
 // === impl Relay ===
@@ -35,9 +38,11 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let (cut, is_cut) = watch::channel(());
+        let tls = Arc::new(Mutex::new(tls));
+        let current = Arc::clone(&tls);
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
-                let (tls, mut is_cut) = (tls.clone(), is_cut.clone());
+                let (tls, mut is_cut) = (current.lock().clone(), is_cut.clone());
                 is_cut.mark_unchanged();
                 tokio::spawn(async move {
                     let mut upstream = TcpStream::connect(server).await.expect("a connection");
@@ -57,7 +62,7 @@ impl Relay {
                 });
             }
         });
-        Self { address, cut }
+        Self { address, cut, tls }
     }
 
     /// Closes all connections.
@@ -105,5 +110,41 @@ async fn exports_are_encrypted_and_present_a_client_certificate() {
         collector.await_spans(1).await;
         until_metric(&weir, "weir_trace_spans_exported_total", 1).await;
         assert_eq!(metric(&weir, "weir_trace_queue").await, 0);
+    }
+}
+
+#[tokio::test]
+async fn renewed_certificates_are_used_for_the_next_connection() {
+    for (protocol, alpn) in [("grpc", "h2"), ("http", "http/1.1")] {
+        let collector = Collector::start(protocol).await;
+        let files = Files(tempfile::tempdir().expect("a directory"));
+        // the collector trusts only the authority of the same generation, and the other way round
+        let renew = |name: &str| {
+            let (ours, theirs) =
+                (Authority::new(&format!("ours {name}")), Authority::new(&format!("theirs {name}")));
+            let pair = ours.sign(&["weir"]);
+            files.write("ca.crt", &theirs.pem());
+            files.write("tls.crt", &pair.certificate);
+            files.write("tls.key", &pair.key);
+            acceptor(&theirs.sign(&["localhost"]), &ours, ALL_VERSIONS, alpn)
+        };
+        let relay = Relay::start_with(collector.address, Some(renew("old"))).await;
+        let endpoint = format!("https://localhost:{}", relay.address.port());
+        let path = |name: &str| files.0.path().join(name).to_str().expect("a plain path").to_owned();
+        let (ca, certificate, key) = (path("ca.crt"), path("tls.crt"), path("tls.key"));
+        let variables = [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", &ca),
+            ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &certificate),
+            ("OTEL_EXPORTER_OTLP_CLIENT_KEY", &key),
+        ];
+        let mut weir = weir_by(protocol, &collector, &variables).await;
+        weir.decide(tenant("acme")).await;
+        until_metric(&weir, "weir_trace_spans_exported_total", 1).await;
+        *relay.tls.lock() = Some(renew("new"));
+        relay.cut();
+        weir.decide(tenant("acme")).await;
+        until_metric(&weir, "weir_trace_spans_exported_total", 2).await;
+        assert_eq!(collector.spans().len(), 2, "{protocol}");
     }
 }

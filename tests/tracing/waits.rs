@@ -2,11 +2,11 @@
 
 use std::fs;
 
+use opentelemetry_proto::tonic::trace::v1::{Span, span::SpanKind};
 use tempfile::TempDir;
 use tonic::transport::Channel;
-use weir::proto::{
-    envoy::service::ratelimit::v3::{RateLimitRequest, rate_limit_service_client::RateLimitServiceClient},
-    opentelemetry::proto::trace::v1::{Span, span::SpanKind},
+use weir::proto::envoy::service::ratelimit::v3::{
+    RateLimitRequest, rate_limit_service_client::RateLimitServiceClient,
 };
 
 use crate::{

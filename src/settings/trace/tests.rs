@@ -1,7 +1,10 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::settings::{Flags, SettingErrors, Settings};
+use crate::{
+    grpc_client::Target,
+    settings::{Flags, SettingErrors, Settings},
+};
 
 fn resolve(variables: &[(&str, &str)]) -> Result<Settings, SettingErrors> {
     let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));

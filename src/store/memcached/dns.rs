@@ -1,11 +1,13 @@
 //! DNS messages about SRV records: the query, and the servers in its answer (RFC 1035 and 2782).
 
-use std::{collections::BTreeSet, fmt};
+use std::collections::BTreeSet;
 
+use super::srv_name::{MAX_NAME, SrvName};
 use crate::store::transport::Address;
 
-/// The type of SRV records, and the class of the internet.
+/// The types of SRV records and aliases, and the class of the internet.
 const SRV: u16 = 33;
+const CNAME: u16 = 5;
 const INTERNET: u16 = 1;
 
 /// The type of the record that announces how long an answer may be (RFC 6891), and that length.
@@ -15,12 +17,8 @@ pub(super) const MAX_ANSWER: u16 = 4_096;
 /// The most labels of a name in an answer, pointers included: a name may point to itself.
 const MAX_LABELS: usize = 128;
 
-/// The most bytes of a name (RFC 1035), without its final dot.
-pub(super) const MAX_NAME: usize = 253;
-
-/// A name with SRV records, such as `_memcache._tcp.example.org`, in lower case and without the final dot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SrvName(String);
+/// The most aliases between a name and its records.
+const MAX_ALIASES: usize = 8;
 
 /// The answer to a query.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,29 +38,6 @@ pub(super) enum Answer {
 // === impl SrvName ===
 
 impl SrvName {
-    /// Parses a name of the form `_service._protocol.name`.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        let name = text.strip_suffix('.').unwrap_or(text);
-        let labels: Vec<&str> = name.split('.').collect();
-        let [service, protocol, _, ..] = labels[..] else { return None };
-        let is_marked = |label: &str| label.len() > 1 && label.starts_with('_');
-        let is_valid = |label: &&str| {
-            (1..=63).contains(&label.len())
-                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
-        };
-        let valid = is_marked(service)
-            && is_marked(protocol)
-            && labels.iter().all(is_valid)
-            && name.len() <= MAX_NAME;
-        valid.then(|| Self(name.to_ascii_lowercase()))
-    }
-
-    /// Returns the name below `domain`, if that is valid.
-    pub(super) fn below(&self, domain: &str) -> Option<Self> {
-        Self::parse(&format!("{self}.{domain}"))
-    }
-
     /// Returns the query for its records. `id` identifies the answer.
     pub(super) fn query(&self, id: u16) -> Vec<u8> {
         const RECURSION_DESIRED: u16 = 0x0100;
@@ -71,7 +46,7 @@ impl SrvName {
         for field in [id, RECURSION_DESIRED, 1, 0, 0, 1] {
             query.extend_from_slice(&field.to_be_bytes());
         }
-        for label in self.0.split('.') {
+        for label in self.name.split('.') {
             // valid names have labels of at most 63 bytes
             query.push(u8::try_from(label.len()).unwrap_or(63));
             query.extend_from_slice(label.as_bytes());
@@ -88,23 +63,32 @@ impl SrvName {
     }
 }
 
-impl fmt::Display for SrvName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// Parses `message`, the answer to the query `id`. Returns none if it answers another query.
-pub(super) fn parse_answer(message: &[u8], id: u16) -> Option<Answer> {
+/// Parses `message`, the answer to the query `id` of `name`. Returns none if it answers another query.
+pub(super) fn parse_answer(message: &[u8], id: u16, name: &SrvName) -> Option<Answer> {
     const IS_ANSWER: u16 = 0x8000;
     let mut reader = Reader { message, at: 0 };
     let (answered, flags) = (reader.u16()?, reader.u16()?);
-    let is_answer = answered == id && flags & IS_ANSWER != 0;
-    is_answer.then(|| parse_rest(reader, flags).unwrap_or(Answer::Malformed))
+    if answered != id || flags & IS_ANSWER == 0 {
+        return None;
+    }
+    let code = flags.to_be_bytes()[1] & 0xf;
+    match reader.head(code, &name.name) {
+        None => Some(Answer::Malformed),
+        Some(Head { is_ours: false, .. }) => None,
+        Some(Head { answers, .. }) => {
+            Some(parse_rest(reader, flags, answers, &name.name).unwrap_or(Answer::Malformed))
+        }
+    }
 }
 
-/// Parses an answer after its `flags`. Returns none if it is malformed.
-fn parse_rest(mut reader: Reader<'_>, flags: u16) -> Option<Answer> {
+/// Returns the question of a message.
+#[cfg(any(test, fuzzing))]
+pub(super) fn question(message: &[u8]) -> Option<SrvName> {
+    SrvName::parse(&Reader { message, at: 12 }.name()?)
+}
+
+/// Parses an answer of `answers` records after its question. Returns none if it is malformed.
+fn parse_rest(mut reader: Reader<'_>, flags: u16, answers: u16, name: &str) -> Option<Answer> {
     const IS_TRUNCATED: u16 = 0x0200;
     match flags.to_be_bytes()[1] & 0xf {
         0 => {}
@@ -115,38 +99,55 @@ fn parse_rest(mut reader: Reader<'_>, flags: u16) -> Option<Answer> {
     if flags & IS_TRUNCATED != 0 {
         return Some(Answer::Truncated);
     }
-    let (questions, answers) = (reader.u16()?, reader.u16()?);
-    // the numbers of other records
-    reader.skip(4)?;
-    for _ in 0..questions {
-        reader.name()?;
-        reader.skip(4)?;
-    }
+    let Records { aliases, services } = reader.records(answers)?;
+    let owner = owner(name, &aliases);
     // sorted by the text that envoyproxy/ratelimit sorts, in which the name ends with a dot
     let mut servers = BTreeSet::new();
-    for _ in 0..answers {
-        reader.name()?;
-        let kind = reader.u16()?;
-        reader.skip(6)?;
-        let length = usize::from(reader.u16()?);
-        let end = reader.at + length;
-        if end > reader.message.len() {
-            return None;
+    for Service { port, target, .. } in
+        services.iter().filter(|service| service.owner.eq_ignore_ascii_case(owner))
+    {
+        // a lone dot says that there is no such service
+        if !target.is_empty() {
+            servers.insert((format!("{target}.:{port}"), Address::tcp(target, *port)));
         }
-        if kind == SRV {
-            // priority and weight
-            reader.skip(4)?;
-            let port = reader.u16()?;
-            let name = reader.name()?;
-            // a lone dot says that there is no such service
-            if !name.is_empty() {
-                servers.insert((format!("{name}.:{port}"), Address::tcp(&name, port)));
-            }
-        }
-        reader.at = end;
     }
     let servers: Vec<Address> = servers.into_iter().map(|(_, address)| address).collect();
     Some(if servers.is_empty() { Answer::NoRecords } else { Answer::Servers(servers) })
+}
+
+/// Returns the name that `name` is an alias of, or `name`.
+fn owner<'a>(name: &'a str, aliases: &'a [(String, String)]) -> &'a str {
+    let mut owner = name;
+    for _ in 0..MAX_ALIASES {
+        let Some((_, target)) = aliases.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(owner)) else {
+            break;
+        };
+        owner = target;
+    }
+    owner
+}
+
+/// What precedes the records.
+struct Head {
+    /// Whether it has the question that was asked.
+    is_ours: bool,
+    /// The number of records in the answer.
+    answers: u16,
+}
+
+/// The records of an answer that matter.
+#[derive(Default)]
+struct Records {
+    /// Names, and the names that they stand for.
+    aliases: Vec<(String, String)>,
+    services: Vec<Service>,
+}
+
+/// An SRV record.
+struct Service {
+    owner: String,
+    port: u16,
+    target: String,
 }
 
 /// Reads a message.
@@ -170,6 +171,49 @@ impl Reader<'_> {
 
     fn u16(&mut self) -> Option<u16> {
         Some(u16::from_be_bytes(self.bytes(2)?.try_into().ok()?))
+    }
+
+    /// Reads the numbers of records, and the question, which must be for the services of `name`; an error `code` may come without one.
+    fn head(&mut self, code: u8, name: &str) -> Option<Head> {
+        let (questions, answers) = (self.u16()?, self.u16()?);
+        self.skip(4)?;
+        let is_ours = match questions {
+            0 if code != 0 => true,
+            1 => {
+                let asked = self.name()?;
+                let (kind, class) = (self.u16()?, self.u16()?);
+                asked.eq_ignore_ascii_case(name) && (kind, class) == (SRV, INTERNET)
+            }
+            _ => return None,
+        };
+        Some(Head { is_ours, answers })
+    }
+
+    /// Reads `count` records.
+    fn records(&mut self, count: u16) -> Option<Records> {
+        let mut records = Records::default();
+        for _ in 0..count {
+            let owner = self.name()?;
+            let (kind, class) = (self.u16()?, self.u16()?);
+            self.skip(4)?;
+            let length = usize::from(self.u16()?);
+            let end = self.at + length;
+            if end > self.message.len() {
+                return None;
+            }
+            match (kind, class) {
+                (SRV, INTERNET) => {
+                    // priority and weight
+                    self.skip(4)?;
+                    let port = self.u16()?;
+                    records.services.push(Service { owner, port, target: self.name()? });
+                }
+                (CNAME, INTERNET) => records.aliases.push((owner, self.name()?)),
+                _ => {}
+            }
+            self.at = end;
+        }
+        Some(records)
     }
 
     /// Reads a name, whose rest may be elsewhere in the message. Names with spaces or control characters are malformed, since they
@@ -235,16 +279,8 @@ mod tests {
         message
     }
 
-    #[test]
-    fn names_have_a_service_and_a_protocol() {
-        for name in ["_memcache._tcp.example.org", "_MEMCACHE._tcp.example.org.", "_a._tcp.svc"] {
-            assert!(SrvName::parse(name).is_some(), "{name}");
-        }
-        let long = format!("_a._tcp.{}", "b".repeat(64));
-        for name in ["", "example.org", "_a._tcp", "a._tcp.b", "_._tcp.b", "_a._tcp..b", "_a._tcp.b c", &long]
-        {
-            assert!(SrvName::parse(name).is_none(), "{name}");
-        }
+    fn parsed(message: &[u8], id: u16) -> Option<Answer> {
+        parse_answer(message, id, &SrvName::parse("_m._tcp.example.org").expect("it is valid"))
     }
 
     #[test]
@@ -252,17 +288,17 @@ mod tests {
         let message = answer(0x8180, &[(11_212, "b"), (11_211, "b"), (9, "a")]);
         let servers = [("a", 9), ("b", 11_211), ("b", 11_212)];
         let servers = servers.map(|(host, port)| Address::tcp(&format!("{host}.example.org"), port));
-        assert_eq!(parse_answer(&message, 7), Some(Answer::Servers(servers.into())));
-        assert_eq!(parse_answer(&message, 8), None, "it answers another query");
+        assert_eq!(parsed(&message, 7), Some(Answer::Servers(servers.into())));
+        assert_eq!(parsed(&message, 8), None, "it answers another query");
     }
 
     #[test]
     fn other_answers_are_told_apart() {
-        assert_eq!(parse_answer(&answer(0x8180, &[]), 7), Some(Answer::NoRecords));
-        assert_eq!(parse_answer(&answer(0x8183, &[]), 7), Some(Answer::NoRecords));
-        assert_eq!(parse_answer(&answer(0x8182, &[]), 7), Some(Answer::Failed(2)));
-        assert_eq!(parse_answer(&answer(0x8380, &[]), 7), Some(Answer::Truncated));
-        assert_eq!(parse_answer(&answer(0x0100, &[]), 7), None, "a query is no answer");
+        assert_eq!(parsed(&answer(0x8180, &[]), 7), Some(Answer::NoRecords));
+        assert_eq!(parsed(&answer(0x8183, &[]), 7), Some(Answer::NoRecords));
+        assert_eq!(parsed(&answer(0x8182, &[]), 7), Some(Answer::Failed(2)));
+        assert_eq!(parsed(&answer(0x8380, &[]), 7), Some(Answer::Truncated));
+        assert_eq!(parsed(&answer(0x0100, &[]), 7), None, "a query is no answer");
     }
 
     #[test]
@@ -271,9 +307,9 @@ mod tests {
         for length in 0..message.len() {
             // no answer to this query before the flags say so
             let expected = (length >= 4).then_some(Answer::Malformed);
-            assert_eq!(parse_answer(&message[..length], 7), expected, "{length}");
+            assert_eq!(parsed(&message[..length], 7), expected, "{length}");
         }
-        let is_malformed = |message: &[u8]| parse_answer(message, 7) == Some(Answer::Malformed);
+        let is_malformed = |message: &[u8]| parsed(message, 7) == Some(Answer::Malformed);
         let mut circular = answer(0x8180, &[(1, "a")]);
         let last = circular.len() - 2;
         circular[last..].copy_from_slice(&[0xc0, u8::try_from(last).expect("short")]);
@@ -285,7 +321,7 @@ mod tests {
         let mut long = answer(0x8180, &[(1, "a")]);
         let record = long.len() - (12 + 6 + 1 + 1 + 2);
         long[record + 3] = 16;
-        assert_eq!(parse_answer(&long, 7), Some(Answer::NoRecords));
+        assert_eq!(parsed(&long, 7), Some(Answer::NoRecords));
         long[record + 10] = 1;
         assert!(is_malformed(&long));
     }
@@ -297,6 +333,66 @@ mod tests {
         let label = message.len() - 2 - 64;
         message.truncate(label + 64);
         message.extend_from_slice(&[0xc0, u8::try_from(label).expect("short")]);
-        assert_eq!(parse_answer(&message, 7), Some(Answer::Malformed));
+        assert_eq!(parsed(&message, 7), Some(Answer::Malformed));
+    }
+
+    #[test]
+    fn the_answer_to_another_question_is_none() {
+        let message = answer(0x8180, &[(1, "a")]);
+        let other = SrvName::parse("_m._tcp.example.net").expect("it is valid");
+        assert_eq!(parse_answer(&message, 7, &other), None);
+        assert_eq!(question(&message), SrvName::parse("_m._tcp.example.org"));
+        // in upper case
+        let mut upper = message.clone();
+        upper[14] = b'M';
+        assert!(matches!(parsed(&upper, 7), Some(Answer::Servers(_))));
+        // of another type, and of none
+        let mut other = message.clone();
+        let kind = 12 + 3 + 5 + 8 + 4 + 1;
+        other[kind + 1] = 1;
+        assert_eq!(parsed(&other, 7), None);
+        let mut none = message;
+        none[5] = 0;
+        assert_eq!(parsed(&none, 7), Some(Answer::Malformed));
+        none[3] |= 4;
+        assert_eq!(parsed(&none, 7), Some(Answer::Failed(4)));
+    }
+
+    #[test]
+    fn records_of_other_names_are_left_out_and_aliases_are_followed() {
+        let host = |name: &str| {
+            let mut bytes = Vec::new();
+            for label in name.split('.') {
+                bytes.push(u8::try_from(label.len()).expect("short"));
+                bytes.extend_from_slice(label.as_bytes());
+            }
+            [&bytes[..], &[0]].concat()
+        };
+        let record = |owner: &str, kind: u8, data: &[u8]| {
+            let length = u8::try_from(data.len()).expect("short");
+            [&host(owner), &[0, kind, 0, 1, 0, 0, 0, 60, 0, length][..], data].concat()
+        };
+        let service =
+            |owner: &str, target: &str| record(owner, 33, &[&[0; 4], &[0, 9][..], &host(target)].concat());
+        let with = |records: &[Vec<u8>]| {
+            let mut message = answer(0x8180, &[]);
+            message[7] = u8::try_from(records.len()).expect("few");
+            message.extend_from_slice(&records.concat());
+            parsed(&message, 7)
+        };
+        let found =
+            |names: &[&str]| Some(Answer::Servers(names.iter().map(|name| Address::tcp(name, 9)).collect()));
+        let name = "_M._tcp.example.org";
+        assert_eq!(with(&[service("evil.example.net", "x"), service(name, "a")]), found(&["a"]));
+        assert_eq!(with(&[service("evil.example.net", "x")]), Some(Answer::NoRecords));
+        let alias = |owner: &str, target: &str| record(owner, 5, &host(target));
+        let chain =
+            [service("c.net", "a"), alias(name, "b.net"), alias("b.net", "C.net"), service("b.net", "x")];
+        assert_eq!(with(&chain), found(&["a"]));
+        // aliases of each other
+        assert_eq!(
+            with(&[alias(name, "b.net"), alias("b.net", name), service("d.net", "x")]),
+            Some(Answer::NoRecords)
+        );
     }
 }

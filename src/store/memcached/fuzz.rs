@@ -8,7 +8,8 @@ use tokio::io::{AsyncBufRead, BufReader};
 use super::{
     codec::{MetaReply, read_reply},
     command::PreparedCommand,
-    dns::{Answer, MAX_NAME, SrvName, parse_answer},
+    dns::{Answer, parse_answer, question},
+    srv_name::{MAX_NAME, SrvName},
 };
 use crate::{
     limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp},
@@ -65,14 +66,15 @@ fn prepared(over_limit_policy: OverLimitPolicy, op: Op) -> PreparedCommand {
 pub(crate) fn answer(input: &[u8]) {
     if let Some(name) = std::str::from_utf8(input).ok().and_then(SrvName::parse) {
         let mut query = name.query(1);
-        assert_eq!(parse_answer(&query, 1), None, "a query is no answer");
+        assert_eq!(parse_answer(&query, 1, &name), None, "a query is no answer");
         query[2] |= 0x80;
-        assert_eq!(parse_answer(&query, 1), Some(Answer::NoRecords), "its question can be read");
+        assert_eq!(parse_answer(&query, 1, &name), Some(Answer::NoRecords), "its question can be read");
     }
     let Some((id, _)) = input.split_first_chunk() else { return };
     let id = u16::from_be_bytes(*id);
-    assert_eq!(parse_answer(input, !id), None);
-    let Some(Answer::Servers(servers)) = parse_answer(input, id) else { return };
+    let Some(name) = question(input) else { return };
+    assert_eq!(parse_answer(input, !id, &name), None);
+    let Some(Answer::Servers(servers)) = parse_answer(input, id, &name) else { return };
     // a record has at least the names' ends and 16 bytes
     assert!(!servers.is_empty() && servers.len() <= input.len() / 18);
     for server in &servers {

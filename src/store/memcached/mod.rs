@@ -15,6 +15,7 @@ mod protocol;
 mod resolver;
 mod servers;
 mod settings;
+mod srv_name;
 
 use std::{fmt, sync::Arc, time::Instant};
 
@@ -28,9 +29,9 @@ use self::{
     servers::Servers,
 };
 pub use self::{
-    dns::SrvName,
     resolver::NameServers,
     settings::{MemcachedSettings, ServerSource},
+    srv_name::SrvName,
 };
 pub use super::transport::{Address, Backoff, ConnectionStates, ServerState};
 use super::{

@@ -2,22 +2,24 @@
 
 use std::{fs, io, net::SocketAddr, time::Duration};
 
+use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpStream, UdpSocket},
     time::timeout,
 };
 
-use super::dns::{Answer, MAX_ANSWER, SrvName, parse_answer};
-use crate::store::transport::{Address, RandomGenerator};
+use super::{
+    dns::{Answer, MAX_ANSWER, parse_answer},
+    srv_name::SrvName,
+};
+use crate::store::transport::Address;
 
 /// Where the system names its name servers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// The longest wait for one answer.
+/// The longest wait for one answer of a name server in a list, and the times that each is asked.
 const TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The times that every name server is asked.
 const ATTEMPTS: usize = 2;
 
 /// The name servers that look up `MEMCACHE_SRV`.
@@ -30,46 +32,68 @@ pub enum NameServers {
     List(Vec<SocketAddr>),
 }
 
-/// The name servers, and the domains below which a name is searched.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// The name servers, the domains below which a name is searched, and the options, as in resolv.conf(5).
+#[derive(Debug, PartialEq, Eq)]
 struct ResolverConfig {
     servers: Vec<SocketAddr>,
     search: Vec<String>,
+    /// The number of dots from which a name is looked up as it is first.
+    ndots: usize,
+    /// The longest wait for one answer.
+    timeout: Duration,
+    /// The times that every name server is asked.
+    attempts: usize,
+}
+
+/// Why a name cannot be looked up. The texts are for people.
+#[derive(Debug, PartialEq, Eq)]
+enum LookUpError {
+    /// A name server has answered, so that another name may be found.
+    Failed(String),
+    /// None has answered.
+    Unreachable(String),
 }
 
 /// Looks up the servers of `name` at `name_servers`, in the order of envoyproxy/ratelimit. The error is for people.
-pub(super) async fn look_up(
-    name: &SrvName,
-    name_servers: &NameServers,
-    random: &RandomGenerator,
-) -> Result<Vec<Address>, String> {
+pub(super) async fn look_up(name: &SrvName, name_servers: &NameServers) -> Result<Vec<Address>, String> {
     let config = match name_servers {
         NameServers::System => {
             // a few lines, which take no time
             let text = fs::read_to_string(RESOLV_CONF);
             ResolverConfig::parse(&text.map_err(|error| format!("cannot read {RESOLV_CONF}: {error}"))?)
         }
-        NameServers::List(servers) => ResolverConfig { servers: servers.clone(), search: Vec::new() },
+        NameServers::List(servers) => ResolverConfig {
+            servers: servers.clone(),
+            timeout: TIMEOUT,
+            attempts: ATTEMPTS,
+            ..ResolverConfig::default()
+        },
     };
-    let searched = config.search.iter().filter_map(|domain| name.below(domain));
-    for name in std::iter::once(name.clone()).chain(searched) {
-        if let Some(servers) = ask_any(&config.servers, &name, random).await? {
-            return Ok(servers);
-        }
-    }
-    Err(format!("{name} has no SRV records"))
+    look_up_at(name, &config).await
 }
 
-/// Asks `servers` one after the other until one answers. Returns none if there are no such records.
-async fn ask_any(
-    servers: &[SocketAddr],
-    name: &SrvName,
-    random: &RandomGenerator,
-) -> Result<Option<Vec<Address>>, String> {
-    let mut error = format!("{RESOLV_CONF} names no server");
-    for server in servers.iter().cycle().take(ATTEMPTS * servers.len()) {
-        let id = u16::try_from(random.next() & 0xffff).unwrap_or_default();
-        error = match timeout(TIMEOUT, ask(*server, name, id)).await {
+/// Looks up `name`, and then the names below the domains that are searched. One that fails does not hide the next.
+async fn look_up_at(name: &SrvName, config: &ResolverConfig) -> Result<Vec<Address>, String> {
+    let mut first_failure = None;
+    for candidate in name.candidates(&config.search, config.ndots) {
+        match ask_any(config, &candidate).await {
+            Ok(Some(servers)) => return Ok(servers),
+            Ok(None) => {}
+            Err(LookUpError::Failed(error)) => drop(first_failure.get_or_insert(error)),
+            Err(LookUpError::Unreachable(error)) => return Err(error),
+        }
+    }
+    Err(first_failure.unwrap_or_else(|| format!("{name} has no SRV records")))
+}
+
+/// Asks the name servers one after the other until one answers. Returns none if there are no such records.
+async fn ask_any(config: &ResolverConfig, name: &SrvName) -> Result<Option<Vec<Address>>, LookUpError> {
+    let servers = &config.servers;
+    let (mut error, mut has_answered) = (format!("{RESOLV_CONF} names no server"), false);
+    for server in servers.iter().cycle().take(config.attempts * servers.len()) {
+        let asked = timeout(config.timeout, ask(*server, name)).await;
+        has_answered |= matches!(asked, Ok(Ok(_)));
+        error = match asked {
             Ok(Ok(Answer::Servers(servers))) => return Ok(Some(servers)),
             Ok(Ok(Answer::NoRecords)) => return Ok(None),
             Ok(Ok(Answer::Failed(code))) => format!("{server} fails with code {code}"),
@@ -79,11 +103,20 @@ async fn ask_any(
             Err(_) => format!("{server} does not answer"),
         };
     }
-    Err(format!("cannot look up {name}: {error}"))
+    let error = format!("cannot look up {name}: {error}");
+    Err(if has_answered { LookUpError::Failed(error) } else { LookUpError::Unreachable(error) })
+}
+
+/// Returns the id of a query, which nobody else can predict.
+fn random_id() -> io::Result<u16> {
+    let mut id = [0; 2];
+    let filled = SystemRandom::new().fill(&mut id);
+    filled.map(|()| u16::from_be_bytes(id)).map_err(|_| io::Error::other("the system has no random numbers"))
 }
 
 /// Asks `server`, over TCP if the answer is too long for a datagram.
-async fn ask(server: SocketAddr, name: &SrvName, id: u16) -> io::Result<Answer> {
+async fn ask(server: SocketAddr, name: &SrvName) -> io::Result<Answer> {
+    let id = random_id()?;
     let query = name.query(id);
     let local: SocketAddr = if server.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
     let socket = UdpSocket::bind(local).await?;
@@ -92,7 +125,7 @@ async fn ask(server: SocketAddr, name: &SrvName, id: u16) -> io::Result<Answer> 
     let mut message = vec![0; usize::from(MAX_ANSWER)];
     loop {
         let length = socket.recv(&mut message).await?;
-        match parse_answer(&message[..length], id) {
+        match parse_answer(&message[..length], id, name) {
             Some(Answer::Truncated) => break,
             Some(answer) => return Ok(answer),
             // not the answer to this query
@@ -106,10 +139,18 @@ async fn ask(server: SocketAddr, name: &SrvName, id: u16) -> io::Result<Answer> 
     message.resize(usize::from(length), 0);
     stream.read_exact(&mut message).await?;
     // nothing else can arrive on this connection
-    Ok(parse_answer(&message, id).unwrap_or(Answer::Malformed))
+    Ok(parse_answer(&message, id, name).unwrap_or(Answer::Malformed))
 }
 
 // === impl ResolverConfig ===
+
+/// The defaults of resolv.conf(5).
+impl Default for ResolverConfig {
+    fn default() -> Self {
+        let timeout = Duration::from_secs(5);
+        Self { servers: Vec::new(), search: Vec::new(), ndots: 1, timeout, attempts: 2 }
+    }
+}
 
 impl ResolverConfig {
     /// Parses `text`. Lines that are not understood have no effect, as in resolv.conf(5).
@@ -127,16 +168,36 @@ impl ResolverConfig {
                 Some("search" | "domain") => {
                     config.search = words.map(|domain| domain.trim_end_matches('.').to_owned()).collect();
                 }
+                Some("options") => words.for_each(|option| config.set(option)),
                 _ => {}
             }
         }
         config
     }
+
+    /// Sets an option such as `ndots:5`, with the bounds of glibc. Others have no effect.
+    fn set(&mut self, option: &str) {
+        let Some((name, Ok(number))) = option.split_once(':').map(|(name, text)| (name, text.parse::<u8>()))
+        else {
+            return;
+        };
+        match name {
+            "ndots" => self.ndots = number.min(15).into(),
+            "timeout" => self.timeout = Duration::from_secs(number.clamp(1, 30).into()),
+            "attempts" => self.attempts = number.clamp(1, 5).into(),
+            _ => {}
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeSet, sync::Arc};
+
+    use parking_lot::Mutex;
+
     use super::*;
+    use crate::store::memcached::dns::question;
 
     #[test]
     fn name_servers_and_domains_are_read() {
@@ -145,6 +206,73 @@ mod tests {
         let config = ResolverConfig::parse(text);
         assert_eq!(config.servers, ["10.96.0.10:53".parse().unwrap(), "[::1]:53".parse().unwrap()]);
         assert_eq!(config.search, ["a.svc.cluster.local", "svc.cluster.local"]);
+        assert_eq!((config.ndots, config.timeout, config.attempts), (5, Duration::from_secs(5), 2));
+        let config =
+            ResolverConfig::parse("options timeout:1 attempts:99 edns0 ndots:x\noptions rotate ndots:200\n");
+        assert_eq!((config.ndots, config.timeout, config.attempts), (15, Duration::from_secs(1), 5));
+        let config = ResolverConfig::parse("options timeout:0 attempts:0 ndots:0\n");
+        assert_eq!((config.ndots, config.timeout, config.attempts), (0, Duration::from_secs(1), 1));
+    }
+
+    /// Starts a name server that answers each query for a name with `records` by a server there, and else with a failure.
+    async fn name_server(records: &'static str) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+        let server = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
+        let address = server.local_addr().expect("its address");
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let names = Arc::clone(&asked);
+        tokio::spawn(async move {
+            let mut query = [0; 512];
+            loop {
+                let (length, client) = server.recv_from(&mut query).await.expect("a query");
+                let query = &query[..length];
+                let name = question(query).expect("a name").to_string();
+                let question = &query[12..length - 11];
+                let answer = if name == records {
+                    let header = [query[0], query[1], 0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0];
+                    let record =
+                        [0xc0, 12, 0, 33, 0, 1, 0, 0, 0, 60, 0, 9, 0, 0, 0, 0, 0x2b, 0xcb, 1, b'm', 0];
+                    [&header[..], question, &record].concat()
+                } else {
+                    let header = [query[0], query[1], 0x81, 0x82, 0, 1, 0, 0, 0, 0, 0, 0];
+                    [&header[..], question].concat()
+                };
+                names.lock().push(name);
+                server.send_to(&answer, client).await.expect("it is sent");
+            }
+        });
+        (address, asked)
+    }
+
+    #[tokio::test]
+    async fn a_name_that_fails_does_not_hide_the_next_one() {
+        let (address, asked) = name_server("_m._tcp.x.b").await;
+        let config = ResolverConfig::parse("search a b c\noptions ndots:5 attempts:1\n");
+        let config = ResolverConfig { servers: vec![address], ..config };
+        let name = SrvName::parse("_m._tcp.x").expect("it is valid");
+        assert_eq!(look_up_at(&name, &config).await, Ok(vec![Address::tcp("m", 11_211)]));
+        assert_eq!(*asked.lock(), ["_m._tcp.x.a", "_m._tcp.x.b"]);
+        let absolute = SrvName::parse("_m._tcp.x.").expect("it is valid");
+        let error = look_up_at(&absolute, &config).await.expect_err("it fails");
+        assert!(error.contains("fails with code 2"), "{error}");
+        assert_eq!(asked.lock()[2..], ["_m._tcp.x"]);
+    }
+
+    #[tokio::test]
+    async fn options_say_how_often_and_how_long_a_server_is_asked() {
+        let (address, asked) = name_server("none").await;
+        let silent = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
+        let servers = vec![silent.local_addr().expect("its address"), address];
+        let config = ResolverConfig { servers, ..ResolverConfig::parse("options timeout:1 attempts:3") };
+        let name = SrvName::parse("_m._tcp.x").expect("it is valid");
+        let error = look_up_at(&name, &config).await.expect_err("it fails");
+        assert!(error.contains("fails with code 2"), "{error}");
+        assert_eq!(asked.lock().len(), 3);
+    }
+
+    #[test]
+    fn ids_differ() {
+        let ids: BTreeSet<u16> = (0..100).map(|_| random_id().expect("an id")).collect();
+        assert!(ids.len() > 50, "{}", ids.len());
     }
 
     #[tokio::test]
@@ -165,7 +293,8 @@ mod tests {
             }
         });
         let name = SrvName::parse("_memcache._tcp.example.org").expect("it is valid");
-        let found = ask_any(&[address], &name, &RandomGenerator::new()).await;
+        let config = ResolverConfig { servers: vec![address], ..ResolverConfig::default() };
+        let found = ask_any(&config, &name).await;
         assert_eq!(found, Ok(Some(vec![Address::tcp("m", 11_211)])));
         answering.await.expect("it has answered");
     }
@@ -173,7 +302,7 @@ mod tests {
     #[tokio::test]
     async fn without_a_name_server_the_error_says_so() {
         let name = SrvName::parse("_memcache._tcp.example.org").expect("it is valid");
-        let error = ask_any(&[], &name, &RandomGenerator::new()).await.expect_err("there is none");
+        let error = look_up_at(&name, &ResolverConfig::default()).await.expect_err("there is none");
         assert!(error.contains("names no server"), "{error}");
     }
 }

@@ -11,11 +11,11 @@ use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
 
 use super::{
-    dns::SrvName,
     key,
     protocol::{MetaProtocol, ServerConnection},
     resolver::{self, NameServers},
     settings::{MemcachedSettings, ServerSource},
+    srv_name::SrvName,
 };
 use crate::store::{
     remote::{RemoteError, StoreNode},
@@ -136,7 +136,7 @@ async fn follow(servers: Weak<Servers>, name: SrvName, refresh: Option<Duration>
     loop {
         let Some(servers) = servers.upgrade() else { return };
         let Backoff { initial, max } = servers.settings.backoff;
-        let wait = match resolver::look_up(&name, &name_servers, &servers.random).await {
+        let wait = match resolver::look_up(&name, &name_servers).await {
             Ok(found) => {
                 failures = 0;
                 servers.replace(found).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{dns::SrvName, resolver::NameServers};
+use super::{resolver::NameServers, srv_name::SrvName};
 use crate::{
     store::transport::{Address, Backoff},
     tls::ClientTls,

@@ -23,7 +23,7 @@ pub(crate) struct Proxy {
 /// Reads the `EnvoyFilter`s of a file of the repository.
 pub(crate) fn envoy_filters(path: &str) -> Vec<Value> {
     let text = fs::read_to_string(project(path)).expect("the file");
-    let filters: Vec<Value> = serde_yaml::from_multiple(&text).expect("YAML");
+    let filters: Vec<Value> = serde_saphyr::from_multiple(&text).expect("YAML");
     assert!(filters.iter().all(|filter| filter["kind"] == "EnvoyFilter") && !filters.is_empty());
     filters
 }

@@ -1,0 +1,32 @@
+//! Opens connections to the collector.
+
+use tokio::task::spawn_blocking;
+
+use super::settings::{ExportSettings, Protocol};
+use crate::{
+    grpc_client::{Stream, TargetTls, open},
+    tls::{ALPN_H2, TlsError},
+};
+
+/// Opens a connection to the collector. The error is a text for the log.
+pub(super) async fn connect(settings: &ExportSettings) -> Result<Box<dyn Stream>, String> {
+    let tls = tls(settings).await.map_err(|error| error.to_string())?;
+    open(&settings.endpoint.target, tls.as_ref()).await.map_err(|error| error.to_string())
+}
+
+/// Reads the files of a connection's TLS, so that renewed ones take effect. Returns none for plain text.
+///
+/// # Errors
+///
+/// [`TlsError`], if a file cannot be used.
+pub(crate) async fn tls(settings: &ExportSettings) -> Result<Option<TargetTls>, TlsError> {
+    let Some((files, names)) = settings.tls.clone() else { return Ok(None) };
+    let alpn: &[&[u8]] = match settings.protocol {
+        Protocol::Grpc => &[ALPN_H2],
+        Protocol::Http => &[b"http/1.1"],
+    };
+    match spawn_blocking(move || files.load(&names, alpn)).await {
+        Ok(config) => Ok(Some(TargetTls { config: config?, server_name: None })),
+        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+    }
+}

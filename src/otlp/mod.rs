@@ -1,0 +1,26 @@
+//! The connection to an OpenTelemetry collector, which traces and metrics share: OTLP over gRPC and over HTTP. And the export of
+//! metrics.
+//!
+//! Certificates are read for each connection, so renewed ones take effect. Each attempt has a deadline.
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `settings` | the collector, and how it is reached |
+//! | `connect` | opens a connection |
+//! | `grpc`, `http` | the connection, as OpenTelemetry's exporters take it |
+//! | `failure` | why attempts fail, and the bounded log of that |
+//! | `metrics/` | sends the metrics of `/metrics` |
+
+mod connect;
+mod failure;
+mod grpc;
+mod http;
+mod metrics;
+mod settings;
+
+pub(crate) use connect::tls;
+pub(crate) use failure::{Cause, FailureLog};
+pub(crate) use grpc::{channel, with_headers};
+pub(crate) use http::HttpConnection;
+pub use metrics::{MetricExporter, MetricSettings, Temporality};
+pub use settings::{Endpoint, ExportSettings, Protocol};

@@ -1,0 +1,56 @@
+//! Reads OpenTelemetry's variables for metrics.
+//! (<https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/>)
+
+use std::time::Duration;
+
+use super::{
+    otlp::{self, Signal, millis},
+    reader::Reader,
+};
+use crate::otlp::{MetricSettings, Temporality};
+
+/// Reads how metrics are sent to a collector, if `OTEL_METRICS_EXPORTER` names `otlp`. Without it no other variable has an effect.
+/// `instance` is a random id.
+pub(super) fn otlp_metrics(
+    read: &mut Reader<'_>,
+    instance: &str,
+    warnings: &mut Vec<String>,
+) -> Option<MetricSettings> {
+    let exporters = read.text("OTEL_METRICS_EXPORTER", "none");
+    let exporters: Vec<&str> = exporters.split(',').map(str::trim).collect();
+    // environments that many programs share set it, so others are no reason not to start; /metrics is always there
+    for exporter in exporters.iter().filter(|name| !["otlp", "none", "prometheus", ""].contains(*name)) {
+        warnings.push(format!(
+            "OTEL_METRICS_EXPORTER is {exporter:?}, which has no effect: weir knows otlp, and none"
+        ));
+    }
+    if !exporters.contains(&"otlp") {
+        return None;
+    }
+    let histograms = read.text("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "");
+    if !histograms.is_empty() && histograms != "explicit_bucket_histogram" {
+        warnings.push(format!(
+            "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION is {histograms:?}, which has no effect: histograms have \
+             the buckets of /metrics"
+        ));
+    }
+    let protocol = otlp::protocol(read, Signal::Metrics);
+    Some(MetricSettings {
+        resource: otlp::resource(read, instance),
+        export: otlp::export(read, Signal::Metrics, protocol, warnings),
+        interval: read.parsed("OTEL_METRIC_EXPORT_INTERVAL", Duration::from_mins(1), millis),
+        timeout: read.parsed("OTEL_METRIC_EXPORT_TIMEOUT", Duration::from_secs(30), millis),
+        temporality: read.choice(
+            "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE",
+            Temporality::Cumulative,
+            &[
+                ("cumulative", Temporality::Cumulative),
+                ("delta", Temporality::Delta),
+                ("lowmemory", Temporality::LowMemory),
+            ],
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests;
