@@ -46,7 +46,7 @@ fn mb(bytes: usize) -> usize {
 #[test]
 fn the_default_bounds_fit_into_the_memory_limit_of_the_chart() {
     let values = read("charts/weir/values.yaml");
-    let values: Value = serde_yaml::from_str(&values).expect("YAML");
+    let values: Value = serde_saphyr::from_str(&values).expect("YAML");
     let limit = values.pointer("/resources/limits/memory").and_then(Value::as_str).expect("a limit");
     let gib: usize = limit.strip_suffix("Gi").and_then(|gib| gib.parse().ok()).expect("a limit in GiB");
     let sum: usize = bounds().iter().map(|(_, bytes)| bytes).sum();
