@@ -15,7 +15,7 @@ const SHORTEST_TICK: Duration = Duration::from_millis(5);
 /// Sweeps every part of the store once per [`PASS`], evenly spread, so that a request waits for at most one part. Never
 /// returns.
 pub(super) async fn run(limiter: Arc<Limiter<AnyStore>>, clock: Arc<dyn Clock>) {
-    let store = limiter.store().memory();
+    let store = limiter.store();
     let (tick, steps_per_tick) = pace(store.sweep_steps());
     let mut ticks = interval(tick);
     // after a pause of the process, missed ticks are skipped

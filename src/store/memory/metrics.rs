@@ -1,10 +1,17 @@
 //! The metrics of the memory store.
 
-use super::MemoryStore;
+use super::{MemoryStore, Notes};
 use crate::observe::{Metric, Source};
 
 impl Source for MemoryStore {
     fn metrics(&self) -> Vec<Metric> {
+        self.usage_metrics()
+    }
+}
+
+impl<N: Notes> MemoryStore<N> {
+    /// Returns the metrics of the counters in memory.
+    pub(in crate::store) fn usage_metrics(&self) -> Vec<Metric> {
         let usage = self.usage();
         vec![
             Metric::gauge("weir.counters.live", "Counters held in memory.", usage.live as u64),

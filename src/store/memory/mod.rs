@@ -3,7 +3,10 @@
 //! Counters are spread over shards, each a hash table behind its own lock. A lock is held for one check, or for a few that
 //! count together or not at all, and never across an `await`. All tiers of a check are in one shard, so deciding them together takes one lock.
 
+#[cfg(feature = "disk")]
+mod backed;
 mod metrics;
+mod notes;
 mod shard;
 mod together;
 
@@ -15,7 +18,10 @@ use std::{
 
 use parking_lot::Mutex;
 
+pub use self::notes::Notes;
 use self::shard::Shard;
+#[cfg(feature = "disk")]
+pub(super) use self::shard::Slot;
 use super::{Decisions, Store, StoreError};
 use crate::{
     limit::{CounterKey, Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
@@ -29,15 +35,17 @@ const COUNTERS_PER_SHARD: usize = 4096;
 /// The number of buckets that a sweep visits while it holds a lock.
 const SWEEP_STRIDE: usize = 512;
 
-/// A store in this process's memory.
+/// A store in this process's memory. `N` is what it notes about each counter: nothing, unless another store is behind it.
 #[derive(Debug)]
-pub struct MemoryStore {
+pub struct MemoryStore<N: Notes = ()> {
     /// The number of shards is a power of two.
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<Shard<N>>]>,
     max_counters: usize,
     /// The number of counters in all shards. Kept here so that the bound applies to all of them without taking every lock.
     live: AtomicUsize,
     evicted: AtomicU64,
+    /// Of these, those that were not [removable](Notes::is_removable).
+    lost: AtomicU64,
     expired: AtomicU64,
     /// The times for which sweeps held a lock.
     holds: Box<Histogram>,
@@ -62,6 +70,14 @@ impl MemoryStore {
     /// Returns an empty store for up to `max_counters` counters, at least one.
     #[must_use]
     pub fn new(max_counters: usize) -> Self {
+        Self::with_notes(max_counters)
+    }
+}
+
+impl<N: Notes> MemoryStore<N> {
+    /// Returns an empty store for up to `max_counters` counters, at least one, which makes notes about them.
+    #[must_use]
+    pub(super) fn with_notes(max_counters: usize) -> Self {
         let max_counters = max_counters.max(1);
         let shards = max_counters.div_ceil(COUNTERS_PER_SHARD).next_power_of_two();
         Self {
@@ -69,6 +85,7 @@ impl MemoryStore {
             max_counters,
             live: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
             expired: AtomicU64::new(0),
             holds: Box::default(),
         }
@@ -129,9 +146,7 @@ impl MemoryStore {
                 })
                 .collect(),
         };
-        if self.live.load(Ordering::Relaxed) > self.max_counters {
-            self.make_room(checks, now);
-        }
+        self.bound(checks, now);
         decisions
     }
 
@@ -146,9 +161,7 @@ impl MemoryStore {
             let mut shard = self.shards[self.index(check.key)].lock();
             self.counting(&mut shard, |shard| shard.reserve(check, request, now))
         };
-        if self.live.load(Ordering::Relaxed) > self.max_counters {
-            self.make_room(std::slice::from_ref(check), now);
-        }
+        self.bound(std::slice::from_ref(check), now);
         reservation
     }
 
@@ -192,7 +205,7 @@ impl MemoryStore {
     }
 
     /// Runs `act` on a shard and updates the number of counters.
-    fn counting<T>(&self, shard: &mut Shard, act: impl FnOnce(&mut Shard) -> T) -> T {
+    fn counting<T>(&self, shard: &mut Shard<N>, act: impl FnOnce(&mut Shard<N>) -> T) -> T {
         let before = shard.len();
         let done = act(shard);
         let after = shard.len();
@@ -202,6 +215,13 @@ impl MemoryStore {
             self.live.fetch_sub(before - after, Ordering::Relaxed);
         }
         done
+    }
+
+    /// Evicts counters if there are more than the bound, because of `checks`.
+    fn bound(&self, checks: &[LimitCheck<'_>], now: Timestamp) {
+        if self.live.load(Ordering::Relaxed) > self.max_counters {
+            self.make_room(checks, now);
+        }
     }
 
     /// Evicts counters until the bound holds: first in the shard of the new counters, so that a flood evicts its own entries
@@ -215,13 +235,17 @@ impl MemoryStore {
                 let evicted = {
                     let mut shard = shard.lock();
                     // the last counter of a shard may be the one that was just added
-                    shard.len() > usize::from(turn == 0 && self.shards.len() > 1)
-                        && self.counting(&mut shard, |shard| shard.evict_cheapest(now))
+                    if shard.len() > usize::from(turn == 0 && self.shards.len() > 1) {
+                        self.counting(&mut shard, |shard| shard.evict_cheapest(now))
+                    } else {
+                        None
+                    }
                 };
-                if !evicted {
-                    break;
-                }
+                let Some(notes) = evicted else { break };
                 self.evicted.fetch_add(1, Ordering::Relaxed);
+                if !notes.is_removable() {
+                    self.lost.fetch_add(1, Ordering::Relaxed);
+                }
             }
         }
     }
@@ -233,7 +257,7 @@ impl MemoryStore {
     }
 }
 
-impl Store for MemoryStore {
+impl<N: Notes> Store for MemoryStore<N> {
     fn take(
         &self,
         checks: &[LimitCheck<'_>],

@@ -1,0 +1,83 @@
+//! Adds what was counted before the disk was read to what it had.
+
+use crate::limit::{
+    Hits, Period, Tier, Timestamp,
+    algorithm::{CountChange, CounterState},
+};
+
+/// 2^31: the units of a bucket in a token.
+const UNITS_PER_TOKEN: u64 = 1 << 31;
+
+/// Adds the hits of `local`, which began as an unused state, to `disk`, at their own instants.
+pub(super) fn merge(mut disk: CounterState, local: &CounterState, tier: &Tier, now: Timestamp) -> CounterState {
+    let mut add = |at: Timestamp, hits: u64| {
+        let change = CountChange::of(i64::try_from(hits).unwrap_or(i64::MAX));
+        disk.add(tier, at, change, now);
+    };
+    match local {
+        CounterState::FixedWindow(window) => {
+            let in_window = Timestamp::from_nanos(window.end().as_nanos().saturating_sub(1));
+            add(in_window, local.used().0);
+        }
+        CounterState::TokenBucket(bucket, _) if local.used() > Hits(0) => {
+            // part of a token counts as a whole one, so that it is not admitted twice
+            add(bucket.as_of(), bucket.taken().div_ceil(UNITS_PER_TOKEN));
+        }
+        CounterState::TokenBucket(..) => {}
+        CounterState::SlidingWindow(..) | CounterState::OneSpan { .. } => {
+            let window = local.sliding_window().unwrap_or_default();
+            window.spans().iter().for_each(|span| add(span.last, span.hits.into()));
+        }
+    }
+    disk
+}
+
+/// Returns the wait that a rejection reports which is made without the disk: nobody knows when it is there again.
+pub(super) const RETRY: Period = Period::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+    use crate::limit::{Algorithm, Bucket, Refill};
+
+    fn tiers() -> [Tier; 4] {
+        let bucket = |refill| Algorithm::TokenBucket(Bucket { burst: 50, refill, strict: false });
+        [Algorithm::FixedWindow, Algorithm::SlidingWindow, bucket(Refill::Continuous), bucket(Refill::Step)]
+            .map(|algorithm| Tier { requests: 50, period: Period::from_secs(60), algorithm })
+    }
+
+    proptest! {
+        /// Of hits that were counted in two places, all count: never more is left than if they had been counted in one.
+        #[test]
+        fn merged_states_count_the_hits_of_both(
+            earlier in vec((0..30_u64, 0..9_u64), 0..6),
+            later in vec((0..30_u64, 0..9_u64), 0..6),
+            wait in 0..90_u64,
+        ) {
+            for tier in tiers() {
+                let mut now = Timestamp::from_secs(6_000);
+                let unused = CounterState::unused(&tier, now);
+                let (mut whole, mut disk, mut local) = (unused.clone(), unused.clone(), unused);
+                for (is_later, (step, hits)) in
+                    earlier.iter().map(|hit| (false, hit)).chain(later.iter().map(|hit| (true, hit)))
+                {
+                    now = now.after(Period::from_secs(*step));
+                    if !whole.probe(&tier, now, Hits(*hits)).fits {
+                        continue;
+                    }
+                    whole.take(&tier, now, Hits(*hits));
+                    if is_later { &mut local } else { &mut disk }.take(&tier, now, Hits(*hits));
+                }
+                let merged = merge(disk, &local, &tier, now);
+                let left = |state: &CounterState, now| state.availability(&tier, now).remaining;
+                prop_assert!(left(&merged, now) <= left(&whole, now), "{tier}");
+                // at most one token that had flowed in partly in each of the two
+                prop_assert!(left(&merged, now) + 2 >= left(&whole, now), "{tier}");
+                let then = now.after(Period::from_secs(wait));
+                prop_assert!(left(&merged, then) <= left(&whole, then), "{tier} later");
+            }
+        }
+    }
+}
