@@ -7,6 +7,7 @@
 mod backend;
 mod bounds;
 mod coordination;
+mod disk;
 mod environment;
 mod flags;
 mod memcached;

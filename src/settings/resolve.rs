@@ -6,6 +6,7 @@ use super::{
     backend::{Backend, SharedKeys},
     bounds::bounds,
     coordination::coordination,
+    disk,
     environment::Environment,
     flags::Flags,
     memcached,
@@ -55,6 +56,8 @@ impl Settings {
         let redis = redis::redis(read, backend, &keys, &mut warnings);
         let memcached = memcached::memcached(read, backend, keys, &mut warnings);
         warnings.extend(unsupported::check(read, backend));
+        let coordination = coordination(read, max_counters);
+        let disk = disk::disk(read, backend, &coordination);
         let mut settings = Self {
             rules: rules(read, flags, &mut warnings),
             grpc: grpc(read, &mut warnings),
@@ -78,7 +81,8 @@ impl Settings {
             limiter: limiter(read),
             response_headers: response_headers(read),
             bounds: bounds(read),
-            coordination: coordination(read, max_counters),
+            coordination,
+            disk,
             max_counters,
             healthy_with_rules_only: read.bool("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"),
             stop: StopSettings {

@@ -49,7 +49,7 @@ pub(super) fn trace(
         store: match backend {
             Backend::Memcached => "memcached",
             // in memory, nothing waits
-            Backend::Redis | Backend::Memory => "redis",
+            Backend::Redis | Backend::Memory | Backend::Disk => "redis",
         },
         export: ExportSettings {
             protocol,

@@ -1,7 +1,8 @@
 //! The store that the settings select.
 
 use super::{
-    Decisions, MemoryStore, Store, StoreError, any_remote::AnyRemote, coordinated::Coordinated, disk::DiskStore,
+    Decisions, MemoryStore, Store, StoreError, any_remote::AnyRemote, coordinated::Coordinated,
+    disk::DiskStore,
 };
 use crate::{
     limit::{Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},

@@ -169,7 +169,7 @@ fn an_invalid_flag_is_named_as_a_flag() {
 fn settings_for_shared_counts_are_not_ignored() {
     for (variables, expected) in [
         (&[("BACKEND_TYPE", "memcache")][..], "MEMCACHE_HOST_PORT"),
-        (&[("BACKEND_TYPE", "postgres")], "must be memory, redis or memcache"),
+        (&[("BACKEND_TYPE", "postgres")], "must be memory, disk, redis or memcache"),
         (&[("BACKEND_TYPE", "redis")], "REDIS_URL"),
         (&[("REDIS_PERSECOND_URL", "redis:6379")], "together with REDIS_URL"),
     ] {

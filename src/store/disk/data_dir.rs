@@ -194,7 +194,11 @@ impl DataDir {
     ) -> Result<ProgressFile, DiskError> {
         let path = self.path.join(progress::FILE);
         if has_engine && !path.exists() {
-            self.damage(on_damage, lost, DiskError::Damaged { file: path.clone(), what: "it is missing".into() })?;
+            self.damage(
+                on_damage,
+                lost,
+                DiskError::Damaged { file: path.clone(), what: "it is missing".into() },
+            )?;
         }
         let (progress, damaged) = match ProgressFile::open(&self.path) {
             Err(error) if error.is_damage() => {

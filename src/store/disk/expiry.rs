@@ -133,7 +133,11 @@ impl Factory for ExpiryFilters {
 }
 
 impl CompactionFilter for ExpiryFilter {
-    fn filter_item(&mut self, item: ItemAccessor<'_>, _context: &Context) -> fjall::compaction::filter::CompactionFilterResult {
+    fn filter_item(
+        &mut self,
+        item: ItemAccessor<'_>,
+        _context: &Context,
+    ) -> fjall::compaction::filter::CompactionFilterResult {
         // the store's own records have no expiry, nor has one in a newer format
         let Some(expiry) = expiry_of(&item.value()?).filter(|_| item.key().first() != Some(&0)) else {
             return Ok(Verdict::Keep);

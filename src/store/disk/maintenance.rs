@@ -9,12 +9,7 @@ use std::{
 };
 
 use super::{
-    engine::allocated,
-    error::DiskError,
-    expiry::ExpiryCounts,
-    record::expiry_of,
-    shared::Shared,
-    verify,
+    engine::allocated, error::DiskError, expiry::ExpiryCounts, record::expiry_of, shared::Shared, verify,
 };
 
 /// The time between two looks at the data.
@@ -85,7 +80,11 @@ impl Maintenance {
         let was_over = std::mem::replace(&mut self.is_over_bound, bytes > max);
         match (was_over, self.is_over_bound) {
             (false, true) => {
-                tracing::error!(bytes, max, "the data have reached WEIR_DISK_MAX_BYTES; changes stay in memory");
+                tracing::error!(
+                    bytes,
+                    max,
+                    "the data have reached WEIR_DISK_MAX_BYTES; changes stay in memory"
+                );
                 shared.metrics.available.set(0);
             }
             (true, false) => {

@@ -9,7 +9,12 @@ use crate::limit::{
 const UNITS_PER_TOKEN: u64 = 1 << 31;
 
 /// Adds the hits of `local`, which began as an unused state, to `disk`, at their own instants.
-pub(super) fn merge(mut disk: CounterState, local: &CounterState, tier: &Tier, now: Timestamp) -> CounterState {
+pub(super) fn merge(
+    mut disk: CounterState,
+    local: &CounterState,
+    tier: &Tier,
+    now: Timestamp,
+) -> CounterState {
     let mut add = |at: Timestamp, hits: u64| {
         let change = CountChange::of(i64::try_from(hits).unwrap_or(i64::MAX));
         disk.add(tier, at, change, now);

@@ -6,7 +6,7 @@ use crate::{
     store::memory::Notes,
 };
 
-/// The notes about one counter.
+/// The notes about one counter. 8 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskNotes {
     /// The expiry of its record on disk, in seconds since the epoch; 0 if there is none.
@@ -15,8 +15,8 @@ pub struct DiskNotes {
     pub(super) is_read: bool,
     /// Whether it is in the log, because it has changed.
     pub(super) is_logged: bool,
-    /// Whether a batch that is being written has it.
-    pub(super) is_being_written: bool,
+    /// The decisions that are about to use it, and 1 while a batch that has it is being written.
+    pub(super) pins: u16,
 }
 
 /// A counter that has changed.
@@ -34,7 +34,7 @@ impl Notes for DiskNotes {
     const NOTED: bool = true;
 
     fn is_removable(&self) -> bool {
-        self.is_read && !self.is_logged && !self.is_being_written
+        self.is_read && !self.is_logged && self.pins == 0
     }
 
     fn changed(&mut self, log: &mut Vec<Changed>, check: &LimitCheck<'_>, tier: &Tier, key: CounterKey) {

@@ -47,7 +47,11 @@ pub(super) struct Progress {
 impl Progress {
     /// Returns the last batch that must be there: if the system has not been started anew since, all that was handed to it.
     pub(super) fn promised(&self) -> u64 {
-        if self.boot == boot_id() && self.boot != [0; 16] { self.written.max(self.synced) } else { self.synced }
+        if self.boot == boot_id() && self.boot != [0; 16] {
+            self.written.max(self.synced)
+        } else {
+            self.synced
+        }
     }
 }
 
@@ -76,7 +80,10 @@ impl ProgressFile {
             [Some(first), None] => (first, Some("the second slot")),
             [None, Some(second)] => (second, Some("the first slot")),
             [None, None] => {
-                return Err(DiskError::Damaged { file: path, what: "both slots have wrong checksums".into() });
+                return Err(DiskError::Damaged {
+                    file: path,
+                    what: "both slots have wrong checksums".into(),
+                });
             }
         };
         Ok((Self { file, path, progress }, damaged))

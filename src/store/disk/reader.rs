@@ -5,7 +5,11 @@ use std::{collections::VecDeque, sync::Arc, thread};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-use super::{error::DiskError, notes::Changed, shared::Shared};
+use super::{
+    error::DiskError,
+    notes::Changed,
+    shared::{Pins, Shared},
+};
 
 /// The threads: while one waits for the disk, another one finds what is cached.
 const THREADS: usize = 2;
@@ -16,7 +20,7 @@ const MAX_WAITING: usize = 16_384;
 /// The counters that a decision waits for.
 struct Job {
     counters: Vec<Changed>,
-    done: oneshot::Sender<bool>,
+    done: oneshot::Sender<Option<Pins>>,
 }
 
 /// Reads that wait for a thread.
@@ -40,14 +44,8 @@ impl Readers {
             let (queue, shared) = (Arc::clone(&queue), Arc::clone(shared));
             thread::Builder::new().name("weir-disk-read".into()).spawn(move || {
                 while let Some(job) = next(&queue) {
-                    // the decision may have given up already, which leaves the counters for the next one
-                    let loaded = job.counters.iter().map(|counter| shared.load(counter)).fold(true, |all, loaded| {
-                        if let Err(error) = &loaded {
-                            tracing::debug!(%error, "cannot read a counter");
-                        }
-                        all && loaded.is_ok()
-                    });
-                    let _ = job.done.send(loaded);
+                    // the decision may have given up already, which drops the pins
+                    let _ = job.done.send(read_all(&shared, &job.counters));
                 }
             })
         });
@@ -55,19 +53,19 @@ impl Readers {
         Ok(Self { queue, threads: Mutex::new(threads) })
     }
 
-    /// Reads `counters`. Returns true when they are in memory, false if one could not be read, or too many wait.
-    pub(super) async fn read(&self, counters: Vec<Changed>) -> bool {
+    /// Reads `counters`. Returns what keeps them in memory, or none if one could not be read, or too many wait.
+    pub(super) async fn read(&self, counters: Vec<Changed>) -> Option<Pins> {
         let (done, read) = oneshot::channel();
         {
             let (queue, wake) = &*self.queue;
             let mut queue = queue.lock();
             if queue.jobs.len() >= MAX_WAITING || queue.is_closed {
-                return false;
+                return None;
             }
             queue.jobs.push_back(Job { counters, done });
             wake.notify_one();
         }
-        read.await.unwrap_or(false)
+        read.await.unwrap_or_default()
     }
 
     /// Ends the threads.
@@ -78,6 +76,18 @@ impl Readers {
             let _ = thread.join();
         }
     }
+}
+
+fn read_all(shared: &Arc<Shared>, counters: &[Changed]) -> Option<Pins> {
+    let mut pins = Pins { shared: Arc::clone(shared), keys: Vec::with_capacity(counters.len()) };
+    for counter in counters {
+        if let Err(error) = shared.load(counter, true) {
+            tracing::debug!(%error, "cannot read a counter");
+            return None;
+        }
+        pins.keys.push(counter.key);
+    }
+    Some(pins)
 }
 
 fn next(queue: &(Mutex<Queue>, Condvar)) -> Option<Job> {

@@ -270,8 +270,7 @@ mod tests {
 
     #[test]
     fn values_have_the_documented_format() {
-        let tier =
-            Tier { requests: 5, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
+        let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm: Algorithm::FixedWindow };
         let mut state = CounterState::unused(&tier, Timestamp::from_secs(90));
         state.take(&tier, Timestamp::from_secs(90), Hits(300));
         assert_eq!(encode(&state), [0x11, 120, 0, 0, 0, 0, 0xac, 2]);

@@ -18,7 +18,11 @@ use super::{
     record,
     settings::DiskSettings,
 };
-use crate::{clock::Clock, limit::algorithm::CounterState, store::MemoryStore};
+use crate::{
+    clock::Clock,
+    limit::{CounterKey, algorithm::CounterState},
+    store::MemoryStore,
+};
 
 /// How often a counter is read again because a batch was written meanwhile. A batch takes much longer than a read.
 const MAX_READS: usize = 100;
@@ -108,8 +112,9 @@ impl Shared {
         rounds.begun
     }
 
-    /// Reads a counter from the disk, and adds it to the memory, if the memory does not have its state yet.
-    pub(super) fn load(&self, counter: &Changed) -> Result<(), DiskError> {
+    /// Reads a counter from the disk, and adds it to the memory, if the memory does not have its state yet. If it is to be
+    /// `pinned`, it stays there until [`Pins`] of it are dropped.
+    pub(super) fn load(&self, counter: &Changed, pinned: bool) -> Result<(), DiskError> {
         for _ in 0..MAX_READS {
             let batches = self.batches.load(Ordering::Acquire);
             let read = self.read(counter).inspect_err(|_| self.metrics.read_failures.add(1))?;
@@ -117,7 +122,8 @@ impl Shared {
             let now = self.clock.now();
             let expiry = read.as_ref().map_or(0, record::expiry);
             let state = read.filter(|state| state.idle_at() > now);
-            let notes = DiskNotes { expiry, is_read: true, ..DiskNotes::default() };
+            let pins = u16::from(pinned);
+            let notes = DiskNotes { expiry, is_read: true, pins, ..DiskNotes::default() };
             let is_stale = std::cell::Cell::new(false);
             let is_wanted = || {
                 // another reader may have added it before, and after a write it may have been evicted again
@@ -136,6 +142,9 @@ impl Shared {
                         }
                         slot.notes.is_read = true;
                         slot.notes.expiry = expiry;
+                    }
+                    if !is_stale.get() {
+                        slot.notes.pins += pins;
                     }
                 },
             );
@@ -183,6 +192,24 @@ impl Shared {
     /// Leaves an error for the writer.
     pub(super) fn report(&self, error: DiskError) {
         self.trouble.lock().get_or_insert(error);
+    }
+}
+
+/// Counters that stay in memory until this is dropped.
+pub(super) struct Pins {
+    pub(super) shared: Arc<Shared>,
+    pub(super) keys: Vec<CounterKey>,
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        for key in &self.keys {
+            self.shared.memory.with_slot(*key, |slot| {
+                if let Some(slot) = slot {
+                    slot.notes.pins = slot.notes.pins.saturating_sub(1);
+                }
+            });
+        }
     }
 }
 

@@ -1,10 +1,6 @@
 //! Decisions of the store on disk.
 
-use std::{
-    sync::Arc,
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::{sync::Arc, thread::JoinHandle, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::time::timeout;
@@ -19,7 +15,7 @@ use super::{
     reader::Readers,
     record,
     settings::{DiskSettings, DiskSync},
-    shared::Shared,
+    shared::{Pins, Shared},
     writer::{self, Writer, duration, report_lost},
 };
 use crate::{
@@ -94,15 +90,14 @@ impl DiskStore {
 
     /// Makes the decisions once the counters that are not in memory have been read, or without the disk if that takes too long.
     async fn take_unknown(&self, checks: &[LimitCheck<'_>], scope: Scope, now: Timestamp) -> Decisions {
-        if self.read(checks).await {
+        if let Some(_pins) = self.read(checks).await {
             return self.shared.memory.decide(checks, scope, now);
         }
         let memory = &self.shared.memory;
         let unknown = |check: &LimitCheck<'_>| !memory.is_known(check);
         self.shared.metrics.fallback.add(checks.iter().filter(|check| unknown(check)).count() as u64);
         if scope == Scope::Request {
-            let denies =
-                |check: &LimitCheck<'_>| self.policy(check) == OnStoreFailure::Deny && takes(check);
+            let denies = |check: &LimitCheck<'_>| self.policy(check) == OnStoreFailure::Deny && takes(check);
             if !checks.iter().any(|check| unknown(check) && denies(check)) {
                 return memory.decide(checks, scope, now);
             }
@@ -119,18 +114,25 @@ impl DiskStore {
         checks.iter().map(decide).collect()
     }
 
-    /// Reads those counters of `checks` that are not in memory. Returns whether all of them are now.
-    async fn read(&self, checks: &[LimitCheck<'_>]) -> bool {
+    /// Reads those counters of `checks` that are not in memory. Returns what keeps all of them there, or none if they could not
+    /// be read in time.
+    async fn read(&self, checks: &[LimitCheck<'_>]) -> Option<Pins> {
         let mut counters = Vec::new();
-        for check in checks.iter().filter(|check| !self.shared.memory.is_known(check)) {
-            for tier in check.tiers() {
-                let key = check.key.of_tier(tier);
-                if self.shared.memory.with_slot(key, |slot| slot.is_none()) {
-                    counters.push(Changed { key, name: record::key(check, tier), tier: tier.clone() });
-                }
+        let mut known = Pins { shared: Arc::clone(&self.shared), keys: Vec::new() };
+        let counted = checks.iter().flat_map(|check| check.tiers().iter().map(move |tier| (check, tier)));
+        for (check, tier) in counted {
+            let key = check.key.of_tier(tier);
+            let pinned = self.shared.memory.with_slot(key, |slot| slot.map(|slot| slot.notes.pins += 1));
+            if pinned.is_some() {
+                known.keys.push(key);
+            } else {
+                counters.push(Changed { key, name: record::key(check, tier), tier: tier.clone() });
             }
         }
-        timeout(duration(self.shared.settings.budget), self.readers.read(counters)).await.unwrap_or(false)
+        let read = timeout(duration(self.shared.settings.budget), self.readers.read(counters)).await;
+        let mut pins = read.ok().flatten()?;
+        pins.keys.append(&mut known.keys);
+        Some(pins)
     }
 
     /// Waits until `decisions` are on disk, if they must be. Past the decision budget `on_store_failure` decides; the hits count.
@@ -202,7 +204,9 @@ impl Store for DiskStore {
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
         let checks = std::slice::from_ref(check);
-        if !self.shared.memory.is_known(check) && !Box::pin(self.read(checks)).await {
+        let is_known = self.shared.memory.is_known(check);
+        let pins = if is_known { None } else { Box::pin(self.read(checks)).await };
+        if !is_known && pins.is_none() {
             self.shared.metrics.fallback.add(1);
             if self.policy(check) == OnStoreFailure::Deny {
                 let counted = ReservedSpan { from: now, until: now, is_reported: false };
@@ -210,6 +214,7 @@ impl Store for DiskStore {
             }
         }
         let reservation = self.shared.memory.reserve_now(check, request, now);
+        drop(pins);
         if self.is_synced_first() {
             Box::pin(self.synced(checks, std::iter::once(reservation.decision).collect())).await;
         }
@@ -223,10 +228,9 @@ impl Store for DiskStore {
         unused: Hits,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        if !self.shared.memory.is_known(check) {
-            // if it cannot be read, the hits stay counted
-            Box::pin(self.read(std::slice::from_ref(check))).await;
-        }
+        let is_known = self.shared.memory.is_known(check);
+        // if it cannot be read, the hits stay counted
+        let _pins = if is_known { None } else { Box::pin(self.read(std::slice::from_ref(check))).await };
         self.shared.memory.release_now(check, reservation, unused, now);
         Ok(())
     }

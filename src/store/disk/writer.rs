@@ -15,8 +15,7 @@ use super::{
     maintenance::Maintenance,
     notes::Changed,
     progress::ProgressFile,
-    record,
-    salvage,
+    record, salvage,
     settings::{DiskSync, OnDamage},
     shared::{Shared, clone_damage},
 };
@@ -135,7 +134,7 @@ impl Writer {
                 return self.unread == 0;
             }
             if let Err(error) = self.write(batch) {
-                rest.for_each(|changed| self.log_again(changed));
+                rest.for_each(|changed| self.log_again(changed, false));
                 self.fail(error);
                 return false;
             }
@@ -150,7 +149,7 @@ impl Writer {
                 Encoded::Gone => {}
                 Encoded::Unread => {
                     self.unread += 1;
-                    self.log_again(changed);
+                    self.log_again(changed, false);
                 }
                 Encoded::Change { value, before, after } => {
                     changes.push((changed.name.clone(), value));
@@ -166,7 +165,7 @@ impl Writer {
         self.shared.batches.fetch_add(1, Ordering::AcqRel);
         self.shared.metrics.writes.record(begun.elapsed());
         if let Err(error) = written {
-            pending.into_iter().for_each(|pending| self.log_again(pending.changed));
+            pending.into_iter().for_each(|pending| self.log_again(pending.changed, true));
             return Err(error);
         }
         self.shared.metrics.records_written.add(changes.len() as u64);
@@ -176,7 +175,7 @@ impl Writer {
         for pending in pending {
             self.shared.memory.with_slot(pending.changed.key, |slot| {
                 if let Some(slot) = slot {
-                    slot.notes.is_being_written = false;
+                    slot.notes.pins -= 1;
                     slot.notes.expiry = pending.after;
                 }
             });
@@ -211,34 +210,34 @@ impl Writer {
                     return Encoded::Unread;
                 }
                 slot.notes.is_logged = false;
-                slot.notes.is_being_written = true;
                 let before = slot.notes.expiry;
                 if slot.counter.idle_at() <= now || slot.counter.used() == Hits(0) {
                     if before == 0 {
-                        slot.notes.is_being_written = false;
                         return Encoded::Gone;
                     }
+                    slot.notes.pins += 1;
                     return Encoded::Change { value: None, before, after: 0 };
                 }
+                slot.notes.pins += 1;
                 let after = record::expiry(&slot.counter);
                 Encoded::Change { value: Some(record::encode(&slot.counter)), before, after }
             });
-            if !matches!(encoded, Encoded::Unread) || self.shared.load(changed).is_err() {
+            if !matches!(encoded, Encoded::Unread) || self.shared.load(changed, false).is_err() {
                 return encoded;
             }
         }
         Encoded::Unread
     }
 
-    /// Puts a counter back into the log, unless it has changed again and is there already.
-    fn log_again(&self, changed: Changed) {
+    /// Puts a counter back into the log, unless it was in the batch that failed, has changed since, and is there already.
+    fn log_again(&self, changed: Changed, was_in_batch: bool) {
         let key = changed.key;
         let is_needed = self.shared.memory.with_slot(key, |slot| {
             let Some(slot) = slot else { return false };
-            let is_needed = !slot.notes.is_logged || !slot.notes.is_being_written;
-            slot.notes.is_being_written = false;
+            slot.notes.pins -= u16::from(was_in_batch);
+            let is_there = was_in_batch && slot.notes.is_logged;
             slot.notes.is_logged = true;
-            is_needed
+            !is_there
         });
         if is_needed {
             self.shared.memory.with_log(key, |log| log.push(changed));
@@ -290,7 +289,8 @@ impl Writer {
     fn salvage(&mut self, error: &DiskError) {
         let mut engine = self.shared.engine.write();
         let Some(old) = engine.take() else { return };
-        let salvaged = salvage::copy(old, &self.dir, &self.shared.expiry, self.batch, self.shared.clock.now());
+        let salvaged =
+            salvage::copy(old, &self.dir, &self.shared.expiry, self.batch, self.shared.clock.now());
         match salvaged {
             Ok((new, copied)) => {
                 tracing::error!(damage = %error, counters = copied, "went on with the counters that can be read");
@@ -313,11 +313,8 @@ impl Writer {
         let mut engine = self.shared.engine.write();
         // closed first: it holds the lock
         drop(engine.take());
-        let opened = self.dir.open_data(
-            &self.shared.expiry,
-            self.shared.settings.on_damage,
-            self.shared.clock.now(),
-        );
+        let opened =
+            self.dir.open_data(&self.shared.expiry, self.shared.settings.on_damage, self.shared.clock.now());
         match opened {
             Ok(data) => {
                 *engine = Some(data.engine);

@@ -234,8 +234,7 @@ impl<N: Notes> Shard<N> {
         let before = self.table.len();
         let end = (start + stride).min(self.table.num_buckets());
         for bucket in start..end {
-            let is_expired =
-                |slot: &Slot<N>| slot.counter.idle_at() <= now && slot.notes.is_removable();
+            let is_expired = |slot: &Slot<N>| slot.counter.idle_at() <= now && slot.notes.is_removable();
             if self.table.get_bucket(bucket).is_some_and(is_expired) {
                 self.remove(bucket);
             }
@@ -253,13 +252,14 @@ impl<N: Notes> Shard<N> {
 
     /// Evicts the cheapest counter of a sample, and returns it, if there is one. Evicting a counter lets its hits be admitted
     /// again until it would have expired, so the cost is its hits times its remaining time. Counters that are not
-    /// [removable](Notes::is_removable) are evicted only if a larger sample has no other.
-    pub(super) fn evict_cheapest(&mut self, now: Timestamp) -> Option<N> {
+    /// [removable](Notes::is_removable) are evicted only if `any` may be, and a larger sample has no other.
+    pub(super) fn evict_cheapest(&mut self, any: bool, now: Timestamp) -> Option<N> {
         let buckets = self.table.num_buckets();
         let mut cheapest: Option<((bool, u128), usize)> = None;
         for step in 0..buckets {
             let bucket = (self.next_sample + step) % buckets;
-            if let Some(slot) = self.table.get_bucket(bucket) {
+            if let Some(slot) = self.table.get_bucket(bucket).filter(|slot| any || slot.notes.is_removable())
+            {
                 let left = slot.counter.idle_at().since(now).as_nanos();
                 let cost = u128::from(left) * u128::from(slot.counter.used().0);
                 let cost = (!slot.notes.is_removable(), cost);
@@ -267,9 +267,8 @@ impl<N: Notes> Shard<N> {
                     cheapest = Some((cost, bucket));
                 }
             }
-            let enough = cheapest.is_some_and(|((is_last_resort, _), _)| {
-                step >= if is_last_resort { LARGE_SAMPLE } else { SAMPLE }
-            });
+            let has_removable = cheapest.is_some_and(|((is_last_resort, _), _)| !is_last_resort);
+            let enough = step >= LARGE_SAMPLE && N::NOTED || step >= SAMPLE && has_removable;
             if enough {
                 self.next_sample = bucket;
                 break;
