@@ -11,10 +11,13 @@ mod data_dir;
 mod engine;
 mod error;
 mod expiry;
+#[cfg(all(feature = "server", any(test, fuzzing)))]
+pub(crate) mod fuzz;
 mod maintenance;
 mod merge;
 mod metrics;
 mod notes;
+mod offline;
 mod progress;
 mod reader;
 pub mod record;
@@ -26,5 +29,6 @@ mod verify;
 mod writer;
 
 pub use error::DiskError;
+pub use offline::{Data, StoredCounter};
 pub use settings::{DiskSettings, DiskSync, OnDamage};
 pub use store::DiskStore;
