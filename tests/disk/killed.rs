@@ -34,10 +34,18 @@ const VALUES: usize = 40;
 const CLIENTS: usize = 8;
 
 /// What was sent and answered, of each value.
-#[derive(Default)]
 struct Ledger {
     sent: [AtomicU64; VALUES],
     answered: [AtomicU64; VALUES],
+}
+
+impl Ledger {
+    fn new() -> Self {
+        Self {
+            sent: [const { AtomicU64::new(0) }; VALUES],
+            answered: [const { AtomicU64::new(0) }; VALUES],
+        }
+    }
 }
 
 struct Weir {
@@ -109,7 +117,7 @@ async fn kill_again_and_again(sync: &str) {
     fs::create_dir(&rules).expect("a directory");
     fs::write(rules.join("shop.yaml"), RULES).expect("a file");
     let rules = rules.to_str().expect("a plain path");
-    let ledger = Arc::<Ledger>::default();
+    let ledger = Arc::new(Ledger::new());
     let (mut least, mut begun) = ([0; VALUES], Instant::now());
     let mut slowest = Duration::ZERO;
     for kill in 0..kills {

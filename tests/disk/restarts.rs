@@ -42,7 +42,7 @@ fn written_counters_are_there_without_a_clean_stop() {
         let mut disk = Disk::new();
         disk.settings.sync = sync;
         let opened = disk.open_with(tiers());
-        for i in 0..200 {
+        for i in 0..200_u32 {
             opened.take(&i.to_string(), 1 + i % 5);
         }
         if sync != DiskSync::Always {
@@ -50,7 +50,7 @@ fn written_counters_are_there_without_a_clean_stop() {
         }
         let copy = disk.copy();
         let left = copy.open_with(tiers());
-        for i in 0..200 {
+        for i in 0..200_u32 {
             assert_eq!(left.hits(&i.to_string()), u64::from(1 + i % 5), "{sync:?}");
         }
     }
