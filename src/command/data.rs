@@ -19,6 +19,7 @@ use crate::{
 
 /// The arguments of `weir data`.
 #[derive(Args, Clone, Debug)]
+#[expect(clippy::doc_markdown, reason = "clap prints these comments verbatim")]
 pub struct DataCommand {
     /// Data directory [env: WEIR_DATA_DIR]
     #[arg(long, value_name = "DIR", global = true)]

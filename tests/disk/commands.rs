@@ -59,7 +59,8 @@ fn a_backup_is_made_while_weir_runs_and_is_restored() {
         opened.take(&i.to_string(), 1 + i % 7);
     }
     opened.written();
-    let export = data(&disk, &["export"]);
+    let from = disk.settings.dir.to_str().expect("a plain path");
+    let export = weir(&["data", "export"], &[("WEIR_DATA_DIR", from)]).output().expect("it can be started");
     assert!(export.status.success(), "{}", stderr(&export));
     let before: Vec<_> = (0..500).map(|i| opened.take(&i.to_string(), 0)).collect();
     let other = Disk { clock: disk.clock.clone(), ..Disk::new() };
@@ -82,7 +83,9 @@ fn a_backup_is_made_while_weir_runs_and_is_restored() {
 fn expired_counters_are_compacted_away() {
     let disk = disk();
     let opened = disk.open();
-    (0..100).for_each(|i| drop(opened.take(&i.to_string(), 1)));
+    for i in 0..100 {
+        opened.take(&i.to_string(), 1);
+    }
     opened.written();
     let refused = data(&disk, &["compact"]);
     assert!(
@@ -93,7 +96,9 @@ fn expired_counters_are_compacted_away() {
     let now = disk.clock.now();
     disk.clock.set(weir::limit::Timestamp::from_nanos(now.as_nanos() - 2 * 86_400 * 1_000_000_000));
     let opened = disk.open();
-    (0..70).for_each(|i| drop(opened.take(&format!("old{i}"), 1)));
+    for i in 0..70 {
+        opened.take(&format!("old{i}"), 1);
+    }
     opened.close();
     disk.clock.advance(Period::from_secs(2 * 86_400));
     let said = stdout(&data(&disk, &["inspect", "--limit", "0"]));

@@ -24,7 +24,7 @@ use weir::{
 };
 
 /// How long a test waits for an event before it fails.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
+pub(crate) const DEADLINE: Duration = Duration::from_mins(2);
 
 pub(crate) const DAY: u64 = 86_400;
 

@@ -63,7 +63,7 @@ impl Store for OnDisk {
     ) -> Result<Decisions, StoreError> {
         // simulated time stands still while a blocking task runs, so that it does not pass the budget while the disk is read
         let (done, wait) = mpsc::channel::<()>();
-        let standstill = spawn_blocking(move || wait.recv_timeout(Duration::from_secs(60)));
+        let standstill = spawn_blocking(move || wait.recv_timeout(Duration::from_mins(1)));
         let mut opened = self.opened.lock().await;
         opened.decisions += 1;
         if opened.decisions % RESTART_AFTER == 0 {

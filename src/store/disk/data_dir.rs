@@ -87,8 +87,8 @@ impl DataDir {
             Err(TryLockError::Error(error)) => return Err(DiskError::io("lock", &lock_file)(error)),
         }
         let dir = Self { path: path.to_owned(), _lock: lock };
-        match fs::read_to_string(&format_file) {
-            Ok(text) => dir.check_format(&text)?,
+        match fs::read(&format_file) {
+            Ok(text) => dir.check_format(&String::from_utf8_lossy(&text))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 write_synced(&format_file, format!("weir data {FORMAT}\n").as_bytes())?;
             }

@@ -7,7 +7,7 @@ use std::{
     ops::Bound,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     thread,
     time::{Duration, Instant},
 };
@@ -63,6 +63,8 @@ pub(super) struct Engine {
     counters: Keyspace,
     database: Database,
     dir: PathBuf,
+    /// The first damaged table that was found, or none if the tables are whole. Looked for once, since it reads all of them.
+    damaged_table: OnceLock<Option<(PathBuf, String)>>,
 }
 
 /// The end of a journal that was dropped when it was opened.
@@ -129,7 +131,7 @@ impl Engine {
             Ok((database, counters))
         };
         let (database, counters) = open().map_err(|error| convert(dir, error))?;
-        Ok(Self { counters, database, dir: dir.to_owned() })
+        Ok(Self { counters, database, dir: dir.to_owned(), damaged_table: OnceLock::new() })
     }
 
     /// Returns the value of `key`.
@@ -235,10 +237,11 @@ impl Engine {
             return error;
         }
         // the engine does not tell the file
-        match verify::tables(&self.dir, || {}) {
-            Err(found) if found.is_damage() => found,
-            _ => error,
-        }
+        let found = self.damaged_table.get_or_init(|| match verify::tables(&self.dir, || {}) {
+            Err(DiskError::Damaged { file, what }) => Some((file, what)),
+            _ => None,
+        });
+        found.clone().map_or(error, |(file, what)| DiskError::Damaged { file, what })
     }
 }
 

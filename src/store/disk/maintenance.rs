@@ -9,7 +9,12 @@ use std::{
 };
 
 use super::{
-    engine::allocated, error::DiskError, expiry::ExpiryCounts, record::expiry_of, shared::Shared, verify,
+    engine::{Engine, allocated},
+    error::DiskError,
+    expiry::ExpiryCounts,
+    record::expiry_of,
+    shared::Shared,
+    verify,
 };
 
 /// The time between two looks at the data.
@@ -108,7 +113,7 @@ fn compact(shared: &Arc<Shared>, expired: u64, records: u64) -> Option<thread::J
     let compact = move || {
         let begun = Instant::now();
         shared.expiry.begin();
-        let compacted = shared.engine.read().as_ref().map_or(Ok(()), |engine| engine.compact());
+        let compacted = shared.engine.read().as_ref().map_or(Ok(()), Engine::compact);
         shared.expiry.end();
         match compacted {
             Ok(()) => {

@@ -176,7 +176,9 @@ mod tests {
             assert!((5..=6).contains(&read.get().synced), "{at}");
         }
         let mut flipped = whole;
-        slots.into_iter().for_each(|slot| flipped[slot.start] ^= 1);
+        for slot in slots {
+            flipped[slot.start] ^= 1;
+        }
         fs::write(&path, &flipped).expect("the file");
         let error = ProgressFile::open(dir.path()).expect_err("both are damaged");
         assert!(error.is_damage() && error.to_string().contains("progress"), "{error}");

@@ -53,19 +53,18 @@ impl Readers {
         Ok(Self { queue, threads: Mutex::new(threads) })
     }
 
-    /// Reads `counters`. Returns what keeps them in memory, or none if one could not be read, or too many wait.
-    pub(super) async fn read(&self, counters: Vec<Changed>) -> Option<Pins> {
+    /// Has `counters` read. The receiver gets what keeps them in memory, or none if one could not be read. Returns none if too
+    /// many decisions wait already.
+    pub(super) fn read(&self, counters: Vec<Changed>) -> Option<oneshot::Receiver<Option<Pins>>> {
         let (done, read) = oneshot::channel();
-        {
-            let (queue, wake) = &*self.queue;
-            let mut queue = queue.lock();
-            if queue.jobs.len() >= MAX_WAITING || queue.is_closed {
-                return None;
-            }
-            queue.jobs.push_back(Job { counters, done });
-            wake.notify_one();
+        let (queue, wake) = &*self.queue;
+        let mut queue = queue.lock();
+        if queue.jobs.len() >= MAX_WAITING || queue.is_closed {
+            return None;
         }
-        read.await.unwrap_or_default()
+        queue.jobs.push_back(Job { counters, done });
+        wake.notify_one();
+        Some(read)
     }
 
     /// Ends the threads.

@@ -17,7 +17,7 @@ pub struct DiskSettings {
     pub on_damage: OnDamage,
     /// `WEIR_DISK_MAX_BYTES`: the bytes of the data above which nothing more is written; none for no limit.
     pub max_bytes: Option<u64>,
-    /// `WEIR_DECISION_BUDGET`: the longest time that a decision waits for the disk.
+    /// `WEIR_DECISION_BUDGET`: the longest time that a decision waits for the disk; 0 waits for nothing.
     pub budget: Period,
     /// `WEIR_ON_STORE_FAILURE`: the decision past that time, unless the rule has its own.
     pub on_store_failure: OnStoreFailure,

@@ -129,8 +129,8 @@ impl DiskStore {
                 counters.push(Changed { key, name: record::key(check, tier), tier: tier.clone() });
             }
         }
-        let read = timeout(duration(self.shared.settings.budget), self.readers.read(counters)).await;
-        let mut pins = read.ok().flatten()?;
+        let read = self.readers.read(counters)?;
+        let mut pins = self.within_budget(read).await?.ok().flatten()?;
         pins.keys.append(&mut known.keys);
         Some(pins)
     }
@@ -146,7 +146,7 @@ impl DiskStore {
         let round = self.shared.request_round();
         let mut finished = self.shared.finished.subscribe();
         let wait = finished.wait_for(|finished| *finished >= round);
-        if timeout(duration(self.shared.settings.budget), wait).await.is_ok_and(|waited| waited.is_ok()) {
+        if self.within_budget(wait).await.is_some_and(|waited| waited.is_ok()) {
             return decisions;
         }
         self.shared.metrics.fallback.add(decisions.len() as u64);
@@ -158,6 +158,12 @@ impl DiskStore {
             }
         }
         decisions
+    }
+
+    /// Waits for `what`, at most for the decision budget.
+    async fn within_budget<T>(&self, what: impl Future<Output = T>) -> Option<T> {
+        let budget = duration(self.shared.settings.budget);
+        if budget.is_zero() { None } else { timeout(budget, what).await.ok() }
     }
 
     fn is_synced_first(&self) -> bool {

@@ -44,7 +44,6 @@ pub(super) struct Writer {
     failure: Option<Failure>,
     /// The damage that was reported already.
     reported_damage: Option<String>,
-    unread: u64,
 }
 
 /// A failure that lasts.
@@ -76,7 +75,6 @@ impl Writer {
             maintenance,
             failure: None,
             reported_damage: None,
-            unread: 0,
         }
     }
 
@@ -122,20 +120,19 @@ impl Writer {
         self.shared.metrics.pending.set(pending);
     }
 
-    /// Writes all changed counters in batches.
+    /// Writes all changed counters in batches, except for those whose record cannot be read: `on_store_failure` decides about them.
     fn write_all(&mut self) -> bool {
         let mut changed = Vec::new();
         self.shared.memory.for_each_log(|log| changed.append(log));
-        self.unread = 0;
         let mut rest = changed.into_iter();
         loop {
             let batch: Vec<Changed> = rest.by_ref().take(MAX_BATCH).collect();
             if batch.is_empty() {
-                return self.unread == 0;
+                return true;
             }
             if let Err(error) = self.write(batch) {
                 rest.for_each(|changed| self.log_again(changed, false));
-                self.fail(error);
+                self.fail(&error);
                 return false;
             }
         }
@@ -147,10 +144,7 @@ impl Writer {
         for changed in batch {
             match self.encode(&changed) {
                 Encoded::Gone => {}
-                Encoded::Unread => {
-                    self.unread += 1;
-                    self.log_again(changed, false);
-                }
+                Encoded::Unread => self.log_again(changed, false),
                 Encoded::Change { value, before, after } => {
                     changes.push((changed.name.clone(), value));
                     pending.push(Pending { changed, before, after });
@@ -165,12 +159,16 @@ impl Writer {
         self.shared.batches.fetch_add(1, Ordering::AcqRel);
         self.shared.metrics.writes.record(begun.elapsed());
         if let Err(error) = written {
-            pending.into_iter().for_each(|pending| self.log_again(pending.changed, true));
+            for pending in pending {
+                self.log_again(pending.changed, true);
+            }
             return Err(error);
         }
         self.shared.metrics.records_written.add(changes.len() as u64);
         self.shared.expiry.with_counts(|counts| {
-            pending.iter().for_each(|pending| counts.replace(pending.before, pending.after));
+            for pending in &pending {
+                counts.replace(pending.before, pending.after);
+            }
         });
         for pending in pending {
             self.shared.memory.with_slot(pending.changed.key, |slot| {
@@ -247,10 +245,10 @@ impl Writer {
     // === failures ===
 
     /// Notes a failure: changes stay in memory until the engine has been opened again.
-    fn fail(&mut self, error: DiskError) {
+    fn fail(&mut self, error: &DiskError) {
         self.shared.metrics.failures.add(1);
         if error.is_damage() {
-            self.report_damage(&error);
+            self.report_damage(error);
         }
         if self.failure.is_none() {
             tracing::error!(%error, "cannot write counters to the disk; they stay in memory until it is possible again");
@@ -299,7 +297,7 @@ impl Writer {
             }
             Err(error) => {
                 drop(engine);
-                self.fail(error);
+                self.fail(&error);
             }
         }
     }
