@@ -7,9 +7,13 @@ use crate::spelling;
 const PREFIX: &str = "WEIR_";
 
 /// The variables that only weir has, without [`PREFIX`].
-const OWN: [&str; 20] = [
+const OWN: [&str; 24] = [
     "COORDINATION",
+    "DATA_DIR",
     "DECISION_BUDGET",
+    "DISK_DAMAGE",
+    "DISK_MAX_BYTES",
+    "DISK_SYNC",
     "MAX_BUFFERED_BYTES",
     "MAX_CONNECTIONS",
     "MAX_COUNTERS",
