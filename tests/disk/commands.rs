@@ -130,3 +130,19 @@ fn wrong_use_is_told() {
     assert!(!output.status.success());
     assert!(stderr(&output).contains("line 2: \"hits\" must be a whole number"), "{}", stderr(&output));
 }
+
+/// A copy that a killed command left is removed by the next start, and one in use is not.
+#[test]
+fn a_copy_left_behind_is_removed() {
+    let disk = disk();
+    disk.open().close();
+    let copies = ["copy-1", "copy-2"].map(|name| disk.settings.dir.join(name));
+    for copy in &copies {
+        fs::create_dir(copy).expect("a directory");
+        fs::write(copy.join("lock"), "").expect("a file");
+    }
+    let used = fs::File::open(copies[1].join("lock")).expect("the lock");
+    used.lock().expect("it is free");
+    disk.open().close();
+    assert_eq!(copies.map(|copy| copy.exists()), [false, true]);
+}

@@ -11,7 +11,7 @@ use tonic::transport::Channel;
 use weir::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 
 use crate::{
-    support::until,
+    support::{Disk, until},
     wire::{descriptor, hits, request},
 };
 
@@ -134,4 +134,21 @@ async fn nothing_is_lost_while_the_disk_is_full() {
     for i in 0..80 {
         assert_eq!(weir.take(&i.to_string(), 0).await, if i < 50 { 6 } else { 4 }, "{i}");
     }
+}
+
+/// Above its bound the directory does not grow, and decisions go on. A clean stop writes the last changes nevertheless.
+#[test]
+fn nothing_is_written_above_the_bound() {
+    let mut disk = Disk::new();
+    disk.settings.max_bytes = Some(1);
+    let opened = disk.open();
+    until("it is noticed", || opened.metric("weir.disk.available") == 0);
+    for hits in 0..20 {
+        assert_eq!(opened.take("v", 1).before.0, hits);
+    }
+    until("it is pending", || opened.metric("weir.disk.pending") == 1);
+    assert_eq!(opened.metric("weir.disk.written"), 0);
+    opened.close();
+    disk.settings.max_bytes = None;
+    assert_eq!(disk.open().hits("v"), 20);
 }

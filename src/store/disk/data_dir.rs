@@ -6,11 +6,14 @@
 //! | `format` | `weir data 1`: the version of all of it |
 //! | `engine/` | the files of the engine |
 //! | `progress` | which batches must be there |
+//! | `copy-…/` | a copy that a command reads while another process uses the directory |
+//! | `damaged-…` | what was set aside because it is damaged |
 //! | `damage` | what is damaged, if something is: it stays until somebody decides what to do |
 
 use std::{
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io::{self, Write as _},
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -32,6 +35,9 @@ const FORMAT_FILE: &str = "format";
 const LOCK_FILE: &str = "lock";
 const DAMAGE_FILE: &str = "damage";
 const ENGINE: &str = "engine";
+
+/// The beginning of the names of copies.
+pub(super) const COPY: &str = "copy-";
 
 /// A locked data directory.
 #[derive(Debug)]
@@ -57,7 +63,9 @@ impl DataDir {
     ///
     /// Returns an error if it is in use, has a newer format or other contents, or cannot be written to.
     pub(super) fn open_or_create(path: &Path) -> Result<Self, DiskError> {
-        fs::create_dir_all(path).map_err(DiskError::io("create", path))?;
+        // names of counters may be names of people
+        let created = DirBuilder::new().recursive(true).mode(0o700).create(path);
+        created.map_err(DiskError::io("create", path))?;
         Self::lock(path)
     }
 
@@ -94,7 +102,19 @@ impl DataDir {
             }
             Err(error) => return Err(DiskError::io("read", &format_file)(error)),
         }
+        dir.remove_copies();
         Ok(dir)
+    }
+
+    /// Removes the copies that commands made and did not remove, because they were killed. Those in use are locked.
+    fn remove_copies(&self) {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(COPY)) {
+            let lock = File::open(entry.path().join(LOCK_FILE));
+            if lock.is_ok_and(|lock| lock.try_lock().is_ok()) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
     }
 
     fn check_format(&self, text: &str) -> Result<(), DiskError> {

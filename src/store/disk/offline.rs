@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    data_dir::{DataDir, OpenData},
+    data_dir::{COPY, DataDir, OpenData},
     engine::{Change, Engine},
     error::DiskError,
     expiry::Expiry,
@@ -85,7 +85,7 @@ impl Data {
     pub fn open_to_read(path: &Path, now: Timestamp) -> Result<Self, DiskError> {
         match Self::open(path, now) {
             Err(DiskError::InUse(_)) => {
-                let copy = Copy(path.join(format!("copy-{}", process::id())));
+                let copy = Copy(path.join(format!("{COPY}{}", process::id())));
                 copy_consistently(path, &copy.0)?;
                 let mut data = Self::open(&copy.0, now)?;
                 data.copy = Some(copy);

@@ -1,8 +1,11 @@
 //! What decisions and the threads of the store have in common.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -20,7 +23,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    limit::{CounterKey, algorithm::CounterState},
+    limit::{CounterKey, Period, algorithm::CounterState},
     store::MemoryStore,
 };
 
@@ -100,7 +103,7 @@ impl Shared {
     }
 
     /// Waits until a round is requested, the store is closed, or `interval` has passed. Begins a round, and returns its number.
-    pub(super) fn begin_round(&self, interval: std::time::Duration) -> u64 {
+    pub(super) fn begin_round(&self, interval: Duration) -> u64 {
         let mut rounds = self.rounds.lock();
         let until = std::time::Instant::now() + interval;
         while rounds.wanted <= rounds.begun && !self.is_stopping() {
@@ -189,6 +192,11 @@ impl Shared {
         error
     }
 
+    /// Returns the present in seconds since the epoch.
+    pub(super) fn seconds(&self) -> u32 {
+        u32::try_from(self.clock.now().as_nanos() / 1_000_000_000).unwrap_or(u32::MAX)
+    }
+
     /// Leaves an error for the writer.
     pub(super) fn report(&self, error: DiskError) {
         self.trouble.lock().get_or_insert(error);
@@ -211,6 +219,11 @@ impl Drop for Pins {
             });
         }
     }
+}
+
+/// Converts a period.
+pub(super) const fn duration(period: Period) -> Duration {
+    Duration::from_nanos(period.as_nanos())
 }
 
 /// Copies an error about damage; the system's errors cannot be copied.

@@ -15,8 +15,8 @@ use super::{
     reader::Readers,
     record,
     settings::{DiskSettings, DiskSync},
-    shared::{Pins, Shared},
-    writer::{self, Writer, duration, report_lost},
+    shared::{Pins, Shared, duration},
+    writer::{self, Writer, report_lost},
 };
 use crate::{
     clock::Clock,
@@ -56,7 +56,7 @@ impl DiskStore {
         }
         let shared = Arc::new(Shared::new(settings, engine, expiry, clock));
         shared.metrics.damaged.add(lost.len() as u64);
-        shared.expiry.set_now(writer::seconds(&shared));
+        shared.expiry.set_now(shared.seconds());
         let maintenance = Maintenance::start(&shared, &dir.engine_dir())?;
         let readers = Readers::start(&shared)?;
         let writer = Writer::new(Arc::clone(&shared), dir, progress, last_batch, maintenance);

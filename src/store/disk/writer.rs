@@ -17,15 +17,18 @@ use super::{
     progress::ProgressFile,
     record, salvage,
     settings::{DiskSync, OnDamage},
-    shared::{Shared, clone_damage},
+    shared::{Shared, clone_damage, duration},
 };
-use crate::limit::{Hits, Period};
+use crate::limit::Hits;
 
 /// The counters of one batch at most.
 const MAX_BATCH: usize = 16_384;
 
 /// The time between two attempts to open the engine again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The same if data are damaged: the engine soon finds the damage again.
+const DAMAGED_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The bytes that the disk must have free before the engine is opened again.
 const PROBE: usize = 1 << 20;
@@ -84,7 +87,7 @@ impl Writer {
         loop {
             let stopping = self.shared.is_stopping();
             let round = self.shared.begin_round(interval);
-            self.shared.expiry.set_now(seconds(&self.shared));
+            self.shared.expiry.set_now(self.shared.seconds());
             if self.round() {
                 self.shared.finished.send_replace(round);
             }
@@ -105,7 +108,8 @@ impl Writer {
                 return false;
             }
         }
-        if !self.maintenance.run(&self.shared, self.dir.path()) {
+        // the last changes are written even above the bound
+        if !self.maintenance.run(&self.shared, self.dir.path()) && !self.shared.is_stopping() {
             self.count_pending();
             return false;
         }
@@ -254,7 +258,12 @@ impl Writer {
             tracing::error!(%error, "cannot write counters to the disk; they stay in memory until it is possible again");
         }
         self.shared.metrics.available.set(0);
-        self.failure = Some(Failure { next_attempt: Instant::now() + RETRY_INTERVAL });
+        let interval = if error.is_damage() || self.reported_damage.is_some() {
+            DAMAGED_INTERVAL
+        } else {
+            RETRY_INTERVAL
+        };
+        self.failure = Some(Failure { next_attempt: Instant::now() + interval });
     }
 
     /// Handles what other threads have found.
@@ -377,16 +386,6 @@ pub(super) fn report_lost(lost: &[String]) {
     for what in lost {
         tracing::error!("{what}; went on without it, because WEIR_DISK_DAMAGE is continue");
     }
-}
-
-/// Returns the present in seconds since the epoch.
-pub(super) fn seconds(shared: &Shared) -> u32 {
-    u32::try_from(shared.clock.now().as_nanos() / 1_000_000_000).unwrap_or(u32::MAX)
-}
-
-/// Converts a period.
-pub(super) const fn duration(period: Period) -> Duration {
-    Duration::from_nanos(period.as_nanos())
 }
 
 /// Starts the thread.
