@@ -20,7 +20,7 @@ use weir::{
 
 use self::{
     machine::{Cpu, allocated, copy_dir, resident},
-    work::{SHORT_SHARE, Work, fill, open},
+    work::{SHORT_SHARE, Work, fill, hot_in_memory, open},
 };
 
 /// The options of the command line.
@@ -72,6 +72,10 @@ fn main() {
     // until the check and the count in the background have ended, they would be measured too
     work.wait_for_survey(buckets);
     println!("resident before updates: {} MiB", resident() >> 20);
+    let (memory, disk) = (hot_in_memory(&clock), work.hot(&clock));
+    println!(
+        "a decision with its request about a counter in memory: {memory:?} in the memory store, {disk:?} here"
+    );
     let (cpu, begun) = (Cpu::now(), Instant::now());
     let latency = work.run(Duration::from_secs(options.seconds), &clock);
     let spent = Cpu::now().since(&cpu, begun.elapsed());

@@ -24,7 +24,10 @@ use weir::{
         algorithm::CounterState,
     },
     observe::{Source as _, Stats},
-    store::disk::{Data, DiskError, DiskSettings, DiskStore, DiskSync, OnDamage},
+    store::{
+        MemoryStore, Store,
+        disk::{Data, DiskError, DiskSettings, DiskStore, DiskSync, OnDamage},
+    },
 };
 
 /// The share of buckets that are full again after an hour, in percent.
@@ -85,6 +88,12 @@ pub(crate) fn open(dir: &Path, clock: &Arc<ManualClock>) -> Limiter<DiskStore> {
         max_counters: 1_000_000,
     };
     let store = DiskStore::open(settings, Arc::clone(clock) as _).unwrap_or_else(|error| panic!("{error}"));
+    let limiter = Limiter::new(store, Arc::new(Stats::default()), DecisionSettings::default());
+    load(&limiter);
+    limiter
+}
+
+fn load<S: Store>(limiter: &Limiter<S>) {
     let domain = |domain: &str| {
         let limit = Limit::Tiers {
             tiers: [tier(domain)].into_iter().collect(),
@@ -94,12 +103,31 @@ pub(crate) fn open(dir: &Path, clock: &Arc<ManualClock>) -> Limiter<DiskStore> {
         let tenant = RuleNode { children: vec![path], ..RuleNode::new("tenant", Values::Any) };
         Domain { name: domain.into(), nodes: vec![tenant] }
     };
-    let limiter = Limiter::new(store, Arc::new(Stats::default()), DecisionSettings::default());
     limiter.load(RuleSet::new(&[domain("short"), domain("long")], KeyHasher::random()));
-    limiter
 }
 
-async fn take(limiter: &Limiter<DiskStore>, bucket: u64, clock: &ManualClock) {
+/// Returns the time of a decision in the memory store.
+pub(crate) fn hot_in_memory(clock: &ManualClock) -> Duration {
+    let limiter =
+        Limiter::new(MemoryStore::new(1_000_000), Arc::new(Stats::default()), DecisionSettings::default());
+    load(&limiter);
+    Builder::new_current_thread().build().expect("a runtime").block_on(nanos_of(&limiter, clock))
+}
+
+/// Returns the time of a decision about one of some counters.
+async fn nanos_of<S: Store>(limiter: &Limiter<S>, clock: &ManualClock) -> Duration {
+    const ROUNDS: u32 = 1_000_000;
+    let mut begun = Instant::now();
+    for round in 0..ROUNDS + 2_000 {
+        if round == 2_000 {
+            begun = Instant::now();
+        }
+        take(limiter, u64::from(round % 1_000), clock).await;
+    }
+    begun.elapsed() / ROUNDS
+}
+
+async fn take<S: Store>(limiter: &Limiter<S>, bucket: u64, clock: &ManualClock) {
     let (domain, tenant) = name(bucket);
     let entries = [Entry { key: "tenant", value: &tenant }, Entry { key: "path", value: "/v1/x" }];
     let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
@@ -170,6 +198,11 @@ impl Work {
         let uniform = (seed >> 11) as f64 / (1_u64 << 53) as f64;
         let rank = ((self.buckets as f64).powf(0.01) - 1.0).mul_add(uniform, 1.0).powf(100.0);
         (rank as u64).wrapping_mul(0xd129_0d3b) % self.buckets
+    }
+
+    /// Returns the time of a decision about a counter that is in memory.
+    pub(crate) fn hot(&self, clock: &ManualClock) -> Duration {
+        self.runtime.block_on(nanos_of(&*self.limiter, clock))
     }
 
     fn metric(&self, name: &str) -> u64 {
