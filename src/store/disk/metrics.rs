@@ -31,8 +31,8 @@ pub(super) struct DiskMetrics {
 
 impl DiskMetrics {
     /// Returns the metrics. `records` and `expired` are the records on disk, and those of them that have expired; `removed` those
-    /// that were removed; `lost` the counters that were evicted before they were written.
-    pub(super) fn metrics(&self, records: u64, expired: u64, removed: u64, lost: u64) -> Vec<Metric> {
+    /// that were removed; `evicted` the counters that left memory, which the disk has.
+    pub(super) fn metrics(&self, records: u64, expired: u64, removed: u64, evicted: u64) -> Vec<Metric> {
         let counter = |name, help, counter: &Counter| Metric::counter(name, help, counter.get());
         vec![
             Metric::gauge("weir.disk.available", "Whether writes to the disk succeed.", self.available.get()),
@@ -45,11 +45,7 @@ impl DiskMetrics {
                 self.pending.get(),
             ),
             Metric::counter("weir.disk.removed", "Expired counters removed from the disk.", removed),
-            Metric::counter(
-                "weir.disk.lost",
-                "Changed counters evicted from memory before they could be written.",
-                lost,
-            ),
+            Metric::counter("weir.disk.evicted", "Counters that left memory, which the disk has.", evicted),
             counter("weir.disk.written", "Counters written to the disk.", &self.records_written),
             Metric::timing("weir.disk.write", "Times of writes, with their sync.", self.writes.get()),
             counter("weir.disk.write_failures", "Writes that failed.", &self.failures),

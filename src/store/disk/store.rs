@@ -246,8 +246,10 @@ impl Source for DiskStore {
     fn metrics(&self) -> Vec<Metric> {
         let Shared { memory, expiry, metrics, .. } = &*self.shared;
         let (expired, records) = expiry.expired();
-        let mut all = memory.usage_metrics();
-        all.extend(metrics.metrics(records, expired, expiry.removed(), memory.lost()));
+        // the disk has the others that were evicted
+        let lost = memory.lost();
+        let mut all = memory.usage_metrics(lost);
+        all.extend(metrics.metrics(records, expired, expiry.removed(), memory.usage().evicted - lost));
         all
     }
 }

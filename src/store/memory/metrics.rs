@@ -5,13 +5,13 @@ use crate::observe::{Metric, Source};
 
 impl Source for MemoryStore {
     fn metrics(&self) -> Vec<Metric> {
-        self.usage_metrics()
+        self.usage_metrics(self.usage().evicted)
     }
 }
 
 impl<N: Notes> MemoryStore<N> {
-    /// Returns the metrics of the counters in memory.
-    pub(in crate::store) fn usage_metrics(&self) -> Vec<Metric> {
+    /// Returns the metrics of the counters in memory. `evicted` are those whose hits were lost.
+    pub(in crate::store) fn usage_metrics(&self, evicted: u64) -> Vec<Metric> {
         let usage = self.usage();
         vec![
             Metric::gauge("weir.counters.live", "Counters held in memory.", usage.live as u64),
@@ -19,7 +19,7 @@ impl<N: Notes> MemoryStore<N> {
             Metric::counter(
                 "weir.counters.evicted",
                 "Counters evicted before they expired, because memory was full.",
-                usage.evicted,
+                evicted,
             ),
             Metric::counter(
                 "weir.counters.expired",
