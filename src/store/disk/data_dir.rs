@@ -16,6 +16,8 @@ use std::{
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     sync::Arc,
+    thread,
+    time::Duration,
 };
 
 use super::{
@@ -35,6 +37,10 @@ const FORMAT_FILE: &str = "format";
 const LOCK_FILE: &str = "lock";
 const DAMAGE_FILE: &str = "damage";
 const ENGINE: &str = "engine";
+
+/// How often the lock is tried, and the time in between.
+const LOCK_ATTEMPTS: usize = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
 /// The beginning of the names of copies.
 pub(super) const COPY: &str = "copy-";
@@ -89,10 +95,14 @@ impl DataDir {
         }
         let lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_file);
         let lock = lock.map_err(DiskError::io("write to", &lock_file))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(DiskError::InUse(path.to_owned())),
-            Err(TryLockError::Error(error)) => return Err(DiskError::io("lock", &lock_file)(error)),
+        for attempt in 1.. {
+            match lock.try_lock() {
+                Ok(()) => break,
+                // a process that has just ended, or one that it was about to start, may still hold it
+                Err(TryLockError::WouldBlock) if attempt < LOCK_ATTEMPTS => thread::sleep(LOCK_PAUSE),
+                Err(TryLockError::WouldBlock) => return Err(DiskError::InUse(path.to_owned())),
+                Err(TryLockError::Error(error)) => return Err(DiskError::io("lock", &lock_file)(error)),
+            }
         }
         let dir = Self { path: path.to_owned(), _lock: lock };
         match fs::read(&format_file) {

@@ -117,6 +117,12 @@ impl DiskStore {
     /// Reads those counters of `checks` that are not in memory. Returns what keeps all of them there, or none if they could not
     /// be read in time.
     async fn read(&self, checks: &[LimitCheck<'_>]) -> Option<Pins> {
+        if self.shared.memory.is_crowded() && self.shared.metrics.available.get() == 1 {
+            // new counters come faster than changed ones are written
+            let round = self.shared.request_round();
+            let mut finished = self.shared.finished.subscribe();
+            self.within_budget(finished.wait_for(|finished| *finished >= round)).await;
+        }
         let mut counters = Vec::new();
         let mut known = Pins { shared: Arc::clone(&self.shared), keys: Vec::new() };
         let counted = checks.iter().flat_map(|check| check.tiers().iter().map(move |tier| (check, tier)));

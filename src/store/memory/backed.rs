@@ -110,6 +110,11 @@ impl<N: Notes> MemoryStore<N> {
         self.lost.load(Ordering::Relaxed)
     }
 
+    /// Returns whether so many counters are not removable that soon one of them would have to be evicted.
+    pub(in crate::store) fn is_crowded(&self) -> bool {
+        self.live.load(Ordering::Relaxed) > self.max_counters + self.slack() / 2
+    }
+
     /// Evicts counters if there are more than the bound.
     pub(in crate::store) fn bound_after_read(&self, now: Timestamp) {
         self.bound(&[], now);

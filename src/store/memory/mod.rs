@@ -224,6 +224,11 @@ impl<N: Notes> MemoryStore<N> {
         done
     }
 
+    /// Returns the number of counters that are not removable by which the bound may be exceeded.
+    const fn slack(&self) -> usize {
+        SLACK + self.max_counters / 4
+    }
+
     /// Evicts counters if there are more than the bound, because of `checks`.
     fn bound(&self, checks: &[LimitCheck<'_>], now: Timestamp) {
         if self.live.load(Ordering::Relaxed) > self.max_counters {
@@ -236,7 +241,7 @@ impl<N: Notes> MemoryStore<N> {
     #[cold]
     fn make_room(&self, checks: &[LimitCheck<'_>], now: Timestamp) {
         let first = checks.first().map_or(0, |check| self.index(check.key));
-        let slack = if N::NOTED { SLACK + self.max_counters / 4 } else { 0 };
+        let slack = if N::NOTED { self.slack() } else { 0 };
         for turn in 0..self.shards.len() {
             let shard = &self.shards[(first + turn) % self.shards.len()];
             let live = || self.live.load(Ordering::Relaxed);
