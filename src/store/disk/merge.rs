@@ -8,7 +8,8 @@ use crate::limit::{
 /// 2^31: the units of a bucket in a token.
 const UNITS_PER_TOKEN: u64 = 1 << 31;
 
-/// Adds the hits of `local`, which began as an unused state, to `disk`, at their own instants.
+/// Adds the hits of `local`, which began as an unused state, to `disk`, at their own instants. Tokens that have flowed into `local`
+/// since its first hit have flowed into both.
 pub(super) fn merge(
     mut disk: CounterState,
     local: &CounterState,
@@ -57,7 +58,8 @@ mod tests {
     }
 
     proptest! {
-        /// Of hits that were counted in two places, all count: never more is left than if they had been counted in one.
+        /// Of hits that were counted in two places, all count: no more is left than if they had been counted in one, except for
+        /// the tokens that have flowed into both buckets.
         #[test]
         fn merged_states_count_the_hits_of_both(
             earlier in vec((0..30_u64, 0..9_u64), 0..6),
@@ -68,7 +70,7 @@ mod tests {
                 let mut now = Timestamp::from_secs(6_000);
                 let unused = CounterState::unused(&tier, now);
                 let (mut whole, mut disk, mut local) = (unused.clone(), unused.clone(), unused);
-                let mut all = Vec::new();
+                let (mut all, mut first_local) = (Vec::new(), None);
                 for (is_later, (step, hits)) in
                     earlier.iter().map(|hit| (false, hit)).chain(later.iter().map(|hit| (true, hit)))
                 {
@@ -78,9 +80,12 @@ mod tests {
                     }
                     whole.take(&tier, now, Hits(*hits));
                     all.push((now, *hits));
+                    if is_later && *hits > 0 {
+                        first_local.get_or_insert(now);
+                    }
                     if is_later { &mut local } else { &mut disk }.take(&tier, now, Hits(*hits));
                 }
-                let merged = merge(disk.clone(), &local, &tier, now);
+                let (merged, merged_at) = (merge(disk.clone(), &local, &tier, now), now);
                 let left = |state: &CounterState, now| u64::from(state.availability(&tier, now).remaining);
                 let most = |now: Timestamp| match tier.algorithm {
                     // one window may count hits for longer than a period, together with later ones
@@ -90,7 +95,11 @@ mod tests {
                     }
                     // the steps of each bucket are counted from its own first hit
                     _ if tier.bucket().refill == Refill::Step => left(&disk, now).min(left(&local, now)),
-                    _ => left(&whole, now),
+                    Algorithm::TokenBucket(_) => {
+                        let apart = first_local.map_or(0, |first| merged_at.since(first).as_nanos());
+                        left(&whole, now) + (apart / 1_000_000 * 50).div_ceil(60_000)
+                    }
+                    Algorithm::FixedWindow => left(&whole, now),
                 };
                 prop_assert!(left(&merged, now) <= most(now), "{tier}");
                 // at most one token that had flowed in partly in each of the two; steps refill none of what is added, and windows
