@@ -19,7 +19,13 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
+    Target {
+        name: "disk_record",
+        max_input: 4 << 10,
+        max_memory: 8 << 20,
+        run: store::disk::fuzz::record,
+    },
     Target {
         name: "dns_answer",
         max_input: 4 << 10,

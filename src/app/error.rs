@@ -4,7 +4,7 @@ use std::{error::Error, io, time::Duration};
 
 use tokio::task::JoinError;
 
-use crate::{config::ConfigErrors, net::BindError, server::grpc, tls::TlsError};
+use crate::{config::ConfigErrors, net::BindError, server::grpc, store::disk::DiskError, tls::TlsError};
 
 /// Why a service did not start, or ended early.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +24,9 @@ pub enum AppError {
     /// The system cannot start a thread.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
+    /// The data on disk cannot be used.
+    #[error("cannot use the data directory (WEIR_DATA_DIR): {0}")]
+    Disk(#[from] DiskError),
     /// The TLS settings of Redis are invalid.
     #[error("cannot set up TLS to redis")]
     RedisTls(#[source] TlsError),

@@ -10,8 +10,8 @@ use crate::{
     runtime,
     settings::Settings,
     store::{
-        AnyRemote, AnyStore, MemoryStore, coordinated::Coordinated, memcached::MemcachedRemote,
-        redis::RedisRemote,
+        AnyRemote, AnyStore, MemoryStore, coordinated::Coordinated, disk::DiskStore,
+        memcached::MemcachedRemote, redis::RedisRemote,
     },
 };
 
@@ -21,12 +21,19 @@ pub(super) struct StoreThread {
     _stop: oneshot::Sender<()>,
 }
 
-/// Opens the memory store, or, with the settings of a shared store, the coordinated store and its thread. The shared store need
+/// Opens the memory store, or the store on disk, or, with the settings of a shared store, the coordinated store and its thread. The shared store need
 /// not be reachable yet.
 pub(super) async fn open(
     settings: &Settings,
     clock: &Arc<dyn Clock>,
 ) -> Result<(AnyStore, Option<StoreThread>), AppError> {
+    if let Some(disk) = settings.disk.clone() {
+        let clock = Arc::clone(clock);
+        // reads the journal first, which may take seconds
+        let opened = tokio::task::spawn_blocking(move || DiskStore::open(disk, clock)).await;
+        let store = opened.map_err(|ended| AppError::Ended(ended.into()))??;
+        return Ok((AnyStore::Disk(store), None));
+    }
     let (redis, memcached) = (settings.redis.clone(), settings.memcached.clone());
     if redis.is_none() && memcached.is_none() {
         return Ok((AnyStore::Memory(MemoryStore::new(settings.max_counters)), None));

@@ -29,7 +29,7 @@ pub(super) async fn forget_names(stats: Arc<Stats>) {
 /// Sweeps every part of the store once per [`PASS`], evenly spread, so that a request waits for at most one part. Never
 /// returns.
 pub(super) async fn run(limiter: Arc<Limiter<AnyStore>>, clock: Arc<dyn Clock>) {
-    let store = limiter.store().memory();
+    let store = limiter.store();
     let (tick, steps_per_tick) = pace(store.sweep_steps());
     let mut ticks = interval(tick);
     // after a pause of the process, missed ticks are skipped

@@ -12,6 +12,7 @@ use weir::{
     command::{
         self, CheckFormat, CheckOptions, Explained, SharedStore,
         call::{Call, Outcome},
+        data::DataCommand,
         health::HealthCheck,
         parse_entry,
         simulate::Simulate,
@@ -55,6 +56,9 @@ enum Command {
     Call(Call),
     /// Ask a running weir on this host for its health. Exits with 0 if it is healthy, 1 if not
     Health(HealthCheck),
+    /// Look at counters on disk, export and import them, or remove what has expired
+    #[command(after_help = DATA_EXAMPLES)]
+    Data(DataCommand),
     /// Simulate each coordination mode: admitted requests, overshoot and store commands
     #[command(after_help = SIMULATE_EXAMPLES)]
     Simulate(Simulate),
@@ -84,6 +88,13 @@ Examples:
   weir call --domain shop --hits 0 hello=world              check without counting
   weir call --domain shop --limit 10/minute user=bob        apply this limit
   weir call --address unix:/run/weir.sock --domain shop --json hello=world";
+
+const DATA_EXAMPLES: &str = "\
+Examples:
+  weir data inspect --dir /var/lib/weir --prefix 'shop|tenant=acme'
+  weir data export --dir /var/lib/weir > backup.jsonl              also while weir runs
+  weir data import --dir /var/lib/weir < backup.jsonl
+  weir data compact --dir /var/lib/weir";
 
 const SIMULATE_EXAMPLES: &str = "\
 Examples:
@@ -181,6 +192,10 @@ pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Erro
         }
         Some(Command::Man(man)) => {
             man.write(Cli::command())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Command::Data(data)) => {
+            command::data(&data, &ProcessEnvironment, io::stdin().lock(), &mut io::stdout().lock())?;
             Ok(ExitCode::SUCCESS)
         }
         Some(Command::Health(check)) => {

@@ -52,7 +52,8 @@ variable. All variables of envoyproxy/ratelimit are recognized.
              PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS
   Log        LOG_LEVEL (warn), LOG_FORMAT (text)
   Store      BACKEND_TYPE (redis if REDIS_URL is set; or memcache if
-             MEMCACHE_HOST_PORT or MEMCACHE_SRV is set; else memory),
+             MEMCACHE_HOST_PORT or MEMCACHE_SRV is set; or disk if
+             WEIR_DATA_DIR is set; else memory),
              WEIR_MAX_COUNTERS (500000), WEIR_MAX_COUNTER_BYTES (128MiB),
              CACHE_KEY_PREFIX,
              EXPIRATION_JITTER_MAX_SECONDS (300),
@@ -76,6 +77,10 @@ variable. All variables of envoyproxy/ratelimit are recognized.
              MEMCACHE_SRV_REFRESH (0: never); MEMCACHE_TLS,
              MEMCACHE_TLS_CACERT, MEMCACHE_TLS_CLIENT_CERT,
              MEMCACHE_TLS_CLIENT_KEY, MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION
+  Disk       WEIR_DATA_DIR (the directory), WEIR_DISK_SYNC (interval; or
+             always, os), WEIR_DISK_DAMAGE (refuse; or continue),
+             WEIR_DISK_MAX_BYTES (no limit); WEIR_SYNC_INTERVAL,
+             WEIR_DECISION_BUDGET, WEIR_ON_STORE_FAILURE as below
   Instances  WEIR_COORDINATION (auto; or local, interval, lease, strict),
              WEIR_SYNC_INTERVAL (100ms), WEIR_DECISION_BUDGET (15ms),
              WEIR_ON_STORE_FAILURE (local; or allow, deny),
@@ -91,6 +96,7 @@ Examples:
   weir                                     serve the rules of ./config
   weir serve --config /etc/weir --log-level info
   REDIS_URL=redis:6379 weir serve          share the counts through Redis
+  WEIR_DATA_DIR=/var/lib/weir weir serve   keep the counts across restarts
   weir check /etc/weir
   weir call --domain shop hello=world";
 

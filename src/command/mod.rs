@@ -2,6 +2,7 @@
 
 pub mod call;
 mod check;
+pub mod data;
 mod descriptors;
 mod explain;
 pub mod health;
@@ -9,6 +10,7 @@ pub mod simulate;
 
 pub use call::call;
 pub use check::{CheckFormat, CheckOptions, check};
+pub use data::data;
 pub use descriptors::{Descriptors, parse_entry};
 pub use explain::{Explained, SharedStore, explain};
 pub use health::health;

@@ -7,6 +7,8 @@ use super::reader::Reader;
 pub(super) enum Backend {
     /// In the memory of each instance.
     Memory,
+    /// In memory, and on the disk of each instance.
+    Disk,
     /// In Redis, which instances share.
     Redis,
     /// In Memcached, which instances share.
@@ -25,27 +27,30 @@ pub(super) struct SharedKeys {
 // === impl Backend ===
 
 impl Backend {
-    /// Reads `BACKEND_TYPE`. Without it, a variable that names servers decides.
+    /// Reads `BACKEND_TYPE`. Without it, a variable that names servers or a directory decides.
     pub(super) fn read(read: &Reader<'_>) -> Self {
         let is_given = |variable| read.given(variable).is_some();
         match read.given("BACKEND_TYPE") {
+            Some(given) if given.value == "disk" => Self::Disk,
             Some(given) if given.value == "redis" => Self::Redis,
             Some(given) if given.value == "memcache" => Self::Memcached,
             None if is_given("REDIS_URL") => Self::Redis,
             None if is_given("MEMCACHE_HOST_PORT") || is_given("MEMCACHE_SRV") => Self::Memcached,
+            None if is_given("WEIR_DATA_DIR") => Self::Disk,
             _ => Self::Memory,
         }
     }
 
     /// Returns whether instances share their counts.
     pub(super) fn is_shared(self) -> bool {
-        self != Self::Memory
+        !matches!(self, Self::Memory | Self::Disk)
     }
 
     /// Returns where the counts are kept, for messages.
     pub(super) const fn place(self) -> &'static str {
         match self {
             Self::Memory => "memory",
+            Self::Disk => "memory and on disk",
             Self::Redis => "Redis",
             Self::Memcached => "Memcached",
         }

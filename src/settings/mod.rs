@@ -8,6 +8,7 @@ mod backend;
 mod bounds;
 mod coordination;
 mod credentials;
+mod disk;
 mod environment;
 mod flags;
 mod harmless;

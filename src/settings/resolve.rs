@@ -6,6 +6,7 @@ use super::{
     backend::{Backend, SharedKeys},
     bounds::bounds,
     coordination::coordination,
+    disk,
     environment::Environment,
     flags::Flags,
     json, memcached,
@@ -58,6 +59,8 @@ impl Settings {
         warnings.extend(unsupported::check(read, backend));
         let grpc = grpc(read, &mut warnings);
         let instance = random_instance_id();
+        let coordination = coordination(read, max_counters);
+        let disk = disk::disk(read, backend, &coordination);
         let mut settings = Self {
             rules: rules(read, flags, &mut warnings),
             json: json::json(read, grpc.tls.as_ref(), &mut warnings),
@@ -83,7 +86,8 @@ impl Settings {
             limiter: limiter(read),
             response_headers: response_headers(read),
             bounds: bounds(read),
-            coordination: coordination(read, max_counters),
+            coordination,
+            disk,
             max_counters,
             healthy_with_rules_only: read.bool("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"),
             stop: StopSettings {

@@ -51,6 +51,8 @@ pub struct Settings {
     pub coordination: store::coordinated::CoordinationSettings,
     /// `WEIR_MAX_COUNTERS`: the maximum number of counters in memory, at least 1.
     pub max_counters: usize,
+    /// The directory that counts are kept in beside memory.
+    pub disk: Option<store::disk::DiskSettings>,
     /// The Redis that instances share their counts through; without one, each keeps its counts in memory.
     pub redis: Option<store::redis::RedisSettings>,
     /// The Memcached that instances share their counts through instead of a Redis.

@@ -47,7 +47,7 @@ pub(super) fn trace(
         store: match backend {
             Backend::Memcached => "memcached",
             // in memory, nothing waits
-            Backend::Redis | Backend::Memory => "redis",
+            Backend::Redis | Backend::Memory | Backend::Disk => "redis",
         },
         export: otlp::export(read, Signal::Traces, protocol, warnings),
         batch: batch(read, warnings),

@@ -7,9 +7,13 @@ use crate::spelling;
 const PREFIX: &str = "WEIR_";
 
 /// The variables that only weir has, without [`PREFIX`].
-const OWN: [&str; 21] = [
+const OWN: [&str; 25] = [
     "COORDINATION",
+    "DATA_DIR",
     "DECISION_BUDGET",
+    "DISK_DAMAGE",
+    "DISK_MAX_BYTES",
+    "DISK_SYNC",
     "JSON",
     "MAX_BUFFERED_BYTES",
     "MAX_CONNECTIONS",

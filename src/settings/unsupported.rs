@@ -19,12 +19,19 @@ const OF_REDIS: [&str; 9] = [
     "REDIS_TLS_CACERT",
 ];
 
-/// Variables without effect on counts in memory, with the reason.
-const WITHOUT_EFFECT_IN_MEMORY: [(&str, &str); 7] = [
+/// Variables of the store on disk, which have no effect on counts elsewhere.
+const OF_DISK: [&str; 4] = ["WEIR_DATA_DIR", "WEIR_DISK_SYNC", "WEIR_DISK_DAMAGE", "WEIR_DISK_MAX_BYTES"];
+
+/// Variables without effect on counts that instances do not share, with the reason.
+const WITHOUT_EFFECT_UNSHARED: [(&str, &str); 4] = [
     ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "counts are kept in memory"),
     ("CACHE_KEY_PREFIX", "counts are kept in memory, not under keys of a shared store"),
     ("LOCAL_CACHE_SIZE_IN_BYTES", "counts are kept in memory, which needs no cache"),
     ("WEIR_COORDINATION", "counts are kept in memory, by each instance separately"),
+];
+
+/// Variables without effect on counts in memory alone, with the reason.
+const WITHOUT_EFFECT_IN_MEMORY: [(&str, &str); 3] = [
     ("WEIR_SYNC_INTERVAL", "counts are kept in memory, by each instance separately"),
     ("WEIR_DECISION_BUDGET", "counts are kept in memory, so no decision waits"),
     ("WEIR_ON_STORE_FAILURE", "counts are kept in memory, which does not fail"),
@@ -46,8 +53,8 @@ pub(super) fn check(reader: &mut Reader<'_>, backend: Backend) -> Vec<String> {
 /// Checks the variables of the store: counts that are meant to be shared must not silently be counted per instance.
 fn store(reader: &mut Reader<'_>, backend: Backend, warnings: &mut Vec<String>) {
     match reader.given("BACKEND_TYPE") {
-        Some(given) if !["memory", "redis", "memcache"].contains(&given.value.as_str()) => {
-            return reader.reject(given, "memory, redis or memcache");
+        Some(given) if !["memory", "disk", "redis", "memcache"].contains(&given.value.as_str()) => {
+            return reader.reject(given, "memory, disk, redis or memcache");
         }
         Some(_) => {}
         None => {
@@ -60,11 +67,14 @@ fn store(reader: &mut Reader<'_>, backend: Backend, warnings: &mut Vec<String>) 
     }
     let of_memcached = OF_MEMCACHED.iter().filter(|_| backend != Backend::Memcached);
     let of_redis = OF_REDIS.iter().filter(|_| backend != Backend::Redis);
-    for variable in of_memcached.chain(of_redis).filter(|variable| is_on(reader, variable)) {
+    let of_disk = OF_DISK.iter().filter(|_| backend != Backend::Disk);
+    for variable in of_memcached.chain(of_redis).chain(of_disk).filter(|variable| is_on(reader, variable)) {
         warnings
             .push(format!("{variable} is set, but has no effect: counts are kept in {}", backend.place()));
     }
-    for (variable, reason) in WITHOUT_EFFECT_IN_MEMORY.iter().filter(|_| !backend.is_shared()) {
+    let unshared = WITHOUT_EFFECT_UNSHARED.iter().filter(|_| !backend.is_shared());
+    let in_memory = WITHOUT_EFFECT_IN_MEMORY.iter().filter(|_| backend == Backend::Memory);
+    for (variable, reason) in unshared.chain(in_memory) {
         if is_on(reader, variable) {
             warnings.push(format!("{variable} is set, but has no effect: {reason}"));
         }

@@ -2,6 +2,7 @@
 
 use super::{
     Decisions, MemoryStore, Store, StoreError, TakeOptions, any_remote::AnyRemote, coordinated::Coordinated,
+    disk::DiskStore,
 };
 use crate::{
     limit::{Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
@@ -12,6 +13,8 @@ use crate::{
 pub enum AnyStore {
     /// Keeps all counters in this process's memory.
     Memory(MemoryStore),
+    /// Keeps recent counters in memory, and all of them on this instance's disk.
+    Disk(DiskStore),
     /// Keeps counters in memory, in front of a store that instances share.
     Coordinated(Coordinated<AnyRemote>),
 }
@@ -19,19 +22,31 @@ pub enum AnyStore {
 // === impl AnyStore ===
 
 impl AnyStore {
-    /// Returns the counters that only this process uses.
+    /// Returns [`MemoryStore::sweep_steps`] of the counters that only this process uses.
     #[must_use]
-    pub fn memory(&self) -> &MemoryStore {
+    pub fn sweep_steps(&self) -> usize {
         match self {
-            Self::Memory(memory) => memory,
-            Self::Coordinated(coordinated) => coordinated.memory(),
+            Self::Memory(memory) => memory.sweep_steps(),
+            Self::Disk(disk) => disk.memory().sweep_steps(),
+            Self::Coordinated(coordinated) => coordinated.memory().sweep_steps(),
         }
     }
 
-    /// Flushes pending counts and leaves the shared store, before this instance stops.
+    /// Calls [`MemoryStore::sweep_step`] on the counters that only this process uses.
+    pub fn sweep_step(&self, step: usize, now: Timestamp) {
+        match self {
+            Self::Memory(memory) => memory.sweep_step(step, now),
+            Self::Disk(disk) => disk.memory().sweep_step(step, now),
+            Self::Coordinated(coordinated) => coordinated.memory().sweep_step(step, now),
+        }
+    }
+
+    /// Flushes pending counts, and leaves the shared store or closes the data on disk, before this instance stops.
     pub async fn close(&self) {
-        if let Self::Coordinated(coordinated) = self {
-            coordinated.close().await;
+        match self {
+            Self::Memory(_) => {}
+            Self::Disk(disk) => disk.close().await,
+            Self::Coordinated(coordinated) => coordinated.close().await,
         }
     }
 }
@@ -55,6 +70,7 @@ impl Store for AnyStore {
     ) -> Result<Decisions, StoreError> {
         match self {
             Self::Memory(memory) => Ok(memory.decide(checks, scope, now)),
+            Self::Disk(disk) => disk.take(checks, scope, now).await,
             Self::Coordinated(coordinated) => coordinated.take_with(checks, scope, now, options).await,
         }
     }
@@ -67,6 +83,7 @@ impl Store for AnyStore {
     ) -> Result<Reservation, StoreError> {
         match self {
             Self::Memory(memory) => memory.reserve(check, request, now).await,
+            Self::Disk(disk) => disk.reserve(check, request, now).await,
             Self::Coordinated(coordinated) => coordinated.reserve(check, request, now).await,
         }
     }
@@ -80,6 +97,7 @@ impl Store for AnyStore {
     ) -> Result<(), StoreError> {
         match self {
             Self::Memory(memory) => memory.release(check, reservation, unused, now).await,
+            Self::Disk(disk) => disk.release(check, reservation, unused, now).await,
             Self::Coordinated(coordinated) => coordinated.release(check, reservation, unused, now).await,
         }
     }
@@ -89,6 +107,7 @@ impl Source for AnyStore {
     fn metrics(&self) -> Vec<Metric> {
         match self {
             Self::Memory(memory) => memory.metrics(),
+            Self::Disk(disk) => disk.metrics(),
             Self::Coordinated(coordinated) => coordinated.metrics(),
         }
     }

@@ -8,6 +8,8 @@ mod any;
 mod any_remote;
 #[cfg(feature = "coordinated")]
 pub mod coordinated;
+#[cfg(feature = "disk")]
+pub mod disk;
 #[cfg(feature = "remote")]
 pub mod encoding;
 #[cfg(feature = "memcached")]
@@ -15,7 +17,7 @@ pub mod memcached;
 mod memory;
 #[cfg(feature = "remote")]
 mod name;
-#[cfg(feature = "coordinated")]
+#[cfg(any(feature = "coordinated", feature = "disk"))]
 mod path;
 #[cfg(feature = "redis")]
 pub mod redis;
@@ -34,7 +36,7 @@ use smallvec::SmallVec;
 pub use any::AnyStore;
 #[cfg(feature = "server")]
 pub use any_remote::AnyRemote;
-pub use memory::{MemoryStore, Usage};
+pub use memory::{MemoryStore, Notes, Usage};
 
 use crate::{
     limit::{Decision, Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},

@@ -7,12 +7,14 @@
 
 use std::fmt::Write as _;
 
+use crate::limit::LimitCheck;
+
 /// The bytes above which a path is shortened where the key in the shared store is weir's own.
-#[cfg(feature = "remote")]
+#[cfg(any(feature = "disk", feature = "remote"))]
 const LONG: usize = 256;
 
 /// The bytes that a shortened path keeps, for people who read the keys of a store.
-#[cfg(feature = "remote")]
+#[cfg(any(feature = "disk", feature = "remote"))]
 const KEPT: usize = 128;
 
 /// The value of an entry in a path.
@@ -22,6 +24,14 @@ pub(super) enum PathValue<'a> {
     Own(&'a str),
     /// The pattern of all values that share the counter.
     Shared(&'a str),
+}
+
+/// Returns the path of the counters of `check`.
+pub(super) fn path_of(check: &LimitCheck<'_>) -> Box<str> {
+    let entries = check.entries.iter().enumerate().map(|(i, entry)| {
+        (entry.key, check.shared(i).map_or(PathValue::Own(entry.value), PathValue::Shared))
+    });
+    path(check.domain, entries)
 }
 
 /// Returns the path of `entries` in `domain`.
@@ -44,7 +54,7 @@ pub(super) fn path<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, Pat
 /// Returns `path`, or if it is long its beginning and a hash of all of it, so that a counter and its keys have a bounded size. The
 /// hash is SHA-256, the same on all instances: callers choose values, and must find none that has another one's counter. `%#` marks
 /// it, which is no escape.
-#[cfg(feature = "remote")]
+#[cfg(any(feature = "disk", feature = "remote"))]
 pub(super) fn shortened(path: Box<str>) -> Box<str> {
     use ring::digest::{SHA256, digest};
 
@@ -60,8 +70,8 @@ pub(super) fn shortened(path: Box<str>) -> Box<str> {
     short.into()
 }
 
-/// Returns `path`: without a store across a network nothing shortens it.
-#[cfg(not(feature = "remote"))]
+/// Returns `path`: without a store outside this process nothing shortens it.
+#[cfg(not(any(feature = "disk", feature = "remote")))]
 pub(super) const fn shortened(path: Box<str>) -> Box<str> {
     path
 }
@@ -124,7 +134,7 @@ mod tests {
 
     type Entries = Vec<(String, bool, String)>;
 
-    fn path_of(domain: &str, entries: &Entries) -> Box<str> {
+    fn path_of_entries(domain: &str, entries: &Entries) -> Box<str> {
         let value =
             |shared: bool, value| if shared { PathValue::Shared(value) } else { PathValue::Own(value) };
         path(domain, entries.iter().map(|(key, shared, text)| (key.as_str(), value(*shared, text))))
@@ -138,15 +148,15 @@ mod tests {
     proptest! {
         #[test]
         fn different_entries_have_different_paths(one in entries(), other in entries()) {
-            prop_assert_eq!(path_of(&one.0, &one.1) == path_of(&other.0, &other.1), one == other);
+            prop_assert_eq!(path_of_entries(&one.0, &one.1) == path_of_entries(&other.0, &other.1), one == other);
         }
 
         #[test]
         fn the_path_of_envoyproxy_ratelimit_joins_all_names((domain, entries) in entries()) {
             let parts = entries.iter().flat_map(|(key, _, value)| [key.as_str(), value]);
             let joined: String = [domain.as_str()].into_iter().chain(parts).flat_map(|part| [part, "_"]).collect();
-            prop_assert_eq!(reference_path(&path_of(&domain, &entries)), joined);
-            let ends_early = path_of(&domain, &entries).contains('}');
+            prop_assert_eq!(reference_path(&path_of_entries(&domain, &entries)), joined);
+            let ends_early = path_of_entries(&domain, &entries).contains('}');
             prop_assert!(!ends_early);
         }
     }

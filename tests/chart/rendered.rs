@@ -87,6 +87,7 @@ fn objects_find_each_other() {
     for (name, objects) in examples() {
         let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
         let pods: Vec<(&Value, &Value)> = of_kind("Deployment")
+            .chain(of_kind("StatefulSet"))
             .map(|deployment| {
                 let labels = &deployment["spec"]["template"]["metadata"]["labels"];
                 assert!(selects(&deployment["spec"]["selector"]["matchLabels"], labels), "{name}");
@@ -111,7 +112,10 @@ fn objects_find_each_other() {
         }
         for object in &objects {
             let Some(pod) = pod(object) else { continue };
-            let volumes: Vec<&Value> = list(pod, "volumes").iter().map(|volume| &volume["name"]).collect();
+            let mut volumes: Vec<&Value> =
+                list(pod, "volumes").iter().map(|volume| &volume["name"]).collect();
+            let claims = list(&object["spec"], "volumeClaimTemplates").iter();
+            volumes.extend(claims.map(|claim| &claim["metadata"]["name"]));
             for container in list(pod, "containers") {
                 for mount in list(container, "volumeMounts") {
                     assert!(volumes.contains(&&mount["name"]), "{name}: {mount}");
@@ -173,7 +177,7 @@ fn notes_lead_from_the_installation_to_envoy() {
 fn weir_accepts_the_variables_of_every_example() {
     for (name, objects) in examples() {
         let deployments = objects.iter().filter(|object| {
-            object["kind"] == "Deployment"
+            ["Deployment", "StatefulSet"].iter().any(|kind| object["kind"] == *kind)
                 && object["metadata"]["labels"]["app.kubernetes.io/component"] == "ratelimit"
         });
         for deployment in deployments {

@@ -57,6 +57,11 @@ fn memory() {
 }
 
 #[test]
+fn disk() {
+    compare(Mode::Disk, 1);
+}
+
+#[test]
 fn strict() {
     compare(Mode::Coordinated(Coordination::Strict), 1);
 }
@@ -117,7 +122,7 @@ fn tiers_stay_used_up_when_others_join_them() {
         steps: steps.concat(),
     };
     let coordinated = [Coordination::Strict, Coordination::Interval, Coordination::Lease, Coordination::Auto];
-    for mode in coordinated.map(Mode::Coordinated).into_iter().chain([Mode::Memory]) {
+    for mode in coordinated.map(Mode::Coordinated).into_iter().chain([Mode::Memory, Mode::Disk]) {
         run(&case, mode).unwrap_or_else(|differs| panic!("{mode:?}, {differs}"));
     }
 }

@@ -22,6 +22,7 @@ use crate::{
     case::{Ask, Case, KEYS, Limit, Step, VALUES},
     model::{Answer, Check, Model},
     models::Models,
+    on_disk::OnDisk,
 };
 
 /// The time in which instances learn from each other.
@@ -37,6 +38,8 @@ const EPOCH: Timestamp = Timestamp::from_millis(1_699_999_200_321);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Memory,
+    /// On disk, with next to none in memory, and restarts in between.
+    Disk,
     Coordinated(Coordination),
     /// In a shared store. Each rule has a mode of its own, which reloads change.
     Mixed,
@@ -54,6 +57,10 @@ pub(crate) fn run(case: &Case, mode: Mode) -> Result<(), String> {
         match mode {
             Mode::Memory => {
                 let store = MemoryStore::new(1_000);
+                Run::new(case, mode, clock, vec![store], None).all().await
+            }
+            Mode::Disk => {
+                let store = OnDisk::new(clock.clone());
                 Run::new(case, mode, clock, vec![store], None).all().await
             }
             Mode::Coordinated(_) | Mode::Mixed => {

@@ -209,6 +209,19 @@ chart cannot know (in a Secret, behind sentinels or SRV records) are the usual o
 {{- end }}
 {{- end }}
 {{- end }}
+{{- with $v.disk }}
+{{- if .enabled }}
+{{- $_ := set $all "BACKEND_TYPE" "disk" }}
+{{/* not the volume itself: file systems have files of their own there */}}
+{{- $_ := set $all "WEIR_DATA_DIR" "/var/lib/weir/data" }}
+{{- with .sync }}{{ $_ := set $all "WEIR_DISK_SYNC" . }}{{ end }}
+{{- with .onDamage }}{{ $_ := set $all "WEIR_DISK_DAMAGE" . }}{{ end }}
+{{- with .maxBytes }}{{ $_ := set $all "WEIR_DISK_MAX_BYTES" (include "weir.text" .) }}{{ end }}
+{{- with $v.coordination.syncInterval }}{{ $_ := set $all "WEIR_SYNC_INTERVAL" . }}{{ end }}
+{{- with $v.coordination.decisionBudget }}{{ $_ := set $all "WEIR_DECISION_BUDGET" . }}{{ end }}
+{{- with $v.coordination.onStoreFailure }}{{ $_ := set $all "WEIR_ON_STORE_FAILURE" . }}{{ end }}
+{{- end }}
+{{- end }}
 {{- with $v.rules.xds }}
 {{- if .server }}
 {{- $_ := set $all "CONFIG_TYPE" "GRPC_XDS_SOTW" }}
@@ -345,6 +358,17 @@ chart cannot know (in a Secret, behind sentinels or SRV records) are the usual o
 {{- end }}
 {{- if and .clients.san (not .clients.caSecret) }}
 {{- fail "tls.clients.san has no effect without tls.clients.caSecret: clients would need no certificate" }}
+{{- end }}
+{{- end }}
+{{- with .Values.disk }}
+{{- if and .enabled (include "weir.sharedStore" $) }}
+{{- fail "set disk.enabled, or redis or memcached, not both" }}
+{{- end }}
+{{- if and .enabled $.Values.autoscaling.enabled }}
+{{- fail "set disk.enabled or autoscaling.enabled, not both: each pod counts on a volume of its own" }}
+{{- end }}
+{{- if and (not .enabled) (or .storageClass .sync .onDamage .maxBytes) }}
+{{- fail "disk has no effect without disk.enabled" }}
 {{- end }}
 {{- end }}
 {{- if and .Values.tls.enabled (not .Values.tls.existingSecret) (not .Values.tls.certManager.enabled) }}

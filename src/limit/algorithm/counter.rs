@@ -190,6 +190,20 @@ impl CounterState {
             .unwrap_or_else(|| Self::SlidingWindow(Box::new(window), idle_at))
     }
 
+    /// Creates a state from `window`, which equals an unused one from `idle_at`, for a store that keeps both without the tier.
+    #[must_use]
+    pub fn restored_window(window: SlidingWindow, idle_at: Timestamp) -> Self {
+        let idle_at = IdleAt::of(idle_at);
+        Self::with_one_span(&window, idle_at)
+            .unwrap_or_else(|| Self::SlidingWindow(Box::new(window), idle_at))
+    }
+
+    /// Creates a state from `bucket`, which equals an unused one from `idle_at`, for a store that keeps both without the tier.
+    #[must_use]
+    pub fn restored_bucket(bucket: TokenBucket, idle_at: Timestamp) -> Self {
+        Self::TokenBucket(bucket, IdleAt::of(idle_at))
+    }
+
     /// Returns the sliding window that it is the state of; none under other algorithms.
     #[must_use]
     pub fn sliding_window(&self) -> Option<Cow<'_, SlidingWindow>> {

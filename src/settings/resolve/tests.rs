@@ -3,7 +3,9 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::{
     grpc_client::Target,
+    limit::Period,
     server::bounds::{Bounds, RequestBounds},
+    store::disk::{DiskSync, OnDamage},
     xds::XdsBackoff,
 };
 
@@ -169,7 +171,7 @@ fn an_invalid_flag_is_named_as_a_flag() {
 fn settings_for_shared_counts_are_not_ignored() {
     for (variables, expected) in [
         (&[("BACKEND_TYPE", "memcache")][..], "MEMCACHE_HOST_PORT"),
-        (&[("BACKEND_TYPE", "postgres")], "must be memory, redis or memcache"),
+        (&[("BACKEND_TYPE", "postgres")], "must be memory, disk, redis or memcache"),
         (&[("BACKEND_TYPE", "redis")], "REDIS_URL"),
         (&[("REDIS_PERSECOND_URL", "redis:6379")], "together with REDIS_URL"),
     ] {
@@ -185,6 +187,34 @@ fn settings_for_shared_counts_are_not_ignored() {
         .map(|variable| format!("{variable} is set, but has no effect: counts are kept in memory"));
     assert_eq!(settings.warnings, expected);
     assert!(settings.redis.is_none());
+}
+
+#[test]
+fn a_data_directory_selects_the_disk() {
+    let disk = resolved(&[("WEIR_DATA_DIR", "/var/lib/weir"), ("WEIR_SYNC_INTERVAL", "1s")]);
+    assert_eq!(disk.warnings, [""; 0]);
+    let disk = disk.disk.expect("it is on");
+    assert_eq!((disk.dir, disk.sync), ("/var/lib/weir".into(), DiskSync::Interval));
+    assert_eq!((disk.interval, disk.on_damage), (Period::from_secs(1), OnDamage::Refuse));
+    let shared = resolved(&[("REDIS_URL", "redis:6379"), ("WEIR_DATA_DIR", "/d")]);
+    assert!(shared.disk.is_none());
+    assert_eq!(shared.warnings, ["WEIR_DATA_DIR is set, but has no effect: counts are kept in Redis"]);
+    let given = [
+        ("BACKEND_TYPE", "disk"),
+        ("WEIR_DATA_DIR", "/d"),
+        ("WEIR_DISK_SYNC", "always"),
+        ("WEIR_DISK_DAMAGE", "continue"),
+        ("WEIR_DISK_MAX_BYTES", "1GiB"),
+        ("REDIS_URL", "redis:6379"),
+    ];
+    let settings = resolved(&given);
+    let expected = "REDIS_URL is set, but has no effect: counts are kept in memory and on disk";
+    assert_eq!(settings.warnings, [expected]);
+    let disk = settings.disk.expect("it is on");
+    assert_eq!(
+        (disk.sync, disk.on_damage, disk.max_bytes),
+        (DiskSync::Always, OnDamage::Continue, Some(1 << 30))
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::{
     limit::{LimitCheck, OverLimitPolicy},
     store::{
-        path::{PathValue, path, shortened},
+        path::{path_of, shortened},
         remote::Target,
     },
 };
@@ -11,10 +11,7 @@ use crate::{
 impl Target {
     /// Creates the target that the store counts for `check`.
     pub(super) fn of(check: &LimitCheck<'_>) -> Self {
-        let entries = check.entries.iter().enumerate().map(|(i, entry)| {
-            (entry.key, check.shared(i).map_or(PathValue::Own(entry.value), PathValue::Shared))
-        });
-        let (path, over_limit_policy) = (path(check.domain, entries), check.over_limit_policy());
+        let (path, over_limit_policy) = (path_of(check), check.over_limit_policy());
         let path = match over_limit_policy {
             // the key in the store is made of all of it
             OverLimitPolicy::Count => path,

@@ -1,10 +1,17 @@
 //! The metrics of the memory store.
 
-use super::MemoryStore;
+use super::{MemoryStore, Notes};
 use crate::observe::{Metric, Source};
 
 impl Source for MemoryStore {
     fn metrics(&self) -> Vec<Metric> {
+        self.usage_metrics(self.usage().evicted)
+    }
+}
+
+impl<N: Notes> MemoryStore<N> {
+    /// Returns the metrics of the counters in memory. `evicted` are those whose hits were lost.
+    pub(in crate::store) fn usage_metrics(&self, evicted: u64) -> Vec<Metric> {
         let usage = self.usage();
         vec![
             Metric::gauge("weir.counters.live", "Counters held in memory.", usage.live as u64),
@@ -12,7 +19,7 @@ impl Source for MemoryStore {
             Metric::counter(
                 "weir.counters.evicted",
                 "Counters evicted before they expired, because memory was full.",
-                usage.evicted,
+                evicted,
             ),
             Metric::counter(
                 "weir.counters.expired",

@@ -3,7 +3,10 @@
 //! Counters are spread over shards, each a hash table behind its own lock. A lock is held for one check, or for a few that
 //! count together or not at all, and never across an `await`. All tiers of a check are in one shard, so deciding them together takes one lock.
 
+#[cfg(feature = "disk")]
+mod backed;
 mod metrics;
+mod notes;
 mod shard;
 mod together;
 
@@ -15,7 +18,10 @@ use std::{
 
 use parking_lot::Mutex;
 
+pub use self::notes::Notes;
 use self::shard::Shard;
+#[cfg(feature = "disk")]
+pub(super) use self::shard::Slot;
 use super::{Decisions, Store, StoreError};
 use crate::{
     limit::{CounterKey, Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
@@ -26,18 +32,27 @@ use crate::{
 /// all of its counters under the lock, takes well below a millisecond.
 const COUNTERS_PER_SHARD: usize = 4096;
 
+/// The counters by which those that are not removable may exceed the bound, beside a quarter of it: many times more than those of
+/// all decisions that are made at one time.
+const SLACK: usize = 1024;
+
+/// The number of shards in which a decision looks for a removable counter.
+const NOTED_SHARDS: usize = 8;
+
 /// The number of buckets that a sweep visits while it holds a lock.
 const SWEEP_STRIDE: usize = 512;
 
-/// A store in this process's memory.
+/// A store in this process's memory. `N` is what it notes about each counter: nothing, unless another store is behind it.
 #[derive(Debug)]
-pub struct MemoryStore {
+pub struct MemoryStore<N: Notes = ()> {
     /// The number of shards is a power of two.
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<Shard<N>>]>,
     max_counters: usize,
     /// The number of counters in all shards. Kept here so that the bound applies to all of them without taking every lock.
     live: AtomicUsize,
     evicted: AtomicU64,
+    /// Of these, those that were not [removable](Notes::is_removable).
+    lost: AtomicU64,
     expired: AtomicU64,
     /// The times for which sweeps held a lock.
     holds: Box<Histogram>,
@@ -62,6 +77,14 @@ impl MemoryStore {
     /// Returns an empty store for up to `max_counters` counters, at least one.
     #[must_use]
     pub fn new(max_counters: usize) -> Self {
+        Self::with_notes(max_counters)
+    }
+}
+
+impl<N: Notes> MemoryStore<N> {
+    /// Returns an empty store for up to `max_counters` counters, at least one, which makes notes about them.
+    #[must_use]
+    pub(super) fn with_notes(max_counters: usize) -> Self {
         let max_counters = max_counters.max(1);
         let shards = max_counters.div_ceil(COUNTERS_PER_SHARD).next_power_of_two();
         Self {
@@ -69,6 +92,7 @@ impl MemoryStore {
             max_counters,
             live: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
             expired: AtomicU64::new(0),
             holds: Box::default(),
         }
@@ -129,9 +153,7 @@ impl MemoryStore {
                 })
                 .collect(),
         };
-        if self.live.load(Ordering::Relaxed) > self.max_counters {
-            self.make_room(checks, now);
-        }
+        self.bound(checks, now);
         decisions
     }
 
@@ -146,9 +168,7 @@ impl MemoryStore {
             let mut shard = self.shards[self.index(check.key)].lock();
             self.counting(&mut shard, |shard| shard.reserve(check, request, now))
         };
-        if self.live.load(Ordering::Relaxed) > self.max_counters {
-            self.make_room(std::slice::from_ref(check), now);
-        }
+        self.bound(std::slice::from_ref(check), now);
         reservation
     }
 
@@ -192,7 +212,7 @@ impl MemoryStore {
     }
 
     /// Runs `act` on a shard and updates the number of counters.
-    fn counting<T>(&self, shard: &mut Shard, act: impl FnOnce(&mut Shard) -> T) -> T {
+    fn counting<T>(&self, shard: &mut Shard<N>, act: impl FnOnce(&mut Shard<N>) -> T) -> T {
         let before = shard.len();
         let done = act(shard);
         let after = shard.len();
@@ -204,24 +224,46 @@ impl MemoryStore {
         done
     }
 
+    /// Returns the number of counters that are not removable by which the bound may be exceeded.
+    const fn slack(&self) -> usize {
+        SLACK + self.max_counters / 4
+    }
+
+    /// Evicts counters if there are more than the bound, because of `checks`.
+    fn bound(&self, checks: &[LimitCheck<'_>], now: Timestamp) {
+        if self.live.load(Ordering::Relaxed) > self.max_counters {
+            self.make_room(checks, now);
+        }
+    }
+
     /// Evicts counters until the bound holds: first in the shard of the new counters, so that a flood evicts its own entries
-    /// first, then in other shards.
+    /// first, then in other shards. Those that are not [removable](Notes::is_removable) may exceed the bound by [`SLACK`].
     #[cold]
     fn make_room(&self, checks: &[LimitCheck<'_>], now: Timestamp) {
         let first = checks.first().map_or(0, |check| self.index(check.key));
+        let slack = if N::NOTED { self.slack() } else { 0 };
         for turn in 0..self.shards.len() {
             let shard = &self.shards[(first + turn) % self.shards.len()];
-            while self.live.load(Ordering::Relaxed) > self.max_counters {
+            let live = || self.live.load(Ordering::Relaxed);
+            if N::NOTED && turn >= NOTED_SHARDS && live() <= self.max_counters + slack {
+                break;
+            }
+            while live() > self.max_counters {
+                let any = live() > self.max_counters + slack;
                 let evicted = {
                     let mut shard = shard.lock();
                     // the last counter of a shard may be the one that was just added
-                    shard.len() > usize::from(turn == 0 && self.shards.len() > 1)
-                        && self.counting(&mut shard, |shard| shard.evict_cheapest(now))
+                    if shard.len() > usize::from(turn == 0 && self.shards.len() > 1) {
+                        self.counting(&mut shard, |shard| shard.evict_cheapest(any, now))
+                    } else {
+                        None
+                    }
                 };
-                if !evicted {
-                    break;
-                }
+                let Some(notes) = evicted else { break };
                 self.evicted.fetch_add(1, Ordering::Relaxed);
+                if !notes.is_removable() {
+                    self.lost.fetch_add(1, Ordering::Relaxed);
+                }
             }
         }
     }
@@ -233,7 +275,7 @@ impl MemoryStore {
     }
 }
 
-impl Store for MemoryStore {
+impl<N: Notes> Store for MemoryStore<N> {
     fn take(
         &self,
         checks: &[LimitCheck<'_>],

@@ -3,6 +3,7 @@
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
+use super::notes::{Notes, before};
 use crate::limit::{
     self, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Reservation,
     ReservationRequest, ReservedSpan, Tier, Timestamp, algorithm::CounterState, decide,
@@ -12,25 +13,33 @@ use crate::limit::{
 /// memory for each counter and more work for each hit.
 const SAMPLE: usize = 32;
 
+/// The number of buckets that an eviction samples if none has a counter that may be removed.
+const LARGE_SAMPLE: usize = 512;
+
 /// Counters by key.
 #[derive(Debug, Default)]
-pub(super) struct Shard {
-    table: HashTable<Slot>,
+pub(super) struct Shard<N: Notes> {
+    table: HashTable<Slot<N>>,
     /// The bucket at which the next sample begins.
     next_sample: usize,
+    /// The notes about all counters.
+    pub(super) log: N::Log,
 }
 
-/// A counter with its key. 40 bytes.
+/// A counter with its key. 40 bytes without notes.
 #[derive(Debug)]
-struct Slot {
+pub(in crate::store) struct Slot<N> {
     key: CounterKey,
-    counter: CounterState,
+    /// The state.
+    pub(in crate::store) counter: CounterState,
+    /// The notes about it.
+    pub(in crate::store) notes: N,
 }
 
 /// The states of the counters of a check, one for each tier; none where there is no counter.
 pub(super) type States = SmallVec<[Option<CounterState>; 2]>;
 
-impl Shard {
+impl<N: Notes> Shard<N> {
     /// Returns the number of counters.
     pub(super) fn len(&self) -> usize {
         self.table.len()
@@ -73,24 +82,52 @@ impl Shard {
         let tiers = check.tiers();
         let mut buckets: SmallVec<[Option<usize>; 2]> = SmallVec::new();
         let mut counters: SmallVec<[CounterState; 2]> = SmallVec::new();
+        let mut befores: SmallVec<[Option<CounterState>; 2]> = SmallVec::new();
         for tier in tiers {
             let bucket = self.find(check.key.of_tier(tier));
             counters.push(self.lift(bucket, tier, now));
             buckets.push(bucket);
         }
+        if N::NOTED {
+            befores.extend(counters.iter().map(before::<N>));
+        }
         let done = act(tiers, &mut counters);
-        for (bucket, counter) in buckets.iter().zip(&mut counters) {
-            if let Some(bucket) = *bucket {
+        for (i, counter) in counters.iter_mut().enumerate() {
+            if let Some(bucket) = buckets[i] {
+                let is_changed = N::NOTED && befores[i].as_ref() != Some(counter);
                 self.put(bucket, std::mem::take(counter));
+                if is_changed {
+                    self.note(bucket, check, &tiers[i]);
+                }
             }
         }
         // inserting may move the other counters, so it comes last
         for ((bucket, counter), tier) in buckets.iter().zip(counters).zip(tiers) {
             if bucket.is_none() && counter.used() > Hits(0) {
-                self.insert(check.key.of_tier(tier), counter);
+                self.insert(check.key.of_tier(tier), counter, N::default());
+                self.note_new(check, tier);
             }
         }
         done
+    }
+
+    /// Notes that a decision on `check` has changed the counter of `tier` in `bucket`.
+    fn note(&mut self, bucket: usize, check: &LimitCheck<'_>, tier: &Tier) {
+        if !N::NOTED {
+            return;
+        }
+        if let Some(slot) = self.table.get_bucket_mut(bucket) {
+            slot.notes.changed(&mut self.log, check, tier, check.key.of_tier(tier));
+        }
+    }
+
+    /// Notes that a decision on `check` has inserted the counter of `tier`.
+    fn note_new(&mut self, check: &LimitCheck<'_>, tier: &Tier) {
+        if N::NOTED
+            && let Some(bucket) = self.find(check.key.of_tier(tier))
+        {
+            self.note(bucket, check, tier);
+        }
     }
 
     /// Gives back the hits that `check` took.
@@ -100,6 +137,7 @@ impl Shard {
             let bucket = self.find(check.key.of_tier(tier));
             if let Some(slot) = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket)) {
                 slot.counter.give_back(tier, now, check.hits);
+                slot.notes.changed(&mut self.log, check, tier, check.key.of_tier(tier));
             }
         }
     }
@@ -128,7 +166,11 @@ impl Shard {
             if let Some(slot) = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket))
                 && !slot.counter.probe(tier, now, check.hits).fits
             {
+                let before = before::<N>(&slot.counter);
                 slot.counter.reject(tier, now);
+                if N::NOTED && before.as_ref() != Some(&slot.counter) {
+                    slot.notes.changed(&mut self.log, check, tier, check.key.of_tier(tier));
+                }
             }
         }
     }
@@ -167,13 +209,20 @@ impl Shard {
                 if let Some(slot) = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket)) {
                     slot.counter.give_back(tier, now, taken);
                     slot.counter.take(tier, now, given);
+                    slot.notes.changed(&mut self.log, check, tier, key);
                 }
                 continue;
             }
             match (bucket, before) {
-                (Some(bucket), Some(counter)) => self.put(bucket, counter),
+                (Some(bucket), Some(counter)) => {
+                    self.put(bucket, counter);
+                    self.note(bucket, check, tier);
+                }
                 (Some(bucket), None) => self.remove(bucket),
-                (None, Some(counter)) => self.insert(key, counter),
+                (None, Some(counter)) => {
+                    self.insert(key, counter, N::default());
+                    self.note_new(check, tier);
+                }
                 (None, None) => {}
             }
         }
@@ -185,7 +234,8 @@ impl Shard {
         let before = self.table.len();
         let end = (start + stride).min(self.table.num_buckets());
         for bucket in start..end {
-            if self.table.get_bucket(bucket).is_some_and(|slot| slot.counter.idle_at() <= now) {
+            let is_expired = |slot: &Slot<N>| slot.counter.idle_at() <= now && slot.notes.is_removable();
+            if self.table.get_bucket(bucket).is_some_and(is_expired) {
                 self.remove(bucket);
             }
         }
@@ -200,29 +250,61 @@ impl Shard {
         (None, swept)
     }
 
-    /// Evicts the cheapest counter of a sample, and returns whether there was one. Evicting a counter lets its hits be admitted
-    /// again until it would have expired, so the cost is its hits times its remaining time.
-    pub(super) fn evict_cheapest(&mut self, now: Timestamp) -> bool {
+    /// Evicts the cheapest counter of a sample, and returns it, if there is one. Evicting a counter lets its hits be admitted
+    /// again until it would have expired, so the cost is its hits times its remaining time. Counters that are not
+    /// [removable](Notes::is_removable) are evicted only if `any` may be, and a larger sample has no other.
+    pub(super) fn evict_cheapest(&mut self, any: bool, now: Timestamp) -> Option<N> {
         let buckets = self.table.num_buckets();
-        let mut cheapest: Option<(u128, usize)> = None;
+        let mut cheapest: Option<((bool, u128), usize)> = None;
         for step in 0..buckets {
             let bucket = (self.next_sample + step) % buckets;
-            if let Some(slot) = self.table.get_bucket(bucket) {
+            if let Some(slot) = self.table.get_bucket(bucket).filter(|slot| any || slot.notes.is_removable())
+            {
                 let left = slot.counter.idle_at().since(now).as_nanos();
                 let cost = u128::from(left) * u128::from(slot.counter.used().0);
+                let cost = (!slot.notes.is_removable(), cost);
                 if cheapest.is_none_or(|(least, _)| cost < least) {
                     cheapest = Some((cost, bucket));
                 }
             }
-            if step >= SAMPLE && cheapest.is_some() {
+            let has_removable = cheapest.is_some_and(|((is_last_resort, _), _)| !is_last_resort);
+            let enough = step >= LARGE_SAMPLE && N::NOTED || step >= SAMPLE && has_removable;
+            if enough {
                 self.next_sample = bucket;
                 break;
             }
         }
-        if let Some((_, bucket)) = cheapest {
-            self.remove(bucket);
-        }
-        cheapest.is_some()
+        let entry = self.table.get_bucket_entry(cheapest?.1).ok()?;
+        Some(entry.remove().0.notes)
+    }
+
+    /// Returns whether there is a counter for every tier of `check`.
+    #[cfg(feature = "disk")]
+    pub(super) fn has_all(&self, check: &LimitCheck<'_>) -> bool {
+        check.tiers().iter().all(|tier| self.find(check.key.of_tier(tier)).is_some())
+    }
+
+    /// Returns the slot of `key`.
+    #[cfg(feature = "disk")]
+    pub(super) fn slot(&mut self, key: CounterKey) -> Option<&mut Slot<N>> {
+        let bucket = self.find(key)?;
+        self.table.get_bucket_mut(bucket)
+    }
+
+    /// Inserts a counter; there must be none with its key.
+    #[cfg(feature = "disk")]
+    pub(super) fn add(&mut self, key: CounterKey, counter: CounterState, notes: N) {
+        self.insert(key, counter, notes);
+    }
+
+    /// Counts the hits of `check`, whether or not they fit.
+    #[cfg(feature = "disk")]
+    pub(super) fn admit(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
+        self.update(check, now, |tiers, counters| {
+            for (tier, counter) in tiers.iter().zip(counters) {
+                counter.take(tier, now, check.hits);
+            }
+        });
     }
 
     fn find(&self, key: CounterKey) -> Option<usize> {
@@ -241,8 +323,8 @@ impl Shard {
         }
     }
 
-    fn insert(&mut self, key: CounterKey, counter: CounterState) {
-        self.table.insert_unique(key.hash(), Slot { key, counter }, |slot| slot.key.hash());
+    fn insert(&mut self, key: CounterKey, counter: CounterState, notes: N) {
+        self.table.insert_unique(key.hash(), Slot { key, counter, notes }, |slot| slot.key.hash());
     }
 
     fn remove(&mut self, bucket: usize) {

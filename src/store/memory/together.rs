@@ -4,7 +4,7 @@ use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
 use super::{
-    MemoryStore,
+    MemoryStore, Notes,
     shard::{Shard, States},
 };
 use crate::{
@@ -17,13 +17,13 @@ use crate::{
 const GROUP: usize = 16;
 
 /// The shards of a group of checks.
-struct LockedShards<'a> {
+struct LockedShards<'a, N: Notes> {
     /// In ascending order.
     indexes: SmallVec<[usize; 4]>,
-    shards: SmallVec<[MutexGuard<'a, Shard>; 4]>,
+    shards: SmallVec<[MutexGuard<'a, Shard<N>>; 4]>,
 }
 
-impl MemoryStore {
+impl<N: Notes> MemoryStore<N> {
     /// Decides all checks or none: decides one check after the other, and undoes all of them if one is over its limit.
     pub(super) fn decide_together(&self, checks: &[LimitCheck<'_>], now: Timestamp) -> Decisions {
         let groups: SmallVec<[&[LimitCheck<'_>]; 1]> = checks.chunks(GROUP).collect();
@@ -72,7 +72,7 @@ impl MemoryStore {
     }
 
     /// Locks the shards of `checks`, in ascending order, so that requests cannot deadlock.
-    fn lock_all(&self, checks: &[LimitCheck<'_>]) -> LockedShards<'_> {
+    fn lock_all(&self, checks: &[LimitCheck<'_>]) -> LockedShards<'_, N> {
         let mut indexes: SmallVec<[usize; 4]> = checks.iter().map(|check| self.index(check.key)).collect();
         indexes.sort_unstable();
         indexes.dedup();
@@ -81,9 +81,9 @@ impl MemoryStore {
     }
 }
 
-impl LockedShards<'_> {
+impl<N: Notes> LockedShards<'_, N> {
     /// Returns the shard with this index, which must be one of them.
-    fn of(&mut self, index: usize) -> &mut Shard {
+    fn of(&mut self, index: usize) -> &mut Shard<N> {
         &mut self.shards[self.indexes.partition_point(|other| *other < index)]
     }
 }

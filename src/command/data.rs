@@ -1,0 +1,159 @@
+//! `weir data`: looks at the counters on disk, exports and imports them, and removes what has expired.
+
+mod line;
+
+use std::{
+    io::{self, BufRead, Write},
+    path::PathBuf,
+};
+
+use clap::{Args, Subcommand};
+
+use self::line::{LineError, parse, print};
+use crate::{
+    clock::{Clock as _, SystemClock},
+    limit::{Period, Timestamp},
+    settings::Environment,
+    store::disk::{Data, DiskError, StoredCounter},
+};
+
+/// The arguments of `weir data`.
+#[derive(Args, Clone, Debug)]
+#[expect(clippy::doc_markdown, reason = "clap prints these comments verbatim")]
+pub struct DataCommand {
+    /// Data directory [env: WEIR_DATA_DIR]
+    #[arg(long, value_name = "DIR", global = true)]
+    dir: Option<PathBuf>,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Action {
+    /// Verify all files, and print counters. Also while weir runs, of a copy
+    Inspect {
+        /// Print only counters whose names begin with this, such as shop|tenant=
+        #[arg(long, default_value = "")]
+        prefix: String,
+        /// Print at most this many
+        #[arg(long, value_name = "COUNT")]
+        limit: Option<usize>,
+    },
+    /// Write all counters to standard output, one JSON object a line. Also while weir runs, of a copy
+    Export {
+        /// Write only counters whose names begin with this
+        #[arg(long, default_value = "")]
+        prefix: String,
+    },
+    /// Read counters from standard input, as export writes them. Not while weir runs
+    Import,
+    /// Remove what has expired from the disk. Not while weir runs, which does so by itself
+    Compact,
+}
+
+/// The reason why a command about data has failed.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// No directory is given.
+    #[error("which data? Give --dir, or set WEIR_DATA_DIR")]
+    NoDirectory,
+    /// The data cannot be used.
+    #[error("{0}")]
+    Disk(#[from] DiskError),
+    /// Another process uses the data.
+    #[error("{0}: stop it first")]
+    InUse(DiskError),
+    /// A line of standard input is wrong.
+    #[error("line {line}: {error}")]
+    Line {
+        /// Its number, from 1.
+        line: usize,
+        /// What is wrong.
+        error: LineError,
+    },
+    /// The result cannot be printed, or the input cannot be read.
+    #[error("cannot read or write")]
+    Io(#[from] io::Error),
+}
+
+/// Carries out the command. Reads counters from `input`, and writes to `out`.
+pub fn data(
+    command: &DataCommand,
+    environment: &dyn Environment,
+    input: impl BufRead,
+    out: &mut impl Write,
+) -> Result<(), DataError> {
+    let given = environment.get("WEIR_DATA_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    let dir = &command.dir.clone().or(given).ok_or(DataError::NoDirectory)?;
+    let now = SystemClock.now();
+    let in_use = |error| match error {
+        DiskError::InUse(_) => DataError::InUse(error),
+        error => DataError::Disk(error),
+    };
+    match &command.action {
+        Action::Inspect { prefix, limit } => {
+            inspect(&Data::open_to_read(dir, now)?, prefix, limit.unwrap_or(usize::MAX), now, out)
+        }
+        Action::Export { prefix } => {
+            let data = Data::open_to_read(dir, now)?;
+            data.verify()?;
+            let mut written = Ok(());
+            data.visit(prefix, |counter| {
+                written = print(&counter, out);
+                written.is_ok()
+            })?;
+            Ok(written?)
+        }
+        Action::Import => {
+            let mut data = Data::open_or_create(dir, now).map_err(in_use)?;
+            let counters = input
+                .lines()
+                .enumerate()
+                .map(|(i, line)| parse(&line?).map_err(|error| DataError::Line { line: i + 1, error }));
+            let imported = data.import(counters)?;
+            data.close()?;
+            Ok(writeln!(out, "{imported} counters imported")?)
+        }
+        Action::Compact => {
+            let data = Data::open(dir, now).map_err(in_use)?;
+            let removed = data.compact()?;
+            data.close()?;
+            Ok(writeln!(out, "{removed} expired counters removed")?)
+        }
+    }
+}
+
+/// Prints the counters for people.
+fn inspect(
+    data: &Data,
+    prefix: &str,
+    limit: usize,
+    now: Timestamp,
+    out: &mut impl Write,
+) -> Result<(), DataError> {
+    data.verify()?;
+    let (mut all, mut expired, mut written) = (0_usize, 0_usize, Ok(()));
+    data.visit(prefix, |counter| {
+        if all < limit && written.is_ok() {
+            written = writeln!(out, "{}", describe(&counter, now));
+        }
+        all += 1;
+        expired += usize::from(counter.state.is_ok_and(|state| state.idle_at() <= now));
+        written.is_ok()
+    })?;
+    written?;
+    let of_copy = if data.is_copy() { ", in a copy of data in use" } else { "" };
+    Ok(writeln!(out, "{all} counters, of which {expired} have expired{of_copy}")?)
+}
+
+fn describe(counter: &StoredCounter, now: Timestamp) -> String {
+    let StoredCounter { path, tier, state } = counter;
+    match state {
+        Ok(state) if state.idle_at() <= now => format!("{path} {tier}: expired"),
+        Ok(state) => {
+            let seconds = state.idle_at().since(now).as_nanos().div_ceil(1_000_000_000);
+            format!("{path} {tier}: {} hits, expires in {}", state.used().0, Period::from_secs(seconds))
+        }
+        Err(error) => format!("{path} {tier}: {error}"),
+    }
+}

@@ -1,0 +1,171 @@
+//! A counter as a line of JSON.
+//!
+//! Instants are seconds since the epoch as text, such as `1700000000.25`, with up to nine decimals: programs that read numbers as
+//! floating point would round them. The tokens that a bucket lacks are in units of 2^-31 tokens.
+
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+
+use crate::{
+    limit::{
+        Hits, Timestamp,
+        algorithm::{CounterState, FixedWindow, SlidingWindow, Span, TokenBucket},
+    },
+    store::disk::StoredCounter,
+};
+
+const NANOS: u64 = 1_000_000_000;
+
+/// What is wrong with a line.
+#[derive(Debug, thiserror::Error)]
+pub enum LineError {
+    /// It is no JSON object.
+    #[error("it must be a JSON object: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A field is missing or wrong.
+    #[error("{field:?} must be {expected}")]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// What it must be.
+        expected: &'static str,
+    },
+}
+
+/// Prints `counter`, unless it cannot be read, which `inspect` tells.
+pub(super) fn print(counter: &StoredCounter, out: &mut impl Write) -> io::Result<()> {
+    let Ok(state) = &counter.state else { return Ok(()) };
+    let state_value = match state {
+        CounterState::FixedWindow(window) => json!({ "end": text(window.end()), "hits": state.used().0 }),
+        CounterState::TokenBucket(bucket, _) => json!({
+            "at": text(bucket.as_of()),
+            "lacks": bucket.taken(),
+            "in_debt": bucket.is_in_debt(),
+        }),
+        CounterState::SlidingWindow(..) | CounterState::OneSpan { .. } => {
+            let window = state.sliding_window().unwrap_or_default();
+            let spans: Vec<Value> = window
+                .spans()
+                .iter()
+                .map(|span| json!({ "last": text(span.last), "hits": span.hits }))
+                .collect();
+            json!({ "opened": text(window.opened()), "spans": spans })
+        }
+    };
+    let line = json!({
+        "counter": counter.path,
+        "tier": counter.tier,
+        "expires": text(state.idle_at()),
+        "state": state_value,
+    });
+    writeln!(out, "{line}")
+}
+
+/// Parses a line: the name, the tier and the state of a counter.
+pub(super) fn parse(line: &str) -> Result<(String, String, CounterState), LineError> {
+    let line: Value = serde_json::from_str(line)?;
+    let field = |field, expected| LineError::Field { field, expected };
+    let counter = line["counter"].as_str().filter(|name| !name.is_empty() && !name.contains('}'));
+    let counter = counter.ok_or_else(|| field("counter", "the name of a counter"))?;
+    let tier = line["tier"].as_str().unwrap_or_default();
+    let expires = instant(&line["expires"]).ok_or_else(|| field("expires", SECONDS))?;
+    let state = &line["state"];
+    let number =
+        |name: &'static str| state[name].as_u64().ok_or_else(|| field(name, "a whole number, 0 or more"));
+    let time = |value: &Value, name| instant(value).ok_or_else(|| field(name, SECONDS));
+    let state = match tier.trim_start_matches('c').chars().next() {
+        Some('f') => {
+            let end = time(&state["end"], "end")?;
+            CounterState::FixedWindow(FixedWindow::new(end, Hits(number("hits")?)))
+        }
+        Some('b') => {
+            let in_debt = state["in_debt"].as_bool().ok_or_else(|| field("in_debt", "true or false"))?;
+            let bucket = TokenBucket::new(time(&state["at"], "at")?, number("lacks")?, in_debt);
+            CounterState::restored_bucket(bucket, expires)
+        }
+        Some('s') => {
+            let spans = state["spans"].as_array().filter(|spans| spans.len() <= 64);
+            let spans = spans.ok_or_else(|| field("spans", "a list of up to 64 spans"))?;
+            let spans = spans.iter().map(|span| {
+                let hits = span["hits"].as_u64().and_then(|hits| u32::try_from(hits).ok());
+                let hits = hits.ok_or_else(|| field("hits", "a whole number from 0 to 4294967295"))?;
+                Ok(Span { last: time(&span["last"], "last")?, hits })
+            });
+            let spans = spans.collect::<Result<Vec<_>, LineError>>()?;
+            let window = SlidingWindow::new(time(&state["opened"], "opened")?, spans);
+            CounterState::restored_window(window, expires)
+        }
+        _ => return Err(field("tier", "an algorithm (f, s or b) and a period, such as s1m")),
+    };
+    Ok((counter.to_owned(), tier.to_owned(), state))
+}
+
+const SECONDS: &str = "seconds since the epoch as text, such as \"1700000000.25\"";
+
+fn text(instant: Timestamp) -> String {
+    let (seconds, nanos) = (instant.as_nanos() / NANOS, instant.as_nanos() % NANOS);
+    if nanos == 0 { seconds.to_string() } else { format!("{seconds}.{nanos:09}") }
+}
+
+fn instant(value: &Value) -> Option<Timestamp> {
+    let (seconds, decimals) = value.as_str().map(|text| text.split_once('.').unwrap_or((text, "0")))?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(seconds) || !is_number(decimals) || decimals.len() > 9 {
+        return None;
+    }
+    let nanos: u64 = format!("{decimals:0<9}").parse().ok()?;
+    let nanos = seconds.parse::<u64>().ok()?.checked_mul(NANOS)?.checked_add(nanos)?;
+    Some(Timestamp::from_nanos(nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{Algorithm, Bucket, Period, Refill, Tier};
+
+    #[test]
+    fn what_is_printed_is_parsed() {
+        let bucket = Algorithm::TokenBucket(Bucket { burst: 9, refill: Refill::Step, strict: true });
+        for (algorithm, name) in
+            [(Algorithm::FixedWindow, "cf1m"), (Algorithm::SlidingWindow, "s1m"), (bucket, "b1m")]
+        {
+            let tier = Tier { requests: 9, period: Period::from_secs(60), algorithm };
+            let now = Timestamp::from_nanos(1_700_000_000_012_345_678);
+            let mut state = CounterState::unused(&tier, now);
+            state.take(&tier, now, Hits(3));
+            state.take(&tier, now.after(Period::from_secs(20)), Hits(2));
+            let counter =
+                StoredCounter { path: "shop|k=v".into(), tier: name.into(), state: Ok(state.clone()) };
+            let mut line = Vec::new();
+            print(&counter, &mut line).expect("a line");
+            let line = String::from_utf8(line).expect("text");
+            let parsed = parse(line.trim_end()).expect("a counter");
+            assert_eq!(parsed, ("shop|k=v".into(), name.into(), state), "{line}");
+        }
+    }
+
+    #[test]
+    fn wrong_lines_say_what_is_wrong() {
+        for (line, expected) in [
+            ("", "must be a JSON object"),
+            ("[]", "\"counter\" must be"),
+            (r#"{"counter":"a}b","tier":"f1m"}"#, "\"counter\" must be"),
+            (r#"{"counter":"a","tier":"f1m"}"#, "\"expires\" must be seconds"),
+            (r#"{"counter":"a","tier":"x","expires":"1"}"#, "\"tier\" must be an algorithm"),
+            (
+                r#"{"counter":"a","tier":"f1m","expires":"1","state":{"end":"9999999999999"}}"#,
+                "\"end\" must be",
+            ),
+            (r#"{"counter":"a","tier":"f1m","expires":"1","state":{"end":"1"}}"#, "\"hits\" must be"),
+            (
+                r#"{"counter":"a","tier":"b1m","expires":"1","state":{"at":"1","lacks":-1}}"#,
+                "\"in_debt\" must be",
+            ),
+            (r#"{"counter":"a","tier":"s1m","expires":"1","state":{}}"#, "\"spans\" must be"),
+        ] {
+            let error = parse(line).expect_err("it is wrong").to_string();
+            assert!(error.contains(expected), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Reads the settings of the store on disk.
+
+use super::{backend::Backend, parse, reader::Reader};
+use crate::store::{
+    coordinated::CoordinationSettings,
+    disk::{DiskSettings, DiskSync, OnDamage},
+};
+
+/// The smallest bound on the data: below it there would not be room for the journals.
+const MIN_BYTES: u64 = 256 << 20;
+
+/// Reads the settings, also if counts are kept elsewhere, so that typing errors are reported. Those that a shared store has too
+/// are in `coordination`.
+pub(super) fn disk(
+    read: &mut Reader<'_>,
+    backend: Backend,
+    coordination: &CoordinationSettings,
+) -> Option<DiskSettings> {
+    let dir = read.text("WEIR_DATA_DIR", "");
+    let sync = read.choice(
+        "WEIR_DISK_SYNC",
+        DiskSync::Interval,
+        &[("always", DiskSync::Always), ("interval", DiskSync::Interval), ("os", DiskSync::Os)],
+    );
+    let on_damage = read.choice(
+        "WEIR_DISK_DAMAGE",
+        OnDamage::Refuse,
+        &[("refuse", OnDamage::Refuse), ("continue", OnDamage::Continue)],
+    );
+    let max_bytes = read.parsed("WEIR_DISK_MAX_BYTES", None, |text| {
+        let bytes = parse::bytes(text).filter(|bytes| *bytes >= MIN_BYTES);
+        bytes.map(Some).ok_or("a size of at least 256MiB, such as 1GiB")
+    });
+    if backend != Backend::Disk {
+        return None;
+    }
+    if dir.is_empty() {
+        let missing = super::reader::Given { name: "WEIR_DATA_DIR".into(), value: String::new() };
+        read.reject(missing, "the directory of the data, since BACKEND_TYPE is disk");
+    }
+    Some(DiskSettings {
+        dir: dir.into(),
+        sync,
+        interval: coordination.sync_interval,
+        on_damage,
+        max_bytes,
+        budget: coordination.budget,
+        on_store_failure: coordination.on_store_failure,
+        max_counters: coordination.max_counters,
+    })
+}

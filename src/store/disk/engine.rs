@@ -1,0 +1,294 @@
+//! The engine: a log-structured tree, behind the few operations that the store needs.
+//!
+//! Nothing else names the crate, except for the filter in `expiry.rs`.
+
+use std::{
+    fs, io,
+    ops::Bound,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+    thread,
+    time::{Duration, Instant},
+};
+
+use fjall::{
+    CompressionType, Database, Error, Keyspace, KeyspaceCreateOptions, LsmError, PersistMode,
+    config::{BlockSizePolicy, CompressionPolicy},
+};
+
+use super::{
+    error::DiskError,
+    expiry::{Expiry, ExpiryFilters},
+    verify,
+};
+
+/// The name of the keyspace of the counters.
+const COUNTERS: &str = "counters";
+
+/// The key of the number of the last batch. It is in the same keyspace, since a second one would keep journals alive.
+const BATCH: &[u8] = b"\0batch";
+
+/// The file by which the engine recognizes its directory.
+pub(super) const VERSION_FILE: &str = "version";
+
+/// The bytes of a block before compression. Names with the same beginning are stored once in it.
+const BLOCK: u32 = 16 * 1024;
+
+/// The bytes that are kept in memory before they become a table. What is in memory is read from the journal again at the next
+/// start, so this and [`MAX_JOURNALS`] bound the time that a start takes after a kill.
+const MEMTABLE: u64 = 16 << 20;
+
+/// The bytes of all journals: the least that the engine accepts.
+const MAX_JOURNALS: u64 = 64 << 20;
+
+/// The bytes of blocks that are cached. Recent counters are in the store's memory, not here.
+const CACHE: u64 = 32 << 20;
+
+/// The threads that make tables of what is in memory, and larger tables of tables.
+const WORKERS: usize = 2;
+
+/// Tables that are not written yet, above which a batch waits.
+const MAX_UNWRITTEN: usize = 3;
+
+/// The longest time to wait until what is in memory has become a table, when the engine is closed.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A key and the value to write, or none to remove the record.
+pub(super) type Change = (Box<[u8]>, Option<Vec<u8>>);
+
+/// The open engine.
+pub(super) struct Engine {
+    // dropped before the database
+    counters: Keyspace,
+    database: Database,
+    dir: PathBuf,
+    /// The first damaged table that was found, or none if the tables are whole. Looked for once, since it reads all of them.
+    damaged_table: OnceLock<Option<(PathBuf, String)>>,
+}
+
+/// The end of a journal that was dropped when it was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct DroppedEnd {
+    pub(super) file: PathBuf,
+    /// The offset of the first byte that was dropped.
+    pub(super) from: u64,
+    /// The bytes that were dropped.
+    pub(super) bytes: u64,
+    /// Whether it is the journal that was written last. Others are complete, so that their end cannot be a record that was not
+    /// written completely.
+    pub(super) is_last: bool,
+}
+
+impl Engine {
+    /// Opens the engine in `dir`, or creates it, and returns what was dropped of the ends of its journals.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if its files are damaged, or cannot be read or written.
+    pub(super) fn open(dir: &Path, expiry: &Arc<Expiry>) -> Result<(Self, Vec<DroppedEnd>), DiskError> {
+        let exists = dir.join(VERSION_FILE).exists();
+        let journals = if exists {
+            verify::lists(dir)?;
+            verify::journals(dir)?
+        } else {
+            Vec::new()
+        };
+        // the engine panics about some damage
+        let opened = catch_unwind(AssertUnwindSafe(|| Self::open_unverified(dir, expiry)));
+        let engine = opened.unwrap_or_else(|_| Err(damaged(dir, "the engine cannot open it")))?;
+        let mut dropped = Vec::new();
+        for (i, journal) in journals.iter().enumerate() {
+            let left = fs::metadata(&journal.path).map_or(journal.used, |metadata| metadata.len());
+            if left < journal.used {
+                dropped.push(DroppedEnd {
+                    file: journal.path.clone(),
+                    from: left,
+                    bytes: journal.used - left,
+                    is_last: i + 1 == journals.len(),
+                });
+            }
+        }
+        Ok((engine, dropped))
+    }
+
+    fn open_unverified(dir: &Path, expiry: &Arc<Expiry>) -> Result<Self, DiskError> {
+        let filters = Arc::new(ExpiryFilters(Arc::clone(expiry)));
+        let options = || {
+            KeyspaceCreateOptions::default()
+                .max_memtable_size(MEMTABLE)
+                .data_block_size_policy(BlockSizePolicy::all(BLOCK))
+                .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
+        };
+        let open = || {
+            let database = Database::builder(dir)
+                .cache_size(CACHE)
+                .worker_threads(WORKERS)
+                .max_journaling_size(MAX_JOURNALS)
+                .with_compaction_filter_factories(Arc::new(move |_| Some(Arc::clone(&filters) as _)))
+                .open()?;
+            let counters = database.keyspace(COUNTERS, options)?;
+            Ok((database, counters))
+        };
+        let (database, counters) = open().map_err(|error| convert(dir, error))?;
+        Ok(Self { counters, database, dir: dir.to_owned(), damaged_table: OnceLock::new() })
+    }
+
+    /// Returns the value of `key`.
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<impl AsRef<[u8]>>, DiskError> {
+        self.counters.get(key).map_err(|error| self.convert(error))
+    }
+
+    /// Returns the number of the last batch; 0 before the first one.
+    pub(super) fn last_batch(&self) -> Result<u64, DiskError> {
+        let value = self.get(BATCH)?;
+        let number = value.as_ref().and_then(|value| value.as_ref().first_chunk().copied());
+        Ok(number.map_or(0, u64::from_le_bytes))
+    }
+
+    /// Writes `changes` and the number of their batch: all of them or none. With `sync` they survive the end of the system when
+    /// this returns, else that of the process.
+    pub(super) fn write(&self, number: u64, changes: &[Change], sync: bool) -> Result<(), DiskError> {
+        self.wait_for_tables(MAX_UNWRITTEN, None)?;
+        let mode = if sync { PersistMode::SyncData } else { PersistMode::Buffer };
+        let mut batch = self.database.batch().durability(Some(mode));
+        for (key, value) in changes {
+            match value {
+                Some(value) => batch.insert(&self.counters, &**key, &**value),
+                None => batch.remove(&self.counters, &**key),
+            }
+        }
+        batch.insert(&self.counters, BATCH, number.to_le_bytes());
+        batch.commit().map_err(|error| self.convert(error))
+    }
+
+    /// Syncs what was written.
+    pub(super) fn sync(&self) -> Result<(), DiskError> {
+        self.database.persist(PersistMode::SyncData).map_err(|error| self.convert(error))
+    }
+
+    /// Calls `visit` with the key and the value of each counter whose key begins with `prefix` and comes after `after`, in their
+    /// order, until it returns false.
+    pub(super) fn visit(
+        &self,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), DiskError> {
+        let start = match after {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            _ => Bound::Included(prefix),
+        };
+        for item in self.counters.range::<&[u8], _>((start, Bound::Unbounded)) {
+            let (key, value) = item.into_inner().map_err(|error| self.convert(error))?;
+            if !key.starts_with(prefix) {
+                break;
+            }
+            if key.first() != Some(&0) && !visit(&key, &value) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` with the key and the value of each counter whose key comes after `after`, from the last one to the first.
+    pub(super) fn visit_backwards(
+        &self,
+        after: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), DiskError> {
+        for item in self.counters.range::<&[u8], _>((Bound::Excluded(after), Bound::Unbounded)).rev() {
+            let (key, value) = item.into_inner().map_err(|error| self.convert(error))?;
+            if key.first() != Some(&0) {
+                visit(&key, &value);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes tables of what is in memory, and one sorted run of all tables, without what has expired.
+    pub(super) fn compact(&self) -> Result<(), DiskError> {
+        self.flush()?;
+        self.counters.major_compact().map_err(|error| self.convert(error))
+    }
+
+    /// Makes a table of what is in memory, so that the next start does not have to read it from the journal.
+    pub(super) fn flush(&self) -> Result<(), DiskError> {
+        self.counters.rotate_memtable().map_err(|error| self.convert(error))?;
+        self.wait_for_tables(0, Some(Instant::now() + CLOSE_TIMEOUT))
+    }
+
+    /// Waits until at most `most` tables are not written yet.
+    fn wait_for_tables(&self, most: usize, until: Option<Instant>) -> Result<(), DiskError> {
+        while self.counters.sealed_memtable_count() > most {
+            // if a worker has failed, this number never falls
+            self.database.persist(PersistMode::Buffer).map_err(|error| self.convert(error))?;
+            if until.is_some_and(|until| Instant::now() > until) {
+                break;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    fn convert(&self, error: Error) -> DiskError {
+        let error = convert(&self.dir, error);
+        if !error.is_damage() {
+            return error;
+        }
+        // the engine does not tell the file
+        let found = self.damaged_table.get_or_init(|| match verify::tables(&self.dir, || {}) {
+            Err(DiskError::Damaged { file, what }) => Some((file, what)),
+            _ => None,
+        });
+        found.clone().map_or(error, |(file, what)| DiskError::Damaged { file, what })
+    }
+}
+
+/// Returns the bytes of the files below `dir` that are allocated, which are fewer than their lengths where they are not written
+/// yet.
+pub(super) fn allocated(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .map(|entry| match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => allocated(&entry.path()),
+            Ok(metadata) => metadata.blocks() * 512,
+            Err(_) => 0,
+        })
+        .sum()
+}
+
+fn damaged(dir: &Path, what: &str) -> DiskError {
+    DiskError::Damaged { file: dir.to_owned(), what: what.into() }
+}
+
+/// Converts an error of the engine in `dir`.
+fn convert(dir: &Path, error: Error) -> DiskError {
+    let io = |source: io::Error| match source.kind() {
+        io::ErrorKind::UnexpectedEof => damaged(dir, "a file is cut off"),
+        _ => DiskError::Io { action: "use", path: dir.to_owned(), source },
+    };
+    match error {
+        Error::Io(source) | Error::Storage(LsmError::Io(source)) => io(source),
+        Error::Locked => DiskError::InUse(dir.to_owned()),
+        Error::Poisoned => {
+            DiskError::Engine { dir: dir.to_owned(), what: "an earlier write has failed".into() }
+        }
+        Error::InvalidVersion(_) => DiskError::Damaged {
+            file: dir.join(VERSION_FILE),
+            what: "it names another version of the engine".into(),
+        },
+        Error::JournalRecovery(error) => {
+            let journals = verify::journals(dir).unwrap_or_default();
+            let file = match &journals[..] {
+                [journal] => journal.path.clone(),
+                _ => dir.join("*.jnl"),
+            };
+            DiskError::Damaged { file, what: format!("a record of the journal is wrong ({error:?})") }
+        }
+        Error::Storage(error) => damaged(dir, &format!("a table cannot be read ({error:?})")),
+        error => damaged(dir, &format!("{error:?}")),
+    }
+}

@@ -1,0 +1,30 @@
+//! The fuzz target of the formats on disk: records, and the slots of the file of numbers.
+
+use super::{merge::merge, progress::parse_slot, record};
+use crate::limit::{Algorithm, Bucket, Period, Refill, Tier, Timestamp};
+
+/// Decodes a record, and counts on from its state as a store does; and parses a slot.
+pub(crate) fn record(input: &[u8]) {
+    if let Some(slot) = input.first_chunk() {
+        let _ = parse_slot(slot).map(|progress| progress.promised());
+    }
+    let Ok(state) = record::decode(input) else { return };
+    let again = record::encode(&state);
+    assert_eq!(record::decode(&again).as_ref(), Ok(&state), "what is written is what is read");
+    assert_eq!(record::expiry_of(&again), Some(record::expiry(&state)), "the filter reads the same expiry");
+    let bucket = |refill| Algorithm::TokenBucket(Bucket { burst: 5, refill, strict: true });
+    for algorithm in
+        [Algorithm::FixedWindow, Algorithm::SlidingWindow, bucket(Refill::Continuous), bucket(Refill::Step)]
+    {
+        let tier = Tier { requests: 5, period: Period::from_secs(60), algorithm };
+        if !record::fits(&state, &tier) {
+            continue;
+        }
+        for now in [Timestamp::default(), state.idle_at(), Timestamp::from_nanos(u64::MAX)] {
+            let mut local = crate::limit::algorithm::CounterState::unused(&tier, now);
+            local.take(&tier, now, crate::limit::Hits(2));
+            let merged = merge(state.clone(), &local, &tier, now);
+            let _ = (merged.availability(&tier, now), merged.wait(&tier, now, crate::limit::Hits(1)));
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The threads that read counters, so that no thread that serves waits for the disk.
+
+use std::{collections::VecDeque, sync::Arc, thread};
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::oneshot;
+
+use super::{
+    error::DiskError,
+    notes::Changed,
+    shared::{Pins, Shared},
+};
+
+/// The threads: while one waits for the disk, another one finds what is cached.
+const THREADS: usize = 2;
+
+/// The most decisions that wait. Above this the disk is much too slow, and `on_store_failure` decides at once.
+const MAX_WAITING: usize = 16_384;
+
+/// The counters that a decision waits for.
+struct Job {
+    counters: Vec<Changed>,
+    done: oneshot::Sender<Option<Pins>>,
+}
+
+/// Reads that wait for a thread.
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    is_closed: bool,
+}
+
+/// The reading threads.
+pub(super) struct Readers {
+    queue: Arc<(Mutex<Queue>, Condvar)>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
+}
+
+impl Readers {
+    /// Starts the threads.
+    pub(super) fn start(shared: &Arc<Shared>) -> Result<Self, DiskError> {
+        let queue = Arc::<(Mutex<Queue>, Condvar)>::default();
+        let threads = (0..THREADS).map(|_| {
+            let (queue, shared) = (Arc::clone(&queue), Arc::clone(shared));
+            thread::Builder::new().name("weir-disk-read".into()).spawn(move || {
+                while let Some(job) = next(&queue) {
+                    // the decision may have given up already, which drops the pins
+                    let _ = job.done.send(read_all(&shared, &job.counters));
+                }
+            })
+        });
+        let threads = threads.collect::<Result<_, _>>().map_err(DiskError::Thread)?;
+        Ok(Self { queue, threads: Mutex::new(threads) })
+    }
+
+    /// Has `counters` read. The receiver gets what keeps them in memory, or none if one could not be read. Returns none if too
+    /// many decisions wait already.
+    pub(super) fn read(&self, counters: Vec<Changed>) -> Option<oneshot::Receiver<Option<Pins>>> {
+        let (done, read) = oneshot::channel();
+        let (queue, wake) = &*self.queue;
+        let mut queue = queue.lock();
+        if queue.jobs.len() >= MAX_WAITING || queue.is_closed {
+            return None;
+        }
+        queue.jobs.push_back(Job { counters, done });
+        wake.notify_one();
+        Some(read)
+    }
+
+    /// Ends the threads.
+    pub(super) fn stop(&self) {
+        self.queue.0.lock().is_closed = true;
+        self.queue.1.notify_all();
+        for thread in self.threads.lock().drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn read_all(shared: &Arc<Shared>, counters: &[Changed]) -> Option<Pins> {
+    let mut pins = Pins { shared: Arc::clone(shared), keys: Vec::with_capacity(counters.len()) };
+    for counter in counters {
+        if let Err(error) = shared.load(counter, true) {
+            tracing::debug!(%error, "cannot read a counter");
+            return None;
+        }
+        pins.keys.push(counter.key);
+    }
+    Some(pins)
+}
+
+fn next(queue: &(Mutex<Queue>, Condvar)) -> Option<Job> {
+    let (queue, wake) = queue;
+    let mut queue = queue.lock();
+    loop {
+        if let Some(job) = queue.jobs.pop_front() {
+            return Some(job);
+        }
+        if queue.is_closed {
+            return None;
+        }
+        wake.wait(&mut queue);
+    }
+}

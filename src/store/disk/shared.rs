@@ -1,0 +1,235 @@
+//! What decisions and the threads of the store have in common.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+use tokio::sync::watch;
+
+use super::{
+    engine::Engine,
+    error::DiskError,
+    expiry::Expiry,
+    merge::merge,
+    metrics::DiskMetrics,
+    notes::{Changed, DiskNotes},
+    record,
+    settings::DiskSettings,
+};
+use crate::{
+    clock::Clock,
+    limit::{CounterKey, Period, algorithm::CounterState},
+    store::MemoryStore,
+};
+
+/// How often a counter is read again because a batch was written meanwhile. A batch takes much longer than a read.
+const MAX_READS: usize = 100;
+
+/// The memory, the engine, and how the threads find each other.
+pub(super) struct Shared {
+    pub(super) settings: DiskSettings,
+    pub(super) memory: MemoryStore<DiskNotes>,
+    /// None while it is opened again. Locked for writing only then.
+    pub(super) engine: RwLock<Option<Engine>>,
+    pub(super) expiry: Arc<Expiry>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) metrics: DiskMetrics,
+    /// Batches that were written, or may have been.
+    pub(super) batches: AtomicU64,
+    /// What the other threads have found to be wrong, for the writer.
+    pub(super) trouble: Mutex<Option<DiskError>>,
+    /// Set when the store is closed.
+    pub(super) is_stopping: AtomicBool,
+    rounds: Mutex<Rounds>,
+    wake_writer: Condvar,
+    /// The last round of the writer that wrote all changes made before it.
+    pub(super) finished: watch::Sender<u64>,
+}
+
+/// Rounds of the writer.
+#[derive(Debug, Default)]
+struct Rounds {
+    begun: u64,
+    wanted: u64,
+}
+
+impl Shared {
+    pub(super) fn new(
+        settings: DiskSettings,
+        engine: Engine,
+        expiry: Arc<Expiry>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            memory: MemoryStore::with_notes(settings.max_counters),
+            engine: RwLock::new(Some(engine)),
+            expiry,
+            clock,
+            metrics: DiskMetrics::default(),
+            batches: AtomicU64::new(0),
+            trouble: Mutex::new(None),
+            is_stopping: AtomicBool::new(false),
+            rounds: Mutex::default(),
+            wake_writer: Condvar::new(),
+            finished: watch::Sender::new(0),
+            settings,
+        }
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+
+    /// Ends the threads, after a last round of the writer.
+    pub(super) fn stop(&self) {
+        let rounds = self.rounds.lock();
+        self.is_stopping.store(true, Ordering::Release);
+        self.wake_writer.notify_all();
+        drop(rounds);
+    }
+
+    /// Requests a round of the writer, and returns its number: when it has [finished](Shared::finished), all changes made up to
+    /// now are written.
+    pub(super) fn request_round(&self) -> u64 {
+        let mut rounds = self.rounds.lock();
+        rounds.wanted = rounds.begun + 1;
+        self.wake_writer.notify_all();
+        rounds.wanted
+    }
+
+    /// Waits until a round is requested, the store is closed, or `interval` has passed. Begins a round, and returns its number.
+    pub(super) fn begin_round(&self, interval: Duration) -> u64 {
+        let mut rounds = self.rounds.lock();
+        let until = std::time::Instant::now() + interval;
+        while rounds.wanted <= rounds.begun && !self.is_stopping() {
+            if self.wake_writer.wait_until(&mut rounds, until).timed_out() {
+                break;
+            }
+        }
+        rounds.begun += 1;
+        rounds.begun
+    }
+
+    /// Reads a counter from the disk, and adds it to the memory, if the memory does not have its state yet. If it is to be
+    /// `pinned`, it stays there until [`Pins`] of it are dropped.
+    pub(super) fn load(&self, counter: &Changed, pinned: bool) -> Result<(), DiskError> {
+        for _ in 0..MAX_READS {
+            let batches = self.batches.load(Ordering::Acquire);
+            let read = self.read(counter).inspect_err(|_| self.metrics.read_failures.add(1))?;
+            self.metrics.reads.add(1);
+            let now = self.clock.now();
+            let expiry = read.as_ref().map_or(0, record::expiry);
+            let state = read.filter(|state| state.idle_at() > now);
+            let pins = u16::from(pinned);
+            let notes = DiskNotes { expiry, is_read: true, pins, ..DiskNotes::default() };
+            let is_stale = std::cell::Cell::new(false);
+            let is_wanted = || {
+                // another reader may have added it before, and after a write it may have been evicted again
+                is_stale.set(self.batches.load(Ordering::Acquire) != batches);
+                !is_stale.get()
+            };
+            let unused = || CounterState::unused(&counter.tier, now);
+            self.memory.insert_if(
+                counter.key,
+                is_wanted,
+                || (state.clone().unwrap_or_else(unused), notes),
+                |slot| {
+                    if !slot.notes.is_read && is_wanted() {
+                        if let Some(state) = state.clone() {
+                            slot.counter = merge(state, &slot.counter, &counter.tier, now);
+                        }
+                        slot.notes.is_read = true;
+                        slot.notes.expiry = expiry;
+                    }
+                    if !is_stale.get() {
+                        slot.notes.pins += pins;
+                    }
+                },
+            );
+            if !is_stale.get() {
+                self.memory.bound_after_read(now);
+                return Ok(());
+            }
+        }
+        Err(DiskError::Engine {
+            dir: self.settings.dir.clone(),
+            what: "a counter was changed each time it was read".into(),
+        })
+    }
+
+    /// Reads a state from the disk.
+    fn read(&self, counter: &Changed) -> Result<Option<CounterState>, DiskError> {
+        let engine = self.engine.read();
+        let Some(engine) = engine.as_ref() else {
+            return Err(DiskError::Engine {
+                dir: self.settings.dir.clone(),
+                what: "it is being opened again".into(),
+            });
+        };
+        let value = engine.get(&counter.name).inspect_err(|error| {
+            if error.is_damage() {
+                self.report(clone_damage(error));
+            }
+        })?;
+        let Some(value) = value else { return Ok(None) };
+        let state = record::decode(value.as_ref()).map_err(|error| error.to_string());
+        let name = String::from_utf8_lossy(&counter.name);
+        match state {
+            Ok(state) if record::fits(&state, &counter.tier) => Ok(Some(state)),
+            Ok(_) => Err(self.wrong_record(format!("the record of {name} is of another algorithm"))),
+            Err(error) => Err(self.wrong_record(format!("the record of {name} cannot be read: {error}"))),
+        }
+    }
+
+    fn wrong_record(&self, what: String) -> DiskError {
+        let error = DiskError::Damaged { file: self.settings.dir.clone(), what };
+        self.report(clone_damage(&error));
+        error
+    }
+
+    /// Returns the present in seconds since the epoch.
+    pub(super) fn seconds(&self) -> u32 {
+        u32::try_from(self.clock.now().as_nanos() / 1_000_000_000).unwrap_or(u32::MAX)
+    }
+
+    /// Leaves an error for the writer.
+    pub(super) fn report(&self, error: DiskError) {
+        self.trouble.lock().get_or_insert(error);
+    }
+}
+
+/// Counters that stay in memory until this is dropped.
+pub(super) struct Pins {
+    pub(super) shared: Arc<Shared>,
+    pub(super) keys: Vec<CounterKey>,
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        for key in &self.keys {
+            self.shared.memory.with_slot(*key, |slot| {
+                if let Some(slot) = slot {
+                    slot.notes.pins = slot.notes.pins.saturating_sub(1);
+                }
+            });
+        }
+    }
+}
+
+/// Converts a period.
+pub(super) const fn duration(period: Period) -> Duration {
+    Duration::from_nanos(period.as_nanos())
+}
+
+/// Copies an error about damage; the system's errors cannot be copied.
+pub(super) fn clone_damage(error: &DiskError) -> DiskError {
+    match error {
+        DiskError::Damaged { file, what } => DiskError::Damaged { file: file.clone(), what: what.clone() },
+        error => DiskError::Engine { dir: std::path::PathBuf::new(), what: error.to_string() },
+    }
+}

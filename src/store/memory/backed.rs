@@ -1,0 +1,122 @@
+//! What a store that keeps counters elsewhere needs of the memory in front of it.
+
+use std::sync::atomic::Ordering;
+
+use super::{MemoryStore, Notes, Slot};
+use crate::{
+    limit::{CounterKey, Decision, Hits, LimitCheck, Scope, Timestamp, algorithm::CounterState},
+    store::Decisions,
+};
+
+impl<N: Notes> MemoryStore<N> {
+    /// Decides as [`MemoryStore::decide`] does, if the counters of all checks are in memory.
+    pub(in crate::store) fn decide_known(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+    ) -> Option<Decisions> {
+        let [check] = checks else {
+            let is_known = checks.iter().all(|check| self.is_known(check));
+            return is_known.then(|| self.decide(checks, scope, now));
+        };
+        let mut shard = self.shards[self.index(check.key)].lock();
+        if !shard.has_all(check) {
+            return None;
+        }
+        let policy = check.over_limit_policy_in(scope);
+        Some(std::iter::once(shard.take(check, policy, now)).collect())
+    }
+
+    /// Returns whether the counters of all tiers of `check` are in memory.
+    pub(in crate::store) fn is_known(&self, check: &LimitCheck<'_>) -> bool {
+        self.shards[self.index(check.key)].lock().has_all(check)
+    }
+
+    /// Decides one check, as [`MemoryStore::decide`] does.
+    pub(in crate::store) fn decide_one(
+        &self,
+        check: &LimitCheck<'_>,
+        scope: Scope,
+        now: Timestamp,
+    ) -> Decision {
+        let decision = {
+            let mut shard = self.shards[self.index(check.key)].lock();
+            let policy = check.over_limit_policy_in(scope);
+            self.counting(&mut shard, |shard| shard.take(check, policy, now))
+        };
+        self.bound(std::slice::from_ref(check), now);
+        decision
+    }
+
+    /// Returns the state of the counters of `check` as a decision, without counting.
+    pub(in crate::store) fn glance(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
+        self.shards[self.index(check.key)].lock().look(check, Hits(0), Hits(0), now)
+    }
+
+    /// Counts the hits of `check`, whether or not they fit, and returns the decision.
+    pub(in crate::store) fn admit(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
+        let decision = {
+            let mut shard = self.shards[self.index(check.key)].lock();
+            self.counting(&mut shard, |shard| shard.admit(check, now));
+            shard.look(check, Hits(0), Hits(0), now)
+        };
+        self.bound(std::slice::from_ref(check), now);
+        Decision { over: false, ..decision }
+    }
+
+    /// Runs `act` on the slot of `key`, if it is in memory, and on the log of its shard.
+    pub(in crate::store) fn with_slot<T>(
+        &self,
+        key: CounterKey,
+        act: impl FnOnce(Option<&mut Slot<N>>) -> T,
+    ) -> T {
+        act(self.shards[self.index(key)].lock().slot(key))
+    }
+
+    /// Runs `act` on the slot of `key`. If it is not in memory and `is_wanted`, adds what `make` returns.
+    pub(in crate::store) fn insert_if(
+        &self,
+        key: CounterKey,
+        is_wanted: impl FnOnce() -> bool,
+        make: impl FnOnce() -> (CounterState, N),
+        act: impl FnOnce(&mut Slot<N>),
+    ) {
+        let mut shard = self.shards[self.index(key)].lock();
+        if let Some(slot) = shard.slot(key) {
+            return act(slot);
+        }
+        if is_wanted() {
+            let (counter, notes) = make();
+            shard.add(key, counter, notes);
+            self.live.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs `act` on the log of each shard, one after the other.
+    pub(in crate::store) fn for_each_log(&self, mut act: impl FnMut(&mut N::Log)) {
+        for shard in &self.shards {
+            act(&mut shard.lock().log);
+        }
+    }
+
+    /// Runs `act` on the log of the shard of `key`.
+    pub(in crate::store) fn with_log<T>(&self, key: CounterKey, act: impl FnOnce(&mut N::Log) -> T) -> T {
+        act(&mut self.shards[self.index(key)].lock().log)
+    }
+
+    /// Returns the number of counters that were evicted although they were not [removable](Notes::is_removable).
+    pub(in crate::store) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether so many counters are not removable that soon one of them would have to be evicted.
+    pub(in crate::store) fn is_crowded(&self) -> bool {
+        self.live.load(Ordering::Relaxed) > self.max_counters + self.slack() / 2
+    }
+
+    /// Evicts counters if there are more than the bound.
+    pub(in crate::store) fn bound_after_read(&self, now: Timestamp) {
+        self.bound(&[], now);
+    }
+}

@@ -1,0 +1,148 @@
+//! `weir data`.
+
+use std::{fs, io::Write as _, process::Stdio};
+
+use weir::{
+    clock::{Clock as _, SystemClock},
+    limit::Period,
+};
+
+use crate::{
+    child::{run, stderr, stdout, weir},
+    support::{Disk, tiers, until},
+};
+
+/// Returns data whose clock is the system's, as that of the commands is.
+fn disk() -> Disk {
+    let disk = Disk::new();
+    disk.clock.set(SystemClock.now());
+    disk
+}
+
+fn data(disk: &Disk, arguments: &[&str]) -> std::process::Output {
+    let dir = disk.settings.dir.to_str().expect("a plain path");
+    run(&[&["data"], arguments].concat(), &[("WEIR_DATA_DIR", dir)])
+}
+
+#[test]
+fn counters_are_printed_also_while_weir_runs() {
+    let disk = disk();
+    let opened = disk.open_with(tiers());
+    for value in ["acme", "bolt", "acorn"] {
+        opened.take(value, 7);
+    }
+    opened.written();
+    let said = stdout(&data(&disk, &["inspect", "--prefix", "d|k=ac"]));
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 2 * 3 + 1, "{said}");
+    assert!(lines[0].starts_with("d|k=acme b1d: 7 hits, expires in "), "{said}");
+    assert!(
+        lines[1].starts_with("d|k=acme f1d: 7 hits") && lines[2].starts_with("d|k=acme s1d: 7 hits"),
+        "{said}"
+    );
+    assert_eq!(lines[6], "6 counters, of which 0 have expired, in a copy of data in use");
+    opened.close();
+    let said = stdout(&data(&disk, &["inspect", "--limit", "1"]));
+    assert!(said.ends_with("\n12 counters, of which 0 have expired\n"), "{said}");
+    assert_eq!(said.lines().count(), 2);
+    let left = fs::read_dir(&disk.settings.dir).expect("a directory");
+    let left: Vec<_> = left.map(|entry| entry.expect("an entry").file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().starts_with("copy")), "{left:?}");
+}
+
+/// A backup of a running weir under load has all that was written before it, and becomes the data of another one.
+#[test]
+fn a_backup_is_made_while_weir_runs_and_is_restored() {
+    let disk = disk();
+    let opened = disk.open_with(tiers());
+    for i in 0..500 {
+        opened.take(&i.to_string(), 1 + i % 7);
+    }
+    opened.written();
+    let from = disk.settings.dir.to_str().expect("a plain path");
+    let export = weir(&["data", "export"], &[("WEIR_DATA_DIR", from)]).output().expect("it can be started");
+    assert!(export.status.success(), "{}", stderr(&export));
+    let before: Vec<_> = (0..500).map(|i| opened.take(&i.to_string(), 0)).collect();
+    let other = Disk { clock: disk.clock.clone(), ..Disk::new() };
+    let dir = other.settings.dir.to_str().expect("a plain path");
+    let mut import = weir(&["data", "import", "--dir", dir], &[])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it can be started");
+    import.stdin.take().expect("it is piped").write_all(&export.stdout).expect("it reads");
+    let output = import.wait_with_output().expect("its output");
+    assert!(stdout(&output).ends_with("counters imported\n"), "{}{}", stdout(&output), stderr(&output));
+    let restored = other.open_with(tiers());
+    let after: Vec<_> = (0..500).map(|i| restored.take(&i.to_string(), 0)).collect();
+    assert_eq!(after, before);
+}
+
+#[test]
+fn expired_counters_are_compacted_away() {
+    let disk = disk();
+    let opened = disk.open();
+    for i in 0..100 {
+        opened.take(&i.to_string(), 1);
+    }
+    opened.written();
+    let refused = data(&disk, &["compact"]);
+    assert!(
+        !refused.status.success() && stderr(&refused).contains("in use by another process: stop it first")
+    );
+    opened.close();
+    // two days ago
+    let now = disk.clock.now();
+    disk.clock.set(weir::limit::Timestamp::from_nanos(now.as_nanos() - 2 * 86_400 * 1_000_000_000));
+    let opened = disk.open();
+    for i in 0..70 {
+        opened.take(&format!("old{i}"), 1);
+    }
+    opened.close();
+    disk.clock.advance(Period::from_secs(2 * 86_400));
+    let said = stdout(&data(&disk, &["inspect", "--limit", "0"]));
+    assert_eq!(said, "171 counters, of which 70 have expired\n");
+    assert_eq!(stdout(&data(&disk, &["compact"])), "70 expired counters removed\n");
+    assert_eq!(stdout(&data(&disk, &["inspect", "--limit", "0"])), "101 counters, of which 0 have expired\n");
+    let opened = disk.open();
+    until("all are there", || opened.hits("7") == 1);
+}
+
+#[test]
+fn wrong_use_is_told() {
+    let disk = disk();
+    let output = run(&["data", "inspect"], &[]);
+    assert!(stderr(&output).contains("Give --dir, or set WEIR_DATA_DIR"), "{}", stderr(&output));
+    let output = data(&disk, &["inspect"]);
+    assert!(stderr(&output).contains("there are no data in"), "{}", stderr(&output));
+    let dir = disk.settings.dir.to_str().expect("a plain path");
+    let mut import = weir(&["data", "import", "--dir", dir], &[])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it can be started");
+    let line =
+        "{\"counter\":\"d|k=v\",\"tier\":\"f1d\",\"expires\":\"1\",\"state\":{\"end\":\"1\",\"hits\":1}}\n";
+    let input = format!("{line}{}", line.replace("\"hits\":1", "\"hits\":\"one\""));
+    import.stdin.take().expect("it is piped").write_all(input.as_bytes()).expect("it reads");
+    let output = import.wait_with_output().expect("its output");
+    assert!(!output.status.success());
+    assert!(stderr(&output).contains("line 2: \"hits\" must be a whole number"), "{}", stderr(&output));
+}
+
+/// A copy that a killed command left is removed by the next start, and one in use is not.
+#[test]
+fn a_copy_left_behind_is_removed() {
+    let disk = disk();
+    disk.open().close();
+    let copies = ["copy-1", "copy-2"].map(|name| disk.settings.dir.join(name));
+    for copy in &copies {
+        fs::create_dir(copy).expect("a directory");
+        fs::write(copy.join("lock"), "").expect("a file");
+    }
+    let used = fs::File::open(copies[1].join("lock")).expect("the lock");
+    used.lock().expect("it is free");
+    disk.open().close();
+    assert_eq!(copies.map(|copy| copy.exists()), [false, true]);
+}

@@ -1,0 +1,207 @@
+//! Weirs that are killed under load: what was written is there afterwards.
+//!
+//! `WEIR_KILLS` sets the number of kills of each mode; the longer they go on, the more places of the code are hit.
+
+use std::{
+    fs,
+    os::unix::fs::FileExt as _,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::time::sleep;
+use tonic::transport::Channel;
+use weir::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+
+use crate::{
+    child::Serving,
+    support::DEADLINE,
+    wire::{descriptor, hits, request},
+};
+
+const LIMIT: u64 = 4_000_000_000;
+
+const RULES: &str = "domain: shop\ndescriptors:\n  - key: k\n    rate_limit: { tiers: [{ requests: 4000000000, per: 365d, algorithm: fixed_window }] }\n";
+
+/// The values that are hit.
+const VALUES: usize = 40;
+
+/// The clients that send at once.
+const CLIENTS: usize = 8;
+
+/// What was sent and answered, of each value.
+struct Ledger {
+    sent: [AtomicU64; VALUES],
+    answered: [AtomicU64; VALUES],
+}
+
+impl Ledger {
+    fn new() -> Self {
+        Self {
+            sent: [const { AtomicU64::new(0) }; VALUES],
+            answered: [const { AtomicU64::new(0) }; VALUES],
+        }
+    }
+}
+
+struct Weir {
+    serving: Serving,
+    client: RateLimitServiceClient<Channel>,
+}
+
+impl Weir {
+    async fn start(rules: &str, data: &Path, sync: &str) -> Self {
+        let variables = [
+            ("BACKEND_TYPE", "disk"),
+            ("WEIR_DATA_DIR", data.to_str().expect("a plain path")),
+            ("WEIR_DISK_SYNC", sync),
+            // an answer that was not synced in time would count as one
+            ("WEIR_DECISION_BUDGET", "1m"),
+            ("WEIR_STOP_DELAY", "0"),
+        ];
+        let serving = Serving::start(rules, &variables);
+        let client = RateLimitServiceClient::connect(format!("http://{}", serving.address("grpc")));
+        Self { client: client.await.expect("it listens"), serving }
+    }
+
+    /// Returns the hits that a value has.
+    async fn counted(&mut self, value: usize) -> u64 {
+        let value = value.to_string();
+        let request = request("shop", [hits(0, descriptor([("k", value.as_str())]))]);
+        let response = self.client.should_rate_limit(request).await.expect("a response").into_inner();
+        LIMIT - u64::from(response.statuses[0].limit_remaining)
+    }
+}
+
+/// Sends hits until weir is gone.
+async fn load(
+    mut client: RateLimitServiceClient<Channel>,
+    ledger: Arc<Ledger>,
+    mut seed: u64,
+    stop: Arc<AtomicBool>,
+) {
+    while !stop.load(Ordering::Relaxed) {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let index = usize::try_from(seed >> 33).unwrap_or_default() % VALUES;
+        let value = index.to_string();
+        ledger.sent[index].fetch_add(1, Ordering::SeqCst);
+        let response =
+            client.should_rate_limit(request("shop", [hits(1, descriptor([("k", value.as_str())]))]));
+        if response.await.is_err() {
+            break;
+        }
+        ledger.answered[index].fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Returns the number of the last batch that was written, as the file of numbers has it.
+fn batch(data: &Path) -> u64 {
+    let file = fs::File::open(data.join("progress")).expect("the file of numbers");
+    let slots = [0, 4096].map(|offset| {
+        let mut slot = [0; 8];
+        file.read_exact_at(&mut slot, offset).expect("a slot");
+        u64::from_le_bytes(slot)
+    });
+    slots[0].max(slots[1])
+}
+
+async fn kill_again_and_again(sync: &str) {
+    #[expect(clippy::disallowed_methods, reason = "it sets the test, not weir")]
+    let kills = std::env::var("WEIR_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(8);
+    let dir = tempfile::tempdir().expect("a directory");
+    let (rules, data) = (dir.path().join("rules"), dir.path().join("data"));
+    fs::create_dir(&rules).expect("a directory");
+    fs::write(rules.join("shop.yaml"), RULES).expect("a file");
+    let rules = rules.to_str().expect("a plain path");
+    let ledger = Arc::new(Ledger::new());
+    let (mut least, mut begun) = ([0; VALUES], Instant::now());
+    let mut slowest = Duration::ZERO;
+    for kill in 0..kills {
+        let mut weir = Weir::start(rules, &data, sync).await;
+        slowest = slowest.max(begun.elapsed());
+        for (value, least) in least.iter_mut().enumerate() {
+            let counted = weir.counted(value).await;
+            let sent = ledger.sent[value].load(Ordering::SeqCst);
+            assert!(
+                (*least..=sent).contains(&counted),
+                "{sync}, kill {kill}: {least} <= {counted} <= {sent}"
+            );
+            // what is lost is admitted again, and no more than that
+            ledger.sent[value].store(counted, Ordering::SeqCst);
+            ledger.answered[value].store(counted, Ordering::SeqCst);
+        }
+        let stop = Arc::<AtomicBool>::default();
+        let clients = (0..CLIENTS).map(|client| {
+            let seed = (kill * CLIENTS + client) as u64;
+            tokio::spawn(load(weir.client.clone(), Arc::clone(&ledger), seed, Arc::clone(&stop)))
+        });
+        let clients: Vec<_> = clients.collect();
+        // at a random moment, but some time after a batch that certainly has what was answered before it
+        sleep(Duration::from_millis((kill as u64 * 7_919) % 90)).await;
+        let answered = |ledger: &Ledger| ledger.answered.each_ref().map(|hits| hits.load(Ordering::SeqCst));
+        least = answered(&ledger);
+        if sync == "always" {
+            sleep(Duration::from_millis((kill as u64 * 104_729) % 50)).await;
+            least = answered(&ledger);
+        } else {
+            let (begun, first) = (Instant::now(), batch(&data));
+            // one batch may have begun before the last answer
+            while batch(&data) < first + 2 {
+                assert!(begun.elapsed() < DEADLINE, "no batch is written");
+                sleep(Duration::from_millis(1)).await;
+            }
+            sleep(Duration::from_millis((kill as u64 * 104_729) % 50)).await;
+        }
+        begun = Instant::now();
+        weir.serving.signal("KILL");
+        stop.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.await.expect("no panic");
+        }
+        let (status, output) = weir.serving.ended();
+        assert!(!status.success(), "{output}");
+    }
+    assert!(least.iter().sum::<u64>() > 0, "hits were counted");
+    eprintln!("{sync}: {kills} kills, slowest kill and restart {slowest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_answer_is_lost_with_always() {
+    kill_again_and_again("always").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_written_batch_is_lost_with_interval() {
+    kill_again_and_again("interval").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_written_batch_is_lost_with_os() {
+    kill_again_and_again("os").await;
+}
+
+/// A clean stop loses nothing, whatever the mode is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clean_stop_loses_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let rules = dir.path().join("rules");
+    fs::create_dir(&rules).expect("a directory");
+    fs::write(rules.join("shop.yaml"), RULES).expect("a file");
+    let rules = rules.to_str().expect("a plain path");
+    for expected in [0, 3, 6] {
+        let mut weir = Weir::start(rules, &data, "os").await;
+        assert_eq!(weir.counted(1).await, expected);
+        for _ in 0..3 {
+            let request = request("shop", [hits(1, descriptor([("k", "1")]))]);
+            weir.client.should_rate_limit(request).await.expect("a response");
+        }
+        weir.serving.signal("TERM");
+        let (status, output) = weir.serving.ended();
+        assert!(status.success(), "{output}");
+    }
+}

@@ -1,0 +1,17 @@
+//! Tests the store on disk: restarts, kills, a full disk, and damaged files.
+
+#[expect(dead_code, reason = "other tests use the rest")]
+#[path = "../support/child.rs"]
+mod child;
+#[expect(dead_code, reason = "other tests use the rest")]
+#[path = "../support/wire.rs"]
+mod wire;
+
+mod commands;
+mod damaged;
+mod directory;
+mod killed;
+mod no_room;
+mod restarts;
+mod support;
+mod unread;

@@ -1,0 +1,166 @@
+//! A store on disk in the test's process, with a clock that the test sets.
+
+use std::{
+    fs,
+    path::Path,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+use weir::{
+    clock::{Clock as _, ManualClock},
+    limit::{
+        Algorithm, Bucket, Decision, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure,
+        OverLimitPolicy, Period, Refill, Request, Rule, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+    },
+    observe::Source as _,
+    store::{
+        Store as _,
+        disk::{DiskError, DiskSettings, DiskStore, DiskSync, OnDamage},
+    },
+};
+
+/// How long a test waits for an event before it fails.
+pub(crate) const DEADLINE: Duration = Duration::from_mins(2);
+
+pub(crate) const DAY: u64 = 86_400;
+
+/// A directory and a clock that survive the stores in them.
+pub(crate) struct Disk {
+    pub(crate) dir: TempDir,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) settings: DiskSettings,
+}
+
+/// A store with rules: each value of the key `k` has the limits `tiers`.
+pub(crate) struct Opened {
+    pub(crate) store: DiskStore,
+    clock: Arc<ManualClock>,
+    rules: RuleSet,
+    runtime: Runtime,
+}
+
+/// Returns a tier of each kind, of 100 requests a day.
+pub(crate) fn tiers() -> Vec<Tier> {
+    let bucket = |refill| Algorithm::TokenBucket(Bucket { burst: 100, refill, strict: false });
+    [Algorithm::FixedWindow, Algorithm::SlidingWindow, bucket(Refill::Continuous)].map(tier).to_vec()
+}
+
+pub(crate) fn tier(algorithm: Algorithm) -> Tier {
+    Tier { requests: 100, period: Period::from_secs(DAY), algorithm }
+}
+
+impl Disk {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let settings = DiskSettings {
+            dir: dir.path().join("data"),
+            sync: DiskSync::Os,
+            interval: Period::from_millis(5),
+            on_damage: OnDamage::Refuse,
+            max_bytes: None,
+            budget: Period::from_secs(60),
+            on_store_failure: OnStoreFailure::Local,
+            max_counters: 100_000,
+        };
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_700_000_000)));
+        Self { dir, clock, settings }
+    }
+
+    pub(crate) fn try_open(&self) -> Result<DiskStore, DiskError> {
+        DiskStore::open(self.settings.clone(), Arc::clone(&self.clock) as _)
+    }
+
+    /// Opens it with one limit of the algorithm of fixed windows.
+    pub(crate) fn open(&self) -> Opened {
+        self.open_with(vec![tier(Algorithm::FixedWindow)])
+    }
+
+    pub(crate) fn open_with(&self, tiers: Vec<Tier>) -> Opened {
+        let limit =
+            Limit::Tiers { tiers: tiers.into_iter().collect(), over_limit_policy: OverLimitPolicy::Ignore };
+        let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("k", Values::Any) };
+        // another secret each time, as in another process
+        let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random());
+        let store = self.try_open().unwrap_or_else(|error| panic!("{error}"));
+        let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+        Opened { store, clock: Arc::clone(&self.clock), rules, runtime }
+    }
+
+    /// Copies the files as they are, which is what a kill leaves, and returns the copy.
+    pub(crate) fn copy(&self) -> Self {
+        let copy = Self { dir: tempfile::tempdir().expect("a directory"), ..Self::new() };
+        let to = copy.dir.path().join("data");
+        copy_dir(&self.settings.dir, &to);
+        Self {
+            settings: DiskSettings { dir: to, ..self.settings.clone() },
+            clock: Arc::clone(&self.clock),
+            ..copy
+        }
+    }
+}
+
+pub(crate) fn copy_dir(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a directory");
+    for entry in fs::read_dir(from).expect("a directory") {
+        let entry = entry.expect("an entry");
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_dir(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).expect("a copy");
+        }
+    }
+}
+
+impl Opened {
+    /// Takes `hits` of a value.
+    pub(crate) fn take(&self, value: &str, hits: u32) -> Decision {
+        let descriptor = Descriptor {
+            entries: [Entry { key: "k", value }].into_iter().collect(),
+            hits: Some(u64::from(hits)),
+            ..Descriptor::default()
+        };
+        let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits };
+        let matched = Matched::new(&self.rules, &request);
+        let taken = self.store.take(&matched.checks, Scope::Descriptor, self.clock.now());
+        self.runtime.block_on(taken).expect("a decision")[0]
+    }
+
+    /// Returns the hits that a value has.
+    pub(crate) fn hits(&self, value: &str) -> u64 {
+        self.take(value, 0).before.0
+    }
+
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let metrics = self.store.metrics();
+        metrics.iter().find(|metric| metric.name == name).unwrap_or_else(|| panic!("{name}")).value
+    }
+
+    /// Waits until all changes are written.
+    pub(crate) fn written(&self) {
+        // a batch may have begun before the last change; the one after it has begun later
+        for _ in 0..2 {
+            let written = self.metric("weir.disk.written");
+            self.take("written", 1);
+            until("a batch", || self.metric("weir.disk.written") > written);
+        }
+    }
+
+    /// Closes it as a clean stop does.
+    pub(crate) fn close(self) {
+        self.runtime.block_on(self.store.close());
+    }
+}
+
+/// Waits for a condition.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < DEADLINE, "waited too long for {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
