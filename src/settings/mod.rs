@@ -14,6 +14,7 @@ mod mogrifiers;
 mod parse;
 mod reader;
 mod redis;
+mod redis_port;
 mod resolve;
 mod resolved;
 mod tls;
@@ -28,6 +29,6 @@ pub(crate) use parse::duration as parse_duration;
 pub use reader::{SettingError, SettingErrors};
 pub use resolve::{file_options, http_address, log_format, memcached_coordination};
 pub use resolved::{
-    Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings, Settings,
-    StopSettings,
+    Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RedisPortSettings, RulesSettings,
+    Settings, StopSettings,
 };

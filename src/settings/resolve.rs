@@ -12,7 +12,7 @@ use super::{
     mogrifiers::mogrifiers,
     parse,
     reader::{Reader, SettingErrors},
-    redis,
+    redis, redis_port,
     resolved::{
         Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings, Settings,
         StopSettings,
@@ -55,9 +55,12 @@ impl Settings {
         let redis = redis::redis(read, backend, &keys, &mut warnings);
         let memcached = memcached::memcached(read, backend, keys, &mut warnings);
         warnings.extend(unsupported::check(read, backend));
+        let grpc = grpc(read, &mut warnings);
+        let redis_port = redis_port::redis_port(read, grpc.tls.as_ref(), &mut warnings);
         let mut settings = Self {
             rules: rules(read, flags, &mut warnings),
-            grpc: grpc(read, &mut warnings),
+            grpc,
+            redis_port,
             http: read_http_address(read),
             debug: Address { host: read.host("DEBUG_HOST"), port: read.port("DEBUG_PORT", 6070) },
             prometheus: prometheus(read),

@@ -8,15 +8,30 @@ use crate::tls::{ClientName, ServerTls};
 /// Reads the TLS of the gRPC server, if it is on. Without `GRPC_SERVER_USE_TLS` the other variables have no effect, as in
 /// envoyproxy/ratelimit.
 pub(super) fn server(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<ServerTls> {
+    let names = client_names(read);
+    if read.bool("GRPC_SERVER_USE_TLS") { files_with(read, names, warnings) } else { None }
+}
+
+/// Reads the files of a server's TLS, which is on: those of the gRPC server.
+pub(super) fn files(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<ServerTls> {
+    let names = client_names(read);
+    files_with(read, names, warnings)
+}
+
+fn client_names(read: &mut Reader<'_>) -> Vec<ClientName> {
     const NAMES: &str = "DNS names or URIs such as envoy.example.org or spiffe://cluster.local/ns/x/sa/y, with \
                          commas between them";
-    let client_names = read.parsed("GRPC_CLIENT_TLS_SAN", Vec::new(), |text| {
+    read.parsed("GRPC_CLIENT_TLS_SAN", Vec::new(), |text| {
         text.split(',').map(ClientName::parse).collect::<Option<Vec<_>>>().ok_or(NAMES)
-    });
+    })
+}
+
+fn files_with(
+    read: &mut Reader<'_>,
+    client_names: Vec<ClientName>,
+    warnings: &mut Vec<String>,
+) -> Option<ServerTls> {
     let client_ca = read.given("GRPC_CLIENT_TLS_CACERT").map(|given| PathBuf::from(given.value));
-    if !read.bool("GRPC_SERVER_USE_TLS") {
-        return None;
-    }
     if !client_names.is_empty() && client_ca.is_none() {
         warnings.push(
             "GRPC_CLIENT_TLS_SAN is set, but has no effect: clients need no certificate without \

@@ -2,7 +2,10 @@
 
 use super::{Decisions, MemoryStore, Store, StoreError, any_remote::AnyRemote, coordinated::Coordinated};
 use crate::{
-    limit::{Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
+    limit::{
+        Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, Timestamp,
+        request_bucket::{BucketName, BucketReply, BucketRequest},
+    },
     observe::{DecisionRecord, Metric, Source},
 };
 
@@ -79,6 +82,30 @@ impl Store for AnyStore {
         match self {
             Self::Memory(memory) => memory.release(check, reservation, unused, now).await,
             Self::Coordinated(coordinated) => coordinated.release(check, reservation, unused, now).await,
+        }
+    }
+
+    async fn decide_bucket(
+        &self,
+        name: &BucketName<'_>,
+        request: &BucketRequest,
+        now: Timestamp,
+    ) -> Result<BucketReply, StoreError> {
+        match self {
+            Self::Memory(memory) => Ok(memory.decide_bucket_now(name, request, now)),
+            Self::Coordinated(coordinated) => coordinated.decide_bucket(name, request, now).await,
+        }
+    }
+
+    async fn find_buckets(
+        &self,
+        name: &BucketName<'_>,
+        deletes: bool,
+        now: Timestamp,
+    ) -> Result<Option<Period>, StoreError> {
+        match self {
+            Self::Memory(memory) => Ok(memory.find_buckets_now(name, deletes, now)),
+            Self::Coordinated(coordinated) => coordinated.find_buckets(name, deletes, now).await,
         }
     }
 }

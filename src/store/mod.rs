@@ -37,7 +37,10 @@ pub use any_remote::AnyRemote;
 pub use memory::{MemoryStore, Usage};
 
 use crate::{
-    limit::{Decision, Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
+    limit::{
+        Decision, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, Timestamp,
+        request_bucket::{BucketName, BucketReply, BucketRequest},
+    },
     observe::DecisionRecord,
 };
 
@@ -106,6 +109,32 @@ pub trait Store: Send + Sync + 'static {
         unused: Hits,
         now: Timestamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Decides `request` about the bucket of `name`, whose parameters come with the request.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store gives up, when the tokens may have been taken nevertheless, or if it cannot keep such a bucket
+    /// ([`StoreError::Unsupported`]).
+    fn decide_bucket(
+        &self,
+        name: &BucketName<'_>,
+        request: &BucketRequest,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<BucketReply, StoreError>> + Send;
+
+    /// Returns the time until all buckets of `name`, whatever their parameters are, are full or forgotten; none if there are none.
+    /// If it `deletes`, all of them are full afterwards.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Store::decide_bucket`].
+    fn find_buckets(
+        &self,
+        name: &BucketName<'_>,
+        deletes: bool,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Option<Period>, StoreError>> + Send;
 }
 
 /// The reason why a store gave up.
@@ -114,4 +143,7 @@ pub enum StoreError {
     /// A store that counts over the network could not be reached in time.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
+    /// The store cannot do this, whatever its state.
+    #[error("{0}")]
+    Unsupported(&'static str),
 }

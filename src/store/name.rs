@@ -83,6 +83,10 @@ fn key(prefix: &str, target: &Target, tier: &Tier, at: Timestamp) -> String {
         Algorithm::FixedWindow if target.over_limit_policy == OverLimitPolicy::Count => 'c',
         Algorithm::FixedWindow => 'f',
         Algorithm::SlidingWindow => 's',
+        Algorithm::TokenBucket(_) if tier.has_any_pace() => {
+            key.push('a');
+            return key;
+        }
         Algorithm::TokenBucket(_) => 'b',
     };
     key.push(algorithm);

@@ -77,7 +77,7 @@ impl TokenBucket {
         let elapsed = now.since(self.as_of);
         let (credited, inflow) = match bucket.refill {
             _ if capped == 0 || elapsed == Period::default() => (elapsed, 0),
-            Refill::Continuous => (elapsed, inflow(tier, elapsed, capped)),
+            Refill::Continuous | Refill::AnyPace => (elapsed, inflow(tier, elapsed, capped)),
             Refill::Step => steps(tier, elapsed, capped),
         };
         Self::of(bucket, self.as_of.after(credited), capped - inflow)
@@ -107,7 +107,7 @@ impl TokenBucket {
             return Timestamp::default();
         }
         let time = match bucket.refill {
-            Refill::Continuous => time_for(tier, needed),
+            Refill::Continuous | Refill::AnyPace => time_for(tier, needed),
             Refill::Step => time_of_steps(tier, needed),
         };
         self.as_of.after(time)

@@ -20,6 +20,7 @@
 
 mod all_or_none;
 mod auto;
+mod buckets;
 mod client;
 mod counter;
 mod delivery;
@@ -66,7 +67,10 @@ use self::{
 use super::{Decisions, MemoryStore, Store, StoreError, remote::Remote};
 use crate::{
     clock::Clock,
-    limit::{Coordination, Direction, Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
+    limit::{
+        Coordination, Direction, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, Timestamp,
+        request_bucket::{BucketName, BucketReply, BucketRequest},
+    },
     observe::DecisionRecord,
 };
 
@@ -264,5 +268,23 @@ impl<R: Remote> Store for Coordinated<R> {
         let hits = unused.min(reservation.hits);
         self.reservations.release(check, reservation.counted, hits, at);
         Ok(())
+    }
+
+    async fn decide_bucket(
+        &self,
+        name: &BucketName<'_>,
+        request: &BucketRequest,
+        now: Timestamp,
+    ) -> Result<BucketReply, StoreError> {
+        self.decide_bucket_of(name, request, now).await
+    }
+
+    async fn find_buckets(
+        &self,
+        name: &BucketName<'_>,
+        deletes: bool,
+        now: Timestamp,
+    ) -> Result<Option<Period>, StoreError> {
+        self.find_buckets_of(name, deletes, now).await
     }
 }
