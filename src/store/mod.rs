@@ -110,7 +110,7 @@ pub trait Store: Send + Sync + 'static {
         now: Timestamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Decides `request` about the bucket of `name`, whose parameters come with the request.
+    /// Decides `request` about the bucket of `name`, whose parameters come with the request. By default a store keeps no such buckets.
     ///
     /// # Errors
     ///
@@ -121,7 +121,10 @@ pub trait Store: Send + Sync + 'static {
         name: &BucketName<'_>,
         request: &BucketRequest,
         now: Timestamp,
-    ) -> impl Future<Output = Result<BucketReply, StoreError>> + Send;
+    ) -> impl Future<Output = Result<BucketReply, StoreError>> + Send {
+        let _ = (name, request, now);
+        std::future::ready(Err(NO_BUCKETS))
+    }
 
     /// Returns the time until all buckets of `name`, whatever their parameters are, are full or forgotten; none if there are none.
     /// If it `deletes`, all of them are full afterwards.
@@ -134,8 +137,15 @@ pub trait Store: Send + Sync + 'static {
         name: &BucketName<'_>,
         deletes: bool,
         now: Timestamp,
-    ) -> impl Future<Output = Result<Option<Period>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<Period>, StoreError>> + Send {
+        let _ = (name, deletes, now);
+        std::future::ready(Err(NO_BUCKETS))
+    }
 }
+
+/// The error of a store without such buckets.
+const NO_BUCKETS: StoreError =
+    StoreError::Unsupported("this store keeps no buckets whose parameters come with requests");
 
 /// The reason why a store gave up.
 #[derive(Debug, thiserror::Error)]

@@ -93,13 +93,12 @@ impl Client {
         Some(match kind {
             "+" | "-" | ":" => line,
             "_" => "nil".into(),
-            "$" | "=" if length < 0 => "nil".into(),
+            "$" | "=" | "*" | "~" if length < 0 => "nil".into(),
             "$" | "=" => {
                 let mut bytes = vec![0; usize::try_from(length).expect("a length") + 2];
                 self.0.read_exact(&mut bytes).await.ok()?;
                 format!("\"{}\"", bytes[..bytes.len() - 2].escape_ascii())
             }
-            "*" | "~" if length < 0 => "nil".into(),
             "*" | "~" => {
                 let mut parts = Vec::new();
                 for _ in 0..length {

@@ -1,7 +1,10 @@
 //! Buckets whose parameters come with each request. A paced one is a token bucket of any pace in the shared store, in the mode of
-//! rules that name none. One that is refilled in steps at callers' times is in no shared store.
+//! rules that name none. Each request about one that is refilled in steps is decided by the shared store, and fails with it.
+
+use std::time::Duration;
 
 use smallvec::smallvec;
+use tokio::time::timeout;
 
 use super::Coordinated;
 use crate::{
@@ -10,12 +13,16 @@ use crate::{
         RuleRef, RuntimeLimit, Scope, Tier, Timestamp,
         request_bucket::{BucketName, BucketReply, BucketRequest, Pace, PacedReply, PacedRequest},
     },
-    store::{Store as _, StoreError, remote::Remote},
+    store::{
+        Store as _, StoreError,
+        path::{PathValue, path, shortened},
+        remote::{Remote, RemoteError},
+    },
 };
 
 /// Callers see these texts.
 const STEPS: StoreError = StoreError::Unsupported(
-    "RL commands count in the memory of one instance: this one shares its counters (WEIR_COORDINATION=local would keep them)",
+    "this store keeps no buckets that are refilled in steps, or the numbers are too large for it: up to 4503599627370495",
 );
 const TOO_LARGE: StoreError = StoreError::Unsupported(
     "a shared store counts up to 4294967295 tokens, in periods from 1 s to 31536000 s",
@@ -39,7 +46,11 @@ impl<R: Remote> Coordinated<R> {
             return Ok(self.modes.memory.decide_bucket_now(name, request, now));
         }
         match request {
-            BucketRequest::Step(_) => Err(STEPS),
+            BucketRequest::Step(request) => {
+                let path = path_of(name);
+                let taken = self.remote().take_steps(&path, request);
+                Ok(BucketReply::Step(self.within_budget(taken).await?.ok_or(STEPS)?))
+            }
             BucketRequest::Paced(request) => {
                 Ok(BucketReply::Paced(self.decide_paced(name, request, now).await?))
             }
@@ -61,13 +72,30 @@ impl<R: Remote> Coordinated<R> {
         // at the slowest pace, so that nothing flows in meanwhile: everything is given back that can be taken
         let pace = Pace::new(1, 31_536_000).ok_or(TOO_LARGE)?;
         let most = PacedRequest { capacity: u32::MAX.into(), pace, quantity: 0 };
+        let path = path_of(name);
+        let had_steps = self.within_budget(self.remote().delete_steps(&path)).await?;
         let before = self.decide_paced(name, &most, now).await?;
         if before.remaining == most.capacity {
-            return Ok(None);
+            return Ok(had_steps.then_some(Period::default()));
         }
         let all = PacedRequest { quantity: -i64::from(u32::MAX), ..most };
         self.decide_paced(name, &all, now).await?;
         Ok(Some(before.reset_after))
+    }
+
+    /// Waits for `reply` of the shared store, no longer than a decision may.
+    async fn within_budget<T>(
+        &self,
+        reply: impl Future<Output = Result<T, RemoteError>>,
+    ) -> Result<T, StoreError> {
+        if self.modes.client.is_unavailable() {
+            return Err(StoreError::Unavailable("it does not reply".into()));
+        }
+        let budget = self.modes.budget;
+        let replied = timeout(Duration::from(budget), reply).await;
+        replied
+            .unwrap_or(Err(RemoteError::TimedOut(budget)))
+            .map_err(|error| StoreError::Unavailable(error.to_string()))
     }
 
     async fn decide_paced(
@@ -108,6 +136,12 @@ impl<R: Remote> Coordinated<R> {
             },
         })
     }
+}
+
+/// Returns the path of the buckets of `name` that are refilled in steps: that of paced ones.
+fn path_of(name: &BucketName<'_>) -> Box<str> {
+    let value = text(name.key());
+    shortened(path(DOMAIN, std::iter::once((KEY, PathValue::Own(&value)))))
 }
 
 fn plus(a: Period, b: Period) -> Period {
