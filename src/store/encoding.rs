@@ -231,6 +231,32 @@ mod tests {
     }
 
     #[test]
+    fn buckets_of_requests_have_the_documented_format() {
+        let (steps, idle_at) = (StepBucket::new(3, 90_000), IdleAt::of(Timestamp::from_secs(150)));
+        let paced = PacedBucket::new(Timestamp::from_secs(90), 3);
+        let most = StepBucket::new(i64::MAX.unsigned_abs(), u64::MAX);
+        for (text, state) in [
+            ("s 3 90000 0 150", CounterState::Steps(steps, idle_at, false)),
+            ("s 9223372036854775807 18446744073709551615 1 150", CounterState::Steps(most, idle_at, true)),
+            ("n 3 90000 0 150 90000", CounterState::Session(Box::new((steps, 90_000)), idle_at, false)),
+            ("p 90000000000 3 1315859240", CounterState::Paced(paced, TokenTime::from_bits(1_315_859_240))),
+        ] {
+            assert_eq!(encode(&state, 7), text);
+            assert_eq!(decode_bucket(text), Ok(state));
+        }
+        for (text, error) in [
+            ("b 7 90000000 1.5", DecodeError::UnknownFormat),
+            ("", DecodeError::UnknownFormat),
+            ("s 3 90000 0", DecodeError::InvalidField("expiry")),
+            ("n 3 90000 0 150", DecodeError::InvalidField("start of the session")),
+            ("p 1 -3 4", DecodeError::InvalidField("tokens")),
+            ("s 3 90000 0 150 7", DecodeError::TrailingText),
+        ] {
+            assert_eq!(decode_bucket(text), Err(error), "{text}");
+        }
+    }
+
+    #[test]
     fn states_have_the_documented_format() {
         let at = Timestamp::from_secs(90);
         let spans = vec![
