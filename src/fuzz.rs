@@ -19,7 +19,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target {
         name: "disk_record",
         max_input: 4 << 10,
@@ -41,6 +41,12 @@ pub const TARGETS: [Target; 11] = [
         max_input: 4 << 10,
         max_memory: 8 << 20,
         run: store::memcached::fuzz::reply,
+    },
+    Target {
+        name: "redis_commands",
+        max_input: 8 << 10,
+        max_memory: 8 << 20,
+        run: server::fuzz::redis_commands,
     },
     Target {
         name: "redis_reply",

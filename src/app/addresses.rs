@@ -15,6 +15,8 @@ pub struct Addresses {
     pub debug: SocketAddr,
     /// The port for Prometheus only.
     pub prometheus: Option<SocketAddr>,
+    /// The server of Redis' protocol.
+    pub redis: Option<BoundAddress>,
 }
 
 impl Addresses {
@@ -27,6 +29,7 @@ impl Addresses {
             ("debug", self.debug.to_string()),
         ];
         named.extend(self.prometheus.map(|address| ("prometheus", address.to_string())));
+        named.extend(self.redis.as_ref().map(|address| ("redis", address.to_string())));
         named
     }
 }

@@ -16,7 +16,7 @@ use tokio_rustls::rustls::pki_types::UnixTime;
 
 use crate::{
     observe::{Metric, Source},
-    server::grpc,
+    server::Certificates,
     settings::Settings,
     tls::{CertificateDates, CertificateFile, ClientTls, Validity},
 };
@@ -38,7 +38,7 @@ const MAX_OF_FILE: usize = 64;
 
 /// The certificates that weir uses, as a server and as a client.
 pub(super) struct Expiry {
-    server: Option<Arc<grpc::Certificates>>,
+    server: Option<Arc<Certificates>>,
     /// The files of weir as a client.
     files: Vec<CertificateFile>,
     /// What each of these held when it could be read.
@@ -60,7 +60,7 @@ type Warned = HashMap<(CertificateDates, Trouble), Instant>;
 
 impl Expiry {
     /// Returns those of `settings`, and of the gRPC `server` if it is encrypted.
-    pub(super) fn new(settings: &Settings, server: Option<Arc<grpc::Certificates>>) -> Self {
+    pub(super) fn new(settings: &Settings, server: Option<Arc<Certificates>>) -> Self {
         let files = files(settings);
         let held = Mutex::new(vec![Vec::new(); files.len()]);
         Self { server, files, held }

@@ -8,7 +8,7 @@ use super::{addresses::Addresses, context::AppContext, error::AppError, shutdown
 use crate::{
     config::Watch,
     net::{BindError, ConnectionAge, Listener, bind_tcp, raise_open_files},
-    server::{Connections, bounds::Bounds, grpc, http},
+    server::{Certificates, Connections, bounds::Bounds, grpc, http, resp},
     settings::{Address, GrpcAddress, Settings},
 };
 
@@ -22,8 +22,12 @@ pub(super) struct Servers {
     debug: TcpListener,
     /// With the path of the metrics page.
     prometheus: Option<(TcpListener, String)>,
+    /// That of Redis' protocol, if it is on.
+    redis: Option<(Listener, resp::ServiceSettings)>,
     age: ConnectionAge,
     certificates: Option<WatchedCertificates>,
+    /// Whether gRPC and Redis' protocol are encrypted.
+    encrypts: [bool; 2],
     /// The threads that serve gRPC.
     threads: usize,
     /// How long open gRPC requests may take after the stop.
@@ -32,17 +36,18 @@ pub(super) struct Servers {
     json: http::JsonAccess,
 }
 
-/// The certificates of gRPC, and the watch of their files.
-pub(super) type WatchedCertificates = (Arc<grpc::Certificates>, Watch);
+/// The certificates of the servers, and the watch of their files.
+pub(super) type WatchedCertificates = (Arc<Certificates>, Watch);
 
-/// Loads the certificates of gRPC, if it is encrypted.
+/// Loads the certificates of gRPC and of Redis' protocol, which are the same ones, if either is encrypted.
 pub(super) async fn load_certificates(settings: &Settings) -> Result<Option<WatchedCertificates>, AppError> {
-    let Some(tls) = settings.grpc.tls.clone() else { return Ok(None) };
-    grpc::Certificates::load(tls).await.map(Some).map_err(AppError::GrpcTls)
+    let redis = settings.redis_port.as_ref().and_then(|redis| redis.tls.as_ref());
+    let Some(tls) = settings.grpc.tls.as_ref().or(redis).cloned() else { return Ok(None) };
+    Certificates::load(tls).await.map(Some).map_err(AppError::GrpcTls)
 }
 
 impl Servers {
-    /// Binds every listener. gRPC is encrypted with `certificates`, if there are any.
+    /// Binds every listener. What is encrypted is so with `certificates`.
     pub(super) async fn bind(
         settings: &Settings,
         certificates: Option<WatchedCertificates>,
@@ -57,8 +62,15 @@ impl Servers {
             GrpcAddress::Tcp(address) => Listener::tcp(socket_addr(*address)).await?,
             GrpcAddress::Unix(path) => Listener::unix(path).await?,
         };
+        let redis = match &settings.redis_port {
+            Some(redis) => Some((Listener::tcp(socket_addr(redis.address)).await?, redis.service)),
+            None => None,
+        };
+        let encrypts_redis = settings.redis_port.as_ref().is_some_and(|redis| redis.tls.is_some());
         Ok(Self {
             grpc,
+            redis,
+            encrypts: [settings.grpc.tls.is_some(), encrypts_redis],
             http: bind_tcp(socket_addr(settings.http)).await?,
             debug: bind_tcp(socket_addr(settings.debug)).await?,
             prometheus,
@@ -79,6 +91,7 @@ impl Servers {
             http: self.http.local_addr()?,
             debug: self.debug.local_addr()?,
             prometheus: prometheus.transpose()?,
+            redis: self.redis.as_ref().map(|(listener, _)| listener.address()).transpose()?,
         })
     }
 
@@ -111,9 +124,17 @@ impl Servers {
             });
             certificates
         });
-        let server = server.with_tls(certificates);
+        let [encrypts_grpc, encrypts_redis] = self.encrypts;
+        let certificates = |encrypts: bool| certificates.clone().filter(|_| encrypts);
+        let server = server.with_tls(certificates(encrypts_grpc));
         let (listener, stop, drain) = (self.grpc, until(), self.drain);
         servers.spawn(server.serve(listener, stop, drain));
+        if let Some((listener, settings)) = self.redis {
+            let (limiter, clock) = (limiter.clone(), clock.clone());
+            let service = resp::Service::new(limiter, clock, stats, settings, Arc::clone(&connections));
+            let server = resp::Server::new(service, self.threads, certificates(encrypts_redis));
+            servers.spawn(server.serve(listener, until(), drain));
+        }
         let serve = |listener, router| http::serve(listener, router, Arc::clone(&connections), until());
         let pages = http::Pages::new(Arc::clone(connections.exceeded()));
         servers.spawn(serve(self.http, http::router(context, self.bounds.request, self.json, &pages)));

@@ -38,6 +38,9 @@ variable. All variables of envoyproxy/ratelimit are recognized.
   TLS        GRPC_SERVER_USE_TLS, GRPC_SERVER_TLS_CERT, GRPC_SERVER_TLS_KEY,
              GRPC_CLIENT_TLS_CACERT (clients need a certificate),
              GRPC_CLIENT_TLS_SAN (DNS names or URIs, of which they need one)
+  Redis port WEIR_REDIS_PORT (off; true: 9049) serves Redis' protocol:
+             WEIR_REDIS_HOST, WEIR_REDIS_AUTH (password, or user:password),
+             WEIR_REDIS_TLS (as gRPC), WEIR_REDIS_RESET (false)
   Replies    SHADOW_MODE, QUOTA_MODE, RESPONSE_DYNAMIC_METADATA,
              LIMIT_RESPONSE_HEADERS_ENABLED, LIMIT_LIMIT_HEADER,
              LIMIT_REMAINING_HEADER, LIMIT_RESET_HEADER,

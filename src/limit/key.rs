@@ -12,7 +12,7 @@ const PATTERN_END: u8 = 0xfe;
 
 use super::{
     descriptor::Entry,
-    tier::{Algorithm, OverLimitPolicy, Tier},
+    tier::{Algorithm, Bucket, OverLimitPolicy, Refill, Tier},
 };
 
 /// The identity of a counter: a domain and the entries of a descriptor, where a shared pattern replaces the value. It does
@@ -81,6 +81,7 @@ const fn kind(tier: &Tier) -> u64 {
     let algorithm = match tier.algorithm {
         Algorithm::FixedWindow => 0,
         Algorithm::SlidingWindow => 1,
+        Algorithm::TokenBucket(Bucket { refill: Refill::AnyPace, .. }) => return 3 << 62,
         Algorithm::TokenBucket(_) => 2,
     };
     tier.period.as_nanos() ^ (algorithm << 62)
@@ -137,6 +138,25 @@ impl KeyHasher {
         }
         let hash = hasher.finish128();
         CounterKey([hash.h1, hash.h2])
+    }
+
+    /// Returns the key of the buckets that callers name `name`. It is no other counter's: their domains are not empty.
+    pub(super) fn bucket_key(&self, name: &[u8]) -> CounterKey {
+        let mut hasher = SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
+        hasher.write_u8(NAME_END);
+        hasher.write(name);
+        let hash = hasher.finish128();
+        CounterKey([hash.h1, hash.h2])
+    }
+
+    /// Returns the key of the bucket of `key` that has these parameters, in the same [`CounterKey::shard`].
+    pub(super) fn with_parameters(&self, key: CounterKey, parameters: [u64; 3]) -> CounterKey {
+        let mut hasher = SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
+        hasher.write_u64(key.0[0]);
+        for parameter in parameters {
+            hasher.write_u64(parameter);
+        }
+        CounterKey([hasher.finish128().h1, key.0[1]])
     }
 }
 

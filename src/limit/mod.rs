@@ -11,6 +11,7 @@ mod key;
 mod matched;
 mod matcher;
 mod pattern;
+pub mod request_bucket;
 mod reservation;
 mod rule;
 mod runtime_limit;

@@ -56,6 +56,9 @@ pub enum Refill {
     /// `requests` of them at the end of each period, counted from the first hit. At most
     /// `burst + requests * (floor(t / period) + 1)` hits are admitted in any time `t`: even the shortest may contain a step.
     Step,
+    /// Evenly, as [`Refill::Continuous`], but the bucket is the same one for each period, which comes with the request as
+    /// the number of requests does.
+    AnyPace,
 }
 
 /// Whether rejected hits count.
@@ -85,11 +88,22 @@ impl Tier {
         self.bucket().burst
     }
 
-    /// Returns whether `other` uses the same counter of a key: it has the same period and kind of algorithm.
+    /// Returns whether `other` uses the same counter of a key: it has the same kind of algorithm and the same period, unless a
+    /// bucket has [any](Refill::AnyPace).
     #[must_use]
     pub fn shares_counter(&self, other: &Self) -> bool {
         use std::mem::discriminant;
+        let paces = (self.has_any_pace(), other.has_any_pace());
+        if paces.0 || paces.1 {
+            return paces.0 && paces.1;
+        }
         self.period == other.period && discriminant(&self.algorithm) == discriminant(&other.algorithm)
+    }
+
+    /// Returns whether its counter is a bucket of [any pace](Refill::AnyPace).
+    #[must_use]
+    pub const fn has_any_pace(&self) -> bool {
+        matches!(self.algorithm, Algorithm::TokenBucket(Bucket { refill: Refill::AnyPace, .. }))
     }
 
     /// Returns the unit to report, if the period is exactly one unit.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 pub(crate) use super::{
     grpc::fuzz::{connection, frame, message},
     http::fuzz::json,
+    resp::fuzz::connection as redis_commands,
 };
 use crate::{
     DecisionSettings, Limiter,

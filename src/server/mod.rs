@@ -9,6 +9,9 @@ pub(crate) mod fuzz;
 pub mod grpc;
 pub mod headers;
 pub mod http;
+mod listening;
 mod log;
+pub mod resp;
 
 pub use connections::Connections;
+pub use listening::Certificates;

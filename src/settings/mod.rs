@@ -20,6 +20,7 @@ mod otlp_metrics;
 mod parse;
 mod reader;
 mod redis;
+mod redis_port;
 mod resolve;
 mod resolved;
 mod tls;
@@ -35,6 +36,6 @@ pub(crate) use parse::duration as parse_duration;
 pub use reader::{SettingError, SettingErrors, SettingValue};
 pub use resolve::{file_options, http_address, log_format, memcached_coordination};
 pub use resolved::{
-    Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings, Settings,
-    StopSettings,
+    Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RedisPortSettings, RulesSettings,
+    Settings, StopSettings,
 };

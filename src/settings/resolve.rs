@@ -13,7 +13,7 @@ use super::{
     mogrifiers::mogrifiers,
     otlp_metrics, parse,
     reader::{Reader, SettingErrors},
-    redis,
+    redis, redis_port,
     resolved::{
         Address, GrpcAddress, GrpcSettings, LogSettings, PrometheusSettings, RulesSettings, Settings,
         StopSettings,
@@ -58,6 +58,7 @@ impl Settings {
         let memcached = memcached::memcached(read, backend, keys, &mut warnings);
         warnings.extend(unsupported::check(read, backend));
         let grpc = grpc(read, &mut warnings);
+        let redis_port = redis_port::redis_port(read, grpc.tls.as_ref(), &mut warnings);
         let instance = random_instance_id();
         let coordination = coordination(read, max_counters);
         let disk = disk::disk(read, backend, &coordination);
@@ -65,6 +66,7 @@ impl Settings {
             rules: rules(read, flags, &mut warnings),
             json: json::json(read, grpc.tls.as_ref(), &mut warnings),
             grpc,
+            redis_port,
             http: read_http_address(read),
             debug: Address { host: read.host("DEBUG_HOST"), port: read.port("DEBUG_PORT", 6070) },
             prometheus: prometheus(read),

@@ -6,7 +6,7 @@ use crate::{
     config, limiter,
     observe::{log::LogFormat, prometheus::TimeUnit, statsd::StatsdSettings},
     otlp::MetricSettings,
-    server::{bounds::Bounds, headers::ResponseHeaders, http::JsonAccess},
+    server::{bounds::Bounds, headers::ResponseHeaders, http::JsonAccess, resp::ServiceSettings},
     store,
     tls::ServerTls,
     trace::TraceSettings,
@@ -20,6 +20,8 @@ pub struct Settings {
     pub rules: RulesSettings,
     /// The gRPC server.
     pub grpc: GrpcSettings,
+    /// `WEIR_REDIS_PORT`: the server of Redis' protocol, if it is on.
+    pub redis_port: Option<RedisPortSettings>,
     /// The HTTP server: `/json`, `/healthcheck`, `/metrics`.
     pub http: Address,
     /// `WEIR_JSON`: who may use `/json`.
@@ -92,6 +94,17 @@ pub struct GrpcSettings {
     pub max_age_grace: Option<Duration>,
     /// `WEIR_WORKERS`: the number of threads, at least 1; by default one per core available to the process.
     pub threads: usize,
+}
+
+/// Settings of the server of Redis' protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisPortSettings {
+    /// `WEIR_REDIS_HOST` and `WEIR_REDIS_PORT`.
+    pub address: Address,
+    /// `WEIR_REDIS_TLS`: the certificates, if connections are encrypted. They are those of the gRPC server, if it has any.
+    pub tls: Option<ServerTls>,
+    /// What clients have to give, and what they may do.
+    pub service: ServiceSettings,
 }
 
 /// The address that the gRPC server listens on.

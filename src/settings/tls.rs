@@ -9,25 +9,43 @@ use crate::tls::{ClientName, ServerTls};
 /// envoyproxy/ratelimit. Variables that demand certificates of clients are then errors, which envoyproxy/ratelimit ignores: whoever
 /// sets one expects that strangers are rejected.
 pub(super) fn server(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<ServerTls> {
-    const NAMES: &str = "DNS names or URIs such as envoy.example.org or spiffe://cluster.local/ns/x/sa/y, with \
-                         commas between them";
     const PLAIN_TEXT: &str =
         "unset, or GRPC_SERVER_USE_TLS set to true: in plain text, no client shows a certificate";
-    let client_names = read.parsed("GRPC_CLIENT_TLS_SAN", Vec::new(), |text| {
-        text.split(',').map(ClientName::parse).collect::<Option<Vec<_>>>().ok_or(NAMES)
-    });
-    let client_ca = read.given("GRPC_CLIENT_TLS_CACERT").map(|given| PathBuf::from(given.value));
-    if !read.bool("GRPC_SERVER_USE_TLS") {
-        for variable in ["GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN"] {
-            if let Some(given) = read.given(variable) {
-                read.reject(given, PLAIN_TEXT);
-            }
-        }
-        let files = ["GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"];
-        let not_encrypted = "the gRPC port is in plain text: GRPC_SERVER_USE_TLS is not true";
-        warnings.extend(in_plain_text(read, &files, not_encrypted));
-        return None;
+    let names = client_names(read);
+    if read.bool("GRPC_SERVER_USE_TLS") {
+        return files_with(read, names, warnings);
     }
+    for variable in ["GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN"] {
+        if let Some(given) = read.given(variable) {
+            read.reject(given, PLAIN_TEXT);
+        }
+    }
+    let files = ["GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"];
+    let not_encrypted = "the gRPC port is in plain text: GRPC_SERVER_USE_TLS is not true";
+    warnings.extend(in_plain_text(read, &files, not_encrypted));
+    None
+}
+
+/// Reads the files of a server's TLS, which is on: those of the gRPC server.
+pub(super) fn files(read: &mut Reader<'_>, warnings: &mut Vec<String>) -> Option<ServerTls> {
+    let names = client_names(read);
+    files_with(read, names, warnings)
+}
+
+fn client_names(read: &mut Reader<'_>) -> Vec<ClientName> {
+    const NAMES: &str = "DNS names or URIs such as envoy.example.org or spiffe://cluster.local/ns/x/sa/y, with \
+                         commas between them";
+    read.parsed("GRPC_CLIENT_TLS_SAN", Vec::new(), |text| {
+        text.split(',').map(ClientName::parse).collect::<Option<Vec<_>>>().ok_or(NAMES)
+    })
+}
+
+fn files_with(
+    read: &mut Reader<'_>,
+    client_names: Vec<ClientName>,
+    warnings: &mut Vec<String>,
+) -> Option<ServerTls> {
+    let client_ca = read.given("GRPC_CLIENT_TLS_CACERT").map(|given| PathBuf::from(given.value));
     if !client_names.is_empty() && client_ca.is_none() {
         warnings.push(
             "GRPC_CLIENT_TLS_SAN is set, but has no effect: clients need no certificate without \

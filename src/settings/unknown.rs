@@ -7,7 +7,7 @@ use crate::spelling;
 const PREFIX: &str = "WEIR_";
 
 /// The variables that only weir has, without [`PREFIX`].
-const OWN: [&str; 25] = [
+const OWN: [&str; 30] = [
     "COORDINATION",
     "DATA_DIR",
     "DECISION_BUDGET",
@@ -22,6 +22,11 @@ const OWN: [&str; 25] = [
     "MAX_DESCRIPTORS",
     "MAX_ENTRIES",
     "ON_STORE_FAILURE",
+    "REDIS_AUTH",
+    "REDIS_HOST",
+    "REDIS_PORT",
+    "REDIS_RESET",
+    "REDIS_TLS",
     "REQUEST_TIMEOUT",
     "RESPONSE_HEADERS",
     "SEND_TIMEOUT",

@@ -5,7 +5,10 @@ use super::{
     disk::DiskStore,
 };
 use crate::{
-    limit::{Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
+    limit::{
+        Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, Timestamp,
+        request_bucket::{BucketName, BucketReply, BucketRequest},
+    },
     observe::{Metric, Source},
 };
 
@@ -99,6 +102,32 @@ impl Store for AnyStore {
             Self::Memory(memory) => memory.release(check, reservation, unused, now).await,
             Self::Disk(disk) => disk.release(check, reservation, unused, now).await,
             Self::Coordinated(coordinated) => coordinated.release(check, reservation, unused, now).await,
+        }
+    }
+
+    async fn decide_bucket(
+        &self,
+        name: &BucketName<'_>,
+        request: &BucketRequest,
+        now: Timestamp,
+    ) -> Result<BucketReply, StoreError> {
+        match self {
+            Self::Memory(memory) => Ok(memory.decide_bucket_now(name, request, now)),
+            Self::Disk(disk) => disk.decide_bucket(name, request, now).await,
+            Self::Coordinated(coordinated) => coordinated.decide_bucket(name, request, now).await,
+        }
+    }
+
+    async fn find_buckets(
+        &self,
+        name: &BucketName<'_>,
+        deletes: bool,
+        now: Timestamp,
+    ) -> Result<Option<Period>, StoreError> {
+        match self {
+            Self::Memory(memory) => Ok(memory.find_buckets_now(name, deletes, now)),
+            Self::Disk(disk) => disk.find_buckets(name, deletes, now).await,
+            Self::Coordinated(coordinated) => coordinated.find_buckets(name, deletes, now).await,
         }
     }
 }

@@ -6,7 +6,10 @@ use super::{
     remote::{Command, Remote, RemoteError, Replies, StoreNode, Target},
 };
 use crate::{
-    limit::{Coordination, Period, Timestamp},
+    limit::{
+        Coordination, Period, Timestamp,
+        request_bucket::{StepReply, StepRequest},
+    },
     observe::{Metric, Source},
 };
 
@@ -59,6 +62,20 @@ impl Remote for AnyRemote {
         match self {
             Self::Redis(redis) => redis.heartbeat(instance, ttl).await,
             Self::Memcached(memcached) => memcached.heartbeat(instance, ttl).await,
+        }
+    }
+
+    async fn take_steps(&self, path: &str, request: &StepRequest) -> Result<Option<StepReply>, RemoteError> {
+        match self {
+            Self::Redis(redis) => redis.take_steps(path, request).await,
+            Self::Memcached(memcached) => memcached.take_steps(path, request).await,
+        }
+    }
+
+    async fn delete_steps(&self, path: &str) -> Result<bool, RemoteError> {
+        match self {
+            Self::Redis(redis) => redis.delete_steps(path).await,
+            Self::Memcached(memcached) => memcached.delete_steps(path).await,
         }
     }
 

@@ -6,6 +6,9 @@
 //! | sliding window | `w 7 80000000 -20000000 2 1000000 1` | the version; the instant at which the newest span began; then for each span, oldest first, the time from that instant to the span's last hit, and the span's hits |
 //! | token bucket | `b 7 90000000 1.5` | the version; an instant, and the tokens that the bucket lacked then |
 //! | token bucket in debt | `d 7 90000000 9.5` | the same; the tokens may exceed the burst |
+//! | bucket of a request, in steps | `s 3 90000 0 150` | the tokens that it lacks, the last step in milliseconds since the epoch, 1 if it was used with callers' times, and the second from which it is unused |
+//! | the same with a session | `n 3 90000 0 150 90000` | the same, and the start of the session in milliseconds |
+//! | bucket of a request, paced | `p 90000000000 3 1315859240` | an instant in nanoseconds, the whole tokens that it lacked then, and the bits of the time of a token |
 //!
 //! The version is a whole number that identifies the last change: see [`Reply::version`](super::remote::Reply::version).
 //! Instants are whole microseconds since the Unix epoch, times are whole microseconds, and tokens are decimal fractions.
@@ -20,14 +23,18 @@
 use std::fmt::Write as _;
 
 use crate::limit::{
-    Algorithm, Hits, Tier, Timestamp,
-    algorithm::{CounterState, FixedWindow, SlidingWindow, Span, TokenBucket},
+    Algorithm, Hits, NANOS_PER_SECOND, Tier, Timestamp,
+    algorithm::{CounterState, FixedWindow, IdleAt, SlidingWindow, Span, TokenBucket},
+    request_bucket::{PacedBucket, StepBucket, TokenTime},
 };
 
 /// The letters of the formats.
 const SLIDING_WINDOW: &str = "w";
 const TOKEN_BUCKET: &str = "b";
 const BUCKET_IN_DEBT: &str = "d";
+const STEPS: &str = "s";
+const SESSION: &str = "n";
+const PACED: &str = "p";
 
 /// 2^-31 tokens, the unit of a bucket, in a token.
 const UNITS_PER_TOKEN: f64 = 2_147_483_648.0;
@@ -111,7 +118,52 @@ pub fn encode(state: &CounterState, version: u64) -> String {
             let format = if bucket.is_in_debt() { BUCKET_IN_DEBT } else { TOKEN_BUCKET };
             format!("{format} {version} {as_of} {tokens}")
         }
+        CounterState::Steps(bucket, idle_at, by_caller) => steps(STEPS, *bucket, *idle_at, *by_caller),
+        CounterState::Session(session, idle_at, by_caller) => {
+            let (bucket, start) = **session;
+            format!("{} {start}", steps(SESSION, bucket, *idle_at, *by_caller))
+        }
+        CounterState::Paced(bucket, token) => {
+            format!("{PACED} {} {} {}", bucket.as_of().as_nanos(), bucket.taken(), token.bits())
+        }
     }
+}
+
+fn steps(format: &str, bucket: StepBucket, idle_at: IdleAt, by_caller: bool) -> String {
+    let (taken, stepped_at, idle_at) = (bucket.taken(), bucket.stepped_at(), idle_at.instant());
+    format!("{format} {taken} {stepped_at} {} {}", u8::from(by_caller), idle_at.as_nanos() / NANOS_PER_SECOND)
+}
+
+/// Decodes the state of a bucket whose parameters come with each request.
+///
+/// # Errors
+///
+/// Returns an error if `text` is not in the format of such a bucket.
+pub fn decode_bucket(text: &str) -> Result<CounterState, DecodeError> {
+    let mut fields = text.split(' ');
+    let state = match fields.next() {
+        Some(format @ (STEPS | SESSION)) => {
+            let bucket =
+                StepBucket::new(number(fields.next(), "tokens")?, number(fields.next(), "last step")?);
+            let by_caller: u8 = number(fields.next(), "kind of clock")?;
+            let idle_at = Timestamp::from_secs(number(fields.next(), "expiry")?);
+            let (idle_at, by_caller) = (IdleAt::of(idle_at), by_caller != 0);
+            if format == SESSION {
+                let start = number(fields.next(), "start of the session")?;
+                CounterState::Session(Box::new((bucket, start)), idle_at, by_caller)
+            } else {
+                CounterState::Steps(bucket, idle_at, by_caller)
+            }
+        }
+        Some(PACED) => {
+            let as_of = Timestamp::from_nanos(number(fields.next(), "instant of the bucket")?);
+            let bucket = PacedBucket::new(as_of, number(fields.next(), "tokens")?);
+            let token = TokenTime::from_bits(number(fields.next(), "time of a token")?);
+            CounterState::Paced(bucket, token)
+        }
+        _ => return Err(DecodeError::UnknownFormat),
+    };
+    if fields.next().is_some() { Err(DecodeError::TrailingText) } else { Ok(state) }
 }
 
 /// Returns the state of the fixed window that contains `at`.
@@ -176,6 +228,32 @@ mod tests {
 
     fn bucket() -> Algorithm {
         Algorithm::TokenBucket(Bucket { burst: 9, refill: Refill::Continuous, strict: false })
+    }
+
+    #[test]
+    fn buckets_of_requests_have_the_documented_format() {
+        let (steps, idle_at) = (StepBucket::new(3, 90_000), IdleAt::of(Timestamp::from_secs(150)));
+        let paced = PacedBucket::new(Timestamp::from_secs(90), 3);
+        let most = StepBucket::new(i64::MAX.unsigned_abs(), u64::MAX);
+        for (text, state) in [
+            ("s 3 90000 0 150", CounterState::Steps(steps, idle_at, false)),
+            ("s 9223372036854775807 18446744073709551615 1 150", CounterState::Steps(most, idle_at, true)),
+            ("n 3 90000 0 150 90000", CounterState::Session(Box::new((steps, 90_000)), idle_at, false)),
+            ("p 90000000000 3 1315859240", CounterState::Paced(paced, TokenTime::from_bits(1_315_859_240))),
+        ] {
+            assert_eq!(encode(&state, 7), text);
+            assert_eq!(decode_bucket(text), Ok(state));
+        }
+        for (text, error) in [
+            ("b 7 90000000 1.5", DecodeError::UnknownFormat),
+            ("", DecodeError::UnknownFormat),
+            ("s 3 90000 0", DecodeError::InvalidField("expiry")),
+            ("n 3 90000 0 150", DecodeError::InvalidField("start of the session")),
+            ("p 1 -3 4", DecodeError::InvalidField("tokens")),
+            ("s 3 90000 0 150 7", DecodeError::TrailingText),
+        ] {
+            assert_eq!(decode_bucket(text), Err(error), "{text}");
+        }
     }
 
     #[test]

@@ -39,7 +39,10 @@ pub use any_remote::AnyRemote;
 pub use memory::{MemoryStore, Notes, Usage};
 
 use crate::{
-    limit::{Decision, Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
+    limit::{
+        Decision, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, Timestamp,
+        request_bucket::{BucketName, BucketReply, BucketRequest},
+    },
     observe::DecisionRecord,
 };
 
@@ -108,7 +111,43 @@ pub trait Store: Send + Sync + 'static {
         unused: Hits,
         now: Timestamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Decides `request` about the bucket of `name`, whose parameters come with the request. By default a store keeps no such buckets.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store gives up, when the tokens may have been taken nevertheless, or if it cannot keep such a bucket
+    /// ([`StoreError::Unsupported`]).
+    fn decide_bucket(
+        &self,
+        name: &BucketName<'_>,
+        request: &BucketRequest,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<BucketReply, StoreError>> + Send {
+        let _ = (name, request, now);
+        std::future::ready(Err(NO_BUCKETS))
+    }
+
+    /// Returns the time until all buckets of `name`, whatever their parameters are, are full or forgotten; none if there are none.
+    /// If it `deletes`, all of them are full afterwards.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Store::decide_bucket`].
+    fn find_buckets(
+        &self,
+        name: &BucketName<'_>,
+        deletes: bool,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Option<Period>, StoreError>> + Send {
+        let _ = (name, deletes, now);
+        std::future::ready(Err(NO_BUCKETS))
+    }
 }
+
+/// The error of a store without such buckets.
+const NO_BUCKETS: StoreError =
+    StoreError::Unsupported("this store keeps no buckets whose parameters come with requests");
 
 /// How a store decides a request, besides what the request says.
 #[derive(Clone, Copy, Debug, Default)]
@@ -128,4 +167,7 @@ pub enum StoreError {
     /// A store that counts over the network could not be reached in time.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
+    /// The store cannot do this, whatever its state.
+    #[error("{0}")]
+    Unsupported(&'static str),
 }

@@ -72,6 +72,12 @@ pub(super) fn instances(prefix: &str) -> String {
     format!("{prefix}weir:instances")
 }
 
+/// Returns the key of the buckets with this path that are refilled in steps, in the slot of a target with the same path.
+#[cfg(feature = "redis")]
+pub(super) fn steps(prefix: &str, path: &str) -> String {
+    [prefix, "{", path, "}r"].concat()
+}
+
 /// Returns the key of one tier, with one allocation, because thousands are built per second. The algorithm and the period
 /// are part of the key, so a tier that changes either starts with a new counter.
 fn key(prefix: &str, target: &Target, tier: &Tier, at: Timestamp) -> String {
@@ -83,6 +89,10 @@ fn key(prefix: &str, target: &Target, tier: &Tier, at: Timestamp) -> String {
         Algorithm::FixedWindow if target.over_limit_policy == OverLimitPolicy::Count => 'c',
         Algorithm::FixedWindow => 'f',
         Algorithm::SlidingWindow => 's',
+        Algorithm::TokenBucket(_) if tier.has_any_pace() => {
+            key.push('a');
+            return key;
+        }
         Algorithm::TokenBucket(_) => 'b',
     };
     key.push(algorithm);

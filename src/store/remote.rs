@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use crate::limit::{
     Algorithm, Coordination, OverLimitPolicy, Period, SharedTiers, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
+    request_bucket::{StepReply, StepRequest},
 };
 
 /// A store that many instances share.
@@ -51,6 +52,31 @@ pub trait Remote: Send + Sync + 'static {
     fn supports(&self, target: &Target, mode: Coordination) -> bool {
         let _ = (target, mode);
         true
+    }
+
+    /// Takes tokens from the bucket of `request` with this path. None if the store keeps no such buckets, or a number is too large for
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remote::call`].
+    fn take_steps(
+        &self,
+        path: &str,
+        request: &StepRequest,
+    ) -> impl Future<Output = Result<Option<StepReply>, RemoteError>> + Send {
+        let _ = (path, request);
+        std::future::ready(Ok(None))
+    }
+
+    /// Deletes all buckets with this path, and returns whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remote::call`].
+    fn delete_steps(&self, path: &str) -> impl Future<Output = Result<bool, RemoteError>> + Send {
+        let _ = path;
+        std::future::ready(Ok(false))
     }
 
     /// Returns the node that counts `target` at the instant `at`, as far as it is known; it may change. By default a store

@@ -49,7 +49,7 @@ fn check_bound(tier: &Tier, admitted: &Log) -> Result<(), TestCaseError> {
                         prop_assert!(sum <= requests, "{sum} in {elapsed} ns");
                     }
                 }
-                Algorithm::TokenBucket(Bucket { refill: Refill::Continuous, .. }) => {
+                Algorithm::TokenBucket(Bucket { refill: Refill::Continuous | Refill::AnyPace, .. }) => {
                     prop_assert!(
                         sum * period <= capacity * period + requests * elapsed,
                         "{sum} in {elapsed} ns"

@@ -52,6 +52,8 @@ pub(super) fn print(counter: &StoredCounter, out: &mut impl Write) -> io::Result
                 .collect();
             json!({ "opened": text(window.opened()), "spans": spans })
         }
+        // the store on disk keeps none of these
+        CounterState::Steps(..) | CounterState::Session(..) | CounterState::Paced(..) => return Ok(()),
     };
     let line = json!({
         "counter": counter.path,

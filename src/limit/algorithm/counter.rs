@@ -11,6 +11,7 @@ use super::{
     token_bucket::TokenBucket,
 };
 use crate::limit::{
+    request_bucket::{PacedBucket, StepBucket, TokenTime},
     tier::{Algorithm, Tier},
     units::{Hits, NANOS_PER_SECOND, Period, Timestamp},
 };
@@ -37,6 +38,12 @@ pub enum CounterState {
     },
     /// The state under [`Algorithm::TokenBucket`].
     TokenBucket(TokenBucket, IdleAt),
+    /// A bucket whose parameters come with each request, instead of a tier. Whether it was used with callers' times.
+    Steps(StepBucket, IdleAt, bool),
+    /// The same with the start of a session, in milliseconds since the epoch.
+    Session(Box<(StepBucket, u64)>, IdleAt, bool),
+    /// A bucket whose parameters come with each request, instead of a tier, and the time of a token at its last change.
+    Paced(PacedBucket, TokenTime),
 }
 
 /// The instant from which a counter equals an unused one, computed at its last change. It is stored because the state
@@ -55,6 +62,11 @@ macro_rules! on_state {
             CounterState::TokenBucket($state, _) => $do,
             CounterState::OneSpan { is_there, hits, opened, last, .. } => {
                 read_one(&window_of_one(*is_there, *hits, *opened, *last), |$state| $do)
+            }
+            // such a bucket has no tier, and its key is none of a tier's
+            CounterState::Steps(..) | CounterState::Session(..) | CounterState::Paced(..) => {
+                let $state = &FixedWindow::default();
+                $do
             }
         }
     };
@@ -167,7 +179,12 @@ impl CounterState {
     /// Calls [`AlgorithmState::used`].
     #[must_use]
     pub fn used(&self) -> Hits {
-        on_state!(self, state => state.used())
+        match self {
+            Self::Steps(bucket, ..) => Hits(bucket.taken()),
+            Self::Session(session, ..) => Hits(session.0.taken()),
+            Self::Paced(bucket, _) => Hits(bucket.taken()),
+            _ => on_state!(self, state => state.used()),
+        }
     }
 
     /// Returns the instant from which the state equals an unused one. If a bucket's limit was lowered since its last
@@ -178,7 +195,10 @@ impl CounterState {
             Self::FixedWindow(window) => window.end(),
             Self::SlidingWindow(_, idle_at)
             | Self::OneSpan { idle_at, .. }
-            | Self::TokenBucket(_, idle_at) => idle_at.instant(),
+            | Self::TokenBucket(_, idle_at)
+            | Self::Steps(_, idle_at, _)
+            | Self::Session(_, idle_at, _) => idle_at.instant(),
+            Self::Paced(bucket, token) => bucket.full_at(*token),
         }
     }
 
@@ -212,7 +232,7 @@ impl CounterState {
             Self::OneSpan { is_there, hits, opened, last, .. } => {
                 Some(Cow::Owned(window_of_one(*is_there, *hits, *opened, *last)))
             }
-            Self::FixedWindow(_) | Self::TokenBucket(..) => None,
+            _ => None,
         }
     }
 
@@ -243,7 +263,7 @@ impl CounterState {
                 change(&mut window);
                 *self = Self::from_sliding_window(window, tier);
             }
-            Self::FixedWindow(_) | Self::TokenBucket(..) => {}
+            _ => {}
         }
     }
 

@@ -77,7 +77,7 @@ impl TokenBucket {
         let elapsed = now.since(self.as_of);
         let (credited, inflow) = match bucket.refill {
             _ if capped == 0 || elapsed == Period::default() => (elapsed, 0),
-            Refill::Continuous => (elapsed, inflow(tier, elapsed, capped)),
+            Refill::Continuous | Refill::AnyPace => (elapsed, inflow(tier, elapsed, capped)),
             Refill::Step => steps(tier, elapsed, capped),
         };
         Self::of(bucket, self.as_of.after(credited), capped - inflow)
@@ -116,7 +116,7 @@ impl TokenBucket {
         let bucket = tier.bucket();
         let needed = self.capped(bucket).saturating_sub(room);
         (needed > 0).then(|| match bucket.refill {
-            Refill::Continuous => time_for(tier, needed),
+            Refill::Continuous | Refill::AnyPace => time_for(tier, needed),
             Refill::Step => time_of_steps(tier, needed),
         })
     }

@@ -82,6 +82,12 @@ impl Connections {
         &self.exceeded
     }
 
+    /// Returns the number of open connections.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.open.lock().count()
+    }
+
     /// Adds a connection. If there are too many, has another one closed. Returns none if too many of those are still open: the
     /// new connection must not be served.
     pub(super) fn open(self: &Arc<Self>) -> Option<Connection> {

@@ -17,7 +17,7 @@ use h2::{
 use http::Request;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
+    net::{TcpStream, UnixStream},
     sync::watch,
     time::{self, timeout},
 };
@@ -31,9 +31,12 @@ use super::{
 };
 use crate::{
     limit::Timestamp,
-    net::ConnectionAge,
+    net::{Accepted, ConnectionAge},
     observe::throttle::Throttle,
-    server::connections::{Account, CALL, Connection, Connections, Metered, UnreadBytes},
+    server::{
+        connections::{Account, CALL, Connection, Connections, Metered, UnreadBytes},
+        listening::{Incoming, Protocol, TLS_HANDSHAKE},
+    },
     store::Store,
 };
 
@@ -59,9 +62,6 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_mins(1);
 
 /// How long to wait for the reply to a ping before the connection is closed.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// The first byte of a TLS handshake. HTTP/2 begins with `P`.
-const TLS_HANDSHAKE: u8 = 0x16;
 
 /// The services of every connection.
 #[derive(Debug)]
@@ -183,9 +183,34 @@ fn protocol() -> Builder {
 
 // === impl Services ===
 
-impl<S> Services<S> {
-    /// Logs that a connection cannot be served, at most once a second.
-    pub(super) fn log_failed(&self, error: &io::Error) {
+impl<S: Store> Protocol for Services<S> {
+    const THREADS: &'static str = "weir-grpc";
+
+    async fn serve(
+        &self,
+        connection: Incoming,
+        opened: &Connection,
+        stopping: watch::Receiver<bool>,
+    ) -> io::Result<()> {
+        match connection {
+            Incoming::Plain(Accepted::Tcp(stream)) => {
+                let stream = TcpStream::from_std(stream)?;
+                if !reject_tls(&stream, opened.account(), self).await {
+                    serve(stream, opened, self, stopping).await;
+                }
+            }
+            Incoming::Plain(Accepted::Unix(stream)) => {
+                serve(UnixStream::from_std(stream)?, opened, self, stopping).await;
+            }
+            Incoming::Secured(mut stream) => {
+                stream.get_mut().0.attach()?;
+                serve(stream, opened, self, stopping).await;
+            }
+        }
+        Ok(())
+    }
+
+    fn log_failed(&self, error: &io::Error) {
         if let Some(suppressed) = self.failed.admit(Instant::now()) {
             tracing::warn!(%error, suppressed, "cannot serve a connection");
         }

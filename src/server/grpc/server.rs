@@ -1,37 +1,25 @@
 //! The gRPC server: its services, how it accepts connections, and how it stops.
 
-use std::{
-    future::Future,
-    io,
-    pin::pin,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{future::Future, io, sync::Arc, time::Duration};
 
-use tokio::{
-    sync::{mpsc, watch},
-    time::{sleep, timeout},
-};
+use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic_health::{
     pb::health_server::HealthServer,
     server::{HealthReporter, HealthService},
 };
 
-use super::{
-    certificates::Certificates, connection::Services, handshake::Handshakes, health,
-    health_and_reflection::MAX_REQUEST, service::Service, socket::Incoming, worker::Workers,
-};
+use super::{connection::Services, health, health_and_reflection::MAX_REQUEST, service::Service};
 use crate::{
     net::{ConnectionAge, Listener},
     observe::throttle::Throttle,
     proto,
-    server::connections::Connections,
+    server::{
+        connections::Connections,
+        listening::{Certificates, Listening, accept},
+    },
     store::Store,
 };
-
-/// How long to wait after a failed accept. The usual cause, too many open files, outlasts an immediate retry.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A server that is ready to accept connections.
 #[derive(Debug)]
@@ -111,44 +99,9 @@ impl<S: Store> Server<S> {
         drain: Duration,
     ) -> io::Result<()> {
         let Self { services, threads, certificates, healthy, reporter } = self;
-        let mut workers = Workers::start(threads, &services)?;
-        let (done, mut secured) = mpsc::unbounded_channel();
-        let start = |certificates| Handshakes::start(threads, certificates, &done);
-        let mut handshakes = certificates.as_ref().map(start).transpose()?;
-        let failed = Throttle::default();
-        let mut stop = pin!(stop);
-        let mut follow = pin!(health::follow(healthy, &reporter));
-        loop {
-            tokio::select! {
-                () = &mut stop => break,
-                never = &mut follow => match never {},
-                Some((stream, opened)) = secured.recv() => workers.serve((Incoming::Secured(stream), opened)),
-                accepted = listener.accept() => match accepted {
-                    // a connection too many is closed here
-                    Ok(accepted) => if let Some(opened) = services.connections.open() {
-                        match &mut handshakes {
-                            None => workers.serve((Incoming::Plain(accepted), opened)),
-                            Some(handshakes) => handshakes.begin(accepted, opened).await,
-                        }
-                    },
-                    Err(error) => {
-                        if let Some(suppressed) = failed.admit(Instant::now()) {
-                            tracing::warn!(%error, suppressed, "cannot accept a connection");
-                        }
-                        sleep(ACCEPT_PAUSE).await;
-                    }
-                },
-            }
-        }
-        drop(listener);
-        drop(handshakes);
-        while let Ok((stream, opened)) = secured.try_recv() {
-            workers.serve((Incoming::Secured(stream), opened));
-        }
-        health::end(reporter.clone()).await;
-        if timeout(drain, workers.stop()).await.is_err() {
-            tracing::warn!(connections = workers.open(), "shutdown timed out; closing the open connections");
-        }
-        Ok(())
+        let connections = Arc::clone(&services.connections);
+        let listening = Listening { listener, threads, certificates, connections, protocol: services };
+        let (follow, ended) = (health::follow(healthy, &reporter), health::end(reporter.clone()));
+        accept(listening, stop, follow, ended, drain).await
     }
 }

@@ -20,6 +20,7 @@
 
 mod all_or_none;
 mod auto;
+mod buckets;
 mod budget;
 mod client;
 mod counter;
@@ -68,7 +69,10 @@ use self::{
 use super::{Decisions, MemoryStore, Store, StoreError, TakeOptions, remote::Remote};
 use crate::{
     clock::Clock,
-    limit::{Coordination, Direction, Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
+    limit::{
+        Coordination, Direction, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, Timestamp,
+        request_bucket::{BucketName, BucketReply, BucketRequest},
+    },
 };
 
 /// Memory in front of a shared store.
@@ -268,5 +272,23 @@ impl<R: Remote> Store for Coordinated<R> {
         let hits = unused.min(reservation.hits);
         self.reservations.release(check, reservation.counted, hits, at);
         Ok(())
+    }
+
+    async fn decide_bucket(
+        &self,
+        name: &BucketName<'_>,
+        request: &BucketRequest,
+        now: Timestamp,
+    ) -> Result<BucketReply, StoreError> {
+        self.decide_bucket_of(name, request, now).await
+    }
+
+    async fn find_buckets(
+        &self,
+        name: &BucketName<'_>,
+        deletes: bool,
+        now: Timestamp,
+    ) -> Result<Option<Period>, StoreError> {
+        self.find_buckets_of(name, deletes, now).await
     }
 }

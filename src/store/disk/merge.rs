@@ -37,6 +37,8 @@ pub(super) fn merge(
             let window = local.sliding_window().unwrap_or_default();
             window.spans().iter().for_each(|span| add(span.last, span.hits.into()));
         }
+        // the store on disk keeps none of these
+        CounterState::Steps(..) | CounterState::Session(..) | CounterState::Paced(..) => {}
     }
     disk
 }

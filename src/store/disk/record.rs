@@ -84,6 +84,10 @@ pub(super) fn expiry_of(value: &[u8]) -> Option<u32> {
 }
 
 /// Encodes `state`.
+///
+/// # Panics
+///
+/// If `state` is a bucket whose parameters come with requests: the store on disk keeps none.
 #[must_use]
 pub fn encode(state: &CounterState) -> Vec<u8> {
     let expiry = expiry(state);
@@ -113,6 +117,9 @@ pub fn encode(state: &CounterState) -> Vec<u8> {
                 put_time(&mut value, base, span.last);
                 put(&mut value, span.hits.into());
             }
+        }
+        CounterState::Steps(..) | CounterState::Session(..) | CounterState::Paced(..) => {
+            unreachable!("the store on disk keeps no buckets whose parameters come with requests")
         }
     }
     value

@@ -45,7 +45,7 @@ impl<N: Notes> MemoryStore<N> {
             let policy = check.over_limit_policy_in(scope);
             self.counting(&mut shard, |shard| shard.take(check, policy, now))
         };
-        self.bound(std::slice::from_ref(check), now);
+        self.bound(Some(check.key), now);
         decision
     }
 
@@ -61,7 +61,7 @@ impl<N: Notes> MemoryStore<N> {
             self.counting(&mut shard, |shard| shard.admit(check, now));
             shard.look(check, Hits(0), Hits(0), now)
         };
-        self.bound(std::slice::from_ref(check), now);
+        self.bound(Some(check.key), now);
         Decision { over: false, ..decision }
     }
 
@@ -117,6 +117,6 @@ impl<N: Notes> MemoryStore<N> {
 
     /// Evicts counters if there are more than the bound.
     pub(in crate::store) fn bound_after_read(&self, now: Timestamp) {
-        self.bound(&[], now);
+        self.bound(None, now);
     }
 }

@@ -24,7 +24,10 @@ use self::shard::Shard;
 pub(super) use self::shard::Slot;
 use super::{Decisions, Store, StoreError};
 use crate::{
-    limit::{CounterKey, Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
+    limit::{
+        CounterKey, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, Timestamp,
+        request_bucket::{BucketName, BucketReply, BucketRequest},
+    },
     observe::histogram::{Distribution, Histogram},
 };
 
@@ -153,7 +156,7 @@ impl<N: Notes> MemoryStore<N> {
                 })
                 .collect(),
         };
-        self.bound(checks, now);
+        self.bound(checks.first().map(|check| check.key), now);
         decisions
     }
 
@@ -168,7 +171,7 @@ impl<N: Notes> MemoryStore<N> {
             let mut shard = self.shards[self.index(check.key)].lock();
             self.counting(&mut shard, |shard| shard.reserve(check, request, now))
         };
-        self.bound(std::slice::from_ref(check), now);
+        self.bound(Some(check.key), now);
         reservation
     }
 
@@ -184,6 +187,41 @@ impl<N: Notes> MemoryStore<N> {
         let Reservation { hits, counted, .. } = reservation;
         let mut shard = self.shards[self.index(check.key)].lock();
         self.counting(&mut shard, |shard| shard.release(check, counted, unused.min(hits), now));
+    }
+
+    /// Decides about a bucket: [`Store::decide_bucket`] without a future.
+    pub fn decide_bucket_now(
+        &self,
+        name: &BucketName<'_>,
+        request: &BucketRequest,
+        now: Timestamp,
+    ) -> BucketReply {
+        let key = name.counter(request);
+        let index = self.index(key);
+        let reply = {
+            let mut shard = self.shards[index].lock();
+            self.counting(&mut shard, |shard| shard.decide_bucket(key, request, now))
+        };
+        if self.live.load(Ordering::Relaxed) > self.max_counters {
+            self.make_room(index, now);
+        }
+        reply
+    }
+
+    /// Returns the time until all buckets of `name` are full; none if there are none. Deletes them if asked to. Looks at all counters
+    /// of a shard, some thousands, and holds the lock for a few hundred at a time.
+    pub fn find_buckets_now(&self, name: &BucketName<'_>, deletes: bool, now: Timestamp) -> Option<Period> {
+        let shard = &self.shards[self.shard_index(name.shard())];
+        let (mut latest, mut from) = (None, Some(0));
+        while let Some(start) = from {
+            let mut shard = shard.lock();
+            let (found, next) =
+                self.counting(&mut shard, |shard| shard.find_all(name.shard(), start, SWEEP_STRIDE, deletes));
+            latest = latest.max(found);
+            from = next;
+        }
+        // the instant is rounded up
+        latest.map(|idle_at| idle_at.since(now)).filter(|period| *period > Period::from_millis(1))
     }
 
     /// Returns the decision about `hits` of `check`, without counting.
@@ -229,18 +267,17 @@ impl<N: Notes> MemoryStore<N> {
         SLACK + self.max_counters / 4
     }
 
-    /// Evicts counters if there are more than the bound, because of `checks`.
-    fn bound(&self, checks: &[LimitCheck<'_>], now: Timestamp) {
+    /// Evicts counters if there are more than the bound, because of new ones of `key`.
+    fn bound(&self, key: Option<CounterKey>, now: Timestamp) {
         if self.live.load(Ordering::Relaxed) > self.max_counters {
-            self.make_room(checks, now);
+            self.make_room(key.map_or(0, |key| self.index(key)), now);
         }
     }
 
-    /// Evicts counters until the bound holds: first in the shard of the new counters, so that a flood evicts its own entries
+    /// Evicts counters until the bound holds: first in the shard `first`, that of the new counters, so that a flood evicts its own entries
     /// first, then in other shards. Those that are not [removable](Notes::is_removable) may exceed the bound by [`SLACK`].
     #[cold]
-    fn make_room(&self, checks: &[LimitCheck<'_>], now: Timestamp) {
-        let first = checks.first().map_or(0, |check| self.index(check.key));
+    fn make_room(&self, first: usize, now: Timestamp) {
         let slack = if N::NOTED { self.slack() } else { 0 };
         for turn in 0..self.shards.len() {
             let shard = &self.shards[(first + turn) % self.shards.len()];
@@ -269,9 +306,13 @@ impl<N: Notes> MemoryStore<N> {
     }
 
     /// Returns the index of the shard of `key`.
-    #[expect(clippy::cast_possible_truncation, reason = "any of its bits are suitable")]
     fn index(&self, key: CounterKey) -> usize {
-        key.shard() as usize & (self.shards.len() - 1)
+        self.shard_index(key.shard())
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "any of its bits are suitable")]
+    fn shard_index(&self, shard: u64) -> usize {
+        shard as usize & (self.shards.len() - 1)
     }
 }
 
@@ -303,5 +344,23 @@ impl<N: Notes> Store for MemoryStore<N> {
     ) -> impl Future<Output = Result<(), StoreError>> + Send {
         self.release_now(check, reservation, unused, now);
         future::ready(Ok(()))
+    }
+
+    fn decide_bucket(
+        &self,
+        name: &BucketName<'_>,
+        request: &BucketRequest,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<BucketReply, StoreError>> + Send {
+        future::ready(Ok(self.decide_bucket_now(name, request, now)))
+    }
+
+    fn find_buckets(
+        &self,
+        name: &BucketName<'_>,
+        deletes: bool,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Option<Period>, StoreError>> + Send {
+        future::ready(Ok(self.find_buckets_now(name, deletes, now)))
     }
 }

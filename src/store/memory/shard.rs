@@ -6,7 +6,10 @@ use smallvec::SmallVec;
 use super::notes::{Notes, before};
 use crate::limit::{
     self, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Reservation,
-    ReservationRequest, ReservedSpan, Tier, Timestamp, algorithm::CounterState, decide,
+    ReservationRequest, ReservedSpan, Tier, Timestamp,
+    algorithm::CounterState,
+    decide,
+    request_bucket::{BucketReply, BucketRequest, decide_bucket},
 };
 
 /// The number of buckets that an eviction samples. Finding the cheapest counter of all would require an order, and so more
@@ -65,6 +68,48 @@ impl<N: Notes> Shard<N> {
         now: Timestamp,
     ) -> Reservation {
         self.update(check, now, |tiers, counters| limit::reserve(tiers, counters, request, now))
+    }
+
+    /// Decides `request` about the bucket of `key`.
+    pub(super) fn decide_bucket(
+        &mut self,
+        key: CounterKey,
+        request: &BucketRequest,
+        now: Timestamp,
+    ) -> BucketReply {
+        let bucket = self.find(key);
+        let slot = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket));
+        let mut state = slot.map(|slot| std::mem::take(&mut slot.counter));
+        let reply = decide_bucket(request, &mut state, now);
+        match (bucket, state) {
+            (Some(bucket), Some(counter)) => self.put(bucket, counter),
+            (Some(bucket), None) => self.remove(bucket),
+            (None, Some(counter)) => self.insert(key, counter, N::default()),
+            (None, None) => {}
+        }
+        reply
+    }
+
+    /// Returns the latest instant at which a counter with this [`CounterKey::shard`] is unused, among `stride` buckets, beginning
+    /// with `start`, and the next bucket if any are left. Removes those counters if asked to.
+    pub(super) fn find_all(
+        &mut self,
+        shard: u64,
+        start: usize,
+        stride: usize,
+        removes: bool,
+    ) -> (Option<Timestamp>, Option<usize>) {
+        let end = (start + stride).min(self.table.num_buckets());
+        let mut idle_at = None;
+        for bucket in start..end {
+            if let Some(slot) = self.table.get_bucket(bucket).filter(|slot| slot.key.shard() == shard) {
+                idle_at = idle_at.max(Some(slot.counter.idle_at()));
+                if removes {
+                    self.remove(bucket);
+                }
+            }
+        }
+        (idle_at, (end < self.table.num_buckets()).then_some(end))
     }
 
     /// Gives back `hits` that were reserved for `span`.

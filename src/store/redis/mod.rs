@@ -19,6 +19,7 @@ mod script;
 mod settings;
 mod slot;
 mod slot_map;
+mod steps;
 mod tls;
 
 use std::{fmt, sync::Arc};
@@ -32,6 +33,7 @@ use self::{
     command::{CommandOutcome, EncodedCommand, PreparedCommand},
     pool::Pool,
     request::NodeRequest,
+    steps::{StepsReply, StepsRequest},
 };
 use super::{
     name::{self, KeySettings},
@@ -40,7 +42,10 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    limit::{Period, Timestamp},
+    limit::{
+        Period, Timestamp,
+        request_bucket::{StepReply, StepRequest},
+    },
     observe::{Metric, Source},
     tls::TlsError,
 };
@@ -209,6 +214,23 @@ impl Remote for RedisRemote {
         let encoded = EncodedCommand::Run { script: &script::HEARTBEAT, keys, arguments };
         let done = self.main.run(vec![HeartbeatRequest(encoded)], Urgency::Decision).await;
         done.replies.into_iter().next().unwrap_or_else(|| Err(command::malformed_reply()))
+    }
+
+    async fn take_steps(&self, path: &str, request: &StepRequest) -> Result<Option<StepReply>, RemoteError> {
+        let key = name::steps(&self.keys.prefix, path);
+        let Some(request) = StepsRequest::take(key, request, self.now()) else { return Ok(None) };
+        match steps::only(self.main.run(vec![request], Urgency::Decision).await.replies)? {
+            StepsReply::Taken(reply) => Ok(Some(reply)),
+            StepsReply::Deleted(_) => Err(command::malformed_reply()),
+        }
+    }
+
+    async fn delete_steps(&self, path: &str) -> Result<bool, RemoteError> {
+        let request = StepsRequest::delete(name::steps(&self.keys.prefix, path));
+        match steps::only(self.main.run(vec![request], Urgency::Decision).await.replies)? {
+            StepsReply::Deleted(deleted) => Ok(deleted),
+            StepsReply::Taken(_) => Err(command::malformed_reply()),
+        }
     }
 
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {

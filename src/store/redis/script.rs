@@ -24,8 +24,10 @@ pub(super) struct Script {
 pub(super) static TAKE: Script = Script::new(include_str!("take.lua"), take_sha);
 /// Counts the instances.
 pub(super) static HEARTBEAT: Script = Script::new(include_str!("heartbeat.lua"), heartbeat_sha);
+/// Takes tokens from buckets that are refilled in steps.
+pub(super) static STEPS: Script = Script::new(include_str!("steps.lua"), steps_sha);
 /// All scripts.
-pub(super) static ALL: [&Script; 2] = [&TAKE, &HEARTBEAT];
+pub(super) static ALL: [&Script; 3] = [&TAKE, &HEARTBEAT, &STEPS];
 
 /// The most hits in one command: far more than any limit admits, and few enough that Lua and Redis add them exactly.
 pub(super) const MAX_HITS: u64 = 1 << 48;
@@ -62,6 +64,10 @@ fn take_sha() -> String {
 
 fn heartbeat_sha() -> String {
     redis::Script::new(HEARTBEAT.text).get_hash().to_owned()
+}
+
+fn steps_sha() -> String {
+    redis::Script::new(STEPS.text).get_hash().to_owned()
 }
 
 /// The values that a command brings along besides its operation.

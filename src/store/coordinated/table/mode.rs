@@ -116,6 +116,11 @@ impl<R: Remote> CounterTable<R> {
         check.rule.coordination().unwrap_or(self.coordination)
     }
 
+    /// Returns the coordination mode of what requests none.
+    pub(in super::super) const fn default_coordination(&self) -> Coordination {
+        self.coordination
+    }
+
     /// Returns the target of `check` and its coordination mode.
     pub(in super::super) fn target_and_mode(
         &self,

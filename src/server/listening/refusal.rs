@@ -12,7 +12,7 @@ use crate::{
 
 /// Why a handshake failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
+pub(in super::super) enum Reason {
     /// The client closed the connection before it sent anything wrong, as TCP health checks do.
     Closed,
     /// It took too long, or too many others began meanwhile.
@@ -37,14 +37,14 @@ pub(super) enum Reason {
 
 /// A failed handshake.
 #[derive(Debug)]
-pub(super) struct Refusal {
-    pub(super) reason: Reason,
+pub(in super::super) struct Refusal {
+    pub(in super::super) reason: Reason,
     detail: String,
 }
 
 /// Counts and logs failed handshakes by their reasons.
 #[derive(Debug, Default)]
-pub(super) struct Refusals([(Counter, Throttle); Reason::ALL.len()]);
+pub(in super::super) struct Refusals([(Counter, Throttle); Reason::ALL.len()]);
 
 // === impl Reason ===
 
@@ -99,11 +99,11 @@ impl Reason {
 // === impl Refusal ===
 
 impl Refusal {
-    pub(super) fn timed_out() -> Self {
+    pub(in super::super) fn timed_out() -> Self {
         Self { reason: Reason::TimedOut, detail: String::new() }
     }
 
-    pub(super) fn of(error: &io::Error) -> Self {
+    pub(in super::super) fn of(error: &io::Error) -> Self {
         let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
         let closed = matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset);
         match tls {
@@ -165,7 +165,7 @@ impl fmt::Display for Refusal {
 
 impl Refusals {
     /// Counts and logs `refusal` of a connection from `peer`: each reason at most once a second.
-    pub(super) fn add(&self, peer: Peer, refusal: &Refusal) {
+    pub(in super::super) fn add(&self, peer: Peer, refusal: &Refusal) {
         let (counter, throttle) = &self.0[refusal.reason as usize];
         if refusal.reason == Reason::Closed {
             tracing::debug!(%peer, "TLS handshake failed: {refusal}");
@@ -176,7 +176,7 @@ impl Refusals {
         counter.add(1);
     }
 
-    pub(super) fn metrics(&self) -> impl Iterator<Item = Metric> {
+    pub(in super::super) fn metrics(&self) -> impl Iterator<Item = Metric> {
         Reason::ALL.into_iter().zip(&self.0).map(|(reason, (counter, _))| {
             let help = "TLS handshakes that failed, by reason.";
             Metric::counter("weir.tls.handshakes_failed", help, counter.get()).label("reason", reason.name())

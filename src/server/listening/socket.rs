@@ -16,7 +16,7 @@ use tokio_rustls::server::TlsStream;
 use crate::net::Accepted;
 
 /// An accepted connection, as a worker receives it.
-pub(super) enum Incoming {
+pub(in super::super) enum Incoming {
     /// A connection without TLS.
     Plain(Accepted),
     /// A connection after its TLS handshake, detached.
@@ -24,7 +24,7 @@ pub(super) enum Incoming {
 }
 
 /// A socket that can leave its runtime and join another one.
-pub(super) struct Socket(State);
+pub(in super::super) struct Socket(State);
 
 enum State {
     Tcp(TcpStream),
@@ -37,7 +37,7 @@ enum State {
 
 /// The other end of a connection, for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Peer {
+pub(in super::super) enum Peer {
     Tcp(SocketAddr),
     Unknown,
 }
@@ -46,7 +46,7 @@ pub(super) enum Peer {
 
 impl Socket {
     /// Returns `accepted` registered with the current runtime.
-    pub(super) fn new(accepted: Accepted) -> io::Result<Self> {
+    pub(in super::super) fn new(accepted: Accepted) -> io::Result<Self> {
         Ok(Self(match accepted {
             Accepted::Tcp(stream) => State::Tcp(TcpStream::from_std(stream)?),
             Accepted::Unix(stream) => State::Unix(UnixStream::from_std(stream)?),
@@ -54,7 +54,7 @@ impl Socket {
     }
 
     /// Leaves its runtime. Reading and writing fail until [`Socket::attach`].
-    pub(super) fn detach(&mut self) -> io::Result<()> {
+    pub(in super::super) fn detach(&mut self) -> io::Result<()> {
         self.0 = match std::mem::replace(&mut self.0, State::Broken) {
             State::Tcp(stream) => State::Detached(Accepted::Tcp(stream.into_std()?)),
             State::Unix(stream) => State::Detached(Accepted::Unix(stream.into_std()?)),
@@ -64,14 +64,14 @@ impl Socket {
     }
 
     /// Joins the current runtime.
-    pub(super) fn attach(&mut self) -> io::Result<()> {
+    pub(in super::super) fn attach(&mut self) -> io::Result<()> {
         if let State::Detached(accepted) = std::mem::replace(&mut self.0, State::Broken) {
             *self = Self::new(accepted)?;
         }
         Ok(())
     }
 
-    pub(super) fn peer(&self) -> Peer {
+    pub(in super::super) fn peer(&self) -> Peer {
         match &self.0 {
             State::Tcp(stream) => stream.peer_addr().map_or(Peer::Unknown, Peer::Tcp),
             _ => Peer::Unknown,

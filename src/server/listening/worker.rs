@@ -2,6 +2,7 @@
 //! read, and no decision moves to another core or waits for background work.
 
 use std::{
+    future::Future,
     io,
     sync::{
         Arc,
@@ -10,19 +11,36 @@ use std::{
 };
 
 use tokio::{
-    net::{TcpStream, UnixStream},
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
 };
 
-use super::{
-    connection::{Services, reject_tls, serve},
-    socket::Incoming,
-};
-use crate::{net::Accepted, runtime, server::connections::Connection, store::Store};
+use super::socket::Incoming;
+use crate::{runtime, server::connections::Connection};
+
+/// What a connection speaks.
+pub(in super::super) trait Protocol: Send + Sync + 'static {
+    /// Begins the names of its threads.
+    const THREADS: &'static str;
+
+    /// Serves `connection` until it ends; gracefully when `stopping` becomes true.
+    ///
+    /// # Errors
+    ///
+    /// The system's, if the connection cannot be served at all.
+    fn serve(
+        &self,
+        connection: Incoming,
+        opened: &Connection,
+        stopping: watch::Receiver<bool>,
+    ) -> impl Future<Output = io::Result<()>> + Send;
+
+    /// Logs that a connection cannot be served.
+    fn log_failed(&self, error: &io::Error);
+}
 
 /// All worker threads.
-pub(super) struct Workers {
+pub(in super::super) struct Workers {
     threads: Vec<Worker>,
     /// Starts the graceful shutdown of their connections.
     stopping: watch::Sender<bool>,
@@ -51,7 +69,7 @@ impl Workers {
     /// # Errors
     ///
     /// The system's, if it cannot start a thread.
-    pub(super) fn start<S: Store>(threads: usize, services: &Arc<Services<S>>) -> io::Result<Self> {
+    pub(in super::super) fn start<P: Protocol>(threads: usize, services: &Arc<P>) -> io::Result<Self> {
         let (stopping, stopped) = watch::channel(false);
         let (cut, is_cut) = watch::channel(());
         let start = |index| Worker::start(index, Arc::clone(services), stopped.clone(), is_cut.clone());
@@ -59,7 +77,7 @@ impl Workers {
     }
 
     /// Serves `accepted` on the thread with the fewest connections, so that a proxy's few connections use all cores.
-    pub(super) fn serve(&self, accepted: (Incoming, Connection)) {
+    pub(in super::super) fn serve(&self, accepted: (Incoming, Connection)) {
         let idlest = self.threads.iter().min_by_key(|worker| worker.open.load(Ordering::Relaxed));
         if let Some(worker) = idlest
             && let Some(connections) = &worker.connections
@@ -71,12 +89,12 @@ impl Workers {
     }
 
     /// Returns the number of open connections.
-    pub(super) fn open(&self) -> usize {
+    pub(in super::super) fn open(&self) -> usize {
         self.threads.iter().map(|worker| worker.open.load(Ordering::Relaxed)).sum()
     }
 
     /// Shuts all connections down gracefully, and waits until they have ended. Dropping the workers closes those that have not.
-    pub(super) async fn stop(&mut self) {
+    pub(in super::super) async fn stop(&mut self) {
         self.stopping.send_replace(true);
         for worker in &mut self.threads {
             worker.connections = None;
@@ -90,9 +108,9 @@ impl Workers {
 // === impl Worker ===
 
 impl Worker {
-    fn start<S: Store>(
+    fn start<P: Protocol>(
         index: usize,
-        services: Arc<Services<S>>,
+        services: Arc<P>,
         stopping: watch::Receiver<bool>,
         cut: watch::Receiver<()>,
     ) -> io::Result<Self> {
@@ -100,7 +118,7 @@ impl Worker {
         let (end, ended) = oneshot::channel();
         let open = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&open);
-        runtime::spawn(format!("weir-grpc-{index}"), async move || {
+        runtime::spawn(format!("{}-{index}", P::THREADS), async move || {
             run(accepted, &services, &counted, stopping, cut).await;
             // an error means that nothing waits for this worker
             let _ = end.send(());
@@ -110,9 +128,9 @@ impl Worker {
 }
 
 /// Serves the `accepted` connections until the channel is closed and all of them have ended, or until `cut`.
-async fn run<S: Store>(
+async fn run<P: Protocol>(
     mut accepted: mpsc::UnboundedReceiver<(Incoming, Connection)>,
-    services: &Arc<Services<S>>,
+    services: &Arc<P>,
     open: &Arc<AtomicUsize>,
     stopping: watch::Receiver<bool>,
     mut cut: watch::Receiver<()>,
@@ -126,7 +144,7 @@ async fn run<S: Store>(
                     let guard = OpenGuard(Arc::clone(open));
                     let (services, stopping) = (Arc::clone(services), stopping.clone());
                     connections.spawn(async move {
-                        if let Err(error) = serve_accepted(connection, &opened, &services, stopping).await {
+                        if let Err(error) = services.serve(connection, &opened, stopping).await {
                             services.log_failed(&error);
                         }
                         drop(guard);
@@ -139,30 +157,6 @@ async fn run<S: Store>(
             _ = cut.changed() => break,
         }
     }
-}
-
-async fn serve_accepted<S: Store>(
-    connection: Incoming,
-    opened: &Connection,
-    services: &Services<S>,
-    stopping: watch::Receiver<bool>,
-) -> io::Result<()> {
-    match connection {
-        Incoming::Plain(Accepted::Tcp(stream)) => {
-            let stream = TcpStream::from_std(stream)?;
-            if !reject_tls(&stream, opened.account(), services).await {
-                serve(stream, opened, services, stopping).await;
-            }
-        }
-        Incoming::Plain(Accepted::Unix(stream)) => {
-            serve(UnixStream::from_std(stream)?, opened, services, stopping).await;
-        }
-        Incoming::Secured(mut stream) => {
-            stream.get_mut().0.attach()?;
-            serve(stream, opened, services, stopping).await;
-        }
-    }
-    Ok(())
 }
 
 // === impl OpenGuard ===

@@ -1,4 +1,4 @@
-//! The certificates of the gRPC server, which are replaced while it serves when their files change.
+//! The certificates of the servers, which are replaced while it serves when their files change.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,8 +30,8 @@ pub struct Certificates {
     reloads: Counter,
     reloads_failed: Counter,
     /// Completed handshakes.
-    pub(super) handshakes: Counter,
-    pub(super) refusals: Refusals,
+    pub(in super::super) handshakes: Counter,
+    pub(in super::super) refusals: Refusals,
 }
 
 impl Certificates {
@@ -69,7 +69,7 @@ impl Certificates {
     }
 
     /// Returns the configuration for the next connection.
-    pub(super) fn config(&self) -> Arc<ServerConfig> {
+    pub(in super::super) fn config(&self) -> Arc<ServerConfig> {
         self.config.load_full()
     }
 

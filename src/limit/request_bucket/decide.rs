@@ -1,0 +1,148 @@
+//! The decision on one bucket, as stores make it under their lock.
+
+use super::{
+    paced::{PacedBucket, PacedReply, PacedRequest},
+    step::{StepBucket, StepReply, StepRequest},
+};
+use crate::limit::{
+    algorithm::{CounterState, IdleAt},
+    units::{Period, Timestamp},
+};
+
+/// A request about one bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BucketRequest {
+    /// About a [`StepBucket`].
+    Step(StepRequest),
+    /// About a [`PacedBucket`].
+    Paced(PacedRequest),
+}
+
+/// The reply to a [`BucketRequest`] of the same kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BucketReply {
+    /// Of a [`StepBucket`].
+    Step(StepReply),
+    /// Of a [`PacedBucket`].
+    Paced(PacedReply),
+}
+
+/// How long a bucket that was used with a caller's time is kept after its last use by the server's clock, at least: the two have
+/// nothing to do with each other, so nothing else says when such a bucket is full.
+const KEPT: Period = Period::from_secs(7 * 86_400);
+
+/// Decides `request` about the bucket whose state is `state`, if it has one, at `now` on the server's clock, and changes the state.
+/// A full bucket need not have one.
+pub fn decide_bucket(
+    request: &BucketRequest,
+    state: &mut Option<CounterState>,
+    now: Timestamp,
+) -> BucketReply {
+    match request {
+        BucketRequest::Step(step) => BucketReply::Step(decide_step(step, state, now)),
+        BucketRequest::Paced(paced) => BucketReply::Paced(decide_paced(paced, state, now)),
+    }
+}
+
+fn decide_paced(request: &PacedRequest, state: &mut Option<CounterState>, now: Timestamp) -> PacedReply {
+    let (mut bucket, mut token) = match state {
+        Some(CounterState::Paced(bucket, token)) => (*bucket, *token),
+        _ => (PacedBucket::default(), request.pace.token_time()),
+    };
+    let reply = bucket.decide(&mut token, request, now);
+    *state = (bucket.taken() > 0).then_some(CounterState::Paced(bucket, token));
+    reply
+}
+
+fn decide_step(request: &StepRequest, state: &mut Option<CounterState>, now: Timestamp) -> StepReply {
+    let at = request.at.unwrap_or(now.as_nanos() / 1_000_000);
+    let (mut bucket, by_caller, session) = match state {
+        Some(CounterState::Steps(bucket, _, by_caller)) => (*bucket, *by_caller, None),
+        Some(CounterState::Session(session, _, by_caller)) => (session.0, *by_caller, Some(session.1)),
+        _ => (StepBucket::full(at), false, None),
+    };
+    let by_caller = by_caller || request.at.is_some();
+    let strict = request.strict || request.session;
+    let tokens = bucket.take(&StepRequest { strict, ..*request }, at);
+    let begins = request.take > 0 && tokens >= request.take;
+    let session_start = if begins { at } else { session.unwrap_or(at) };
+    if request.take > 0 {
+        let refill_time = bucket.refill_time(&request.limit);
+        let idle_at = IdleAt::of(if by_caller {
+            now.after(Period::from_millis(refill_time).max(KEPT))
+        } else {
+            Timestamp::from_millis(bucket.stepped_at().saturating_add(refill_time))
+        });
+        // a request that asks for no session ends none
+        let session = if request.session { Some(session_start) } else { session };
+        *state = Some(match session {
+            Some(start) => CounterState::Session(Box::new((bucket, start)), idle_at, by_caller),
+            None => CounterState::Steps(bucket, idle_at, by_caller),
+        });
+    }
+    StepReply { tokens, session_start }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::request_bucket::{Pace, StepLimit};
+
+    const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
+
+    fn step(take: u64, at: Option<u64>, session: bool) -> BucketRequest {
+        let limit = StepLimit { max: 2, refill: 2, period_ms: 60_000 };
+        BucketRequest::Step(StepRequest { limit, take, at, strict: false, session })
+    }
+
+    fn reply(request: BucketRequest, state: &mut Option<CounterState>, now: Timestamp) -> (u64, u64) {
+        match decide_bucket(&request, state, now) {
+            BucketReply::Step(reply) => (reply.tokens, reply.session_start),
+            BucketReply::Paced(reply) => (reply.remaining, reply.limited.into()),
+        }
+    }
+
+    #[test]
+    fn only_what_takes_creates_a_bucket() {
+        let mut state = None;
+        assert_eq!(reply(step(0, None, false), &mut state, NOW).0, 2);
+        assert_eq!(reply(step(0, None, true), &mut state, NOW), (2, 1_700_000_000_000));
+        let pace = Pace::new(1, 60).expect("a pace");
+        let paced = |quantity| BucketRequest::Paced(PacedRequest { capacity: 3, pace, quantity });
+        for quantity in [0, -1, 4] {
+            reply(paced(quantity), &mut state, NOW);
+        }
+        assert_eq!(state, None);
+        assert_eq!(reply(paced(2), &mut state, NOW), (1, 0));
+        let full_after = state.as_ref().map(|state| state.idle_at().since(NOW.after(Period::from_secs(120))));
+        assert!(full_after.is_some_and(|late| late < Period::from_millis(1)), "{full_after:?}");
+        // given back, it is full
+        reply(paced(-2), &mut state, NOW);
+        assert_eq!(state, None);
+    }
+
+    #[test]
+    fn a_bucket_of_the_server_expires_when_it_is_full_and_one_of_callers_long_after_its_last_use() {
+        let mut state = None;
+        reply(step(1, None, false), &mut state, NOW);
+        assert_eq!(state.as_ref().map(CounterState::idle_at), Some(NOW.after(Period::from_secs(60))));
+        for at in [1_000, 4_000_000_000_000, 5] {
+            reply(step(1, Some(at), false), &mut state, NOW);
+            assert_eq!(state.as_ref().map(CounterState::idle_at), Some(NOW.after(KEPT)), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_session_begins_with_each_admitted_request_and_lasts_while_they_are_rejected() {
+        let (mut state, at) = (None, 1_000_000);
+        assert_eq!(reply(step(2, Some(at), true), &mut state, NOW), (2, at));
+        assert_eq!(reply(step(2, Some(at + 5), true), &mut state, NOW), (0, at));
+        // strict: the next step is a minute after the last request
+        assert_eq!(reply(step(2, Some(at + 60_004), true), &mut state, NOW), (0, at));
+        assert_eq!(reply(step(0, Some(at + 60_004), true), &mut state, NOW), (0, at));
+        // a request without a session keeps it
+        assert_eq!(reply(step(2, Some(at + 60_005), false), &mut state, NOW).0, 0);
+        assert_eq!(reply(step(2, Some(at + 60_006), true), &mut state, NOW), (0, at));
+        assert_eq!(reply(step(2, Some(at + 120_006), true), &mut state, NOW), (2, at + 120_006));
+    }
+}

@@ -1,0 +1,89 @@
+//! What a command does.
+
+/// What carries a command out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Rl(RlCommand),
+    Throttle(Dialect),
+    Rules(RuleCommand),
+    Buckets(BucketCommand),
+    Client(ClientCommand),
+    Transaction(TransactionCommand),
+    Command,
+    Info,
+}
+
+/// A command on a bucket that is refilled in steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RlCommand {
+    /// Whether it takes tokens.
+    pub(super) takes: bool,
+    /// Whether the reply has the start of the session.
+    pub(super) has_session: bool,
+    /// Whether times are milliseconds, not seconds.
+    pub(super) in_millis: bool,
+}
+
+/// Which server's command it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    RedisCell,
+    Throttlecrab,
+}
+
+/// A command about the buckets of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BucketCommand {
+    Delete,
+    Exists,
+    Ttl,
+}
+
+/// A command about the limits of rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RuleCommand {
+    Take,
+    Peek,
+    Reset,
+}
+
+/// A command about the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ClientCommand {
+    Ping,
+    Echo,
+    Auth,
+    Hello,
+    Client,
+    Select,
+    Quit,
+    Unwatch,
+}
+
+/// A command about a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TransactionCommand {
+    Multi,
+    Exec,
+    Discard,
+    Watch,
+    Reset,
+}
+
+// === impl Action ===
+
+impl Action {
+    /// Returns whether a client may send it before it has authenticated.
+    pub(super) const fn is_before_auth(self) -> bool {
+        matches!(
+            self,
+            Self::Client(ClientCommand::Auth | ClientCommand::Hello | ClientCommand::Quit)
+                | Self::Transaction(TransactionCommand::Reset)
+        )
+    }
+
+    /// Returns whether it is carried out at once during a transaction.
+    pub(super) const fn is_at_once(self) -> bool {
+        matches!(self, Self::Client(ClientCommand::Quit))
+    }
+}

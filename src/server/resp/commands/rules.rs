@@ -1,0 +1,120 @@
+//! `WEIR.TAKE`, `WEIR.PEEK` and `WEIR.RESET`: the limits of rules, with the same counters as gRPC.
+
+use smallvec::SmallVec;
+
+use super::action::RuleCommand;
+
+use crate::{
+    limit::{Code, Descriptor, Entry, Hits, Request, RuleRef, Timestamp, Verdict},
+    server::{
+        log,
+        resp::{
+            arguments::{integer, is_word},
+            reply::Replies,
+            service::Service,
+        },
+    },
+    store::Store,
+};
+
+/// The hits that are given back: more than any limit admits.
+const ALL: u64 = u32::MAX as u64;
+
+/// Carries `command` out with these arguments: the domain, then keys and values in turn, and for [`RuleCommand::Take`] `HITS` and
+/// their number.
+pub(super) async fn carry_out<S: Store>(
+    service: &Service<S>,
+    command: RuleCommand,
+    arguments: &[&[u8]],
+    now: Timestamp,
+    replies: &mut Replies,
+) {
+    if command == RuleCommand::Reset && !service.settings.allows_reset {
+        return replies.error("ERR WEIR.RESET is off: WEIR_REDIS_RESET=true turns it on");
+    }
+    let (arguments, hits) = match command {
+        RuleCommand::Take => match split_hits(arguments) {
+            Some(split) => split,
+            None => return replies.error("ERR HITS must be followed by a number from 0 to 4294967295"),
+        },
+        RuleCommand::Peek => (arguments, Hits(0)),
+        RuleCommand::Reset => (arguments, Hits(ALL)),
+    };
+    let [domain, pairs @ ..] = arguments else { return };
+    if pairs.is_empty() || pairs.len() % 2 != 0 {
+        return replies.error("ERR a domain must be followed by keys and values in turn");
+    }
+    if let Err(error) = service.connections.bounds().request.check(1, pairs.len() / 2) {
+        service.connections.exceeded().add(error.bound());
+        return replies.error(&format!("ERR {error}"));
+    }
+    let text = |bytes| std::str::from_utf8(bytes).ok();
+    let entries: Option<SmallVec<[Entry<'_>; 4]>> =
+        pairs.chunks(2).map(|pair| Some(Entry { key: text(pair[0])?, value: text(pair[1])? })).collect();
+    let (Some(domain), Some(entries)) = (text(domain), entries) else {
+        return replies.error("ERR the domain, keys and values must be UTF-8");
+    };
+    let refund = command == RuleCommand::Reset;
+    let descriptor = Descriptor { entries, limit: None, hits: Some(hits.0), refund };
+    let request = Request { domain, descriptors: std::iter::once(descriptor).collect(), hits: 0 };
+    let decided = service.limiter.decide(&request, now, |verdict| {
+        log::decision(&request, verdict);
+        if verdict.code == Code::OverLimit {
+            service.stats.limited.add(1);
+        }
+        match command {
+            RuleCommand::Reset => {
+                replies
+                    .integer(verdict.statuses.iter().map(|status| i64::from(status.limit.is_some())).sum());
+            }
+            _ => write(verdict, replies),
+        }
+    });
+    if let Err(error) = decided.await {
+        replies.error(&format!("ERR {error}"));
+    }
+}
+
+/// Splits the number of hits off: `HITS n` at the end, after at least one key and value. None if it is no number.
+fn split_hits<'a, 'b>(arguments: &'a [&'b [u8]]) -> Option<(&'a [&'b [u8]], Hits)> {
+    match arguments {
+        [rest @ .., word, number] if rest.len() >= 3 && rest.len() % 2 == 1 && is_word(word, "HITS") => {
+            Some((rest, Hits(integer::<u32>(number)?.into())))
+        }
+        _ => Some((arguments, Hits(1))),
+    }
+}
+
+/// Writes what `ShouldRateLimit` answers, by its names. A field without a value is left out.
+fn write(verdict: &Verdict<'_>, replies: &mut Replies) {
+    let Some(status) = verdict.statuses.first() else { return replies.null() };
+    let limit = status.limit.as_ref();
+    let name = limit.and_then(|limit| match limit.rule {
+        RuleRef::Compiled(_) => limit.rule.name(),
+        RuleRef::Override(_) => None,
+    });
+    replies.map(2 + 3 * usize::from(limit.is_some()) + usize::from(name.is_some()));
+    replies.bulk("code");
+    replies.bulk(match verdict.code {
+        Code::Ok => "OK",
+        Code::OverLimit => "OVER_LIMIT",
+    });
+    replies.bulk("limit_remaining");
+    replies.integer(status.remaining.into());
+    let Some(limit) = limit else { return };
+    replies.bulk("requests_per_unit");
+    replies.integer(limit.tier.requests.into());
+    replies.bulk("unit");
+    match limit.tier.unit() {
+        Some(unit) => replies.bulk(unit.name()),
+        // a period that is no unit
+        None => replies.bulk(limit.tier.period.to_string()),
+    }
+    replies.bulk("duration_until_reset");
+    let seconds = status.reset.map_or(0, crate::limit::Period::as_secs_ceil);
+    replies.integer(i64::try_from(seconds).unwrap_or(i64::MAX));
+    if let Some(name) = name {
+        replies.bulk("name");
+        replies.bulk(name);
+    }
+}

@@ -1,0 +1,81 @@
+//! `MULTI`, `EXEC` and `DISCARD`, which send several commands together, as some clients do for every pipeline; and `RESET`.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{action::TransactionCommand, one::carry_out_one, table::COMMANDS};
+use crate::{
+    limit::Timestamp,
+    server::{
+        connections::Account,
+        resp::{
+            reply::Replies,
+            service::Service,
+            session::{Queue, Session},
+        },
+    },
+    store::Store,
+};
+
+/// Carries `command` out. The commands of a transaction are carried out in their order, each by itself.
+pub(super) async fn carry_out<S: Store>(
+    service: &Service<S>,
+    session: &mut Session,
+    account: &Arc<Account>,
+    command: TransactionCommand,
+    now: Timestamp,
+    replies: &mut Replies,
+) {
+    match (command, session.queue.take()) {
+        (TransactionCommand::Multi, None) => match account.hold(0) {
+            Ok(hold) => {
+                session.queue = Some(Queue::new(hold));
+                replies.simple("OK");
+            }
+            Err(error) => replies.error(&format!("ERR {error}")),
+        },
+        (TransactionCommand::Multi, queue) => {
+            session.queue = queue;
+            replies.error("ERR MULTI calls can not be nested");
+        }
+        (TransactionCommand::Exec, None) => replies.error("ERR EXEC without MULTI"),
+        (TransactionCommand::Exec, Some(queue)) if queue.is_broken => {
+            replies.error("EXECABORT Transaction discarded because of previous errors.");
+        }
+        (TransactionCommand::Exec, Some(queue)) => {
+            replies.array(queue.commands().len());
+            for command in queue.commands() {
+                let arguments: SmallVec<[&[u8]; 12]> = command.arguments().collect();
+                let action = COMMANDS[command.command].action;
+                carry_out_one(service, session, action, &arguments, now, replies).await;
+            }
+        }
+        (TransactionCommand::Discard, None) => replies.error("ERR DISCARD without MULTI"),
+        (TransactionCommand::Discard, Some(_)) => replies.simple("OK"),
+        (TransactionCommand::Watch, queue) => {
+            session.queue = queue;
+            replies.error(
+                "ERR WATCH is not supported: the commands of a transaction are carried out each by itself",
+            );
+        }
+        (TransactionCommand::Reset, _) => {
+            session.is_authenticated = service.settings.auth.is_none();
+            session.name.clear();
+            replies.is_resp3 = false;
+            replies.simple("RESET");
+        }
+    }
+}
+
+/// Adds the command at `index` of the list to the open transaction.
+pub(super) fn queue(session: &mut Session, index: usize, arguments: &[&[u8]], replies: &mut Replies) {
+    let Some(queue) = &mut session.queue else { return };
+    match queue.push(index, arguments) {
+        Ok(()) => replies.simple("QUEUED"),
+        Err(error) => {
+            queue.is_broken = true;
+            replies.error(&error.to_string());
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! One connection: reads commands, has them carried out in their order, and writes the replies.
+
+use std::{
+    future::{Future, poll_fn},
+    io,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+    time::Instant,
+};
+
+use smallvec::SmallVec;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    sync::watch,
+    time::timeout,
+};
+
+use super::{
+    commands,
+    parse::{Parsed, Ranges, parse},
+    reply::Replies,
+    service::Service,
+    session::Session,
+};
+use crate::{
+    server::{
+        bounds::Bound,
+        connections::{Connection, Hold, Metered},
+        listening::TLS_HANDSHAKE,
+    },
+    store::Store,
+};
+
+/// The bytes that a read has room for at least.
+const READ: usize = 16 << 10;
+
+/// The bytes of a buffer that is kept while it is empty.
+const KEPT: usize = 4 * READ;
+
+/// The bytes of replies that are written before the next command is carried out.
+const WRITTEN_AT_ONCE: usize = 64 << 10;
+
+/// What smyte/ratelimit says to a line, and why.
+const INLINE: &str =
+    "Protocol Error: Invalid Array length: inline commands are not supported, send arrays of bulk strings";
+
+/// Serves `service` on `io` until the client closes the connection, or `stopping` becomes true and all commands that have arrived are
+/// carried out. Ends at once if the client reads no replies, or `open` has to be closed because of what it holds.
+pub(super) async fn serve<S: Store, I>(
+    io: I,
+    open: &Connection,
+    service: &Service<S>,
+    stopping: watch::Receiver<bool>,
+) where
+    I: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let account = open.account();
+    let Ok(hold) = account.hold(READ) else { return };
+    let mut driver = Driver {
+        io: Metered::new(io, Arc::clone(account)),
+        open,
+        service,
+        session: Session::new(service.settings.auth.is_none()),
+        buffer: Vec::with_capacity(READ),
+        hold,
+        replies: Replies::default(),
+        is_new: true,
+    };
+    let overrun = pin!(account.overrun(service.connections.bounds().sending));
+    tokio::select! {
+        biased;
+        ended = driver.run(stopping) => if let Err(error) = ended {
+            tracing::debug!(%error, "connection lost");
+        },
+        () = overrun => {}
+    }
+}
+
+/// Reads and carries out the commands of one connection.
+struct Driver<'a, S, I> {
+    io: Metered<I>,
+    open: &'a Connection,
+    service: &'a Service<S>,
+    session: Session,
+    /// What was read and not carried out yet.
+    buffer: Vec<u8>,
+    /// Accounts for the buffer.
+    hold: Hold,
+    replies: Replies,
+    /// Whether nothing was read yet.
+    is_new: bool,
+}
+
+// === impl Driver ===
+
+impl<S: Store, I: AsyncRead + AsyncWrite + Unpin> Driver<'_, S, I> {
+    async fn run(&mut self, mut stopping: watch::Receiver<bool>) -> io::Result<()> {
+        while self.read(&mut stopping).await? {
+            self.carry_out().await?;
+            self.write().await?;
+            if self.session.is_closing {
+                return self.io.shutdown().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what has arrived. Returns whether there is anything.
+    async fn read(&mut self, stopping: &mut watch::Receiver<bool>) -> io::Result<bool> {
+        if self.buffer.is_empty() && self.buffer.capacity() > KEPT {
+            self.buffer = Vec::with_capacity(READ);
+            if let Ok(hold) = self.open.account().hold(READ) {
+                self.hold = hold;
+            }
+        }
+        self.buffer.reserve(READ);
+        if self.hold.grow_to(self.buffer.capacity()).is_err() {
+            return Ok(false);
+        }
+        self.open.report();
+        let begun = !self.buffer.is_empty();
+        let reading = self.io.read_buf(&mut self.buffer);
+        let arriving = async {
+            if !begun {
+                return reading.await;
+            }
+            // a client that has begun a command has to finish it
+            timeout(self.service.connections.bounds().arrival, reading).await.unwrap_or_else(|_| {
+                self.open.account().exceeded().add(Bound::RequestTimeout);
+                Err(io::Error::new(io::ErrorKind::TimedOut, "a command did not arrive in time"))
+            })
+        };
+        let read = tokio::select! {
+            biased;
+            read = arriving => read?,
+            _ = stopping.wait_for(|stopping| *stopping) => return Ok(false),
+        };
+        if std::mem::take(&mut self.is_new) && self.buffer.first() == Some(&TLS_HANDSHAKE) {
+            self.reject("the client speaks TLS, and WEIR_REDIS_TLS is not on");
+            return Ok(false);
+        }
+        Ok(read > 0)
+    }
+
+    /// Carries out all commands that are complete.
+    async fn carry_out(&mut self) -> io::Result<()> {
+        let (mut at, mut now, mut commands) = (0, self.service.clock.now(), 0);
+        let mut ranges = Ranges::new();
+        // moved out, since commands borrow from it while their replies are written
+        let mut buffer = std::mem::take(&mut self.buffer);
+        while !self.session.is_closing {
+            let rest = &buffer[at..];
+            match parse(rest, self.session.bounds(), &mut ranges) {
+                Parsed::Incomplete => break,
+                Parsed::Empty(length) => at += length,
+                Parsed::Inline(length) => {
+                    self.answer_line(&rest[..length]);
+                    at += length;
+                }
+                Parsed::Command(length) => {
+                    let arguments: SmallVec<[&[u8]; 12]> =
+                        ranges.iter().map(|range| &rest[range.clone()]).collect();
+                    let (session, replies) = (&mut self.session, &mut self.replies);
+                    let mut carried_out = pin!(commands::carry_out(
+                        self.service,
+                        session,
+                        self.open.account(),
+                        &arguments,
+                        now,
+                        replies
+                    ));
+                    if poll_once(carried_out.as_mut()).await.is_none() {
+                        carried_out.await;
+                        // the next command did not begin before this one ended
+                        now = self.service.clock.now();
+                    }
+                    commands += 1;
+                    at += length;
+                }
+                Parsed::Broken(broken) => {
+                    if broken.is_bound() {
+                        self.open.account().exceeded().add(Bound::MessageBytes);
+                    }
+                    self.replies.error(&broken.to_string());
+                    self.session.is_closing = true;
+                }
+            }
+            if self.replies.bytes().len() > WRITTEN_AT_ONCE {
+                self.write().await?;
+            }
+        }
+        buffer.drain(..at);
+        self.buffer = buffer;
+        // a connection that has to authenticate first is closed before others
+        if self.session.is_authenticated && commands > 0 {
+            self.open.account().record_calls(commands);
+        }
+        self.service.stats.errors.add(self.replies.take_errors());
+        Ok(())
+    }
+
+    /// Answers a line that is no array: refuses it, and closes the connection of a client that speaks HTTP, whose body might contain
+    /// commands of somebody else.
+    fn answer_line(&mut self, line: &[u8]) {
+        let line = line.trim_ascii();
+        let is_http =
+            line.ends_with(b"HTTP/1.1") || line.ends_with(b"HTTP/1.0") || line.starts_with(b"PRI * HTTP");
+        if is_http || line.get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"host:")) {
+            self.reject("the client speaks HTTP");
+            self.session.is_closing = true;
+        } else if !line.is_empty() {
+            self.replies.error(INLINE);
+        }
+    }
+
+    fn reject(&self, reason: &str) {
+        if let Some(suppressed) = self.service.rejected.admit(Instant::now()) {
+            tracing::warn!(suppressed, "connection to the port of Redis' protocol rejected: {reason}");
+        }
+    }
+
+    /// Writes all replies.
+    async fn write(&mut self) -> io::Result<()> {
+        let mut rest = self.replies.bytes();
+        while !rest.is_empty() {
+            let mut writing = pin!(self.io.write(rest));
+            let written = if let Some(written) = poll_once(writing.as_mut()).await {
+                written?
+            } else {
+                let account = self.open.account();
+                account.respond(rest.len());
+                self.open.report();
+                let written = writing.await;
+                account.wrote(rest.len());
+                self.open.report();
+                written?
+            };
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            rest = &rest[written..];
+        }
+        self.replies.clear();
+        self.io.flush().await
+    }
+}
+
+/// Polls `future`, which may be polled again if it is not ready.
+async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    poll_fn(|context| {
+        Poll::Ready(match future.as_mut().poll(context) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}

@@ -1,0 +1,127 @@
+//! Reads the settings of the server of Redis' protocol.
+
+use super::{
+    reader::Reader,
+    resolved::{Address, RedisPortSettings},
+    tls,
+};
+use crate::{
+    server::resp::{Auth, ServiceSettings},
+    tls::ServerTls,
+};
+
+/// The port if none is named: that of smyte/ratelimit.
+const PORT: u16 = 9049;
+
+/// Reads them; none if the server is off. `grpc` is the TLS of the gRPC server.
+pub(super) fn redis_port(
+    read: &mut Reader<'_>,
+    grpc: Option<&ServerTls>,
+    warnings: &mut Vec<String>,
+) -> Option<RedisPortSettings> {
+    let port = read.parsed("WEIR_REDIS_PORT", None, |text| match text {
+        "true" => Ok(Some(PORT)),
+        "false" => Ok(None),
+        // Kubernetes sets it so in all pods beside a service called weir-redis
+        link if link.contains("://") => {
+            warnings.push(format!(
+                "WEIR_REDIS_PORT is {link:?}, as of a service called weir-redis: it has no effect"
+            ));
+            Ok(None)
+        }
+        text => text.parse().map(Some).map_err(
+            |_| "true, which means 9049, false, or a port from 0 to 65535, where 0 selects a free port",
+        ),
+    });
+    let host = read.host("WEIR_REDIS_HOST");
+    let auth = read.parsed("WEIR_REDIS_AUTH", None, |text| {
+        Auth::parse(text).map(Some).ok_or("a password, or user:password")
+    });
+    let allows_reset = read.bool("WEIR_REDIS_RESET");
+    let is_encrypted = read.parsed("WEIR_REDIS_TLS", grpc.is_some(), super::parse::bool);
+    let Some(port) = port else {
+        for name in ["WEIR_REDIS_HOST", "WEIR_REDIS_AUTH", "WEIR_REDIS_RESET", "WEIR_REDIS_TLS"] {
+            if read.given(name).is_some() {
+                warnings.push(format!("{name} is set, but has no effect: WEIR_REDIS_PORT is not set"));
+            }
+        }
+        return None;
+    };
+    let tls = match (is_encrypted, grpc) {
+        (false, _) => None,
+        (true, Some(tls)) => Some(tls.clone()),
+        (true, None) => tls::files(read, warnings),
+    };
+    let service = ServiceSettings { auth, allows_reset };
+    Some(RedisPortSettings { address: Address { host, port }, tls, service })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Flags, SettingErrors, Settings};
+
+    fn resolved(variables: &[(&str, &str)]) -> Result<Settings, SettingErrors> {
+        let environment: std::collections::BTreeMap<String, String> =
+            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Settings::resolve(&Flags::default(), &environment)
+    }
+
+    fn port(variables: &[(&str, &str)]) -> Option<RedisPortSettings> {
+        resolved(variables).expect("valid settings").redis_port
+    }
+
+    #[test]
+    fn the_server_is_off_unless_a_port_is_set() {
+        assert_eq!(port(&[]), None);
+        assert_eq!(port(&[("WEIR_REDIS_PORT", "false")]), None);
+        let of = |text| port(&[("WEIR_REDIS_PORT", text)]).map(|settings| settings.address.port);
+        assert_eq!([of("true"), of("0"), of("6379")], [Some(9049), Some(0), Some(6379)]);
+        let error = resolved(&[("WEIR_REDIS_PORT", "yes please")]).expect_err("no port").to_string();
+        let link = resolved(&[("WEIR_REDIS_PORT", "tcp://10.0.0.1:6379")]).expect("valid settings");
+        assert_eq!((link.redis_port, link.warnings.len()), (None, 1));
+        assert!(
+            error.starts_with("WEIR_REDIS_PORT is \"yes please\", but must be true, which means 9049"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_user_and_password_are_kept_and_hidden() {
+        let variables = [("WEIR_REDIS_PORT", "true"), ("WEIR_REDIS_AUTH", "me:s3cret")];
+        let settings = port(&variables).expect("it is on");
+        assert_eq!(settings.service.auth, Auth::parse("me:s3cret"));
+        assert!(!format!("{settings:?}").contains("s3cret"));
+        let error =
+            resolved(&[("WEIR_REDIS_PORT", "true"), ("WEIR_REDIS_AUTH", "me:")]).expect_err("no password");
+        assert_eq!(error.to_string(), "WEIR_REDIS_AUTH is \"me:\", but must be a password, or user:password");
+    }
+
+    #[test]
+    fn tls_is_that_of_grpc_unless_it_is_switched() {
+        let files =
+            [("GRPC_SERVER_TLS_CERT", "/c"), ("GRPC_SERVER_TLS_KEY", "/k"), ("WEIR_REDIS_PORT", "true")];
+        let with = |more: &[(&'static str, &'static str)]| {
+            let settings = resolved(&[&files[..], more].concat()).expect("valid settings");
+            (settings.grpc.tls.is_some(), settings.redis_port.expect("it is on").tls.is_some())
+        };
+        assert_eq!(with(&[]), (false, false));
+        assert_eq!(with(&[("GRPC_SERVER_USE_TLS", "true")]), (true, true));
+        assert_eq!(with(&[("GRPC_SERVER_USE_TLS", "true"), ("WEIR_REDIS_TLS", "false")]), (true, false));
+        assert_eq!(with(&[("WEIR_REDIS_TLS", "true")]), (false, true));
+        let error =
+            resolved(&[("WEIR_REDIS_PORT", "true"), ("WEIR_REDIS_TLS", "true")]).expect_err("no files");
+        assert_eq!(error.0.len(), 2, "{error}");
+    }
+
+    #[test]
+    fn settings_of_a_server_that_is_off_are_warned_of() {
+        let settings =
+            resolved(&[("WEIR_REDIS_AUTH", "x"), ("WEIR_REDIS_RESET", "true")]).expect("valid settings");
+        assert_eq!(
+            settings.warnings,
+            ["WEIR_REDIS_AUTH", "WEIR_REDIS_RESET"]
+                .map(|name| format!("{name} is set, but has no effect: WEIR_REDIS_PORT is not set"))
+        );
+    }
+}

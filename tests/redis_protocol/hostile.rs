@@ -1,0 +1,180 @@
+//! Clients that mean harm, or speak something else.
+
+use tokio::{io::AsyncWriteExt as _, net::TcpStream};
+
+use crate::{
+    client::{Client, command, port, start},
+    in_process::{DEADLINE, Weir, get},
+};
+
+async fn serving(variables: &[(&str, &str)]) -> (Weir, Client) {
+    let weir = start("domain: d", variables).await;
+    let client = Client::to(&weir).await;
+    (weir, client)
+}
+
+/// Sends `bytes` on a connection of its own. Returns all that it gets until the other end closes the connection.
+async fn answer(weir: &Weir, bytes: &[u8]) -> String {
+    let mut client = Client::to(weir).await;
+    client.send(bytes).await;
+    client.rest().await
+}
+
+/// Waits until a metric has this value.
+async fn until_metric(weir: &Weir, line: &str) {
+    let wait = async {
+        while !get(weir.addresses.debug, "/metrics").await.contains(line) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, wait).await.unwrap_or_else(|_| panic!("no {line}"));
+}
+
+#[tokio::test]
+async fn a_line_is_refused_and_the_connection_stays() {
+    let (_weir, mut client) = serving(&[]).await;
+    client.send(b"PING\r\n\r\nset k v\n").await;
+    for _ in 0..2 {
+        let reply = client.reply().await;
+        assert!(
+            reply.starts_with("-Protocol Error: Invalid Array length: inline commands are not supported"),
+            "{reply}"
+        );
+    }
+    assert_eq!(client.ask("PING").await, "+PONG");
+}
+
+/// A web page could have a browser send commands in the body of a request.
+#[tokio::test]
+async fn http_is_no_way_to_send_commands() {
+    let (weir, _) = serving(&[]).await;
+    let body = String::from_utf8(command(&["RL.REDUCE", "k", "2", "60"])).expect("text");
+    for request in [
+        format!("POST / HTTP/1.1\r\nHost: weir\r\n\r\n{body}"),
+        format!("GET / HTTP/1.0\r\n\r\n{body}"),
+        format!("Host: weir\r\n{body}"),
+    ] {
+        assert_eq!(answer(&weir, request.as_bytes()).await, "", "{request}");
+    }
+    assert_eq!(Client::to(&weir).await.ask("RL.GET k 2 60").await, ":2");
+}
+
+#[tokio::test]
+async fn tls_to_a_port_without_it_is_closed() {
+    let (weir, _) = serving(&[]).await;
+    assert_eq!(answer(&weir, b"\x16\x03\x01\x02\x00\x01\n").await, "");
+}
+
+#[tokio::test]
+async fn what_is_no_command_ends_the_connection_after_the_replies_before_it() {
+    let (weir, _) = serving(&[]).await;
+    for (bytes, reply) in [
+        ("*1\r\n$4\r\nPING\r\n*x\r\n", "+PONG\r\n-ERR Protocol error: invalid multibulk length\r\n"),
+        ("*1\r\n:4\r\n", "-ERR Protocol error: expected '$', got ':'\r\n"),
+        ("*1\r\n$4\r\nPINGS\r\n", "-ERR Protocol error: a bulk string does not end where it should\r\n"),
+        ("*1025\r\n", "-ERR Protocol error: a command has at most 1024 arguments\r\n"),
+        ("*1\r\n$1048577\r\n", "-ERR Protocol error: an argument has at most 1048576 bytes\r\n"),
+    ] {
+        assert_eq!(answer(&weir, bytes.as_bytes()).await, reply, "{}", bytes.escape_debug());
+    }
+    let metrics = get(weir.addresses.debug, "/metrics").await;
+    assert!(metrics.contains("weir_bounds_exceeded_total{bound=\"message_bytes\"} 2"), "{metrics}");
+}
+
+#[tokio::test]
+async fn before_authentication_commands_are_small() {
+    let (weir, _) = serving(&[("WEIR_REDIS_AUTH", "secret")]).await;
+    assert_eq!(
+        answer(&weir, b"*11\r\n").await,
+        "-ERR Protocol error: a command has at most 10 arguments\r\n"
+    );
+    assert_eq!(
+        answer(&weir, b"*2\r\n$4\r\nAUTH\r\n$16385\r\n").await,
+        "-ERR Protocol error: an argument has at most 16384 bytes\r\n"
+    );
+}
+
+#[tokio::test]
+async fn a_command_has_to_arrive_in_time() {
+    let (weir, mut client) = serving(&[("WEIR_REQUEST_TIMEOUT", "100ms")]).await;
+    client.send(b"*2\r\n$4\r\n").await;
+    assert_eq!(client.rest().await, "");
+    until_metric(&weir, "weir_bounds_exceeded_total{bound=\"request_timeout\"} 1").await;
+}
+
+#[tokio::test]
+async fn a_client_that_reads_no_replies_is_closed() {
+    let (weir, _) = serving(&[("WEIR_SEND_TIMEOUT", "200ms")]).await;
+    let mut stream = TcpStream::connect(("127.0.0.1", port(&weir.addresses))).await.expect("it listens");
+    let echo = command(&[&b"ECHO"[..], &vec![b'x'; 60 << 10]]);
+    // until it is closed; what it has not read fills all buffers on the way
+    let write = async { while stream.write_all(&echo).await.is_ok() {} };
+    tokio::time::timeout(DEADLINE, write).await.expect("it is closed");
+    until_metric(&weir, "weir_bounds_exceeded_total{bound=\"send_timeout\"} 1").await;
+}
+
+#[tokio::test]
+async fn what_all_connections_hold_is_bounded() {
+    let (weir, _) = serving(&[("WEIR_MAX_BUFFERED_BYTES", "16MiB")]).await;
+    // each holds four megabytes of an unfinished command
+    let part = b"$1048576\r\n".iter().copied().chain(std::iter::repeat_n(b'x', 1 << 20)).chain(*b"\r\n");
+    let part: Vec<u8> = part.collect();
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        let mut client = Client::to(&weir).await;
+        client.send(b"*9\r\n").await;
+        for _ in 0..3 {
+            client.send(&part).await;
+        }
+        clients.push(client);
+    }
+    until_metric(&weir, "weir_bounds_exceeded_total{bound=\"buffered_bytes\"}").await;
+    let wait = async {
+        loop {
+            let metrics = get(weir.addresses.debug, "/metrics").await;
+            let exceeded =
+                metrics.lines().find(|line| line.contains("bound=\"buffered_bytes\"")).unwrap_or_default();
+            if !exceeded.is_empty() && !exceeded.ends_with(" 0") {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, wait).await.expect("the largest is closed");
+    assert_eq!(Client::to(&weir).await.ask("PING").await, "+PONG");
+}
+
+#[tokio::test]
+async fn a_transaction_is_bounded() {
+    let (_weir, mut client) = serving(&[]).await;
+    assert_eq!(client.ask("MULTI").await, "+OK");
+    let mut bytes = Vec::new();
+    for _ in 0..10_001 {
+        bytes.extend(command(&["PING"]));
+    }
+    client.send(&bytes).await;
+    for _ in 0..10_000 {
+        assert_eq!(client.reply().await, "+QUEUED");
+    }
+    assert_eq!(client.reply().await, "-ERR a transaction has at most 10000 commands");
+    assert_eq!(client.ask("EXEC").await, "-EXECABORT Transaction discarded because of previous errors.");
+}
+
+/// Buckets are among the counters, whose number is bounded.
+#[tokio::test]
+async fn a_flood_of_keys_stays_within_the_bound_on_counters() {
+    let (weir, mut client) = serving(&[("WEIR_MAX_COUNTERS", "100")]).await;
+    let mut bytes = Vec::new();
+    for i in 0..1_000 {
+        bytes.extend(command(&["CL.THROTTLE", &i.to_string(), "1", "1", "60"]));
+        bytes.extend(command(&["RL.REDUCE", &i.to_string(), "2", "60", "AT", "7"]));
+    }
+    client.send(&bytes).await;
+    for _ in 0..1_000 {
+        assert_eq!(client.reply().await, "[:0 :2 :1 :-1 :60]");
+        assert_eq!(client.reply().await, ":2");
+    }
+    let metrics = get(weir.addresses.debug, "/metrics").await;
+    assert!(metrics.contains("weir_counters_live 100\n"), "{metrics}");
+    assert!(metrics.contains("weir_counters_evicted_total 1900\n"), "{metrics}");
+}
