@@ -14,6 +14,7 @@ mod pattern;
 mod reservation;
 mod rule;
 mod runtime_limit;
+pub mod share;
 mod tally;
 mod tier;
 mod units;

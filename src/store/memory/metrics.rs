@@ -6,7 +6,7 @@ use crate::observe::{Metric, Source};
 impl Source for MemoryStore {
     fn metrics(&self) -> Vec<Metric> {
         let usage = self.usage();
-        vec![
+        let mut metrics = vec![
             Metric::gauge("weir.counters.live", "Counters held in memory.", usage.live as u64),
             Metric::gauge("weir.counters.max", "Counters that may be held in memory.", usage.max as u64),
             Metric::counter(
@@ -19,6 +19,8 @@ impl Source for MemoryStore {
                 "Counters removed after they had expired.",
                 usage.expired,
             ),
-        ]
+        ];
+        metrics.extend(self.pools.metrics());
+        metrics
     }
 }

@@ -4,7 +4,9 @@
 //! count together or not at all, and never across an `await`. All tiers of a check are in one shard, so deciding them together takes one lock.
 
 mod metrics;
+mod pools;
 mod shard;
+mod shared;
 mod together;
 
 use std::{
@@ -15,7 +17,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use self::shard::Shard;
+use self::{pools::Pools, shard::Shard};
 use super::{Decisions, Store, StoreError};
 use crate::{
     limit::{CounterKey, Hits, LimitCheck, Reservation, ReservationRequest, Scope, Timestamp},
@@ -39,6 +41,7 @@ pub struct MemoryStore {
     live: AtomicUsize,
     evicted: AtomicU64,
     expired: AtomicU64,
+    pools: Pools,
     /// The times for which sweeps held a lock.
     holds: Box<Histogram>,
 }
@@ -70,6 +73,7 @@ impl MemoryStore {
             live: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
             expired: AtomicU64::new(0),
+            pools: Pools::new(max_counters),
             holds: Box::default(),
         }
     }
@@ -100,6 +104,7 @@ impl MemoryStore {
     /// Removes the counters that have expired at `now` from one part of the store: part `step` modulo
     /// [`MemoryStore::sweep_steps`]. A lock is held for a few hundred counters at a time, so decisions continue meanwhile.
     pub fn sweep_step(&self, step: usize, now: Timestamp) {
+        self.pools.sweep(step, now);
         let shard = &self.shards[step % self.shards.len()];
         let mut from = Some(0);
         while let Some(start) = from {
@@ -118,10 +123,18 @@ impl MemoryStore {
     #[must_use]
     pub fn decide(&self, checks: &[LimitCheck<'_>], scope: Scope, now: Timestamp) -> Decisions {
         let decisions = match scope {
+            Scope::Request if checks.len() > 1 && checks.iter().any(|check| check.pool.is_some()) => {
+                self.decide_together_with_pools(checks, now)
+            }
             Scope::Request if checks.len() > 1 => self.decide_together(checks, now),
             _ => checks
                 .iter()
                 .map(|check| {
+                    if let Some(decision) =
+                        check.pool.as_ref().and_then(|_| self.decide_shared(check, true, now))
+                    {
+                        return decision;
+                    }
                     let mut shard = self.shards[self.index(check.key)].lock();
                     self.counting(&mut shard, |shard| {
                         shard.take(check, check.over_limit_policy_in(scope), now)
@@ -142,6 +155,10 @@ impl MemoryStore {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Reservation {
+        if let Some(reservation) = check.pool.as_ref().and_then(|_| self.reserve_shared(check, request, now))
+        {
+            return reservation;
+        }
         let reservation = {
             let mut shard = self.shards[self.index(check.key)].lock();
             self.counting(&mut shard, |shard| shard.reserve(check, request, now))
@@ -162,6 +179,9 @@ impl MemoryStore {
         now: Timestamp,
     ) {
         let Reservation { hits, counted, .. } = reservation;
+        if check.pool.is_some() && self.release_shared(check, counted.from, unused.min(hits), now) {
+            return;
+        }
         let mut shard = self.shards[self.index(check.key)].lock();
         self.counting(&mut shard, |shard| shard.release(check, counted, unused.min(hits), now));
     }
@@ -181,14 +201,27 @@ impl MemoryStore {
         hits: Hits,
         now: Timestamp,
     ) -> crate::limit::Decision {
+        let shared = check.pool.as_ref().and_then(|_| self.look_shared(check, earlier.plus(hits), now));
+        if let Some(decision) = shared {
+            return decision;
+        }
         self.shards[self.index(check.key)].lock().look(check, earlier, hits, now)
     }
 
     /// Gives back the hits that `check` took, because its request was rejected.
     #[cfg(feature = "coordinated")]
     pub(super) fn give_back(&self, check: &LimitCheck<'_>, now: Timestamp) {
+        if check.pool.is_some() {
+            return self.give_back_shared(check, now);
+        }
         let mut shard = self.shards[self.index(check.key)].lock();
         self.counting(&mut shard, |shard| shard.give_back(check, now));
+    }
+
+    /// Divides each pool between `instances`, of which this is one, unless its rule says `coordination: local`.
+    #[cfg(feature = "coordinated")]
+    pub(super) fn divide_pools_between(&self, instances: usize) {
+        self.pools.divide_between(instances);
     }
 
     /// Runs `act` on a shard and updates the number of counters.

@@ -43,8 +43,21 @@ impl Shard {
         over_limit_policy: OverLimitPolicy,
         now: Timestamp,
     ) -> Decision {
-        self.update(check, now, |tiers, counters| {
-            decide(tiers, counters, over_limit_policy, check.direction, check.hits, now)
+        self.take_in(check.key, check.tiers(), over_limit_policy, check.direction, check.hits, now)
+    }
+
+    /// Decides about `hits` in these `tiers` of `key`, and counts them.
+    pub(super) fn take_in(
+        &mut self,
+        key: CounterKey,
+        tiers: &[Tier],
+        over_limit_policy: OverLimitPolicy,
+        direction: Direction,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Decision {
+        self.update(key, tiers, now, |tiers, counters| {
+            decide(tiers, counters, over_limit_policy, direction, hits, now)
         })
     }
 
@@ -55,26 +68,28 @@ impl Shard {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Reservation {
-        self.update(check, now, |tiers, counters| limit::reserve(tiers, counters, request, now))
+        let reserve = |tiers: &[Tier], counters: &mut [_]| limit::reserve(tiers, counters, request, now);
+        self.update(check.key, check.tiers(), now, reserve)
     }
 
     /// Gives back `hits` that were reserved for `span`.
     pub(super) fn release(&mut self, check: &LimitCheck<'_>, span: ReservedSpan, hits: Hits, now: Timestamp) {
-        self.update(check, now, |tiers, counters| limit::release(tiers, counters, span, hits, now));
+        let release = |tiers: &[Tier], counters: &mut [_]| limit::release(tiers, counters, span, hits, now);
+        self.update(check.key, check.tiers(), now, release);
     }
 
-    /// Runs `act` on the counters of `check`, one for each tier. New counters are kept if they then hold hits.
+    /// Runs `act` on the counters of `key`, one for each of `tiers`. New counters are kept if they then hold hits.
     fn update<T>(
         &mut self,
-        check: &LimitCheck<'_>,
+        key: CounterKey,
+        tiers: &[Tier],
         now: Timestamp,
         act: impl FnOnce(&[Tier], &mut [CounterState]) -> T,
     ) -> T {
-        let tiers = check.tiers();
         let mut buckets: SmallVec<[Option<usize>; 2]> = SmallVec::new();
         let mut counters: SmallVec<[CounterState; 2]> = SmallVec::new();
         for tier in tiers {
-            let bucket = self.find(check.key.of_tier(tier));
+            let bucket = self.find(key.of_tier(tier));
             counters.push(self.lift(bucket, tier, now));
             buckets.push(bucket);
         }
@@ -87,14 +102,13 @@ impl Shard {
         // inserting may move the other counters, so it comes last
         for ((bucket, counter), tier) in buckets.iter().zip(counters).zip(tiers) {
             if bucket.is_none() && counter.used() > Hits(0) {
-                self.insert(check.key.of_tier(tier), counter);
+                self.insert(key.of_tier(tier), counter);
             }
         }
         done
     }
 
     /// Gives back the hits that `check` took.
-    #[cfg(feature = "coordinated")]
     pub(super) fn give_back(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
         for tier in check.tiers() {
             let bucket = self.find(check.key.of_tier(tier));
@@ -106,11 +120,22 @@ impl Shard {
 
     /// Returns the decision about `hits` of `check`, after `earlier` ones. Counts nothing.
     pub(super) fn look(&self, check: &LimitCheck<'_>, earlier: Hits, hits: Hits, now: Timestamp) -> Decision {
-        let tiers = check.tiers();
+        self.look_in(check.key, check.tiers(), earlier, hits, now)
+    }
+
+    /// As [`Shard::look`], in these `tiers` of `key`.
+    pub(super) fn look_in(
+        &self,
+        key: CounterKey,
+        tiers: &[Tier],
+        earlier: Hits,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Decision {
         let mut counters: SmallVec<[CounterState; 2]> = tiers
             .iter()
             .map(|tier| {
-                let bucket = self.find(check.key.of_tier(tier));
+                let bucket = self.find(key.of_tier(tier));
                 let slot = bucket.and_then(|bucket| self.table.get_bucket(bucket));
                 slot.map_or_else(|| CounterState::unused(tier, now), |slot| slot.counter.clone())
             })
