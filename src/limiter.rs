@@ -171,7 +171,7 @@ impl<S: Store> Limiter<S> {
         for (check, decision) in
             matched.checks.iter().zip(decisions).filter(|(check, _)| check.direction == Direction::Take)
         {
-            let limit = check.tiers()[decision.tier].capacity();
+            let limit = decision.share.unwrap_or_else(|| check.tiers()[decision.tier].capacity());
             let policy = check.over_limit_policy_in(self.settings.scope);
             let tally = Tally::of(decision, limit, policy, check.hits, self.settings.near_limit_ratio);
             let shadowed = decision.over && check.rule.shadow_mode();

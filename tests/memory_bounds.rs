@@ -18,17 +18,22 @@ const COUNTER: usize = 400;
 /// (`tests/counter_size.rs`).
 const COORDINATED_COUNTER: usize = 680;
 
+/// The memory of a member of a pool with a name of 256 bytes, and the number of counters for each that there may be.
+const MEMBER: usize = 500;
+const COUNTERS_PER_MEMBER: usize = 20;
+
 fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect("a file of this project")
 }
 
 /// Returns the bounds with what they take, in bytes.
-fn bounds() -> [(&'static str, usize); 8] {
+fn bounds() -> [(&'static str, usize); 9] {
     let settings = Settings::resolve(&Flags::default(), &BTreeMap::new()).expect("the defaults are valid");
     let handshake = HANDSHAKE.saturating_sub(CONNECTION);
     [
         ("the process", PROCESS),
         ("counters in memory", settings.max_counters * COUNTER),
+        ("members of pools", settings.max_counters / COUNTERS_PER_MEMBER * MEMBER),
         ("coordinated counters", settings.coordination.max_counters * COORDINATED_COUNTER),
         ("names of coordinated counters", settings.coordination.max_counter_bytes),
         ("open connections", settings.bounds.connections * CONNECTION),

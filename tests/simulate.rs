@@ -48,6 +48,7 @@ impl Store for StoreOnly {
                 remaining: 0,
                 reset: Period::default(),
                 cached: false,
+                share: None,
             }
         };
         Ok(checks.iter().zip(replies.replies.into_iter().flatten()).map(decision).collect())

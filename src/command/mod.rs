@@ -7,6 +7,7 @@ mod descriptors;
 mod explain;
 pub mod health;
 pub mod simulate;
+mod simulate_share;
 
 pub use call::call;
 pub use check::{CheckFormat, CheckOptions, check};

@@ -10,13 +10,15 @@ use std::{
 
 use clap::{Args, ValueEnum};
 
+use super::simulate_share::SimulateShare;
+
 use crate::{
     config, limit,
     limit::{Bucket, Coordination, Period, Refill, RuleCoordination, Tier},
     settings, simulate,
     simulate::{
-        Instance, Scenario, ScenarioError, Series, SimulationMetrics, SimulationOutcome, Skew, chart, run,
-        table,
+        DemandsError, Instance, Scenario, ScenarioError, Series, SimulationMetrics, SimulationOutcome, Skew,
+        chart, run, table,
     },
     store::{
         coordinated::{self, Coordinated},
@@ -90,9 +92,12 @@ pub struct Simulate {
     /// Seed of the random number generator: equal seeds give equal results
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Write a chart of the admitted requests over time to this SVG file; with --keys 1
+    /// Write a chart of the admitted requests over time to this SVG file; with --keys 1 or --share
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+    /// The members of a pool, and how they share the limit
+    #[command(flatten)]
+    pub share: SimulateShare,
 }
 
 /// The algorithms by their names on the command line.
@@ -138,6 +143,22 @@ pub enum SimulateError {
     /// A chart of several keys.
     #[error("a chart shows one key: add --keys 1, or leave --svg out")]
     Chart,
+    /// The demands of a pool's members cannot be read.
+    #[error("cannot read {}", .path.display())]
+    ReadDemands {
+        /// The path.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The demands of a pool's members are invalid.
+    #[error("{}", .path.display())]
+    Demands {
+        /// The path.
+        path: PathBuf,
+        /// The cause.
+        source: DemandsError,
+    },
     /// The runtime cannot be created.
     #[error("cannot run the simulation")]
     Run(#[source] io::Error),
@@ -173,6 +194,9 @@ fn parse_interval(text: &str) -> Result<Duration, &'static str> {
 /// Runs the simulation of `args` and prints the results to `out`. Shows the progress on standard error if that is a
 /// terminal.
 pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateError> {
+    if let Some(demands) = args.share.demands()? {
+        return args.share.simulate(&demands, (args.limit, args.period), args.svg.as_deref(), out);
+    }
     let scenario = args.scenario()?;
     scenario.check()?;
     if scenario.keys > 1 && args.svg.is_some() {
@@ -204,7 +228,7 @@ pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateErr
     Ok(())
 }
 
-fn svg_error(path: &Path) -> impl FnOnce(io::Error) -> SimulateError {
+pub(super) fn svg_error(path: &Path) -> impl FnOnce(io::Error) -> SimulateError {
     |source| SimulateError::Svg { path: path.to_owned(), source }
 }
 

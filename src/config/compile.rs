@@ -154,6 +154,7 @@ impl Walk<'_> {
         let read = rate_limit::read(field.value, field.key_at, self.report)?;
         Some(Rule {
             limit: read.limit,
+            sharing: read.sharing.map(Arc::new),
             coordination: read.coordination,
             name: read.name,
             replaces: read.replaces,

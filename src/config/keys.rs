@@ -30,6 +30,7 @@ pub(super) enum Level {
     Descriptor,
     RateLimit,
     Tier,
+    Share,
     Replaces,
     /// The top of a file of defaults.
     #[cfg(feature = "server")]
@@ -61,7 +62,8 @@ pub(super) enum Level {
 
 impl Level {
     /// The levels of rule files.
-    const ALL: [Self; 5] = [Self::Root, Self::Descriptor, Self::RateLimit, Self::Tier, Self::Replaces];
+    const ALL: [Self; 6] =
+        [Self::Root, Self::Descriptor, Self::RateLimit, Self::Tier, Self::Share, Self::Replaces];
 
     /// Returns the valid keys of this level.
     pub(super) fn keys(self) -> &'static [&'static str] {
@@ -92,6 +94,7 @@ impl Level {
                 "burst",
                 "refill",
                 "strict",
+                "share",
                 "coordination",
                 "sync_interval",
                 "on_store_failure",
@@ -109,6 +112,19 @@ impl Level {
                 "burst",
                 "refill",
                 "strict",
+                "share",
+            ],
+            Self::Share => &[
+                "borrow",
+                "lend",
+                "reserve",
+                "headroom",
+                "weights",
+                "anonymous",
+                "forget_after",
+                "max_members",
+                "min",
+                "max",
             ],
             Self::Replaces => &["name"],
             #[cfg(feature = "server")]
@@ -168,6 +184,7 @@ impl Level {
             Self::Descriptor => "in a descriptor",
             Self::RateLimit => "under 'rate_limit'",
             Self::Tier => "in a tier",
+            Self::Share => "under 'share'",
             Self::Replaces => "in an entry of 'replaces'",
             #[cfg(feature = "server")]
             Self::Defaults => "at the top of a file of defaults",
@@ -191,7 +208,7 @@ impl Level {
     /// Returns whether `key`, which is not a key of this level, is ignored, as envoyproxy/ratelimit ignores its keys where
     /// they have no effect. Keys in tiers and defaults are never ignored, since envoyproxy/ratelimit has neither.
     pub(super) fn ignores(self, key: &str) -> bool {
-        self != Self::Tier && Self::ALL.contains(&self) && is_reference(key)
+        !matches!(self, Self::Tier | Self::Share) && Self::ALL.contains(&self) && is_reference(key)
     }
 
     /// Returns the message about a `key` that has no effect at this level.

@@ -38,6 +38,7 @@ mod observer;
 mod rate_limit;
 mod redundant_tiers;
 mod scalar;
+mod share;
 #[cfg(feature = "server")]
 mod source;
 mod tier;

@@ -7,10 +7,13 @@ use super::{
     keys::Level,
     redundant_tiers,
     scalar::brief,
+    share,
     tier::{self, BUCKET, OURS, REFERENCE},
     yaml::{Position, Value, YamlNode},
 };
-use crate::limit::{Coordination, Limit, OnStoreFailure, OverLimitPolicy, RuleCoordination, Tier, Unit};
+use crate::limit::{
+    Coordination, Limit, OnStoreFailure, OverLimitPolicy, RuleCoordination, Tier, Unit, share::Sharing,
+};
 
 /// The keys that set the coordination between instances.
 const COORDINATION: [&str; 3] = ["coordination", "sync_interval", "on_store_failure"];
@@ -18,6 +21,8 @@ const COORDINATION: [&str; 3] = ["coordination", "sync_interval", "on_store_fail
 /// A `rate_limit` that was read.
 pub(super) struct RateLimit {
     pub(super) limit: Limit,
+    /// How the first tier is shared, if it is.
+    pub(super) sharing: Option<Sharing>,
     pub(super) coordination: RuleCoordination,
     pub(super) name: Option<Box<str>>,
     pub(super) replaces: Vec<Box<str>>,
@@ -28,24 +33,44 @@ pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -
     let fields = Fields::new(node, Level::RateLimit, "'rate_limit'", report)?;
     let name = fields.text("name", report);
     let replaces = replaces(&fields, name.map(|name| name.value), report);
-    let limit = if fields.flag("unlimited", report) {
+    let (limit, sharing) = if fields.flag("unlimited", report) {
         check_unlimited(&fields, report);
-        Some(Limit::Unlimited)
+        (Some(Limit::Unlimited), None)
     } else if fields.get("tiers").is_some() {
-        tiers(&fields, report)
+        tiers(&fields, report).unzip()
     } else {
-        tier::read(&fields, key_at, None, report).map(|read| Limit::Tiers {
+        let read = tier::read(&fields, key_at, None, report);
+        let sharing = share::read(&fields, read.as_ref().map(|read| &read.tier), report);
+        let limit = read.map(|read| Limit::Tiers {
             tiers: [read.tier].into(),
             // a limit in the syntax of envoyproxy/ratelimit counts rejected requests, as there
-            over_limit_policy: if read.is_reference {
+            over_limit_policy: if read.is_reference && sharing.is_none() {
                 OverLimitPolicy::Count
             } else {
                 OverLimitPolicy::Ignore
             },
-        })
+        });
+        (limit, Some(sharing))
     };
+    let sharing = sharing.flatten();
     let coordination = coordination(&fields, report);
-    Some(RateLimit { limit: limit?, coordination, name: name.map(|name| name.value.into()), replaces })
+    if let (Some(_), Some(mode)) = (&sharing, coordination.mode.filter(|mode| *mode != Coordination::Local)) {
+        let at = fields.get("coordination").map_or(key_at, |field| field.key_at);
+        report.warn(
+            at,
+            format!(
+                "'coordination: {}' has no effect with 'share': of N instances, each has the N-th part of the pool",
+                mode.name()
+            ),
+        );
+    }
+    Some(RateLimit {
+        limit: limit?,
+        sharing,
+        coordination,
+        name: name.map(|name| name.value.into()),
+        replaces,
+    })
 }
 
 /// Reads `coordination`, `sync_interval` and `on_store_failure`.
@@ -85,9 +110,9 @@ pub(super) fn coordination(fields: &Fields<'_>, report: &mut FileReport) -> Rule
     RuleCoordination { mode, sync_interval, on_store_failure }
 }
 
-/// Reads `tiers`, and the `algorithm` for tiers that name none.
-fn tiers(fields: &Fields<'_>, report: &mut FileReport) -> Option<Limit> {
-    for key in REFERENCE.into_iter().chain(OURS).chain(BUCKET) {
+/// Reads `tiers`, and the `algorithm` for tiers that name none. The one that is shared, if there is one, is the first one of the limit.
+fn tiers(fields: &Fields<'_>, report: &mut FileReport) -> Option<(Limit, Option<Sharing>)> {
+    for key in REFERENCE.into_iter().chain(OURS).chain(BUCKET).chain(["share"]) {
         if let Some(field) = fields.get(key) {
             report
                 .error(field.key_at, format!("'{key}' cannot be combined with 'tiers'; move it into a tier"));
@@ -97,12 +122,23 @@ fn tiers(fields: &Fields<'_>, report: &mut FileReport) -> Option<Limit> {
     let list = fields.get("tiers")?;
     let mut tiers: Vec<(Tier, Position)> = Vec::new();
     let mut all_valid = true;
+    let mut shared: Option<(Tier, Sharing)> = None;
     for node in fields.maps("tiers", report) {
-        let read = Fields::new(node, Level::Tier, "a tier", report)
-            .and_then(|fields| tier::read(&fields, node.at, inherited, report));
-        match read {
-            Some(read) => tiers.push((read.tier, node.at)),
-            None => all_valid = false,
+        let Some(fields) = Fields::new(node, Level::Tier, "a tier", report) else {
+            all_valid = false;
+            continue;
+        };
+        let read = tier::read(&fields, node.at, inherited, report);
+        let sharing = share::read(&fields, read.as_ref().map(|read| &read.tier), report);
+        match (read, sharing) {
+            (None, _) => all_valid = false,
+            (Some(read), None) => tiers.push((read.tier, node.at)),
+            (Some(read), Some(sharing)) if shared.is_none() => shared = Some((read.tier, sharing)),
+            (Some(_), Some(_)) => {
+                let at = fields.get("share").map_or(node.at, |field| field.key_at);
+                report.error(at, "only one tier can be shared");
+                all_valid = false;
+            }
         }
     }
     if matches!(&list.value.value, Value::List(items) if items.is_empty()) {
@@ -111,18 +147,23 @@ fn tiers(fields: &Fields<'_>, report: &mut FileReport) -> Option<Limit> {
             "'tiers' must not be empty; write at least one tier, such as '- { requests: 100, per: 1m }'",
         );
     }
-    if tiers.is_empty() {
+    if tiers.is_empty() && shared.is_none() {
         return None;
     }
     redundant_tiers::check(&tiers, report);
-    let tiers = tiers.into_iter().map(|(tier, _)| tier).collect();
-    all_valid.then_some(Limit::Tiers { tiers, over_limit_policy: OverLimitPolicy::Ignore })
+    let (pool, sharing) = shared.unzip();
+    let tiers = pool.into_iter().chain(tiers.into_iter().map(|(tier, _)| tier)).collect();
+    all_valid.then_some((Limit::Tiers { tiers, over_limit_policy: OverLimitPolicy::Ignore }, sharing))
 }
 
 /// Reports the keys that cannot be combined with `unlimited: true`.
 fn check_unlimited(fields: &Fields<'_>, report: &mut FileReport) {
-    for key in
-        REFERENCE.into_iter().chain(OURS).chain(BUCKET).chain(["algorithm", "tiers"]).chain(COORDINATION)
+    for key in REFERENCE
+        .into_iter()
+        .chain(OURS)
+        .chain(BUCKET)
+        .chain(["algorithm", "tiers", "share"])
+        .chain(COORDINATION)
     {
         let Some(field) = fields.get(key) else {
             continue;

@@ -7,6 +7,7 @@ use super::{
     key::{CounterKey, KeyHasher},
     pattern::Values,
     rule::{Limit, Rule, RuleNode},
+    share::Sharing,
     tier::SharedTiers,
 };
 
@@ -23,6 +24,7 @@ pub struct CompiledRule {
     pub(super) shadow_mode: bool,
     pub(super) quota_mode: bool,
     pub(super) coordination: Option<Coordination>,
+    has_sharing: bool,
     has_name: bool,
     has_replaces: bool,
     /// Whether no value is part of its counter key.
@@ -103,6 +105,7 @@ impl CompiledRule {
             shadow_mode: rule.shadow_mode,
             quota_mode: rule.quota_mode,
             coordination: rule.coordination.mode,
+            has_sharing: rule.sharing.is_some(),
             has_name: rule.name.is_some(),
             has_replaces: !rule.replaces.is_empty(),
             has_static_key: static_key.is_some(),
@@ -131,6 +134,10 @@ impl CompiledRule {
 
     pub(super) fn name(&self) -> Option<&str> {
         if self.has_name { self.rule.name.as_deref() } else { None }
+    }
+
+    pub(super) fn sharing(&self) -> Option<&Sharing> {
+        if self.has_sharing { self.rule.sharing.as_deref() } else { None }
     }
 
     pub(super) fn replaces(&self) -> &[Box<str>] {

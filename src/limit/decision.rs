@@ -25,6 +25,8 @@ pub struct Decision {
     pub reset: Period,
     /// Whether the rejection came from a local cache without a call to the store, as in envoyproxy/ratelimit.
     pub cached: bool,
+    /// The member's share of the reported tier, if it is a pool.
+    pub share: Option<u32>,
 }
 
 /// Whether hits are taken or given back.
@@ -91,6 +93,7 @@ fn decide_one(
         remaining: available.remaining,
         reset: if over { counter.wait(tier, now, hits) } else { available.reset },
         cached: false,
+        share: None,
     }
 }
 
@@ -181,6 +184,7 @@ fn longest_wait(
         remaining: counters[tier].availability(&tiers[tier], now).remaining,
         reset,
         cached: false,
+        share: None,
     }
 }
 
@@ -206,6 +210,7 @@ fn lowest_share(tiers: &[Tier], counters: &[CounterState], probes: &[Probe], now
         remaining: available.remaining,
         reset: available.reset,
         cached: false,
+        share: None,
     }
 }
 

@@ -11,6 +11,7 @@ use super::{
     matcher::RuleSet,
     rule::{Limit, Rule},
     runtime_limit::RuntimeLimit,
+    share::Sharing,
     tier::{OverLimitPolicy, SharedTiers, Tier},
     units::Hits,
 };
@@ -48,6 +49,9 @@ pub struct LimitCheck<'a> {
     pub entries: &'a [Entry<'a>],
     /// Identifies the counter within this process.
     pub key: CounterKey,
+    /// Identifies the pool within this process, if the values of the last entry share the first tier. Boxed, since nearly all checks have
+    /// none.
+    pub pool: Option<Box<CounterKey>>,
     /// The number of hits.
     pub hits: Hits,
     /// Whether the hits are taken or given back.
@@ -123,7 +127,14 @@ impl<'a> Matched<'a> {
             }
             Some(RuleRef::Override(_)) => rules.override_key(request.domain, entries),
         };
+        let pool = match &rule {
+            Some(RuleRef::Compiled(rule)) if rule.sharing().is_some() => {
+                Some(Box::new(rules.pool_key(rule, request.domain, entries)))
+            }
+            _ => None,
+        };
         self.checks.extend(rule.map(|rule| LimitCheck {
+            pool,
             key: key.of_policy(rule.over_limit_policy()),
             rule,
             domain: request.domain,
@@ -202,6 +213,34 @@ impl LimitCheck<'_> {
         }
     }
 
+    /// Returns the tiers in which each value of the last entry counts by itself: all, or those beside a pool.
+    #[must_use]
+    pub fn own_tiers(&self) -> &[Tier] {
+        &self.tiers()[usize::from(self.pool.is_some())..]
+    }
+
+    /// Returns how the values of the last entry share the first tier, if they do.
+    #[must_use]
+    pub fn sharing(&self) -> Option<&Sharing> {
+        match &self.rule {
+            RuleRef::Compiled(rule) => rule.sharing(),
+            RuleRef::Override(_) => None,
+        }
+    }
+
+    /// Returns whether the rule says that each instance counts alone, also where they share a store.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.rule.declared().is_some_and(|rule| rule.coordination.mode == Some(Coordination::Local))
+    }
+
+    /// Returns the value that is a member of the pool: that of the last entry, or the pattern in its place.
+    #[must_use]
+    pub fn member(&self) -> &str {
+        let last = self.entries.len().saturating_sub(1);
+        self.shared(last).or_else(|| self.entries.last().map(|entry| entry.value)).unwrap_or_default()
+    }
+
     /// Returns the text that replaces the value of entry `i` in the counter's name.
     #[must_use]
     pub fn shared(&self, i: usize) -> Option<&str> {
@@ -254,10 +293,11 @@ impl RuleRef<'_> {
         }
     }
 
-    /// Returns the coordination mode, if the rule sets one.
+    /// Returns the coordination mode, if the rule sets one. A pool is kept by each instance.
     #[must_use]
     pub fn coordination(&self) -> Option<Coordination> {
         match self {
+            Self::Compiled(rule) if rule.sharing().is_some() => Some(Coordination::Local),
             Self::Compiled(rule) => rule.coordination,
             Self::Override(_) => None,
         }
@@ -278,6 +318,16 @@ impl RuleRef<'_> {
         match self {
             Self::Compiled(rule) => Some(&rule.rule),
             Self::Override(_) => None,
+        }
+    }
+
+    /// Returns the rule's name, else its path, else `override` for a limit that came with the request.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match (self.name(), self) {
+            (Some(name), _) => name.to_owned(),
+            (None, Self::Compiled(rule)) => rule.path.to_string(),
+            (None, Self::Override(_)) => "override".to_owned(),
         }
     }
 

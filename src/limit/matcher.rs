@@ -43,6 +43,9 @@ pub struct RuleSet {
 /// The number of sets created in this process.
 static SETS: AtomicU32 = AtomicU32::new(0);
 
+/// What stands for the value of each member in the key of a pool.
+const MEMBERS: &str = "*";
+
 /// An index into [`RuleSet::nodes`].
 pub(super) type NodeId = usize;
 
@@ -166,6 +169,12 @@ impl RuleSet {
     #[must_use]
     pub fn override_key(&self, domain: &str, entries: &[Entry<'_>]) -> CounterKey {
         self.hasher.key(domain, entries, |_| None)
+    }
+
+    /// Returns the key of the pool that the values of the last of `entries` share under `rule`, of this set and `domain`.
+    pub(super) fn pool_key(&self, rule: &CompiledRule, domain: &str, entries: &[Entry<'_>]) -> CounterKey {
+        let last = entries.len().saturating_sub(1);
+        self.hasher.key(domain, entries, |i| if i == last { Some(MEMBERS) } else { rule.shared(i) })
     }
 
     /// Returns the key under which `rule`, of this set and `domain`, counts a descriptor of `entries`.

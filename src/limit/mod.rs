@@ -15,6 +15,7 @@ pub mod request_bucket;
 mod reservation;
 mod rule;
 mod runtime_limit;
+pub mod share;
 mod tally;
 mod tier;
 mod units;

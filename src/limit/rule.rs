@@ -8,6 +8,7 @@ use smallvec::smallvec;
 use super::{
     coordination::RuleCoordination,
     pattern::Values,
+    share::Sharing,
     tier::{Algorithm, OverLimitPolicy, Tier, Tiers},
     units::Period,
 };
@@ -48,6 +49,8 @@ pub struct RuleNode {
 pub struct Rule {
     /// The requests that it admits.
     pub limit: Limit,
+    /// How the values of the last entry share the first tier, a fixed window, as the members of a pool. None: each value has all of it.
+    pub sharing: Option<Arc<Sharing>>,
     /// How the instances coordinate its counts.
     pub coordination: RuleCoordination,
     /// Its name: responses carry it, and `replaces` refers to it.
@@ -117,6 +120,7 @@ impl Rule {
     pub fn new(limit: Limit) -> Self {
         Self {
             limit,
+            sharing: None,
             coordination: RuleCoordination::default(),
             name: None,
             replaces: Vec::new(),

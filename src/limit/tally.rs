@@ -64,6 +64,7 @@ mod tests {
             remaining: 0,
             reset: Period::default(),
             cached: false,
+            share: None,
         };
         Tally::of(&decision, 10, policy, Hits(hits), 0.8)
     }

@@ -59,6 +59,8 @@ pub struct CurrentLimit<'a> {
     pub rule: &'a RuleRef<'a>,
     /// The reported tier of the rule.
     pub tier: &'a Tier,
+    /// The requests that the tier admits: of a pool, the share of the member.
+    pub requests: u32,
 }
 
 /// The settings that apply to all verdicts.
@@ -167,10 +169,11 @@ impl<'a> Status<'a> {
 
     fn counted(check: &'a LimitCheck<'_>, decision: &Decision, all_quotas: bool) -> Self {
         let rule = &check.rule;
+        let tier = &check.tiers()[decision.tier];
         Self {
             code: if decision.over && !rule.shadow_mode() { Code::OverLimit } else { Code::Ok },
             quota: all_quotas || rule.quota_mode(),
-            limit: Some(CurrentLimit { rule, tier: &check.tiers()[decision.tier] }),
+            limit: Some(CurrentLimit { rule, tier, requests: decision.share.unwrap_or(tier.requests) }),
             remaining: match check.over_limit_policy() {
                 // envoyproxy/ratelimit reports 0 even if fewer hits would have fitted
                 OverLimitPolicy::Count if decision.over => 0,

@@ -123,7 +123,7 @@ impl From<&Status<'_>> for DescriptorStatus {
 impl From<&CurrentLimit<'_>> for RateLimit {
     fn from(limit: &CurrentLimit<'_>) -> Self {
         Self {
-            requests_per_unit: limit.tier.requests,
+            requests_per_unit: limit.requests,
             unit: unit_of(limit.tier).into(),
             name: limit.rule.name().unwrap_or_default().to_owned(),
         }

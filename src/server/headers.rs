@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::limit::{Algorithm, Code, NANOS_PER_SECOND, Period, RuleRef, Tier, Verdict};
+use crate::limit::{Algorithm, Code, NANOS_PER_SECOND, Period, Tier, Verdict};
 
 /// The headers to send with every response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,7 +97,7 @@ fn limit_remaining_reset<'n>(names: &'n HeaderNames, verdict: &Verdict<'_>) -> V
     };
     let header = |name, value: u64| Header { name, value: value.to_string() };
     vec![
-        header(&names.limit, limit.tier.requests.into()),
+        header(&names.limit, limit.requests.into()),
         header(&names.remaining, status.remaining.into()),
         header(&names.reset, seconds(status.reset)),
     ]
@@ -108,9 +108,11 @@ fn ietf(verdict: &Verdict<'_>) -> Vec<Header<'static>> {
     for status in &verdict.statuses {
         let Some(limit) = status.limit else { continue };
         let tiers = limit.rule.tiers();
-        let (name, several) = (rule_name(limit.rule), tiers.len() > 1);
+        let (name, several) = (limit.rule.label(), tiers.len() > 1);
         for tier in tiers {
-            push_item(&mut policies, &policy_name(&name, tier, several), &policy_parameters(tier));
+            // of a pool, the member's share
+            let requests = if std::ptr::eq(tier, limit.tier) { limit.requests } else { tier.requests };
+            push_item(&mut policies, &policy_name(&name, tier, several), &policy_parameters(tier, requests));
         }
         let left = format!(";r={};t={}", status.remaining, seconds(status.reset));
         push_item(&mut limits, &policy_name(&name, limit.tier, several), &left);
@@ -135,15 +137,6 @@ fn seconds(period: Option<Period>) -> u64 {
     period.unwrap_or_default().as_secs_ceil()
 }
 
-/// Returns the rule's name, else its path, else `override` for a limit that came with the request.
-fn rule_name(rule: &RuleRef<'_>) -> String {
-    match (rule.name(), rule) {
-        (Some(name), _) => name.to_owned(),
-        (None, RuleRef::Compiled(rule)) => rule.path.to_string(),
-        (None, RuleRef::Override(_)) => "override".to_owned(),
-    }
-}
-
 /// Returns the name of a tier's policy: the rule's, followed by the tier's period if the rule has several tiers.
 fn policy_name(rule: &str, tier: &Tier, several: bool) -> String {
     if several { format!("{rule}-{}", tier.period) } else { rule.to_owned() }
@@ -152,8 +145,8 @@ fn policy_name(rule: &str, tier: &Tier, several: bool) -> String {
 /// Renders the parameters of a tier's policy. The draft counts windows in whole seconds and allows omitting the window,
 /// so other periods are left out. `burst` is an extension: the draft has no parameter for it, and readers ignore
 /// parameters that they do not know.
-fn policy_parameters(tier: &Tier) -> String {
-    let mut parameters = format!(";q={}", tier.requests);
+fn policy_parameters(tier: &Tier, requests: u32) -> String {
+    let mut parameters = format!(";q={requests}");
     if tier.period.as_nanos().is_multiple_of(NANOS_PER_SECOND) {
         let _ = write!(parameters, ";w={}", tier.period.as_secs_ceil());
     }

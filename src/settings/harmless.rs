@@ -89,6 +89,9 @@ const HARMLESS: &[&str] = &[
     "USE_STATSD",
     "WEIR_COORDINATION",
     "WEIR_DECISION_BUDGET",
+    "WEIR_DISK_DAMAGE",
+    "WEIR_DISK_MAX_BYTES",
+    "WEIR_DISK_SYNC",
     "WEIR_JSON",
     "WEIR_MAX_BUFFERED_BYTES",
     "WEIR_MAX_CONNECTIONS",
@@ -97,6 +100,8 @@ const HARMLESS: &[&str] = &[
     "WEIR_MAX_DESCRIPTORS",
     "WEIR_MAX_ENTRIES",
     "WEIR_ON_STORE_FAILURE",
+    "WEIR_REDIS_RESET",
+    "WEIR_REDIS_TLS",
     "WEIR_REQUEST_TIMEOUT",
     "WEIR_RESPONSE_HEADERS",
     "WEIR_SEND_TIMEOUT",
@@ -132,14 +137,16 @@ mod tests {
     const SECRET: &str = "s3cret";
 
     /// Variables that have others read.
-    const SETTINGS: [&[(&str, &str)]; 6] = [
+    const SETTINGS: [&[(&str, &str)]; 7] = [
         &[],
         &[("REDIS_URL", "redis:1"), ("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", "redis:2")],
         &[("REDIS_URL", "main,redis:1"), ("REDIS_TYPE", "SENTINEL")],
         &[("BACKEND_TYPE", "memcache"), ("MEMCACHE_HOST_PORT", "memcached:1")],
+        &[("BACKEND_TYPE", "disk"), ("WEIR_DATA_DIR", "/data"), ("WEIR_REDIS_PORT", "true")],
         &[("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true")],
         &[
             ("TRACING_ENABLED", "true"),
+            ("OTEL_METRICS_EXPORTER", "otlp"),
             ("USE_DOG_STATSD", "true"),
             ("USE_DOG_STATSD_MOGRIFIERS", "A"),
             ("DOG_STATSD_MOGRIFIER_A_PATTERN", "a"),

@@ -7,6 +7,7 @@
 //! metrics      compares the outcome with the limit's bounds
 //! one_counter  what one counter for all instances would have decided
 //! table        renders the metrics as text
+//! shares       the shares of a pool's members in each cycle
 //! chart        draws the admitted requests over time, as an SVG
 //! ```
 
@@ -23,10 +24,14 @@ mod metrics;
 mod one_counter;
 mod run;
 mod scenario;
+mod shares;
+mod shares_chart;
 mod table;
 
 pub use chart::chart;
 pub use metrics::{Series, SimulationMetrics};
 pub use run::{Instance, SimulatedDecision, SimulationOutcome, run};
 pub use scenario::{Arrivals, Scenario, ScenarioError, Skew};
+pub use shares::{Demands, DemandsError, SharedCycle, shares_table};
+pub use shares_chart::shares_chart;
 pub use table::table;

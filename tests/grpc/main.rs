@@ -6,6 +6,7 @@ mod in_process;
 mod wire;
 
 mod counting;
+mod fair_shares;
 mod hostile;
 mod lifecycle;
 mod limits;

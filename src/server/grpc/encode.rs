@@ -49,7 +49,7 @@ fn status(status: &Status<'_>, out: &mut Buffer) {
 }
 
 fn current_limit(limit: &CurrentLimit<'_>, out: &mut Buffer) {
-    number(out, 1, limit.tier.requests.into());
+    number(out, 1, limit.requests.into());
     number(out, 2, unit_of(limit.tier) as u64);
     text(out, 3, limit.rule.name().unwrap_or_default());
 }

@@ -114,6 +114,7 @@ impl<R: Remote> Coordinated<R> {
         let value = text(name.key());
         let entries = [Entry { key: KEY, value: &value }];
         let check = LimitCheck {
+            pool: None,
             rule: RuleRef::Override(&limit),
             domain: DOMAIN,
             entries: &entries,

@@ -193,6 +193,9 @@ impl<R: Remote> Store for Coordinated<R> {
     ) -> Result<Decisions, StoreError> {
         if checks.iter().all(|check| self.modes.table.requested_mode(check) == Coordination::Local) {
             self.modes.metrics.local.add(checks.len() as u64);
+            if checks.iter().any(|check| check.pool.is_some()) {
+                self.modes.memory.divide_pools_between(self.modes.client.instances());
+            }
             if let Some(record) = record.filter(|_| !checks.is_empty()) {
                 record.add_mode(Coordination::Local.name());
             }

@@ -125,7 +125,7 @@ impl DiskStore {
         }
         let mut counters = Vec::new();
         let mut known = Pins { shared: Arc::clone(&self.shared), keys: Vec::new() };
-        let counted = checks.iter().flat_map(|check| check.tiers().iter().map(move |tier| (check, tier)));
+        let counted = checks.iter().flat_map(|check| check.own_tiers().iter().map(move |tier| (check, tier)));
         for (check, tier) in counted {
             let key = check.key.of_tier(tier);
             let pinned = self.shared.memory.with_slot(key, |slot| slot.map(|slot| slot.notes.pins += 1));
@@ -188,7 +188,15 @@ fn takes(check: &LimitCheck<'_>) -> bool {
 
 /// Returns a rejection that is made without the disk.
 fn rejection() -> Decision {
-    Decision { tier: 0, over: true, before: Hits(0), remaining: 0, reset: RETRY, cached: false }
+    Decision {
+        tier: 0,
+        over: true,
+        before: Hits(0),
+        remaining: 0,
+        reset: RETRY,
+        cached: false,
+        share: None,
+    }
 }
 
 impl Store for DiskStore {

@@ -128,6 +128,9 @@ impl PreparedCommand {
                 MetaReply::Value(_) | MetaReply::Missing => continue,
                 // a subtraction
                 MetaReply::Done if i + 1 < replies.len() => continue,
+                _ if self.is_partly_applied(replies) => RemoteError::Unreachable(
+                    "it carried out a part of the operation, and rejected the rest".into(),
+                ),
                 MetaReply::Foreign => {
                     RemoteError::Rejected("the value of the key was not written by weir".into())
                 }
@@ -161,6 +164,14 @@ impl PreparedCommand {
         };
         let counters = smallvec![encoding::window(&self.target.tiers[0], self.at, used)];
         CommandOutcome { reply: Ok(Reply { granted, counters, ..Reply::default() }), follow_up }
+    }
+
+    /// Returns whether some command of the operation has changed the count, according to `replies`. Memcached carries out each
+    /// meta command by itself, so an error to one of them does not undo another, and the operation must not be repeated.
+    fn is_partly_applied(&self, replies: &[MetaReply]) -> bool {
+        let reads = usize::from(self.subtracts());
+        let changes = &replies[..replies.len().saturating_sub(reads)];
+        changes.iter().any(|reply| matches!(reply, MetaReply::Done | MetaReply::Value(_)))
     }
 
     /// Returns what subtracts `hits` again that were rejected.
@@ -255,6 +266,28 @@ mod tests {
             [format!("ma {key} MD D3"), format!("ma {key} N60 J5 D5 v"), format!("mg {key} v c")]
         );
         assert_eq!(texts(Op::Take { hits: u64::MAX }), [format!("ma {key} N60 J{MAX_HITS} D{MAX_HITS} v")]);
+    }
+
+    /// Otherwise it is sent again, and what it has already subtracted is subtracted twice.
+    #[test]
+    fn an_operation_that_failed_in_part_is_of_unknown_outcome() {
+        let mut change = CountChange::of(-3);
+        change.append(5);
+        let both = || Op::Add { report: Report { change, ..Report::of(Timestamp::default(), 0) } };
+        let back = || Op::Add { report: Report::unused(Timestamp::default(), 3, Timestamp::default()) };
+        let full = || MetaReply::Rejected("out of memory".into());
+        for (op, replies, is_unknown) in [
+            (both(), vec![MetaReply::Done, full(), number(4)], true),
+            (both(), vec![full(), number(9), number(9)], true),
+            (back(), vec![MetaReply::Done, full()], true),
+            (both(), vec![full(), full(), number(7)], false),
+            (both(), vec![MetaReply::Missing, full(), MetaReply::Missing], false),
+            (back(), vec![full(), number(7)], false),
+        ] {
+            let outcome = prepared(OverLimitPolicy::Count, op).outcome(&replies);
+            let error = outcome.reply.expect_err("a part failed");
+            assert_eq!(error.is_definitely_not_applied(), !is_unknown, "{replies:?}: {error}");
+        }
     }
 
     proptest! {

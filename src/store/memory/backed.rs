@@ -24,6 +24,10 @@ impl<N: Notes> MemoryStore<N> {
         if !shard.has_all(check) {
             return None;
         }
+        if check.pool.is_some() {
+            drop(shard);
+            return Some(self.decide(checks, scope, now));
+        }
         let policy = check.over_limit_policy_in(scope);
         Some(std::iter::once(shard.take(check, policy, now)).collect())
     }
@@ -40,6 +44,9 @@ impl<N: Notes> MemoryStore<N> {
         scope: Scope,
         now: Timestamp,
     ) -> Decision {
+        if let Some(decision) = self.decide_shared(check, true, now) {
+            return decision;
+        }
         let decision = {
             let mut shard = self.shards[self.index(check.key)].lock();
             let policy = check.over_limit_policy_in(scope);
@@ -51,11 +58,15 @@ impl<N: Notes> MemoryStore<N> {
 
     /// Returns the state of the counters of `check` as a decision, without counting.
     pub(in crate::store) fn glance(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
-        self.shards[self.index(check.key)].lock().look(check, Hits(0), Hits(0), now)
+        self.look_shared(check, Hits(0), now)
+            .unwrap_or_else(|| self.shards[self.index(check.key)].lock().look(check, Hits(0), Hits(0), now))
     }
 
     /// Counts the hits of `check`, whether or not they fit, and returns the decision.
     pub(in crate::store) fn admit(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
+        if let Some(decision) = self.decide_shared(check, true, now) {
+            return Decision { over: false, ..decision };
+        }
         let decision = {
             let mut shard = self.shards[self.index(check.key)].lock();
             self.counting(&mut shard, |shard| shard.admit(check, now));

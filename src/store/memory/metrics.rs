@@ -13,7 +13,7 @@ impl<N: Notes> MemoryStore<N> {
     /// Returns the metrics of the counters in memory. `evicted` are those whose hits were lost.
     pub(in crate::store) fn usage_metrics(&self, evicted: u64) -> Vec<Metric> {
         let usage = self.usage();
-        vec![
+        let mut metrics = vec![
             Metric::gauge("weir.counters.live", "Counters held in memory.", usage.live as u64),
             Metric::gauge("weir.counters.max", "Counters that may be held in memory.", usage.max as u64),
             Metric::counter(
@@ -26,6 +26,8 @@ impl<N: Notes> MemoryStore<N> {
                 "Counters removed after they had expired.",
                 usage.expired,
             ),
-        ]
+        ];
+        metrics.extend(self.pools.metrics());
+        metrics
     }
 }

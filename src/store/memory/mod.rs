@@ -7,7 +7,9 @@
 mod backed;
 mod metrics;
 mod notes;
+mod pools;
 mod shard;
+mod shared;
 mod together;
 
 use std::{
@@ -19,9 +21,9 @@ use std::{
 use parking_lot::Mutex;
 
 pub use self::notes::Notes;
-use self::shard::Shard;
 #[cfg(feature = "disk")]
 pub(super) use self::shard::Slot;
+use self::{pools::Pools, shard::Shard};
 use super::{Decisions, Store, StoreError};
 use crate::{
     limit::{
@@ -57,6 +59,7 @@ pub struct MemoryStore<N: Notes = ()> {
     /// Of these, those that were not [removable](Notes::is_removable).
     lost: AtomicU64,
     expired: AtomicU64,
+    pools: Pools,
     /// The times for which sweeps held a lock.
     holds: Box<Histogram>,
 }
@@ -97,6 +100,7 @@ impl<N: Notes> MemoryStore<N> {
             evicted: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             expired: AtomicU64::new(0),
+            pools: Pools::new(max_counters),
             holds: Box::default(),
         }
     }
@@ -127,6 +131,7 @@ impl<N: Notes> MemoryStore<N> {
     /// Removes the counters that have expired at `now` from one part of the store: part `step` modulo
     /// [`MemoryStore::sweep_steps`]. A lock is held for a few hundred counters at a time, so decisions continue meanwhile.
     pub fn sweep_step(&self, step: usize, now: Timestamp) {
+        self.pools.sweep(step, now);
         let shard = &self.shards[step % self.shards.len()];
         let mut from = Some(0);
         while let Some(start) = from {
@@ -145,10 +150,18 @@ impl<N: Notes> MemoryStore<N> {
     #[must_use]
     pub fn decide(&self, checks: &[LimitCheck<'_>], scope: Scope, now: Timestamp) -> Decisions {
         let decisions = match scope {
+            Scope::Request if checks.len() > 1 && checks.iter().any(|check| check.pool.is_some()) => {
+                self.decide_together_with_pools(checks, now)
+            }
             Scope::Request if checks.len() > 1 => self.decide_together(checks, now),
             _ => checks
                 .iter()
                 .map(|check| {
+                    if let Some(decision) =
+                        check.pool.as_ref().and_then(|_| self.decide_shared(check, true, now))
+                    {
+                        return decision;
+                    }
                     let mut shard = self.shards[self.index(check.key)].lock();
                     self.counting(&mut shard, |shard| {
                         shard.take(check, check.over_limit_policy_in(scope), now)
@@ -167,6 +180,10 @@ impl<N: Notes> MemoryStore<N> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Reservation {
+        if let Some(reservation) = check.pool.as_ref().and_then(|_| self.reserve_shared(check, request, now))
+        {
+            return reservation;
+        }
         let reservation = {
             let mut shard = self.shards[self.index(check.key)].lock();
             self.counting(&mut shard, |shard| shard.reserve(check, request, now))
@@ -185,6 +202,9 @@ impl<N: Notes> MemoryStore<N> {
         now: Timestamp,
     ) {
         let Reservation { hits, counted, .. } = reservation;
+        if check.pool.is_some() && self.release_shared(check, counted.from, unused.min(hits), now) {
+            return;
+        }
         let mut shard = self.shards[self.index(check.key)].lock();
         self.counting(&mut shard, |shard| shard.release(check, counted, unused.min(hits), now));
     }
@@ -239,14 +259,27 @@ impl<N: Notes> MemoryStore<N> {
         hits: Hits,
         now: Timestamp,
     ) -> crate::limit::Decision {
+        let shared = check.pool.as_ref().and_then(|_| self.look_shared(check, earlier.plus(hits), now));
+        if let Some(decision) = shared {
+            return decision;
+        }
         self.shards[self.index(check.key)].lock().look(check, earlier, hits, now)
     }
 
     /// Gives back the hits that `check` took, because its request was rejected.
     #[cfg(feature = "coordinated")]
     pub(super) fn give_back(&self, check: &LimitCheck<'_>, now: Timestamp) {
+        if check.pool.is_some() {
+            return self.give_back_shared(check, now);
+        }
         let mut shard = self.shards[self.index(check.key)].lock();
         self.counting(&mut shard, |shard| shard.give_back(check, now));
+    }
+
+    /// Divides each pool between `instances`, of which this is one, unless its rule says `coordination: local`.
+    #[cfg(feature = "coordinated")]
+    pub(super) fn divide_pools_between(&self, instances: usize) {
+        self.pools.divide_between(instances);
     }
 
     /// Runs `act` on a shard and updates the number of counters.

@@ -55,8 +55,21 @@ impl<N: Notes> Shard<N> {
         over_limit_policy: OverLimitPolicy,
         now: Timestamp,
     ) -> Decision {
-        self.update(check, now, |tiers, counters| {
-            decide(tiers, counters, over_limit_policy, check.direction, check.hits, now)
+        self.take_in(check, check.tiers(), over_limit_policy, check.direction, check.hits, now)
+    }
+
+    /// Decides about `hits` in these `tiers` of `check`, and counts them.
+    pub(super) fn take_in(
+        &mut self,
+        check: &LimitCheck<'_>,
+        tiers: &[Tier],
+        over_limit_policy: OverLimitPolicy,
+        direction: Direction,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Decision {
+        self.update(check, tiers, now, |tiers, counters| {
+            decide(tiers, counters, over_limit_policy, direction, hits, now)
         })
     }
 
@@ -67,7 +80,8 @@ impl<N: Notes> Shard<N> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Reservation {
-        self.update(check, now, |tiers, counters| limit::reserve(tiers, counters, request, now))
+        let reserve = |tiers: &[Tier], counters: &mut [_]| limit::reserve(tiers, counters, request, now);
+        self.update(check, check.tiers(), now, reserve)
     }
 
     /// Decides `request` about the bucket of `key`.
@@ -114,17 +128,18 @@ impl<N: Notes> Shard<N> {
 
     /// Gives back `hits` that were reserved for `span`.
     pub(super) fn release(&mut self, check: &LimitCheck<'_>, span: ReservedSpan, hits: Hits, now: Timestamp) {
-        self.update(check, now, |tiers, counters| limit::release(tiers, counters, span, hits, now));
+        let release = |tiers: &[Tier], counters: &mut [_]| limit::release(tiers, counters, span, hits, now);
+        self.update(check, check.tiers(), now, release);
     }
 
-    /// Runs `act` on the counters of `check`, one for each tier. New counters are kept if they then hold hits.
+    /// Runs `act` on the counters of `check`, one for each of `tiers`. New counters are kept if they then hold hits.
     fn update<T>(
         &mut self,
         check: &LimitCheck<'_>,
+        tiers: &[Tier],
         now: Timestamp,
         act: impl FnOnce(&[Tier], &mut [CounterState]) -> T,
     ) -> T {
-        let tiers = check.tiers();
         let mut buckets: SmallVec<[Option<usize>; 2]> = SmallVec::new();
         let mut counters: SmallVec<[CounterState; 2]> = SmallVec::new();
         let mut befores: SmallVec<[Option<CounterState>; 2]> = SmallVec::new();
@@ -176,7 +191,6 @@ impl<N: Notes> Shard<N> {
     }
 
     /// Gives back the hits that `check` took.
-    #[cfg(feature = "coordinated")]
     pub(super) fn give_back(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
         for tier in check.tiers() {
             let bucket = self.find(check.key.of_tier(tier));
@@ -189,7 +203,18 @@ impl<N: Notes> Shard<N> {
 
     /// Returns the decision about `hits` of `check`, after `earlier` ones. Counts nothing.
     pub(super) fn look(&self, check: &LimitCheck<'_>, earlier: Hits, hits: Hits, now: Timestamp) -> Decision {
-        let tiers = check.tiers();
+        self.look_in(check, check.tiers(), earlier, hits, now)
+    }
+
+    /// As [`Shard::look`], in these `tiers` of `check`.
+    pub(super) fn look_in(
+        &self,
+        check: &LimitCheck<'_>,
+        tiers: &[Tier],
+        earlier: Hits,
+        hits: Hits,
+        now: Timestamp,
+    ) -> Decision {
         let mut counters: SmallVec<[CounterState; 2]> = tiers
             .iter()
             .map(|tier| {
@@ -326,7 +351,7 @@ impl<N: Notes> Shard<N> {
     /// Returns whether there is a counter for every tier of `check`.
     #[cfg(feature = "disk")]
     pub(super) fn has_all(&self, check: &LimitCheck<'_>) -> bool {
-        check.tiers().iter().all(|tier| self.find(check.key.of_tier(tier)).is_some())
+        check.own_tiers().iter().all(|tier| self.find(check.key.of_tier(tier)).is_some())
     }
 
     /// Returns the slot of `key`.
@@ -345,7 +370,7 @@ impl<N: Notes> Shard<N> {
     /// Counts the hits of `check`, whether or not they fit.
     #[cfg(feature = "disk")]
     pub(super) fn admit(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
-        self.update(check, now, |tiers, counters| {
+        self.update(check, check.tiers(), now, |tiers, counters| {
             for (tier, counter) in tiers.iter().zip(counters) {
                 counter.take(tier, now, check.hits);
             }

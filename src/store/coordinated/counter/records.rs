@@ -27,7 +27,8 @@ pub(super) struct PendingDelta {
     pub(super) rejected: u64,
     /// Hits of leases that are given back unused. They are available to others only after the store has received them.
     pub(super) unused: u64,
-    /// The latest end of those leases.
+    /// The earliest end of those leases: a sliding window gives back what it counts as of this instant or earlier, so that the hits
+    /// that stay count for longer.
     pub(super) unused_until: Timestamp,
     /// The last try that a strict bucket rejected. Zero if there was none.
     pub(super) rejected_at: Timestamp,
@@ -177,8 +178,11 @@ impl PendingDelta {
         self.change.floor = self.change.floor.saturating_sub(unused);
         self.change.append_all(later.change);
         self.rejected = self.rejected.saturating_add(later.rejected);
-        self.unused = self.unused.saturating_add(unused);
-        self.unused_until = self.unused_until.max(later.unused_until);
+        if unused > 0 {
+            let until = later.unused_until;
+            self.unused_until = if self.unused == 0 { until } else { self.unused_until.min(until) };
+            self.unused = self.unused.saturating_add(unused);
+        }
         self.rejected_at = self.rejected_at.max(later.rejected_at);
         if !later.change.is_none() {
             self.last_at = self.last_at.max(later.last_at);

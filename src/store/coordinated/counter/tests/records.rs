@@ -122,3 +122,28 @@ fn the_next_flush_follows_from_what_others_have_used() {
     let pause = fixture.counter.schedule.pause().as_nanos();
     assert!((7 * NANOS_PER_SECOND / 10..=9 * NANOS_PER_SECOND / 10).contains(&pause), "{pause} ns");
 }
+
+/// The window lets the returned hits go at the earliest of their ends. At the latest end, the hit that was used would be let go
+/// in the place of one that was not, and more than the limit would pass in a period.
+#[test]
+fn returns_of_different_ends_let_no_used_hit_go_early() {
+    let mut fixture = Fixture::new(&[sliding(6, 12)], 2);
+    fixture.now = START.after(millis(400));
+    fixture.hold(1, Period::default());
+    assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
+    let taken_at = fixture.now;
+    fixture.hold(4, Period::from_secs(3));
+    fixture.now = START.after(millis(1_900));
+    fixture.counter.unspend(Hits(1), taken_at);
+    fixture.now = START.after(millis(2_200));
+    assert!(fixture.decide(1).is_some_and(|decision| !decision.over));
+    fixture.now = START.after(millis(5_000));
+    fixture.counter.return_leases();
+    // the estimate cannot replace the store's state
+    assert_eq!(fixture.take_elsewhere(1), 1);
+    fixture.flush();
+    assert_eq!(fixture.take_elsewhere(4), 4);
+    // the used hit counts until 14.2 s
+    fixture.now = START.after(millis(13_100));
+    assert_eq!(fixture.take_elsewhere(1), 0);
+}

@@ -1,0 +1,111 @@
+//! `weir simulate --share`: the shares of a pool's members, for the worked example or for demands of one's own.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, ValueEnum};
+
+use super::simulate::{SimulateError, svg_error};
+use crate::{
+    limit::{
+        Period,
+        share::{self, Sharing},
+    },
+    simulate::{Demands, shares_chart, shares_table},
+};
+
+/// How a limit is shared.
+#[derive(Args, Clone, Debug)]
+pub struct SimulateShare {
+    /// Simulate a pool whose members share the limit: those of this CSV file (a line of names, then one of demands for each period), or
+    /// those of the worked example
+    #[arg(long, value_name = "CSV", num_args = 0..=1)]
+    pub share: Option<Option<PathBuf>>,
+    /// How members borrow from each other; with --share
+    #[arg(long, value_name = "HOW", default_value = "by_demand", requires = "share")]
+    pub borrow: Borrow,
+    /// When members borrow; with --share
+    #[arg(long, value_name = "WHEN", default_value = "within_cycle", requires = "share")]
+    pub lend: Lend,
+    /// Percentage of its default that a member without demand keeps; with --share
+    #[arg(long, value_name = "PERCENT", default_value_t = 10, requires = "share",
+        value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub reserve: u32,
+}
+
+/// The ways to borrow, by their names on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Borrow {
+    /// In proportion to what each of them lacks.
+    ByDemand,
+    /// Evenly by weight, the smallest demands first.
+    MaxMin,
+    /// Not at all.
+    None,
+}
+
+/// The times to borrow, by their names on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Lend {
+    /// In up to 20 steps of the cycle.
+    WithinCycle,
+    /// In the next cycle.
+    NextCycle,
+}
+
+// === impl SimulateShare ===
+
+impl SimulateShare {
+    /// Returns what the members ask for, if a pool is to be simulated.
+    pub(super) fn demands(&self) -> Result<Option<Demands>, SimulateError> {
+        let path = match &self.share {
+            None => return Ok(None),
+            Some(None) => return Ok(Some(Demands::example())),
+            Some(Some(path)) => path.clone(),
+        };
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(source) => return Err(SimulateError::ReadDemands { path, source }),
+        };
+        Demands::parse(&text).map(Some).map_err(|source| SimulateError::Demands { path, source })
+    }
+
+    /// Simulates `demands` on a pool of some hits in each period.
+    pub(super) fn simulate(
+        &self,
+        demands: &Demands,
+        (capacity, cycle): (u32, Period),
+        svg: Option<&Path>,
+        out: &mut impl Write,
+    ) -> Result<(), SimulateError> {
+        let borrow = match self.borrow {
+            Borrow::ByDemand => share::Borrow::ByDemand,
+            Borrow::MaxMin => share::Borrow::MaxMin,
+            Borrow::None => share::Borrow::None,
+        };
+        let lend = match self.lend {
+            Lend::WithinCycle => share::Lend::WithinCycle,
+            Lend::NextCycle => share::Lend::NextCycle,
+        };
+        let sharing = Sharing { borrow, lend, reserve: self.reserve, ..Sharing::default() };
+        let cycles = demands.run(capacity, cycle, &sharing);
+        let (borrow, lend) = (named(self.borrow), named(self.lend));
+        let title = format!("{capacity} hits per {cycle}, {borrow}, {lend}, reserve {}%", self.reserve);
+        write!(out, "{title}\n\n{}", shares_table(demands, &cycles)).map_err(SimulateError::Print)?;
+        if let Some(path) = svg {
+            let chart = shares_chart(&title, capacity, demands, &cycles);
+            fs::write(path, chart).map_err(svg_error(path))?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the name of `value` on the command line.
+fn named(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}

@@ -1,0 +1,99 @@
+//! A member of a pool, in one cycle after the other.
+
+/// The number of steps whose pace is the pace of now.
+const PACE_STEPS: usize = 5;
+
+/// What a pool knows about a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberState {
+    /// The hits that it asked for in the last cycle.
+    pub demand: u32,
+    /// The hits that it has asked for in this cycle, admitted or not.
+    pub asked: u32,
+    /// The hits that it was granted in this cycle.
+    pub granted: u32,
+    /// Its share by now: what it may have by the end of the cycle.
+    pub allowance: u32,
+    /// Its allowance, as far as it is not above its default: kept for it while it has not asked yet.
+    pub own: u32,
+    /// Its default, rounded up, but at most its maximum.
+    pub default: u32,
+    /// Its share at the start of the cycle, or at its arrival.
+    pub first_share: u32,
+    /// The last cycle in which it asked for hits.
+    pub last_cycle: u64,
+    /// Whether this is its first cycle.
+    pub is_new: bool,
+    /// The step in which it arrived, if it is new.
+    pub arrived_in: u32,
+    /// The hits that it was admitted with since it is a member.
+    pub admitted_in_all: u64,
+    /// The hits that it was rejected with since it is a member.
+    pub rejected_in_all: u64,
+    /// What it had asked for at the starts of the last steps, the newest first.
+    pub(super) past: [u32; PACE_STEPS + 1],
+}
+
+impl MemberState {
+    /// A member that arrives in `step` of `cycle`.
+    pub(super) const fn arriving(cycle: u64, step: u32) -> Self {
+        Self {
+            demand: 0,
+            asked: 0,
+            granted: 0,
+            allowance: 0,
+            own: 0,
+            default: 0,
+            first_share: 0,
+            last_cycle: cycle,
+            is_new: true,
+            arrived_in: step,
+            admitted_in_all: 0,
+            rejected_in_all: 0,
+            past: [0; PACE_STEPS + 1],
+        }
+    }
+
+    /// Begins the next cycle, `later` cycles after the one of the number `cycle`.
+    pub(super) fn begin_cycle(&mut self, cycle: u64, later: u64) {
+        if self.asked > 0 {
+            self.last_cycle = cycle;
+        }
+        self.demand = if later == 1 { self.asked } else { 0 };
+        (self.asked, self.granted, self.is_new, self.arrived_in) = (0, 0, false, 0);
+        self.past = [0; PACE_STEPS + 1];
+    }
+
+    /// Begins the step that is `later` steps after the last one.
+    pub(super) fn begin_step(&mut self, later: u32) {
+        for _ in 0..(later as usize).min(self.past.len()) {
+            self.past.rotate_right(1);
+            self.past[0] = self.asked;
+        }
+    }
+
+    /// Returns what is kept for it although it has not asked for it yet.
+    pub(super) const fn kept(&self) -> u32 {
+        self.own.saturating_sub(self.granted)
+    }
+
+    /// Returns what it will have by the end of the cycle, at the start of step `step` of `steps`: what it was granted, and the larger of what
+    /// is left of its demand in the last cycle, released in line with time, and of its pace in the last steps. `default` takes the place
+    /// of the demand of a new member.
+    pub(super) fn forecast(&self, step: u32, steps: u32, default: u32) -> u32 {
+        let (demand, from) = if self.is_new { (default, self.arrived_in) } else { (self.demand, 0) };
+        if step <= from {
+            return demand.max(self.granted);
+        }
+        let [granted, demand, step, steps] = [self.granted, demand, step, steps].map(u64::from);
+        let (left, all) = (steps - 1 - step.min(steps - 1), steps - 1 - u64::from(from));
+        let released = if all == 0 { 0 } else { (demand * left).div_ceil(all) };
+        let last = demand.saturating_sub(granted).min(released);
+        let counted = usize::try_from(step).map_or(PACE_STEPS, |step| step.min(PACE_STEPS));
+        let asked = |from: usize| u64::from(self.past[0].saturating_sub(self.past[from]));
+        let pace = (asked(counted) * (steps - step)).div_ceil((counted as u64).max(2));
+        // a burst that has ended asks for nothing more
+        let now = pace.min(2 * asked(1) * (steps - step));
+        u32::try_from(granted + last.max(now)).unwrap_or(u32::MAX)
+    }
+}

@@ -1,0 +1,115 @@
+//! Draws the shares of a pool's members over its cycles, as an SVG: one panel for each member, with what it asked for, its share, and what
+//! was admitted.
+
+use std::fmt::Write as _;
+
+use super::shares::{Demands, SharedCycle};
+
+const WIDTH: f64 = 900.0;
+const LEFT: f64 = 72.0;
+const RIGHT: f64 = 20.0;
+const HEAD: f64 = 74.0;
+const PANEL: f64 = 90.0;
+const GAP: f64 = 36.0;
+const FOOT: f64 = 44.0;
+
+/// The most members that are drawn: those that ask for the most.
+const MAX_PANELS: usize = 12;
+
+/// The light and dark colors, as in the charts of the coordination modes.
+const STYLE: &str = "\
+svg { font: 12px system-ui, sans-serif } .title { font-size: 15px; font-weight: 600 } .name { font-weight: 600 }
+.page { fill: #ffffff } text { fill: #1f2328 } .faint { fill: #656d76 } .grid { stroke: #d0d7de }
+.asked { fill: #d0d7de } .admitted { fill: #2f6fba } .share { stroke: #1f2328; stroke-width: 2 }
+@media (prefers-color-scheme: dark) {
+.page { fill: #0d1117 } text { fill: #e6edf3 } .faint { fill: #8d96a0 } .grid { stroke: #3d444d }
+.asked { fill: #3d444d } .admitted { fill: #4c8ed9 } .share { stroke: #e6edf3 } }";
+
+/// Draws `cycles` under this `title`: of up to 12 members, those that ask for the most.
+#[must_use]
+pub fn shares_chart(title: &str, capacity: u32, demands: &Demands, cycles: &[SharedCycle]) -> String {
+    let total = |i: &usize| cycles.iter().map(|cycle| u64::from(cycle.demands[*i])).sum::<u64>();
+    let mut drawn: Vec<usize> = (0..demands.members.len()).collect();
+    drawn.sort_by_key(|i| std::cmp::Reverse(total(i)));
+    drawn.truncate(MAX_PANELS);
+    drawn.sort_unstable();
+    // demands far above the capacity are cut, so that shares can be seen
+    let highest =
+        cycles.iter().flat_map(|cycle| drawn.iter().map(|i| cycle.demands[*i].max(cycle.shares[*i]))).max();
+    let most = f64::from(highest.unwrap_or(1).min(capacity.saturating_mul(2)).max(1));
+    let height = HEAD + drawn.len() as f64 * (PANEL + GAP) - GAP + FOOT;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
+         role=\"img\">\n<title>{title}</title>\n<style>{STYLE}</style>\n<rect class=\"page\" width=\"100%\" \
+         height=\"100%\"/>\n<text class=\"title\" x=\"{LEFT}\" y=\"22\">{title}</text>\n",
+    );
+    for (x, class, what) in [(0.0, "asked", "asked"), (90.0, "admitted", "admitted")] {
+        let x = LEFT + x;
+        let _ = writeln!(
+            svg,
+            "<rect class=\"{class}\" x=\"{x}\" y=\"33\" width=\"14\" height=\"10\"/><text x=\"{}\" y=\"42\">{what}</text>",
+            x + 20.0
+        );
+    }
+    let x = LEFT + 200.0;
+    let _ = writeln!(
+        svg,
+        "<line class=\"share\" x1=\"{x}\" x2=\"{}\" y1=\"38\" y2=\"38\"/><text x=\"{}\" y=\"42\">share</text>",
+        x + 16.0,
+        x + 22.0
+    );
+    let step = (WIDTH - LEFT - RIGHT) / cycles.len().max(1) as f64;
+    for (row, i) in drawn.iter().enumerate() {
+        let top = HEAD + row as f64 * (PANEL + GAP);
+        let bottom = top + PANEL;
+        let y = |hits: u32| bottom - (f64::from(hits) / most).min(1.0) * PANEL;
+        let name = escaped(&demands.members[*i]);
+        let _ = writeln!(
+            svg,
+            "<text class=\"name\" x=\"{LEFT}\" y=\"{}\">{name}</text>\n\
+             <line class=\"grid\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{bottom}\" y2=\"{bottom}\"/>\n\
+             <text class=\"faint\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{most}</text>",
+            top - 6.0,
+            WIDTH - RIGHT,
+            LEFT - 6.0,
+            top + 8.0,
+        );
+        for (number, cycle) in cycles.iter().enumerate() {
+            let x = LEFT + number as f64 * step;
+            for (class, hits, inset) in
+                [("asked", cycle.demands[*i], 0.15), ("admitted", cycle.admitted[*i], 0.3)]
+            {
+                let (x, width) = (x + inset * step, (1.0 - 2.0 * inset) * step);
+                let top = y(hits);
+                let _ = writeln!(
+                    svg,
+                    "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{:.1}\"/>",
+                    bottom - top
+                );
+            }
+            let at = y(cycle.shares[*i]);
+            let _ = writeln!(
+                svg,
+                "<line class=\"share\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>",
+                x + 0.08 * step,
+                x + 0.92 * step
+            );
+        }
+    }
+    let every = cycles.len().div_ceil(20).max(1);
+    for number in (0..cycles.len()).step_by(every) {
+        let x = LEFT + (number as f64 + 0.5) * step;
+        let y = height - FOOT + 18.0;
+        let _ = writeln!(
+            svg,
+            "<text class=\"faint\" x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{}</text>",
+            number + 1
+        );
+    }
+    let _ = writeln!(svg, "<text class=\"faint\" x=\"{LEFT}\" y=\"{}\">cycle</text>\n</svg>", height - 8.0);
+    svg
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

@@ -1,0 +1,288 @@
+//! Pools, step by step.
+
+use weir::limit::{
+    Period, Timestamp,
+    share::{Anonymous, Borrow, Lend, OTHER, Pool, PoolDecision, PoolRule, Sharing},
+};
+
+use crate::arrivals::CYCLE;
+
+/// A pool with its rule, at an instant.
+struct Fixture {
+    pool: Pool,
+    sharing: Sharing,
+    capacity: u32,
+    /// In milliseconds since the start of the first cycle.
+    now: u64,
+}
+
+impl Fixture {
+    fn new(capacity: u32, sharing: Sharing) -> Self {
+        Self { pool: Pool::default(), sharing, capacity, now: 0 }
+    }
+
+    fn next_cycle(capacity: u32) -> Self {
+        Self::new(capacity, Sharing { lend: Lend::NextCycle, ..Sharing::default() })
+    }
+
+    fn ask(&mut self, member: &str, hits: u32) -> PoolDecision {
+        let rule = PoolRule { capacity: self.capacity, cycle: CYCLE, sharing: &self.sharing };
+        self.pool.decide(&rule, member, hits, true, Timestamp::from_millis(1_000_000 + self.now))
+    }
+
+    /// Sends `hits` requests of one hit, and returns how many were admitted.
+    fn send(&mut self, member: &str, hits: u32) -> u32 {
+        (0..hits).map(|_| u32::from(self.ask(member, 1).is_admitted)).sum()
+    }
+
+    fn goto(&mut self, cycle: u64, millis: u64) {
+        self.now = cycle * 10_000 + millis;
+    }
+
+    fn shares(&mut self, members: &str) -> Vec<u32> {
+        let rule = PoolRule { capacity: self.capacity, cycle: CYCLE, sharing: &self.sharing };
+        self.pool.advance(&rule, Timestamp::from_millis(1_000_000 + self.now));
+        let share = |name: char| self.pool.members().find(|(member, _)| *member == name.to_string());
+        members.chars().map(|name| share(name).map_or(0, |(_, member)| member.allowance)).collect()
+    }
+}
+
+#[test]
+fn the_worked_example_runs_through_its_cycles() {
+    let mut pool = Fixture::next_cycle(40);
+    let asks = |pool: &mut Fixture, demands: [u32; 4]| {
+        for (name, demand) in ["A", "B", "C", "D"].into_iter().zip(demands) {
+            pool.send(name, demand);
+        }
+    };
+    asks(&mut pool, [10; 4]);
+    for (cycle, demands, expected) in [
+        (1, [2, 15, 10, 10], [5, 15, 10, 10]),
+        (2, [3, 15, 50, 10], [3, 11, 16, 10]),
+        (3, [0, 15, 50, 5], [1, 12, 22, 5]),
+    ] {
+        pool.goto(cycle, 100);
+        asks(&mut pool, demands);
+        pool.goto(cycle + 1, 0);
+        assert_eq!(pool.shares("ABCD"), expected);
+    }
+}
+
+#[test]
+fn the_first_member_of_all_may_use_everything_and_the_next_one_waits() {
+    let mut pool = Fixture::next_cycle(40);
+    assert_eq!(pool.send("A", 50), 40);
+    // nothing is left in this cycle
+    assert_eq!(pool.send("B", 5), 0);
+    pool.goto(1, 0);
+    assert!(pool.ask("B", 1).is_admitted);
+    let shares = pool.shares("AB");
+    assert_eq!(shares.iter().sum::<u32>(), 40);
+    assert!(shares[1] >= 5);
+}
+
+#[test]
+fn a_newcomer_has_its_share_at_once_and_those_above_their_default_pay() {
+    let mut pool = Fixture::next_cycle(40);
+    for cycle in 0..2 {
+        pool.goto(cycle, 0);
+        (pool.send("A", 10), pool.send("B", 40), pool.send("C", 10));
+    }
+    pool.goto(2, 0);
+    assert_eq!(pool.send("B", 40), 20);
+    // B has 20 of a default of 10 by now, and keeps it. The others share what is left, the newcomer among them.
+    let admitted = ["D", "A", "C"].map(|name| pool.send(name, 40));
+    assert_eq!(admitted.iter().sum::<u32>(), 20);
+    assert!(admitted.iter().all(|admitted| [6, 7].contains(admitted)), "{admitted:?}");
+    // two of them in one step share what is left
+    pool.goto(3, 0);
+    pool.send("A", 1);
+    let taken = pool.send("E", 10) + pool.send("F", 10);
+    assert!((12..=14).contains(&taken), "{taken}");
+    assert!(pool.pool.granted() <= 40);
+}
+
+#[test]
+fn headroom_is_for_newcomers() {
+    let mut pool = Fixture::new(100, Sharing { headroom: 20, lend: Lend::NextCycle, ..Sharing::default() });
+    (pool.send("A", 100), pool.send("B", 1));
+    pool.goto(1, 0);
+    assert_eq!(pool.send("A", 200) + pool.send("B", 200), 80);
+    assert_eq!(pool.send("C", 200), 20);
+}
+
+#[test]
+fn a_member_that_comes_back_has_its_reserve_and_one_that_was_forgotten_its_default() {
+    for (away, admitted) in [(5, 2), (12, 20)] {
+        let mut pool = Fixture::next_cycle(40);
+        for cycle in 0..2 + away {
+            pool.goto(cycle, 0);
+            if cycle < 2 {
+                pool.send("A", 20);
+            }
+            // leaves room in the last cycle
+            let hits = if cycle + 1 == 2 + away { 10 } else { 40 };
+            pool.send("B", hits);
+        }
+        pool.goto(2 + away, 0);
+        let first = pool.send("A", 40);
+        if away == 12 {
+            assert_eq!(first, admitted);
+            assert!(pool.pool.members().len() == 2);
+        } else {
+            // B asked for 10 only, so A has what B leaves
+            assert!(first >= admitted, "{first}");
+        }
+    }
+}
+
+#[test]
+fn members_without_a_place_share_one() {
+    let mut pool = Fixture::new(100, Sharing { max_members: 3, lend: Lend::NextCycle, ..Sharing::default() });
+    pool.sharing.weights.insert("named".into(), 2);
+    for name in ["a", "b", "c", "d", "named"] {
+        pool.ask(name, 1);
+    }
+    let names: Vec<&str> = pool.pool.members().map(|(name, _)| name).collect();
+    assert_eq!(names, ["a", "b", "named", OTHER]);
+    // more members than hits: the others' defaults would be below one
+    let mut pool = Fixture::next_cycle(3);
+    for name in ["a", "b", "c", "d", "e"] {
+        pool.ask(name, 1);
+    }
+    let names: Vec<&str> = pool.pool.members().map(|(name, _)| name).collect();
+    assert_eq!(names, ["a", "b", "c", OTHER]);
+}
+
+#[test]
+fn requests_without_a_name_are_denied_allowed_or_share() {
+    for (anonymous, admitted, members) in
+        [(Anonymous::Deny, 0, 0), (Anonymous::Allow, 50, 0), (Anonymous::Share, 40, 1)]
+    {
+        let mut pool = Fixture::new(40, Sharing { anonymous, ..Sharing::default() });
+        assert_eq!(pool.send("", 50), admitted, "{anonymous:?}");
+        assert_eq!(pool.pool.members().len(), members);
+        assert_eq!(pool.pool.granted(), if anonymous == Anonymous::Share { 40 } else { 0 });
+    }
+}
+
+#[test]
+fn minimum_and_maximum_bound_the_default() {
+    let sharing = Sharing { min: 5, max: Some(12), lend: Lend::NextCycle, ..Sharing::default() };
+    let mut pool = Fixture::new(40, sharing);
+    pool.sharing.weights.insert("heavy".into(), 30);
+    (pool.send("heavy", 40), pool.send("light", 40), pool.send("third", 40));
+    pool.goto(1, 0);
+    assert_eq!((pool.send("heavy", 40), pool.send("light", 40), pool.send("third", 40)), (12, 12, 12));
+}
+
+/// Nothing is kept for hits that were rejected: their requests are gone.
+#[test]
+fn a_burst_of_rejected_hits_keeps_nothing() {
+    for borrow in [Borrow::ByDemand, Borrow::MaxMin] {
+        let mut pool = Fixture::new(1_000, Sharing { borrow, ..Sharing::default() });
+        for cycle in 0..3 {
+            for step in 0..100 {
+                pool.goto(cycle, step * 100);
+                (pool.send("A", 2), pool.send("B", 20));
+            }
+        }
+        // A sends ten times its default at the start, and nothing later
+        pool.goto(3, 0);
+        let first = pool.send("A", 5_000);
+        let mut rest = 0;
+        for step in 0..100 {
+            pool.goto(3, step * 100 + 50);
+            rest += pool.send("B", 20);
+        }
+        assert!(first + rest >= 980, "{borrow:?}: {first} + {rest}");
+    }
+}
+
+/// An owner below its default takes what is not kept for others, before those that borrow.
+#[test]
+fn an_owner_that_returns_is_served_before_borrowers() {
+    let mut pool = Fixture::new(1_000, Sharing::default());
+    for cycle in 0..3 {
+        for step in 0..100 {
+            pool.goto(cycle, step * 100);
+            (pool.send("A", 1), pool.send("B", 30));
+        }
+    }
+    for step in 0..40 {
+        pool.goto(3, step * 100);
+        pool.send("B", 30);
+    }
+    pool.goto(3, 4_010);
+    // most of A's default is lent by now. What it asked for in the last cycle is released in line with time.
+    let admitted = pool.send("A", 200);
+    assert!((50..=80).contains(&admitted), "{admitted}");
+    assert!(pool.pool.granted() <= 1_000);
+}
+
+#[test]
+fn a_request_of_several_hits_counts_as_many_or_none() {
+    let mut pool = Fixture::next_cycle(40);
+    assert!(pool.ask("A", 30).is_admitted);
+    let rejected = pool.ask("A", 11);
+    assert!(!rejected.is_admitted);
+    assert_eq!((rejected.before, rejected.remaining, pool.pool.granted()), (30, 10, 30));
+    assert!(pool.ask("A", 10).is_admitted);
+    // more than any pool has
+    assert!(!pool.ask("A", u32::MAX).is_admitted);
+    pool.goto(1, 0);
+    assert_eq!(pool.pool.members().next().expect("A").1.asked, u32::MAX);
+}
+
+#[test]
+fn hits_that_are_given_back_are_there_for_all() {
+    let mut pool = Fixture::next_cycle(40);
+    assert_eq!(pool.send("A", 40), 40);
+    let rule = PoolRule { capacity: 40, cycle: CYCLE, sharing: &pool.sharing };
+    pool.pool.give_back(&rule, "A", 5, Timestamp::from_millis(1_000_000));
+    pool.pool.give_back(&rule, "unknown", 5, Timestamp::from_millis(1_000_000));
+    assert_eq!(pool.pool.granted(), 35);
+    assert_eq!(pool.send("B", 10), 5);
+}
+
+#[test]
+fn a_clock_that_steps_back_brings_no_cycle_back() {
+    let mut pool = Fixture::next_cycle(40);
+    pool.goto(1, 5_000);
+    assert_eq!(pool.send("A", 50), 40);
+    pool.goto(0, 9_999);
+    assert_eq!(pool.send("A", 50), 0);
+    pool.goto(1, 9_999);
+    assert_eq!(pool.send("A", 50), 0);
+    pool.goto(2, 0);
+    assert_eq!(pool.send("A", 50), 40);
+}
+
+#[test]
+fn a_changed_capacity_applies_at_once() {
+    let mut pool = Fixture::new(40, Sharing::default());
+    assert_eq!(pool.send("A", 50), 40);
+    pool.capacity = 60;
+    assert_eq!(pool.send("A", 50), 20);
+    pool.capacity = 10;
+    assert_eq!(pool.send("A", 50), 0);
+    pool.goto(1, 0);
+    assert_eq!(pool.send("A", 50), 10);
+}
+
+#[test]
+fn short_and_long_cycles_have_their_steps() {
+    let sharing = Sharing::default();
+    let steps =
+        |millis| PoolRule { capacity: 1, cycle: Period::from_millis(millis), sharing: &sharing }.steps();
+    assert_eq!([1, 200, 500, 1_000, 2_000, 10_000, 86_400_000].map(steps), [2, 2, 5, 10, 20, 20, 20]);
+    // one of a millisecond works
+    let rule = PoolRule { capacity: 3, cycle: Period::from_millis(1), sharing: &sharing };
+    let mut pool = Pool::default();
+    for millis in 0..20 {
+        let admitted = (0..9)
+            .filter(|_| pool.decide(&rule, "A", 1, true, Timestamp::from_millis(millis)).is_admitted)
+            .count();
+        assert_eq!(admitted, 3);
+    }
+}
