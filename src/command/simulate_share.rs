@@ -2,19 +2,18 @@
 
 use std::{
     fs,
-    io::Write,
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
 use clap::{Args, ValueEnum};
 
-use super::simulate::{SimulateError, svg_error};
 use crate::{
     limit::{
         Period,
         share::{self, Sharing},
     },
-    simulate::{Demands, shares_chart, shares_table},
+    simulate::{Demands, DemandsError, shares_chart, shares_table},
 };
 
 /// How a limit is shared.
@@ -23,6 +22,7 @@ pub struct SimulateShare {
     /// Simulate a pool whose members share the limit: those of this CSV file (a line of names, then one of demands for each period), or
     /// those of the worked example
     #[arg(long, value_name = "CSV", num_args = 0..=1)]
+    #[expect(clippy::option_option, reason = "absent, without a value, or with one")]
     pub share: Option<Option<PathBuf>>,
     /// How members borrow from each other; with --share
     #[arg(long, value_name = "HOW", default_value = "by_demand", requires = "share")]
@@ -58,11 +58,43 @@ pub enum Lend {
     NextCycle,
 }
 
+/// The reason why a pool was not simulated.
+#[derive(Debug, thiserror::Error)]
+pub enum ShareError {
+    /// The demands of the members cannot be read.
+    #[error("cannot read {}", .path.display())]
+    Read {
+        /// The path.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The demands of the members are invalid.
+    #[error("{}", .path.display())]
+    Demands {
+        /// The path.
+        path: PathBuf,
+        /// The cause.
+        source: DemandsError,
+    },
+    /// The results cannot be printed.
+    #[error("cannot print the results")]
+    Print(#[source] io::Error),
+    /// The chart cannot be written.
+    #[error("cannot write {}", .path.display())]
+    Svg {
+        /// The path.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
 // === impl SimulateShare ===
 
 impl SimulateShare {
     /// Returns what the members ask for, if a pool is to be simulated.
-    pub(super) fn demands(&self) -> Result<Option<Demands>, SimulateError> {
+    pub(super) fn demands(&self) -> Result<Option<Demands>, ShareError> {
         let path = match &self.share {
             None => return Ok(None),
             Some(None) => return Ok(Some(Demands::example())),
@@ -70,9 +102,9 @@ impl SimulateShare {
         };
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(source) => return Err(SimulateError::ReadDemands { path, source }),
+            Err(source) => return Err(ShareError::Read { path, source }),
         };
-        Demands::parse(&text).map(Some).map_err(|source| SimulateError::Demands { path, source })
+        Demands::parse(&text).map(Some).map_err(|source| ShareError::Demands { path, source })
     }
 
     /// Simulates `demands` on a pool of some hits in each period.
@@ -82,7 +114,7 @@ impl SimulateShare {
         (capacity, cycle): (u32, Period),
         svg: Option<&Path>,
         out: &mut impl Write,
-    ) -> Result<(), SimulateError> {
+    ) -> Result<(), ShareError> {
         let borrow = match self.borrow {
             Borrow::ByDemand => share::Borrow::ByDemand,
             Borrow::MaxMin => share::Borrow::MaxMin,
@@ -94,18 +126,18 @@ impl SimulateShare {
         };
         let sharing = Sharing { borrow, lend, reserve: self.reserve, ..Sharing::default() };
         let cycles = demands.run(capacity, cycle, &sharing);
-        let (borrow, lend) = (named(self.borrow), named(self.lend));
+        let (borrow, lend) = (named(&self.borrow), named(&self.lend));
         let title = format!("{capacity} hits per {cycle}, {borrow}, {lend}, reserve {}%", self.reserve);
-        write!(out, "{title}\n\n{}", shares_table(demands, &cycles)).map_err(SimulateError::Print)?;
+        write!(out, "{title}\n\n{}", shares_table(demands, &cycles)).map_err(ShareError::Print)?;
         if let Some(path) = svg {
             let chart = shares_chart(&title, capacity, demands, &cycles);
-            fs::write(path, chart).map_err(svg_error(path))?;
+            fs::write(path, chart).map_err(|source| ShareError::Svg { path: path.to_owned(), source })?;
         }
         Ok(())
     }
 }
 
 /// Returns the name of `value` on the command line.
-fn named(value: impl ValueEnum) -> String {
+fn named(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }

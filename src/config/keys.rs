@@ -66,6 +66,7 @@ impl Level {
         [Self::Root, Self::Descriptor, Self::RateLimit, Self::Tier, Self::Share, Self::Replaces];
 
     /// Returns the valid keys of this level.
+    #[expect(clippy::too_many_lines, reason = "a table")]
     pub(super) fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Root => &["domain", "descriptors"],

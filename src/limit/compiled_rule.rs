@@ -24,9 +24,9 @@ pub struct CompiledRule {
     pub(super) shadow_mode: bool,
     pub(super) quota_mode: bool,
     pub(super) coordination: Option<Coordination>,
-    has_sharing: bool,
     has_name: bool,
-    has_replaces: bool,
+    /// Whether it replaces other rules, or its values share the limit.
+    has_replaces_or_sharing: bool,
     /// Whether no value is part of its counter key.
     has_static_key: bool,
     /// Whether some level replaces its value in the counter's name.
@@ -105,9 +105,8 @@ impl CompiledRule {
             shadow_mode: rule.shadow_mode,
             quota_mode: rule.quota_mode,
             coordination: rule.coordination.mode,
-            has_sharing: rule.sharing.is_some(),
             has_name: rule.name.is_some(),
-            has_replaces: !rule.replaces.is_empty(),
+            has_replaces_or_sharing: !rule.replaces.is_empty() || rule.sharing.is_some(),
             has_static_key: static_key.is_some(),
             has_shared_values: levels.iter().any(|level| level.shared.is_some()),
             has_dynamic_stats: levels.iter().any(|level| level.has_dynamic_stats(rule.detailed_metric)),
@@ -137,11 +136,11 @@ impl CompiledRule {
     }
 
     pub(super) fn sharing(&self) -> Option<&Sharing> {
-        if self.has_sharing { self.rule.sharing.as_deref() } else { None }
+        if self.has_replaces_or_sharing { self.rule.sharing.as_deref() } else { None }
     }
 
     pub(super) fn replaces(&self) -> &[Box<str>] {
-        if self.has_replaces { &self.rule.replaces } else { &[] }
+        if self.has_replaces_or_sharing { &self.rule.replaces } else { &[] }
     }
 
     /// Returns the text that replaces the value of entry `i` in the counter's name.

@@ -147,8 +147,8 @@ mod tests {
             end_time: UNIX_EPOCH,
             attributes: Vec::new(),
             dropped_attributes_count: 0,
-            events: Default::default(),
-            links: Default::default(),
+            events: opentelemetry_sdk::trace::SpanEvents::default(),
+            links: opentelemetry_sdk::trace::SpanLinks::default(),
             status: Status::Unset,
             instrumentation_scope: InstrumentationScope::default(),
         }

@@ -78,7 +78,7 @@ fn a_directory_that_cannot_be_written_to_is_named() {
 #[test]
 fn settings_of_the_disk_are_checked() {
     for (variables, expected) in [
-        (&[("BACKEND_TYPE", "disk")][..], "WEIR_DATA_DIR is \"\", but must be the directory of the data"),
+        (&[("BACKEND_TYPE", "disk")][..], "WEIR_DATA_DIR must be the directory of the data"),
         (&[("WEIR_DATA_DIR", "/x"), ("WEIR_DISK_SYNC", "often")], "always or interval or os"),
         (&[("WEIR_DATA_DIR", "/x"), ("WEIR_DISK_DAMAGE", "ignore")], "refuse or continue"),
         (&[("WEIR_DATA_DIR", "/x"), ("WEIR_DISK_MAX_BYTES", "1MiB")], "at least 256MiB"),

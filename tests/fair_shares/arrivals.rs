@@ -30,14 +30,16 @@ impl Random {
     /// Returns the instants of a Poisson process of `rate` hits a cycle, from `from` until `until`.
     pub(crate) fn poisson(&mut self, rate: f64, from: f64, until: f64) -> Vec<u32> {
         let (mut at, mut instants) = (from, Vec::new());
-        while rate > 0.0 {
+        if rate <= 0.0 {
+            return instants;
+        }
+        loop {
             at -= (1.0 - self.fraction()).ln() * f64::from(MILLIS) / rate;
             if at >= until {
-                break;
+                return instants;
             }
             instants.push(at as u32);
         }
-        instants
     }
 }
 

@@ -1,5 +1,12 @@
 //! Fair shares: the division of a capacity, pools over many cycles, and `share` in rule files. `tests/grpc/fair_shares.rs` has requests.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "random demand of small numbers"
+)]
+
 mod arrivals;
 mod division;
 mod patterns;

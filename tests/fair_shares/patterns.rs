@@ -90,14 +90,14 @@ fn check(lend: Lend, bounds: impl Fn(&Row) -> (u32, u32)) {
                     }
                 }
             }
-            let (used, loss) = bounds(&row);
+            let (used, model) = bounds(&row);
             let unused = (1_000 - used) * 12 / 10 + 1;
             let lost = lost * 10_000 / within.max(1);
             let name = row.name;
             assert!(least + unused >= 1_000, "{name} {borrow:?}: {least} of 1000 used, the model {used}");
             assert!(
-                lost <= u64::from(loss) * 12 / 10 + 10,
-                "{name} {borrow:?}: {lost}/10000 lost, the model {loss}"
+                lost <= u64::from(model) * 12 / 10 + 10,
+                "{name} {borrow:?}: {lost}/10000 lost, the model {model}"
             );
         }
     }

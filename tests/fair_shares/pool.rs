@@ -86,7 +86,9 @@ fn a_newcomer_has_its_share_at_once_and_those_above_their_default_pay() {
     let mut pool = Fixture::next_cycle(40);
     for cycle in 0..2 {
         pool.goto(cycle, 0);
-        (pool.send("A", 10), pool.send("B", 40), pool.send("C", 10));
+        pool.send("A", 10);
+        pool.send("B", 40);
+        pool.send("C", 10);
     }
     pool.goto(2, 0);
     assert_eq!(pool.send("B", 40), 20);
@@ -105,7 +107,8 @@ fn a_newcomer_has_its_share_at_once_and_those_above_their_default_pay() {
 #[test]
 fn headroom_is_for_newcomers() {
     let mut pool = Fixture::new(100, Sharing { headroom: 20, lend: Lend::NextCycle, ..Sharing::default() });
-    (pool.send("A", 100), pool.send("B", 1));
+    pool.send("A", 100);
+    pool.send("B", 1);
     pool.goto(1, 0);
     assert_eq!(pool.send("A", 200) + pool.send("B", 200), 80);
     assert_eq!(pool.send("C", 200), 20);
@@ -171,7 +174,9 @@ fn minimum_and_maximum_bound_the_default() {
     let sharing = Sharing { min: 5, max: Some(12), lend: Lend::NextCycle, ..Sharing::default() };
     let mut pool = Fixture::new(40, sharing);
     pool.sharing.weights.insert("heavy".into(), 30);
-    (pool.send("heavy", 40), pool.send("light", 40), pool.send("third", 40));
+    pool.send("heavy", 40);
+    pool.send("light", 40);
+    pool.send("third", 40);
     pool.goto(1, 0);
     assert_eq!((pool.send("heavy", 40), pool.send("light", 40), pool.send("third", 40)), (12, 12, 12));
 }
@@ -184,7 +189,8 @@ fn a_burst_of_rejected_hits_keeps_nothing() {
         for cycle in 0..3 {
             for step in 0..100 {
                 pool.goto(cycle, step * 100);
-                (pool.send("A", 2), pool.send("B", 20));
+                pool.send("A", 2);
+                pool.send("B", 20);
             }
         }
         // A sends ten times its default at the start, and nothing later
@@ -206,7 +212,8 @@ fn an_owner_that_returns_is_served_before_borrowers() {
     for cycle in 0..3 {
         for step in 0..100 {
             pool.goto(cycle, step * 100);
-            (pool.send("A", 1), pool.send("B", 30));
+            pool.send("A", 1);
+            pool.send("B", 30);
         }
     }
     for step in 0..40 {

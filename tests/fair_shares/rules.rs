@@ -25,7 +25,7 @@ fn errors(text: &str) -> String {
 
 fn warnings(text: &str) -> String {
     let parsed = parse("rules.yaml", text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
-    parsed.warnings.iter().map(|warning| format!("{warning}\n")).collect()
+    parsed.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 #[test]

@@ -71,7 +71,7 @@ impl Weir {
         }
         let settings = settings(&dir, variables);
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(NOW)));
-        let app = App::bind_with(settings, Arc::clone(&clock) as _).await?;
+        let app = Box::pin(App::bind_with(settings, Arc::clone(&clock) as _)).await?;
         let (addresses, reload) = (app.addresses().clone(), app.reload());
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(app.run(async move {

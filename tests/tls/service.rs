@@ -52,7 +52,7 @@ impl Weir {
         let mounted = mounted.iter().map(|(name, value)| (*name, value.as_str()));
         let variables: Vec<(&str, &str)> = variables.iter().copied().chain(mounted).collect();
         let settings = local::settings(&flags, &variables);
-        let app = App::bind(settings).await.expect("it starts");
+        let app = Box::pin(App::bind(settings)).await.expect("it starts");
         let addresses = app.addresses().clone();
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(app.run(async move {

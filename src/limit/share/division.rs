@@ -294,7 +294,9 @@ fn by_demand_above(needs: &[Need], claims: &[Claim<'_>], total: u128) -> Fractio
             });
             return Fractions { numerators: numerators.collect(), denominator };
         }
-        above.into_iter().for_each(|i| keeps[i] = true);
+        for i in above {
+            keeps[i] = true;
+        }
     }
 }
 

@@ -10,8 +10,8 @@ use super::{
 use crate::limit::units::{Period, Timestamp};
 
 /// The most steps of a cycle, the fewest, and the least time of one.
-const MAX_STEPS: u64 = 20;
-const MIN_STEPS: u64 = 2;
+const MAX_STEPS: u32 = 20;
+const MIN_STEPS: u32 = 2;
 const MIN_STEP: Period = Period::from_millis(100);
 
 /// What a pool is asked under: it may change between two requests.
@@ -65,11 +65,9 @@ pub struct PoolDecision {
 impl PoolRule<'_> {
     /// Returns the number of steps of a cycle.
     #[must_use]
-    pub const fn steps(&self) -> u32 {
+    pub fn steps(&self) -> u32 {
         let steps = self.cycle.as_nanos() / MIN_STEP.as_nanos();
-        let steps = if steps > MAX_STEPS { MAX_STEPS } else { steps };
-        // at most 20
-        (if steps < MIN_STEPS { MIN_STEPS } else { steps }) as u32
+        u32::try_from(steps).map_or(MAX_STEPS, |steps| steps.clamp(MIN_STEPS, MAX_STEPS))
     }
 
     /// Returns the cycle of `now`, and the step of it.
@@ -186,6 +184,7 @@ impl Pool {
     }
 
     /// Returns its members by name, as of the last request.
+    #[must_use]
     pub fn members(&self) -> impl ExactSizeIterator<Item = (&str, &MemberState)> {
         self.members.iter().map(|(name, member)| (&**name, member))
     }
@@ -282,10 +281,10 @@ impl Pool {
         let (step, steps, within) = (self.step, rule.steps(), sharing.lend == Lend::WithinCycle);
         let has_newcomer = self.members.values().any(|member| member.is_new);
         // the headroom is for newcomers
-        let shared = if has_newcomer && !within { rule.capacity } else { rule.shared_in(step) };
+        let capacity = if has_newcomer && !within { rule.capacity } else { rule.shared_in(step) };
         let division = Division {
             borrow: sharing.borrow,
-            capacity: shared.max(self.granted),
+            capacity: capacity.max(self.granted),
             reserve: rule.reserve_in(step),
             cycle: self.cycle.unwrap_or_default(),
         };
@@ -316,7 +315,7 @@ impl Pool {
         let allowed: u64 = shares.iter().copied().map(u64::from).sum();
         let lends = within && sharing.borrow != Borrow::None;
         self.common =
-            if lends { u32::try_from(u64::from(shared).saturating_sub(allowed)).unwrap_or(0) } else { 0 };
+            if lends { u32::try_from(u64::from(capacity).saturating_sub(allowed)).unwrap_or(0) } else { 0 };
         self.kept = 0;
         for ((member, share), default) in self.members.values_mut().zip(shares).zip(defaults) {
             (member.allowance, member.default, member.own) = (share, default, share.min(default));

@@ -230,7 +230,10 @@ mod tests {
     fn a_page_with_many_series_becomes_several_messages() {
         let mut page = String::from("# HELP a_total A.\n# TYPE a_total counter\n");
         for i in 0..3_000 {
-            page.push_str(&format!("a_total{{x=\"{i}{}\"}} {i}\n", "y".repeat(990)));
+            let _ = std::fmt::Write::write_fmt(
+                &mut page,
+                format_args!("a_total{{x=\"{i}{}\"}} {i}\n", "y".repeat(990)),
+            );
         }
         page.push_str("# HELP b B.\n# TYPE b gauge\nb 1\n");
         let mut messages = Messages::new(&[], Temporality::Cumulative, None, 1);

@@ -32,13 +32,15 @@ pub(super) fn merge(
             // part of a token counts as a whole one, so that it is not admitted twice
             add(at, bucket.taken().div_ceil(UNITS_PER_TOKEN));
         }
-        CounterState::TokenBucket(..) => {}
         CounterState::SlidingWindow(..) | CounterState::OneSpan { .. } => {
             let window = local.sliding_window().unwrap_or_default();
             window.spans().iter().for_each(|span| add(span.last, span.hits.into()));
         }
-        // the store on disk keeps none of these
-        CounterState::Steps(..) | CounterState::Session(..) | CounterState::Paced(..) => {}
+        // a full bucket, and those that the store on disk does not keep
+        CounterState::TokenBucket(..)
+        | CounterState::Steps(..)
+        | CounterState::Session(..)
+        | CounterState::Paced(..) => {}
     }
     disk
 }
