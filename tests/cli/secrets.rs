@@ -17,7 +17,7 @@ fn errors_of_settings_have_no_secrets() {
     let explain = ["explain", "--config", path(&dir), "--domain", "shop", "hello=world"];
     let (xds, traces) = (("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("TRACING_ENABLED", "true"));
     for (name, value, needs) in [
-        ("WEIR_REDIS_PASSWORD", "s3cret", NO_DELAY),
+        ("WEIR_STOP_DELY", "s3cret", NO_DELAY),
         ("WEIR_REDIS_URL", "redis://:s3cret@redis:6379", NO_DELAY),
         ("REDIS_URL", "redis://:s3cret", NO_DELAY),
         ("REDIS_URL", "host:1:s3cret", NO_DELAY),
