@@ -84,6 +84,7 @@ impl Pools {
     }
 
     /// Divides each pool between `instances`, all of which have the same part.
+    #[cfg(feature = "coordinated")]
     pub(super) fn divide_between(&self, instances: usize) {
         self.instances.store(u32::try_from(instances).unwrap_or(u32::MAX).max(1), Ordering::Relaxed);
     }
