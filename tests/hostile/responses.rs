@@ -31,8 +31,8 @@ async fn send_all(attacker: &mut Attacker) {
 #[tokio::test]
 async fn responses_without_a_window_are_bounded_and_the_connection_is_closed() {
     assert_eq!(REQUESTS as usize * DESCRIPTORS * NAME, 100_000_000);
-    // long enough for all requests to arrive
-    let mut target = Target::start(&[("WEIR_SEND_TIMEOUT", "15s")]).await;
+    // long enough for all requests to arrive, also beside the other tests
+    let mut target = Target::start(&[("WEIR_SEND_TIMEOUT", "40s")]).await;
     let mut attacker = Attacker::connect(target.address("grpc"), 0).await;
     send_all(&mut attacker).await;
     target.until_exceeded("unread_responses", 1).await;
