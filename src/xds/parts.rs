@@ -8,7 +8,7 @@ use prost::encoding::{WireType, decode_key, decode_varint};
 pub(super) const MAX_DEPTH: usize = 256;
 
 /// The bytes of a message for each of its parts, at the most parts. A descriptor of Envoy Gateway has a hundred or more.
-const BYTES_PER_PART: usize = 64;
+const BYTES_PER_PART: usize = 96;
 
 /// The size of messages, in bytes, up to which the bounds are the same: gRPC's default.
 const SMALL: usize = 4 << 20;
@@ -250,7 +250,7 @@ mod tests {
         bytes.extend(b"\x78\x01\x7a\x03new\x79\0\0\0\0\0\0\0\0\x7d\0\0\0\0\x7b\x7c\x12\x7f");
         assert_eq!(parts(&bytes), counted);
         assert_eq!(Bounds::of(640).check(&bytes), Ok(()));
-        assert_eq!(Bounds::of(640), Bounds { parts: 65_536, paths: 16 << 20 });
-        assert_eq!(Bounds::of(64 << 20), Bounds { parts: 1 << 20, paths: 256 << 20 });
+        assert_eq!(Bounds::of(640), Bounds { parts: 43_690, paths: 16 << 20 });
+        assert_eq!(Bounds::of(64 << 20), Bounds { parts: 699_050, paths: 256 << 20 });
     }
 }

@@ -109,7 +109,7 @@ async fn messages_of_many_parts_take_little_memory() {
     let mut stream = control_plane.stream().await;
     stream.request().await;
     stream.accepted("1", "a", &[config("d", "k", 1)]).await;
-    let too_many = "the response has more than 65536 resources, descriptors, limits and values of metadata";
+    let too_many = "the response has more than 43690 resources, descriptors, limits and values of metadata";
     let within_bounds = |what: &str| {
         println!("after {what}: {} MB", program.peak());
         assert!(program.peak() < MAX_MEMORY, "{what}: {} MB", program.peak());
@@ -138,15 +138,15 @@ async fn messages_of_many_parts_take_little_memory() {
     within_bounds("metadata");
 
     // as many as allowed, each with an error
-    let invalid = vec![RateLimitDescriptor::default(); 65_000];
+    let invalid = vec![RateLimitDescriptor::default(); 43_000];
     rejected(&mut stream, "invalid", vec![resource(&of(invalid))], "descriptor has empty key").await;
     within_bounds("invalid");
-    let same = vec![limited("k"); 32_000];
+    let same = vec![limited("k"); 21_500];
     rejected(&mut stream, "same", vec![resource(&of(same))], "duplicate descriptor composite key").await;
     within_bounds("same");
 
     // a path of a megabyte, or of 250 levels, which every rule below would have
-    let leaves = || (0..25_000).map(|i| limited(&i.to_string())).collect::<Vec<_>>();
+    let leaves = || (0..20_000).map(|i| limited(&i.to_string())).collect::<Vec<_>>();
     let long = RateLimitDescriptor { descriptors: leaves(), ..limited(&"k".repeat(1 << 20)) };
     let paths = "the keys and values on the paths to all rules of the response have more than 16777216 bytes";
     rejected(&mut stream, "long", vec![resource(&of(vec![long]))], paths).await;
@@ -170,7 +170,7 @@ async fn messages_of_many_parts_take_little_memory() {
     within_bounds("deep");
 
     // the most rules that are allowed
-    let tenants = (0..32_000).map(|i| limited(&format!("tenant-{i}"))).collect();
+    let tenants = (0..21_500).map(|i| limited(&format!("tenant-{i}"))).collect();
     stream.accepted("3", "most", &[of(tenants)]).await;
     within_bounds("most");
 }
