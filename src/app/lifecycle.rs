@@ -27,9 +27,9 @@ use crate::{
     clock::{Clock, SystemClock},
     config::{DirectorySource, RuleSource},
     observe::{Health, Stats, health::Reason, prometheus::MetricNames, statsd},
-    otlp::{MetricExporter, MetricSettings},
+    otlp::{self, ExportThread, MetricSettings},
     settings::{Settings, StopSettings},
-    trace::Exporter,
+    trace,
     xds::XdsSource,
 };
 
@@ -50,7 +50,7 @@ pub struct App {
     stop: StopSettings,
     store_thread: Option<StoreThread>,
     /// Sends traces, if requests are traced.
-    exporter: Option<Exporter>,
+    exporter: Option<ExportThread>,
     otlp_metrics: Option<MetricSettings>,
 }
 
@@ -108,7 +108,7 @@ impl App {
             stats.refine(refinement);
         }
         let headers = settings.response_headers.clone();
-        let started = settings.trace.clone().map(|trace| Exporter::start(trace, &stats));
+        let started = settings.trace.clone().map(|settings| trace::start(settings, &stats));
         let (tracer, exporter) = started.transpose().map_err(AppError::Thread)?.unzip();
         let health = Health::new();
         let context = AppContext { limiter, stats, clock, health, headers, tracer, metric_names };
@@ -173,7 +173,7 @@ impl App {
         background.spawn(store_state::follow(Arc::clone(&limiter), health.clone(), self.health_needs_store));
         background.spawn(self.follow_rules);
         background.spawn(self.expiry.follow());
-        let start = |settings| MetricExporter::start(settings, Arc::clone(&stats), metric_names);
+        let start = |settings| otlp::start_metrics(settings, Arc::clone(&stats), metric_names);
         let metrics = self.otlp_metrics.map(start).transpose().map_err(AppError::Thread)?;
         let mut reporters = JoinSet::new();
         if let Some(settings) = self.statsd {

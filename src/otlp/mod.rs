@@ -9,6 +9,7 @@
 //! | `connect` | opens a connection |
 //! | `grpc`, `http` | the connection, as OpenTelemetry's exporters take it |
 //! | `failure` | why attempts fail, and the bounded log of that |
+//! | `thread` | the thread that exports, and its end |
 //! | `metrics/` | sends the metrics of `/metrics` |
 
 mod connect;
@@ -17,10 +18,13 @@ mod grpc;
 mod http;
 mod metrics;
 mod settings;
+mod thread;
 
 pub(crate) use connect::tls;
 pub(crate) use failure::{Cause, FailureLog};
 pub(crate) use grpc::{channel, with_headers};
 pub(crate) use http::HttpConnection;
-pub use metrics::{MetricExporter, MetricSettings, Temporality};
+pub use metrics::{MetricSettings, Temporality, start_metrics};
 pub use settings::{Endpoint, ExportSettings, Protocol};
+pub use thread::ExportThread;
+pub(crate) use thread::Stopping;

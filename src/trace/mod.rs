@@ -23,7 +23,7 @@ mod settings;
 mod span;
 mod tracer;
 
-pub use exporter::Exporter;
+pub use exporter::start;
 pub use sampling::random_instance_id;
 pub use settings::{BatchSettings, TraceSettings};
 pub use span::RequestSpan;

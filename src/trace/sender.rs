@@ -12,7 +12,6 @@ use opentelemetry_sdk::{
     error::OTelSdkResult,
     trace::{SpanData, SpanExporter as _},
 };
-use tokio::sync::watch;
 use tracing::{Dispatch, instrument::WithSubscriber as _};
 
 use super::{
@@ -21,7 +20,7 @@ use super::{
     settings::TraceSettings,
 };
 use crate::otlp::{
-    Cause, Endpoint, ExportSettings, FailureLog, HttpConnection, Protocol, channel, with_headers,
+    Cause, Endpoint, ExportSettings, FailureLog, HttpConnection, Protocol, Stopping, channel, with_headers,
 };
 
 /// The pause after a first failed attempt; it doubles with each further one, up to [`MAX_PAUSE`].
@@ -87,13 +86,9 @@ impl Sender {
 
     /// Sends `spans`, and tries again while that may succeed. Once `stopping` is true there is only one more attempt. Returns the
     /// number of rejected spans; none if the export has failed.
-    pub(super) async fn send(
-        &mut self,
-        spans: Vec<SpanData>,
-        stopping: &mut watch::Receiver<bool>,
-    ) -> Option<u64> {
+    pub(super) async fn send(&mut self, spans: Vec<SpanData>, stopping: &mut Stopping) -> Option<u64> {
         self.attempts.begin();
-        let sent = if *stopping.borrow() { None } else { self.repeat(spans.clone(), stopping).await };
+        let sent = if stopping.is_stopping() { None } else { self.repeat(spans.clone(), stopping).await };
         let sent = match sent {
             Some(sent) => sent,
             None => self.once.export(spans).with_subscriber(self.events.clone()).await,
@@ -118,11 +113,7 @@ impl Sender {
     }
 
     /// Sends `spans`, and repeats attempts that fail. Returns none if the process stops in a pause between two attempts.
-    async fn repeat(
-        &mut self,
-        spans: Vec<SpanData>,
-        stopping: &mut watch::Receiver<bool>,
-    ) -> Option<OTelSdkResult> {
+    async fn repeat(&mut self, spans: Vec<SpanData>, stopping: &mut Stopping) -> Option<OTelSdkResult> {
         let mut sending = pin!(self.repeating.export(spans).with_subscriber(self.events.clone()));
         let mut is_stopping = false;
         loop {
@@ -135,7 +126,7 @@ impl Sender {
                         self.log.failed(&cause);
                     }
                 }
-                _ = stopping.wait_for(|stopping| *stopping), if !is_stopping => is_stopping = true,
+                () = stopping.wait(), if !is_stopping => is_stopping = true,
             }
             if is_stopping && self.attempts.is_pausing() {
                 return None;

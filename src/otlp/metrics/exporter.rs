@@ -1,15 +1,8 @@
 //! The thread that sends metrics to the collector.
 
-use std::{
-    io,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{io, sync::Arc, time::Instant};
 
-use tokio::{
-    sync::{oneshot, watch},
-    time::{self, MissedTickBehavior, sleep},
-};
+use tokio::time::{self, MissedTickBehavior, sleep};
 
 use super::{
     message::{Message, Messages},
@@ -24,19 +17,11 @@ use crate::{
         Counter, Metric, Source, Stats,
         prometheus::{self, MetricNames, TimeUnit},
     },
-    otlp::failure::FailureLog,
-    runtime,
+    otlp::{
+        failure::FailureLog,
+        thread::{ExportThread, Stopping},
+    },
 };
-
-/// How long the last export, at the end of the process, may take.
-const FLUSH: Duration = Duration::from_secs(5);
-
-/// The handle of the exporting thread.
-#[derive(Debug)]
-pub struct MetricExporter {
-    stop: watch::Sender<bool>,
-    ended: oneshot::Receiver<()>,
-}
 
 /// What became of the exports.
 #[derive(Debug, Default)]
@@ -57,68 +42,41 @@ struct Worker {
     log: FailureLog,
 }
 
-// === impl MetricExporter ===
-
-impl MetricExporter {
-    /// Starts the thread, which sends `stats` under `names`. The collector need not be reachable.
-    ///
-    /// # Errors
-    ///
-    /// The system's, if it cannot start a thread.
-    pub fn start(settings: MetricSettings, stats: Arc<Stats>, names: MetricNames) -> io::Result<Self> {
-        let exports = Arc::new(Exports::default());
-        stats.register(&exports);
-        let (stop, stopping) = watch::channel(false);
-        let (end, ended) = oneshot::channel();
-        runtime::spawn("weir-metrics".into(), async move || {
-            match Sender::new(&settings.export) {
-                Ok(sender) => {
-                    // a name of envoyproxy/ratelimit, which keeps its name with another unit
-                    let in_milliseconds = match names {
-                        MetricNames::Reference(TimeUnit::Milliseconds) => {
-                            Some("ratelimit_service_response_time_seconds")
-                        }
-                        _ => None,
-                    };
-                    let start = SystemClock.now().as_nanos();
-                    let messages =
-                        Messages::new(&settings.resource, settings.temporality, in_milliseconds, start);
-                    let log = FailureLog::once("metrics");
-                    let worker = Worker { stats, names, settings, exports, messages, sender, log };
-                    worker.run(stopping).await;
-                }
-                Err(error) => tracing::error!(error, "cannot send metrics"),
-            }
-            // an error means that nothing waits for the end
-            let _ = end.send(());
-        })?;
-        Ok(Self { stop, ended })
-    }
-
-    /// Sends the metrics a last time, and returns when the collector has taken them, or after 5 seconds.
-    pub async fn close(self) {
-        self.stop.send_replace(true);
-        let _ = self.ended.await;
-    }
+/// Starts the thread, which sends `stats` under `names`. The collector need not be reachable.
+///
+/// # Errors
+///
+/// The system's, if it cannot start a thread.
+pub fn start_metrics(
+    settings: MetricSettings,
+    stats: Arc<Stats>,
+    names: MetricNames,
+) -> io::Result<ExportThread> {
+    let exports = Arc::new(Exports::default());
+    stats.register(&exports);
+    ExportThread::start("weir-metrics", async move |stopping| {
+        let sender = match Sender::new(&settings.export) {
+            Ok(sender) => sender,
+            Err(error) => return tracing::error!(error, "cannot send metrics"),
+        };
+        // a name of envoyproxy/ratelimit, which keeps its name with another unit
+        let in_milliseconds = match names {
+            MetricNames::Reference(TimeUnit::Milliseconds) => Some("ratelimit_service_response_time_seconds"),
+            _ => None,
+        };
+        let start = SystemClock.now().as_nanos();
+        let messages = Messages::new(&settings.resource, settings.temporality, in_milliseconds, start);
+        let log = FailureLog::once("metrics");
+        let mut worker = Worker { stats, names, settings, exports, messages, sender, log };
+        stopping.bound(async |stopping| worker.export_regularly(stopping).await).await;
+    })
 }
 
 // === impl Worker ===
 
 impl Worker {
-    async fn run(mut self, stopping: watch::Receiver<bool>) {
-        let mut deadline = stopping.clone();
-        let flushed = async move {
-            wait(&mut deadline).await;
-            sleep(FLUSH).await;
-        };
-        tokio::select! {
-            () = self.export_regularly(stopping) => {}
-            () = flushed => {}
-        }
-    }
-
     /// Exports in each interval until `stopping`, and then once more.
-    async fn export_regularly(&mut self, mut stopping: watch::Receiver<bool>) {
+    async fn export_regularly(&mut self, mut stopping: Stopping) {
         let interval = self.settings.interval;
         let mut ticks = time::interval_at(time::Instant::now() + interval, interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -126,7 +84,7 @@ impl Worker {
         while !is_last {
             tokio::select! {
                 biased;
-                () = wait(&mut stopping) => is_last = true,
+                () = stopping.wait() => is_last = true,
                 _ = ticks.tick() => {}
             }
             self.export(&mut stopping).await;
@@ -134,7 +92,7 @@ impl Worker {
     }
 
     /// Sends all metrics as they are now. After a message that the collector does not take, the others wait for the next export.
-    async fn export(&mut self, stopping: &mut watch::Receiver<bool>) {
+    async fn export(&mut self, stopping: &mut Stopping) {
         let begun = Instant::now();
         let page = prometheus::render(&self.stats, &self.names);
         let now = SystemClock.now().as_nanos();
@@ -143,7 +101,7 @@ impl Worker {
         while let Some(Message { request, readings }) = self.messages.next(&mut points, now) {
             let mut pauses = Pauses::default();
             let Accepted { rejected, message } = loop {
-                let was_stopping = *stopping.borrow();
+                let was_stopping = stopping.is_stopping();
                 let Failure { error, repeat } = match self.sender.send(&request).await {
                     Ok(accepted) => break accepted,
                     Err(failure) => failure,
@@ -154,7 +112,7 @@ impl Worker {
                 let in_time = pause.filter(|pause| begun.elapsed() + *pause < self.settings.timeout);
                 let Some(pause) = in_time.filter(|_| !was_stopping) else { return };
                 tokio::select! {
-                    () = wait(stopping) => {}
+                    () = stopping.wait() => {}
                     () = sleep(pause) => {}
                 }
             };
@@ -171,11 +129,6 @@ impl Worker {
             None => self.log.succeeded(),
         }
     }
-}
-
-/// Waits until `stopping` becomes true, or its sender is dropped.
-async fn wait(stopping: &mut watch::Receiver<bool>) {
-    let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
 // === impl Exports ===

@@ -21,5 +21,5 @@ mod repeat;
 mod sender;
 mod settings;
 
-pub use exporter::MetricExporter;
+pub use exporter::start_metrics;
 pub use settings::{MetricSettings, Temporality};
