@@ -12,6 +12,8 @@ mod support;
 mod coordinated;
 #[path = "support/exchange.rs"]
 mod exchange;
+#[path = "support/in_process.rs"]
+mod in_process;
 #[path = "support/waiting.rs"]
 mod waiting;
 
@@ -21,6 +23,7 @@ use bytes::Bytes;
 use coordinated::Hit;
 use exchange::Exchange;
 use gungraun::{library_benchmark, library_benchmark_group, main};
+use in_process::InProcess;
 use support::Case;
 use waiting::Waiting;
 use weir::limit::Decision;
@@ -76,7 +79,14 @@ fn request(exchange: Exchange) -> (Bytes, Exchange) {
     (response, exchange)
 }
 
-library_benchmark_group!(name = decisions, benchmarks = [decide]);
+#[library_benchmark]
+#[benches::limiter(args = ["acme"], setup = InProcess::new)]
+fn in_process(limiter: InProcess) -> (bool, InProcess) {
+    let admitted = black_box(&limiter).admits(black_box("acme"), in_process::NOW);
+    (admitted, limiter)
+}
+
+library_benchmark_group!(name = decisions, benchmarks = [decide, in_process]);
 library_benchmark_group!(name = coordination, benchmarks = [coordinate, new_keys]);
 library_benchmark_group!(name = requests, benchmarks = [request]);
 main!(library_benchmark_groups = [decisions, coordination, requests]);

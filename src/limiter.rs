@@ -1,11 +1,6 @@
 //! The path of one request: rules, store, verdict, stats. Every server calls it.
 
-use std::{
-    pin::pin,
-    sync::Arc,
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
 
@@ -117,7 +112,26 @@ impl<S: Store> Limiter<S> {
         options: TakeOptions<'_>,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> Result<T, LimitError> {
-        let decided = self.try_decide(request, now, options, encode).await;
+        let loaded = self.loaded.load();
+        let decided = match self.find(&loaded, request) {
+            Ok((loaded, matched)) => {
+                let options = TakeOptions { all_quotas: self.settings.modes.quota, ..options };
+                let (checks, scope) = (&matched.checks, self.settings.scope);
+                let taken = match self.store.take_at_once(checks, scope, now, options) {
+                    Some(decisions) => Ok(decisions),
+                    None => self.store.take_with(checks, scope, now, options).await,
+                };
+                taken.map_err(LimitError::from).map(|decisions| {
+                    self.conclude(loaded, request, &matched, &decisions, options.record, encode)
+                })
+            }
+            Err(error) => Err(error),
+        };
+        self.count_error(decided)
+    }
+
+    /// Counts the error, if it is one.
+    fn count_error<T>(&self, decided: Result<T, LimitError>) -> Result<T, LimitError> {
         match &decided {
             Ok(_) => {}
             Err(LimitError::Store(_)) => self.stats.redis_error.add(1),
@@ -126,31 +140,39 @@ impl<S: Store> Limiter<S> {
         decided
     }
 
-    async fn try_decide<T>(
+    /// Finds the rules of `request`.
+    fn find<'a>(
         &self,
-        request: &Request<'_>,
-        now: Timestamp,
-        options: TakeOptions<'_>,
-        encode: impl FnOnce(&Verdict<'_>) -> T,
-    ) -> Result<T, LimitError> {
+        loaded: &'a Option<Arc<Loaded>>,
+        request: &'a Request<'_>,
+    ) -> Result<(&'a Loaded, Matched<'a>), LimitError> {
         if request.domain.is_empty() {
             return Err(LimitError::EmptyDomain);
         }
         if request.descriptors.is_empty() {
             return Err(LimitError::NoDescriptors);
         }
-        let loaded = self.loaded.load();
-        let loaded = loaded.as_ref().ok_or(LimitError::NoRules)?;
-
+        let loaded = loaded.as_deref().ok_or(LimitError::NoRules)?;
         let matched = Matched::with_prefetch(&loaded.rules, request, |rule| loaded.stats[rule].prefetch());
-        let options = TakeOptions { all_quotas: self.settings.modes.quota, ..options };
-        let decisions = self.store.take_with(&matched.checks, self.settings.scope, now, options).await?;
-        let verdict = Verdict::new(request, &matched, &decisions, &self.settings.modes);
-        self.record(loaded, request, &matched, &decisions, &verdict);
-        if let Some(record) = options.record {
-            record_rules(record, &matched, &verdict);
+        Ok((loaded, matched))
+    }
+
+    /// Makes the verdict of `decisions`, records it, and passes it to `encode`.
+    fn conclude<T>(
+        &self,
+        loaded: &Loaded,
+        request: &Request<'_>,
+        matched: &Matched<'_>,
+        decisions: &[Decision],
+        record: Option<&DecisionRecord>,
+        encode: impl FnOnce(&Verdict<'_>) -> T,
+    ) -> T {
+        let verdict = Verdict::new(request, matched, decisions, &self.settings.modes);
+        self.record(loaded, request, matched, decisions, &verdict);
+        if let Some(record) = record {
+            record_rules(record, matched, &verdict);
         }
-        Ok(encode(&verdict))
+        encode(&verdict)
     }
 
     fn record(
@@ -211,19 +233,20 @@ impl<S: Store> Limiter<S> {
 impl Limiter<MemoryStore> {
     /// Decides like [`Limiter::decide`], without an executor: the memory store never waits.
     ///
-    /// # Panics
+    /// # Errors
     ///
-    /// Never: the future of a decision in memory is ready at its first poll.
+    /// Those of [`Limiter::decide`], but for [`LimitError::Store`].
     pub fn decide_now<T>(
         &self,
         request: &Request<'_>,
         now: Timestamp,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> Result<T, LimitError> {
-        match pin!(self.decide(request, now, encode)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(decided) => decided,
-            Poll::Pending => unreachable!("a decision in memory does not wait"),
-        }
+        let loaded = self.loaded.load();
+        self.count_error(self.find(&loaded, request).map(|(loaded, matched)| {
+            let decisions = self.store.decide(&matched.checks, self.settings.scope, now);
+            self.conclude(loaded, request, &matched, &decisions, None, encode)
+        }))
     }
 }
 

@@ -4,7 +4,7 @@ use std::{fmt, num::NonZeroU32, ops::Deref, sync::Arc};
 use super::{
     coordination::Coordination,
     descriptor::Entry,
-    key::{CounterKey, KeyHasher},
+    key::{CounterKey, DomainHasher, KeyHasher},
     pattern::Values,
     rule::{Limit, Rule, RuleNode},
     share::Sharing,
@@ -69,6 +69,9 @@ pub struct Details {
     /// The domain, keys and values as declared. Names the rule in stats and on debug pages.
     pub path: RulePath,
 }
+
+/// What stands for the value of each member in the key of a pool.
+const MEMBERS: &str = "*";
 
 /// A domain and the steps below it, such as `shop.tenant_acme.method`. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -148,9 +151,17 @@ impl CompiledRule {
         if self.has_shared_values { self.levels[i].shared.as_deref() } else { None }
     }
 
-    /// Returns the key of its only counter, if no value is part of the key.
-    pub(super) fn static_key(&self) -> Option<CounterKey> {
-        if self.has_static_key { self.static_key } else { None }
+    /// Returns the key under which it counts a descriptor of `entries` in its domain, whose keys `keys` makes.
+    pub(super) fn counter_key(&self, keys: &DomainHasher, entries: &[Entry<'_>]) -> CounterKey {
+        let fixed = if self.has_static_key { self.static_key } else { None };
+        fixed.unwrap_or_else(|| keys.key(entries, |i| self.shared(i)))
+    }
+
+    /// Returns the key of the pool that the values of the last of `entries` share, if they share one.
+    pub(super) fn pool_key(&self, keys: &DomainHasher, entries: &[Entry<'_>]) -> Option<CounterKey> {
+        self.sharing()?;
+        let last = entries.len().saturating_sub(1);
+        Some(keys.key(entries, |i| if i == last { Some(MEMBERS) } else { self.shared(i) }))
     }
 
     /// Returns the path of this rule's stats for a descriptor of `entries`, if it differs from [`Details::path`].

@@ -90,7 +90,7 @@ impl RuleSet {
     }
 
     fn walk<'a>(&'a self, domain: &str, entries: &[Entry<'a>], steps: &mut Vec<Step<'a>>) -> Outcome<'a> {
-        let Some(&root) = self.domains.get(domain) else {
+        let Some(root) = self.root(domain).map(|root| root.node) else {
             let mut domains: Vec<_> = self.domains.keys().map(|name| &**name).collect();
             domains.sort_unstable();
             return Outcome::UnknownDomain(domains);

@@ -1,9 +1,5 @@
 //! The identity of counters.
 
-use std::hash::Hasher as _;
-
-use siphasher::sip128::{Hasher128 as _, SipHasher13};
-
 /// The byte after each name. UTF-8 contains neither it nor [`PATTERN_END`].
 const NAME_END: u8 = 0xff;
 
@@ -12,6 +8,7 @@ const PATTERN_END: u8 = 0xfe;
 
 use super::{
     descriptor::Entry,
+    siphash::SipHash,
     tier::{Algorithm, Bucket, OverLimitPolicy, Refill, Tier},
 };
 
@@ -30,6 +27,10 @@ pub struct CounterKey([u64; 2]);
 pub struct KeyHasher {
     secret: [u64; 2],
 }
+
+/// A [`KeyHasher`] that has read the name of a domain: each request would read it again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DomainHasher(SipHash);
 
 // === impl CounterKey ===
 
@@ -115,6 +116,13 @@ impl KeyHasher {
         Self { secret }
     }
 
+    /// Returns the hasher of the keys in `domain`.
+    pub(super) fn in_domain(&self, domain: &str) -> DomainHasher {
+        let mut names = SipHash::new(self.secret);
+        names.push(domain.as_bytes(), NAME_END);
+        DomainHasher(names)
+    }
+
     /// Returns the key of `entries` in `domain`, where `shared(i)` is the text that replaces the value of entry `i`.
     #[must_use]
     pub fn key<'a>(
@@ -123,40 +131,45 @@ impl KeyHasher {
         entries: &[Entry<'a>],
         shared: impl Fn(usize) -> Option<&'a str>,
     ) -> CounterKey {
-        let mut hasher = SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
-        let mut add = |text: &str, end: u8| {
-            hasher.write(text.as_bytes());
-            hasher.write_u8(end);
-        };
-        add(domain, NAME_END);
-        for (i, entry) in entries.iter().enumerate() {
-            add(entry.key, NAME_END);
-            match shared(i) {
-                Some(pattern) => add(pattern, PATTERN_END),
-                None => add(entry.value, NAME_END),
-            }
-        }
-        let hash = hasher.finish128();
-        CounterKey([hash.h1, hash.h2])
+        self.in_domain(domain).key(entries, shared)
     }
 
     /// Returns the key of the buckets that callers name `name`. It is no other counter's: their domains are not empty.
     pub(super) fn bucket_key(&self, name: &[u8]) -> CounterKey {
-        let mut hasher = SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
-        hasher.write_u8(NAME_END);
-        hasher.write(name);
-        let hash = hasher.finish128();
-        CounterKey([hash.h1, hash.h2])
+        let mut names = SipHash::new(self.secret);
+        names.push(&[], NAME_END);
+        names.push(name, NAME_END);
+        CounterKey(names.finish())
     }
 
     /// Returns the key of the bucket of `key` that has these parameters, in the same [`CounterKey::shard`].
     pub(super) fn with_parameters(&self, key: CounterKey, parameters: [u64; 3]) -> CounterKey {
-        let mut hasher = SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
-        hasher.write_u64(key.0[0]);
-        for parameter in parameters {
-            hasher.write_u64(parameter);
+        let mut numbers = SipHash::new(self.secret);
+        for number in [key.0[0]].into_iter().chain(parameters) {
+            numbers.push(&number.to_le_bytes(), NAME_END);
         }
-        CounterKey([hasher.finish128().h1, key.0[1]])
+        CounterKey([numbers.finish()[0], key.0[1]])
+    }
+}
+
+// === impl DomainHasher ===
+
+impl DomainHasher {
+    /// Returns the key of `entries`, as [`KeyHasher::key`] does.
+    pub(super) fn key<'a>(
+        &self,
+        entries: &[Entry<'a>],
+        shared: impl Fn(usize) -> Option<&'a str>,
+    ) -> CounterKey {
+        let mut names = self.0;
+        for (i, entry) in entries.iter().enumerate() {
+            names.push(entry.key.as_bytes(), NAME_END);
+            match shared(i) {
+                Some(pattern) => names.push(pattern.as_bytes(), PATTERN_END),
+                None => names.push(entry.value.as_bytes(), NAME_END),
+            }
+        }
+        CounterKey(names.finish())
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     decision::Direction,
     descriptor::{Descriptor, Entry, Request},
     key::CounterKey,
-    matcher::RuleSet,
+    matcher::{Root, RuleSet},
     rule::{Limit, Rule},
     runtime_limit::RuntimeLimit,
     share::Sharing,
@@ -91,93 +91,103 @@ impl<'a> Matched<'a> {
     /// it reads the rule, so that the caller can prefetch related data.
     #[must_use]
     pub fn with_prefetch(rules: &'a RuleSet, request: &'a Request<'_>, on_match: impl Fn(usize)) -> Self {
-        let mut matched = Self {
-            matches: SmallVec::new(),
-            checks: SmallVec::new(),
-            unknown_domain: !rules.has_domain(request.domain),
+        let mut matched = Self { matches: SmallVec::new(), checks: SmallVec::new(), unknown_domain: false };
+        let Some(root) = rules.root(request.domain) else {
+            matched.unknown_domain = true;
+            matched.matches.resize(request.descriptors.len(), DescriptorMatch::NoLimit);
+            return matched;
         };
-        let mut found: SmallVec<[Option<RuleRef<'a>>; 2]> = request
-            .descriptors
-            .iter()
-            .map(|descriptor| find(rules, request.domain, descriptor, &on_match))
-            .collect();
-        drop_replaced(&mut found);
-        for (descriptor, rule) in request.descriptors.iter().zip(found) {
-            let descriptor_match = matched.match_of(rules, request, descriptor, rule);
+        let mut replaces = false;
+        // pushed one by one: `collect` costs more than the rest of this
+        for descriptor in &request.descriptors {
+            let rule = find(rules, root, descriptor, &on_match);
+            replaces |= rule.as_ref().is_some_and(|rule| !rule.replaces().is_empty());
+            let descriptor_match = matched.match_of(root, request, descriptor, rule);
             matched.matches.push(descriptor_match);
+        }
+        if replaces {
+            matched.drop_replaced();
         }
         matched
     }
 
     fn match_of(
         &mut self,
-        rules: &RuleSet,
+        root: &Root,
         request: &'a Request<'_>,
         descriptor: &'a Descriptor<'_>,
         rule: Option<RuleRef<'a>>,
     ) -> DescriptorMatch<'a> {
         let entries = &descriptor.entries;
-        let key = match &rule {
+        let (key, pool) = match &rule {
             None => return DescriptorMatch::NoLimit,
-            Some(RuleRef::Compiled(compiled_rule)) if compiled_rule.limit == Limit::Unlimited => {
-                return DescriptorMatch::Unlimited(compiled_rule);
+            Some(RuleRef::Compiled(rule)) if rule.limit == Limit::Unlimited => {
+                return DescriptorMatch::Unlimited(rule);
             }
-            Some(RuleRef::Compiled(compiled_rule)) => {
-                rules.counter_key(compiled_rule, request.domain, entries)
+            Some(RuleRef::Compiled(rule)) => {
+                (rule.counter_key(&root.keys, entries), rule.pool_key(&root.keys, entries).map(Box::new))
             }
-            Some(RuleRef::Override(_)) => rules.override_key(request.domain, entries),
+            Some(RuleRef::Override(_)) => (root.keys.key(entries, |_| None), None),
         };
-        let pool = match &rule {
-            Some(RuleRef::Compiled(rule)) if rule.sharing().is_some() => {
-                Some(Box::new(rules.pool_key(rule, request.domain, entries)))
-            }
-            _ => None,
-        };
-        self.checks.extend(rule.map(|rule| LimitCheck {
-            pool,
-            key: key.of_policy(rule.over_limit_policy()),
-            rule,
-            domain: request.domain,
-            entries,
-            hits: request.hits_of(descriptor),
-            direction: if descriptor.refund { Direction::GiveBack } else { Direction::Take },
-        }));
+        if let Some(rule) = rule {
+            self.checks.push(LimitCheck {
+                pool,
+                key: key.of_policy(rule.over_limit_policy()),
+                rule,
+                domain: request.domain,
+                entries,
+                hits: request.hits_of(descriptor),
+                direction: if descriptor.refund { Direction::GiveBack } else { Direction::Take },
+            });
+        }
         DescriptorMatch::Limited(self.checks.len() - 1)
+    }
+
+    /// Drops every rule that another rule of the request replaces, in any order. An unlimited rule can replace others but is
+    /// never replaced: it counts nothing.
+    #[cold]
+    fn drop_replaced(&mut self) {
+        let mut names: SmallVec<[Box<str>; 4]> = SmallVec::new();
+        for descriptor in &self.matches {
+            match descriptor {
+                DescriptorMatch::NoLimit => {}
+                DescriptorMatch::Unlimited(rule) => names.extend(rule.replaces().iter().cloned()),
+                DescriptorMatch::Limited(check) => {
+                    names.extend(self.checks[*check].rule.replaces().iter().cloned());
+                }
+            }
+        }
+        let is_replaced = |check: &LimitCheck<'_>| {
+            check.rule.name().is_some_and(|name| names.iter().any(|replaced| **replaced == *name))
+        };
+        let mut kept = 0;
+        for descriptor in &mut self.matches {
+            if let DescriptorMatch::Limited(check) = descriptor {
+                if is_replaced(&self.checks[*check]) {
+                    *descriptor = DescriptorMatch::NoLimit;
+                } else {
+                    *check = kept;
+                    kept += 1;
+                }
+            }
+        }
+        self.checks.retain(|check| !is_replaced(check));
     }
 }
 
-/// Finds the limit for one descriptor.
+/// Finds the limit for one descriptor, below the root of the request's domain.
 fn find<'a>(
     rules: &'a RuleSet,
-    domain: &str,
+    root: &Root,
     descriptor: &'a Descriptor<'_>,
     on_match: impl Fn(usize),
 ) -> Option<RuleRef<'a>> {
     if let Some(limit) = &descriptor.limit {
-        return rules.has_domain(domain).then_some(RuleRef::Override(limit));
+        return Some(RuleRef::Override(limit));
     }
-    let index = rules.find_index(domain, &descriptor.entries).ok()?;
+    let index = rules.find_below(root, &descriptor.entries)?;
     on_match(index);
     Some(RuleRef::Compiled(&rules.rules()[index]))
-}
-
-/// Drops every rule that another rule of the request replaces, in any order. An unlimited rule can replace others but is
-/// never replaced: it counts nothing.
-fn drop_replaced(found: &mut [Option<RuleRef<'_>>]) {
-    if found.iter().flatten().all(|rule| rule.replaces().is_empty()) {
-        return;
-    }
-    let replaced_names: SmallVec<[Box<str>; 4]> =
-        found.iter().flatten().flat_map(|rule| rule.replaces().iter().cloned()).collect();
-    for rule in found {
-        let replaced = rule.as_ref().is_some_and(|rule| {
-            !rule.is_unlimited()
-                && rule.name().is_some_and(|name| replaced_names.iter().any(|replaced| **replaced == *name))
-        });
-        if replaced {
-            *rule = None;
-        }
-    }
 }
 
 // === impl LimitCheck ===
@@ -329,10 +339,6 @@ impl RuleRef<'_> {
             (None, Self::Compiled(rule)) => rule.path.to_string(),
             (None, Self::Override(_)) => "override".to_owned(),
         }
-    }
-
-    fn is_unlimited(&self) -> bool {
-        matches!(self, Self::Compiled(rule) if rule.limit == Limit::Unlimited)
     }
 
     fn replaces(&self) -> &[Box<str>] {

@@ -19,7 +19,7 @@ use super::{
     compiled_rule::{CompiledRule, Level, RuleId},
     descriptor::Entry,
     inline_str::InlineStr,
-    key::{CounterKey, KeyHasher},
+    key::{CounterKey, DomainHasher, KeyHasher},
     pattern::{Pattern, Values},
     rule::{Domain, Origin, RuleNode},
 };
@@ -27,7 +27,7 @@ use super::{
 /// All loaded rules, compiled. Immutable: a reload creates another set.
 #[derive(Debug)]
 pub struct RuleSet {
-    pub(super) domains: HashMap<Box<str>, NodeId, foldhash::fast::RandomState>,
+    pub(super) domains: HashMap<Box<str>, Root, foldhash::fast::RandomState>,
     /// The roots of the domains and everything below them.
     pub(super) nodes: Vec<Branch>,
     /// For each node, the index in `rules` of the rule for a descriptor that ends there. Separate from the nodes, so that
@@ -43,11 +43,16 @@ pub struct RuleSet {
 /// The number of sets created in this process.
 static SETS: AtomicU32 = AtomicU32::new(0);
 
-/// What stands for the value of each member in the key of a pool.
-const MEMBERS: &str = "*";
-
 /// An index into [`RuleSet::nodes`].
 pub(super) type NodeId = usize;
+
+/// The root of a domain's tree.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Root {
+    pub(super) node: NodeId,
+    /// Makes the keys of the domain's counters.
+    pub(super) keys: DomainHasher,
+}
 
 /// A node of the compiled tree: the edges to its children.
 #[derive(Debug, Default)]
@@ -94,7 +99,8 @@ impl RuleSet {
         };
         for domain in domains {
             let root = set.add_branch(Branch::default());
-            set.domains.insert(domain.name.as_str().into(), root);
+            let keys = set.hasher.in_domain(&domain.name);
+            set.domains.insert(domain.name.as_str().into(), Root { node: root, keys });
             set.add_nodes(root, &domain.nodes, &domain.name.as_str().into(), &mut Vec::new());
         }
         set
@@ -126,26 +132,24 @@ impl RuleSet {
     /// Finds the rule for a descriptor of these `entries`: one at exactly that depth.
     #[must_use]
     pub fn find(&self, domain: &str, entries: &[Entry<'_>]) -> Lookup<'_> {
-        match self.find_index(domain, entries) {
-            Ok(index) => Lookup::Rule(&self.rules[index]),
-            Err(none) => none,
-        }
+        let Some(root) = self.root(domain) else {
+            return Lookup::UnknownDomain;
+        };
+        self.find_below(root, entries).map_or(Lookup::NoRule, |index| Lookup::Rule(&self.rules[index]))
     }
 
-    /// Returns the [`CompiledRule::index`] of the rule that [`RuleSet::find`] returns, without reading the rule. The error
-    /// says why there is none.
-    pub(super) fn find_index(&self, domain: &str, entries: &[Entry<'_>]) -> Result<usize, Lookup<'_>> {
-        let Some(&root) = self.domains.get(domain) else {
-            return Err(Lookup::UnknownDomain);
-        };
-        let mut node = root;
+    /// Returns the root of the rules for `domain`, if there are any.
+    pub(super) fn root(&self, domain: &str) -> Option<&Root> {
+        self.domains.get(domain)
+    }
+
+    /// Returns the [`CompiledRule::index`] of the rule that [`RuleSet::find`] returns, without reading the rule.
+    pub(super) fn find_below(&self, root: &Root, entries: &[Entry<'_>]) -> Option<usize> {
+        let mut node = root.node;
         for entry in entries {
-            match self.nodes[node].step(entry) {
-                Some((next, _)) => node = next,
-                None => return Err(Lookup::NoRule),
-            }
+            node = self.nodes[node].step(entry)?.0;
         }
-        self.ends[node].map(|index| index as usize).ok_or(Lookup::NoRule)
+        self.ends[node].map(|index| index as usize)
     }
 
     /// Returns the rule of a descriptor that ends at `node`.
@@ -165,22 +169,10 @@ impl RuleSet {
         &self.rules
     }
 
-    /// Returns the key of a limit that came with a request.
-    #[must_use]
-    pub fn override_key(&self, domain: &str, entries: &[Entry<'_>]) -> CounterKey {
-        self.hasher.key(domain, entries, |_| None)
-    }
-
-    /// Returns the key of the pool that the values of the last of `entries` share under `rule`, of this set and `domain`.
-    pub(super) fn pool_key(&self, rule: &CompiledRule, domain: &str, entries: &[Entry<'_>]) -> CounterKey {
-        let last = entries.len().saturating_sub(1);
-        self.hasher.key(domain, entries, |i| if i == last { Some(MEMBERS) } else { rule.shared(i) })
-    }
-
     /// Returns the key under which `rule`, of this set and `domain`, counts a descriptor of `entries`.
     #[must_use]
     pub fn counter_key(&self, rule: &CompiledRule, domain: &str, entries: &[Entry<'_>]) -> CounterKey {
-        rule.static_key().unwrap_or_else(|| self.hasher.key(domain, entries, |i| rule.shared(i)))
+        rule.counter_key(&self.hasher.in_domain(domain), entries)
     }
 }
 

@@ -16,6 +16,7 @@ mod reservation;
 mod rule;
 mod runtime_limit;
 pub mod share;
+mod siphash;
 mod tally;
 mod tier;
 mod units;

@@ -85,17 +85,17 @@ impl<'a> Verdict<'a> {
         decisions: &[Decision],
         modes: &Modes,
     ) -> Self {
-        let statuses: SmallVec<[Status<'a>; 2]> = matched
-            .matches
-            .iter()
-            .map(|descriptor| match descriptor {
+        let mut statuses: SmallVec<[Status<'a>; 2]> = SmallVec::new();
+        // pushed one by one: `collect` costs more than the statuses
+        for descriptor in &matched.matches {
+            statuses.push(match descriptor {
                 DescriptorMatch::NoLimit => Status::no_limit(modes.quota),
                 DescriptorMatch::Unlimited(_) => Status::unlimited(),
                 DescriptorMatch::Limited(i) => {
                     Status::counted(&matched.checks[*i], &decisions[*i], modes.quota)
                 }
-            })
-            .collect();
+            });
+        }
         let combined = Combined::of(matched, &statuses);
         let over = combined.over && !modes.shadow;
         Self {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::buckets::AtomicBucket;
 pub use super::buckets::{BOUNDS, Bucket, Distribution};
+use super::{buckets::AtomicBucket, sharded::Sharded};
 
 #[cfg(feature = "server")]
 use {
@@ -14,7 +14,7 @@ use {
 /// Counts durations by length.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    buckets: [AtomicBucket; BOUNDS.len() + 1],
+    buckets: Sharded<[AtomicBucket; BOUNDS.len() + 1]>,
     /// The buckets that are used instead, if finer ones are needed.
     #[cfg(feature = "server")]
     refined: Option<Box<Refined>>,
@@ -45,7 +45,7 @@ impl Histogram {
         if let Some(refined) = &self.refined {
             return refined.bucket(nanos).add(n, nanos);
         }
-        self.buckets[BOUNDS.partition_point(|bound| *bound < took)].add(n, nanos);
+        self.buckets.own()[BOUNDS.partition_point(|bound| *bound < took)].add(n, nanos);
     }
 
     /// Returns the current contents.
@@ -55,7 +55,15 @@ impl Histogram {
         if let Some(refined) = &self.refined {
             return refined.fixed();
         }
-        Distribution { buckets: std::array::from_fn(|i| self.buckets[i].get()) }
+        let mut all = Distribution::default();
+        for place in self.buckets.all() {
+            for (sum, bucket) in all.buckets.iter_mut().zip(place) {
+                let Bucket { count, nanos } = bucket.get();
+                sum.count += count;
+                sum.nanos += nanos;
+            }
+        }
+        all
     }
 
     /// Returns the current contents in the finest buckets that there are.

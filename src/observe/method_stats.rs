@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::{counter::Counter, histogram::Histogram};
+use super::{counter::Counter, histogram::Histogram, sharded::Sharded};
 
 /// The stats of one method, such as `ShouldRateLimit`.
 #[derive(Debug, Default)]
 pub struct MethodStats {
-    /// Calls that began.
-    pub total_requests: Counter,
+    total_requests: Sharded<Counter>,
     /// Response times, including calls that the caller cancelled.
     pub response_time: Histogram,
 }
@@ -27,7 +26,13 @@ impl MethodStats {
     /// Returns stats whose response times have the buckets of `refinement`.
     #[cfg(feature = "server")]
     pub(super) fn refined(refinement: &super::refined::Refinement) -> Self {
-        Self { total_requests: Counter::default(), response_time: Histogram::refined(refinement) }
+        Self { response_time: Histogram::refined(refinement), ..Self::default() }
+    }
+
+    /// Returns the number of calls that began.
+    #[must_use]
+    pub fn total_requests(&self) -> u64 {
+        self.total_requests.all().map(Counter::get).sum()
     }
 
     /// Counts a call that begins now.
@@ -37,13 +42,13 @@ impl MethodStats {
 
     /// Counts a call that began at `begun`.
     pub fn begin_at(&self, begun: Instant) -> CallTimer<'_> {
-        self.total_requests.add(1);
+        self.total_requests.own().add(1);
         CallTimer { stats: self, begun }
     }
 
     /// Counts `calls` completed calls that took `took` each.
     pub fn record(&self, calls: u64, took: Duration) {
-        self.total_requests.add(calls);
+        self.total_requests.own().add(calls);
         self.response_time.record_many(calls, took);
     }
 }
@@ -65,7 +70,7 @@ mod tests {
     fn a_cancelled_call_counts() {
         let method = MethodStats::default();
         let call = method.begin();
-        assert_eq!((method.total_requests.get(), method.response_time.get().count()), (1, 0));
+        assert_eq!((method.total_requests(), method.response_time.get().count()), (1, 0));
         drop(call);
         assert_eq!(method.response_time.get().count(), 1);
     }

@@ -25,6 +25,7 @@ mod rule_limit;
 mod rule_stats;
 #[cfg(feature = "server")]
 mod sanitize;
+mod sharded;
 #[cfg(feature = "server")]
 pub mod snapshot;
 pub mod stats;

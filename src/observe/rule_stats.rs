@@ -2,14 +2,19 @@
 
 use std::sync::Arc;
 
-use super::counter::Counter;
+use super::{counter::Counter, sharded::Sharded};
 
-/// The stats of one rule, in hits. Aligned, so that a request touches only one cache line of counters.
+/// The stats of one rule, in hits.
 #[derive(Debug)]
-#[repr(align(64))]
 pub struct RuleStats {
     /// The domain, then the steps below it. Never empty.
     name: Arc<[Box<str>]>,
+    counters: Sharded<Counters>,
+}
+
+/// What one thread has counted. A request writes one cache line of them.
+#[derive(Debug, Default)]
+struct Counters {
     total_hits: Counter,
     over_limit: Counter,
     near_limit: Counter,
@@ -38,17 +43,14 @@ pub struct RuleCounts {
 // === impl RuleStats ===
 
 impl RuleStats {
-    /// Returns empty stats for the rule called `name`: its domain, then the steps below it.
+    /// Returns empty stats for the declared rule called `name`: its domain, then the steps below it.
     pub(super) fn new(name: Arc<[Box<str>]>) -> Self {
-        Self {
-            name,
-            total_hits: Counter::default(),
-            over_limit: Counter::default(),
-            near_limit: Counter::default(),
-            over_limit_with_local_cache: Counter::default(),
-            within_limit: Counter::default(),
-            shadow_mode: Counter::default(),
-        }
+        Self { name, counters: Sharded::default() }
+    }
+
+    /// Returns empty stats for one of the many names that callers create. All threads share its counters.
+    pub(super) fn dynamic(name: Arc<[Box<str>]>) -> Self {
+        Self { name, counters: Sharded::single() }
     }
 
     /// Returns the name's parts: the domain, then the steps below it. Never empty.
@@ -61,22 +63,31 @@ impl RuleStats {
     /// in it.
     pub fn prefetch(&self) {
         // the processor does not wait for a load whose result is unused
-        std::hint::black_box(self.total_hits.get());
+        std::hint::black_box(self.counters.own().total_hits.get());
     }
 
     /// Adds the hits of a request.
     pub fn add(&self, counts: RuleCounts) {
-        self.over_limit_with_local_cache.add(counts.over_limit_with_local_cache);
-        self.total_hits.add(counts.total_hits);
-        self.over_limit.add(counts.over_limit);
-        self.near_limit.add(counts.near_limit);
-        self.within_limit.add(counts.within_limit);
-        self.shadow_mode.add(counts.shadow_mode);
+        let counters = self.counters.own();
+        counters.over_limit_with_local_cache.add(counts.over_limit_with_local_cache);
+        counters.total_hits.add(counts.total_hits);
+        counters.over_limit.add(counts.over_limit);
+        counters.near_limit.add(counts.near_limit);
+        counters.within_limit.add(counts.within_limit);
+        counters.shadow_mode.add(counts.shadow_mode);
     }
 
-    /// Returns the current counts.
+    /// Returns the current counts of all threads.
     #[must_use]
     pub fn get(&self) -> RuleCounts {
+        self.counters.all().fold(RuleCounts::default(), |sum, counters| sum.plus(counters.get()))
+    }
+}
+
+// === impl Counters ===
+
+impl Counters {
+    fn get(&self) -> RuleCounts {
         RuleCounts {
             total_hits: self.total_hits.get(),
             over_limit: self.over_limit.get(),

@@ -75,7 +75,7 @@ pub(super) fn reference(stats: &Stats) -> BTreeMap<String, StatValue> {
     for (method, stats) in stats.methods() {
         let timing = StatValue::Timing(Box::new(stats.response_time.get()));
         values.insert(response_time(method), timing);
-        let total = StatValue::Counter(stats.total_requests.get());
+        let total = StatValue::Counter(stats.total_requests());
         values.insert(format!("ratelimit_server.{method}.total_requests"), total);
     }
     values

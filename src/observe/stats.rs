@@ -109,7 +109,7 @@ impl Stats {
         if let Some(stats) = self.rules.read().by_name.get(name) {
             return Arc::clone(stats);
         }
-        self.rules.write().create(name)
+        self.rules.write().create(name, RuleStats::new)
     }
 
     /// Like [`Stats::rule`], for a name that contains a caller's values: returns none if the name is too long, or new
@@ -138,7 +138,7 @@ impl Stats {
         }
         rules.dynamic += 1;
         rules.dynamic_bytes += length;
-        Some(rules.create(name))
+        Some(rules.create(name, RuleStats::dynamic))
     }
 
     /// Returns the stats of every rule, in no order.
@@ -243,9 +243,13 @@ impl Rules {
             && self.dynamic_bytes.saturating_add(length) <= MAX_DYNAMIC_BYTES
     }
 
-    fn create(&mut self, name: &[Box<str>]) -> Arc<RuleStats> {
+    fn create(
+        &mut self,
+        name: &[Box<str>],
+        empty: impl FnOnce(Arc<[Box<str>]>) -> RuleStats,
+    ) -> Arc<RuleStats> {
         let name: Arc<[Box<str>]> = name.into();
-        let stats = self.by_name.entry(Arc::clone(&name)).or_insert_with(|| Arc::new(RuleStats::new(name)));
+        let stats = self.by_name.entry(Arc::clone(&name)).or_insert_with(|| Arc::new(empty(name)));
         Arc::clone(stats)
     }
 }

@@ -64,6 +64,19 @@ impl Store for AnyStore {
         self.take_with(checks, scope, now, TakeOptions::default()).await
     }
 
+    fn take_at_once(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+        options: TakeOptions<'_>,
+    ) -> Option<Decisions> {
+        match self {
+            Self::Memory(memory) => memory.take_at_once(checks, scope, now, options),
+            Self::Disk(_) | Self::Coordinated(_) => None,
+        }
+    }
+
     async fn take_with(
         &self,
         checks: &[LimitCheck<'_>],

@@ -81,6 +81,19 @@ pub trait Store: Send + Sync + 'static {
         self.take(checks, scope, now)
     }
 
+    /// Decides like [`Store::take_with`] if that is possible without a future: one costs a store in memory as much as the decision. By
+    /// default none is.
+    fn take_at_once(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+        options: TakeOptions<'_>,
+    ) -> Option<Decisions> {
+        let _ = (checks, scope, now, options);
+        None
+    }
+
     /// Takes hits in advance: between `request.least` and `request.want`, in all tiers of `check` or in none. The caller
     /// may use them before [`Reservation::until`], and must [release](Self::release) those that it does not use.
     ///

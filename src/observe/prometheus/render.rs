@@ -138,7 +138,7 @@ fn methods(page: &mut Page, stats: &Stats, unit: TimeUnit) {
     let name = "ratelimit_service_total_requests";
     page.family(name, "Calls that began.", "counter");
     for (method, stats) in &methods {
-        page.sample(name, &labels([("grpc_method", *method)]), stats.total_requests.get());
+        page.sample(name, &labels([("grpc_method", *method)]), stats.total_requests());
     }
     let name = "ratelimit_service_response_time_seconds";
     page.family(name, "Response times of calls.", "histogram");

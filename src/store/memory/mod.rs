@@ -24,7 +24,7 @@ pub use self::notes::Notes;
 #[cfg(feature = "disk")]
 pub(super) use self::shard::Slot;
 use self::{pools::Pools, shard::Shard};
-use super::{Decisions, Store, StoreError};
+use super::{Decisions, Store, StoreError, TakeOptions};
 use crate::{
     limit::{
         CounterKey, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, Timestamp,
@@ -154,20 +154,19 @@ impl<N: Notes> MemoryStore<N> {
                 self.decide_together_with_pools(checks, now)
             }
             Scope::Request if checks.len() > 1 => self.decide_together(checks, now),
-            _ => checks
-                .iter()
-                .map(|check| {
-                    if let Some(decision) =
-                        check.pool.as_ref().and_then(|_| self.decide_shared(check, true, now))
-                    {
-                        return decision;
-                    }
-                    let mut shard = self.shards[self.index(check.key)].lock();
-                    self.counting(&mut shard, |shard| {
-                        shard.take(check, check.over_limit_policy_in(scope), now)
-                    })
-                })
-                .collect(),
+            _ => {
+                let mut decisions = Decisions::new();
+                // pushed one by one: `collect` costs as much as a decision
+                for check in checks {
+                    let policy = check.over_limit_policy_in(scope);
+                    let shared = self.decide_shared(check, true, now);
+                    decisions.push(shared.unwrap_or_else(|| {
+                        let mut shard = self.shards[self.index(check.key)].lock();
+                        self.counting(&mut shard, |shard| shard.take(check, policy, now))
+                    }));
+                }
+                decisions
+            }
         };
         self.bound(checks.first().map(|check| check.key), now);
         decisions
@@ -180,8 +179,7 @@ impl<N: Notes> MemoryStore<N> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Reservation {
-        if let Some(reservation) = check.pool.as_ref().and_then(|_| self.reserve_shared(check, request, now))
-        {
+        if let Some(reservation) = self.reserve_shared(check, request, now) {
             return reservation;
         }
         let reservation = {
@@ -202,7 +200,7 @@ impl<N: Notes> MemoryStore<N> {
         now: Timestamp,
     ) {
         let Reservation { hits, counted, .. } = reservation;
-        if check.pool.is_some() && self.release_shared(check, counted.from, unused.min(hits), now) {
+        if self.release_shared(check, counted.from, unused.min(hits), now) {
             return;
         }
         let mut shard = self.shards[self.index(check.key)].lock();
@@ -217,14 +215,11 @@ impl<N: Notes> MemoryStore<N> {
         now: Timestamp,
     ) -> BucketReply {
         let key = name.counter(request);
-        let index = self.index(key);
         let reply = {
-            let mut shard = self.shards[index].lock();
+            let mut shard = self.shards[self.index(key)].lock();
             self.counting(&mut shard, |shard| shard.decide_bucket(key, request, now))
         };
-        if self.live.load(Ordering::Relaxed) > self.max_counters {
-            self.make_room(index, now);
-        }
+        self.bound(Some(key), now);
         reply
     }
 
@@ -259,8 +254,7 @@ impl<N: Notes> MemoryStore<N> {
         hits: Hits,
         now: Timestamp,
     ) -> crate::limit::Decision {
-        let shared = check.pool.as_ref().and_then(|_| self.look_shared(check, earlier.plus(hits), now));
-        if let Some(decision) = shared {
+        if let Some(decision) = self.look_shared(check, earlier.plus(hits), now) {
             return decision;
         }
         self.shards[self.index(check.key)].lock().look(check, earlier, hits, now)
@@ -357,6 +351,16 @@ impl<N: Notes> Store for MemoryStore<N> {
         now: Timestamp,
     ) -> impl Future<Output = Result<Decisions, StoreError>> + Send {
         future::ready(Ok(self.decide(checks, scope, now)))
+    }
+
+    fn take_at_once(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+        _options: TakeOptions<'_>,
+    ) -> Option<Decisions> {
+        Some(self.decide(checks, scope, now))
     }
 
     fn reserve(

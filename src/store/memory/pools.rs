@@ -96,7 +96,7 @@ impl Pools {
         now: Timestamp,
         act: impl FnOnce(&mut LockedPool<'_>) -> T,
     ) -> Option<T> {
-        let (sharing, key) = (check.sharing()?, check.pool.as_deref()?);
+        let (key, sharing) = (check.pool.as_deref()?, check.sharing()?);
         let tier = &check.tiers()[0];
         let instances = if check.is_local() { 1 } else { self.instances.load(Ordering::Relaxed) };
         let rule = PoolRule { capacity: tier.requests / instances, cycle: tier.period, sharing };

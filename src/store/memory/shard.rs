@@ -1,5 +1,7 @@
 //! One shard: a hash table of counters.
 
+use std::slice;
+
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
@@ -19,8 +21,9 @@ const SAMPLE: usize = 32;
 /// The number of buckets that an eviction samples if none has a counter that may be removed.
 const LARGE_SAMPLE: usize = 512;
 
-/// Counters by key.
+/// Counters by key. No two shards have a cache line in common, whose writers would wait for one another.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub(super) struct Shard<N: Notes> {
     table: HashTable<Slot<N>>,
     /// The bucket at which the next sample begins.
@@ -140,6 +143,9 @@ impl<N: Notes> Shard<N> {
         now: Timestamp,
         act: impl FnOnce(&[Tier], &mut [CounterState]) -> T,
     ) -> T {
+        if let [tier] = tiers {
+            return self.update_one(check, tier, now, |counter| act(tiers, slice::from_mut(counter)));
+        }
         let mut buckets: SmallVec<[Option<usize>; 2]> = SmallVec::new();
         let mut counters: SmallVec<[CounterState; 2]> = SmallVec::new();
         let mut befores: SmallVec<[Option<CounterState>; 2]> = SmallVec::new();
@@ -167,6 +173,32 @@ impl<N: Notes> Shard<N> {
                 self.insert(check.key.of_tier(tier), counter, N::default());
                 self.note_new(check, tier);
             }
+        }
+        done
+    }
+
+    /// As [`Shard::update`] for one tier, as most rules have: its counter changes in its place.
+    fn update_one<T>(
+        &mut self,
+        check: &LimitCheck<'_>,
+        tier: &Tier,
+        now: Timestamp,
+        act: impl FnOnce(&mut CounterState) -> T,
+    ) -> T {
+        let key = check.key.of_tier(tier);
+        if let Some(slot) = self.table.find_mut(key.hash(), |slot| slot.key == key) {
+            let before = before::<N>(&slot.counter);
+            let done = act(&mut slot.counter);
+            if N::NOTED && before.as_ref() != Some(&slot.counter) {
+                slot.notes.changed(&mut self.log, check, tier, key);
+            }
+            return done;
+        }
+        let mut counter = CounterState::unused(tier, now);
+        let done = act(&mut counter);
+        if counter.used() > Hits(0) {
+            self.insert(key, counter, N::default());
+            self.note_new(check, tier);
         }
         done
     }

@@ -1,0 +1,89 @@
+//! Measures how decisions in this process scale over threads: on keys of their own, on one key, and with a limiter each, which is the
+//! most that the machine can do.
+//!
+//! `cargo bench --bench cores`
+
+#[path = "support/in_process.rs"]
+mod in_process;
+
+use std::{
+    hint::black_box,
+    sync::Barrier,
+    thread,
+    time::{Duration, Instant},
+};
+
+use in_process::{InProcess, NOW};
+
+/// Decisions of each thread in a round.
+const DECISIONS: u32 = 1_000_000;
+
+/// Rounds of each case, in turn, so that each meets the same machine.
+const ROUNDS: usize = 7;
+
+/// What the threads of a case share.
+#[derive(Clone, Copy)]
+enum Case {
+    OwnLimiters,
+    OwnKeys,
+    OneKey,
+}
+
+const CASES: [(&str, Case); 3] = [
+    ("a limiter each", Case::OwnLimiters),
+    ("one limiter, a key each", Case::OwnKeys),
+    ("one limiter, one key", Case::OneKey),
+];
+
+impl Case {
+    /// Returns the time in which all `threads` have made their decisions.
+    fn run(self, threads: usize) -> Duration {
+        let limiters: Vec<_> = (0..threads).map(|_| InProcess::new("tenant-0")).collect();
+        let start = Barrier::new(threads + 1);
+        let begun = thread::scope(|scope| {
+            for i in 0..threads {
+                let (limiter, tenant) = match self {
+                    Self::OwnLimiters => (&limiters[i], i),
+                    Self::OwnKeys => (&limiters[0], i),
+                    Self::OneKey => (&limiters[0], 0),
+                };
+                let (tenant, start) = (format!("tenant-{tenant}"), &start);
+                scope.spawn(move || {
+                    start.wait();
+                    for _ in 0..DECISIONS {
+                        assert!(black_box(limiter).admits(black_box(&tenant), NOW));
+                    }
+                });
+            }
+            start.wait();
+            Instant::now()
+        });
+        // all have ended
+        begun.elapsed()
+    }
+}
+
+fn main() {
+    let most = thread::available_parallelism().map_or(1, usize::from);
+    let mut threads = 1;
+    println!("| threads | | ns a decision | throughput to one thread's |\n| --- | --- | --- | --- |");
+    let mut alone = [0.0; CASES.len()];
+    while threads <= most {
+        let mut times = [[0.0; ROUNDS]; CASES.len()];
+        for round in 0..ROUNDS {
+            for (case, (_, what)) in CASES.iter().enumerate() {
+                times[case][round] = what.run(threads).as_secs_f64();
+            }
+        }
+        for (case, (name, _)) in CASES.iter().enumerate() {
+            times[case].sort_by(f64::total_cmp);
+            let median = times[case][ROUNDS / 2];
+            if threads == 1 {
+                alone[case] = median;
+            }
+            let scaled = alone[case] / median * threads as f64;
+            println!("| {threads} | {name} | {:.0} | {scaled:.2} |", median * 1e9 / f64::from(DECISIONS));
+        }
+        threads *= 2;
+    }
+}

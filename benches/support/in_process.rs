@@ -1,0 +1,44 @@
+//! A limiter in the process of its caller, with the store in memory.
+
+use std::sync::Arc;
+
+use weir::{
+    DecisionSettings, Limiter,
+    limit::{
+        Algorithm, Code, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule,
+        RuleNode, RuleSet, Tier, Timestamp, Values,
+    },
+    observe::Stats,
+    store::MemoryStore,
+};
+
+pub(crate) const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
+
+/// A limiter of one rule, for each tenant, of one tier.
+pub(crate) struct InProcess(Limiter<MemoryStore>);
+
+impl InProcess {
+    /// Creates the limiter, and the counter of `tenant`.
+    pub(crate) fn new(tenant: &str) -> Self {
+        let tier =
+            Tier { requests: u32::MAX, period: Period::from_secs(3_600), algorithm: Algorithm::FixedWindow };
+        let limit =
+            Limit::Tiers { tiers: [tier].into_iter().collect(), over_limit_policy: OverLimitPolicy::Ignore };
+        let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("tenant", Values::Any) };
+        let limiter =
+            Limiter::new(MemoryStore::new(100_000), Arc::new(Stats::default()), DecisionSettings::default());
+        limiter.load(RuleSet::new(&[Domain { name: "shop".into(), nodes: vec![node] }], KeyHasher::random()));
+        let limiter = Self(limiter);
+        limiter.admits(tenant, NOW);
+        limiter
+    }
+
+    /// Makes a request of `tenant`, decides it, and returns whether it is admitted.
+    pub(crate) fn admits(&self, tenant: &str, now: Timestamp) -> bool {
+        let entry = Entry { key: "tenant", value: tenant };
+        let descriptor = Descriptor { entries: [entry].into_iter().collect(), ..Descriptor::default() };
+        let request = Request { domain: "shop", descriptors: [descriptor].into_iter().collect(), hits: 1 };
+        let decided = self.0.decide_now(&request, now, |verdict| verdict.code == Code::Ok);
+        decided.expect("a request with a domain and a descriptor")
+    }
+}
