@@ -69,19 +69,19 @@ fn main() {
     println!("| threads | | ns a decision | throughput to one thread's |\n| --- | --- | --- | --- |");
     let mut alone = [0.0; CASES.len()];
     while threads <= most {
-        let mut times = [[0.0; ROUNDS]; CASES.len()];
-        for round in 0..ROUNDS {
-            for (case, (_, what)) in CASES.iter().enumerate() {
-                times[case][round] = what.run(threads).as_secs_f64();
+        let mut times = CASES.map(|_| Vec::new());
+        for _ in 0..ROUNDS {
+            for (times, (_, case)) in times.iter_mut().zip(CASES) {
+                times.push(case.run(threads).as_secs_f64());
             }
         }
-        for (case, (name, _)) in CASES.iter().enumerate() {
-            times[case].sort_by(f64::total_cmp);
-            let median = times[case][ROUNDS / 2];
+        for ((times, alone), (name, _)) in times.iter_mut().zip(&mut alone).zip(CASES) {
+            times.sort_by(f64::total_cmp);
+            let median = times[ROUNDS / 2];
             if threads == 1 {
-                alone[case] = median;
+                *alone = median;
             }
-            let scaled = alone[case] / median * threads as f64;
+            let scaled = *alone / median * u32::try_from(threads).map_or(f64::NAN, f64::from);
             println!("| {threads} | {name} | {:.0} | {scaled:.2} |", median * 1e9 / f64::from(DECISIONS));
         }
         threads *= 2;

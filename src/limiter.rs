@@ -113,7 +113,7 @@ impl<S: Store> Limiter<S> {
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> Result<T, LimitError> {
         let loaded = self.loaded.load();
-        let decided = match self.find(&loaded, request) {
+        let decided = match find(loaded.as_deref(), request) {
             Ok((loaded, matched)) => {
                 let options = TakeOptions { all_quotas: self.settings.modes.quota, ..options };
                 let (checks, scope) = (&matched.checks, self.settings.scope);
@@ -138,23 +138,6 @@ impl<S: Store> Limiter<S> {
             Err(_) => self.stats.service_error.add(1),
         }
         decided
-    }
-
-    /// Finds the rules of `request`.
-    fn find<'a>(
-        &self,
-        loaded: &'a Option<Arc<Loaded>>,
-        request: &'a Request<'_>,
-    ) -> Result<(&'a Loaded, Matched<'a>), LimitError> {
-        if request.domain.is_empty() {
-            return Err(LimitError::EmptyDomain);
-        }
-        if request.descriptors.is_empty() {
-            return Err(LimitError::NoDescriptors);
-        }
-        let loaded = loaded.as_deref().ok_or(LimitError::NoRules)?;
-        let matched = Matched::with_prefetch(&loaded.rules, request, |rule| loaded.stats[rule].prefetch());
-        Ok((loaded, matched))
     }
 
     /// Makes the verdict of `decisions`, records it, and passes it to `encode`.
@@ -243,11 +226,27 @@ impl Limiter<MemoryStore> {
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> Result<T, LimitError> {
         let loaded = self.loaded.load();
-        self.count_error(self.find(&loaded, request).map(|(loaded, matched)| {
+        self.count_error(find(loaded.as_deref(), request).map(|(loaded, matched)| {
             let decisions = self.store.decide(&matched.checks, self.settings.scope, now);
             self.conclude(loaded, request, &matched, &decisions, None, encode)
         }))
     }
+}
+
+/// Finds the rules of `request` among those that are `loaded`.
+fn find<'a>(
+    loaded: Option<&'a Loaded>,
+    request: &'a Request<'_>,
+) -> Result<(&'a Loaded, Matched<'a>), LimitError> {
+    if request.domain.is_empty() {
+        return Err(LimitError::EmptyDomain);
+    }
+    if request.descriptors.is_empty() {
+        return Err(LimitError::NoDescriptors);
+    }
+    let loaded = loaded.ok_or(LimitError::NoRules)?;
+    let matched = Matched::with_prefetch(&loaded.rules, request, |rule| loaded.stats[rule].prefetch());
+    Ok((loaded, matched))
 }
 
 /// Adds the rules that apply to `record`. The name of a limit that the request carries would contain its values.

@@ -159,8 +159,8 @@ impl<N: Notes> MemoryStore<N> {
                 // pushed one by one: `collect` costs as much as a decision
                 for check in checks {
                     let policy = check.over_limit_policy_in(scope);
-                    let shared = self.decide_shared(check, true, now);
-                    decisions.push(shared.unwrap_or_else(|| {
+                    let in_pool = self.decide_shared(check, true, now);
+                    decisions.push(in_pool.unwrap_or_else(|| {
                         let mut shard = self.shards[self.index(check.key)].lock();
                         self.counting(&mut shard, |shard| shard.take(check, policy, now))
                     }));
