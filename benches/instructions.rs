@@ -81,12 +81,12 @@ fn request(exchange: Exchange) -> (Bytes, Exchange) {
 
 #[library_benchmark]
 #[benches::limiter(args = ["acme"], setup = InProcess::new)]
-fn in_process(limiter: InProcess) -> (bool, InProcess) {
+fn embedded(limiter: InProcess) -> (bool, InProcess) {
     let admitted = black_box(&limiter).admits(black_box("acme"), in_process::NOW);
     (admitted, limiter)
 }
 
-library_benchmark_group!(name = decisions, benchmarks = [decide, in_process]);
+library_benchmark_group!(name = decisions, benchmarks = [decide, embedded]);
 library_benchmark_group!(name = coordination, benchmarks = [coordinate, new_keys]);
 library_benchmark_group!(name = requests, benchmarks = [request]);
 main!(library_benchmark_groups = [decisions, coordination, requests]);
