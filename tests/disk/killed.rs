@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 use tokio::time::sleep;
 use tonic::transport::Channel;
 use weir::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
@@ -27,7 +28,7 @@ const LIMIT: u64 = 4_000_000_000;
 
 const RULES: &str = "domain: shop\ndescriptors:\n  - key: k\n    rate_limit: { tiers: [{ requests: 4000000000, per: 365d, algorithm: fixed_window }] }\n";
 
-/// The values that are hit.
+/// The values that are hit: in turn of a rule, and of buckets that come with requests, paced ones and those that are refilled in steps.
 const VALUES: usize = 40;
 
 /// The clients that send at once.
@@ -50,7 +51,45 @@ impl Ledger {
 
 struct Weir {
     serving: Serving,
-    client: RateLimitServiceClient<Channel>,
+    client: Client,
+}
+
+/// A client of both protocols.
+#[derive(Clone)]
+struct Client {
+    grpc: RateLimitServiceClient<Channel>,
+    redis: MultiplexedConnection,
+}
+
+impl Client {
+    /// Takes `count` hits of a value, and returns what is left, or none if weir is gone.
+    async fn take(&mut self, index: usize, count: u64) -> Option<u64> {
+        let value = index.to_string();
+        let ask = |command: &str| {
+            let mut ask = redis::cmd(command);
+            ask.arg(&value);
+            ask
+        };
+        match index % 3 {
+            0 => {
+                let request = request("shop", [hits(count, descriptor([("k", value.as_str())]))]);
+                let response = self.grpc.should_rate_limit(request).await.ok()?.into_inner();
+                Some(response.statuses[0].limit_remaining.into())
+            }
+            1 => {
+                let mut ask = ask("CL.THROTTLE");
+                ask.arg(LIMIT - 1).arg(1).arg(31_536_000).arg(count);
+                let reply: Vec<i64> = ask.query_async(&mut self.redis).await.ok()?;
+                u64::try_from(reply[2]).ok()
+            }
+            _ => {
+                let mut ask = ask("RL.REDUCE");
+                ask.arg(LIMIT).arg(31_536_000).arg("TAKE").arg(count);
+                let before: u64 = ask.query_async(&mut self.redis).await.ok()?;
+                Some(before - count)
+            }
+        }
+    }
 }
 
 impl Weir {
@@ -62,36 +101,34 @@ impl Weir {
             // an answer that was not synced in time would count as one
             ("WEIR_DECISION_BUDGET", "1m"),
             ("WEIR_STOP_DELAY", "0"),
+            ("WEIR_REDIS_PORT", "0"),
+            ("WEIR_REDIS_HOST", "127.0.0.1"),
         ];
         let serving = Serving::start(rules, &variables);
-        let client = RateLimitServiceClient::connect(format!("http://{}", serving.address("grpc")));
-        Self { client: client.await.expect("it listens"), serving }
+        let grpc = RateLimitServiceClient::connect(format!("http://{}", serving.address("grpc")));
+        let address = format!("redis://{}", serving.address("redis"));
+        // an answer that comes late is an answer
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(DEADLINE));
+        let redis = redis::Client::open(address).expect("an address");
+        let redis = redis.get_multiplexed_async_connection_with_config(&config);
+        let client =
+            Client { grpc: grpc.await.expect("it listens"), redis: redis.await.expect("it listens") };
+        Self { serving, client }
     }
 
     /// Returns the hits that a value has.
     async fn counted(&mut self, value: usize) -> u64 {
-        let value = value.to_string();
-        let request = request("shop", [hits(0, descriptor([("k", value.as_str())]))]);
-        let response = self.client.should_rate_limit(request).await.expect("a response").into_inner();
-        LIMIT - u64::from(response.statuses[0].limit_remaining)
+        LIMIT - self.client.take(value, 0).await.expect("a response")
     }
 }
 
 /// Sends hits until weir is gone.
-async fn load(
-    mut client: RateLimitServiceClient<Channel>,
-    ledger: Arc<Ledger>,
-    mut seed: u64,
-    stop: Arc<AtomicBool>,
-) {
+async fn load(mut client: Client, ledger: Arc<Ledger>, mut seed: u64, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let index = usize::try_from(seed >> 33).unwrap_or_default() % VALUES;
-        let value = index.to_string();
         ledger.sent[index].fetch_add(1, Ordering::SeqCst);
-        let response =
-            client.should_rate_limit(request("shop", [hits(1, descriptor([("k", value.as_str())]))]));
-        if response.await.is_err() {
+        if client.take(index, 1).await.is_none() {
             break;
         }
         ledger.answered[index].fetch_add(1, Ordering::SeqCst);
@@ -195,10 +232,11 @@ async fn a_clean_stop_loses_nothing() {
     let rules = rules.to_str().expect("a plain path");
     for expected in [0, 3, 6] {
         let mut weir = Weir::start(rules, &data, "os").await;
-        assert_eq!(weir.counted(1).await, expected);
-        for _ in 0..3 {
-            let request = request("shop", [hits(1, descriptor([("k", "1")]))]);
-            weir.client.should_rate_limit(request).await.expect("a response");
+        for value in 0..3 {
+            assert_eq!(weir.counted(value).await, expected);
+            for _ in 0..3 {
+                weir.client.take(value, 1).await.expect("a response");
+            }
         }
         weir.serving.signal("TERM");
         let (status, output) = weir.serving.ended();

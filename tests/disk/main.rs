@@ -7,6 +7,7 @@ mod child;
 #[path = "../support/wire.rs"]
 mod wire;
 
+mod buckets;
 mod commands;
 mod damaged;
 mod directory;

@@ -50,6 +50,8 @@ impl Weir {
             .args(["--grpc-port", "0", "--port", "0", "--debug-port", "0"])
             .env_clear()
             .envs([("BACKEND_TYPE", "disk"), ("WEIR_DATA_DIR", data), ("WEIR_STOP_DELAY", "0")])
+            // on a busy machine a read may take long
+            .env("WEIR_DECISION_BUDGET", "1m")
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()

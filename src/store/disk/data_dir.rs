@@ -3,7 +3,7 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `lock` | locked by the process that uses the directory |
-//! | `format` | `weir data 1`: the version of all of it |
+//! | `format` | `weir data 2`: the version of all of it. 1 has no buckets that come with requests |
 //! | `engine/` | the files of the engine |
 //! | `progress` | which batches must be there |
 //! | `copy-…/` | a copy that a command reads while another process uses the directory |
@@ -31,7 +31,10 @@ use super::{
 use crate::limit::Timestamp;
 
 /// The newest format that this version reads, and the one that it writes.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+
+/// The formats that become [`FORMAT`] when they are opened: all that they may have is the same in it.
+const OLDER_FORMATS: std::ops::Range<u32> = 1..FORMAT;
 
 const FORMAT_FILE: &str = "format";
 const LOCK_FILE: &str = "lock";
@@ -107,9 +110,7 @@ impl DataDir {
         let dir = Self { path: path.to_owned(), _lock: lock };
         match fs::read(&format_file) {
             Ok(text) => dir.check_format(&String::from_utf8_lossy(&text))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                write_synced(&format_file, format!("weir data {FORMAT}\n").as_bytes())?;
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => dir.write_format()?,
             Err(error) => return Err(DiskError::io("read", &format_file)(error)),
         }
         dir.remove_copies();
@@ -134,11 +135,16 @@ impl DataDir {
                 Err(DiskError::Newer { dir: self.path.clone(), found, supported: FORMAT })
             }
             Some(FORMAT) if text.ends_with('\n') => Ok(()),
+            Some(found) if OLDER_FORMATS.contains(&found) && text.ends_with('\n') => self.write_format(),
             _ => Err(DiskError::Damaged {
                 file: self.path.join(FORMAT_FILE),
                 what: format!("it must be \"weir data {FORMAT}\""),
             }),
         }
+    }
+
+    fn write_format(&self) -> Result<(), DiskError> {
+        write_synced(&self.path.join(FORMAT_FILE), format!("weir data {FORMAT}\n").as_bytes())
     }
 
     /// Returns its path.

@@ -135,7 +135,7 @@ impl Engine {
     }
 
     /// Returns the value of `key`.
-    pub(super) fn get(&self, key: &[u8]) -> Result<Option<impl AsRef<[u8]>>, DiskError> {
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<impl AsRef<[u8]> + use<>>, DiskError> {
         self.counters.get(key).map_err(|error| self.convert(error))
     }
 

@@ -20,10 +20,11 @@ use std::{
 
 use parking_lot::Mutex;
 
-pub use self::notes::Notes;
-#[cfg(feature = "disk")]
-pub(super) use self::shard::Slot;
-use self::{pools::Pools, shard::Shard};
+pub use self::notes::{Counted, Notes};
+use self::{
+    pools::Pools,
+    shard::{Shard, Slot},
+};
 use super::{Decisions, Store, StoreError};
 use crate::{
     limit::{
@@ -157,9 +158,7 @@ impl<N: Notes> MemoryStore<N> {
             _ => checks
                 .iter()
                 .map(|check| {
-                    if let Some(decision) =
-                        check.pool.as_ref().and_then(|_| self.decide_shared(check, true, now))
-                    {
+                    if let Some(decision) = self.decide_shared(check, true, now) {
                         return decision;
                     }
                     let mut shard = self.shards[self.index(check.key)].lock();
@@ -180,8 +179,7 @@ impl<N: Notes> MemoryStore<N> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Reservation {
-        if let Some(reservation) = check.pool.as_ref().and_then(|_| self.reserve_shared(check, request, now))
-        {
+        if let Some(reservation) = self.reserve_shared(check, request, now) {
             return reservation;
         }
         let reservation = {
@@ -202,7 +200,7 @@ impl<N: Notes> MemoryStore<N> {
         now: Timestamp,
     ) {
         let Reservation { hits, counted, .. } = reservation;
-        if check.pool.is_some() && self.release_shared(check, counted.from, unused.min(hits), now) {
+        if self.release_shared(check, counted.from, unused.min(hits), now) {
             return;
         }
         let mut shard = self.shards[self.index(check.key)].lock();
@@ -216,32 +214,36 @@ impl<N: Notes> MemoryStore<N> {
         request: &BucketRequest,
         now: Timestamp,
     ) -> BucketReply {
-        let key = name.counter(request);
-        let index = self.index(key);
+        let key = name.counter(&request.kind());
         let reply = {
-            let mut shard = self.shards[index].lock();
-            self.counting(&mut shard, |shard| shard.decide_bucket(key, request, now))
+            let mut shard = self.shards[self.index(key)].lock();
+            self.counting(&mut shard, |shard| shard.decide_bucket(name, request, now))
         };
-        if self.live.load(Ordering::Relaxed) > self.max_counters {
-            self.make_room(index, now);
-        }
+        self.bound(Some(key), now);
         reply
     }
 
     /// Returns the time until all buckets of `name` are full; none if there are none. Deletes them if asked to. Looks at all counters
     /// of a shard, some thousands, and holds the lock for a few hundred at a time.
     pub fn find_buckets_now(&self, name: &BucketName<'_>, deletes: bool, now: Timestamp) -> Option<Period> {
+        let mut latest = None;
+        self.retain_buckets(name, |slot| {
+            latest = latest.max(Some(slot.counter.idle_at()));
+            !deletes
+        });
+        full_after(latest, now)
+    }
+
+    /// Calls `visit` with all buckets of `name`, and removes those for which it returns false.
+    fn retain_buckets(&self, name: &BucketName<'_>, mut visit: impl FnMut(&mut Slot<N>) -> bool) {
         let shard = &self.shards[self.shard_index(name.shard())];
-        let (mut latest, mut from) = (None, Some(0));
+        let mut from = Some(0);
         while let Some(start) = from {
             let mut shard = shard.lock();
-            let (found, next) =
-                self.counting(&mut shard, |shard| shard.find_all(name.shard(), start, SWEEP_STRIDE, deletes));
-            latest = latest.max(found);
-            from = next;
+            from = self.counting(&mut shard, |shard| {
+                shard.retain_all(name.shard(), start, SWEEP_STRIDE, &mut visit)
+            });
         }
-        // the instant is rounded up
-        latest.map(|idle_at| idle_at.since(now)).filter(|period| *period > Period::from_millis(1))
     }
 
     /// Returns the decision about `hits` of `check`, without counting.
@@ -259,8 +261,7 @@ impl<N: Notes> MemoryStore<N> {
         hits: Hits,
         now: Timestamp,
     ) -> crate::limit::Decision {
-        let shared = check.pool.as_ref().and_then(|_| self.look_shared(check, earlier.plus(hits), now));
-        if let Some(decision) = shared {
+        if let Some(decision) = self.look_shared(check, earlier.plus(hits), now) {
             return decision;
         }
         self.shards[self.index(check.key)].lock().look(check, earlier, hits, now)
@@ -347,6 +348,12 @@ impl<N: Notes> MemoryStore<N> {
     fn shard_index(&self, shard: u64) -> usize {
         shard as usize & (self.shards.len() - 1)
     }
+}
+
+/// Returns the time until buckets are full of which the last one is at the instant `latest`; none if they are.
+pub(super) fn full_after(latest: Option<Timestamp>, now: Timestamp) -> Option<Period> {
+    // the instant is rounded up
+    latest.map(|idle_at| idle_at.since(now)).filter(|period| *period > Period::from_millis(1))
 }
 
 impl<N: Notes> Store for MemoryStore<N> {
