@@ -21,7 +21,7 @@ use weir::{
     },
     observe::Source as _,
     store::{
-        Store as _,
+        Store as _, TakeOptions,
         disk::{DiskError, DiskSettings, DiskStore, DiskSync, OnDamage},
     },
 };
@@ -135,6 +135,11 @@ pub(crate) fn copy_dir(from: &Path, to: &Path) {
 impl Opened {
     /// Takes `hits` of a value.
     pub(crate) fn take(&self, value: &str, hits: u32) -> Decision {
+        self.take_with(value, hits, TakeOptions::default())
+    }
+
+    /// Takes `hits` of a value as `options` say.
+    pub(crate) fn take_with(&self, value: &str, hits: u32, options: TakeOptions<'_>) -> Decision {
         let descriptor = Descriptor {
             entries: [Entry { key: "k", value }].into_iter().collect(),
             hits: Some(u64::from(hits)),
@@ -142,7 +147,7 @@ impl Opened {
         };
         let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits };
         let matched = Matched::new(&self.rules, &request);
-        let taken = self.store.take(&matched.checks, Scope::Descriptor, self.clock.now());
+        let taken = self.store.take_with(&matched.checks, Scope::Descriptor, self.clock.now(), options);
         self.runtime.block_on(taken).expect("a decision")[0]
     }
 
