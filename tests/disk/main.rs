@@ -3,6 +3,8 @@
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../support/child.rs"]
 mod child;
+#[path = "../support/skipped.rs"]
+mod skipped;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../support/wire.rs"]
 mod wire;
@@ -13,6 +15,7 @@ mod damaged;
 mod directory;
 mod killed;
 mod no_room;
+mod power;
 mod restarts;
 mod support;
 mod unread;

@@ -81,7 +81,7 @@ fn the_callers_deadline_bounds_the_wait() {
         assert!(record.take().fallback, "{sync:?}");
         // a longer deadline than the budget changes nothing
         disk.settings.budget = NO_TIME;
-        let wait = Some(Duration::from_secs(60));
+        let wait = Some(Duration::from_mins(1));
         let options = TakeOptions { record: Some(&record), wait, ..TakeOptions::default() };
         disk.copy().open().take_with("v", 1, options);
         assert!(record.take().fallback, "{sync:?}");

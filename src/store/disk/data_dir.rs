@@ -75,7 +75,12 @@ impl DataDir {
         // names of counters may be names of people
         let created = DirBuilder::new().recursive(true).mode(0o700).create(path);
         created.map_err(DiskError::io("create", path))?;
-        Self::lock(path)
+        let dir = Self::lock(path)?;
+        match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            Some(parent) => sync_dir(parent)?,
+            None => sync_dir(Path::new("."))?,
+        }
+        Ok(dir)
     }
 
     /// Locks an existing data directory.
@@ -179,6 +184,8 @@ impl DataDir {
             self.set_aside(&self.engine_dir(), now)?;
         }
         let (engine, dropped) = self.open_engine(expiry, on_damage, now, &mut lost)?;
+        // a power failure must not take the names of files whose contents are synced
+        sync_dir(&self.path)?;
         let last_batch = engine.last_batch()?;
         for end in dropped.iter().filter(|end| !end.is_last || last_batch < promised) {
             self.damage(on_damage, &mut lost, damaged_end(end, promised.saturating_sub(last_batch)))?;
@@ -280,8 +287,14 @@ impl DataDir {
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let to = self.path.join(format!("damaged-{}-{name}", now.as_nanos() / 1_000_000));
-        fs::rename(path, to).map_err(DiskError::io("rename", path))
+        fs::rename(path, to).map_err(DiskError::io("rename", path))?;
+        sync_dir(&self.path)
     }
+}
+
+/// Makes the names in a directory durable.
+pub(super) fn sync_dir(dir: &Path) -> Result<(), DiskError> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(DiskError::io("sync", dir))
 }
 
 fn damaged_end(end: &DroppedEnd, batches: u64) -> DiskError {
@@ -313,8 +326,8 @@ fn write_synced(path: &Path, contents: &[u8]) -> Result<(), DiskError> {
         let mut file = File::create(&temporary)?;
         file.write_all(contents)?;
         file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+        fs::rename(&temporary, path)
     };
-    write().map_err(DiskError::io("write to", path))
+    write().map_err(DiskError::io("write to", path))?;
+    path.parent().map_or(Ok(()), sync_dir)
 }
