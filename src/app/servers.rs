@@ -132,6 +132,7 @@ impl Servers {
         if let Some((listener, settings)) = self.redis {
             let (limiter, clock) = (limiter.clone(), clock.clone());
             let service = resp::Service::new(limiter, clock, stats, settings, Arc::clone(&connections));
+            let service = service.with_tracer(tracer.clone());
             let server = resp::Server::new(service, self.threads, certificates(encrypts_redis));
             servers.spawn(server.serve(listener, until(), drain));
         }

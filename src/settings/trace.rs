@@ -46,8 +46,9 @@ pub(super) fn trace(
         descriptor_values,
         store: match backend {
             Backend::Memcached => "memcached",
+            Backend::Disk => "disk",
             // in memory, nothing waits
-            Backend::Redis | Backend::Memory | Backend::Disk => "redis",
+            Backend::Redis | Backend::Memory => "redis",
         },
         export: otlp::export(read, Signal::Traces, protocol, warnings),
         batch: batch(read, warnings),

@@ -86,7 +86,7 @@ impl Store for AnyStore {
     ) -> Result<Decisions, StoreError> {
         match self {
             Self::Memory(memory) => Ok(memory.decide(checks, scope, now)),
-            Self::Disk(disk) => disk.take(checks, scope, now).await,
+            Self::Disk(disk) => disk.take_with(checks, scope, now, options).await,
             Self::Coordinated(coordinated) => coordinated.take_with(checks, scope, now, options).await,
         }
     }

@@ -36,7 +36,7 @@ use smallvec::SmallVec;
 pub use any::AnyStore;
 #[cfg(feature = "server")]
 pub use any_remote::AnyRemote;
-pub use memory::{MemoryStore, Notes, Usage};
+pub use memory::{Counted, MemoryStore, Notes, Usage};
 
 use crate::{
     limit::{

@@ -7,7 +7,11 @@
 
 use std::fmt::Write as _;
 
-use crate::limit::LimitCheck;
+use crate::limit::{LimitCheck, request_bucket::BucketName};
+
+/// The domain of buckets that come with requests, which no rules have, and the key of their only entry.
+pub(super) const BUCKET_DOMAIN: &str = "";
+pub(super) const BUCKET_KEY: &str = "key";
 
 /// The bytes above which a path is shortened where the key in the shared store is weir's own.
 #[cfg(any(feature = "disk", feature = "remote"))]
@@ -32,6 +36,27 @@ pub(super) fn path_of(check: &LimitCheck<'_>) -> Box<str> {
         (entry.key, check.shared(i).map_or(PathValue::Own(entry.value), PathValue::Shared))
     });
     path(check.domain, entries)
+}
+
+/// Returns the path of all buckets of `name`.
+pub(super) fn path_of_buckets(name: &BucketName<'_>) -> Box<str> {
+    let value = bytes_as_text(name.key());
+    shortened(path(BUCKET_DOMAIN, std::iter::once((BUCKET_KEY, PathValue::Own(&value)))))
+}
+
+/// Returns `key` as text: `%` and bytes that are not UTF-8 become `%` and two hexadecimal digits, so that no two keys have the same.
+pub(super) fn bytes_as_text(key: &[u8]) -> String {
+    let mut text = String::with_capacity(key.len());
+    for chunk in key.utf8_chunks() {
+        for (i, part) in chunk.valid().split('%').enumerate() {
+            text.extend([if i > 0 { "%25" } else { "" }, part]);
+        }
+        for byte in chunk.invalid() {
+            // writing to a string does not fail
+            let _ = write!(text, "%{byte:02X}");
+        }
+    }
+    text
 }
 
 /// Returns the path of `entries` in `domain`.
@@ -185,5 +210,14 @@ mod tests {
         assert_eq!(&*path("shop", entries.into_iter()), "shop|remote_address=10.0.0.1|path~/users/*");
         let entries = [("q=1", PathValue::Own("a=b|c}%"))];
         assert_eq!(&*path("shop", entries.into_iter()), "shop|q%3D1=a=b%7Cc%7D%25");
+    }
+
+    #[test]
+    fn keys_of_any_bytes_have_texts_of_their_own() {
+        assert_eq!(bytes_as_text(b"user:1"), "user:1");
+        assert_eq!(bytes_as_text("\u{fc}".as_bytes()), "\u{fc}");
+        assert_eq!(bytes_as_text(b"a%FF"), "a%25FF");
+        assert_eq!(bytes_as_text(b"a\xff"), "a%FF");
+        assert_eq!(bytes_as_text(b"\xc3"), "%C3");
     }
 }

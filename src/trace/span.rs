@@ -38,7 +38,7 @@ static SCOPE: LazyLock<InstrumentationScope> =
 /// What spans contain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SpanOptions {
-    /// The shared store.
+    /// The store that decisions wait for.
     pub(super) store: &'static str,
     pub(super) descriptor_values: bool,
 }
@@ -48,6 +48,8 @@ pub(super) struct SpanOptions {
 pub(super) enum Call {
     Rpc,
     Json,
+    /// A command of Redis' protocol, with its name.
+    Command(&'static str),
 }
 
 /// The span of a request that is decided now. A span that is dropped before it was ended was cancelled by its caller.
@@ -69,7 +71,7 @@ pub struct RequestSpan {
 /// How a request has ended.
 #[derive(Debug)]
 struct Ended {
-    /// Of gRPC, or of HTTP.
+    /// Of gRPC, or of HTTP; 0 for commands, which have none.
     status: i64,
     /// Set if it failed.
     error: Option<String>,
@@ -134,6 +136,11 @@ impl RequestSpan {
             Some(Ended { status: status.into(), error: error.map(|error| bounded(error).to_owned()) });
     }
 
+    /// Ends the span of a command of Redis' protocol; `error` says why it failed.
+    pub fn end_command(mut self: Box<Self>, error: Option<&str>) {
+        self.ended = Some(Ended { status: 0, error: error.map(|error| bounded(error).to_owned()) });
+    }
+
     /// Returns the span, and a child for each wait.
     fn spans(&mut self) -> Vec<SpanData> {
         let recorded = self.record.take();
@@ -155,6 +162,7 @@ impl RequestSpan {
             name: match self.call {
                 Call::Rpc => RPC.into(),
                 Call::Json => "POST /json".into(),
+                Call::Command(name) => name.into(),
             },
             status: error.map_or(Status::Unset, failed),
             ..self.span(self.place.span_id, &state, self.begun.1, Instant::now())
@@ -172,6 +180,7 @@ impl RequestSpan {
             // as in envoyproxy/ratelimit
             name: match self.options.store {
                 "memcached" => "Memcached Fetch Execution".into(),
+                "disk" => "Disk Wait".into(),
                 _ => "Redis Pipeline Execution".into(),
             },
             attributes: vec![
@@ -222,6 +231,7 @@ impl RequestSpan {
                 text("rpc.method", "ShouldRateLimit"),
                 number("rpc.grpc.status_code", status.unwrap_or(CANCELLED.into())),
             ],
+            Call::Command(name) => vec![text("rpc.system", "resp"), text("rpc.method", name)],
             Call::Json => [text("http.request.method", "POST"), text("http.route", "/json")]
                 .into_iter()
                 .chain(status.map(|status| number("http.response.status_code", status)))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 
 use super::{
-    context::{Place, parent},
+    context::{Parent, Place, parent},
     queue::SpanQueue,
     sampling::Sampling,
     settings::TraceSettings,
@@ -33,17 +33,22 @@ impl Tracer {
     /// the caller decides that, and for a request without a parent the sampling rate.
     #[must_use]
     pub fn start_rpc(&self, headers: &HeaderMap, now: Timestamp) -> Option<Box<RequestSpan>> {
-        self.start(headers, now, Call::Rpc)
+        self.start(parent(headers), now, Call::Rpc)
     }
 
     /// Begins the span of a request at `/json`, like [`Tracer::start_rpc`].
     #[must_use]
     pub fn start_json(&self, headers: &HeaderMap, now: Timestamp) -> Option<Box<RequestSpan>> {
-        self.start(headers, now, Call::Json)
+        self.start(parent(headers), now, Call::Json)
     }
 
-    fn start(&self, headers: &HeaderMap, now: Timestamp, call: Call) -> Option<Box<RequestSpan>> {
-        let parent = parent(headers);
+    /// Begins the span of the command `name` of Redis' protocol, which has no parent, like [`Tracer::start_rpc`].
+    #[must_use]
+    pub fn start_command(&self, name: &'static str, now: Timestamp) -> Option<Box<RequestSpan>> {
+        self.start(None, now, Call::Command(name))
+    }
+
+    fn start(&self, parent: Option<Parent>, now: Timestamp, call: Call) -> Option<Box<RequestSpan>> {
         let trace_id = match &parent {
             Some(parent) => parent.sampled.then_some(parent.trace_id)?,
             None => self.sampling.trace()?,

@@ -120,3 +120,56 @@ fn who_may_use_json_is_a_value() {
         );
     }
 }
+
+/// Redis' protocol has no port anywhere until it is on, and then the same one everywhere.
+#[test]
+fn redis_protocol_has_a_port_of_the_pods_the_services_and_the_policy() {
+    let ports = |values: &str| {
+        let objects = rendered(&format!("service: {{ headless: true }}\n{values}"));
+        let pod = objects.iter().find_map(pod).expect("a pod");
+        let container = &pod["containers"][0];
+        let named = |list: &[Value]| list.iter().find(|port| port["name"] == "redis").cloned();
+        let services = ["weir", "weir-headless"].map(|name| {
+            named(list(&object(&objects, "Service", name)["spec"], "ports")).map(|port| port["port"].clone())
+        });
+        let policy = object(&objects, "NetworkPolicy", "weir");
+        let rules = list(&policy["spec"], "ingress").iter();
+        let from = rules.filter(|rule| rule["ports"][0]["port"] == "redis").map(|rule| rule["from"].clone());
+        let variables: Vec<Value> = list(container, "env")
+            .iter()
+            .filter(|variable| variable["name"].as_str().is_some_and(|name| name.starts_with("WEIR_REDIS")))
+            .cloned()
+            .collect();
+        let own = named(list(container, "ports")).map(|port| port["containerPort"].clone());
+        (own, services, from.collect::<Vec<_>>(), variables)
+    };
+    assert_eq!(ports("networkPolicy: { enabled: true }"), (None, [None, None], vec![], vec![]));
+    let port = Some(json!(6379));
+    let from = json!([{ "podSelector": {} }]);
+    let secret = json!({ "secretKeyRef": { "name": "clients", "key": "password" } });
+    let values = "networkPolicy: { enabled: true, redisFrom: [{ podSelector: {} }] }
+redisProtocol: { enabled: true, port: 6379, authSecret: clients, authKey: password, allowReset: true }
+host: '::'";
+    assert_eq!(
+        ports(values),
+        (
+            port.clone(),
+            [port.clone(), port],
+            vec![from],
+            vec![
+                json!({ "name": "WEIR_REDIS_HOST", "value": "::" }),
+                json!({ "name": "WEIR_REDIS_PORT", "value": "6379" }),
+                json!({ "name": "WEIR_REDIS_RESET", "value": "true" }),
+                json!({ "name": "WEIR_REDIS_AUTH", "valueFrom": secret }),
+            ]
+        )
+    );
+    // the caller's variable takes precedence
+    let (_, _, _, variables) = ports(
+        "networkPolicy: { enabled: true }
+redisProtocol: { enabled: true, authSecret: a }
+env: { WEIR_REDIS_AUTH: secret }",
+    );
+    let auth: Vec<_> = variables.iter().filter(|variable| variable["name"] == "WEIR_REDIS_AUTH").collect();
+    assert_eq!(auth, [&json!({ "name": "WEIR_REDIS_AUTH", "value": "secret" })]);
+}

@@ -3,15 +3,19 @@
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../support/child.rs"]
 mod child;
+#[path = "../support/skipped.rs"]
+mod skipped;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../support/wire.rs"]
 mod wire;
 
+mod buckets;
 mod commands;
 mod damaged;
 mod directory;
 mod killed;
 mod no_room;
+mod power;
 mod restarts;
 mod support;
 mod unread;

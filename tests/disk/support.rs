@@ -15,10 +15,13 @@ use weir::{
     limit::{
         Algorithm, Bucket, Decision, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure,
         OverLimitPolicy, Period, Refill, Request, Rule, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+        request_bucket::{
+            BucketName, BucketReply, BucketRequest, Pace, PacedRequest, StepLimit, StepRequest,
+        },
     },
     observe::Source as _,
     store::{
-        Store as _,
+        Store as _, TakeOptions,
         disk::{DiskError, DiskSettings, DiskStore, DiskSync, OnDamage},
     },
 };
@@ -41,6 +44,19 @@ pub(crate) struct Opened {
     clock: Arc<ManualClock>,
     rules: RuleSet,
     runtime: Runtime,
+    hasher: KeyHasher,
+}
+
+/// Returns a request for tokens of a bucket of 100, into which one flows each hour.
+pub(crate) fn paced(quantity: i64) -> BucketRequest {
+    let pace = Pace::new(1, 3_600).expect("a pace");
+    BucketRequest::Paced(PacedRequest { capacity: 100, pace, quantity })
+}
+
+/// Returns a request for tokens of a bucket of `max`, which is refilled each day.
+pub(crate) fn steps(max: u64, take: u64) -> BucketRequest {
+    let limit = StepLimit { max, refill: max, period_ms: DAY * 1_000 };
+    BucketRequest::Step(StepRequest { limit, take, at: None, strict: false, session: false })
 }
 
 /// Returns a tier of each kind, of 100 requests a day.
@@ -87,7 +103,7 @@ impl Disk {
         let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random());
         let store = self.try_open().unwrap_or_else(|error| panic!("{error}"));
         let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
-        Opened { store, clock: Arc::clone(&self.clock), rules, runtime }
+        Opened { store, clock: Arc::clone(&self.clock), rules, runtime, hasher: KeyHasher::random() }
     }
 
     /// Copies the files as they are, which is what a kill leaves, and returns the copy.
@@ -119,6 +135,11 @@ pub(crate) fn copy_dir(from: &Path, to: &Path) {
 impl Opened {
     /// Takes `hits` of a value.
     pub(crate) fn take(&self, value: &str, hits: u32) -> Decision {
+        self.take_with(value, hits, TakeOptions::default())
+    }
+
+    /// Takes `hits` of a value as `options` say.
+    pub(crate) fn take_with(&self, value: &str, hits: u32, options: TakeOptions<'_>) -> Decision {
         let descriptor = Descriptor {
             entries: [Entry { key: "k", value }].into_iter().collect(),
             hits: Some(u64::from(hits)),
@@ -126,13 +147,51 @@ impl Opened {
         };
         let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), hits };
         let matched = Matched::new(&self.rules, &request);
-        let taken = self.store.take(&matched.checks, Scope::Descriptor, self.clock.now());
+        let taken = self.store.take_with(&matched.checks, Scope::Descriptor, self.clock.now(), options);
         self.runtime.block_on(taken).expect("a decision")[0]
     }
 
     /// Returns the hits that a value has.
     pub(crate) fn hits(&self, value: &str) -> u64 {
         self.take(value, 0).before.0
+    }
+
+    /// Decides about the bucket of a key.
+    pub(crate) fn ask(&self, key: &[u8], request: &BucketRequest) -> BucketReply {
+        let name = BucketName::new(self.hasher, key);
+        let decided = self.store.decide_bucket(&name, request, self.clock.now());
+        self.runtime.block_on(decided).expect("a reply")
+    }
+
+    /// As [`Opened::ask`], on any thread.
+    pub(crate) fn ask_blocking(&self, key: &str, request: &BucketRequest) -> BucketReply {
+        let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let name = BucketName::new(self.hasher, key.as_bytes());
+        let decided = self.store.decide_bucket(&name, request, self.clock.now());
+        runtime.block_on(decided).expect("a reply")
+    }
+
+    /// Takes tokens of the bucket of a key, and returns those that were there before.
+    pub(crate) fn tokens(&self, key: &str, request: &BucketRequest) -> u64 {
+        match self.ask(key.as_bytes(), request) {
+            BucketReply::Step(reply) => reply.tokens,
+            BucketReply::Paced(reply) if reply.limited => reply.remaining,
+            BucketReply::Paced(reply) => match request {
+                BucketRequest::Paced(paced) => reply.remaining.wrapping_add_signed(paced.quantity),
+                BucketRequest::Step(_) => panic!("a reply of another kind"),
+            },
+        }
+    }
+
+    /// Returns the time until all buckets of a key are full, and deletes them if it `deletes`.
+    pub(crate) fn find(&self, key: &str, deletes: bool) -> Option<Period> {
+        self.find_bytes(key.as_bytes(), deletes)
+    }
+
+    pub(crate) fn find_bytes(&self, key: &[u8], deletes: bool) -> Option<Period> {
+        let name = BucketName::new(self.hasher, key);
+        let found = self.store.find_buckets(&name, deletes, self.clock.now());
+        self.runtime.block_on(found).expect("a reply")
     }
 
     pub(crate) fn metric(&self, name: &str) -> u64 {

@@ -1,8 +1,11 @@
 //! Decisions whose counter has not been read in time, or whose change is not synced in time.
 
+use std::time::Duration;
+
 use weir::{
     limit::{Algorithm, OnStoreFailure, Period},
-    store::disk::DiskSync,
+    observe::DecisionRecord,
+    store::{TakeOptions, disk::DiskSync},
 };
 
 use crate::support::{Disk, tier, tiers, until};
@@ -58,6 +61,52 @@ fn what_is_counted_meanwhile_is_added() {
             assert_eq!(opened.hits(&i.to_string()), 70, "{tier}");
         }
     }
+}
+
+/// A caller that waits no longer than that gets an answer without the disk, and others wait.
+#[test]
+fn the_callers_deadline_bounds_the_wait() {
+    let mut disk = Disk::new();
+    for sync in [DiskSync::Interval, DiskSync::Always] {
+        disk.settings.sync = sync;
+        let opened = disk.open();
+        let before = opened.hits("v");
+        opened.take("v", 40);
+        opened.close();
+        let opened = disk.open();
+        let record = DecisionRecord::default();
+        let wait = Some(Duration::ZERO);
+        let options = TakeOptions { record: Some(&record), wait, ..TakeOptions::default() };
+        opened.take_with("v", 1, options);
+        assert!(record.take().fallback, "{sync:?}");
+        // a longer deadline than the budget changes nothing
+        disk.settings.budget = NO_TIME;
+        let wait = Some(Duration::from_mins(1));
+        let options = TakeOptions { record: Some(&record), wait, ..TakeOptions::default() };
+        disk.copy().open().take_with("v", 1, options);
+        assert!(record.take().fallback, "{sync:?}");
+        disk.settings.budget = Period::from_secs(60);
+        until("the counter is read", || opened.hits("v") == before + 41);
+    }
+}
+
+/// The waits of a traced decision, with the counters that were read or synced.
+#[test]
+fn waits_are_recorded() {
+    let mut disk = Disk::new();
+    disk.open().close();
+    disk.settings.sync = DiskSync::Always;
+    let opened = disk.open_with(tiers());
+    let recorded = |hits| {
+        let record = DecisionRecord::default();
+        opened.take_with("v", hits, TakeOptions { record: Some(&record), ..TakeOptions::default() });
+        let recorded = record.take();
+        assert!(!recorded.fallback);
+        recorded.waits.iter().map(|wait| (wait.commands, wait.error)).collect::<Vec<_>>()
+    };
+    assert_eq!(recorded(1), [(3, None), (1, None)], "a read of three tiers, and a sync");
+    assert_eq!(recorded(1), [(1, None)]);
+    assert_eq!(recorded(0), []);
 }
 
 #[test]

@@ -31,6 +31,13 @@ pub(crate) async fn start(rules: &str, variables: &[(&str, &str)]) -> Weir {
     .await
 }
 
+/// As [`start`], with counters on disk.
+pub(crate) async fn start_on_disk(rules: &str, variables: &[(&str, &str)]) -> Weir {
+    let on_disk =
+        [("BACKEND_TYPE", "disk"), ("WEIR_DATA_DIR", "{dir}/data"), ("WEIR_DECISION_BUDGET", "20s")];
+    start(rules, &[&on_disk, variables].concat()).await
+}
+
 /// Returns the bytes of a command.
 pub(crate) fn command<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();

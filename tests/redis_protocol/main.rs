@@ -8,15 +8,15 @@ mod client;
 mod clients;
 mod connection;
 mod hostile;
+mod in_memory;
 #[expect(dead_code, reason = "these tests change no rules")]
 #[path = "../support/in_process.rs"]
 mod in_process;
-mod redis_cell;
-mod rl;
-mod rules;
+mod on_disk;
 #[expect(dead_code, reason = "these tests stop no server")]
 #[path = "../support/server_process.rs"]
 mod server_process;
 mod shared;
-mod throttle;
-mod throttlecrab;
+#[expect(dead_code, reason = "these tests need few of the constructors")]
+#[path = "../support/wire.rs"]
+mod wire;

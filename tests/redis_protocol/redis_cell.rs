@@ -5,10 +5,8 @@ use std::{env, process::Command};
 
 use redis::{ConnectionLike as _, Value};
 
-use crate::{
-    client::{Client, start},
-    server_process::ServerProcess,
-};
+use super::start;
+use crate::{client::Client, server_process::ServerProcess};
 
 /// Commands, each with a new key for each series, and the replies: one number for each of the five, or what weir replies
 /// instead after a bar.

@@ -5,10 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
 use tokio::runtime::Handle;
 
-use crate::{
-    client::{Client, start},
-    in_process::NOW,
-};
+use super::start;
+use crate::{client::Client, in_process::NOW};
 
 const INTEGER: &str = "-Value is not an integer or out of range";
 const SYNTAX: &str = "-Syntax error";

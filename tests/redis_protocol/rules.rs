@@ -1,10 +1,7 @@
 //! `WEIR.TAKE`, `WEIR.PEEK` and `WEIR.RESET`.
 
-#[expect(dead_code, reason = "these tests need few of the constructors")]
-#[path = "../support/wire.rs"]
-mod wire;
-
-use crate::client::{Client, start};
+use super::start;
+use crate::{client::Client, wire};
 
 const RULES: &str = "
 domain: shop

@@ -1,6 +1,7 @@
 //! `CL.THROTTLE`: what redis-cell does, and where weir does better.
 
-use crate::client::{Client, start};
+use super::start;
+use crate::client::Client;
 
 /// The error of redis-cell.
 fn error(text: &str) -> String {

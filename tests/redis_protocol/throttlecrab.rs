@@ -1,6 +1,7 @@
 //! `THROTTLE`: what throttlecrab does, and where weir does better.
 
-use crate::client::{Client, start};
+use super::start;
+use crate::client::Client;
 
 const INVALID: &str = "-ERR Rate limit check failed: invalid rate limit parameters";
 

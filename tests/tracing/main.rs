@@ -25,6 +25,7 @@ mod server_process;
 mod wire;
 
 mod attributes;
+mod disk;
 mod export;
 mod memcached;
 mod propagation;

@@ -222,6 +222,14 @@ chart cannot know (in a Secret, behind sentinels or SRV records) are the usual o
 {{- with $v.coordination.onStoreFailure }}{{ $_ := set $all "WEIR_ON_STORE_FAILURE" . }}{{ end }}
 {{- end }}
 {{- end }}
+{{- with $v.redisProtocol }}
+{{- if .enabled }}
+{{- $_ := set $all "WEIR_REDIS_PORT" (int64 .port | toString) }}
+{{- $_ := set $all "WEIR_REDIS_HOST" $v.host }}
+{{- if kindIs "bool" .tls }}{{ $_ := set $all "WEIR_REDIS_TLS" (toString .tls) }}{{ end }}
+{{- if .allowReset }}{{ $_ := set $all "WEIR_REDIS_RESET" "true" }}{{ end }}
+{{- end }}
+{{- end }}
 {{- with $v.rules.xds }}
 {{- if .server }}
 {{- $_ := set $all "CONFIG_TYPE" "GRPC_XDS_SOTW" }}
@@ -286,6 +294,13 @@ chart cannot know (in a Secret, behind sentinels or SRV records) are the usual o
   valueFrom:
     secretKeyRef: { name: {{ include "weir.redisSecret" $ }}, key: {{ $key }} }
 {{- end }}
+{{- end }}
+{{- end }}
+{{- with .Values.redisProtocol }}
+{{- if and .enabled .authSecret (not (hasKey $given "WEIR_REDIS_AUTH")) }}
+- name: WEIR_REDIS_AUTH
+  valueFrom:
+    secretKeyRef: { name: {{ .authSecret }}, key: {{ .authKey }} }
 {{- end }}
 {{- end }}
 {{- with .Values.extraEnv }}
@@ -370,6 +385,20 @@ chart cannot know (in a Secret, behind sentinels or SRV records) are the usual o
 {{- if and (not .enabled) (or .storageClass .sync .onDamage .maxBytes) }}
 {{- fail "disk has no effect without disk.enabled" }}
 {{- end }}
+{{- end }}
+{{- with .Values.redisProtocol }}
+{{- if and (not .enabled) (or .authSecret .allowReset (kindIs "bool" .tls)) }}
+{{- fail "redisProtocol has no effect without redisProtocol.enabled" }}
+{{- end }}
+{{- if and (eq (toString .tls) "true") (not $.Values.tls.enabled) }}
+{{- fail "redisProtocol.tls needs tls.enabled, whose certificate it uses" }}
+{{- end }}
+{{- if and (has (int .port) (list 6070 8080 8081)) .enabled }}
+{{- fail (printf "redisProtocol.port is %d, which is another port of weir" (int .port)) }}
+{{- end }}
+{{- end }}
+{{- if and .Values.networkPolicy.redisFrom (not .Values.redisProtocol.enabled) }}
+{{- fail "networkPolicy.redisFrom has no effect without redisProtocol.enabled" }}
 {{- end }}
 {{- if and .Values.tls.enabled (not .Values.tls.existingSecret) (not .Values.tls.certManager.enabled) }}
 {{- fail "tls.enabled needs tls.existingSecret or tls.certManager.enabled" }}

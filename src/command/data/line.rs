@@ -1,7 +1,9 @@
 //! A counter as a line of JSON.
 //!
 //! Instants are seconds since the epoch as text, such as `1700000000.25`, with up to nine decimals: programs that read numbers as
-//! floating point would round them. The tokens that a bucket lacks are in units of 2^-31 tokens.
+//! floating point would round them. The tokens that a bucket of a rule lacks are in units of 2^-31 tokens; one that comes with requests
+//! lacks whole ones. Its steps and its session are in milliseconds since the epoch, and the time of a token is the bits of an IEEE 754
+//! number of nanoseconds.
 
 use std::io::{self, Write};
 
@@ -11,8 +13,9 @@ use crate::{
     limit::{
         Hits, Timestamp,
         algorithm::{CounterState, FixedWindow, SlidingWindow, Span, TokenBucket},
+        request_bucket::{BucketKind, PacedBucket, StepBucket, TokenTime},
     },
-    store::disk::StoredCounter,
+    store::disk::{StoredCounter, record::bucket_kind},
 };
 
 const NANOS: u64 = 1_000_000_000;
@@ -52,8 +55,17 @@ pub(super) fn print(counter: &StoredCounter, out: &mut impl Write) -> io::Result
                 .collect();
             json!({ "opened": text(window.opened()), "spans": spans })
         }
-        // the store on disk keeps none of these
-        CounterState::Steps(..) | CounterState::Session(..) | CounterState::Paced(..) => return Ok(()),
+        CounterState::Steps(bucket, _, by_caller) => steps(*bucket, *by_caller),
+        CounterState::Session(session, _, by_caller) => {
+            let mut value = steps(session.0, *by_caller);
+            value["session_ms"] = json!(session.1);
+            value
+        }
+        CounterState::Paced(bucket, token) => json!({
+            "at": text(bucket.as_of()),
+            "lacks": bucket.taken(),
+            "token_bits": token.bits(),
+        }),
     };
     let line = json!({
         "counter": counter.path,
@@ -62,6 +74,10 @@ pub(super) fn print(counter: &StoredCounter, out: &mut impl Write) -> io::Result
         "state": state_value,
     });
     writeln!(out, "{line}")
+}
+
+fn steps(bucket: StepBucket, by_caller: bool) -> Value {
+    json!({ "stepped_at_ms": bucket.stepped_at(), "lacks": bucket.taken(), "by_caller": by_caller })
 }
 
 /// Parses a line: the name, the tier and the state of a counter.
@@ -76,13 +92,14 @@ pub(super) fn parse(line: &str) -> Result<(String, String, CounterState), LineEr
     let number =
         |name: &'static str| state[name].as_u64().ok_or_else(|| field(name, "a whole number, 0 or more"));
     let time = |value: &Value, name| instant(value).ok_or_else(|| field(name, SECONDS));
+    let flag = |name: &'static str| state[name].as_bool().ok_or_else(|| field(name, "true or false"));
     let state = match tier.trim_start_matches('c').chars().next() {
         Some('f') => {
             let end = time(&state["end"], "end")?;
             CounterState::FixedWindow(FixedWindow::new(end, Hits(number("hits")?)))
         }
         Some('b') => {
-            let in_debt = state["in_debt"].as_bool().ok_or_else(|| field("in_debt", "true or false"))?;
+            let in_debt = flag("in_debt")?;
             let bucket = TokenBucket::new(time(&state["at"], "at")?, number("lacks")?, in_debt);
             CounterState::restored_bucket(bucket, expires)
         }
@@ -98,10 +115,27 @@ pub(super) fn parse(line: &str) -> Result<(String, String, CounterState), LineEr
             let window = SlidingWindow::new(time(&state["opened"], "opened")?, spans);
             CounterState::restored_window(window, expires)
         }
-        _ => return Err(field("tier", "an algorithm (f, s or b) and a period, such as s1m")),
+        _ => match bucket_kind(tier) {
+            Some(BucketKind::Paced) => {
+                let bits = state["token_bits"].as_u64().and_then(|bits| u32::try_from(bits).ok());
+                let token = bits.map(TokenTime::from_bits).filter(|token| token.is_valid());
+                let token =
+                    token.ok_or_else(|| field("token_bits", "the bits of a positive 32-bit number"))?;
+                let bucket = PacedBucket::new(time(&state["at"], "at")?, number("lacks")?);
+                CounterState::Paced(bucket, token)
+            }
+            Some(BucketKind::Steps(_)) => {
+                let bucket = StepBucket::new(number("lacks")?, number("stepped_at_ms")?);
+                let session = if state["session_ms"].is_null() { None } else { Some(number("session_ms")?) };
+                CounterState::restored_steps(bucket, session, expires, flag("by_caller")?)
+            }
+            None => return Err(field("tier", TIER)),
+        },
     };
     Ok((counter.to_owned(), tier.to_owned(), state))
 }
+
+const TIER: &str = "an algorithm (f, s or b) and a period, such as s1m; p; or r, max, refill and milliseconds, such as r5,5,60000";
 
 const SECONDS: &str = "seconds since the epoch as text, such as \"1700000000.25\"";
 
@@ -124,7 +158,10 @@ fn instant(value: &Value) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{Algorithm, Bucket, Period, Refill, Tier};
+    use crate::limit::{
+        Algorithm, Bucket, Period, Refill, Tier,
+        request_bucket::{BucketRequest, Pace, PacedRequest, StepLimit, StepRequest, decide_bucket},
+    };
 
     #[test]
     fn what_is_printed_is_parsed() {
@@ -148,6 +185,30 @@ mod tests {
     }
 
     #[test]
+    fn buckets_that_come_with_requests_are_printed_and_parsed() {
+        let now = Timestamp::from_nanos(1_700_000_000_012_345_678);
+        let limit = StepLimit { max: 9, refill: 2, period_ms: 60_000 };
+        let step = |at, session| StepRequest { limit, take: 3, at, strict: false, session };
+        let pace = Pace::new(7, 60).expect("a pace");
+        for (request, tier) in [
+            (BucketRequest::Step(step(None, false)), "r9,2,60000"),
+            (BucketRequest::Step(step(Some(1 << 62), true)), "r9,2,60000"),
+            (BucketRequest::Paced(PacedRequest { capacity: 9, pace, quantity: 4 }), "p"),
+        ] {
+            let mut state = None;
+            decide_bucket(&request, &mut state, now);
+            let state = state.expect("tokens were taken");
+            let counter =
+                StoredCounter { path: "|key=user".into(), tier: tier.into(), state: Ok(state.clone()) };
+            let mut line = Vec::new();
+            print(&counter, &mut line).expect("a line");
+            let line = String::from_utf8(line).expect("text");
+            let parsed = parse(line.trim_end()).expect("a counter");
+            assert_eq!(parsed, ("|key=user".into(), tier.into(), state), "{line}");
+        }
+    }
+
+    #[test]
     fn wrong_lines_say_what_is_wrong() {
         for (line, expected) in [
             ("", "must be a JSON object"),
@@ -165,6 +226,15 @@ mod tests {
                 "\"in_debt\" must be",
             ),
             (r#"{"counter":"a","tier":"s1m","expires":"1","state":{}}"#, "\"spans\" must be"),
+            (r#"{"counter":"a","tier":"r5,0,1","expires":"1","state":{}}"#, "\"tier\" must be"),
+            (
+                r#"{"counter":"a","tier":"p","expires":"1","state":{"token_bits":0}}"#,
+                "\"token_bits\" must be",
+            ),
+            (
+                r#"{"counter":"a","tier":"r5,5,1","expires":"1","state":{"lacks":1,"stepped_at_ms":1}}"#,
+                "\"by_caller\" must be",
+            ),
         ] {
             let error = parse(line).expect_err("it is wrong").to_string();
             assert!(error.contains(expected), "{line}: {error}");

@@ -224,6 +224,22 @@ impl CounterState {
         Self::TokenBucket(bucket, IdleAt::of(idle_at))
     }
 
+    /// Creates a state from `bucket`, whose session began at `session` if it has one, and which equals a full one from `idle_at`. Whether
+    /// it was used with callers' times.
+    #[must_use]
+    pub fn restored_steps(
+        bucket: StepBucket,
+        session: Option<u64>,
+        idle_at: Timestamp,
+        by_caller: bool,
+    ) -> Self {
+        let idle_at = IdleAt::of(idle_at);
+        match session {
+            Some(start) => Self::Session(Box::new((bucket, start)), idle_at, by_caller),
+            None => Self::Steps(bucket, idle_at, by_caller),
+        }
+    }
+
     /// Returns the sliding window that it is the state of; none under other algorithms.
     #[must_use]
     pub fn sliding_window(&self) -> Option<Cow<'_, SlidingWindow>> {

@@ -5,7 +5,7 @@ use super::{
     step::{StepBucket, StepReply, StepRequest},
 };
 use crate::limit::{
-    algorithm::{CounterState, IdleAt},
+    algorithm::CounterState,
     units::{Period, Timestamp},
 };
 
@@ -25,6 +25,73 @@ pub enum BucketReply {
     Step(StepReply),
     /// Of a [`PacedBucket`].
     Paced(PacedReply),
+}
+
+// === impl BucketRequest ===
+
+impl BucketRequest {
+    /// Returns whether it asks for tokens.
+    #[must_use]
+    pub const fn takes(&self) -> bool {
+        match self {
+            Self::Step(step) => step.take > 0,
+            Self::Paced(paced) => paced.quantity > 0,
+        }
+    }
+
+    /// Returns whether it may change the bucket: it takes tokens, or gives some back.
+    #[must_use]
+    pub const fn changes(&self) -> bool {
+        match self {
+            Self::Step(step) => step.take > 0,
+            Self::Paced(paced) => paced.quantity != 0,
+        }
+    }
+
+    /// Returns the reply that rejects it without knowing the bucket, which may be asked again after `retry_after`.
+    #[must_use]
+    pub fn rejection(&self, retry_after: Period, now: Timestamp) -> BucketReply {
+        match self {
+            Self::Step(step) => BucketReply::Step(StepReply {
+                tokens: 0,
+                session_start: step.at.unwrap_or(now.as_nanos() / 1_000_000),
+            }),
+            Self::Paced(_) => BucketReply::Paced(PacedReply {
+                limited: true,
+                remaining: 0,
+                retry_after,
+                reset_after: retry_after,
+            }),
+        }
+    }
+}
+
+// === impl BucketReply ===
+
+impl BucketReply {
+    /// Returns whether it admits `request`.
+    #[must_use]
+    pub const fn admits(&self, request: &BucketRequest) -> bool {
+        match (self, request) {
+            (Self::Step(reply), BucketRequest::Step(step)) => reply.tokens >= step.take,
+            (Self::Paced(reply), _) => !reply.limited,
+            (Self::Step(_), BucketRequest::Paced(_)) => false,
+        }
+    }
+
+    /// Returns it as one that admits `request`.
+    #[must_use]
+    pub fn admitting(self, request: &BucketRequest) -> Self {
+        match (self, request) {
+            (Self::Step(reply), BucketRequest::Step(step)) => {
+                Self::Step(StepReply { tokens: reply.tokens.max(step.take), ..reply })
+            }
+            (Self::Paced(reply), _) => {
+                Self::Paced(PacedReply { limited: false, retry_after: Period::default(), ..reply })
+            }
+            (reply, _) => reply,
+        }
+    }
 }
 
 /// How long a bucket that was used with a caller's time is kept after its last use by the server's clock, at least: the two have
@@ -68,17 +135,14 @@ fn decide_step(request: &StepRequest, state: &mut Option<CounterState>, now: Tim
     let session_start = if begins { at } else { session.unwrap_or(at) };
     if request.take > 0 {
         let refill_time = bucket.refill_time(&request.limit);
-        let idle_at = IdleAt::of(if by_caller {
+        let idle_at = if by_caller {
             now.after(Period::from_millis(refill_time).max(KEPT))
         } else {
             Timestamp::from_millis(bucket.stepped_at().saturating_add(refill_time))
-        });
+        };
         // a request that asks for no session ends none
         let session = if request.session { Some(session_start) } else { session };
-        *state = Some(match session {
-            Some(start) => CounterState::Session(Box::new((bucket, start)), idle_at, by_caller),
-            None => CounterState::Steps(bucket, idle_at, by_caller),
-        });
+        *state = Some(CounterState::restored_steps(bucket, session, idle_at, by_caller));
     }
     StepReply { tokens, session_start }
 }

@@ -10,11 +10,13 @@
 //! and swept together, and changes them by [`decide_bucket`].
 
 mod decide;
+mod merge;
 mod name;
 mod paced;
 mod step;
 
 pub use decide::{BucketReply, BucketRequest, decide_bucket};
-pub use name::BucketName;
+pub use merge::merge_buckets;
+pub use name::{BucketKind, BucketName};
 pub use paced::{Pace, PacedBucket, PacedReply, PacedRequest, TokenTime};
 pub use step::{StepBucket, StepLimit, StepReply, StepRequest};

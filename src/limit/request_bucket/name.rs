@@ -1,6 +1,6 @@
 //! What names a bucket whose parameters come with each request.
 
-use super::decide::BucketRequest;
+use super::{decide::BucketRequest, step::StepLimit};
 use crate::limit::key::{CounterKey, KeyHasher};
 
 /// The key of buckets, as callers name it: any bytes. All buckets of a key, whatever their parameters are, can be found and
@@ -10,6 +10,28 @@ pub struct BucketName<'a> {
     key: &'a [u8],
     hasher: KeyHasher,
     counter: CounterKey,
+}
+
+/// What distinguishes the buckets of one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BucketKind {
+    /// It is refilled in steps, and has these parameters.
+    Steps(StepLimit),
+    /// Tokens flow in evenly. There is one of each name.
+    Paced,
+}
+
+// === impl BucketRequest ===
+
+impl BucketRequest {
+    /// Returns the kind of the bucket that it is about.
+    #[must_use]
+    pub const fn kind(&self) -> BucketKind {
+        match self {
+            Self::Step(step) => BucketKind::Steps(step.limit),
+            Self::Paced(_) => BucketKind::Paced,
+        }
+    }
 }
 
 // === impl BucketName ===
@@ -27,14 +49,13 @@ impl<'a> BucketName<'a> {
         self.key
     }
 
-    /// Returns the key of the counter that `request` is about. Those of one name have the same [`CounterKey::shard`], which no
-    /// other counters have.
+    /// Returns the key of the counter that is this name's bucket of `kind`. Those of one name have the same [`CounterKey::shard`],
+    /// which no other counters have.
     #[must_use]
-    pub fn counter(&self, request: &BucketRequest) -> CounterKey {
-        match request {
-            BucketRequest::Paced(_) => self.counter,
-            BucketRequest::Step(step) => {
-                let limit = &step.limit;
+    pub fn counter(&self, kind: &BucketKind) -> CounterKey {
+        match kind {
+            BucketKind::Paced => self.counter,
+            BucketKind::Steps(limit) => {
                 self.hasher.with_parameters(self.counter, [limit.max, limit.refill, limit.period_ms])
             }
         }
@@ -68,15 +89,15 @@ mod tests {
             let pace = Pace::new(count, 60).expect("a pace");
             BucketRequest::Paced(PacedRequest { capacity: 1, pace, quantity: 1 })
         };
-        assert_eq!(name.counter(&paced(1)), name.counter(&paced(2)));
-        let all =
-            [step(1, 2, 3), step(2, 1, 3), step(1, 3, 2), step(1, 2, 4), paced(1)].map(|r| name.counter(&r));
+        assert_eq!(name.counter(&paced(1).kind()), name.counter(&paced(2).kind()));
+        let all = [step(1, 2, 3), step(2, 1, 3), step(1, 3, 2), step(1, 2, 4), paced(1)]
+            .map(|r| name.counter(&r.kind()));
         for (i, a) in all.iter().enumerate() {
             assert!(all[..i].iter().all(|b| a != b) && a.shard() == name.shard(), "{i}");
         }
         let other = BucketName::new(hasher, b"K");
         assert_ne!(other.shard(), name.shard());
-        assert_ne!(other.counter(&step(1, 2, 3)).hash(), all[0].hash());
+        assert_ne!(other.counter(&step(1, 2, 3).kind()).hash(), all[0].hash());
     }
 
     #[test]

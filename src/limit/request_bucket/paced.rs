@@ -115,7 +115,15 @@ impl TokenTime {
         self.bits
     }
 
-    fn nanos(self) -> f64 {
+    /// Returns whether it is a time: positive and finite.
+    #[must_use]
+    pub fn is_valid(self) -> bool {
+        self.nanos() > 0.0 && self.nanos().is_finite()
+    }
+
+    /// Returns the nanoseconds.
+    #[must_use]
+    pub fn nanos(self) -> f64 {
         f32::from_bits(self.bits).into()
     }
 }
@@ -207,7 +215,7 @@ impl PacedBucket {
         clippy::cast_sign_loss,
         reason = "it is positive, and a changed pace is converted to 24 significant bits"
     )]
-    fn settle(self, before: TokenTime, after: TokenTime, now: Timestamp) -> Self {
+    pub(super) fn settle(self, before: TokenTime, after: TokenTime, now: Timestamp) -> Self {
         let inflow = now.since(self.as_of).as_nanos() as f64 / before.nanos();
         let whole = inflow.floor();
         let begun = (inflow - whole) * after.nanos();

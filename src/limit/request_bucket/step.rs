@@ -71,7 +71,7 @@ impl StepBucket {
     }
 
     /// Returns the bucket after its steps up to `at`. A time before the last step is no time: nothing flows in or out.
-    fn refilled(self, limit: &StepLimit, at: u64) -> Self {
+    pub(super) fn refilled(self, limit: &StepLimit, at: u64) -> Self {
         let steps = at.saturating_sub(self.stepped_at) / limit.period_ms;
         Self {
             taken: self.taken.min(limit.max).saturating_sub(steps.saturating_mul(limit.refill)),

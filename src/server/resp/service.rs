@@ -9,6 +9,7 @@ use crate::{
     limit::KeyHasher,
     observe::{Stats, throttle::Throttle},
     server::connections::Connections,
+    trace::Tracer,
 };
 
 /// The settings of the server.
@@ -30,6 +31,7 @@ pub struct Service<S> {
     /// Kept for the life of the process: buckets are found by the keys that it makes.
     pub(super) hasher: KeyHasher,
     pub(super) started: Instant,
+    pub(super) tracer: Option<Arc<Tracer>>,
     /// Bounds the messages about clients that speak another protocol, that cannot authenticate, and about connections that cannot be served.
     pub(super) rejected: Throttle,
     pub(super) auth_failed: Throttle,
@@ -57,10 +59,17 @@ impl<S> Service<S> {
             stats: own,
             hasher: KeyHasher::random(),
             started: Instant::now(),
+            tracer: None,
             rejected: Throttle::default(),
             auth_failed: Throttle::default(),
             failed: Throttle::default(),
         }
+    }
+
+    /// Traces decisions about rules with `tracer`, if there is one.
+    #[must_use]
+    pub fn with_tracer(self, tracer: Option<Arc<Tracer>>) -> Self {
+        Self { tracer, ..self }
     }
 }
 

@@ -11,11 +11,13 @@ use crate::{
     limit::{
         Algorithm, Bucket, Coordination, Direction, Entry, Hits, LimitCheck, OverLimitPolicy, Period, Refill,
         RuleRef, RuntimeLimit, Scope, Tier, Timestamp,
-        request_bucket::{BucketName, BucketReply, BucketRequest, Pace, PacedReply, PacedRequest},
+        request_bucket::{
+            BucketKind, BucketName, BucketReply, BucketRequest, Pace, PacedReply, PacedRequest,
+        },
     },
     store::{
         Store as _, StoreError,
-        path::{PathValue, path, shortened},
+        path::{BUCKET_DOMAIN, BUCKET_KEY, bytes_as_text, path_of_buckets},
         remote::{Remote, RemoteError},
     },
 };
@@ -31,10 +33,6 @@ const UNKNOWN_PACE: StoreError = StoreError::Unsupported(
     "a shared store does not know when a bucket is full: only DEL can be asked about one",
 );
 
-/// The domain of such buckets, which no rules have, and the key of their only entry.
-const DOMAIN: &str = "";
-const KEY: &str = "key";
-
 impl<R: Remote> Coordinated<R> {
     pub(super) async fn decide_bucket_of(
         &self,
@@ -47,7 +45,7 @@ impl<R: Remote> Coordinated<R> {
         }
         match request {
             BucketRequest::Step(request) => {
-                let path = path_of(name);
+                let path = path_of_buckets(name);
                 let taken = self.remote().take_steps(&path, request);
                 Ok(BucketReply::Step(self.within_budget(taken).await?.ok_or(STEPS)?))
             }
@@ -72,7 +70,7 @@ impl<R: Remote> Coordinated<R> {
         // at the slowest pace, so that nothing flows in meanwhile: everything is given back that can be taken
         let pace = Pace::new(1, 31_536_000).ok_or(TOO_LARGE)?;
         let most = PacedRequest { capacity: u32::MAX.into(), pace, quantity: 0 };
-        let path = path_of(name);
+        let path = path_of_buckets(name);
         let had_steps = self.within_budget(self.remote().delete_steps(&path)).await?;
         let before = self.decide_paced(name, &most, now).await?;
         if before.remaining == most.capacity {
@@ -111,14 +109,14 @@ impl<R: Remote> Coordinated<R> {
             let retry_after = if limited { Period::MAX } else { Period::default() };
             return Ok(PacedReply { limited, remaining: 0, retry_after, reset_after: Period::default() });
         };
-        let value = text(name.key());
-        let entries = [Entry { key: KEY, value: &value }];
+        let value = bytes_as_text(name.key());
+        let entries = [Entry { key: BUCKET_KEY, value: &value }];
         let check = LimitCheck {
             pool: None,
             rule: RuleRef::Override(&limit),
-            domain: DOMAIN,
+            domain: BUCKET_DOMAIN,
             entries: &entries,
-            key: name.counter(&BucketRequest::Paced(*request)).of_policy(OverLimitPolicy::Ignore),
+            key: name.counter(&BucketKind::Paced).of_policy(OverLimitPolicy::Ignore),
             hits: Hits(request.quantity.unsigned_abs()),
             direction: if request.quantity < 0 { Direction::GiveBack } else { Direction::Take },
         };
@@ -139,12 +137,6 @@ impl<R: Remote> Coordinated<R> {
     }
 }
 
-/// Returns the path of the buckets of `name` that are refilled in steps: that of paced ones.
-fn path_of(name: &BucketName<'_>) -> Box<str> {
-    let value = text(name.key());
-    shortened(path(DOMAIN, std::iter::once((KEY, PathValue::Own(&value)))))
-}
-
 fn plus(a: Period, b: Period) -> Period {
     Period::from_nanos(a.as_nanos().saturating_add(b.as_nanos()))
 }
@@ -156,34 +148,4 @@ fn tier(request: &PacedRequest) -> Option<Tier> {
     let requests = u32::try_from(request.pace.count()).ok()?;
     let bucket = Bucket { burst, refill: Refill::AnyPace, strict: false };
     Some(Tier { requests, period, algorithm: Algorithm::TokenBucket(bucket) })
-}
-
-/// Returns `key` as text: `%` and bytes that are not UTF-8 become `%` and two hexadecimal digits, so that no two keys have the same.
-fn text(key: &[u8]) -> String {
-    use std::fmt::Write as _;
-    let mut text = String::with_capacity(key.len());
-    for chunk in key.utf8_chunks() {
-        for (i, part) in chunk.valid().split('%').enumerate() {
-            text.extend([if i > 0 { "%25" } else { "" }, part]);
-        }
-        for byte in chunk.invalid() {
-            // writing to a string does not fail
-            let _ = write!(text, "%{byte:02X}");
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_of_any_bytes_have_texts_of_their_own() {
-        assert_eq!(text(b"user:1"), "user:1");
-        assert_eq!(text("\u{fc}".as_bytes()), "\u{fc}");
-        assert_eq!(text(b"a%FF"), "a%25FF");
-        assert_eq!(text(b"a\xff"), "a%FF");
-        assert_eq!(text(b"\xc3"), "%C3");
-    }
 }

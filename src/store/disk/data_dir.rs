@@ -3,7 +3,7 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `lock` | locked by the process that uses the directory |
-//! | `format` | `weir data 1`: the version of all of it |
+//! | `format` | `weir data 2`: the version of all of it. 1 has no buckets that come with requests |
 //! | `engine/` | the files of the engine |
 //! | `progress` | which batches must be there |
 //! | `copy-…/` | a copy that a command reads while another process uses the directory |
@@ -31,7 +31,10 @@ use super::{
 use crate::limit::Timestamp;
 
 /// The newest format that this version reads, and the one that it writes.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+
+/// The formats that become [`FORMAT`] when they are opened: all that they may have is the same in it.
+const OLDER_FORMATS: std::ops::Range<u32> = 1..FORMAT;
 
 const FORMAT_FILE: &str = "format";
 const LOCK_FILE: &str = "lock";
@@ -72,7 +75,12 @@ impl DataDir {
         // names of counters may be names of people
         let created = DirBuilder::new().recursive(true).mode(0o700).create(path);
         created.map_err(DiskError::io("create", path))?;
-        Self::lock(path)
+        let dir = Self::lock(path)?;
+        match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            Some(parent) => sync_dir(parent)?,
+            None => sync_dir(Path::new("."))?,
+        }
+        Ok(dir)
     }
 
     /// Locks an existing data directory.
@@ -107,9 +115,7 @@ impl DataDir {
         let dir = Self { path: path.to_owned(), _lock: lock };
         match fs::read(&format_file) {
             Ok(text) => dir.check_format(&String::from_utf8_lossy(&text))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                write_synced(&format_file, format!("weir data {FORMAT}\n").as_bytes())?;
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => dir.write_format()?,
             Err(error) => return Err(DiskError::io("read", &format_file)(error)),
         }
         dir.remove_copies();
@@ -134,11 +140,16 @@ impl DataDir {
                 Err(DiskError::Newer { dir: self.path.clone(), found, supported: FORMAT })
             }
             Some(FORMAT) if text.ends_with('\n') => Ok(()),
+            Some(found) if OLDER_FORMATS.contains(&found) && text.ends_with('\n') => self.write_format(),
             _ => Err(DiskError::Damaged {
                 file: self.path.join(FORMAT_FILE),
                 what: format!("it must be \"weir data {FORMAT}\""),
             }),
         }
+    }
+
+    fn write_format(&self) -> Result<(), DiskError> {
+        write_synced(&self.path.join(FORMAT_FILE), format!("weir data {FORMAT}\n").as_bytes())
     }
 
     /// Returns its path.
@@ -173,6 +184,8 @@ impl DataDir {
             self.set_aside(&self.engine_dir(), now)?;
         }
         let (engine, dropped) = self.open_engine(expiry, on_damage, now, &mut lost)?;
+        // a power failure must not take the names of files whose contents are synced
+        sync_dir(&self.path)?;
         let last_batch = engine.last_batch()?;
         for end in dropped.iter().filter(|end| !end.is_last || last_batch < promised) {
             self.damage(on_damage, &mut lost, damaged_end(end, promised.saturating_sub(last_batch)))?;
@@ -274,8 +287,14 @@ impl DataDir {
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let to = self.path.join(format!("damaged-{}-{name}", now.as_nanos() / 1_000_000));
-        fs::rename(path, to).map_err(DiskError::io("rename", path))
+        fs::rename(path, to).map_err(DiskError::io("rename", path))?;
+        sync_dir(&self.path)
     }
+}
+
+/// Makes the names in a directory durable.
+pub(super) fn sync_dir(dir: &Path) -> Result<(), DiskError> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(DiskError::io("sync", dir))
 }
 
 fn damaged_end(end: &DroppedEnd, batches: u64) -> DiskError {
@@ -307,8 +326,8 @@ fn write_synced(path: &Path, contents: &[u8]) -> Result<(), DiskError> {
         let mut file = File::create(&temporary)?;
         file.write_all(contents)?;
         file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+        fs::rename(&temporary, path)
     };
-    write().map_err(DiskError::io("write to", path))
+    write().map_err(DiskError::io("write to", path))?;
+    path.parent().map_or(Ok(()), sync_dir)
 }

@@ -131,11 +131,13 @@ impl Engine {
             Ok((database, counters))
         };
         let (database, counters) = open().map_err(|error| convert(dir, error))?;
+        // the engine syncs the directories in which it makes files, and not those in which it makes directories
+        sync_directories(dir).map_err(DiskError::io("sync", dir))?;
         Ok(Self { counters, database, dir: dir.to_owned(), damaged_table: OnceLock::new() })
     }
 
     /// Returns the value of `key`.
-    pub(super) fn get(&self, key: &[u8]) -> Result<Option<impl AsRef<[u8]>>, DiskError> {
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<impl AsRef<[u8]> + use<>>, DiskError> {
         self.counters.get(key).map_err(|error| self.convert(error))
     }
 
@@ -243,6 +245,17 @@ impl Engine {
         });
         found.clone().map_or(error, |(file, what)| DiskError::Damaged { file, what })
     }
+}
+
+/// Makes the names of all files and directories below `dir` durable.
+fn sync_directories(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            sync_directories(&entry.path())?;
+        }
+    }
+    fs::File::open(dir)?.sync_all()
 }
 
 /// Returns the bytes of the files below `dir` that are allocated, which are fewer than their lengths where they are not written

@@ -1,8 +1,10 @@
 //! Adds what was counted before the disk was read to what it had.
 
+use super::record::CounterKind;
 use crate::limit::{
     Hits, Period, Refill, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
+    request_bucket::merge_buckets,
 };
 
 /// 2^31: the units of a bucket in a token.
@@ -11,11 +13,18 @@ const UNITS_PER_TOKEN: u64 = 1 << 31;
 /// Adds the hits of `local`, which began as an unused state, to `disk`, at their own instants. Tokens that have flowed into `local`
 /// since its first hit have flowed into both.
 pub(super) fn merge(
-    mut disk: CounterState,
+    disk: CounterState,
     local: &CounterState,
-    tier: &Tier,
+    kind: &CounterKind,
     now: Timestamp,
 ) -> CounterState {
+    match kind {
+        CounterKind::Tier(tier) => merge_tier(disk, local, tier, now),
+        CounterKind::Bucket(kind) => merge_buckets(disk, local, kind),
+    }
+}
+
+fn merge_tier(mut disk: CounterState, local: &CounterState, tier: &Tier, now: Timestamp) -> CounterState {
     let mut add = |at: Timestamp, hits: u64| {
         let change = CountChange::of(i64::try_from(hits).unwrap_or(i64::MAX));
         disk.add(tier, at, change, now);
@@ -36,7 +45,7 @@ pub(super) fn merge(
             let window = local.sliding_window().unwrap_or_default();
             window.spans().iter().for_each(|span| add(span.last, span.hits.into()));
         }
-        // a full bucket, and those that the store on disk does not keep
+        // a full bucket, and those that have no tier
         CounterState::TokenBucket(..)
         | CounterState::Steps(..)
         | CounterState::Session(..)
@@ -89,7 +98,7 @@ mod tests {
                     }
                     if is_later { &mut local } else { &mut disk }.take(&tier, now, Hits(*hits));
                 }
-                let (merged, merged_at) = (merge(disk.clone(), &local, &tier, now), now);
+                let (merged, merged_at) = (merge_tier(disk.clone(), &local, &tier, now), now);
                 let left = |state: &CounterState, now| u64::from(state.availability(&tier, now).remaining);
                 let most = |now: Timestamp| match tier.algorithm {
                     // one window may count hits for longer than a period, together with later ones

@@ -7,6 +7,7 @@
 //! (`engine.rs`). What the engine lacks is made good around it: `progress.rs` and `verify.rs` find damage that it does not see,
 //! `salvage.rs` goes on without what is damaged, and `maintenance.rs` has expired records removed (`expiry.rs`).
 
+mod buckets;
 mod data_dir;
 mod engine;
 mod error;
@@ -18,6 +19,7 @@ mod merge;
 mod metrics;
 mod notes;
 mod offline;
+mod patience;
 mod progress;
 mod reader;
 pub mod record;

@@ -1,9 +1,9 @@
 //! What the memory in front of the disk notes about a counter: whether the disk has its last state.
 
-use super::record;
+use super::record::{self, CounterKind};
 use crate::{
-    limit::{CounterKey, LimitCheck, Tier},
-    store::memory::Notes,
+    limit::CounterKey,
+    store::memory::{Counted, Notes},
 };
 
 /// The notes about one counter. 8 bytes.
@@ -19,13 +19,27 @@ pub struct DiskNotes {
     pub(super) pins: u16,
 }
 
-/// A counter that has changed.
+/// A counter that has changed, or that is to be read.
 #[derive(Debug)]
 pub struct Changed {
     pub(super) key: CounterKey,
     /// The key of its record.
     pub(super) name: Box<[u8]>,
-    pub(super) tier: Tier,
+    pub(super) kind: CounterKind,
+}
+
+impl Changed {
+    /// Returns the counter of what is `counted`.
+    pub(super) fn of(counted: &Counted<'_>) -> Self {
+        let (name, kind) = match counted {
+            Counted::Tier(check, tier) => (record::key(check, tier), CounterKind::Tier((*tier).clone())),
+            Counted::Bucket(name, request) => {
+                let kind = request.kind();
+                (record::bucket_key(name, &kind), CounterKind::Bucket(kind))
+            }
+        };
+        Self { key: counted.key(), name, kind }
+    }
 }
 
 impl Notes for DiskNotes {
@@ -37,10 +51,10 @@ impl Notes for DiskNotes {
         self.is_read && !self.is_logged && self.pins == 0
     }
 
-    fn changed(&mut self, log: &mut Vec<Changed>, check: &LimitCheck<'_>, tier: &Tier, key: CounterKey) {
+    fn changed(&mut self, log: &mut Vec<Changed>, counted: Counted<'_>) {
         if !self.is_logged {
             self.is_logged = true;
-            log.push(Changed { key, name: record::key(check, tier), tier: tier.clone() });
+            log.push(Changed::of(&counted));
         }
     }
 }

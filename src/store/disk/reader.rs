@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::{
     error::DiskError,
     notes::Changed,
-    shared::{Pins, Shared},
+    shared::{Pins, Shared, StoredBucket},
 };
 
 /// The threads: while one waits for the disk, another one finds what is cached.
@@ -17,10 +17,15 @@ const THREADS: usize = 2;
 /// The most decisions that wait. Above this the disk is much too slow, and `on_store_failure` decides at once.
 const MAX_WAITING: usize = 16_384;
 
-/// The counters that a decision waits for.
-struct Job {
-    counters: Vec<Changed>,
-    done: oneshot::Sender<Option<Pins>>,
+/// The buckets that are searched at a time.
+pub(super) const SCANNED: usize = 1_000;
+
+/// What a decision or a command waits for. None is sent if the disk cannot be read.
+enum Job {
+    /// Counters, which are added to the memory.
+    Load { counters: Vec<Changed>, done: oneshot::Sender<Option<Pins>> },
+    /// The first [`SCANNED`] buckets whose keys begin with `prefix` and come after `after`.
+    Scan { prefix: Vec<u8>, after: Option<Box<[u8]>>, done: oneshot::Sender<Option<Vec<StoredBucket>>> },
 }
 
 /// Reads that wait for a thread.
@@ -44,8 +49,7 @@ impl Readers {
             let (queue, shared) = (Arc::clone(&queue), Arc::clone(shared));
             thread::Builder::new().name("weir-disk-read".into()).spawn(move || {
                 while let Some(job) = next(&queue) {
-                    // the decision may have given up already, which drops the pins
-                    let _ = job.done.send(read_all(&shared, &job.counters));
+                    job.carry_out(&shared);
                 }
             })
         });
@@ -57,14 +61,29 @@ impl Readers {
     /// many decisions wait already.
     pub(super) fn read(&self, counters: Vec<Changed>) -> Option<oneshot::Receiver<Option<Pins>>> {
         let (done, read) = oneshot::channel();
+        self.push(Job::Load { counters, done }).then_some(read)
+    }
+
+    /// Has buckets searched whose keys begin with `prefix` and come after `after`, in the order of their keys. The receiver gets some of
+    /// them, and an empty list if there are no more; or none if they could not be read. Returns none as [`Readers::read`] does.
+    pub(super) fn scan(
+        &self,
+        prefix: Vec<u8>,
+        after: Option<Box<[u8]>>,
+    ) -> Option<oneshot::Receiver<Option<Vec<StoredBucket>>>> {
+        let (done, read) = oneshot::channel();
+        self.push(Job::Scan { prefix, after, done }).then_some(read)
+    }
+
+    fn push(&self, job: Job) -> bool {
         let (queue, wake) = &*self.queue;
         let mut queue = queue.lock();
         if queue.jobs.len() >= MAX_WAITING || queue.is_closed {
-            return None;
+            return false;
         }
-        queue.jobs.push_back(Job { counters, done });
+        queue.jobs.push_back(job);
         wake.notify_one();
-        Some(read)
+        true
     }
 
     /// Ends the threads.
@@ -73,6 +92,22 @@ impl Readers {
         self.queue.1.notify_all();
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
+        }
+    }
+}
+
+impl Job {
+    fn carry_out(self, shared: &Arc<Shared>) {
+        // the decision may have given up already, which drops the pins
+        match self {
+            Self::Load { counters, done } => {
+                let _ = done.send(read_all(shared, &counters));
+            }
+            Self::Scan { prefix, after, done } => {
+                let found = shared.scan(&prefix, after.as_deref(), SCANNED);
+                let found = found.inspect_err(|error| tracing::debug!(%error, "cannot search buckets"));
+                let _ = done.send(found.ok());
+            }
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::{fs, sync::Arc};
 
 use super::{
-    data_dir::DataDir,
+    data_dir::{DataDir, sync_dir},
     engine::{Change, Engine},
     error::DiskError,
     expiry::Expiry,
@@ -59,6 +59,7 @@ pub(super) fn copy(
     drop((old, new));
     dir.set_aside(&dir.engine_dir(), now)?;
     fs::rename(&path, dir.engine_dir()).map_err(DiskError::io("rename", &path))?;
+    sync_dir(dir.path())?;
     let (opened, _) = Engine::open(&dir.engine_dir(), expiry)?;
     Ok((opened, copied))
 }

@@ -18,12 +18,12 @@ use super::{
     merge::merge,
     metrics::DiskMetrics,
     notes::{Changed, DiskNotes},
-    record,
+    record::{self, CounterKind},
     settings::DiskSettings,
 };
 use crate::{
     clock::Clock,
-    limit::{CounterKey, Period, algorithm::CounterState},
+    limit::{CounterKey, Period, Timestamp, algorithm::CounterState, request_bucket::BucketKind},
     store::MemoryStore,
 };
 
@@ -133,7 +133,7 @@ impl Shared {
                 is_stale.set(self.batches.load(Ordering::Acquire) != batches);
                 !is_stale.get()
             };
-            let unused = || CounterState::unused(&counter.tier, now);
+            let unused = || counter.kind.unused(now);
             self.memory.insert_if(
                 counter.key,
                 is_wanted,
@@ -141,7 +141,7 @@ impl Shared {
                 |slot| {
                     if !slot.notes.is_read && is_wanted() {
                         if let Some(state) = state.clone() {
-                            slot.counter = merge(state, &slot.counter, &counter.tier, now);
+                            slot.counter = merge(state, &slot.counter, &counter.kind, now);
                         }
                         slot.notes.is_read = true;
                         slot.notes.expiry = expiry;
@@ -162,8 +162,8 @@ impl Shared {
         })
     }
 
-    /// Reads a state from the disk.
-    fn read(&self, counter: &Changed) -> Result<Option<CounterState>, DiskError> {
+    /// Runs `act` on the engine, unless it is being opened again.
+    fn with_engine<T>(&self, act: impl FnOnce(&Engine) -> Result<T, DiskError>) -> Result<T, DiskError> {
         let engine = self.engine.read();
         let Some(engine) = engine.as_ref() else {
             return Err(DiskError::Engine {
@@ -171,19 +171,56 @@ impl Shared {
                 what: "it is being opened again".into(),
             });
         };
-        let value = engine.get(&counter.name).inspect_err(|error| {
+        act(engine).inspect_err(|error| {
             if error.is_damage() {
                 self.report(clone_damage(error));
             }
-        })?;
+        })
+    }
+
+    /// Reads a state from the disk.
+    fn read(&self, counter: &Changed) -> Result<Option<CounterState>, DiskError> {
+        let value = self.with_engine(|engine| engine.get(&counter.name))?;
         let Some(value) = value else { return Ok(None) };
-        let state = record::decode(value.as_ref()).map_err(|error| error.to_string());
-        let name = String::from_utf8_lossy(&counter.name);
-        match state {
-            Ok(state) if record::fits(&state, &counter.tier) => Ok(Some(state)),
-            Ok(_) => Err(self.wrong_record(format!("the record of {name} is of another algorithm"))),
+        self.decode(&counter.name, value.as_ref(), &counter.kind).map(Some)
+    }
+
+    /// Decodes the record `name`, whose state must be of `kind`.
+    fn decode(&self, name: &[u8], value: &[u8], kind: &CounterKind) -> Result<CounterState, DiskError> {
+        let name = String::from_utf8_lossy(name);
+        match record::decode(value) {
+            Ok(state) if record::fits(&state, kind) => Ok(state),
+            Ok(_) => Err(self.wrong_record(format!("the record of {name} is of another kind"))),
             Err(error) => Err(self.wrong_record(format!("the record of {name} cannot be read: {error}"))),
         }
+    }
+
+    /// Reads up to `most` buckets whose keys begin with `prefix` and come after `after` from the disk, in the order of their keys.
+    pub(super) fn scan(
+        &self,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        most: usize,
+    ) -> Result<Vec<StoredBucket>, DiskError> {
+        let mut records = Vec::new();
+        self.with_engine(|engine| {
+            engine.visit(prefix, after, |key, value| {
+                records.push((Box::<[u8]>::from(key), value.to_vec()));
+                records.len() < most
+            })
+        })
+        .inspect_err(|_| self.metrics.read_failures.add(1))?;
+        self.metrics.reads.add(records.len() as u64);
+        let stored = records.into_iter().map(|(name, value)| {
+            let end = std::str::from_utf8(&name[prefix.len()..]).ok();
+            let Some(kind) = end.and_then(record::bucket_kind) else {
+                let text = String::from_utf8_lossy(&name);
+                return Err(self.wrong_record(format!("the record {text} is of no known bucket")));
+            };
+            let state = self.decode(&name, &value, &CounterKind::Bucket(kind))?;
+            Ok(StoredBucket { kind, expiry: record::expiry(&state), idle_at: state.idle_at(), name })
+        });
+        stored.collect()
     }
 
     fn wrong_record(&self, what: String) -> DiskError {
@@ -201,6 +238,16 @@ impl Shared {
     pub(super) fn report(&self, error: DiskError) {
         self.trouble.lock().get_or_insert(error);
     }
+}
+
+/// A bucket on disk whose parameters come with requests.
+pub(super) struct StoredBucket {
+    /// The key of its record.
+    pub(super) name: Box<[u8]>,
+    pub(super) kind: BucketKind,
+    /// The expiry of its record, in seconds since the epoch.
+    pub(super) expiry: u32,
+    pub(super) idle_at: Timestamp,
 }
 
 /// Counters that stay in memory until this is dropped.

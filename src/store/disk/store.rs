@@ -3,6 +3,7 @@
 use std::{sync::Arc, thread::JoinHandle, time::Duration};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::time::timeout;
 
 use super::{
@@ -12,8 +13,8 @@ use super::{
     maintenance::Maintenance,
     merge::RETRY,
     notes::{Changed, DiskNotes},
+    patience::Patience,
     reader::Readers,
-    record,
     settings::{DiskSettings, DiskSync},
     shared::{Pins, Shared, duration},
     writer::{self, Writer, report_lost},
@@ -21,17 +22,18 @@ use super::{
 use crate::{
     clock::Clock,
     limit::{
-        Decision, Direction, Hits, LimitCheck, OnStoreFailure, OverLimitPolicy, Reservation,
+        Decision, Direction, Hits, LimitCheck, OnStoreFailure, OverLimitPolicy, Period, Reservation,
         ReservationRequest, ReservedSpan, Scope, Timestamp,
+        request_bucket::{BucketName, BucketReply, BucketRequest},
     },
     observe::{Metric, Source},
-    store::{Decisions, MemoryStore, Store, StoreError},
+    store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, memory::Counted},
 };
 
 /// Counters in memory and on this instance's disk.
 pub struct DiskStore {
-    shared: Arc<Shared>,
-    readers: Readers,
+    pub(super) shared: Arc<Shared>,
+    pub(super) readers: Readers,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -89,13 +91,19 @@ impl DiskStore {
     }
 
     /// Makes the decisions once the counters that are not in memory have been read, or without the disk if that takes too long.
-    async fn take_unknown(&self, checks: &[LimitCheck<'_>], scope: Scope, now: Timestamp) -> Decisions {
-        if let Some(_pins) = self.read(checks).await {
+    async fn take_unknown(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        patience: Patience<'_>,
+        now: Timestamp,
+    ) -> Decisions {
+        if let Some(_pins) = self.read_tiers(checks, patience).await {
             return self.shared.memory.decide(checks, scope, now);
         }
         let memory = &self.shared.memory;
         let unknown = |check: &LimitCheck<'_>| !memory.is_known(check);
-        self.shared.metrics.fallback.add(checks.iter().filter(|check| unknown(check)).count() as u64);
+        self.count_fallback(checks.iter().filter(|check| unknown(check)).count(), patience);
         if scope == Scope::Request {
             let denies = |check: &LimitCheck<'_>| self.policy(check) == OnStoreFailure::Deny && takes(check);
             if !checks.iter().any(|check| unknown(check) && denies(check)) {
@@ -114,48 +122,55 @@ impl DiskStore {
         checks.iter().map(decide).collect()
     }
 
-    /// Reads those counters of `checks` that are not in memory. Returns what keeps all of them there, or none if they could not
-    /// be read in time.
-    async fn read(&self, checks: &[LimitCheck<'_>]) -> Option<Pins> {
+    /// Reads those counters of `checks` that are not in memory, as [`DiskStore::read`] does.
+    async fn read_tiers(&self, checks: &[LimitCheck<'_>], patience: Patience<'_>) -> Option<Pins> {
+        let mut counted = SmallVec::<[Counted<'_>; 4]>::new();
+        for check in checks {
+            counted.extend(check.own_tiers().iter().map(|tier| Counted::Tier(check, tier)));
+        }
+        self.read(&counted, patience).await
+    }
+
+    /// Reads the counters of what is `counted` that are not in memory. Returns what keeps all of them there, or none if they could
+    /// not be read in time.
+    pub(super) async fn read(&self, counted: &[Counted<'_>], patience: Patience<'_>) -> Option<Pins> {
         if self.shared.memory.is_crowded() && self.shared.metrics.available.get() == 1 {
             // new counters come faster than changed ones are written
-            let round = self.shared.request_round();
-            let mut finished = self.shared.finished.subscribe();
-            self.within_budget(finished.wait_for(|finished| *finished >= round)).await;
+            self.wait_for_round(0, patience).await;
         }
         let mut counters = Vec::new();
         let mut known = Pins { shared: Arc::clone(&self.shared), keys: Vec::new() };
-        let counted = checks.iter().flat_map(|check| check.own_tiers().iter().map(move |tier| (check, tier)));
-        for (check, tier) in counted {
-            let key = check.key.of_tier(tier);
+        for counted in counted {
+            let key = counted.key();
             let pinned = self.shared.memory.with_slot(key, |slot| slot.map(|slot| slot.notes.pins += 1));
             if pinned.is_some() {
                 known.keys.push(key);
             } else {
-                counters.push(Changed { key, name: record::key(check, tier), tier: tier.clone() });
+                counters.push(Changed::of(counted));
             }
         }
+        let count = counters.len();
         let read = self.readers.read(counters)?;
-        let mut pins = self.within_budget(read).await?.ok().flatten()?;
+        let mut pins = patience.wait(count, async { read.await.ok().flatten() }).await?;
         pins.keys.append(&mut known.keys);
         Some(pins)
     }
 
     /// Waits until `decisions` are on disk, if they must be. Past the decision budget `on_store_failure` decides; the hits count.
-    async fn synced(&self, checks: &[LimitCheck<'_>], mut decisions: Decisions) -> Decisions {
+    async fn synced(
+        &self,
+        checks: &[LimitCheck<'_>],
+        mut decisions: Decisions,
+        patience: Patience<'_>,
+    ) -> Decisions {
         let counts = |(check, decision): (&LimitCheck<'_>, &Decision)| {
             check.hits > Hits(0) && (!decision.over || check.over_limit_policy() == OverLimitPolicy::Count)
         };
-        if !checks.iter().zip(&decisions).any(counts) {
+        let counted = checks.iter().zip(&decisions).filter(|pair| counts(*pair)).count();
+        if counted == 0 || self.wait_for_round(counted, patience).await {
             return decisions;
         }
-        let round = self.shared.request_round();
-        let mut finished = self.shared.finished.subscribe();
-        let wait = finished.wait_for(|finished| *finished >= round);
-        if self.within_budget(wait).await.is_some_and(|waited| waited.is_ok()) {
-            return decisions;
-        }
-        self.shared.metrics.fallback.add(decisions.len() as u64);
+        self.count_fallback(decisions.len(), patience);
         for (check, decision) in checks.iter().zip(&mut decisions).filter(|(check, _)| takes(check)) {
             match self.policy(check) {
                 OnStoreFailure::Local => {}
@@ -166,13 +181,24 @@ impl DiskStore {
         decisions
     }
 
-    /// Waits for `what`, at most for the decision budget.
-    async fn within_budget<T>(&self, what: impl Future<Output = T>) -> Option<T> {
-        let budget = duration(self.shared.settings.budget);
-        if budget.is_zero() { None } else { timeout(budget, what).await.ok() }
+    /// Waits until all changes made up to now are on disk, `counters` of them by this decision. Returns whether they are.
+    pub(super) async fn wait_for_round(&self, counters: usize, patience: Patience<'_>) -> bool {
+        let round = self.shared.request_round();
+        let mut finished = self.shared.finished.subscribe();
+        let written = async { finished.wait_for(|finished| *finished >= round).await.ok().map(|_| ()) };
+        patience.wait(counters, written).await.is_some()
     }
 
-    fn is_synced_first(&self) -> bool {
+    pub(super) fn patience<'a>(&self, options: &TakeOptions<'a>) -> Patience<'a> {
+        Patience::begin(duration(self.shared.settings.budget), options)
+    }
+
+    pub(super) fn count_fallback(&self, decisions: usize, patience: Patience<'_>) {
+        self.shared.metrics.fallback.add(decisions as u64);
+        patience.record_fallback();
+    }
+
+    pub(super) fn is_synced_first(&self) -> bool {
         self.shared.settings.sync == DiskSync::Always
     }
 
@@ -206,15 +232,31 @@ impl Store for DiskStore {
         scope: Scope,
         now: Timestamp,
     ) -> Result<Decisions, StoreError> {
-        let decisions = match self.shared.memory.decide_known(checks, scope, now) {
-            Some(decisions) => decisions,
+        self.take_with(checks, scope, now, TakeOptions::default()).await
+    }
+
+    async fn take_with(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+        options: TakeOptions<'_>,
+    ) -> Result<Decisions, StoreError> {
+        let known = self.shared.memory.decide_known(checks, scope, now);
+        match known {
+            Some(decisions) if !self.is_synced_first() => Ok(decisions),
             // boxed to keep the future of all other requests small
-            None => Box::pin(self.take_unknown(checks, scope, now)).await,
-        };
-        if self.is_synced_first() {
-            return Ok(Box::pin(self.synced(checks, decisions)).await);
+            known => Ok(Box::pin(async move {
+                let patience = self.patience(&options);
+                let decisions = match known {
+                    Some(decisions) => decisions,
+                    None => self.take_unknown(checks, scope, patience, now).await,
+                };
+                let is_synced_first = self.is_synced_first();
+                if is_synced_first { self.synced(checks, decisions, patience).await } else { decisions }
+            })
+            .await),
         }
-        Ok(decisions)
     }
 
     async fn reserve(
@@ -224,10 +266,11 @@ impl Store for DiskStore {
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
         let checks = std::slice::from_ref(check);
+        let patience = self.patience(&TakeOptions::default());
         let is_known = self.shared.memory.is_known(check);
-        let pins = if is_known { None } else { Box::pin(self.read(checks)).await };
+        let pins = if is_known { None } else { Box::pin(self.read_tiers(checks, patience)).await };
         if !is_known && pins.is_none() {
-            self.shared.metrics.fallback.add(1);
+            self.count_fallback(1, patience);
             if self.policy(check) == OnStoreFailure::Deny {
                 let counted = ReservedSpan { from: now, until: now, is_reported: false };
                 return Ok(Reservation { hits: Hits(0), until: now, decision: rejection(), counted });
@@ -236,7 +279,8 @@ impl Store for DiskStore {
         let reservation = self.shared.memory.reserve_now(check, request, now);
         drop(pins);
         if self.is_synced_first() {
-            Box::pin(self.synced(checks, std::iter::once(reservation.decision).collect())).await;
+            let decisions = std::iter::once(reservation.decision).collect();
+            Box::pin(self.synced(checks, decisions, patience)).await;
         }
         Ok(reservation)
     }
@@ -250,9 +294,32 @@ impl Store for DiskStore {
     ) -> Result<(), StoreError> {
         let is_known = self.shared.memory.is_known(check);
         // if it cannot be read, the hits stay counted
-        let _pins = if is_known { None } else { Box::pin(self.read(std::slice::from_ref(check))).await };
+        let patience = self.patience(&TakeOptions::default());
+        let checks = std::slice::from_ref(check);
+        let _pins = if is_known { None } else { Box::pin(self.read_tiers(checks, patience)).await };
         self.shared.memory.release_now(check, reservation, unused, now);
         Ok(())
+    }
+
+    async fn decide_bucket(
+        &self,
+        name: &BucketName<'_>,
+        request: &BucketRequest,
+        now: Timestamp,
+    ) -> Result<BucketReply, StoreError> {
+        match self.shared.memory.decide_known_bucket(name, request, now) {
+            Some(reply) if !self.is_synced_first() => Ok(reply),
+            known => Ok(Box::pin(self.decide_bucket_waiting(name, request, known, now)).await),
+        }
+    }
+
+    async fn find_buckets(
+        &self,
+        name: &BucketName<'_>,
+        deletes: bool,
+        now: Timestamp,
+    ) -> Result<Option<Period>, StoreError> {
+        Box::pin(self.find_buckets_of(name, deletes, now)).await
     }
 }
 

@@ -175,12 +175,16 @@ impl Writer {
             }
         });
         for pending in pending {
-            self.shared.memory.with_slot(pending.changed.key, |slot| {
-                if let Some(slot) = slot {
-                    slot.notes.pins -= 1;
-                    slot.notes.expiry = pending.after;
-                }
+            let is_deleted = self.shared.memory.with_slot(pending.changed.key, |slot| {
+                let Some(slot) = slot else { return false };
+                slot.notes.pins -= 1;
+                slot.notes.expiry = pending.after;
+                // the search for what is deleted may not have found this record yet
+                pending.after > 0 && slot.counter.used() == Hits(0) && !slot.notes.is_logged
             });
+            if is_deleted {
+                self.log_again(pending.changed, false);
+            }
         }
         Ok(())
     }

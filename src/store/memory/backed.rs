@@ -4,7 +4,11 @@ use std::sync::atomic::Ordering;
 
 use super::{MemoryStore, Notes, Slot};
 use crate::{
-    limit::{CounterKey, Decision, Hits, LimitCheck, Scope, Timestamp, algorithm::CounterState},
+    limit::{
+        CounterKey, Decision, Hits, LimitCheck, Scope, Timestamp,
+        algorithm::CounterState,
+        request_bucket::{BucketName, BucketReply, BucketRequest},
+    },
     store::Decisions,
 };
 
@@ -76,7 +80,32 @@ impl<N: Notes> MemoryStore<N> {
         Decision { over: false, ..decision }
     }
 
-    /// Runs `act` on the slot of `key`, if it is in memory, and on the log of its shard.
+    /// Decides `request` as [`MemoryStore::decide_bucket_now`] does, if its bucket is in memory.
+    pub(in crate::store) fn decide_known_bucket(
+        &self,
+        name: &BucketName<'_>,
+        request: &BucketRequest,
+        now: Timestamp,
+    ) -> Option<BucketReply> {
+        let key = name.counter(&request.kind());
+        let mut shard = self.shards[self.index(key)].lock();
+        shard.slot(key)?;
+        Some(shard.decide_bucket(name, request, now))
+    }
+
+    /// Calls `visit` with all buckets of `name` that are in memory.
+    pub(in crate::store) fn for_each_bucket(
+        &self,
+        name: &BucketName<'_>,
+        mut visit: impl FnMut(&mut Slot<N>),
+    ) {
+        self.retain_buckets(name, |slot| {
+            visit(slot);
+            true
+        });
+    }
+
+    /// Runs `act` on the slot of `key`, if it is in memory.
     pub(in crate::store) fn with_slot<T>(
         &self,
         key: CounterKey,

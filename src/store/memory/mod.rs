@@ -20,10 +20,11 @@ use std::{
 
 use parking_lot::Mutex;
 
-pub use self::notes::Notes;
-#[cfg(feature = "disk")]
-pub(super) use self::shard::Slot;
-use self::{pools::Pools, shard::Shard};
+pub use self::notes::{Counted, Notes};
+use self::{
+    pools::Pools,
+    shard::{Shard, Slot},
+};
 use super::{Decisions, Store, StoreError, TakeOptions};
 use crate::{
     limit::{
@@ -214,10 +215,10 @@ impl<N: Notes> MemoryStore<N> {
         request: &BucketRequest,
         now: Timestamp,
     ) -> BucketReply {
-        let key = name.counter(request);
+        let key = name.counter(&request.kind());
         let reply = {
             let mut shard = self.shards[self.index(key)].lock();
-            self.counting(&mut shard, |shard| shard.decide_bucket(key, request, now))
+            self.counting(&mut shard, |shard| shard.decide_bucket(name, request, now))
         };
         self.bound(Some(key), now);
         reply
@@ -226,17 +227,24 @@ impl<N: Notes> MemoryStore<N> {
     /// Returns the time until all buckets of `name` are full; none if there are none. Deletes them if asked to. Looks at all counters
     /// of a shard, some thousands, and holds the lock for a few hundred at a time.
     pub fn find_buckets_now(&self, name: &BucketName<'_>, deletes: bool, now: Timestamp) -> Option<Period> {
+        let mut latest = None;
+        self.retain_buckets(name, |slot| {
+            latest = latest.max(Some(slot.counter.idle_at()));
+            !deletes
+        });
+        full_after(latest, now)
+    }
+
+    /// Calls `visit` with all buckets of `name`, and removes those for which it returns false.
+    fn retain_buckets(&self, name: &BucketName<'_>, mut visit: impl FnMut(&mut Slot<N>) -> bool) {
         let shard = &self.shards[self.shard_index(name.shard())];
-        let (mut latest, mut from) = (None, Some(0));
+        let mut from = Some(0);
         while let Some(start) = from {
             let mut shard = shard.lock();
-            let (found, next) =
-                self.counting(&mut shard, |shard| shard.find_all(name.shard(), start, SWEEP_STRIDE, deletes));
-            latest = latest.max(found);
-            from = next;
+            from = self.counting(&mut shard, |shard| {
+                shard.retain_all(name.shard(), start, SWEEP_STRIDE, &mut visit)
+            });
         }
-        // the instant is rounded up
-        latest.map(|idle_at| idle_at.since(now)).filter(|period| *period > Period::from_millis(1))
     }
 
     /// Returns the decision about `hits` of `check`, without counting.
@@ -341,6 +349,12 @@ impl<N: Notes> MemoryStore<N> {
     fn shard_index(&self, shard: u64) -> usize {
         shard as usize & (self.shards.len() - 1)
     }
+}
+
+/// Returns the time until buckets are full of which the last one is at the instant `latest`; none if they are.
+pub(super) fn full_after(latest: Option<Timestamp>, now: Timestamp) -> Option<Period> {
+    // the instant is rounded up
+    latest.map(|idle_at| idle_at.since(now)).filter(|period| *period > Period::from_millis(1))
 }
 
 impl<N: Notes> Store for MemoryStore<N> {

@@ -2,7 +2,32 @@
 
 use std::fmt::Debug;
 
-use crate::limit::{CounterKey, LimitCheck, Tier, algorithm::CounterState};
+use crate::limit::{
+    CounterKey, LimitCheck, Tier,
+    algorithm::CounterState,
+    request_bucket::{BucketName, BucketRequest},
+};
+
+/// What a counter counts.
+#[derive(Clone, Copy, Debug)]
+pub enum Counted<'a> {
+    /// One tier of a check.
+    Tier(&'a LimitCheck<'a>, &'a Tier),
+    /// The bucket of a name that a request is about.
+    Bucket(&'a BucketName<'a>, &'a BucketRequest),
+}
+
+// === impl Counted ===
+
+impl Counted<'_> {
+    /// Returns the key of its counter.
+    pub(in crate::store) fn key(&self) -> CounterKey {
+        match self {
+            Self::Tier(check, tier) => check.key.of_tier(tier),
+            Self::Bucket(name, request) => name.counter(&request.kind()),
+        }
+    }
+}
 
 /// Notes about one counter, such as whether its last change was written to disk. `()` notes nothing and costs nothing.
 pub trait Notes: Default + Debug + Send + 'static {
@@ -17,9 +42,9 @@ pub trait Notes: Default + Debug + Send + 'static {
         true
     }
 
-    /// Notes that a decision on `check` has changed the counter of `tier`, whose key is `key`.
-    fn changed(&mut self, log: &mut Self::Log, check: &LimitCheck<'_>, tier: &Tier, key: CounterKey) {
-        let _ = (log, check, tier, key);
+    /// Notes that a decision has changed the counter of what is `counted`.
+    fn changed(&mut self, log: &mut Self::Log, counted: Counted<'_>) {
+        let _ = (log, counted);
     }
 }
 

@@ -5,13 +5,13 @@ use std::slice;
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use super::notes::{Notes, before};
+use super::notes::{Counted, Notes, before};
 use crate::limit::{
     self, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Reservation,
     ReservationRequest, ReservedSpan, Tier, Timestamp,
     algorithm::CounterState,
     decide,
-    request_bucket::{BucketReply, BucketRequest, decide_bucket},
+    request_bucket::{BucketName, BucketReply, BucketRequest, decide_bucket},
 };
 
 /// The number of buckets that an eviction samples. Finding the cheapest counter of all would require an order, and so more
@@ -35,7 +35,8 @@ pub(super) struct Shard<N: Notes> {
 /// A counter with its key. 40 bytes without notes.
 #[derive(Debug)]
 pub(in crate::store) struct Slot<N> {
-    key: CounterKey,
+    /// The key.
+    pub(in crate::store) key: CounterKey,
     /// The state.
     pub(in crate::store) counter: CounterState,
     /// The notes about it.
@@ -87,46 +88,57 @@ impl<N: Notes> Shard<N> {
         self.update(check, check.tiers(), now, reserve)
     }
 
-    /// Decides `request` about the bucket of `key`.
+    /// Decides `request` about a bucket of `name`.
     pub(super) fn decide_bucket(
         &mut self,
-        key: CounterKey,
+        name: &BucketName<'_>,
         request: &BucketRequest,
         now: Timestamp,
     ) -> BucketReply {
+        let counted = Counted::Bucket(name, request);
+        let key = counted.key();
         let bucket = self.find(key);
         let slot = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket));
         let mut state = slot.map(|slot| std::mem::take(&mut slot.counter));
+        let before = state.as_ref().and_then(before::<N>);
         let reply = decide_bucket(request, &mut state, now);
         match (bucket, state) {
-            (Some(bucket), Some(counter)) => self.put(bucket, counter),
-            (Some(bucket), None) => self.remove(bucket),
-            (None, Some(counter)) => self.insert(key, counter, N::default()),
+            (Some(bucket), None) if !N::NOTED => self.remove(bucket),
+            (Some(bucket), state) => {
+                // a full bucket stays until it is swept, since it may be a change
+                let state = state.unwrap_or_default();
+                let is_changed = N::NOTED && before.as_ref() != Some(&state);
+                self.put(bucket, state);
+                if is_changed {
+                    self.note(bucket, counted);
+                }
+            }
+            (None, Some(state)) => {
+                self.insert(key, state, N::default());
+                self.note_new(counted);
+            }
             (None, None) => {}
         }
         reply
     }
 
-    /// Returns the latest instant at which a counter with this [`CounterKey::shard`] is unused, among `stride` buckets, beginning
-    /// with `start`, and the next bucket if any are left. Removes those counters if asked to.
-    pub(super) fn find_all(
+    /// Calls `visit` with each counter that has this [`CounterKey::shard`] among `stride` buckets, beginning with `start`, and
+    /// removes those for which it returns false. Returns the next bucket if any are left.
+    pub(super) fn retain_all(
         &mut self,
         shard: u64,
         start: usize,
         stride: usize,
-        removes: bool,
-    ) -> (Option<Timestamp>, Option<usize>) {
+        visit: &mut impl FnMut(&mut Slot<N>) -> bool,
+    ) -> Option<usize> {
         let end = (start + stride).min(self.table.num_buckets());
-        let mut idle_at = None;
         for bucket in start..end {
-            if let Some(slot) = self.table.get_bucket(bucket).filter(|slot| slot.key.shard() == shard) {
-                idle_at = idle_at.max(Some(slot.counter.idle_at()));
-                if removes {
-                    self.remove(bucket);
-                }
+            let slot = self.table.get_bucket_mut(bucket).filter(|slot| slot.key.shard() == shard);
+            if slot.is_some_and(|slot| !visit(slot)) {
+                self.remove(bucket);
             }
         }
-        (idle_at, (end < self.table.num_buckets()).then_some(end))
+        (end < self.table.num_buckets()).then_some(end)
     }
 
     /// Gives back `hits` that were reserved for `span`.
@@ -163,7 +175,7 @@ impl<N: Notes> Shard<N> {
                 let is_changed = N::NOTED && befores[i].as_ref() != Some(counter);
                 self.put(bucket, std::mem::take(counter));
                 if is_changed {
-                    self.note(bucket, check, &tiers[i]);
+                    self.note(bucket, Counted::Tier(check, &tiers[i]));
                 }
             }
         }
@@ -171,7 +183,7 @@ impl<N: Notes> Shard<N> {
         for ((bucket, counter), tier) in buckets.iter().zip(counters).zip(tiers) {
             if bucket.is_none() && counter.used() > Hits(0) {
                 self.insert(check.key.of_tier(tier), counter, N::default());
-                self.note_new(check, tier);
+                self.note_new(Counted::Tier(check, tier));
             }
         }
         done
@@ -190,7 +202,7 @@ impl<N: Notes> Shard<N> {
             let before = before::<N>(&slot.counter);
             let done = act(&mut slot.counter);
             if N::NOTED && before.as_ref() != Some(&slot.counter) {
-                slot.notes.changed(&mut self.log, check, tier, key);
+                slot.notes.changed(&mut self.log, Counted::Tier(check, tier));
             }
             return done;
         }
@@ -198,27 +210,24 @@ impl<N: Notes> Shard<N> {
         let done = act(&mut counter);
         if counter.used() > Hits(0) {
             self.insert(key, counter, N::default());
-            self.note_new(check, tier);
+            self.note_new(Counted::Tier(check, tier));
         }
         done
     }
 
-    /// Notes that a decision on `check` has changed the counter of `tier` in `bucket`.
-    fn note(&mut self, bucket: usize, check: &LimitCheck<'_>, tier: &Tier) {
-        if !N::NOTED {
-            return;
-        }
-        if let Some(slot) = self.table.get_bucket_mut(bucket) {
-            slot.notes.changed(&mut self.log, check, tier, check.key.of_tier(tier));
+    /// Notes that a decision has changed the counter in `bucket`, that of what is `counted`.
+    fn note(&mut self, bucket: usize, counted: Counted<'_>) {
+        if let Some(slot) = self.table.get_bucket_mut(bucket).filter(|_| N::NOTED) {
+            slot.notes.changed(&mut self.log, counted);
         }
     }
 
-    /// Notes that a decision on `check` has inserted the counter of `tier`.
-    fn note_new(&mut self, check: &LimitCheck<'_>, tier: &Tier) {
+    /// Notes that a decision has inserted the counter of what is `counted`.
+    fn note_new(&mut self, counted: Counted<'_>) {
         if N::NOTED
-            && let Some(bucket) = self.find(check.key.of_tier(tier))
+            && let Some(bucket) = self.find(counted.key())
         {
-            self.note(bucket, check, tier);
+            self.note(bucket, counted);
         }
     }
 
@@ -228,7 +237,7 @@ impl<N: Notes> Shard<N> {
             let bucket = self.find(check.key.of_tier(tier));
             if let Some(slot) = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket)) {
                 slot.counter.give_back(tier, now, check.hits);
-                slot.notes.changed(&mut self.log, check, tier, check.key.of_tier(tier));
+                slot.notes.changed(&mut self.log, Counted::Tier(check, tier));
             }
         }
     }
@@ -271,7 +280,7 @@ impl<N: Notes> Shard<N> {
                 let before = before::<N>(&slot.counter);
                 slot.counter.reject(tier, now);
                 if N::NOTED && before.as_ref() != Some(&slot.counter) {
-                    slot.notes.changed(&mut self.log, check, tier, check.key.of_tier(tier));
+                    slot.notes.changed(&mut self.log, Counted::Tier(check, tier));
                 }
             }
         }
@@ -311,19 +320,19 @@ impl<N: Notes> Shard<N> {
                 if let Some(slot) = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket)) {
                     slot.counter.give_back(tier, now, taken);
                     slot.counter.take(tier, now, given);
-                    slot.notes.changed(&mut self.log, check, tier, key);
+                    slot.notes.changed(&mut self.log, Counted::Tier(check, tier));
                 }
                 continue;
             }
             match (bucket, before) {
                 (Some(bucket), Some(counter)) => {
                     self.put(bucket, counter);
-                    self.note(bucket, check, tier);
+                    self.note(bucket, Counted::Tier(check, tier));
                 }
                 (Some(bucket), None) => self.remove(bucket),
                 (None, Some(counter)) => {
                     self.insert(key, counter, N::default());
-                    self.note_new(check, tier);
+                    self.note_new(Counted::Tier(check, tier));
                 }
                 (None, None) => {}
             }

@@ -70,6 +70,19 @@ pub(super) enum TransactionCommand {
     Reset,
 }
 
+// === impl RuleCommand ===
+
+impl RuleCommand {
+    /// Returns its name.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Take => "WEIR.TAKE",
+            Self::Peek => "WEIR.PEEK",
+            Self::Reset => "WEIR.RESET",
+        }
+    }
+}
+
 // === impl Action ===
 
 impl Action {

@@ -1,9 +1,10 @@
 //! `WEIR.TAKE`, `WEIR.PEEK` and `WEIR.RESET`: the limits of rules, with the same counters as gRPC.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
 
 use super::action::RuleCommand;
-
 use crate::{
     limit::{Code, Descriptor, Entry, Hits, Request, RuleRef, Timestamp, Verdict},
     server::{
@@ -14,7 +15,8 @@ use crate::{
             service::Service,
         },
     },
-    store::Store,
+    store::{Store, TakeOptions},
+    trace::RequestSpan,
 };
 
 /// The hits that are given back: more than any limit admits.
@@ -29,36 +31,59 @@ pub(super) async fn carry_out<S: Store>(
     now: Timestamp,
     replies: &mut Replies,
 ) {
+    let tracer = service.tracer.as_ref();
+    let span = tracer.and_then(|tracer| tracer.start_command(command.name(), now));
+    let refused = decide(service, command, arguments, now, span.as_deref(), replies).await.err();
+    if let Some(error) = &refused {
+        replies.error(&format!("ERR {error}"));
+    }
+    if let Some(span) = span {
+        span.end_command(refused.as_deref());
+    }
+}
+
+/// Decides, and writes the reply; or returns why it is refused.
+async fn decide<S: Store>(
+    service: &Service<S>,
+    command: RuleCommand,
+    arguments: &[&[u8]],
+    now: Timestamp,
+    span: Option<&RequestSpan>,
+    replies: &mut Replies,
+) -> Result<(), Cow<'static, str>> {
     if command == RuleCommand::Reset && !service.settings.allows_reset {
-        return replies.error("ERR WEIR.RESET is off: WEIR_REDIS_RESET=true turns it on");
+        return Err("WEIR.RESET is off: WEIR_REDIS_RESET=true turns it on".into());
     }
     let (arguments, hits) = match command {
-        RuleCommand::Take => match split_hits(arguments) {
-            Some(split) => split,
-            None => return replies.error("ERR HITS must be followed by a number from 0 to 4294967295"),
-        },
+        RuleCommand::Take => {
+            split_hits(arguments).ok_or("HITS must be followed by a number from 0 to 4294967295")?
+        }
         RuleCommand::Peek => (arguments, Hits(0)),
         RuleCommand::Reset => (arguments, Hits(ALL)),
     };
-    let [domain, pairs @ ..] = arguments else { return };
+    let [domain, pairs @ ..] = arguments else { return Ok(()) };
     if pairs.is_empty() || pairs.len() % 2 != 0 {
-        return replies.error("ERR a domain must be followed by keys and values in turn");
+        return Err("a domain must be followed by keys and values in turn".into());
     }
-    if let Err(error) = service.connections.bounds().request.check(1, pairs.len() / 2) {
+    service.connections.bounds().request.check(1, pairs.len() / 2).map_err(|error| {
         service.connections.exceeded().add(error.bound());
-        return replies.error(&format!("ERR {error}"));
-    }
+        error.to_string()
+    })?;
     let text = |bytes| std::str::from_utf8(bytes).ok();
     let entries: Option<SmallVec<[Entry<'_>; 4]>> =
         pairs.chunks(2).map(|pair| Some(Entry { key: text(pair[0])?, value: text(pair[1])? })).collect();
     let (Some(domain), Some(entries)) = (text(domain), entries) else {
-        return replies.error("ERR the domain, keys and values must be UTF-8");
+        return Err("the domain, keys and values must be UTF-8".into());
     };
     let refund = command == RuleCommand::Reset;
     let descriptor = Descriptor { entries, limit: None, hits: Some(hits.0), refund };
     let request = Request { domain, descriptors: std::iter::once(descriptor).collect(), hits: 0 };
-    let decided = service.limiter.decide(&request, now, |verdict| {
+    let options = TakeOptions { record: span.map(RequestSpan::record), ..TakeOptions::default() };
+    let decided = service.limiter.decide_with(&request, now, options, |verdict| {
         log::decision(&request, verdict);
+        if let Some(span) = span {
+            span.decided(&request, verdict);
+        }
         if verdict.code == Code::OverLimit {
             service.stats.limited.add(1);
         }
@@ -70,9 +95,7 @@ pub(super) async fn carry_out<S: Store>(
             _ => write(verdict, replies),
         }
     });
-    if let Err(error) = decided.await {
-        replies.error(&format!("ERR {error}"));
-    }
+    decided.await.map_err(|error| error.to_string().into())
 }
 
 /// Splits the number of hits off: `HITS n` at the end, after at least one key and value. None if it is no number.
