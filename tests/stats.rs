@@ -272,14 +272,14 @@ async fn the_memory_store_and_the_build_are_reported() {
     service.decide(&[("tenant", "b")], 1).await;
     service.stats.config_loaded_at.set(1_700_000_000);
     let snapshot = service.snapshot();
-    assert_eq!(snapshot["weir.counters.live"], StatValue::Gauge(2));
-    assert_eq!(snapshot["weir.counters.max"], StatValue::Gauge(1_000));
-    assert_eq!(snapshot["weir.counters.evicted"], StatValue::Counter(0));
+    assert_eq!(snapshot["weir.counters.live.memory"], StatValue::Gauge(2));
+    assert_eq!(snapshot["weir.counters.max.memory"], StatValue::Gauge(1_000));
+    assert_eq!(snapshot["weir.counters.evicted.memory.lost"], StatValue::Counter(0));
     assert_eq!(snapshot["weir.rules"], StatValue::Gauge(1));
     let text = render(&service.stats, &MetricNames::default());
     for line in [
         "# TYPE weir_counters_live gauge",
-        "weir_counters_live 2",
+        r#"weir_counters_live{table="memory"} 2"#,
         "# TYPE weir_counters_expired_total counter",
         "weir_counters_expired_total 0",
         "weir_config_loaded_timestamp_seconds 1700000000",

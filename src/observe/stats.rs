@@ -50,6 +50,8 @@ pub struct Stats {
     pub config_load_success: Counter,
     /// Configurations that were rejected.
     pub config_load_error: Counter,
+    /// 1 while the newest configuration is rejected, and an earlier one or none is in force; otherwise 0.
+    pub config_rejected: Gauge,
     /// When the current configuration was loaded, in seconds since the epoch; 0 before the first one.
     pub config_loaded_at: Gauge,
     /// Requests over their limit that were admitted because the whole service runs in shadow mode.
@@ -95,6 +97,7 @@ impl Stats {
             max_dynamic_names,
             config_load_success: Counter::default(),
             config_load_error: Counter::default(),
+            config_rejected: Gauge::default(),
             config_loaded_at: Gauge::default(),
             global_shadow_mode: Counter::default(),
             redis_error: Counter::default(),
@@ -220,6 +223,11 @@ impl Stats {
                 "weir.config_loaded_timestamp_seconds",
                 "When the current rules were loaded, in seconds since the epoch.",
                 self.config_loaded_at.get(),
+            ),
+            Metric::gauge(
+                "weir.rules_rejected",
+                "1 while the newest rules are rejected, and the previous ones or none are in force.",
+                self.config_rejected.get(),
             ),
             Metric::counter(
                 "weir.stat_names_rejected",

@@ -25,6 +25,7 @@ pub mod redis;
 pub mod remote;
 #[cfg(feature = "simulated")]
 pub mod simulated;
+mod table_metrics;
 #[cfg(feature = "remote")]
 mod transport;
 

@@ -66,6 +66,27 @@ fn an_invalid_mapper_file_is_an_error_in_the_log_and_the_default_names_stay() {
 }
 
 #[test]
+fn the_end_of_a_rejection_of_rules_is_logged_at_the_level_of_the_rejection() {
+    let dir = rules(RULES);
+    let file = dir.path().join("rules.yaml");
+    let weir = Serving::start(path(&dir), &[NO_DELAY, ("LOG_LEVEL", "error")]);
+    for (text, rejected) in [("domain: shop\ndescriptors:\n  - kee: hello\n", 1), (RULES, 0)] {
+        std::fs::write(&file, text).expect("the file");
+        let line = format!("\nweir_rules_rejected {rejected}\n");
+        let started = std::time::Instant::now();
+        while !get(weir.address("http"), "/metrics").contains(&line) {
+            assert!(started.elapsed() < std::time::Duration::from_secs(30), "{line}");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+    weir.signal("TERM");
+    let (_, output) = weir.ended();
+    for line in ["keeping the previous rules", "the newest rules are valid again, and in force"] {
+        assert!(output.lines().any(|logged| logged.contains("ERROR") && logged.contains(line)), "{output}");
+    }
+}
+
+#[test]
 fn failed_requests_at_json_do_not_flood_the_log() {
     let dir = rules(RULES);
     let weir = Serving::start(path(&dir), &[NO_DELAY]);

@@ -91,6 +91,20 @@ impl Cramped {
     }
 }
 
+/// An eviction is counted, whatever becomes of the counter's hits.
+#[tokio::test(start_paused = true)]
+async fn every_eviction_is_counted_by_what_becomes_of_its_hits() {
+    let cramped = Cramped::new(Coordination::Interval).await;
+    cramped.hit("a", 1).await;
+    // its report is acknowledged by then
+    sleep(Duration::from_secs(3)).await;
+    cramped.hit("b", 1).await;
+    let counts = || (cramped.metrics().evicted_reported.get(), cramped.metrics().evicted.get());
+    assert_eq!(counts(), (1, 0));
+    cramped.hit("c", 1).await;
+    assert_eq!((counts(), cramped.store.counters()), ((1, 1), 1));
+}
+
 /// The reply to a counter's report must not acknowledge what the next counter of the same key has sent since: the store rejects that.
 #[tokio::test(start_paused = true)]
 async fn a_late_reply_does_not_touch_the_counter_that_has_taken_the_place_of_another() {

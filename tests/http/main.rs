@@ -323,7 +323,7 @@ async fn stats_are_a_sorted_line_each() {
         "ratelimit_server.ShouldRateLimit.total_requests: 1",
         "ratelimit_server.ShouldRateLimit.response_time.count: 1",
         "ratelimit_server.ShouldRateLimit.response_time.sum_ms: 1.500",
-        "weir.counters.live: 1",
+        "weir.counters.live.memory: 1",
     ] {
         assert!(lines.contains(&line), "{line} is not in\n{body}");
     }

@@ -149,6 +149,11 @@ impl<R: Remote> Coordinated<R> {
         self.modes.table.len()
     }
 
+    /// Returns the most counters of coordinated rules that may be held in memory.
+    pub(super) fn max_counters(&self) -> usize {
+        self.modes.table.max_counters()
+    }
+
     /// Returns the bytes of the names of these counters.
     #[must_use]
     pub fn counter_name_bytes(&self) -> usize {
