@@ -33,7 +33,7 @@ pub struct Limiter<S> {
 pub struct DecisionSettings {
     /// How verdicts are reported.
     pub modes: Modes,
-    /// Whether a rejected request still counts on its other limits.
+    /// What a rejection affects at least, in every domain.
     pub scope: Scope,
     /// `NEAR_LIMIT_RATIO`: the fraction of a limit above which hits count as near it; above 0.
     pub near_limit_ratio: f32,
@@ -93,6 +93,11 @@ impl<S: Store> Limiter<S> {
         self.loaded.load().as_deref().map(|loaded| read(&loaded.rules))
     }
 
+    /// Returns what a rejection affects at least, in every domain.
+    pub const fn scope(&self) -> Scope {
+        self.settings.scope
+    }
+
     /// Returns the store, which holds the counts.
     pub fn store(&self) -> &S {
         &self.store
@@ -144,7 +149,8 @@ impl<S: Store> Limiter<S> {
 
         let matched = Matched::with_prefetch(&loaded.rules, request, |rule| loaded.stats[rule].prefetch());
         let options = TakeOptions { all_quotas: self.settings.modes.quota, ..options };
-        let decisions = self.store.take_with(&matched.checks, self.settings.scope, now, options).await?;
+        let scope = self.settings.scope.max(matched.scope);
+        let decisions = self.store.take_with(&matched.checks, scope, now, options).await?;
         let verdict = Verdict::new(request, &matched, &decisions, &self.settings.modes);
         self.record(loaded, request, &matched, &decisions, &verdict);
         if let Some(record) = options.record {
@@ -164,6 +170,7 @@ impl<S: Store> Limiter<S> {
         if matched.unknown_domain {
             self.stats.unknown_domain(request.domain, request.descriptors.len() as u64);
         }
+        let scope = self.settings.scope.max(matched.scope);
         if verdict.shadowed {
             self.stats.global_shadow_mode.add(1);
         }
@@ -172,7 +179,7 @@ impl<S: Store> Limiter<S> {
             matched.checks.iter().zip(decisions).filter(|(check, _)| check.direction == Direction::Take)
         {
             let limit = decision.share.unwrap_or_else(|| check.tiers()[decision.tier].capacity());
-            let policy = check.over_limit_policy_in(self.settings.scope);
+            let policy = check.over_limit_policy_in(scope);
             let tally = Tally::of(decision, limit, policy, check.hits, self.settings.near_limit_ratio);
             let shadowed = decision.over && check.rule.shadow_mode();
             self.with_stats(loaded, check, |stats| {

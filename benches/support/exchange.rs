@@ -43,7 +43,7 @@ fn rules(keys: &[&str], tiers: usize) -> RuleSet {
     for key in keys.iter().rev() {
         nodes = vec![RuleNode { rule: rule.take(), children: nodes, ..RuleNode::new(key, Values::Any) }];
     }
-    RuleSet::new(&[Domain { name: "shop".into(), nodes }], KeyHasher::random())
+    RuleSet::new(&[Domain::new("shop", nodes)], KeyHasher::random())
 }
 
 fn descriptor(keys: &[&str], tenant: &str) -> RateLimitDescriptor {

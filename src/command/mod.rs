@@ -13,6 +13,6 @@ pub use call::call;
 pub use check::{CheckFormat, CheckOptions, check};
 pub use data::data;
 pub use descriptors::{Descriptors, parse_entry};
-pub use explain::{Explained, SharedStore, explain};
+pub use explain::{Explained, ExplainedRequest, explain};
 pub use health::health;
 pub use simulate::simulate;

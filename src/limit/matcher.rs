@@ -21,13 +21,13 @@ use super::{
     inline_str::InlineStr,
     key::{CounterKey, KeyHasher},
     pattern::{Pattern, Values},
-    rule::{Domain, Origin, RuleNode},
+    rule::{Domain, Origin, RuleNode, Scope},
 };
 
 /// All loaded rules, compiled. Immutable: a reload creates another set.
 #[derive(Debug)]
 pub struct RuleSet {
-    pub(super) domains: HashMap<Box<str>, NodeId, foldhash::fast::RandomState>,
+    pub(super) domains: HashMap<Box<str>, Root, foldhash::fast::RandomState>,
     /// The roots of the domains and everything below them.
     pub(super) nodes: Vec<Branch>,
     /// For each node, the index in `rules` of the rule for a descriptor that ends there. Separate from the nodes, so that
@@ -38,6 +38,14 @@ pub struct RuleSet {
     hasher: KeyHasher,
     /// Identifies the set among all sets that this process has loaded.
     number: NonZeroU32,
+}
+
+/// A domain.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Root {
+    /// The node above its first level.
+    pub(super) node: NodeId,
+    scope: Scope,
 }
 
 /// The number of sets created in this process.
@@ -93,9 +101,9 @@ impl RuleSet {
             number: NonZeroU32::MIN.saturating_add(SETS.fetch_add(1, Ordering::Relaxed)),
         };
         for domain in domains {
-            let root = set.add_branch(Branch::default());
-            set.domains.insert(domain.name.as_str().into(), root);
-            set.add_nodes(root, &domain.nodes, &domain.name.as_str().into(), &mut Vec::new());
+            let node = set.add_branch(Branch::default());
+            set.domains.insert(domain.name.as_str().into(), Root { node, scope: domain.scope });
+            set.add_nodes(node, &domain.nodes, &domain.name.as_str().into(), &mut Vec::new());
         }
         set
     }
@@ -138,7 +146,7 @@ impl RuleSet {
         let Some(&root) = self.domains.get(domain) else {
             return Err(Lookup::UnknownDomain);
         };
-        let mut node = root;
+        let mut node = root.node;
         for entry in entries {
             match self.nodes[node].step(entry) {
                 Some((next, _)) => node = next,
@@ -157,6 +165,12 @@ impl RuleSet {
     #[must_use]
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
+    }
+
+    /// Returns what a rejection affects in `domain`; none if there are no rules for it.
+    #[must_use]
+    pub fn scope_of(&self, domain: &str) -> Option<Scope> {
+        self.domains.get(domain).map(|root| root.scope)
     }
 
     /// Returns every rule, in the order of declaration: each is at its [`CompiledRule::index`].

@@ -29,7 +29,7 @@ pub struct RuleCounts {
     pub near_limit: u64,
     /// Hits past the limit that were rejected without a call to the store.
     pub over_limit_with_local_cache: u64,
-    /// Hits of admitted requests.
+    /// Hits that the rule itself admitted, also of requests that another rule rejected.
     pub within_limit: u64,
     /// Hits past the limit that were admitted because the rule is in shadow mode.
     pub shadow_mode: u64,

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     config,
-    limit::{Coordination, Modes, Scope},
+    limit::{Coordination, Modes, Scope, SharedCounts, SharedStore},
     limiter,
     observe::{
         log::{self, LogFormat},
@@ -131,6 +131,32 @@ pub fn memcached_coordination(environment: &dyn Environment) -> Result<Option<Co
     }
     let mode = coordination(&mut reader, 1).coordination;
     reader.finish().map(|()| Some(mode))
+}
+
+/// Resolves how instances share their counts, and what a rejection affects in every domain, from `environment`, for commands that
+/// explain rules.
+///
+/// # Errors
+///
+/// All invalid settings among these.
+pub fn shared_counts(environment: &dyn Environment) -> Result<(SharedCounts, Scope), SettingErrors> {
+    let flags = Flags::default();
+    let mut reader = Reader::new(&flags, environment);
+    let store = match Backend::read(&reader) {
+        Backend::Redis => Some(SharedStore::Redis),
+        Backend::Memcached => Some(SharedStore::Memcached),
+        Backend::Memory | Backend::Disk => None,
+    };
+    let coordination = coordination(&mut reader, 1);
+    let scope = limiter(&mut reader).scope;
+    let shared = SharedCounts {
+        store,
+        mode: coordination.coordination,
+        sync_interval: coordination.sync_interval,
+        on_store_failure: coordination.on_store_failure,
+        instances: None,
+    };
+    reader.finish().map(|()| (shared, scope))
 }
 
 /// Resolves the address of the HTTP server from `environment`, for commands that call it.

@@ -41,7 +41,7 @@ pub use memory::{MemoryStore, Notes, Usage};
 
 use crate::{
     limit::{
-        Decision, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, Timestamp,
+        Decision, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp,
         request_bucket::{BucketName, BucketReply, BucketRequest},
     },
     observe::DecisionRecord,
@@ -112,6 +112,11 @@ pub trait Store: Send + Sync + 'static {
         unused: Hits,
         now: Timestamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Returns how instances share their counts through this store. By default each counts alone.
+    fn shared_counts(&self) -> SharedCounts {
+        SharedCounts::default()
+    }
 
     /// Decides `request` about the bucket of `name`, whose parameters come with the request. By default a store keeps no such buckets.
     ///

@@ -47,7 +47,7 @@ impl Cramped {
         let store = Coordinated::new(shared.connect(network), Arc::new(clock.clone()), settings);
         let rule = rule(mode, &[daily(1_000)], OverLimitPolicy::Ignore);
         let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
-        let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random());
+        let rules = RuleSet::new(&[Domain::new("d", vec![node])], KeyHasher::random());
         sleep(Duration::from_millis(2_500)).await;
         Self { clock, shared, store, rules }
     }
