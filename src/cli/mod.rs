@@ -32,6 +32,9 @@ use self::{completions::Completions, man::Man};
 /// The exit code of `weir call` for a request that is over its limit.
 const OVER_LIMIT: u8 = 2;
 
+/// The exit code of `weir call --require-limit` for a request that no limit applies to.
+const NO_LIMIT: u8 = 4;
+
 /// The exit code of `weir explain` if no rule matches.
 const NO_MATCH: u8 = 3;
 
@@ -56,7 +59,7 @@ enum Command {
     /// Show which rules descriptors match, and why others do not match. Exits with 3 if one matches none
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(Explain),
-    /// Send one request to a server. Exits with 0 if admitted, 2 if over limit, 1 on an error
+    /// Send one request to a server. Exits with 0 if admitted, 2 if over limit, 1 on an error; 4 with --require-limit if nothing limits it
     #[command(after_help = CALL_EXAMPLES)]
     Call(Call),
     /// Ask a running weir on this host for its health. Exits with 0 if it is healthy, 1 if not
@@ -208,6 +211,7 @@ pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Erro
             match runtime.block_on(command::call(&call, &mut io::stdout().lock()))? {
                 Outcome::Admitted => Ok(ExitCode::SUCCESS),
                 Outcome::OverLimit => Ok(ExitCode::from(OVER_LIMIT)),
+                Outcome::NoLimit => Ok(ExitCode::from(NO_LIMIT)),
             }
         }
     }

@@ -208,13 +208,12 @@ fn write_rejections(
             .filter(|(other, _)| other != number)
             .map(|(other, check)| format!("descriptor {other} ({})", check.rule.label()))
             .collect();
-        match &*others {
-            [] => writeln!(out, "{over}: {itself}")?,
-            [other] => writeln!(out, "{over}: {itself}, and {other} counts it if it admits it")?,
-            others => {
-                writeln!(out, "{over}: {itself}, and {} count it if they admit it", others.join(" and "))?
-            }
-        }
+        let beside = match &*others {
+            [] => String::new(),
+            [other] => format!(", and {other} counts it if it admits it"),
+            others => format!(", and {} count it if they admit it", others.join(" and ")),
+        };
+        writeln!(out, "{over}: {itself}{beside}")?;
     }
     if scope == Scope::Descriptor && limited.len() > 1 {
         writeln!(out, "(`all_or_nothing: true` beside `domain` lets such a request count nowhere)")?;

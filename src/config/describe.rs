@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::error::DisplayOrigin;
 use crate::limit::{
-    Algorithm, Bucket, CompiledRule, Coordination, Limit, OverLimitPolicy, Refill, Rule, Scope, SharedCounts,
-    SharedStore, Tier, Values,
+    Algorithm, Bucket, CompiledRule, Coordination, Limit, OverLimitPolicy, Pattern, Refill, Rule, Scope,
+    SharedCounts, SharedStore, Tier, Values,
 };
 
 /// A rule, with what applies to it besides what it says itself.
@@ -82,15 +82,15 @@ impl RuleDescription<'_> {
             let failure = self.shared.on_store_failure_of(rule).name();
             lines.push(format!("  while {name} does not answer: {failure}"));
         }
-        match (self.shared.store, self.shared.mode_now(rule), self.shared.instances) {
-            (None, ..) => lines.push("  now: local, since no shared store is set".to_owned()),
-            (_, Some(mode), Some(1)) => lines.push(format!("  now, with 1 instance: {}", mode.name())),
-            (_, Some(mode), Some(many)) => {
-                lines.push(format!("  now, with {many} instances: {}", mode.name()))
-            }
-            (_, Some(mode), None) => lines.push(format!("  now: {}", mode.name())),
-            (_, None, _) => {}
-        }
+        let mode = self.shared.mode_now(rule).map(Coordination::name);
+        let now = match (self.shared.store, mode, self.shared.instances) {
+            (None, ..) => Some("now: local, since no shared store is set".to_owned()),
+            (_, Some(mode), Some(1)) => Some(format!("now, with 1 instance: {mode}")),
+            (_, Some(mode), Some(many)) => Some(format!("now, with {many} instances: {mode}")),
+            (_, Some(mode), None) => Some(format!("now: {mode}")),
+            (_, None, _) => None,
+        };
+        lines.extend(now.map(|now| format!("  {now}")));
         lines
     }
 
@@ -118,7 +118,7 @@ impl RuleDescription<'_> {
                 Values::Any => json!({ "key": level.key }),
                 Values::One(pattern) => json!({ "key": level.key, "value": pattern.text() }),
                 Values::Of(patterns) => {
-                    let values: Vec<&str> = patterns.iter().map(|pattern| pattern.text()).collect();
+                    let values: Vec<&str> = patterns.iter().map(Pattern::text).collect();
                     json!({ "key": level.key, "values": values })
                 }
             })
