@@ -330,6 +330,30 @@ fn limits_of_the_current_rules_are_gauges() {
     assert_eq!(gauges().len(), 2);
 }
 
+/// The dashboard divides a value's hits by its limit, so both must have the same labels.
+#[tokio::test]
+async fn a_value_that_is_part_of_a_name_has_the_limit_of_its_rule() {
+    let detailed = |requests| changed(limited("tenant", "", requests), |rule| rule.detailed_metric = true);
+    let service = Service::new(vec![detailed(5)]);
+    service.decide(&[("tenant", "acme")], 1).await;
+    let gauges = || -> Vec<String> {
+        let text = render(&service.stats, &MetricNames::default());
+        let of_limits = |line: &&str| line.starts_with("weir_rule_limit{");
+        text.lines().filter(of_limits).map(str::to_owned).collect()
+    };
+    assert_eq!(
+        gauges(),
+        [
+            r#"weir_rule_limit{domain="shop",key1="tenant",per="1m"} 5"#,
+            r#"weir_rule_limit{domain="shop",key1="tenant_acme",per="1m"} 5"#,
+        ]
+    );
+    service.limiter.load(rules("shop", vec![detailed(6)]));
+    assert_eq!(gauges()[1], r#"weir_rule_limit{domain="shop",key1="tenant_acme",per="1m"} 6"#);
+    service.limiter.load(rules("shop", Vec::new()));
+    assert_eq!(gauges(), [""; 0]);
+}
+
 #[test]
 fn rules_of_one_name_have_one_limit_the_lowest() {
     let service = Service::new(vec![limited("tenant", "a:b", 9), limited("tenant", "a|b", 4)]);

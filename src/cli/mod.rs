@@ -19,6 +19,7 @@ use weir::{
         call::{Call, Outcome},
         data::DataCommand,
         health::HealthCheck,
+        hot::Hot,
         simulate::Simulate,
     },
     config::{self, ConfigErrors, Loaded},
@@ -62,6 +63,8 @@ enum Command {
     /// Send one request to a server. Exits with 0 if admitted, 2 if over limit, 1 on an error; 4 with --require-limit if nothing limits it
     #[command(after_help = CALL_EXAMPLES)]
     Call(Call),
+    /// Show the counters with the most hits and rejections of a running weir on this host
+    Hot(Hot),
     /// Ask a running weir on this host for its health. Exits with 0 if it is healthy, 1 if not
     Health(HealthCheck),
     /// Look at counters on disk, export and import them, or remove what has expired
@@ -201,6 +204,10 @@ pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Erro
         Some(Command::Data(data)) => {
             command::data(&data, &ProcessEnvironment, io::stdin().lock(), &mut io::stdout().lock())?;
             Ok(ExitCode::SUCCESS)
+        }
+        Some(Command::Hot(hot)) => {
+            let found = command::hot(&hot, &ProcessEnvironment, &mut io::stdout().lock())?;
+            Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Some(Command::Health(check)) => {
             let healthy = command::health(&check, &ProcessEnvironment, &mut io::stdout().lock())?;

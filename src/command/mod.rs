@@ -6,6 +6,8 @@ pub mod data;
 mod descriptors;
 mod explain;
 pub mod health;
+pub mod hot;
+mod local_page;
 pub mod simulate;
 mod simulate_share;
 
@@ -15,4 +17,6 @@ pub use data::data;
 pub use descriptors::{Descriptors, parse_entry};
 pub use explain::{Explained, ExplainedRequest, explain};
 pub use health::health;
+pub use hot::hot;
+pub use local_page::LocalPageError;
 pub use simulate::simulate;

@@ -115,8 +115,8 @@ impl From<&ScanError> for Fault {
                 Self::new(
                     at,
                     format!(
-                        "{}: a value that begins with '*' is an alias of YAML; write it in quotes, such as '*.pdf', if '*' stands for any \
-                     text",
+                        "{}: a value that begins with '*' is an alias of YAML, and one that begins with '&' an anchor; write it in \
+                     quotes, such as '*.pdf'",
                         error.info()
                     ),
                 )

@@ -57,6 +57,10 @@ impl RuleStats {
         &self.name
     }
 
+    pub(super) fn shared_name(&self) -> Arc<[Box<str>]> {
+        Arc::clone(&self.name)
+    }
+
     /// Loads the counters into the processor's cache, ahead of [`RuleStats::add`]: among thousands of rules most are not
     /// in it.
     pub fn prefetch(&self) {

@@ -141,6 +141,39 @@ fn errors_of_the_start_are_json() {
 }
 
 #[test]
+fn rejections_are_logged_within_a_bound_and_without_values() {
+    let dir = rules(RULES);
+    let request =
+        r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "hello", "value": "secret"}]}]}"#;
+    let lines = |variables: &[(&str, &str)]| {
+        let weir = Serving::start(path(&dir), &[&[NO_DELAY, JSON], variables].concat());
+        post(weir.address("http"), &[request; 12]);
+        let hot = run(&["hot", "--address", weir.address("debug")], &[]);
+        assert!(crate::child::stdout(&hot).contains("shop.hello hello=secret\n"), "{hot:?}");
+        weir.signal("TERM");
+        let (_, output) = weir.ended();
+        let mut lines = objects(&output);
+        lines.retain(|line| line["@message"] == "rejected");
+        lines
+    };
+    let sampled = lines(&[]);
+    // two, if a minute ends meanwhile
+    assert!((1..=2).contains(&sampled.len()), "{sampled:?}");
+    let line = &sampled[0];
+    assert_eq!(
+        (&line["level"], &line["rule"], &line["hits"]),
+        (&"warning".into(), &"shop.hello".into(), &1.into())
+    );
+    assert!(line["descriptor"].as_str().is_some_and(|text| text.starts_with("hello=*** #")), "{line}");
+    assert_eq!((&line["limit"], &line["mode"]), (&"2 requests per 365d".into(), &"local".into()));
+    assert!(line["retry_after"].as_str().is_some_and(|text| !text.is_empty()), "{line}");
+    let all = lines(&[("WEIR_LOG_REJECTIONS", "all"), ("WEIR_LOG_VALUES", "true")]);
+    assert_eq!(all.len(), 10);
+    assert!(all.iter().all(|line| line["descriptor"] == "hello=secret"), "{all:?}");
+    assert!(lines(&[("WEIR_LOG_REJECTIONS", "off")]).is_empty());
+}
+
+#[test]
 fn debug_logs_each_decision_on_one_line() {
     let dir = rules(RULES);
     let request = r#"{"domain": "shop", "hitsAddend": 3, "descriptors": [

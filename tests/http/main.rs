@@ -24,6 +24,7 @@ use weir::{
     observe::{
         Health, Stats,
         health::Reason,
+        hot_keys::HotKeyValues,
         prometheus::{CONTENT_TYPE, MetricNames, TimeUnit},
     },
     server::{
@@ -306,7 +307,7 @@ async fn the_debug_port_lists_its_pages() {
         assert_eq!(server.get(path).await.status, 200, "{path}");
         pages += 1;
     }
-    assert_eq!(pages, 4, "{}", response.body);
+    assert_eq!(pages, 5, "{}", response.body);
 }
 
 #[tokio::test]
@@ -403,6 +404,35 @@ rule shop.path_/*.method_GET
         second["descriptor"],
         serde_json::json!([{"key": "path", "value": "/*"}, {"key": "method", "value": "GET"}])
     );
+}
+
+#[tokio::test]
+async fn the_hottest_keys_are_on_a_page() {
+    for (hot_keys, [named, masked, off]) in [
+        (HotKeyValues::Shown, [true, false, false]),
+        (HotKeyValues::Masked, [false, true, false]),
+        (HotKeyValues::Off, [false, false, true]),
+    ] {
+        let settings = DecisionSettings { hot_keys, ..DecisionSettings::default() };
+        let service = Service::with(vec![limited("tenant", "", 4)], Stats::default(), settings);
+        for tenant in ["acme", "acme", "acme", "acme", "acme", "globex"] {
+            service.decide(&[("tenant", tenant)], 1).await;
+        }
+        let page = debug_server(&service).await.get("/hot").await.body;
+        assert_eq!(page.contains("shop.tenant tenant=acme\n"), named, "{page}");
+        assert_eq!(page.contains("shop.tenant tenant=*** #"), masked, "{page}");
+        assert_eq!(page.contains("hot keys are off"), off, "{page}");
+        if named {
+            let lines: Vec<Vec<&str>> = page.lines().map(|line| line.split_whitespace().collect()).collect();
+            let first = |title: &str| {
+                let at = page.lines().position(|line| line == title).expect("the table");
+                &lines[at + 2]
+            };
+            let acme = ["0", "100", "%", "shop.tenant", "tenant=acme"];
+            assert_eq!(first("hits of the last minute")[..], [&["5"], &acme[..]].concat());
+            assert_eq!(first("rejected hits of the last 10 minutes")[..], [&["1"], &acme[..]].concat());
+        }
+    }
 }
 
 #[tokio::test]

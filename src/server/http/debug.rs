@@ -15,6 +15,7 @@ use axum::{
 
 use super::{
     context::ServiceContext,
+    hot,
     pages::{PageSource, Pages},
 };
 use crate::{
@@ -29,7 +30,8 @@ use crate::{
 };
 
 /// The pages and their descriptions, in order.
-const PAGES: [(&str, &str); 4] = [
+const PAGES: [(&str, &str); 5] = [
+    ("/hot", "print out the counters with the most hits and rejections"),
     ("/metrics", "print out stats for prometheus"),
     ("/rlconfig", "print out the currently loaded configuration for debugging"),
     (
@@ -57,8 +59,13 @@ pub(super) fn router<S: Store>(context: &ServiceContext<S>, pages: &Pages) -> Ro
         pages.source(move || described_page(&limiter).into_bytes())
     };
     let described_json = pages.source(move || described_json_page(&limiter).into_bytes());
+    let hot = {
+        let (limiter, clock) = (Arc::clone(&context.limiter), Arc::clone(&context.clock));
+        pages.source(move || hot::page(limiter.hot_keys(), clock.now()).into_bytes())
+    };
     Router::new()
         .route("/", get(index))
+        .route("/hot", get(text).with_state(hot))
         .route("/debug/pprof", get(no_pprof))
         .route("/debug/pprof/{*page}", get(no_pprof))
         .route("/debug/pprof/", get(no_pprof))
