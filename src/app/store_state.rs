@@ -139,9 +139,9 @@ impl Loss {
     fn report(store: &str, state: &ConnectionStates, report: fn(&str, &str)) -> Self {
         let (reason, was_connected) = (reason(state), state.is_connected());
         if was_connected {
-            report_silence(store, &reason)
+            report_silence(store, &reason);
         } else {
-            report(store, &reason)
+            report(store, &reason);
         }
         Self { reason, was_connected, reported: Instant::now() }
     }

@@ -9,6 +9,7 @@ use crate::settings::{self, Environment};
 
 /// The arguments of `weir hot`.
 #[derive(Args, Clone, Debug)]
+#[expect(clippy::doc_markdown, reason = "clap prints these comments verbatim")]
 pub struct Hot {
     /// Address of the debug port, IP:PORT [default: this host and DEBUG_PORT, or 6070]
     #[arg(long, value_name = "ADDRESS")]

@@ -65,6 +65,7 @@ pub struct CurrentLimit<'a> {
 
 /// The settings that apply to all verdicts.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "switches of their own, each a variable")]
 pub struct Modes {
     /// `SHADOW_MODE`: whether every request is admitted.
     pub shadow: bool,

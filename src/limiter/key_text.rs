@@ -1,5 +1,7 @@
 //! The text that names a counter to an operator.
 
+use std::fmt::Write as _;
+
 use crate::{limit::LimitCheck, observe::text::shortened};
 
 /// The longest text, in characters. A value may have megabytes.
@@ -16,11 +18,12 @@ pub(crate) fn key_text(check: &LimitCheck<'_>, values: bool) -> String {
             None => "***",
         };
         let separator = if i > 0 { "," } else { "" };
-        text += &format!("{separator}{}={}", shortened(entry.key, MAX_TEXT), shortened(value, MAX_TEXT));
+        // writing to a string cannot fail
+        let _ = write!(text, "{separator}{}={}", shortened(entry.key, MAX_TEXT), shortened(value, MAX_TEXT));
     }
     let mut text = shortened(&text, MAX_TEXT).into_owned();
     if !values {
-        text += &format!(" #{:08x}", check.key.hash() >> 32);
+        let _ = write!(text, " #{:08x}", check.key.hash() >> 32);
     }
     text
 }

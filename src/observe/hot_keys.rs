@@ -199,9 +199,9 @@ impl HotKeys {
             .collect();
         let mut merged: HashMap<Key, (HotKey, u64), foldhash::fast::RandomState> = HashMap::default();
         for counter in sketches.iter().flat_map(|sketch| &sketch.counters) {
-            let least = || -> u64 { sketches.iter().map(|sketch| sketch.least()).sum() };
+            let uncounted = || -> u64 { sketches.iter().map(|sketch| sketch.least()).sum() };
             let (all, absent) = merged.entry(counter.key).or_insert_with(|| {
-                (HotKey { hits: 0, of_others: 0, variance: 0.0, ..counter.clone() }, least())
+                (HotKey { hits: 0, of_others: 0, variance: 0.0, ..counter.clone() }, uncounted())
             });
             all.hits += counter.hits;
             all.of_others += counter.of_others;

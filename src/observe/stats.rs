@@ -64,12 +64,15 @@ pub struct Stats {
     pub names_rejected: Counter,
 }
 
+/// A rule's name, which its stats share.
+type SharedName = Arc<[Box<str>]>;
+
 /// The rules' stats, by name.
 #[derive(Debug, Default)]
 struct Rules {
     by_name: HashMap<Arc<[Box<str>]>, Arc<RuleStats>, foldhash::fast::RandomState>,
     /// Of each name that callers created for a rule, the name of the rule.
-    declared: Vec<(Arc<[Box<str>]>, Arc<[Box<str>]>)>,
+    declared: Vec<(SharedName, SharedName)>,
     /// The number of names that callers created, and their bytes.
     dynamic: usize,
     dynamic_bytes: usize,
