@@ -84,7 +84,7 @@ fn rules(mode: Coordination) -> RuleSet {
     let coordination = RuleCoordination { mode: Some(mode), ..RuleCoordination::default() };
     let rule = Rule { coordination, ..Rule::new(limit) };
     let node = RuleNode { rule: Some(rule), ..RuleNode::new("key", Values::Any) };
-    RuleSet::new(&[Domain { name: mode.name().into(), nodes: vec![node] }], KeyHasher::random())
+    RuleSet::new(&[Domain::new(mode.name(), vec![node])], KeyHasher::random())
 }
 
 #[expect(

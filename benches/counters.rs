@@ -20,7 +20,7 @@ fn rules() -> RuleSet {
         let rule = (key == "method").then(|| Rule::new(limit));
         nodes = vec![RuleNode { rule, children: nodes, ..RuleNode::new(key, Values::Any) }];
     }
-    RuleSet::new(&[Domain { name: "shop".into(), nodes }], KeyHasher::random())
+    RuleSet::new(&[Domain::new("shop", nodes)], KeyHasher::random())
 }
 
 fn main() {

@@ -21,7 +21,7 @@ use std::hint::black_box;
 
 use bytes::Bytes;
 use coordinated::Hit;
-use exchange::Exchange;
+use exchange::{Exchange, Settled};
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use in_process::InProcess;
 use support::Case;
@@ -86,7 +86,15 @@ fn embedded(limiter: InProcess) -> (bool, InProcess) {
     (admitted, limiter)
 }
 
+// Requests for 800 keys, with and without the search for the hottest ones. The difference is what WEIR_HOT_KEYS costs.
+#[library_benchmark]
+#[benches::hot_keys(args = ["off", "shown"], setup = Settled::new)]
+fn hot_keys(settled: Settled) -> Settled {
+    black_box(&settled).respond();
+    settled
+}
+
 library_benchmark_group!(name = decisions, benchmarks = [decide, embedded]);
 library_benchmark_group!(name = coordination, benchmarks = [coordinate, new_keys]);
-library_benchmark_group!(name = requests, benchmarks = [request]);
+library_benchmark_group!(name = requests, benchmarks = [request, hot_keys]);
 main!(library_benchmark_groups = [decisions, coordination, requests]);

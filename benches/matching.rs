@@ -29,7 +29,7 @@ fn tree(rules: usize) -> RuleSet {
         let name = format!("tenant-{tenant}");
         node("tenant", literal(&name), false, paths(5))
     });
-    RuleSet::new(&[Domain { name: "shop".into(), nodes: tenants.collect() }], KeyHasher::random())
+    RuleSet::new(&[Domain::new("shop", tenants.collect())], KeyHasher::random())
 }
 
 fn find(criterion: &mut Criterion) {

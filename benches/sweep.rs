@@ -27,7 +27,7 @@ const NOW: Timestamp = Timestamp::from_secs(1_000_100);
 fn rules() -> RuleSet {
     let rule = Some(Rule::new(Limit::fixed_window(1_000, Period::from_secs(60))));
     let node = RuleNode { rule, ..RuleNode::new("tenant", Values::Any) };
-    RuleSet::new(&[Domain { name: "shop".into(), nodes: vec![node] }], KeyHasher::random())
+    RuleSet::new(&[Domain::new("shop", vec![node])], KeyHasher::random())
 }
 
 /// Decides a request of tenant `i`, and returns the elapsed time.

@@ -1,7 +1,7 @@
 //! The gRPC connections that weir opens itself: `weir call`, and the clients of an xDS control plane and of a collector of traces.
 
 use std::{
-    io,
+    fmt, io,
     path::PathBuf,
     pin::Pin,
     sync::Arc,
@@ -53,7 +53,7 @@ pub enum ConnectError {
     #[error("{0}")]
     Socket(#[from] io::Error),
     /// The TLS handshake failed.
-    #[error("TLS: {0}")]
+    #[error("TLS: {0}{hint}", hint = no_tls(.0))]
     Tls(io::Error),
     /// The target's host is no name that a certificate can have.
     #[error("'{0}' is no name that a certificate can have; set the name of the server")]
@@ -67,6 +67,33 @@ pub enum ConnectError {
     /// The server has accepted the connection, and sent nothing in time, although HTTP/2 begins with settings of either side.
     #[error("the server has accepted the connection, but sent nothing within {0:?}; is it a gRPC server?")]
     Silent(Duration),
+    /// The server has answered in another protocol.
+    #[error("the server {0}")]
+    NotGrpc(Spoken),
+}
+
+/// What a server that does not speak HTTP/2 without TLS has said first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoken {
+    /// A response of HTTP/1.
+    Http1,
+    /// A record of TLS.
+    Tls,
+    /// Nothing: it has closed the connection.
+    Nothing,
+}
+
+/// Returns what to add to the error of a handshake that looks as if the server did not speak TLS.
+fn no_tls(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
+            "; the server may not speak TLS, then write http://host:port"
+        }
+        io::ErrorKind::InvalidData if error.to_string().contains("corrupt message") => {
+            "; the server does not speak TLS, so write http://host:port"
+        }
+        _ => "",
+    }
 }
 
 /// An open socket, encrypted or not.
@@ -100,21 +127,52 @@ pub async fn connect(
     };
     let connected = timeout_at(end, connecting).await;
     let (channel, heard) = connected.unwrap_or(Err(ConnectError::TimedOut(limit)))?;
-    // a connection that has ended is heard, too: the first call reports it
-    let _ = timeout_at(end, heard).await.map_err(|_| ConnectError::Silent(limit))?;
-    Ok(channel)
+    match timeout_at(end, heard).await.map_err(|_| ConnectError::Silent(limit))? {
+        Ok(Some(spoken)) => Err(ConnectError::NotGrpc(spoken)),
+        // without a first message the connection has ended, which the first call reports
+        Ok(None) | Err(_) => Ok(channel),
+    }
 }
 
 /// A socket that tells when its peer has sent something, or closed it.
 struct Listening {
     stream: Box<dyn Stream>,
-    heard: Option<oneshot::Sender<()>>,
+    heard: Option<oneshot::Sender<Option<Spoken>>>,
+}
+
+// === impl Spoken ===
+
+impl Spoken {
+    /// Returns what `first`, the first bytes of a server, are, unless they may be HTTP/2.
+    fn of(first: &[u8]) -> Option<Self> {
+        match first {
+            [] => Some(Self::Nothing),
+            [b'H', b'T', b'T', b'P', ..] => Some(Self::Http1),
+            // an alert or a handshake, of version 3
+            [0x15 | 0x16, 3, ..] => Some(Self::Tls),
+            _ => None,
+        }
+    }
+}
+
+/// Continues a sentence about the server.
+impl fmt::Display for Spoken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Http1 => "speaks HTTP/1, so it is not a gRPC port; weir's is 8081 by default, and 8080 and 6070 are HTTP ports",
+            Self::Tls => "speaks TLS; write https://host:port",
+            Self::Nothing => {
+                "has closed the connection without an answer; if it speaks TLS, write https://host:port, and check that this is its \
+                 gRPC port (8081 by default)"
+            }
+        })
+    }
 }
 
 // === impl Listening ===
 
 impl Listening {
-    fn new(stream: Box<dyn Stream>) -> (Self, oneshot::Receiver<()>) {
+    fn new(stream: Box<dyn Stream>) -> (Self, oneshot::Receiver<Option<Spoken>>) {
         let (heard, receiver) = oneshot::channel();
         (Self { stream, heard: Some(heard) }, receiver)
     }
@@ -126,12 +184,15 @@ impl AsyncRead for Listening {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let begun = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if read.is_ready()
+        if let Poll::Ready(read) = &read
             && let Some(heard) = self.heard.take()
         {
+            let first =
+                if read.is_ok() { Spoken::of(&buffer.filled()[begun..]) } else { Some(Spoken::Nothing) };
             // an error means that nobody waits any more
-            let _ = heard.send(());
+            let _ = heard.send(first);
         }
         read
     }

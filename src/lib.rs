@@ -63,4 +63,4 @@ pub mod trace;
 #[cfg(feature = "server")]
 pub mod xds;
 
-pub use limiter::{DecisionSettings, LimitError, Limiter};
+pub use limiter::{DecisionSettings, LimitError, Limiter, Rejection, RejectionLog, ReportedRejections};

@@ -1,15 +1,25 @@
 //! The path of one request: rules, store, verdict, stats. Every server calls it.
 
+mod key_text;
+mod rejections;
+
 use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
+
+pub(crate) use self::key_text::key_text;
+use self::rejections::LastReports;
+pub use self::rejections::{Rejection, RejectionLog, ReportedRejections};
 
 use crate::{
     limit::{
         Code, CompiledRule, Decision, DescriptorMatch, Direction, Limit, LimitCheck, Matched, Modes, Request,
         RulePath, RuleRef, RuleSet, Scope, Tally, Timestamp, Verdict,
     },
-    observe::{DecisionRecord, Metric, RuleCounts, RuleLimit, RuleStats, Source, Stats},
+    observe::{
+        DecisionRecord, Metric, RuleCounts, RuleLimit, RuleStats, Source, Stats,
+        hot_keys::{HotKeyValues, HotKeys, Sample},
+    },
     store::{MemoryStore, Store, StoreError, TakeOptions},
 };
 
@@ -21,6 +31,9 @@ pub struct Limiter<S> {
     store: S,
     stats: Arc<Stats>,
     settings: DecisionSettings,
+    /// Finds the counters with the most hits, if that is on.
+    hot_keys: Option<Box<HotKeys>>,
+    rejection_log: Option<Arc<dyn RejectionLog>>,
 }
 
 /// The settings of decisions.
@@ -28,10 +41,14 @@ pub struct Limiter<S> {
 pub struct DecisionSettings {
     /// How verdicts are reported.
     pub modes: Modes,
-    /// Whether a rejected request still counts on its other limits.
+    /// What a rejection affects at least, in every domain.
     pub scope: Scope,
     /// `NEAR_LIMIT_RATIO`: the fraction of a limit above which hits count as near it; above 0.
     pub near_limit_ratio: f32,
+    /// `WEIR_HOT_KEYS`: whether the counters with the most hits are found, and whether their values are shown.
+    pub hot_keys: HotKeyValues,
+    /// `WEIR_LOG_REJECTIONS`: the rejections that the log of rejections receives, if there is one.
+    pub reported_rejections: ReportedRejections,
 }
 
 /// Rules with their stats.
@@ -40,6 +57,7 @@ struct Loaded {
     rules: RuleSet,
     /// One for each rule, by the rule's index.
     stats: Vec<Arc<RuleStats>>,
+    last_reports: LastReports,
 }
 
 /// Why a request was not decided. Callers see the texts, which are exactly those of envoyproxy/ratelimit.
@@ -63,7 +81,13 @@ pub enum LimitError {
 
 impl Default for DecisionSettings {
     fn default() -> Self {
-        Self { modes: Modes::default(), scope: Scope::default(), near_limit_ratio: 0.8 }
+        Self {
+            modes: Modes::default(),
+            scope: Scope::default(),
+            near_limit_ratio: 0.8,
+            hot_keys: HotKeyValues::default(),
+            reported_rejections: ReportedRejections::default(),
+        }
     }
 }
 
@@ -73,19 +97,38 @@ impl<S: Store> Limiter<S> {
     /// Returns a limiter without rules.
     #[must_use]
     pub fn new(store: S, stats: Arc<Stats>, settings: DecisionSettings) -> Self {
-        Self { loaded: ArcSwapOption::empty(), store, stats, settings }
+        let hot_keys = (settings.hot_keys != HotKeyValues::Off).then(Box::default);
+        Self { loaded: ArcSwapOption::empty(), store, stats, settings, hot_keys, rejection_log: None }
+    }
+
+    /// Reports rejections to `log`, as [`DecisionSettings::reported_rejections`] says.
+    #[must_use]
+    pub fn with_rejection_log(self, log: Arc<dyn RejectionLog>) -> Self {
+        let is_on = self.settings.reported_rejections != ReportedRejections::None;
+        Self { rejection_log: is_on.then_some(log), ..self }
+    }
+
+    /// Returns what finds the counters with the most hits, if that is on.
+    pub fn hot_keys(&self) -> Option<&HotKeys> {
+        self.hot_keys.as_deref()
     }
 
     /// Replaces the rules. Counts are kept: counters are found by domain and entries, not by rule.
     pub fn load(&self, rules: RuleSet) {
         let stats = rules.rules().iter().map(|rule| self.stats.rule(rule.path.parts())).collect();
+        let last_reports = LastReports::new(rules.rules().len());
         self.stats.set_rule_limits(rules.rules().iter().flat_map(rule_limits).collect());
-        self.loaded.store(Some(Arc::new(Loaded { rules, stats })));
+        self.loaded.store(Some(Arc::new(Loaded { rules, stats, last_reports })));
     }
 
     /// Calls `read` with the current rules, if any are loaded.
     pub fn rules<T>(&self, read: impl FnOnce(&RuleSet) -> T) -> Option<T> {
         self.loaded.load().as_deref().map(|loaded| read(&loaded.rules))
+    }
+
+    /// Returns what a rejection affects at least, in every domain.
+    pub const fn scope(&self) -> Scope {
+        self.settings.scope
     }
 
     /// Returns the store, which holds the counts.
@@ -116,13 +159,13 @@ impl<S: Store> Limiter<S> {
         let decided = match find(loaded.as_deref(), request) {
             Ok((loaded, matched)) => {
                 let options = TakeOptions { all_quotas: self.settings.modes.quota, ..options };
-                let (checks, scope) = (&matched.checks, self.settings.scope);
+                let (checks, scope) = (&matched.checks, self.settings.scope.max(matched.scope));
                 let taken = match self.store.take_at_once(checks, scope, now, options) {
                     Some(decisions) => Ok(decisions),
                     None => self.store.take_with(checks, scope, now, options).await,
                 };
                 taken.map_err(LimitError::from).map(|decisions| {
-                    self.conclude(loaded, request, &matched, &decisions, options.record, encode)
+                    self.conclude(loaded, request, &matched, &decisions, now, options.record, encode)
                 })
             }
             Err(error) => Err(error),
@@ -147,6 +190,7 @@ impl<S: Store> Limiter<S> {
         request: &Request<'_>,
         matched: &Matched<'_>,
         decisions: &[Decision],
+        now: Timestamp,
         record: Option<&DecisionRecord>,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> T {
@@ -154,6 +198,16 @@ impl<S: Store> Limiter<S> {
         self.record(loaded, request, matched, decisions, &verdict);
         if let Some(record) = record {
             record_rules(record, matched, &verdict);
+        }
+        if let Some(hot_keys) = &self.hot_keys
+            && let Some(weight) = hot_keys.sampled()
+        {
+            self.add_hot_keys(hot_keys, weight, matched, decisions, now);
+        }
+        if verdict.code == Code::OverLimit
+            && let Some(log) = &self.rejection_log
+        {
+            self.report_rejections(&**log, loaded, matched, decisions, now);
         }
         encode(&verdict)
     }
@@ -169,15 +223,13 @@ impl<S: Store> Limiter<S> {
         if matched.unknown_domain {
             self.stats.unknown_domain(request.domain, request.descriptors.len() as u64);
         }
+        let scope = self.settings.scope.max(matched.scope);
         if verdict.shadowed {
             self.stats.global_shadow_mode.add(1);
         }
-        // refunded hits were counted when they were taken
-        for (check, decision) in
-            matched.checks.iter().zip(decisions).filter(|(check, _)| check.direction == Direction::Take)
-        {
+        for (check, decision) in taken(matched, decisions) {
             let limit = decision.share.unwrap_or_else(|| check.tiers()[decision.tier].capacity());
-            let policy = check.over_limit_policy_in(self.settings.scope);
+            let policy = check.over_limit_policy_in(scope);
             let tally = Tally::of(decision, limit, policy, check.hits, self.settings.near_limit_ratio);
             let shadowed = decision.over && check.rule.shadow_mode();
             self.with_stats(loaded, check, |stats| {
@@ -193,15 +245,61 @@ impl<S: Store> Limiter<S> {
         }
     }
 
+    #[cold]
+    fn add_hot_keys(
+        &self,
+        hot_keys: &HotKeys,
+        weight: u32,
+        matched: &Matched<'_>,
+        decisions: &[Decision],
+        now: Timestamp,
+    ) {
+        let shows_values = self.settings.hot_keys == HotKeyValues::Shown;
+        for (check, decision) in taken(matched, decisions) {
+            let limit = decision.share.unwrap_or_else(|| check.tiers()[decision.tier].capacity());
+            #[expect(clippy::cast_precision_loss, reason = "a share to look at")]
+            let left = decision.remaining as f32 / limit.max(1) as f32;
+            let sample = Sample {
+                weight,
+                key: [check.key.hash(), check.key.shard()],
+                hits: check.hits.0,
+                is_rejected: decision.over,
+                used: if decision.over { 1.0 } else { (1.0 - left).max(0.0) },
+                at: now.as_nanos(),
+            };
+            hot_keys.add(sample, || format!("{} {}", check.rule.label(), key_text(check, shows_values)));
+        }
+    }
+
+    #[cold]
+    fn report_rejections(
+        &self,
+        log: &dyn RejectionLog,
+        loaded: &Loaded,
+        matched: &Matched<'_>,
+        decisions: &[Decision],
+        now: Timestamp,
+    ) {
+        let all = self.settings.reported_rejections == ReportedRejections::All;
+        for (check, decision) in taken(matched, decisions) {
+            let rejects = decision.over && !check.rule.shadow_mode();
+            if rejects && (all || loaded.last_reports.is_first(&check.rule, now)) {
+                let mode = |rule| self.store.shared_counts().mode_now(rule);
+                log.rejected(&Rejection { check, decision, mode: check.rule.declared().and_then(mode) });
+            }
+        }
+    }
+
     /// Calls `record` with the stats of `check`: the rule's, unless values are part of their name. When the bound on such
     /// names is reached, falls back to the rule's; a limit override then has none.
     fn with_stats(&self, loaded: &Loaded, check: &LimitCheck<'_>, record: impl FnOnce(&RuleStats)) {
         match &check.rule {
             RuleRef::Compiled(compiled_rule) => {
+                let declared = &loaded.stats[compiled_rule.index()];
                 let dynamic = compiled_rule
                     .stat_path(check.entries)
-                    .and_then(|path| self.stats.dynamic_rule(path.parts()));
-                record(dynamic.as_ref().unwrap_or(&loaded.stats[compiled_rule.index()]));
+                    .and_then(|path| self.stats.dynamic_rule_of(path.parts(), declared));
+                record(dynamic.as_ref().unwrap_or(declared));
             }
             RuleRef::Override(_) => {
                 let path = RulePath::of_override(check.domain, check.entries);
@@ -227,10 +325,18 @@ impl Limiter<MemoryStore> {
     ) -> Result<T, LimitError> {
         let loaded = self.loaded.load();
         self.count_error(find(loaded.as_deref(), request).map(|(loaded, matched)| {
-            let decisions = self.store.decide(&matched.checks, self.settings.scope, now);
-            self.conclude(loaded, request, &matched, &decisions, None, encode)
+            let decisions = self.store.decide(&matched.checks, self.settings.scope.max(matched.scope), now);
+            self.conclude(loaded, request, &matched, &decisions, now, None, encode)
         }))
     }
+}
+
+/// Returns the checks that took hits, with their decisions: refunded hits were counted when they were taken.
+fn taken<'m, 'r>(
+    matched: &'m Matched<'r>,
+    decisions: &'m [Decision],
+) -> impl Iterator<Item = (&'m LimitCheck<'r>, &'m Decision)> {
+    matched.checks.iter().zip(decisions).filter(|(check, _)| check.direction == Direction::Take)
 }
 
 /// Finds the rules of `request` among those that are `loaded`.

@@ -79,7 +79,7 @@ impl Remote for EmptyStore {
 async fn filled(case: Case) -> Coordinated<EmptyStore> {
     let Case { counters, limit, coordination, instances, idle, leased } = case;
     let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("tenant", Values::Any) };
-    let rules = RuleSet::new(&[Domain { name: "shop".into(), nodes: vec![node] }], KeyHasher::random());
+    let rules = RuleSet::new(&[Domain::new("shop", vec![node])], KeyHasher::random());
     let clock = SimulatedClock::new(Timestamp::from_secs(1_000_000));
     // a shard has as many as with 100,000 counters of a million by default
     let max_counters = 10 * counters.max(FEW) as usize;

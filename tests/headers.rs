@@ -40,7 +40,7 @@ impl Service {
         });
         let limiter =
             Limiter::new(MemoryStore::new(100), Arc::new(Stats::default()), DecisionSettings::default());
-        let domain = Domain { name: "d".into(), nodes: nodes.collect() };
+        let domain = Domain::new("d", nodes.collect());
         limiter.load(RuleSet::new(&[domain], KeyHasher::random()));
         Self { limiter, headers: ResponseHeaders { styles } }
     }

@@ -78,7 +78,7 @@ proptest! {
         requests in vec(vec((select(&KEYS[..]), select(&VALUES[..])), 0..5), 1..20),
     ) {
         name(&mut tree, &mut 0);
-        let domain = Domain { name: "d".into(), nodes: tree };
+        let domain = Domain::new("d", tree);
         let set = RuleSet::new(std::slice::from_ref(&domain), KeyHasher::random());
         for request in requests {
             let entries: Vec<_> = request.iter().map(|(key, value)| Entry { key, value }).collect();
@@ -97,11 +97,11 @@ proptest! {
         tree in nodes(),
         requests in vec(vec((select(&KEYS[..]), select(&VALUES[..])), 0..5), 1..20),
     ) {
-        let domain = Domain { name: "d".into(), nodes: tree };
+        let domain = Domain::new("d", tree);
         let set = RuleSet::new(std::slice::from_ref(&domain), KeyHasher::random());
         for request in requests {
             let entries: Vec<_> = request.iter().map(|(key, value)| Entry { key, value }).collect();
-            let Explanation { steps, outcome } = set.explain("d", &entries);
+            let Explanation { steps, outcome, .. } = set.explain("d", &entries);
             // the steps before one that fails: each ends at a descriptor
             let reached = steps.iter().filter(|step| step.attempts.iter().any(|a| a.origin.is_some())).count();
             match outcome {
@@ -128,9 +128,9 @@ proptest! {
 
 #[test]
 fn a_domain_without_descriptors_matches_nothing() {
-    let domain = Domain { name: "d".into(), nodes: Vec::new() };
+    let domain = Domain::new("d", Vec::new());
     let set = RuleSet::new(&[domain], KeyHasher::random());
-    let Explanation { steps, outcome } = set.explain("d", &[Entry { key: "a", value: "x" }]);
+    let Explanation { steps, outcome, .. } = set.explain("d", &[Entry { key: "a", value: "x" }]);
     assert!(matches!(outcome, Outcome::NoMatch), "{outcome:?}");
     assert_eq!(steps.len(), 1);
 }

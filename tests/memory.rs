@@ -16,7 +16,7 @@ use weir::{
 fn rules(limit: u32) -> RuleSet {
     let rule = Rule::new(Limit::fixed_window(limit, Period::from_secs(60)));
     let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
-    RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random())
+    RuleSet::new(&[Domain::new("d", vec![node])], KeyHasher::random())
 }
 
 fn descriptor(value: &str) -> Descriptor<'_> {
@@ -184,7 +184,7 @@ fn a_reload_keeps_the_counts_of_unchanged_tiers() {
         let rule =
             Rule::new(Limit::Tiers { tiers: tiers.collect(), over_limit_policy: OverLimitPolicy::Ignore });
         let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
-        let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], hasher);
+        let rules = RuleSet::new(&[Domain::new("d", vec![node])], hasher);
         take(&store, &rules, &["v"], 1, Scope::Descriptor, now)[0].remaining
     };
     let (fixed, sliding) = (Algorithm::FixedWindow, Algorithm::SlidingWindow);
@@ -214,7 +214,7 @@ fn tiers(tiers: &[(u32, u64, Algorithm)]) -> RuleSet {
     });
     let limit = Limit::Tiers { tiers: tiers.collect(), over_limit_policy: OverLimitPolicy::Ignore };
     let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("k", Values::Any) };
-    RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random())
+    RuleSet::new(&[Domain::new("d", vec![node])], KeyHasher::random())
 }
 
 fn reserve(

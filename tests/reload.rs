@@ -25,7 +25,7 @@ fn generation(n: u32, hasher: KeyHasher) -> RuleSet {
         let rule = Rule { name: Some(n.to_string().into()), ..Rule::new(limit) };
         RuleNode { rule: Some(rule), ..RuleNode::new(key, Values::Any) }
     };
-    RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node("a"), node("b")] }], hasher)
+    RuleSet::new(&[Domain::new("d", vec![node("a"), node("b")])], hasher)
 }
 
 fn request() -> Request<'static> {

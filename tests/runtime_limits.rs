@@ -43,7 +43,7 @@ fn limiter<S: Store>(store: S) -> Limiter<S> {
     let limiter = Limiter::new(store, Arc::new(Stats::default()), DecisionSettings::default());
     let closed = Rule::new(Limit::fixed_window(0, Period::from_secs(60)));
     let node = RuleNode { rule: Some(closed), ..RuleNode::new("k", Values::Any) };
-    let domain = Domain { name: "d".into(), nodes: vec![node] };
+    let domain = Domain::new("d", vec![node]);
     limiter.load(RuleSet::new(&[domain], KeyHasher::random()));
     limiter
 }

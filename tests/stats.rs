@@ -272,14 +272,14 @@ async fn the_memory_store_and_the_build_are_reported() {
     service.decide(&[("tenant", "b")], 1).await;
     service.stats.config_loaded_at.set(1_700_000_000);
     let snapshot = service.snapshot();
-    assert_eq!(snapshot["weir.counters.live"], StatValue::Gauge(2));
-    assert_eq!(snapshot["weir.counters.max"], StatValue::Gauge(1_000));
-    assert_eq!(snapshot["weir.counters.evicted"], StatValue::Counter(0));
+    assert_eq!(snapshot["weir.counters.live.memory"], StatValue::Gauge(2));
+    assert_eq!(snapshot["weir.counters.max.memory"], StatValue::Gauge(1_000));
+    assert_eq!(snapshot["weir.counters.evicted.memory.lost"], StatValue::Counter(0));
     assert_eq!(snapshot["weir.rules"], StatValue::Gauge(1));
     let text = render(&service.stats, &MetricNames::default());
     for line in [
         "# TYPE weir_counters_live gauge",
-        "weir_counters_live 2",
+        r#"weir_counters_live{table="memory"} 2"#,
         "# TYPE weir_counters_expired_total counter",
         "weir_counters_expired_total 0",
         "weir_config_loaded_timestamp_seconds 1700000000",
@@ -328,6 +328,30 @@ fn limits_of_the_current_rules_are_gauges() {
     service.limiter.load(rules("shop", vec![limited("tenant", "acme", 6)]));
     assert_eq!(gauges()[0], r#"weir_rule_limit{domain="shop",key1="tenant_acme",per="1m"} 6"#);
     assert_eq!(gauges().len(), 2);
+}
+
+/// The dashboard divides a value's hits by its limit, so both must have the same labels.
+#[tokio::test]
+async fn a_value_that_is_part_of_a_name_has_the_limit_of_its_rule() {
+    let detailed = |requests| changed(limited("tenant", "", requests), |rule| rule.detailed_metric = true);
+    let service = Service::new(vec![detailed(5)]);
+    service.decide(&[("tenant", "acme")], 1).await;
+    let gauges = || -> Vec<String> {
+        let text = render(&service.stats, &MetricNames::default());
+        let of_limits = |line: &&str| line.starts_with("weir_rule_limit{");
+        text.lines().filter(of_limits).map(str::to_owned).collect()
+    };
+    assert_eq!(
+        gauges(),
+        [
+            r#"weir_rule_limit{domain="shop",key1="tenant",per="1m"} 5"#,
+            r#"weir_rule_limit{domain="shop",key1="tenant_acme",per="1m"} 5"#,
+        ]
+    );
+    service.limiter.load(rules("shop", vec![detailed(6)]));
+    assert_eq!(gauges()[1], r#"weir_rule_limit{domain="shop",key1="tenant_acme",per="1m"} 6"#);
+    service.limiter.load(rules("shop", Vec::new()));
+    assert_eq!(gauges(), [""; 0]);
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn load<S: Store>(limiter: &Limiter<S>) {
         };
         let path = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("path", Values::Any) };
         let tenant = RuleNode { children: vec![path], ..RuleNode::new("tenant", Values::Any) };
-        Domain { name: domain.into(), nodes: vec![tenant] }
+        Domain::new(domain, vec![tenant])
     };
     limiter.load(RuleSet::new(&[domain("short"), domain("long")], KeyHasher::random()));
 }

@@ -43,7 +43,7 @@ impl Observed {
             all.resident += resident(weir.pid());
             all.lost += value("weir_hits_unreported_total");
             all.unknown += value("weir_hits_delivery_unknown_total");
-            all.evicted += value("weir_coordinated_counters_evicted_total");
+            all.evicted += value("weir_counters_evicted_total{table=\"coordinated\",hits=\"lost\"}");
             all.fallback += value("weir_decisions_total{how=\"fallback\"}");
         }
         all

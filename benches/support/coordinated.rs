@@ -34,7 +34,7 @@ fn matched(coordination: Coordination, algorithm: Algorithm) -> Matched<'static>
     let mut rule = Rule::new(limit);
     rule.coordination.mode = Some(coordination);
     let node = RuleNode { rule: Some(rule), ..RuleNode::new("tenant", Values::Any) };
-    let domain = Domain { name: "shop".into(), nodes: vec![node] };
+    let domain = Domain::new("shop", vec![node]);
     let rules = Box::leak(Box::new(RuleSet::new(&[domain], KeyHasher::random())));
     let entries = [Entry { key: "tenant", value: "acme" }].into_iter().collect();
     let descriptor = Descriptor { entries, ..Descriptor::default() };

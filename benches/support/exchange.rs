@@ -30,6 +30,15 @@ pub(crate) struct Exchange {
     message: Vec<u8>,
 }
 
+/// A service whose share of sampled decisions has settled, and requests for different keys.
+pub(crate) struct Settled {
+    exchange: Exchange,
+    messages: Vec<Vec<u8>>,
+}
+
+/// Enough decisions for the share of sampled ones to settle.
+const SETTLING: usize = 40_000;
+
 /// Returns nested `keys`, with one rule of so many `tiers` at the innermost.
 fn rules(keys: &[&str], tiers: usize) -> RuleSet {
     let tier = |seconds| Tier {
@@ -43,7 +52,7 @@ fn rules(keys: &[&str], tiers: usize) -> RuleSet {
     for key in keys.iter().rev() {
         nodes = vec![RuleNode { rule: rule.take(), children: nodes, ..RuleNode::new(key, Values::Any) }];
     }
-    RuleSet::new(&[Domain { name: "shop".into(), nodes }], KeyHasher::random())
+    RuleSet::new(&[Domain::new("shop", nodes)], KeyHasher::random())
 }
 
 fn descriptor(keys: &[&str], tenant: &str) -> RateLimitDescriptor {
@@ -53,6 +62,35 @@ fn descriptor(keys: &[&str], tenant: &str) -> RateLimitDescriptor {
     RateLimitDescriptor { entries: entries.collect(), ..RateLimitDescriptor::default() }
 }
 
+impl Settled {
+    /// The requests that [`Settled::respond`] makes: many gaps between two samples.
+    const REQUESTS: usize = 2_560;
+
+    /// Creates it with `WEIR_HOT_KEYS`.
+    pub(crate) fn new(hot_keys: &str) -> Self {
+        let exchange = Exchange::with(&["tenant"], &["acme"], 1, &[("WEIR_HOT_KEYS", hot_keys)]);
+        let message = |i: usize| {
+            let descriptors = vec![descriptor(&["tenant"], &format!("tenant-{i}"))];
+            RateLimitRequest { domain: "shop".into(), descriptors, hits_addend: 0 }.encode_to_vec()
+        };
+        let settled = Self { exchange, messages: (0..800).map(message).collect() };
+        settled.make(SETTLING);
+        settled
+    }
+
+    /// Responds to the requests.
+    pub(crate) fn respond(&self) {
+        self.make(Self::REQUESTS);
+    }
+
+    fn make(&self, requests: usize) {
+        for message in self.messages.iter().cycle().take(requests) {
+            let response = self.exchange.service.decide(message, NOW, None).now_or_never();
+            std::hint::black_box(response.expect("the memory store never waits").expect("a valid message"));
+        }
+    }
+}
+
 impl Exchange {
     /// Creates the request `name`, and the service with the counters of the request.
     pub(crate) fn new(name: &str) -> Self {
@@ -60,10 +98,17 @@ impl Exchange {
             "two_by_three" => (&["tenant", "path", "method"], &["acme", "beta"], 2),
             _ => (&["tenant"], &["acme"], 1),
         };
+        // the first decisions are all sampled, which later ones are not
+        Self::with(keys, tenants, tiers, &[("WEIR_HOT_KEYS", "off")])
+    }
+
+    fn with(keys: &[&str], tenants: &[&str], tiers: usize, variables: &[(&str, &str)]) -> Self {
         let descriptors = tenants.iter().map(|tenant| descriptor(keys, tenant)).collect();
         let message = RateLimitRequest { domain: "shop".into(), descriptors, hits_addend: 0 };
         let stats = Arc::new(Stats::default());
-        let settings = Settings::resolve(&Flags::default(), &BTreeMap::new()).expect("valid defaults");
+        let environment: BTreeMap<String, String> =
+            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let settings = Settings::resolve(&Flags::default(), &environment).expect("valid settings");
         let limiter = Limiter::new(MemoryStore::new(1_000), Arc::clone(&stats), settings.limiter);
         limiter.load(rules(keys, tiers));
         let service = Service::new(

@@ -72,7 +72,7 @@ fn matched(coordination: Coordination) -> Vec<Matched<'static>> {
     let mut rule = Rule::new(Limit::fixed_window(100, Period::from_secs(10)));
     rule.coordination.mode = Some(coordination);
     let node = RuleNode { rule: Some(rule), ..RuleNode::new("tenant", Values::Any) };
-    let domain = Domain { name: "shop".into(), nodes: vec![node] };
+    let domain = Domain::new("shop", vec![node]);
     let rules = Box::leak(Box::new(RuleSet::new(&[domain], KeyHasher::random())));
     let matched = |key: u32| {
         let value = Box::leak(format!("tenant-{key:06}").into_boxed_str());

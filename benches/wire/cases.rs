@@ -143,7 +143,7 @@ impl Bench<'_> {
         let before = runners[1].server.resident();
         fill(&runners[1], &entrants[1])?;
         let growth = runners[1].server.resident() - before;
-        let live = runners[1].server.metric("weir_counters_live");
+        let live = runners[1].server.metric("weir_counters_live{table=\"memory\"}");
         if live != Some(MANY.into()) {
             return Err(Fault::Unexpected(format!("a gauge of {live:?} counters")));
         }

@@ -74,7 +74,8 @@ impl Bench<'_> {
             let effort = Effort { rounds: 1, time: Duration::from_secs(5) };
             summaries.extend(measure(&mut runners, pace, SETTLED, effort)?);
             let grown = runners[0].server.resident().saturating_sub(before) / 1024 / 1024;
-            let live = ["weir_counters_live", "weir_coordinated_counters_live"];
+            let live =
+                ["memory", "coordinated"].map(|table| format!("weir_counters_live{{table=\"{table}\"}}"));
             let live: u64 = live.iter().filter_map(|name| runners[0].server.metric(name)).sum();
             notes.push(format!("{LONG_TAIL}, {}: {} counters, {grown} MB.", entrant.name, thousands(live)));
         }

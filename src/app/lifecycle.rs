@@ -23,11 +23,12 @@ use super::{
     store_state, sweep,
 };
 use crate::{
-    Limiter,
+    Limiter, ReportedRejections,
     clock::{Clock, SystemClock},
     config::{DirectorySource, RuleSource},
     observe::{Health, Stats, health::Reason, prometheus::MetricNames, statsd},
     otlp::{self, ExportThread, MetricSettings},
+    server::RejectionLogger,
     settings::{Settings, StopSettings},
     trace,
     xds::XdsSource,
@@ -98,7 +99,10 @@ impl App {
         let expiry = Arc::new(Expiry::new(&settings, server));
         stats.register(&expiry);
         let (store, store_thread) = store::open(&settings, &clock).await?;
-        let limiter = Arc::new(Limiter::new(store, Arc::clone(&stats), settings.limiter.clone()));
+        let is_sampled = settings.limiter.reported_rejections == ReportedRejections::Sampled;
+        let rejections = RejectionLogger::new(settings.log.values, is_sampled);
+        let limiter = Limiter::new(store, Arc::clone(&stats), settings.limiter.clone());
+        let limiter = Arc::new(limiter.with_rejection_log(Arc::new(rejections)));
         stats.register(&limiter);
         let metric_names = metric_names(&settings);
         if let MetricNames::Mapped(mapper) = &metric_names

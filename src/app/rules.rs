@@ -97,10 +97,16 @@ impl<S: RuleSource> Rules<S> {
         let outcome = match self.source.load().await {
             Ok(loaded) => {
                 self.apply(loaded).await;
+                if self.context.stats.config_rejected.get() == 1 {
+                    // at the level of the failure, so that a log with the failure also has its end
+                    tracing::error!("the newest rules are valid again, and in force");
+                    self.context.stats.config_rejected.set(0);
+                }
                 Ok(())
             }
             Err(errors) => {
                 self.context.stats.config_load_error.add(1);
+                self.context.stats.config_rejected.set(1);
                 if S::CORRECTS_ITSELF && !self.is_loaded {
                     self.context.health.fail(Reason::NoConfiguration);
                 }

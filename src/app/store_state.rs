@@ -26,9 +26,11 @@ const FIRST_ATTEMPT: Duration = Duration::from_secs(1);
 /// The shortest time between two messages about the reason why there is no connection.
 const REASON_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A reported loss of the connection.
+/// A reported loss of the store.
 struct Loss {
     reason: String,
+    /// Whether there was a connection nevertheless.
+    was_connected: bool,
     reported: Instant,
 }
 
@@ -91,6 +93,10 @@ pub(super) async fn follow(limiter: Arc<Limiter<AnyStore>>, health: Health, need
         match (is_available, &loss) {
             (true, None) if !was_available => tracing::info!("{store_name} connected"),
             // at the level of the loss, so that a log with the loss also has its end
+            (true, Some(Loss { was_connected: true, .. })) => {
+                tracing::warn!("{store_name} replies again");
+                loss = None;
+            }
             (true, Some(_)) => {
                 tracing::warn!("{store_name} connected again");
                 loss = None;
@@ -118,14 +124,25 @@ fn report_loss(store: &str, reason: &str) {
     tracing::warn!(reason, "no connection to {store}; deciding by on_store_failure until it is connected");
 }
 
+fn report_silence(store: &str, reason: &str) {
+    tracing::warn!(
+        reason,
+        "{store} is connected and does not reply; deciding by on_store_failure until it does"
+    );
+}
+
 fn reason(state: &ConnectionStates) -> String {
-    if state.is_connected() { "it does not reply in time".to_owned() } else { state.failures() }
+    if state.is_connected() { "no reply in time".to_owned() } else { state.failures() }
 }
 
 impl Loss {
     fn report(store: &str, state: &ConnectionStates, report: fn(&str, &str)) -> Self {
-        let reason = reason(state);
-        report(store, &reason);
-        Self { reason, reported: Instant::now() }
+        let (reason, was_connected) = (reason(state), state.is_connected());
+        if was_connected {
+            report_silence(store, &reason);
+        } else {
+            report(store, &reason);
+        }
+        Self { reason, was_connected, reported: Instant::now() }
     }
 }

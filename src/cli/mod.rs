@@ -5,19 +5,25 @@ mod completions;
 mod man;
 mod serve;
 
-use std::{error::Error, io, path::PathBuf, process::ExitCode};
+use std::{
+    error::Error,
+    io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use weir::{
     command::{
-        self, CheckFormat, CheckOptions, Explained, SharedStore,
+        self, CheckFormat, CheckOptions, Descriptors, Explained, ExplainedRequest,
         call::{Call, Outcome},
         data::DataCommand,
         health::HealthCheck,
-        parse_entry,
+        hot::Hot,
         simulate::Simulate,
     },
-    config,
+    config::{self, ConfigErrors, Loaded},
+    limit::SharedCounts,
     observe::log::LogFormat,
     settings::{self, Flags, ProcessEnvironment, SettingErrors},
 };
@@ -26,6 +32,9 @@ use self::{completions::Completions, man::Man};
 
 /// The exit code of `weir call` for a request that is over its limit.
 const OVER_LIMIT: u8 = 2;
+
+/// The exit code of `weir call --require-limit` for a request that no limit applies to.
+const NO_LIMIT: u8 = 4;
 
 /// The exit code of `weir explain` if no rule matches.
 const NO_MATCH: u8 = 3;
@@ -48,12 +57,14 @@ enum Command {
     /// Check rule files. Exits with 1 if there are errors
     #[command(after_help = CHECK_EXAMPLES)]
     Check(Check),
-    /// Show which rule a descriptor matches, and why others do not match. Exits with 3 if none matches
+    /// Show which rules descriptors match, and why others do not match. Exits with 3 if one matches none
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(Explain),
-    /// Send one request to a server. Exits with 0 if admitted, 2 if over limit, 1 on an error
+    /// Send one request to a server. Exits with 0 if admitted, 2 if over limit, 1 on an error; 4 with --require-limit if nothing limits it
     #[command(after_help = CALL_EXAMPLES)]
     Call(Call),
+    /// Show the counters with the most hits and rejections of a running weir on this host
+    Hot(Hot),
     /// Ask a running weir on this host for its health. Exits with 0 if it is healthy, 1 if not
     Health(HealthCheck),
     /// Look at counters on disk, export and import them, or remove what has expired
@@ -79,7 +90,8 @@ Examples:
 const EXPLAIN_EXAMPLES: &str = "\
 Examples:
   weir explain --config ./config --domain shop tenant=acme path=/v1/orders method=GET
-  BACKEND_TYPE=memcache weir explain --domain shop hello=world    with the coordination mode in Memcached";
+  weir explain --config mesh.yaml --domain mesh tenant=acme --and tenant=acme path=/checkout    what a rejection of each does
+  REDIS_URL=redis weir explain --domain shop --instances 3 hello=world    the coordination mode among three instances";
 
 const CALL_EXAMPLES: &str = "\
 Examples:
@@ -131,17 +143,20 @@ struct Check {
 
 #[derive(Args, Debug)]
 struct Explain {
-    /// Directory of rule files
-    #[arg(long, value_name = "DIR", default_value = "config")]
+    /// Directory of rule files, one file, or - for standard input
+    #[arg(long, value_name = "PATH", default_value = "config")]
     config: PathBuf,
-    /// Domain of the descriptor
+    /// Domain of the descriptors
     #[arg(long)]
     domain: String,
+    /// Number of instances that share a store [default: unknown]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    instances: Option<u32>,
     #[command(flatten)]
     files: Files,
-    /// Entries of the descriptor, in order
-    #[arg(value_name = "KEY=VALUE", required = true, value_parser = parse_entry)]
-    entries: Vec<(String, String)>,
+    /// The descriptors of the request.
+    #[command(flatten)]
+    descriptors: Descriptors,
 }
 
 impl Cli {
@@ -169,19 +184,11 @@ pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Erro
             let valid = check.run()?;
             Ok(if valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
-        Some(Command::Explain(explain)) => {
-            let Explain { config, domain, files, entries } = explain;
-            let loaded = config::load(&config, &files.options()?);
-            let store = match settings::memcached_coordination(&ProcessEnvironment)? {
-                Some(_) => SharedStore::Memcached,
-                None => SharedStore::Redis,
-            };
-            Ok(match command::explain(loaded, &domain, &entries, store, &mut io::stdout().lock())? {
-                Explained::Match => ExitCode::SUCCESS,
-                Explained::NoMatch => ExitCode::from(NO_MATCH),
-                Explained::InvalidRules => ExitCode::FAILURE,
-            })
-        }
+        Some(Command::Explain(explain)) => Ok(match explain.run()? {
+            Explained::Match => ExitCode::SUCCESS,
+            Explained::NoMatch => ExitCode::from(NO_MATCH),
+            Explained::InvalidRules => ExitCode::FAILURE,
+        }),
         Some(Command::Simulate(simulate)) => {
             command::simulate(&simulate, &mut io::stdout().lock())?;
             Ok(ExitCode::SUCCESS)
@@ -198,6 +205,10 @@ pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Erro
             command::data(&data, &ProcessEnvironment, io::stdin().lock(), &mut io::stdout().lock())?;
             Ok(ExitCode::SUCCESS)
         }
+        Some(Command::Hot(hot)) => {
+            let found = command::hot(&hot, &ProcessEnvironment, &mut io::stdout().lock())?;
+            Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
         Some(Command::Health(check)) => {
             let healthy = command::health(&check, &ProcessEnvironment, &mut io::stdout().lock())?;
             Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -207,6 +218,7 @@ pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Erro
             match runtime.block_on(command::call(&call, &mut io::stdout().lock()))? {
                 Outcome::Admitted => Ok(ExitCode::SUCCESS),
                 Outcome::OverLimit => Ok(ExitCode::from(OVER_LIMIT)),
+                Outcome::NoLimit => Ok(ExitCode::from(NO_LIMIT)),
             }
         }
     }
@@ -217,15 +229,8 @@ pub(crate) fn run(cli: Cli, ignored: &[String]) -> Result<ExitCode, Box<dyn Erro
 impl Check {
     /// Writes the result to standard output, and returns whether there are no errors.
     fn run(&self) -> Result<bool, Box<dyn Error>> {
-        let (stdin, options) = ("<stdin>", self.files.options()?);
         let memcached = settings::memcached_coordination(&ProcessEnvironment)?;
-        let (source, loaded) = match &self.path {
-            path if path.as_os_str() == "-" => {
-                (stdin.to_owned(), config::load_input(stdin, io::stdin().lock()))
-            }
-            path if path.exists() && !path.is_dir() => (path.display().to_string(), config::load_file(path)),
-            path => (path.display().to_string(), config::load(path, &options)),
-        };
+        let (source, loaded) = self.files.load(&self.path)?;
         let loaded = loaded.map(|mut loaded| {
             if let Some(default) = memcached {
                 config::warn_of_unshared(&mut loaded, default);
@@ -237,9 +242,39 @@ impl Check {
     }
 }
 
+// === impl Explain ===
+
+impl Explain {
+    /// Writes the explanation to standard output.
+    fn run(&self) -> Result<Explained, Box<dyn Error>> {
+        let (_, loaded) = self.files.load(&self.config)?;
+        let (shared, scope) = settings::shared_counts(&ProcessEnvironment)?;
+        let instances = self.instances.map(|instances| instances as usize);
+        let request = ExplainedRequest {
+            domain: &self.domain,
+            descriptors: &self.descriptors.0,
+            scope,
+            shared: SharedCounts { instances, ..shared },
+        };
+        Ok(command::explain(loaded, &request, &mut io::stdout().lock())?)
+    }
+}
+
 // === impl Files ===
 
 impl Files {
+    /// Loads the rules at `path`: a directory, a file, or `-` for standard input. Returns the name of the source, too.
+    fn load(&self, path: &Path) -> Result<(String, Result<Loaded, ConfigErrors>), SettingErrors> {
+        let (stdin, options) = ("<stdin>", self.options()?);
+        Ok(match path {
+            path if path.as_os_str() == "-" => {
+                (stdin.to_owned(), config::load_input(stdin, io::stdin().lock()))
+            }
+            path if path.exists() && !path.is_dir() => (path.display().to_string(), config::load_file(path)),
+            path => (path.display().to_string(), config::load(path, &options)),
+        })
+    }
+
     /// Returns the options for reading files, from the flags or else from the variables of the service.
     fn options(&self) -> Result<config::Options, SettingErrors> {
         let variables = settings::file_options(&ProcessEnvironment)?;

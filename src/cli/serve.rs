@@ -46,14 +46,18 @@ variable. All variables of envoyproxy/ratelimit are recognized.
              LIMIT_REMAINING_HEADER, LIMIT_RESET_HEADER,
              WEIR_RESPONSE_HEADERS (any of reference, x-ratelimit, ietf,
              retry-after), STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT,
-             NEAR_LIMIT_RATIO (0.8)
+             NEAR_LIMIT_RATIO (0.8),
+             WEIR_RULE_METADATA (false; true: rejections name their rule)
   Stats      USE_STATSD, STATSD_HOST, STATSD_PORT (8125), STATSD_PROTOCOL (tcp),
              USE_DOG_STATSD, USE_DOG_STATSD_MOGRIFIERS,
              DOG_STATSD_MOGRIFIER_*, EXTRA_TAGS, STATS_FLUSH_INTERVAL (10s),
              DISABLE_STATS, USE_PROMETHEUS, PROMETHEUS_ADDR (:9090),
              PROMETHEUS_PATH (/metrics), PROMETHEUS_MAPPER_YAML,
              PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS
-  Log        LOG_LEVEL (warn), LOG_FORMAT (text)
+  Log        LOG_LEVEL (warn), LOG_FORMAT (text),
+             WEIR_LOG_REJECTIONS (sampled: the first of each rule and minute; or
+             off, all), WEIR_LOG_VALUES (false; true: with descriptors' values),
+             WEIR_HOT_KEYS (shown; or off, masked: values on the page /hot)
   Store      BACKEND_TYPE (redis if REDIS_URL is set; or memcache if
              MEMCACHE_HOST_PORT or MEMCACHE_SRV is set; or disk if
              WEIR_DATA_DIR is set; else memory),

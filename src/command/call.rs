@@ -5,6 +5,7 @@ use std::{error::Error, io, io::Write, path::PathBuf, time::Duration};
 use clap::Args;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use tokio_rustls::rustls::pki_types::ServerName;
+use tonic::transport::Channel;
 
 use super::descriptors::Descriptors;
 use crate::{
@@ -13,7 +14,10 @@ use crate::{
     proto::{
         self,
         envoy::{
-            extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride,
+            extensions::common::ratelimit::v3::{
+                RateLimitDescriptor,
+                rate_limit_descriptor::{Entry, RateLimitOverride},
+            },
             service::ratelimit::v3::{
                 RateLimitRequest, RateLimitResponse, rate_limit_response::Code,
                 rate_limit_service_client::RateLimitServiceClient,
@@ -51,6 +55,9 @@ pub struct Call {
     /// Files of TLS, which https:// or any of them switches on.
     #[command(flatten)]
     pub tls: CallTls,
+    /// Exit with 4 if the request is admitted and no limit applies to any descriptor
+    #[arg(long)]
+    pub require_limit: bool,
     /// Print the reply as JSON
     #[arg(long)]
     pub json: bool,
@@ -116,34 +123,67 @@ pub enum Outcome {
     Admitted,
     /// The request is over its limit.
     OverLimit,
+    /// The request is admitted, because no limit applies to any of its descriptors, and `--require-limit` is given.
+    NoLimit,
 }
 
 /// Sends the request of `call`, and prints the reply to `out`.
 pub async fn call(call: &Call, out: &mut impl Write) -> Result<Outcome, CallError> {
     let request = call.request();
-    let reply = send(&call.address, &call.tls, request.clone()).await?;
+    let (target, tls) = (target(&call.address)?, call.tls.of(&call.address)?);
+    let channel = connect(&target, tls.as_ref(), CONNECT_TIMEOUT)
+        .await
+        .map_err(|source| CallError::Unreachable { address: call.address.clone(), source })?;
+    let mut client = RateLimitServiceClient::new(channel);
+    let reply = send(&mut client, request.clone()).await?;
+    // an unlimited rule is a limit, too: somebody wrote it
+    let is_limited = reply
+        .statuses
+        .iter()
+        .any(|status| status.current_limit.is_some() || status.limit_remaining == u32::MAX);
     if call.json {
         writeln!(out, "{}", json(&reply)?)?;
     } else {
         print(&request, &reply, out)?;
+        if !is_limited && !knows_domain(&mut client, &call.domain).await? {
+            writeln!(
+                out,
+                "  the server has no rules for the domain {:?}, so it admits every request to it; compare the rules' `domain`",
+                call.domain
+            )?;
+        }
     }
-    Ok(if reply.overall_code() == Code::OverLimit { Outcome::OverLimit } else { Outcome::Admitted })
+    Ok(match reply.overall_code() {
+        Code::OverLimit => Outcome::OverLimit,
+        _ if call.require_limit && !is_limited => Outcome::NoLimit,
+        _ => Outcome::Admitted,
+    })
 }
 
 async fn send(
-    address: &str,
-    tls: &CallTls,
+    client: &mut RateLimitServiceClient<Channel>,
     request: RateLimitRequest,
 ) -> Result<RateLimitResponse, CallError> {
-    let (target, tls) = (target(address)?, tls.of(address)?);
-    let channel = connect(&target, tls.as_ref(), CONNECT_TIMEOUT)
-        .await
-        .map_err(|source| CallError::Unreachable { address: address.to_owned(), source })?;
-    let reply = RateLimitServiceClient::new(channel).should_rate_limit(request).await;
+    let reply = client.should_rate_limit(request).await;
     reply.map(tonic::Response::into_inner).map_err(|status| CallError::Status {
         code: format!("{:?}", status.code()),
         message: status.message().to_owned(),
     })
+}
+
+/// Asks whether the server has rules for `domain`: only there does a limit that a request carries apply. No hits are counted.
+async fn knows_domain(client: &mut RateLimitServiceClient<Channel>, domain: &str) -> Result<bool, CallError> {
+    let entry = Entry { key: "weir_call".to_owned(), value: String::new() };
+    let unit = RateLimitUnit::Hour.into();
+    let probe = RateLimitDescriptor {
+        entries: vec![entry],
+        limit: Some(RateLimitOverride { requests_per_unit: 1, unit }),
+        hits_addend: Some(0),
+        ..RateLimitDescriptor::default()
+    };
+    let request = RateLimitRequest { domain: domain.to_owned(), descriptors: vec![probe], hits_addend: 0 };
+    let reply = send(client, request).await?;
+    Ok(reply.statuses.iter().any(|status| status.current_limit.is_some()))
 }
 
 /// Parses an address, with or without a scheme.

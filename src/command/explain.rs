@@ -1,47 +1,49 @@
-//! `weir explain`: shows which rule a descriptor matches, and why other rules do not match.
+//! `weir explain`: shows which rules the descriptors of a request match, why other rules do not match, and what a rejection of each
+//! would do.
 
 use std::io::{self, Write};
 
 use super::check::write_findings;
 use crate::{
-    config::{ConfigErrors, DisplayOrigin, Loaded, is_single_fixed_window},
+    config::{ConfigErrors, DisplayOrigin, Loaded, RuleDescription},
     limit::{
-        Candidate, CompiledRule, Coordination, Entry, KeyHasher, Limit, Outcome, OverLimitPolicy, Rule,
-        RuleSet, Step, Tier,
+        Candidate, Descriptor, DescriptorMatch, Entry, Explanation, KeyHasher, Matched, Outcome,
+        OverLimitPolicy, PassedOver, Request, RuleSet, Scope, SharedCounts, Step,
     },
 };
 
 /// The result of an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Explained {
-    /// A rule matches, or a descriptor that is declared without a limit.
+    /// Every descriptor matches a rule, or a descriptor that is declared without a limit.
     Match,
-    /// Nothing matches.
+    /// A descriptor matches nothing.
     NoMatch,
     /// The rules are invalid.
     InvalidRules,
 }
 
-/// The store through which instances share their counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SharedStore {
-    /// Redis.
-    Redis,
-    /// Memcached, which has no leases and counts only single fixed windows.
-    Memcached,
+/// A request to explain, and the service that would receive it.
+#[derive(Clone, Copy, Debug)]
+pub struct ExplainedRequest<'a> {
+    /// Its domain.
+    pub domain: &'a str,
+    /// Its descriptors, each a list of keys and values.
+    pub descriptors: &'a [Vec<(String, String)>],
+    /// What a rejection affects at least, in every domain.
+    pub scope: Scope,
+    /// How the service shares its counts.
+    pub shared: SharedCounts,
 }
 
-/// Writes the steps that match a descriptor of these `entries` against the rules of `domain` to `out`, or the errors of the
-/// rules. The rule is shown with its coordination mode in `store`.
+/// Writes the steps that match the descriptors of `request` against the rules to `out`, or the errors of the rules.
 ///
 /// # Errors
 ///
 /// Errors of writing to `out`.
 pub fn explain(
     loaded: Result<Loaded, ConfigErrors>,
-    domain: &str,
-    entries: &[(String, String)],
-    store: SharedStore,
+    request: &ExplainedRequest<'_>,
     out: &mut impl Write,
 ) -> io::Result<Explained> {
     let loaded = match loaded {
@@ -52,18 +54,38 @@ pub fn explain(
         }
     };
     let rules = RuleSet::new(&loaded.domains, KeyHasher::random());
-    let entries: Vec<Entry<'_>> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
-    let explanation = rules.explain(domain, &entries);
-    writeln!(out, "domain {domain}")?;
-    for (i, step) in explanation.steps.iter().enumerate() {
-        write_step(i + 1, step, out)?;
+    let scope = request.scope.max(rules.scope_of(request.domain).unwrap_or_default());
+    let descriptors: Vec<Vec<Entry<'_>>> =
+        request.descriptors.iter().map(|entries| borrowed(entries).collect()).collect();
+    let mut explained = Explained::Match;
+    writeln!(out, "domain {}", request.domain)?;
+    for (i, entries) in descriptors.iter().enumerate() {
+        if descriptors.len() > 1 {
+            writeln!(out, "\ndescriptor {}", i + 1)?;
+        }
+        let explanation = rules.explain(request.domain, entries);
+        for (i, step) in explanation.steps.iter().enumerate() {
+            write_step(i + 1, step, out)?;
+        }
+        writeln!(out)?;
+        if let Outcome::Rule(compiled) = explanation.outcome {
+            let description = RuleDescription { compiled, scope, shared: request.shared };
+            description.lines().iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        } else {
+            write_no_rule(request.domain, entries.len(), &explanation, out)?;
+        }
+        if !matches!(explanation.outcome, Outcome::Rule(_) | Outcome::NoLimit { below: false, .. }) {
+            explained = Explained::NoMatch;
+        }
     }
-    writeln!(out)?;
-    write_outcome(domain, entries.len(), &explanation.steps, &explanation.outcome, store, out)?;
-    Ok(match explanation.outcome {
-        Outcome::Rule(_) | Outcome::NoLimit { below: false, .. } => Explained::Match,
-        _ => Explained::NoMatch,
-    })
+    if descriptors.len() > 1 {
+        write_rejections(&rules, request.domain, &descriptors, scope, out)?;
+    }
+    Ok(explained)
+}
+
+fn borrowed(entries: &[(String, String)]) -> impl Iterator<Item = Entry<'_>> {
+    entries.iter().map(|(key, value)| Entry { key, value })
 }
 
 fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Result<()> {
@@ -86,123 +108,115 @@ fn write_step(number: usize, step: &Step<'_>, out: &mut impl Write) -> io::Resul
     Ok(())
 }
 
-fn write_outcome(
+fn write_no_rule(
     domain: &str,
     entries: usize,
-    steps: &[Step<'_>],
-    outcome: &Outcome<'_>,
-    store: SharedStore,
+    explanation: &Explanation<'_>,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    match outcome {
-        Outcome::Rule(compiled) => write_rule(compiled, store, out),
+    match &explanation.outcome {
+        Outcome::Rule(_) => {}
         Outcome::UnknownDomain(domains) if domains.is_empty() => {
-            writeln!(out, "no rule: no rules are declared")
+            writeln!(out, "no rule: no rules are declared")?;
         }
         Outcome::UnknownDomain(domains) => {
-            writeln!(out, "no rule: unknown domain '{domain}'; the domains are {}", domains.join(", "))
+            writeln!(out, "no rule: unknown domain '{domain}'; the domains are {}", domains.join(", "))?;
         }
-        Outcome::NoEntries => writeln!(out, "no rule: a descriptor without entries matches nothing"),
-        Outcome::NoMatch => {
-            writeln!(out, "no rule: nothing matches entry {}", steps.len())?;
-            let Some(Step { alternatives, alternatives_total, .. }) = steps.last() else {
-                return Ok(());
-            };
-            if alternatives.is_empty() {
-                return Ok(());
-            }
-            writeln!(out, "declared there:")?;
-            for alternative in alternatives {
-                writeln!(out, "  {alternative}")?;
-            }
-            match alternatives_total - alternatives.len() {
-                0 => Ok(()),
-                more => writeln!(out, "  and {more} more"),
-            }
-        }
+        Outcome::NoEntries => writeln!(out, "no rule: a descriptor without entries matches nothing")?,
+        Outcome::NoMatch => write_alternatives(&explanation.steps, out)?,
         Outcome::TooManyEntries { depth, limited } => {
             write!(out, "no rule: the rules end at entry {depth} of {entries}")?;
             if *limited {
                 write!(out, "; the limit there applies to descriptors that end there")?;
             }
-            writeln!(out)
+            writeln!(out)?;
         }
         Outcome::NoLimit { origin, below: false } => {
             writeln!(
                 out,
                 "no limit: {} has no rate_limit, so matching requests are admitted",
                 DisplayOrigin(origin)
-            )
+            )?;
         }
         Outcome::NoLimit { origin, below: true } => writeln!(
             out,
             "no limit: the {entries} entries end at {}, which has no rate_limit; its nested rules need more entries",
             DisplayOrigin(origin)
-        ),
+        )?,
+    }
+    let Some(PassedOver { rule, chosen, entry }) = &explanation.passed_over else { return Ok(()) };
+    writeln!(
+        out,
+        "passed over: rule {} at {}, because {} is tried first for {entry}; weir does not go back, so write the nested rules below \
+         that one, too",
+        rule.path,
+        DisplayOrigin(&rule.rule.origin),
+        DisplayOrigin(chosen),
+    )
+}
+
+fn write_alternatives(steps: &[Step<'_>], out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "no rule: nothing matches entry {}", steps.len())?;
+    let Some(Step { alternatives, alternatives_total, .. }) = steps.last() else {
+        return Ok(());
+    };
+    if alternatives.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "declared there:")?;
+    for alternative in alternatives {
+        writeln!(out, "  {alternative}")?;
+    }
+    match alternatives_total - alternatives.len() {
+        0 => Ok(()),
+        more => writeln!(out, "  and {more} more"),
     }
 }
 
-fn write_rule(compiled: &CompiledRule, store: SharedStore, out: &mut impl Write) -> io::Result<()> {
-    let rule = &compiled.rule;
-    writeln!(out, "rule {}", compiled.path)?;
-    writeln!(out, "  declared at {}", DisplayOrigin(&rule.origin))?;
-    match &rule.limit {
-        Limit::Unlimited => writeln!(out, "  unlimited")?,
-        Limit::Tiers { tiers, over_limit_policy } => {
-            if tiers.len() > 1 {
-                writeln!(out, "  {} tiers, all of which a request must pass:", tiers.len())?;
-            }
-            let indent = if tiers.len() > 1 { "    " } else { "  " };
-            for tier in tiers {
-                writeln!(out, "{indent}{tier}")?;
-            }
-            if *over_limit_policy == OverLimitPolicy::Ignore {
-                writeln!(out, "  rejected requests do not count")?;
-            }
-            write_coordination(rule, tiers, store, out)?;
-        }
-    }
-    if let Some(name) = &rule.name {
-        writeln!(out, "  name: {name}")?;
-    }
-    if !rule.replaces.is_empty() {
-        writeln!(out, "  replaces: {}", rule.replaces.join(", "))?;
-    }
-    for (mode, is_on) in [("shadow_mode", rule.shadow_mode), ("quota_mode", rule.quota_mode)] {
-        if is_on {
-            writeln!(out, "  {mode}")?;
-        }
-    }
-    Ok(())
-}
-
-/// Writes how the rule is coordinated among instances that share `store`.
-fn write_coordination(
-    rule: &Rule,
-    tiers: &[Tier],
-    store: SharedStore,
+/// Writes what the other descriptors count if one of them is over its limit.
+fn write_rejections(
+    rules: &RuleSet,
+    domain: &str,
+    descriptors: &[Vec<Entry<'_>>],
+    scope: Scope,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let (name, exact) = match store {
-        SharedStore::Redis => ("Redis", Coordination::Lease.name()),
-        SharedStore::Memcached if is_single_fixed_window(&rule.limit) => {
-            ("Memcached", Coordination::Strict.name())
+    let descriptors = descriptors
+        .iter()
+        .map(|entries| Descriptor { entries: entries.iter().copied().collect(), ..Descriptor::default() });
+    let request = Request { domain, descriptors: descriptors.collect(), hits: 1 };
+    let matched = Matched::new(rules, &request);
+    // the descriptors with a limit, by their number
+    let limited: Vec<_> = (1_usize..)
+        .zip(&matched.matches)
+        .filter_map(|(number, descriptor)| match descriptor {
+            DescriptorMatch::Limited(check) => Some((number, &matched.checks[*check])),
+            DescriptorMatch::NoLimit | DescriptorMatch::Unlimited(_) => None,
+        })
+        .collect();
+    writeln!(out)?;
+    for (number, check) in &limited {
+        let over = format!("if descriptor {number} is over its limit");
+        if scope == Scope::Request {
+            writeln!(out, "{over}: nothing counts the request (all or nothing)")?;
+            continue;
         }
-        SharedStore::Memcached => {
-            return writeln!(out, "  with Memcached: local, since it counts only single fixed windows");
-        }
-    };
-    let capacity = tiers.iter().map(|tier| u64::from(tier.capacity())).min().unwrap_or_default();
-    let most = capacity / Coordination::EXACT_BELOW;
-    let plural = if most == 1 { "" } else { "s" };
-    let auto = match most {
-        0 => exact.to_owned(),
-        _ => format!("interval with up to {most} instance{plural}, {exact} with more"),
-    };
-    match rule.coordination.mode {
-        Some(Coordination::Auto) => writeln!(out, "  with {name}: {auto} (auto)"),
-        Some(Coordination::Lease) => writeln!(out, "  with {name}: {exact}"),
-        Some(mode) => writeln!(out, "  with {name}: {}", mode.name()),
-        None => writeln!(out, "  with {name}: {auto} (if WEIR_COORDINATION is auto)"),
+        let counts = check.rule.over_limit_policy() == OverLimitPolicy::Count;
+        let itself = if counts { "it counts the request" } else { "it does not count the request" };
+        let others: Vec<String> = limited
+            .iter()
+            .filter(|(other, _)| other != number)
+            .map(|(other, check)| format!("descriptor {other} ({})", check.rule.label()))
+            .collect();
+        let beside = match &*others {
+            [] => String::new(),
+            [other] => format!(", and {other} counts it if it admits it"),
+            others => format!(", and {} count it if they admit it", others.join(" and ")),
+        };
+        writeln!(out, "{over}: {itself}{beside}")?;
     }
+    if scope == Scope::Descriptor && limited.len() > 1 {
+        writeln!(out, "(`all_or_nothing: true` beside `domain` lets such a request count nowhere)")?;
+    }
+    Ok(())
 }

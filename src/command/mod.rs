@@ -6,6 +6,8 @@ pub mod data;
 mod descriptors;
 mod explain;
 pub mod health;
+pub mod hot;
+mod local_page;
 pub mod simulate;
 mod simulate_share;
 
@@ -13,6 +15,8 @@ pub use call::call;
 pub use check::{CheckFormat, CheckOptions, check};
 pub use data::data;
 pub use descriptors::{Descriptors, parse_entry};
-pub use explain::{Explained, SharedStore, explain};
+pub use explain::{Explained, ExplainedRequest, explain};
 pub use health::health;
+pub use hot::hot;
+pub use local_page::LocalPageError;
 pub use simulate::simulate;

@@ -11,7 +11,7 @@ use super::{
     scalar::{Scalar, brief},
     yaml::{Position, Value, YamlNode},
 };
-use crate::limit::{self, Domain, Pattern, Rule, Values};
+use crate::limit::{self, Domain, Pattern, Rule, Scope, Values};
 
 /// The domain that a file declares.
 pub(super) struct Declared {
@@ -42,7 +42,9 @@ pub(super) fn compile(root: Option<&YamlNode>, report: &mut FileReport) -> Optio
     let name = domain.map_or("", |domain| domain.value);
     let mut walk = Walk { report, path: vec![name.to_owned()] };
     let nodes = walk.descriptors(&fields);
-    domain.map(|domain| Declared { domain: Domain { name: name.to_owned(), nodes }, at: domain.at })
+    let all_or_nothing = fields.flag("all_or_nothing", walk.report);
+    let scope = if all_or_nothing { Scope::Request } else { Scope::Descriptor };
+    domain.map(|domain| Declared { domain: Domain { name: name.to_owned(), scope, nodes }, at: domain.at })
 }
 
 // === impl Walk ===

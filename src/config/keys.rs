@@ -69,7 +69,7 @@ impl Level {
     #[expect(clippy::too_many_lines, reason = "a table")]
     pub(super) fn keys(self) -> &'static [&'static str] {
         match self {
-            Self::Root => &["domain", "descriptors"],
+            Self::Root => &["domain", "descriptors", "all_or_nothing"],
             Self::Descriptor => &[
                 "key",
                 "value",

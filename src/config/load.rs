@@ -16,7 +16,7 @@ use super::{
     duplicates,
     error::{ConfigErrors, ConfigWarning, DisplayOrigin, FileReport, Report},
     files::{self, Listing, RuleFile},
-    ineffective,
+    hidden, ineffective,
     yaml::{self, Position, YamlNode},
 };
 use crate::limit::{Domain, Origin};
@@ -223,7 +223,9 @@ impl Reading {
             return;
         };
         if self.options.merge_domains {
-            self.domains[*index].nodes.extend(domain.nodes);
+            let merged = &mut self.domains[*index];
+            merged.nodes.extend(domain.nodes);
+            merged.scope = merged.scope.max(domain.scope);
         } else {
             let (name, first) = (&domain.name, DisplayOrigin(first));
             report.error(
@@ -243,6 +245,7 @@ impl Reading {
                 report.error_with(at.clone(), message);
             });
             ineffective::warn(domain, report);
+            hidden::warn(domain, report);
         }
         self.report.finish().map(|warnings| Loaded { domains: self.domains, warnings, files })
     }

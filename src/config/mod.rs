@@ -10,12 +10,15 @@
 //! | `documents`, `defaults` | rules that come as messages, and settings for those that their messages cannot express |
 //! | `mapper`, `observer` | the names of metrics, `PROMETHEUS_MAPPER_YAML`, and how it shows durations: no rules |
 //! | `compile`, `rate_limit`, `tier`, `metadata`, `duration` | compile the tree to rules, level by level |
-//! | `duplicates`, `redundant_tiers`, `ineffective` | checks that need more than one descriptor or tier |
+//! | `duplicates`, `redundant_tiers`, `ineffective`, `hidden` | checks that need more than one descriptor or tier |
+//! | `describe` | a compiled rule in words and as JSON |
 //! | `error`, `go_format` | errors and warnings with their places, worded as envoyproxy/ratelimit's |
 
 mod compile;
 #[cfg(feature = "server")]
 mod defaults;
+#[cfg(feature = "server")]
+mod describe;
 mod documents;
 mod duplicates;
 mod duration;
@@ -25,6 +28,7 @@ mod files;
 #[cfg(all(feature = "server", any(test, fuzzing)))]
 pub(crate) mod fuzz;
 mod go_format;
+mod hidden;
 mod ineffective;
 mod keys;
 mod load;
@@ -49,6 +53,8 @@ mod yaml;
 
 #[cfg(feature = "server")]
 pub use defaults::RuleDefaults;
+#[cfg(feature = "server")]
+pub(crate) use describe::RuleDescription;
 pub use documents::{Document, DocumentContent};
 #[cfg(feature = "server")]
 pub(crate) use duration::{RIGHT as PERIOD_RIGHT, parse as parse_period};
@@ -60,6 +66,6 @@ pub use load::{Loaded, Options, load, load_documents, load_file, load_input, par
 pub use mapper::read_mapper;
 #[cfg(feature = "server")]
 pub use source::{DirectorySource, RuleSource};
-pub use unshared::{is_single_fixed_window, warn_of_unshared};
+pub use unshared::warn_of_unshared;
 #[cfg(feature = "server")]
 pub use watch::Watch;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{error::ConfigWarning, load::Loaded};
-use crate::limit::{Algorithm, Coordination, Limit, Rule, RuleNode};
+use crate::limit::{Coordination, Rule, RuleNode};
 
 /// The rules that are warned of one by one.
 const MAX_WARNINGS: usize = 100;
@@ -36,20 +36,10 @@ fn find<'n>(nodes: &'n [RuleNode], default: Coordination, unshared: &mut Vec<&'n
     for node in nodes {
         let is_unshared = |rule: &&Rule| {
             let mode = rule.coordination.mode.unwrap_or(default);
-            mode != Coordination::Local && !is_single_fixed_window(&rule.limit)
+            mode != Coordination::Local && !rule.limit.is_single_fixed_window()
         };
         unshared.extend(node.rule.as_ref().filter(is_unshared));
         find(&node.children, default, unshared);
-    }
-}
-
-/// Returns whether `limit` has no tier but one fixed window: what Memcached can share, or nothing to count.
-#[must_use]
-pub fn is_single_fixed_window(limit: &Limit) -> bool {
-    match limit.tiers() {
-        [] => true,
-        [tier] => tier.algorithm == Algorithm::FixedWindow,
-        _ => false,
     }
 }
 

@@ -111,6 +111,16 @@ impl From<&ScanError> for Fault {
         match error.kind() {
             // the parser reads ahead, so its own limit of nested brackets applies first
             ErrorKind::RecursionLimitExceeded => Self::too_deep(at),
+            _ if ["unknown anchor", "an anchor or alias"].iter().any(|text| error.info().contains(text)) => {
+                Self::new(
+                    at,
+                    format!(
+                        "{}: a value that begins with '*' is an alias of YAML, and one that begins with '&' an anchor; write it in \
+                     quotes, such as '*.pdf'",
+                        error.info()
+                    ),
+                )
+            }
             _ => Self::new(at, error.info()),
         }
     }

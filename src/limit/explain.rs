@@ -3,7 +3,7 @@
 use super::{
     compiled_rule::CompiledRule,
     descriptor::Entry,
-    matcher::{Branch, MatchedBy, RuleSet},
+    matcher::{Branch, MatchedBy, NodeId, RuleSet},
     rule::Origin,
 };
 
@@ -17,6 +17,19 @@ pub struct Explanation<'a> {
     pub steps: Vec<Step<'a>>,
     /// The result of the look-up.
     pub outcome: Outcome<'a>,
+    /// If nothing matches the whole descriptor: a rule that would, had an earlier entry not matched what is tried before it.
+    pub passed_over: Option<PassedOver<'a>>,
+}
+
+/// A rule for a whole descriptor that a look-up does not reach, because it does not go back.
+#[derive(Debug)]
+pub struct PassedOver<'a> {
+    /// The rule.
+    pub rule: &'a CompiledRule,
+    /// The entry that matches both its level of the rule and what is tried before that.
+    pub entry: Entry<'a>,
+    /// What is tried before, and has nothing for the next entries.
+    pub chosen: &'a Origin,
 }
 
 /// The look-up of one entry.
@@ -86,7 +99,42 @@ impl RuleSet {
     pub fn explain<'a>(&'a self, domain: &str, entries: &[Entry<'a>]) -> Explanation<'a> {
         let mut steps = Vec::new();
         let outcome = self.walk(domain, entries, &mut steps);
-        Explanation { steps, outcome }
+        let passed_over = match outcome {
+            Outcome::NoMatch | Outcome::TooManyEntries { .. } => self.passed_over(domain, entries),
+            _ => None,
+        };
+        Explanation { steps, outcome, passed_over }
+    }
+
+    /// Returns the first rule for all `entries` in the order of matching, if the look-up could go back.
+    fn passed_over<'a>(&'a self, domain: &str, entries: &[Entry<'a>]) -> Option<PassedOver<'a>> {
+        let mut path = vec![self.domains.get(domain)?.node];
+        let mut untried: Vec<Vec<NodeId>> = vec![self.nodes[path[0]].all_steps(entries.first()?)];
+        let rule = loop {
+            // each node is on one path, so that none is visited twice
+            let Some(next) = untried.last_mut()?.pop() else {
+                untried.pop();
+                path.pop();
+                continue;
+            };
+            path.push(next);
+            match entries.get(path.len() - 1) {
+                Some(entry) => untried.push(self.nodes[next].all_steps(entry)),
+                None => match self.rule_at(next) {
+                    Some(rule) => break rule,
+                    None => {
+                        path.pop();
+                    }
+                },
+            }
+        };
+        // where the look-up takes another way
+        let (level, chosen) =
+            path.windows(2).zip(entries).enumerate().find_map(|(level, (pair, entry))| {
+                let (chosen, _) = self.nodes[pair[0]].step(entry)?;
+                (chosen != pair[1]).then_some((level, chosen))
+            })?;
+        Some(PassedOver { rule, entry: entries[level], chosen: &self.nodes[chosen].origin })
     }
 
     fn walk<'a>(&'a self, domain: &str, entries: &[Entry<'a>], steps: &mut Vec<Step<'a>>) -> Outcome<'a> {
@@ -121,6 +169,18 @@ impl RuleSet {
 }
 
 impl Branch {
+    /// Returns every child that matches `entry`, the one that is tried first last.
+    fn all_steps(&self, entry: &Entry<'_>) -> Vec<NodeId> {
+        let wildcards = self.wildcards.iter();
+        let matching =
+            wildcards.filter(|(key, pattern, _)| **key == *entry.key && pattern.matches(entry.value));
+        let mut steps: Vec<NodeId> = self.literals.get(entry).copied().into_iter().collect();
+        steps.extend(matching.map(|(.., node)| *node));
+        steps.extend(self.any.get(entry.key));
+        steps.reverse();
+        steps
+    }
+
     fn is_leaf(&self) -> bool {
         self.literals.is_empty() && self.any.is_empty()
     }

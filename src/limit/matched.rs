@@ -9,7 +9,7 @@ use super::{
     descriptor::{Descriptor, Entry, Request},
     key::CounterKey,
     matcher::{Root, RuleSet},
-    rule::{Limit, Rule},
+    rule::{Limit, Rule, Scope},
     runtime_limit::RuntimeLimit,
     share::Sharing,
     tier::{OverLimitPolicy, SharedTiers, Tier},
@@ -25,6 +25,8 @@ pub struct Matched<'a> {
     pub checks: SmallVec<[LimitCheck<'a>; 2]>,
     /// Whether there are no rules for the request's domain.
     pub unknown_domain: bool,
+    /// What a rejection affects, as the domain says.
+    pub scope: Scope,
 }
 
 /// The match of one descriptor.
@@ -58,17 +60,6 @@ pub struct LimitCheck<'a> {
     pub direction: Direction,
 }
 
-/// The descriptors that a rejection affects.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scope {
-    /// Only the rejected one. The request's other descriptors count: the default of envoyproxy/ratelimit.
-    #[default]
-    Descriptor,
-    /// All of the request: if one is over its limit, none of them counts, including the rejected one. In
-    /// envoyproxy/ratelimit, `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT` still counts the rejected one.
-    Request,
-}
-
 /// A configured rule, or a limit that came with the request.
 #[derive(Debug)]
 pub enum RuleRef<'a> {
@@ -91,12 +82,18 @@ impl<'a> Matched<'a> {
     /// it reads the rule, so that the caller can prefetch related data.
     #[must_use]
     pub fn with_prefetch(rules: &'a RuleSet, request: &'a Request<'_>, on_match: impl Fn(usize)) -> Self {
-        let mut matched = Self { matches: SmallVec::new(), checks: SmallVec::new(), unknown_domain: false };
+        let mut matched = Self {
+            matches: SmallVec::new(),
+            checks: SmallVec::new(),
+            unknown_domain: false,
+            scope: Scope::default(),
+        };
         let Some(root) = rules.root(request.domain) else {
             matched.unknown_domain = true;
             matched.matches.resize(request.descriptors.len(), DescriptorMatch::NoLimit);
             return matched;
         };
+        matched.scope = root.scope;
         let mut replaces = false;
         // pushed one by one: `collect` costs more than the rest of this
         for descriptor in &request.descriptors {

@@ -21,7 +21,7 @@ use super::{
     inline_str::InlineStr,
     key::{CounterKey, DomainHasher, KeyHasher},
     pattern::{Pattern, Values},
-    rule::{Domain, Origin, RuleNode},
+    rule::{Domain, Origin, RuleNode, Scope},
 };
 
 /// All loaded rules, compiled. Immutable: a reload creates another set.
@@ -50,6 +50,8 @@ pub(super) type NodeId = usize;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Root {
     pub(super) node: NodeId,
+    /// What a rejection affects.
+    pub(super) scope: Scope,
     /// Makes the keys of the domain's counters.
     pub(super) keys: DomainHasher,
 }
@@ -100,7 +102,7 @@ impl RuleSet {
         for domain in domains {
             let root = set.add_branch(Branch::default());
             let keys = set.hasher.in_domain(&domain.name);
-            set.domains.insert(domain.name.as_str().into(), Root { node: root, keys });
+            set.domains.insert(domain.name.as_str().into(), Root { node: root, scope: domain.scope, keys });
             set.add_nodes(root, &domain.nodes, &domain.name.as_str().into(), &mut Vec::new());
         }
         set
@@ -161,6 +163,12 @@ impl RuleSet {
     #[must_use]
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
+    }
+
+    /// Returns what a rejection affects in `domain`; none if there are no rules for it.
+    #[must_use]
+    pub fn scope_of(&self, domain: &str) -> Option<Scope> {
+        self.domains.get(domain).map(|root| root.scope)
     }
 
     /// Returns every rule, in the order of declaration: each is at its [`CompiledRule::index`].

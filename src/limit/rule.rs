@@ -21,8 +21,21 @@ pub type Metadata = Map<String, serde_json::Value>;
 pub struct Domain {
     /// Its name; not empty.
     pub name: String,
+    /// What a rejection of one descriptor of a request affects; the service's settings may widen it.
+    pub scope: Scope,
     /// The first level, in the order of declaration, which is the order in which wildcards are tried.
     pub nodes: Vec<RuleNode>,
+}
+
+/// The descriptors that a rejection affects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// Only the rejected one. The request's other descriptors count: the default of envoyproxy/ratelimit.
+    #[default]
+    Descriptor,
+    /// All of the request: if one is over its limit, none of them counts, including the rejected one. `all_or_nothing` of a domain, or
+    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT` for all domains. In envoyproxy/ratelimit, that variable still counts the rejected one.
+    Request,
 }
 
 /// A node of the tree: a key, its values, and its children.
@@ -94,6 +107,16 @@ pub struct Origin {
     pub column: u32,
 }
 
+// === impl Domain ===
+
+impl Domain {
+    /// Creates a domain in which a rejection affects only the rejected descriptor.
+    #[must_use]
+    pub fn new(name: impl Into<String>, nodes: Vec<RuleNode>) -> Self {
+        Self { name: name.into(), scope: Scope::default(), nodes }
+    }
+}
+
 // === impl RuleNode ===
 
 impl RuleNode {
@@ -157,6 +180,22 @@ impl Limit {
         match self {
             Self::Tiers { over_limit_policy, .. } => *over_limit_policy,
             Self::Unlimited => OverLimitPolicy::Ignore,
+        }
+    }
+
+    /// Returns the most hits that it can admit at once: the smallest capacity of its tiers; 0 if it is unlimited.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.tiers().iter().map(|tier| u64::from(tier.capacity())).min().unwrap_or_default()
+    }
+
+    /// Returns whether it has no tier but one fixed window: what Memcached can share, or nothing to count.
+    #[must_use]
+    pub fn is_single_fixed_window(&self) -> bool {
+        match self.tiers() {
+            [] => true,
+            [tier] => tier.algorithm == Algorithm::FixedWindow,
+            _ => false,
         }
     }
 

@@ -9,7 +9,7 @@ pub struct Tally {
     pub over_limit: u64,
     /// Hits within the limit, but past the near-limit threshold.
     pub near_limit: u64,
-    /// Hits of admitted requests.
+    /// Hits that the rule itself admitted, also of requests that another rule rejected.
     pub within_limit: u64,
 }
 

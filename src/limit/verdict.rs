@@ -65,6 +65,7 @@ pub struct CurrentLimit<'a> {
 
 /// The settings that apply to all verdicts.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "switches of their own, each a variable")]
 pub struct Modes {
     /// `SHADOW_MODE`: whether every request is admitted.
     pub shadow: bool,
@@ -72,6 +73,8 @@ pub struct Modes {
     pub quota: bool,
     /// `RESPONSE_DYNAMIC_METADATA`: whether responses describe the request to the proxy.
     pub metadata: bool,
+    /// `WEIR_RULE_METADATA`: whether a rejection names its rule to the proxy.
+    pub rejecting_rule: bool,
 }
 
 // === impl Verdict ===
@@ -102,7 +105,13 @@ impl<'a> Verdict<'a> {
             code: if over { Code::OverLimit } else { Code::Ok },
             shadowed: combined.over && modes.shadow,
             nearest: combined.nearest,
-            metadata: modes.metadata.then(|| describe(request, matched, &statuses)),
+            metadata: metadata(
+                request,
+                matched,
+                &statuses,
+                modes,
+                if over { combined.nearest } else { None },
+            ),
             statuses,
         }
     }
@@ -182,6 +191,27 @@ impl<'a> Status<'a> {
             reset: Some(decision.reset),
         }
     }
+}
+
+/// Returns the dynamic metadata for the proxy, if there is any. `rejecting` is the status that rejects the request.
+fn metadata(
+    request: &Request<'_>,
+    matched: &Matched<'_>,
+    statuses: &[Status<'_>],
+    modes: &Modes,
+    rejecting: Option<usize>,
+) -> Option<Metadata> {
+    let mut metadata = modes.metadata.then(|| describe(request, matched, statuses));
+    if modes.rejecting_rule
+        && let Some(limit) = rejecting.and_then(|rejecting| statuses[rejecting].limit)
+    {
+        let rule = match limit.rule {
+            RuleRef::Compiled(rule) => rule.path.to_string(),
+            RuleRef::Override(_) => limit.rule.label(),
+        };
+        metadata.get_or_insert_default().insert("rejected_by".into(), rule.into());
+    }
+    metadata
 }
 
 /// Returns the dynamic metadata that envoyproxy/ratelimit sends: the decoded request, and the metadata of the rules that

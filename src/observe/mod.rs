@@ -9,6 +9,7 @@ mod decision_record;
 #[cfg(feature = "server")]
 pub mod health;
 pub mod histogram;
+pub mod hot_keys;
 #[cfg(feature = "server")]
 pub mod log;
 pub mod method_stats;

@@ -34,7 +34,7 @@ pub struct RuleCounts {
     pub near_limit: u64,
     /// Hits past the limit that were rejected without a call to the store.
     pub over_limit_with_local_cache: u64,
-    /// Hits of admitted requests.
+    /// Hits that the rule itself admitted, also of requests that another rule rejected.
     pub within_limit: u64,
     /// Hits past the limit that were admitted because the rule is in shadow mode.
     pub shadow_mode: u64,
@@ -57,6 +57,10 @@ impl RuleStats {
     #[must_use]
     pub fn name(&self) -> &[Box<str>] {
         &self.name
+    }
+
+    pub(super) fn shared_name(&self) -> Arc<[Box<str>]> {
+        Arc::clone(&self.name)
     }
 
     /// Loads the counters into the processor's cache, ahead of [`RuleStats::add`]: among thousands of rules most are not

@@ -26,7 +26,7 @@ pub const MAX_DYNAMIC_NAMES: usize = 10_000;
 /// The longest name that a caller may create, in bytes. A value may be a megabyte long.
 const MAX_DYNAMIC_NAME: usize = 1_024;
 
-/// The bound on the bytes of all names that callers created: each is on a page six times.
+/// The bound on the bytes of all names that callers created: each is on a page eight times, or twice more for each further tier.
 const MAX_DYNAMIC_BYTES: usize = 1 << 20;
 
 /// All stats of the process. Counters outlive the rules that they were made for.
@@ -50,6 +50,8 @@ pub struct Stats {
     pub config_load_success: Counter,
     /// Configurations that were rejected.
     pub config_load_error: Counter,
+    /// 1 while the newest configuration is rejected, and an earlier one or none is in force; otherwise 0.
+    pub config_rejected: Gauge,
     /// When the current configuration was loaded, in seconds since the epoch; 0 before the first one.
     pub config_loaded_at: Gauge,
     /// Requests over their limit that were admitted because the whole service runs in shadow mode.
@@ -62,10 +64,15 @@ pub struct Stats {
     pub names_rejected: Counter,
 }
 
+/// A rule's name, which its stats share.
+type SharedName = Arc<[Box<str>]>;
+
 /// The rules' stats, by name.
 #[derive(Debug, Default)]
 struct Rules {
     by_name: HashMap<Arc<[Box<str>]>, Arc<RuleStats>, foldhash::fast::RandomState>,
+    /// Of each name that callers created for a rule, the name of the rule.
+    declared: Vec<(SharedName, SharedName)>,
     /// The number of names that callers created, and their bytes.
     dynamic: usize,
     dynamic_bytes: usize,
@@ -95,6 +102,7 @@ impl Stats {
             max_dynamic_names,
             config_load_success: Counter::default(),
             config_load_error: Counter::default(),
+            config_rejected: Gauge::default(),
             config_loaded_at: Gauge::default(),
             global_shadow_mode: Counter::default(),
             redis_error: Counter::default(),
@@ -116,6 +124,16 @@ impl Stats {
     /// and a bound on such names is reached. Callers cannot grow the stats without bound.
     #[must_use]
     pub fn dynamic_rule(&self, name: &[Box<str>]) -> Option<Arc<RuleStats>> {
+        self.dynamic(name, None)
+    }
+
+    /// Like [`Stats::dynamic_rule`], for a name of the rule that has the stats `declared`, whose limits the name then has, too.
+    #[must_use]
+    pub fn dynamic_rule_of(&self, name: &[Box<str>], declared: &RuleStats) -> Option<Arc<RuleStats>> {
+        self.dynamic(name, Some(declared))
+    }
+
+    fn dynamic(&self, name: &[Box<str>], declared: Option<&RuleStats>) -> Option<Arc<RuleStats>> {
         let length = name.iter().map(|part| part.len()).sum::<usize>();
         {
             let rules = self.rules.read();
@@ -138,7 +156,11 @@ impl Stats {
         }
         rules.dynamic += 1;
         rules.dynamic_bytes += length;
-        Some(rules.create(name, RuleStats::dynamic))
+        let stats = rules.create(name, RuleStats::dynamic);
+        if let Some(declared) = declared {
+            rules.declared.push((stats.shared_name(), declared.shared_name()));
+        }
+        Some(stats)
     }
 
     /// Returns the stats of every rule, in no order.
@@ -152,10 +174,21 @@ impl Stats {
         self.rule_limits.store(Arc::new(limits));
     }
 
-    /// Returns the limits of the current rules.
+    /// Returns the limits of the current rules, also under the names that callers created for them.
     #[must_use]
-    pub fn rule_limits(&self) -> Arc<Vec<RuleLimit>> {
-        self.rule_limits.load_full()
+    pub fn rule_limits(&self) -> Vec<RuleLimit> {
+        let declared = self.rule_limits.load();
+        let mut by_name: HashMap<&[Box<str>], Vec<&RuleLimit>, foldhash::fast::RandomState> =
+            HashMap::default();
+        for limit in declared.iter() {
+            by_name.entry(&limit.name).or_default().push(limit);
+        }
+        let mut limits: Vec<RuleLimit> = declared.iter().cloned().collect();
+        for (name, rule) in &self.rules.read().declared {
+            let of_rule = by_name.get(&**rule).into_iter().flatten();
+            limits.extend(of_rule.map(|limit| RuleLimit { name: (**name).into(), ..(*limit).clone() }));
+        }
+        limits
     }
 
     /// Counts `descriptors` for a domain that has no rules. The first thousand domains have names, of 64 bytes at most; all others
@@ -220,6 +253,11 @@ impl Stats {
                 "weir.config_loaded_timestamp_seconds",
                 "When the current rules were loaded, in seconds since the epoch.",
                 self.config_loaded_at.get(),
+            ),
+            Metric::gauge(
+                "weir.rules_rejected",
+                "1 while the newest rules are rejected, and the previous ones or none are in force.",
+                self.config_rejected.get(),
             ),
             Metric::counter(
                 "weir.stat_names_rejected",

@@ -11,7 +11,9 @@ pub mod headers;
 pub mod http;
 mod listening;
 mod log;
+mod rejections;
 pub mod resp;
 
 pub use connections::Connections;
 pub use listening::Certificates;
+pub use rejections::RejectionLogger;

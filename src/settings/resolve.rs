@@ -22,9 +22,10 @@ use super::{
 };
 use crate::{
     config,
-    limit::{Coordination, Modes, Scope},
-    limiter,
+    limit::{Coordination, Modes, Scope, SharedCounts, SharedStore},
+    limiter::{self, ReportedRejections},
     observe::{
+        hot_keys::HotKeyValues,
         log::{self, LogFormat},
         prometheus::TimeUnit,
         statsd::{Dialect, Protocol, StatsdSettings},
@@ -68,7 +69,7 @@ impl Settings {
             grpc,
             redis_port,
             http: read_http_address(read),
-            debug: Address { host: read.host("DEBUG_HOST"), port: read.port("DEBUG_PORT", 6070) },
+            debug: read_debug_address(read),
             prometheus: prometheus(read),
             time_unit: if read.bool("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS") {
                 TimeUnit::Milliseconds
@@ -84,6 +85,7 @@ impl Settings {
                     if log::is_level(text) { Ok(text.to_owned()) } else { Err(log::LEVELS) }
                 }),
                 format: read_log_format(read),
+                values: read.bool("WEIR_LOG_VALUES"),
             },
             limiter: limiter(read),
             response_headers: response_headers(read),
@@ -133,6 +135,44 @@ pub fn memcached_coordination(environment: &dyn Environment) -> Result<Option<Co
     reader.finish().map(|()| Some(mode))
 }
 
+/// Resolves how instances share their counts, and what a rejection affects in every domain, from `environment`, for commands that
+/// explain rules.
+///
+/// # Errors
+///
+/// All invalid settings among these.
+pub fn shared_counts(environment: &dyn Environment) -> Result<(SharedCounts, Scope), SettingErrors> {
+    let flags = Flags::default();
+    let mut reader = Reader::new(&flags, environment);
+    let store = match Backend::read(&reader) {
+        Backend::Redis => Some(SharedStore::Redis),
+        Backend::Memcached => Some(SharedStore::Memcached),
+        Backend::Memory | Backend::Disk => None,
+    };
+    let coordination = coordination(&mut reader, 1);
+    let scope = limiter(&mut reader).scope;
+    let shared = SharedCounts {
+        store,
+        mode: coordination.coordination,
+        sync_interval: coordination.sync_interval,
+        on_store_failure: coordination.on_store_failure,
+        instances: None,
+    };
+    reader.finish().map(|()| (shared, scope))
+}
+
+/// Resolves the address of the debug port from `environment`, for commands that call it.
+///
+/// # Errors
+///
+/// All invalid settings among these.
+pub fn debug_address(environment: &dyn Environment) -> Result<Address, SettingErrors> {
+    let flags = Flags::default();
+    let mut reader = Reader::new(&flags, environment);
+    let address = read_debug_address(&mut reader);
+    reader.finish().map(|()| address)
+}
+
 /// Resolves the address of the HTTP server from `environment`, for commands that call it.
 ///
 /// # Errors
@@ -143,6 +183,10 @@ pub fn http_address(environment: &dyn Environment) -> Result<Address, SettingErr
     let mut reader = Reader::new(&flags, environment);
     let address = read_http_address(&mut reader);
     reader.finish().map(|()| address)
+}
+
+fn read_debug_address(read: &mut Reader<'_>) -> Address {
+    Address { host: read.host("DEBUG_HOST"), port: read.port("DEBUG_PORT", 6070) }
 }
 
 fn read_http_address(read: &mut Reader<'_>) -> Address {
@@ -277,12 +321,29 @@ fn limiter(read: &mut Reader<'_>) -> limiter::DecisionSettings {
             shadow: read.bool("SHADOW_MODE"),
             quota: read.bool("QUOTA_MODE"),
             metadata: read.bool("RESPONSE_DYNAMIC_METADATA"),
+            rejecting_rule: read.bool("WEIR_RULE_METADATA"),
         },
         scope: if whole_request { Scope::Request } else { Scope::Descriptor },
         near_limit_ratio: read.parsed("NEAR_LIMIT_RATIO", 0.8, |text| {
             let ratio = text.parse().ok().filter(|ratio: &f32| *ratio > 0.0 && *ratio <= 1.0);
             ratio.ok_or("a number above 0 and at most 1, such as 0.8")
         }),
+        hot_keys: read.parsed("WEIR_HOT_KEYS", HotKeyValues::Shown, |text| match text {
+            "off" => Ok(HotKeyValues::Off),
+            "masked" => Ok(HotKeyValues::Masked),
+            "shown" => Ok(HotKeyValues::Shown),
+            _ => Err("off, masked or shown"),
+        }),
+        reported_rejections: read.parsed(
+            "WEIR_LOG_REJECTIONS",
+            ReportedRejections::Sampled,
+            |text| match text {
+                "off" => Ok(ReportedRejections::None),
+                "sampled" => Ok(ReportedRejections::Sampled),
+                "all" => Ok(ReportedRejections::All),
+                _ => Err("off, sampled or all"),
+            },
+        ),
     }
 }
 

@@ -141,6 +141,8 @@ pub struct LogSettings {
     pub level: String,
     /// `LOG_FORMAT`.
     pub format: LogFormat,
+    /// `WEIR_LOG_VALUES`: whether the values of descriptors are in the lines about rejections.
+    pub values: bool,
 }
 
 /// The delays of a graceful stop.

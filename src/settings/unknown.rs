@@ -7,14 +7,17 @@ use crate::spelling;
 const PREFIX: &str = "WEIR_";
 
 /// The variables that only weir has, without [`PREFIX`].
-const OWN: [&str; 30] = [
+const OWN: [&str; 34] = [
     "COORDINATION",
     "DATA_DIR",
     "DECISION_BUDGET",
     "DISK_DAMAGE",
     "DISK_MAX_BYTES",
     "DISK_SYNC",
+    "HOT_KEYS",
     "JSON",
+    "LOG_REJECTIONS",
+    "LOG_VALUES",
     "MAX_BUFFERED_BYTES",
     "MAX_CONNECTIONS",
     "MAX_COUNTERS",
@@ -29,6 +32,7 @@ const OWN: [&str; 30] = [
     "REDIS_TLS",
     "REQUEST_TIMEOUT",
     "RESPONSE_HEADERS",
+    "RULE_METADATA",
     "SEND_TIMEOUT",
     "STOP_DELAY",
     "STOP_TIMEOUT",

@@ -144,7 +144,7 @@ impl Scenario {
             Limit::Tiers { tiers: [self.tier.clone()].into(), over_limit_policy: OverLimitPolicy::Ignore };
         let rule = Rule { coordination, ..Rule::new(limit) };
         let node = RuleNode { rule: Some(rule), ..RuleNode::new("key", Values::Any) };
-        let domain = Domain { name: DOMAIN.into(), nodes: vec![node] };
+        let domain = Domain::new(DOMAIN, vec![node]);
         Arc::new(RuleSet::new(&[domain], KeyHasher::with_secret([self.seed, 0])))
     }
 }

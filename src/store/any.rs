@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     limit::{
-        Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, Timestamp,
+        Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp,
         request_bucket::{BucketName, BucketReply, BucketRequest},
     },
     observe::{Metric, Source},
@@ -55,6 +55,16 @@ impl AnyStore {
 }
 
 impl Store for AnyStore {
+    fn shared_counts(&self) -> SharedCounts {
+        match self {
+            Self::Memory(_) | Self::Disk(_) => SharedCounts::default(),
+            Self::Coordinated(coordinated) => SharedCounts {
+                store: Some(coordinated.remote().shared_store()),
+                ..coordinated.shared_counts()
+            },
+        }
+    }
+
     async fn take(
         &self,
         checks: &[LimitCheck<'_>],

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     limit::{
-        Coordination, Period, Timestamp,
+        Coordination, Period, SharedStore, Timestamp,
         request_bucket::{StepReply, StepRequest},
     },
     observe::{Metric, Source},
@@ -30,6 +30,15 @@ impl AnyRemote {
         match self {
             Self::Redis(_) => "redis",
             Self::Memcached(_) => "memcached",
+        }
+    }
+
+    /// Returns which store it is.
+    #[must_use]
+    pub const fn shared_store(&self) -> SharedStore {
+        match self {
+            Self::Redis(_) => SharedStore::Redis,
+            Self::Memcached(_) => SharedStore::Memcached,
         }
     }
 

@@ -25,6 +25,7 @@ pub mod redis;
 pub mod remote;
 #[cfg(feature = "simulated")]
 pub mod simulated;
+mod table_metrics;
 #[cfg(feature = "remote")]
 mod transport;
 
@@ -40,7 +41,7 @@ pub use memory::{Counted, MemoryStore, Notes, Usage};
 
 use crate::{
     limit::{
-        Decision, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, Timestamp,
+        Decision, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, SharedCounts, Timestamp,
         request_bucket::{BucketName, BucketReply, BucketRequest},
     },
     observe::DecisionRecord,
@@ -124,6 +125,11 @@ pub trait Store: Send + Sync + 'static {
         unused: Hits,
         now: Timestamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Returns how instances share their counts through this store. By default each counts alone.
+    fn shared_counts(&self) -> SharedCounts {
+        SharedCounts::default()
+    }
 
     /// Decides `request` about the bucket of `name`, whose parameters come with the request. By default a store keeps no such buckets.
     ///

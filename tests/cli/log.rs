@@ -66,6 +66,27 @@ fn an_invalid_mapper_file_is_an_error_in_the_log_and_the_default_names_stay() {
 }
 
 #[test]
+fn the_end_of_a_rejection_of_rules_is_logged_at_the_level_of_the_rejection() {
+    let dir = rules(RULES);
+    let file = dir.path().join("rules.yaml");
+    let weir = Serving::start(path(&dir), &[NO_DELAY, ("LOG_LEVEL", "error")]);
+    for (text, rejected) in [("domain: shop\ndescriptors:\n  - kee: hello\n", 1), (RULES, 0)] {
+        std::fs::write(&file, text).expect("the file");
+        let line = format!("\nweir_rules_rejected {rejected}\n");
+        let started = std::time::Instant::now();
+        while !get(weir.address("http"), "/metrics").contains(&line) {
+            assert!(started.elapsed() < std::time::Duration::from_secs(30), "{line}");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+    weir.signal("TERM");
+    let (_, output) = weir.ended();
+    for line in ["keeping the previous rules", "the newest rules are valid again, and in force"] {
+        assert!(output.lines().any(|logged| logged.contains("ERROR") && logged.contains(line)), "{output}");
+    }
+}
+
+#[test]
 fn failed_requests_at_json_do_not_flood_the_log() {
     let dir = rules(RULES);
     let weir = Serving::start(path(&dir), &[NO_DELAY]);
@@ -117,6 +138,39 @@ fn errors_of_the_start_are_json() {
     }
     let text = run(&["--log-format", "xml"], &[JSON]);
     assert!(stderr(&text).starts_with("weir: error: --log-format is \"xml\""), "{}", stderr(&text));
+}
+
+#[test]
+fn rejections_are_logged_within_a_bound_and_without_values() {
+    let dir = rules(RULES);
+    let request =
+        r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "hello", "value": "secret"}]}]}"#;
+    let lines = |variables: &[(&str, &str)]| {
+        let weir = Serving::start(path(&dir), &[&[NO_DELAY, JSON], variables].concat());
+        post(weir.address("http"), &[request; 12]);
+        let hot = run(&["hot", "--address", weir.address("debug")], &[]);
+        assert!(crate::child::stdout(&hot).contains("shop.hello hello=secret\n"), "{hot:?}");
+        weir.signal("TERM");
+        let (_, output) = weir.ended();
+        let mut lines = objects(&output);
+        lines.retain(|line| line["@message"] == "rejected");
+        lines
+    };
+    let sampled = lines(&[]);
+    // two, if a minute ends meanwhile
+    assert!((1..=2).contains(&sampled.len()), "{sampled:?}");
+    let line = &sampled[0];
+    assert_eq!(
+        (&line["level"], &line["rule"], &line["hits"]),
+        (&"warning".into(), &"shop.hello".into(), &1.into())
+    );
+    assert!(line["descriptor"].as_str().is_some_and(|text| text.starts_with("hello=*** #")), "{line}");
+    assert_eq!((&line["limit"], &line["mode"]), (&"2 requests per 365d".into(), &"local".into()));
+    assert!(line["retry_after"].as_str().is_some_and(|text| !text.is_empty()), "{line}");
+    let all = lines(&[("WEIR_LOG_REJECTIONS", "all"), ("WEIR_LOG_VALUES", "true")]);
+    assert_eq!(all.len(), 10);
+    assert!(all.iter().all(|line| line["descriptor"] == "hello=secret"), "{all:?}");
+    assert!(lines(&[("WEIR_LOG_REJECTIONS", "off")]).is_empty());
 }
 
 #[test]

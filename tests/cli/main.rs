@@ -73,6 +73,43 @@ fn call_prints_the_reply_and_exits_with_its_code() {
 }
 
 #[test]
+fn call_says_that_a_domain_does_not_exist() {
+    let dir = rules(RULES);
+    let weir = Serving::start(path(&dir), &[]);
+    let call =
+        |arguments: &[&str]| run(&[&["call", "--address", weir.address("grpc")], arguments].concat(), &[]);
+    let no_domain = "the server has no rules for the domain \"shpo\"";
+    let unknown = call(&["--domain", "shpo", "hello=world"]);
+    assert_eq!(unknown.status.code(), Some(0));
+    assert!(stdout(&unknown).contains(no_domain), "{}", stdout(&unknown));
+    let unmatched = call(&["--domain", "shop", "nobody=x"]);
+    assert_eq!(stdout(&unmatched), "OK\n  nobody=x: OK, no limit\n");
+    for (arguments, code) in [
+        (["--domain", "shpo", "hello=world"], 4),
+        (["--domain", "shop", "nobody=x"], 4),
+        (["--domain", "shop", "hello=world"], 0),
+        (["--domain", "shop", "free=x"], 0),
+    ] {
+        let called = call(&[&["--require-limit"], &arguments[..]].concat());
+        assert_eq!(called.status.code(), Some(code), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_call_to_a_port_of_http_says_what_it_found() {
+    let dir = rules(RULES);
+    let weir = Serving::start(path(&dir), &[]);
+    for port in ["http", "debug"] {
+        let called = run(&["call", "--address", weir.address(port), "--domain", "shop", "hello=world"], &[]);
+        assert_eq!(called.status.code(), Some(1));
+        assert!(stderr(&called).contains("gRPC port"), "{port}: {}", stderr(&called));
+    }
+    let https = format!("https://{}", weir.address("grpc"));
+    let called = run(&["call", "--address", &https, "--domain", "shop", "hello=world"], &[]);
+    assert!(stderr(&called).contains("write http://"), "{}", stderr(&called));
+}
+
+#[test]
 fn a_failed_call_prints_the_reason() {
     let dir = rules(RULES);
     let weir = Serving::start(path(&dir), &[]);

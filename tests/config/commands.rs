@@ -5,9 +5,11 @@ use std::fs;
 use serde_json::json;
 use tempfile::TempDir;
 use weir::{
-    command::{self, CheckFormat, CheckOptions, Explained, SharedStore},
+    command::{self, CheckFormat, CheckOptions, Explained, ExplainedRequest},
     config::{Options, load},
-    limit::{Entry, KeyHasher, Outcome, RuleSet},
+    limit::{
+        Coordination, Entry, KeyHasher, OnStoreFailure, Outcome, RuleSet, Scope, SharedCounts, SharedStore,
+    },
 };
 
 const RULES: &str = "domain: shop
@@ -56,13 +58,25 @@ fn explain_in(rules: &str, domain: &str, entries: &[(&str, &str)]) -> String {
 }
 
 fn explained(rules: &str, domain: &str, entries: &[(&str, &str)]) -> (Explained, String) {
+    explained_with(rules, domain, &[entries], SharedCounts::default())
+}
+
+/// Explains a request of several descriptors.
+fn explained_with(
+    rules: &str,
+    domain: &str,
+    descriptors: &[&[(&str, &str)]],
+    shared: SharedCounts,
+) -> (Explained, String) {
     let dir = dir(rules);
-    let entries: Vec<_> =
-        entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let owned = |entries: &&[(&str, &str)]| {
+        entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    let descriptors: Vec<Vec<(String, String)>> = descriptors.iter().map(owned).collect();
     let mut out = Vec::new();
     let loaded = load(dir.path(), &Options::default());
-    let explained =
-        command::explain(loaded, domain, &entries, SharedStore::Redis, &mut out).expect("written");
+    let request = ExplainedRequest { domain, descriptors: &descriptors, scope: Scope::default(), shared };
+    let explained = command::explain(loaded, &request, &mut out).expect("written");
     let output = String::from_utf8(out).expect("text").replace(&dir.path().display().to_string(), "DIR");
     (explained, output)
 }
@@ -148,7 +162,9 @@ rule shop.path_/a/*.method
   declared at DIR/a.yaml:9:5
   5 requests per 10s
   rejected requests do not count
-  with Redis: lease (if WEIR_COORDINATION is auto)
+  with Redis: lease (WEIR_COORDINATION: auto)
+  while Redis does not answer: local
+  now: local, since no shared store is set
   name: five
 "
     );
@@ -206,6 +222,149 @@ fn every_other_outcome_is_explained() {
     }
 }
 
+/// The Istio example's rules: each tenant, and each tenant at the checkout.
+const NESTED: &str = "descriptors:
+- key: tenant
+  rate_limit: {requests: 5, per: 1m}
+  descriptors:
+  - key: path
+    value: /checkout
+    rate_limit: {unit: minute, requests_per_unit: 2}
+";
+
+const BOTH: [&[(&str, &str)]; 2] = [&[("tenant", "acme")], &[("tenant", "acme"), ("path", "/checkout")]];
+
+#[test]
+fn a_rejection_of_each_descriptor_is_explained() {
+    let each = format!("domain: mesh\n{NESTED}");
+    let (explained, output) = explained_with(&each, "mesh", &BOTH, SharedCounts::default());
+    assert_eq!(explained, Explained::Match);
+    let (_, end) = output.rsplit_once("\n\n").expect("a last paragraph");
+    assert_eq!(
+        end,
+        "if descriptor 1 is over its limit: it does not count the request, and descriptor 2 (mesh.tenant.path_/checkout) \
+         counts it if it admits it
+if descriptor 2 is over its limit: it counts the request, and descriptor 1 (mesh.tenant) counts it if it admits it
+(`all_or_nothing: true` beside `domain` lets such a request count nowhere)
+"
+    );
+    let whole = format!("domain: mesh\nall_or_nothing: true\n{NESTED}");
+    let (_, output) = explained_with(&whole, "mesh", &BOTH, SharedCounts::default());
+    let (_, end) = output.rsplit_once("\n\n").expect("a last paragraph");
+    assert_eq!(
+        end,
+        "if descriptor 1 is over its limit: nothing counts the request (all or nothing)
+if descriptor 2 is over its limit: nothing counts the request (all or nothing)
+"
+    );
+    // a descriptor that matches nothing is told by the exit code, whatever the others match
+    let (explained, _) =
+        explained_with(&each, "mesh", &[BOTH[0], &[("user", "bob")]], SharedCounts::default());
+    assert_eq!(explained, Explained::NoMatch);
+}
+
+#[test]
+fn the_mode_that_applies_now_is_explained() {
+    let rules = "domain: d
+descriptors:
+- key: a
+  rate_limit: {requests: 100, per: 1s}
+- key: s
+  rate_limit: {requests: 100, per: 1s, coordination: strict, on_store_failure: deny}
+- key: w
+  rate_limit: {requests: 100, per: 1s, algorithm: sliding_window}
+";
+    let shared = |store, mode, instances| SharedCounts {
+        store: Some(store),
+        mode,
+        instances,
+        on_store_failure: OnStoreFailure::Allow,
+        ..SharedCounts::default()
+    };
+    let (redis, memcached) = (SharedStore::Redis, SharedStore::Memcached);
+    for (key, shared, end) in [
+        (
+            "a",
+            shared(redis, Coordination::Auto, Some(3)),
+            "  with Redis: interval with up to 2 instances, lease with more (WEIR_COORDINATION: auto)
+  syncs every 100ms near the limit
+  while Redis does not answer: allow
+  now, with 3 instances: lease
+",
+        ),
+        (
+            "a",
+            shared(memcached, Coordination::Auto, None),
+            "  with Memcached: interval with up to 2 instances, strict with more (WEIR_COORDINATION: auto)
+  syncs every 100ms near the limit
+  while Memcached does not answer: allow
+",
+        ),
+        (
+            "a",
+            shared(redis, Coordination::Local, Some(1)),
+            "  with Redis: local (WEIR_COORDINATION)\n  now, with 1 instance: local\n",
+        ),
+        (
+            "s",
+            shared(redis, Coordination::Interval, None),
+            "  with Redis: strict\n  while Redis does not answer: deny\n  now: strict\n",
+        ),
+        (
+            "w",
+            shared(memcached, Coordination::Auto, None),
+            "  with Memcached: local, since it counts only single fixed windows\n  now: local\n",
+        ),
+    ] {
+        let (_, output) = explained_with(rules, "d", &[&[(key, "x")]], shared);
+        let (_, printed) = output.split_once("  rejected requests do not count\n").expect("its limit");
+        assert_eq!(printed, end);
+    }
+}
+
+#[test]
+fn a_rule_that_a_more_specific_descriptor_hides_is_named() {
+    let rules = "domain: d
+descriptors:
+- key: tenant
+  value: gold
+  rate_limit: {requests: 100, per: 1m}
+- key: tenant
+  rate_limit: {requests: 10, per: 1m}
+  descriptors:
+  - key: path
+    descriptors:
+    - key: method
+      rate_limit: {requests: 5, per: 1m}
+";
+    let (ok, output) = check(rules);
+    assert!(ok);
+    let warning = "DIR/a.yaml:3:3: warning: this descriptor hides the rule at DIR/a.yaml:12:7 from tenant=gold: it is tried before \
+                   'tenant' at DIR/a.yaml:6:3";
+    assert!(output.starts_with(warning), "{output}");
+    let entries = [("tenant", "gold"), ("path", "/a"), ("method", "GET")];
+    let (explained, output) = explained(rules, "d", &entries);
+    assert_eq!(explained, Explained::NoMatch);
+    let passed_over = "passed over: rule d.tenant.path.method at DIR/a.yaml:12:7, because DIR/a.yaml:3:3 is tried first for \
+                       tenant=gold; ";
+    assert!(output.lines().any(|line| line.starts_with(passed_over)), "{output}");
+    // what is declared below it is no longer hidden, also without a limit
+    for nested in [
+        "  descriptors: [{key: path, descriptors: [{key: method}]}]\n",
+        "  descriptors: [{key: path, descriptors: [{key: method, rate_limit: {requests: 9, per: 1m}}]}]\n",
+    ] {
+        let mended = rules.replacen("- key: tenant\n  rate", &format!("{nested}- key: tenant\n  rate"), 1);
+        let (ok, output) = check(&mended);
+        assert!(ok && output.ends_with("0 warnings\n"), "{output}");
+    }
+    // an exception is meant to hide them
+    for exception in ["", "  rate_limit: {unlimited: true}\n"] {
+        let rules = rules.replacen("  rate_limit: {requests: 100, per: 1m}\n", exception, 1);
+        let (ok, output) = check(&rules);
+        assert!(ok && output.ends_with("0 warnings\n"), "{output}");
+    }
+}
+
 const LIMITS: &str = "domain: d
 descriptors:
 - key: tiers
@@ -236,7 +395,9 @@ fn tiers_and_algorithms_are_explained() {
     1000 requests per 90m
     5000 requests per 1d
   rejected requests do not count
-  with Redis: lease (if WEIR_COORDINATION is auto)
+  with Redis: lease (WEIR_COORDINATION: auto)
+  while Redis does not answer: local
+  now: local, since no shared store is set
   name: orders
   shadow_mode
 ",
@@ -247,7 +408,10 @@ fn tiers_and_algorithms_are_explained() {
   declared at DIR/a.yaml:12:3
   5 requests per 1s, token bucket with a burst of 50
   rejected requests do not count
-  with Redis: interval with up to 1 instance, lease with more (if WEIR_COORDINATION is auto)
+  with Redis: interval with up to 1 instance, lease with more (WEIR_COORDINATION: auto)
+  syncs every 100ms near the limit
+  while Redis does not answer: local
+  now: local, since no shared store is set
 ",
         ),
         (
@@ -256,7 +420,9 @@ fn tiers_and_algorithms_are_explained() {
   declared at DIR/a.yaml:14:3
   1 request per 1h, token bucket with a burst of 3, refilled in steps, strict
   rejected requests do not count
-  with Redis: lease (if WEIR_COORDINATION is auto)
+  with Redis: lease (WEIR_COORDINATION: auto)
+  while Redis does not answer: local
+  now: local, since no shared store is set
 ",
         ),
         // in the syntax of envoyproxy/ratelimit, rejected requests count
@@ -265,7 +431,9 @@ fn tiers_and_algorithms_are_explained() {
             "rule d.multiple
   declared at DIR/a.yaml:16:3
   7 requests per 5m
-  with Redis: lease (if WEIR_COORDINATION is auto)
+  with Redis: lease (WEIR_COORDINATION: auto)
+  while Redis does not answer: local
+  now: local, since no shared store is set
 ",
         ),
     ] {
@@ -311,7 +479,9 @@ fn invalid_rules_are_not_explained() {
     let dir = dir("domain: d\nfoo: 1\n");
     let mut out = Vec::new();
     let loaded = load(dir.path(), &Options::default());
-    let explained = command::explain(loaded, "d", &[], SharedStore::Redis, &mut out).expect("written");
+    let (scope, shared) = (Scope::default(), SharedCounts::default());
+    let request = ExplainedRequest { domain: "d", descriptors: &[], scope, shared };
+    let explained = command::explain(loaded, &request, &mut out).expect("written");
     assert_eq!(explained, Explained::InvalidRules);
     assert!(
         String::from_utf8(out).expect("text").contains("a.yaml:2:1: error: config error, unknown key 'foo'")

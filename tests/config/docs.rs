@@ -8,6 +8,7 @@ fn every_rule_file_in_the_documentation_is_valid() {
         ("rules.md", include_str!("../../docs/rules.md"), 5),
         ("README.md", include_str!("../../README.md"), 2),
         ("coordination.md", include_str!("../../docs/coordination.md"), 1),
+        ("how-to.md", include_str!("../../docs/how-to.md"), 2),
     ] {
         let blocks = text.split("```yaml\n").skip(1);
         let blocks = blocks.map(|rest| rest.split("```").next().unwrap_or_default());

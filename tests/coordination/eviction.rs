@@ -47,7 +47,7 @@ impl Cramped {
         let store = Coordinated::new(shared.connect(network), Arc::new(clock.clone()), settings);
         let rule = rule(mode, &[daily(1_000)], OverLimitPolicy::Ignore);
         let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
-        let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random());
+        let rules = RuleSet::new(&[Domain::new("d", vec![node])], KeyHasher::random());
         sleep(Duration::from_millis(2_500)).await;
         Self { clock, shared, store, rules }
     }
@@ -89,6 +89,20 @@ impl Cramped {
         sleep(Duration::from_millis(millis)).await;
         self.shared.set(condition);
     }
+}
+
+/// An eviction is counted, whatever becomes of the counter's hits.
+#[tokio::test(start_paused = true)]
+async fn every_eviction_is_counted_by_what_becomes_of_its_hits() {
+    let cramped = Cramped::new(Coordination::Interval).await;
+    cramped.hit("a", 1).await;
+    // its report is acknowledged by then
+    sleep(Duration::from_secs(3)).await;
+    cramped.hit("b", 1).await;
+    let counts = || (cramped.metrics().evicted_reported.get(), cramped.metrics().evicted.get());
+    assert_eq!(counts(), (1, 0));
+    cramped.hit("c", 1).await;
+    assert_eq!((counts(), cramped.store.counters()), ((1, 1), 1));
 }
 
 /// The reply to a counter's report must not acknowledge what the next counter of the same key has sent since: the store rejects that.

@@ -40,7 +40,7 @@ pub(crate) fn rule(mode: Coordination, tiers: &[Tier], over_limit_policy: OverLi
 
 fn rule_set(rule: Rule, hasher: KeyHasher) -> RuleSet {
     let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
-    RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], hasher)
+    RuleSet::new(&[Domain::new("d", vec![node])], hasher)
 }
 
 pub(crate) struct Fleet {

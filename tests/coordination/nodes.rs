@@ -86,7 +86,7 @@ impl Setup {
             let rule = rule(mode, &[MINUTE], OverLimitPolicy::Count);
             RuleNode { rule: Some(rule), ..RuleNode::new(key, Values::Any) }
         });
-        let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: nodes.into() }], KeyHasher::random());
+        let rules = RuleSet::new(&[Domain::new("d", nodes.into())], KeyHasher::random());
         let setup = Self { clock, shared, store, rules, freeze };
         for value in ["a", "b"] {
             setup.hit(value, 1).await;

@@ -102,7 +102,7 @@ impl Setup {
         let stores = (0..instances).map(store).collect();
         let rule = rule(mode, &[tier], OverLimitPolicy::Ignore);
         let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
-        let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random());
+        let rules = RuleSet::new(&[Domain::new("d", vec![node])], KeyHasher::random());
         sleep(Duration::from_millis(2_500)).await;
         Self { clock, stores, rules, oddity, requests }
     }

@@ -63,7 +63,7 @@ impl Pair {
         });
         let nodes = [("large", large), ("small", small)];
         let nodes = nodes.map(|(key, rule)| RuleNode { rule: Some(rule), ..RuleNode::new(key, Values::Any) });
-        let domain = Domain { name: "d".into(), nodes: nodes.into() };
+        let domain = Domain::new("d", nodes.into());
         let rules = RuleSet::new(&[domain], KeyHasher::random());
         sleep(Duration::from_millis(2_500)).await;
         Self { clock, shared, stores, rules }

@@ -122,7 +122,7 @@ fn rules(limit: u32) -> RuleSet {
     let limit =
         Limit::Tiers { tiers: [tier].into_iter().collect(), over_limit_policy: OverLimitPolicy::Ignore };
     let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("k", Values::Any) };
-    RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::with_secret([1, 2]))
+    RuleSet::new(&[Domain::new("d", vec![node])], KeyHasher::with_secret([1, 2]))
 }
 
 /// Takes one hit. Returns whether it was rejected.

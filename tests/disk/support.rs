@@ -100,7 +100,7 @@ impl Disk {
             Limit::Tiers { tiers: tiers.into_iter().collect(), over_limit_policy: OverLimitPolicy::Ignore };
         let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("k", Values::Any) };
         // another secret each time, as in another process
-        let rules = RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random());
+        let rules = RuleSet::new(&[Domain::new("d", vec![node])], KeyHasher::random());
         let store = self.try_open().unwrap_or_else(|error| panic!("{error}"));
         let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
         Opened { store, clock: Arc::clone(&self.clock), rules, runtime, hasher: KeyHasher::random() }

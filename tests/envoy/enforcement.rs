@@ -18,6 +18,24 @@ fn limit_headers(response: &HttpResponse) -> (u16, Option<&str>, Option<&str>) {
     (response.status, response.header("x-ratelimit-limit"), response.header("x-ratelimit-remaining"))
 }
 
+/// The recipe of docs/how-to.md.
+#[test]
+fn the_access_log_names_the_rule_that_rejects() {
+    let page = include_str!("../../docs/how-to.md");
+    let start = page.find("access_log:\n").expect("the recipe");
+    let recipe = page[start..].split("```").next().expect("its text");
+    let recipe: serde_json::Value = serde_saphyr::from_str(recipe).expect("YAML");
+    let bootstrap = Bootstrap { access_log: recipe["access_log"].clone(), ..by_header("user") };
+    let rules = "  - key: user\n    rate_limit: { unit: year, requests_per_unit: 1 }\n";
+    let stack = Stack::with_settings(rules, &[("WEIR_RULE_METADATA", "true")], &bootstrap);
+    assert_eq!([200, 429], [(); 2].map(|()| stack.get_with("x-user", "alice").status));
+    wait::until("the access log is written", || {
+        let output = stack.envoy.output();
+        let ends = [" 200 - ", " 429 test.user "];
+        ends.iter().all(|end| output.lines().any(|line| format!("{line} ").contains(end))).then_some(())
+    });
+}
+
 #[test]
 fn passes_until_the_limit_and_reports_it() {
     let stack = Stack::start(

@@ -5,6 +5,7 @@ use serde_json::json;
 use crate::support::{
     Stack,
     bootstrap::{Bootstrap, from_header},
+    http::{self, HttpRequest},
 };
 
 const RULES: &str = "  - key: user
@@ -25,6 +26,11 @@ fn without_weir_requests_pass() {
     stack.weir.kill();
     let response = stack.get_with("x-user", "alice");
     assert_eq!((response.status, response.header("x-ratelimit-limit")), (200, None));
+    // the alert EnvoyAdmitsWithoutWeir reads this
+    let metrics = http::send(stack.envoy.admin, &HttpRequest::get("/stats/prometheus")).body;
+    let line = metrics.lines().find(|line| line.starts_with("envoy_cluster_ratelimit_failure_mode_allowed{"));
+    let line = line.unwrap_or_else(|| panic!("no such metric in\n{metrics}"));
+    assert!(line.contains("envoy_cluster_name=") && line.ends_with(" 1"), "{line}");
 }
 
 #[test]

@@ -53,6 +53,15 @@ fn the_tokens_of_an_answer_are_counted_when_it_is_complete() {
 }
 
 #[test]
+fn a_request_without_a_tenant_is_rejected() {
+    let stack = start();
+    for path in ["/v1/chat/completions", "/reserved/v1/chat/completions"] {
+        assert_eq!(stack.send(&HttpRequest::post(path, "{}".into())).status, 429, "{path}");
+    }
+    assert_eq!(ask(&stack, "/v1/chat/completions", "acme"), 200);
+}
+
+#[test]
 fn an_answer_without_tokens_costs_nothing() {
     let stack = start();
     assert_eq!(ask(&stack, "/broken", "acme"), 503);

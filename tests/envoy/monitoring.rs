@@ -4,6 +4,7 @@ use std::{
     collections::BTreeSet,
     fs,
     net::SocketAddr,
+    path::Path,
     process::Command,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
@@ -56,6 +57,11 @@ const MEMCACHED: Store = Store {
 
 impl Monitored {
     fn start(store: &Store) -> Self {
+        Self::start_with(store, &project("config"), &[])
+    }
+
+    /// Like [`Self::start`], with the rules in `config`, and with `settings` as further variables of weir.
+    fn start_with(store: &Store, config: &Path, settings: &[(&str, &str)]) -> Self {
         let folder = TempDir::new().expect("a folder");
         let socket = folder.path().join("store.sock");
         let mut command = Command::new(store.program[0]);
@@ -63,7 +69,8 @@ impl Monitored {
         let process = Process::start(store.name, &mut command, folder.path());
         wait::until("the store listens", || socket.exists().then_some(()));
         let path = socket.to_str().expect("UTF-8");
-        let weir = Weir::start(&project("config"), &[(store.variable, path)], folder.path());
+        let settings = [&[(store.variable, path)], settings].concat();
+        let weir = Weir::start(config, &settings, folder.path());
         Self { weir, _store: process, folder }
     }
 }
@@ -151,6 +158,27 @@ fn every_panel_has_data(store: &Store) {
         done.store(true, Relaxed);
         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
+}
+
+#[test]
+fn a_full_table_of_coordinated_counters_raises_its_alerts() {
+    let monitored = Monitored::start_with(&REDIS, &project("config"), &[("WEIR_MAX_COUNTERS", "10")]);
+    let prometheus = Prometheus::start(monitored.weir.http, monitored.folder.path());
+    let mut tenants = 0..;
+    for alert in ["WeirCountersEvicted", "WeirCountersNearlyFull"] {
+        let query = format!("ALERTS{{alertname=\"{alert}\",table=\"coordinated\"}}");
+        wait::until(alert, || {
+            for tenant in tenants.by_ref().take(20) {
+                let tenant = format!("tenant-{tenant}");
+                decide(
+                    monitored.weir.http,
+                    "shop",
+                    &[("tenant", &tenant), ("path", "/v1/cart"), ("method", "GET")],
+                );
+            }
+            prometheus.query(&query).is_ok_and(|values| !values.is_empty()).then_some(())
+        });
+    }
 }
 
 /// Asserts that Prometheus evaluates every alert without an error.

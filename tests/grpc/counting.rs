@@ -184,6 +184,29 @@ descriptors:
     );
 }
 
+/// The rules and the picture of docs/rules.md.
+#[tokio::test]
+async fn all_or_nothing_is_a_property_of_a_domain() {
+    let page = include_str!("../../docs/rules.md");
+    let start = page.find("domain: mesh\nall_or_nothing: true\n").expect("the example");
+    let whole = page[start..].split("```").next().expect("its text");
+    let each = whole.replace("all_or_nothing: true\n", "");
+    let both = || {
+        let tenant = ("tenant", "acme");
+        request("mesh", [descriptor([tenant]), descriptor([tenant, ("path", "/checkout")])])
+    };
+    for (rules, left) in [(each.as_str(), [4, 3, 2, 1, 0]), (whole, [4, 3, 3, 3, 3])] {
+        let mut weir = Weir::start(rules).await;
+        for (i, left) in left.into_iter().enumerate() {
+            let code = if i < 2 { Ok } else { OverLimit };
+            assert_eq!(gist(&weir.decide(both()).await).0, code, "{i}");
+            // without counting
+            let tenant = request("mesh", [hits(0, descriptor([("tenant", "acme")]))]);
+            assert_eq!(gist(&weir.decide(tenant).await).1[0].1, left, "{i}: {rules}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn with_stop_increment_a_rejected_request_counts_nothing() {
     let two = || request("shop", [descriptor([("hello", "x")]), descriptor([("closed", "x")])]);

@@ -87,9 +87,11 @@ async fn invalid_rules_keep_the_previous_ones() {
     until("the error", async || stat(&weir, "ratelimit.service.config_load_error").await > 0).await;
     assert_eq!(limits(&mut weir.client).await, [5, 5]);
     assert_eq!(stat(&weir, "ratelimit.service.config_load_success").await, 1);
+    assert_eq!(stat(&weir, "weir.rules_rejected").await, 1);
     replace(&weir.file(), &rules(6));
     let mut client = weir.client.clone();
     until("the corrected rules", async || limits(&mut client).await == [6, 6]).await;
+    until("the end of the rejection", async || stat(&weir, "weir.rules_rejected").await == 0).await;
 }
 
 /// Returns nested YAML aliases, which expand to 10^20 values.

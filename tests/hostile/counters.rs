@@ -53,7 +53,10 @@ async fn long_values_in_other_keys_are_hashed() {
     let target = Target::start(&[("REDIS_URL", "127.0.0.1:1")]).await;
     let mut target = count_long_values(target, "hashed").await;
     target.still_serves().await;
-    assert!(target.metric("weir_coordinated_counters_live").await >= u64::from(REQUESTS) * VALUES as u64);
+    assert!(
+        target.metric("weir_counters_live{table=\"coordinated\"}").await
+            >= u64::from(REQUESTS) * VALUES as u64
+    );
     let bytes = target.metric("weir_coordinated_counters_name_bytes").await;
     assert!(bytes < 200 * u64::from(REQUESTS + 10) * VALUES as u64, "{bytes}");
     // of 80 MB

@@ -20,10 +20,11 @@ use tokio::time::timeout;
 use weir::{
     DecisionSettings,
     clock::{Clock as _, SystemClock},
-    limit::{Modes, NANOS_PER_SECOND, Period, Timestamp},
+    limit::{Coordination, Modes, NANOS_PER_SECOND, Origin, Period, Timestamp},
     observe::{
         Health, Stats,
         health::Reason,
+        hot_keys::HotKeyValues,
         prometheus::{CONTENT_TYPE, MetricNames, TimeUnit},
     },
     server::{
@@ -306,7 +307,7 @@ async fn the_debug_port_lists_its_pages() {
         assert_eq!(server.get(path).await.status, 200, "{path}");
         pages += 1;
     }
-    assert_eq!(pages, 3, "{}", response.body);
+    assert_eq!(pages, 5, "{}", response.body);
 }
 
 #[tokio::test]
@@ -323,7 +324,7 @@ async fn stats_are_a_sorted_line_each() {
         "ratelimit_server.ShouldRateLimit.total_requests: 1",
         "ratelimit_server.ShouldRateLimit.response_time.count: 1",
         "ratelimit_server.ShouldRateLimit.response_time.sum_ms: 1.500",
-        "weir.counters.live: 1",
+        "weir.counters.live.memory: 1",
     ] {
         assert!(lines.contains(&line), "{line} is not in\n{body}");
     }
@@ -352,6 +353,86 @@ async fn the_rules_are_dumped_in_their_order_as_they_are_now() {
          shop.path_/*.method_GET: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false\n\
          shop.ip_10.0.0.1: unit=MINUTE requests_per_unit=1, shadow_mode: false, quota_mode: false\n"
     );
+}
+
+#[tokio::test]
+async fn the_rules_are_described_in_words_and_as_json() {
+    let named = changed(limited("tenant", "acme", 3), |rule| {
+        rule.name = Some("gold".into());
+        rule.replaces = vec!["everyone".into()];
+        rule.shadow_mode = true;
+        rule.coordination.mode = Some(Coordination::Strict);
+        rule.origin = Origin { file: "rules/a\nb.yaml".into(), line: 7, column: 5 };
+    });
+    let service = Service::new(vec![named, above(node("path", "/*"), vec![unlimited("method", "GET")])]);
+    let server = debug_server(&service).await;
+    let text = server.get("/rules").await;
+    assert!(text.head.contains("content-type: text/plain"), "{}", text.head);
+    assert_eq!(
+        text.body,
+        "rule shop.tenant_acme
+  declared at rules/a_b.yaml:7:5
+  3 requests per 1m
+  with Redis: strict
+  while Redis does not answer: local
+  now: local, since no shared store is set
+  name: gold
+  replaces: everyone
+  shadow_mode
+
+rule shop.path_/*.method_GET
+  declared at 
+  unlimited
+"
+    );
+    let json = server.request("GET", "/rules", "accept: text/html, application/json;q=0.9\r\n", b"").await;
+    assert!(json.head.contains("content-type: application/json"), "{}", json.head);
+    let rules: serde_json::Value = serde_json::from_str(&json.body).expect("JSON");
+    let (first, second) = (&rules[0], &rules[1]);
+    assert_eq!(
+        first["tiers"][0],
+        serde_json::json!({"requests": 3, "per": "1m", "algorithm": "fixed_window"})
+    );
+    assert_eq!(first["declared_at"]["line"], 7);
+    assert_eq!(
+        (&first["coordination"]["requested"], &first["coordination"]["now"]),
+        (&"strict".into(), &"local".into())
+    );
+    assert_eq!((&first["rejected_requests_count"], &first["shadow_mode"]), (&true.into(), &true.into()));
+    assert_eq!((&second["unlimited"], &second["tiers"]), (&true.into(), &serde_json::json!([])));
+    assert_eq!(
+        second["descriptor"],
+        serde_json::json!([{"key": "path", "value": "/*"}, {"key": "method", "value": "GET"}])
+    );
+}
+
+#[tokio::test]
+async fn the_hottest_keys_are_on_a_page() {
+    for (hot_keys, [named, masked, off]) in [
+        (HotKeyValues::Shown, [true, false, false]),
+        (HotKeyValues::Masked, [false, true, false]),
+        (HotKeyValues::Off, [false, false, true]),
+    ] {
+        let settings = DecisionSettings { hot_keys, ..DecisionSettings::default() };
+        let service = Service::with(vec![limited("tenant", "", 4)], Stats::default(), settings);
+        for tenant in ["acme", "acme", "acme", "acme", "acme", "globex"] {
+            service.decide(&[("tenant", tenant)], 1).await;
+        }
+        let page = debug_server(&service).await.get("/hot").await.body;
+        assert_eq!(page.contains("shop.tenant tenant=acme\n"), named, "{page}");
+        assert_eq!(page.contains("shop.tenant tenant=*** #"), masked, "{page}");
+        assert_eq!(page.contains("hot keys are off"), off, "{page}");
+        if named {
+            let lines: Vec<Vec<&str>> = page.lines().map(|line| line.split_whitespace().collect()).collect();
+            let first = |title: &str| {
+                let at = page.lines().position(|line| line == title).expect("the table");
+                &lines[at + 2]
+            };
+            let acme = ["0", "100", "%", "shop.tenant", "tenant=acme"];
+            assert_eq!(first("hits of the last minute")[..], [&["5"], &acme[..]].concat());
+            assert_eq!(first("rejected hits of the last 10 minutes")[..], [&["1"], &acme[..]].concat());
+        }
+    }
 }
 
 #[tokio::test]

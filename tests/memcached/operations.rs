@@ -66,7 +66,7 @@ async fn compare(
     weir.wait_until_connected().await;
     let memory = MemoryStore::new(100);
     let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
-    let rules = RuleSet::new(&[Domain { name: "fleet".into(), nodes: vec![node] }], KeyHasher::random());
+    let rules = RuleSet::new(&[Domain::new("fleet", vec![node])], KeyHasher::random());
     let mut now = Timestamp::from_secs(START);
     for step in steps {
         now = now.after(step.later);

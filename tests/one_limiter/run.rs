@@ -200,7 +200,7 @@ impl<'a, S: Store> Run<'a, S> {
                 }
                 RuleNode { rule: Some(rule), ..RuleNode::new(key, Values::Any) }
             });
-            let domain = Domain { name: "d".into(), nodes: nodes.collect() };
+            let domain = Domain::new("d", nodes.collect());
             limiter.load(RuleSet::new(&[domain], self.hasher));
         }
     }

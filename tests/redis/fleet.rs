@@ -58,7 +58,7 @@ impl Instance {
         let limit = Limit::Tiers { tiers: [tier.clone()].into(), over_limit_policy: OverLimitPolicy::Ignore };
         let rule = Rule { coordination, ..Rule::new(limit) };
         let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
-        let rules = RuleSet::new(&[Domain { name: "fleet".into(), nodes: vec![node] }], KeyHasher::random());
+        let rules = RuleSet::new(&[Domain::new("fleet", vec![node])], KeyHasher::random());
         let remote = RedisRemote::new(settings(server.address())).expect("no files are needed");
         let clock: Arc<dyn Clock> = Arc::new(Skewed(skew));
         // a generous budget and slow heartbeats, since a busy machine delays both

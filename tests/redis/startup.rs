@@ -104,6 +104,27 @@ fn a_loss_and_its_end_are_logged_in_words_at_the_same_level() {
     }
 }
 
+/// The connection stands while a server hangs, so the log must not send anyone to look for a lost one.
+#[test]
+fn a_redis_that_hangs_is_logged_as_one_that_does_not_reply() {
+    let rules = rules();
+    let server = Server::start();
+    let weir = start(&rules, &[("REDIS_URL", &format!("127.0.0.1:{}", server.port())), NEEDED]);
+    await_health(&weir, "200");
+    server.signal("STOP");
+    await_health(&weir, "500");
+    server.signal("CONT");
+    await_health(&weir, "200");
+    let lines = stopped(weir);
+    let lines = about_redis(&lines);
+    for (line, message) in
+        lines.iter().zip(["redis is connected and does not reply; deciding by", "redis replies again"])
+    {
+        assert!(line.contains("WARN") && line.contains(message), "{lines:?}");
+    }
+    assert_eq!(lines.len(), 2, "{lines:?}");
+}
+
 #[test]
 fn without_a_connection_within_the_given_time_weir_exits_with_an_error() {
     let rules = rules();

@@ -175,6 +175,9 @@ async fn a_flood_of_keys_stays_within_the_bound_on_counters() {
         assert_eq!(client.reply().await, ":2");
     }
     let metrics = get(weir.addresses.debug, "/metrics").await;
-    assert!(metrics.contains("weir_counters_live 100\n"), "{metrics}");
-    assert!(metrics.contains("weir_counters_evicted_total 1900\n"), "{metrics}");
+    assert!(metrics.contains("weir_counters_live{table=\"memory\"} 100\n"), "{metrics}");
+    assert!(
+        metrics.contains("weir_counters_evicted_total{table=\"memory\",hits=\"lost\"} 1900\n"),
+        "{metrics}"
+    );
 }

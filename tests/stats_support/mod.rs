@@ -53,7 +53,7 @@ pub fn above(node: RuleNode, children: Vec<RuleNode>) -> RuleNode {
 }
 
 pub fn rules(domain: &str, nodes: Vec<RuleNode>) -> RuleSet {
-    RuleSet::new(&[Domain { name: domain.to_owned(), nodes }], KeyHasher::random())
+    RuleSet::new(&[Domain::new(domain, nodes)], KeyHasher::random())
 }
 
 /// A limiter with its stats and clock, without a server.

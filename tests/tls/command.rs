@@ -51,7 +51,7 @@ fn call_uses_tls_with_its_own_authority_and_certificate() {
         (&https, &["--tls-ca", "/nowhere/ca.pem"], "cannot read --tls-ca, /nowhere/ca.pem"),
         (&https, &["--tls-cert", &certificate], "--tls-key"),
         (&https, &["--tls-server-name", "a b"], "write a DNS name"),
-        (&plain, &[], "the server replied"),
+        (&plain, &[], "write https://host:port"),
     ] {
         let called = call(address, tls);
         assert_eq!(called.status.code(), Some(1), "{tls:?}");

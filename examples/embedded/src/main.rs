@@ -40,7 +40,7 @@ fn rules() -> RuleSet {
     let tier = Tier { requests: 1, period: Period::from_secs(1), algorithm: bucket };
     let limit = Limit::Tiers { tiers: Tiers::from_iter([tier]), over_limit_policy: OverLimitPolicy::Ignore };
     let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("tenant", Values::Any) };
-    RuleSet::new(&[Domain { name: "shop".into(), nodes: vec![node] }], KeyHasher::random())
+    RuleSet::new(&[Domain::new("shop", vec![node])], KeyHasher::random())
 }
 
 /// Takes one request of `tenant`. If it is rejected, returns how long to wait until it can pass.

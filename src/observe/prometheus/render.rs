@@ -33,7 +33,7 @@ const RULE_HELP: [&str; 6] = [
     "Hits past the limit.",
     "Hits within the limit, but past the near-limit threshold.",
     "Hits past the limit that were rejected without a call to the store.",
-    "Hits of admitted requests.",
+    "Hits that the rule itself admitted, also of requests that another rule rejected.",
     "Hits past the limit that were admitted because the rule is in shadow mode.",
 ];
 

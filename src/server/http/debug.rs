@@ -5,17 +5,22 @@ use std::{fmt::Write as _, sync::Arc};
 use axum::{
     Router,
     extract::State,
-    http::{StatusCode, header::CONTENT_TYPE},
+    http::{
+        HeaderMap, StatusCode,
+        header::{ACCEPT, CONTENT_TYPE},
+    },
     response::{IntoResponse, Response},
     routing::get,
 };
 
 use super::{
     context::ServiceContext,
+    hot,
     pages::{PageSource, Pages},
 };
 use crate::{
-    limit::{Algorithm, Bucket, CompiledRule, Refill, Tier},
+    config::RuleDescription,
+    limit::{Algorithm, Bucket, CompiledRule, Refill, RuleSet, Tier},
     limiter::Limiter,
     observe::{
         Stats,
@@ -25,9 +30,14 @@ use crate::{
 };
 
 /// The pages and their descriptions, in order.
-const PAGES: [(&str, &str); 3] = [
+const PAGES: [(&str, &str); 5] = [
+    ("/hot", "print out the counters with the most hits and rejections"),
     ("/metrics", "print out stats for prometheus"),
     ("/rlconfig", "print out the currently loaded configuration for debugging"),
+    (
+        "/rules",
+        "print out the loaded rules with everything that applies to them; as JSON for Accept: application/json",
+    ),
     ("/stats", "print out stats"),
 ];
 
@@ -40,14 +50,28 @@ docs/operations.md, section \"Profiles\".
 pub(super) fn router<S: Store>(context: &ServiceContext<S>, pages: &Pages) -> Router {
     let (stats, limiter) = (Arc::clone(&context.stats), Arc::clone(&context.limiter));
     let stats = pages.source(move || stats_page(&stats).into_bytes());
-    let rules = pages.source(move || rules_page(&limiter).into_bytes());
+    let rules = {
+        let limiter = Arc::clone(&limiter);
+        pages.source(move || rules_page(&limiter).into_bytes())
+    };
+    let described = {
+        let limiter = Arc::clone(&limiter);
+        pages.source(move || described_page(&limiter).into_bytes())
+    };
+    let described_json = pages.source(move || described_json_page(&limiter).into_bytes());
+    let hot = {
+        let (limiter, clock) = (Arc::clone(&context.limiter), Arc::clone(&context.clock));
+        pages.source(move || hot::page(limiter.hot_keys(), clock.now()).into_bytes())
+    };
     Router::new()
         .route("/", get(index))
+        .route("/hot", get(text).with_state(hot))
         .route("/debug/pprof", get(no_pprof))
         .route("/debug/pprof/{*page}", get(no_pprof))
         .route("/debug/pprof/", get(no_pprof))
         .route("/stats", get(text).with_state(stats))
         .route("/rlconfig", get(text).with_state(rules))
+        .route("/rules", get(described_rules).with_state((described, described_json)))
 }
 
 async fn index() -> String {
@@ -68,6 +92,46 @@ async fn text(State(page): State<Arc<PageSource>>) -> Response {
         Some(page) => ([(CONTENT_TYPE, "text/plain; charset=utf-8")], page).into_response(),
         None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
+}
+
+/// Responds with the page as text, or as JSON if the client accepts that.
+async fn described_rules(
+    State((in_words, as_json)): State<(Arc<PageSource>, Arc<PageSource>)>,
+    headers: HeaderMap,
+) -> Response {
+    let accepts_json = headers.get_all(ACCEPT).iter().any(|value| {
+        value
+            .to_str()
+            .is_ok_and(|value| value.split(',').any(|kind| kind.trim().starts_with("application/json")))
+    });
+    let (page, kind) =
+        if accepts_json { (as_json, "application/json") } else { (in_words, "text/plain; charset=utf-8") };
+    match page.get().await {
+        Some(page) => ([(CONTENT_TYPE, kind)], page).into_response(),
+        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+/// Calls `describe` for each rule, with what applies to it now.
+fn describe<S: Store, T>(limiter: &Limiter<S>, describe: impl Fn(RuleDescription<'_>) -> T) -> Vec<T> {
+    let shared = limiter.store().shared_counts();
+    let all = |rules: &RuleSet| {
+        let description = |compiled: &CompiledRule| {
+            let scope = rules.scope_of(&compiled.domain).unwrap_or_default().max(limiter.scope());
+            describe(RuleDescription { compiled, scope, shared })
+        };
+        rules.rules().iter().map(description).collect()
+    };
+    limiter.rules(all).unwrap_or_default()
+}
+
+fn described_page<S: Store>(limiter: &Limiter<S>) -> String {
+    let rules = describe(limiter, |description| description.lines().join("\n") + "\n");
+    rules.join("\n")
+}
+
+fn described_json_page<S: Store>(limiter: &Limiter<S>) -> String {
+    serde_json::Value::from(describe(limiter, |description| description.json())).to_string() + "\n"
 }
 
 fn stats_page(stats: &Stats) -> String {
@@ -131,7 +195,7 @@ mod tests {
     fn line(limit: Limit) -> String {
         let rule = Rule { shadow_mode: true, ..Rule::new(limit) };
         let node = RuleNode { rule: Some(rule), ..RuleNode::new("k\ney", Values::Any) };
-        let rules = RuleSet::new(&[Domain { name: "d".to_owned(), nodes: vec![node] }], KeyHasher::random());
+        let rules = RuleSet::new(&[Domain::new("d", vec![node])], KeyHasher::random());
         rule_line(&rules.rules()[0])
     }
 

@@ -7,6 +7,7 @@ mod debug;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;
 mod health;
+mod hot;
 mod json;
 mod metrics;
 mod pages;

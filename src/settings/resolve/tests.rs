@@ -38,7 +38,7 @@ fn the_defaults_are_those_of_envoyproxy_ratelimit() {
     assert!((settings.limiter.near_limit_ratio - 0.8).abs() < f32::EPSILON);
     assert!(settings.response_headers.styles.is_empty());
     assert_eq!(settings.max_counters, 500_000);
-    assert_eq!(settings.log, LogSettings { level: "WARN".into(), format: LogFormat::Text });
+    assert_eq!(settings.log, LogSettings { level: "WARN".into(), format: LogFormat::Text, values: false });
     assert!(settings.statsd.is_none() && settings.prometheus.is_none() && settings.warnings.is_empty());
 }
 

@@ -37,6 +37,8 @@ pub struct CoordinationMetrics {
     pub to_interval: Counter,
     /// Counters that were evicted with pending hits, because memory was full.
     pub evicted: Counter,
+    /// Counters that were evicted, because memory was full, with all of their hits in the store.
+    pub evicted_reported: Counter,
 }
 
 // === impl CoordinationMetrics ===
@@ -86,11 +88,6 @@ impl Source for CoordinationMetrics {
                 "weir.hits.overshoot",
                 "Hits above the limit of a window that were admitted here, seen when they were reported.",
                 &self.overshoot,
-            ),
-            (
-                "weir.coordinated_counters.evicted",
-                "Coordinated counters evicted with pending hits, because memory was full.",
-                &self.evicted,
             ),
         ];
         decisions

@@ -70,7 +70,8 @@ use super::{Decisions, MemoryStore, Store, StoreError, TakeOptions, remote::Remo
 use crate::{
     clock::Clock,
     limit::{
-        Coordination, Direction, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, Timestamp,
+        Coordination, Direction, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope,
+        SharedCounts, Timestamp,
         request_bucket::{BucketName, BucketReply, BucketRequest},
     },
 };
@@ -79,6 +80,8 @@ use crate::{
 pub struct Coordinated<R: Remote> {
     modes: CoordinationModes<R>,
     reservations: Reservations<R>,
+    /// What applies to rules that name nothing else.
+    defaults: SharedCounts,
     /// The background work, which ends with the store.
     _tasks: JoinSet<()>,
 }
@@ -91,6 +94,12 @@ impl<R: Remote> Coordinated<R> {
     #[expect(clippy::needless_pass_by_value, reason = "callers make the settings for one store")]
     pub fn new(remote: R, clock: Arc<dyn Clock>, settings: CoordinationSettings) -> Self {
         let metrics = Arc::<CoordinationMetrics>::default();
+        let defaults = SharedCounts {
+            mode: settings.coordination,
+            sync_interval: settings.sync_interval,
+            on_store_failure: settings.on_store_failure,
+            ..SharedCounts::default()
+        };
         let client = Arc::new(StoreClient::new(remote, clock, &settings, Arc::clone(&metrics)));
         let table = Arc::new(CounterTable::new(Arc::clone(&client), &settings, Arc::clone(&metrics)));
         let mut tasks = JoinSet::new();
@@ -110,7 +119,7 @@ impl<R: Remote> Coordinated<R> {
             metrics,
             budget,
         };
-        Self { modes, reservations, _tasks: tasks }
+        Self { modes, reservations, defaults, _tasks: tasks }
     }
 
     /// Returns the metrics of coordination.
@@ -147,6 +156,16 @@ impl<R: Remote> Coordinated<R> {
     #[must_use]
     pub fn counters(&self) -> usize {
         self.modes.table.len()
+    }
+
+    /// Returns what applies to rules that name nothing else, and the number of instances.
+    pub(super) fn shared_counts(&self) -> SharedCounts {
+        SharedCounts { instances: Some(self.instances()), ..self.defaults }
+    }
+
+    /// Returns the most counters of coordinated rules that may be held in memory.
+    pub(super) fn max_counters(&self) -> usize {
+        self.modes.table.max_counters()
     }
 
     /// Returns the bytes of the names of these counters.

@@ -3,21 +3,26 @@
 use super::Coordinated;
 use crate::{
     observe::{Metric, Source},
-    store::remote::Remote,
+    store::{
+        remote::Remote,
+        table_metrics::{HitsOfEvicted, TableMetrics},
+    },
 };
 
 impl<R: Remote + Source> Source for Coordinated<R> {
     fn metrics(&self) -> Vec<Metric> {
-        let mut metrics = self.coordination_metrics().metrics();
+        let coordination = self.coordination_metrics();
+        let mut metrics = coordination.metrics();
+        let evicted = [
+            (HitsOfEvicted::Kept, coordination.evicted_reported.get()),
+            (HitsOfEvicted::Lost, coordination.evicted.get()),
+        ];
+        let (live, max) = (self.counters(), self.max_counters());
+        metrics.extend(TableMetrics { table: "coordinated", live, max, evicted: &evicted }.metrics());
         metrics.extend([
             Metric::gauge(
-                "weir.coordinated_counters.live",
-                "Counters of coordinated rules held in memory.",
-                self.counters() as u64,
-            ),
-            Metric::gauge(
                 "weir.coordinated_counters.name_bytes",
-                "Bytes of the names of these counters.",
+                "Bytes of the names of coordinated counters.",
                 self.counter_name_bytes() as u64,
             ),
             Metric::gauge(

@@ -50,7 +50,7 @@ mod tests {
                 share_threshold: shares,
                 ..RuleNode::new("k", Values::One(Pattern::new("a*")))
             };
-            let domain = Domain { name: "d".into(), nodes: vec![node] };
+            let domain = Domain::new("d", vec![node]);
             let rules = RuleSet::new(&[domain], KeyHasher::random());
             assert_eq!(name(&rules, "a1") == name(&rules, "a2"), shares);
         }

@@ -108,7 +108,7 @@ mod tests {
         let limit =
             Limit::Tiers { tiers: [tier].into_iter().collect(), over_limit_policy: OverLimitPolicy::Ignore };
         let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("k", Values::Any) };
-        RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random())
+        RuleSet::new(&[Domain::new("d", vec![node])], KeyHasher::random())
     }
 
     fn with_checks<T>(

@@ -146,7 +146,7 @@ fn rules(raised: u32, hasher: KeyHasher) -> RuleSet {
     nodes.push(node("short", second, OverLimitPolicy::Ignore));
     let over = Tier { requests: 5, period: DAY, algorithm: Algorithm::FixedWindow };
     nodes.push(node("over", over, OverLimitPolicy::Count));
-    RuleSet::new(&[Domain { name: "d".into(), nodes }], hasher)
+    RuleSet::new(&[Domain::new("d", nodes)], hasher)
 }
 
 impl<'a> Run<'a> {

@@ -22,6 +22,8 @@ pub(crate) struct Bootstrap {
     pub(crate) cluster: Value,
     /// Rejects requests when weir does not reply, so that a test notices.
     pub(crate) deny_on_failure: bool,
+    /// The access logs.
+    pub(crate) access_log: Value,
 }
 
 impl Bootstrap {
@@ -33,6 +35,7 @@ impl Bootstrap {
             before: Vec::new(),
             after: Vec::new(),
             deny_on_failure: true,
+            access_log: json!([]),
         }
     }
 
@@ -70,6 +73,7 @@ impl Bootstrap {
                                       http_connection_manager.v3.HttpConnectionManager",
                             "stat_prefix": "test",
                             "http_filters": filters,
+                            "access_log": self.access_log,
                             "route_config": {
                                 "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": [route] }],
                             },

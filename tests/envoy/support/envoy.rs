@@ -20,7 +20,9 @@ const VERSION: &str = "1.40.0";
 
 /// A running Envoy.
 pub(crate) struct Envoy {
-    _process: Process,
+    process: Process,
+    /// Where it shows its own metrics.
+    pub(crate) admin: SocketAddr,
     /// The address of its first listener.
     pub(crate) address: SocketAddr,
 }
@@ -46,7 +48,13 @@ impl Envoy {
             process.assert_running();
             first_listener(admin)
         });
-        Self { _process: process, address }
+        Self { process, admin, address }
+    }
+}
+
+impl Envoy {
+    pub(crate) fn output(&self) -> String {
+        self.process.output()
     }
 }
 

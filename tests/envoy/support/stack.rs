@@ -17,7 +17,7 @@ use crate::helm::project;
 /// Both programs, and the folder with all their files.
 pub(crate) struct Stack {
     // dropped in this order: the folder last, when no process uses it
-    envoy: Envoy,
+    pub(crate) envoy: Envoy,
     pub(crate) weir: Weir,
     folder: TempDir,
 }

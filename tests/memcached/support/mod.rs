@@ -100,7 +100,7 @@ impl Instance {
     /// Creates one with `rule` and a clock.
     pub(crate) fn with(settings: MemcachedSettings, rule: Rule, clock: Arc<dyn Clock>) -> Self {
         let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
-        let rules = RuleSet::new(&[Domain { name: "fleet".into(), nodes: vec![node] }], KeyHasher::random());
+        let rules = RuleSet::new(&[Domain::new("fleet", vec![node])], KeyHasher::random());
         let remote = MemcachedRemote::new(settings, Arc::clone(&clock)).expect("no files are needed");
         // a generous budget and slow heartbeats, since a busy machine delays both
         let own = CoordinationSettings {

@@ -54,7 +54,7 @@ proptest! {
             let rule = Rule { name: name.as_deref().map(Into::into), ..Rule::new(limit) };
             RuleNode { rule: Some(rule), ..RuleNode::new(&i.to_string(), Values::Any) }
         });
-        let domain = Domain { name: "d".into(), nodes: nodes.collect() };
+        let domain = Domain::new("d", nodes.collect());
         let rules = RuleSet::new(&[domain], KeyHasher::random());
         let rules: Vec<RuleRef<'_>> = rules.rules().iter().map(RuleRef::Compiled).collect();
         let mut next = rules.iter();

@@ -127,6 +127,11 @@ impl<R: Remote> CounterTable<R> {
         self.shards.len()
     }
 
+    /// Returns the most counters that it may hold.
+    pub(super) const fn max_counters(&self) -> usize {
+        self.shards.max()
+    }
+
     /// Returns the bytes of their names.
     pub(super) fn name_bytes(&self) -> usize {
         self.shards.name_bytes()
@@ -228,7 +233,9 @@ impl<R: Remote> CounterTable<R> {
                 awaited.wake();
             }
             evicted.notify();
-            if !evicted.is_settled() {
+            if evicted.is_settled() {
+                self.metrics.evicted_reported.add(1);
+            } else {
                 self.metrics.evicted.add(1);
                 // what is in flight is counted when its outcome is known
                 self.record_dropped(evicted.owed_hits());

@@ -79,6 +79,11 @@ const fn bucket_of(shard: u64) -> u64 {
 // === impl Shards ===
 
 impl Shards {
+    /// Returns the most counters that it may hold.
+    pub(super) const fn max(&self) -> usize {
+        self.max
+    }
+
     /// Creates an empty map for up to `max` counters, whose names have up to `max_bytes` bytes together.
     pub(super) fn new(max: usize, max_bytes: usize) -> Self {
         let shards = max.div_ceil(COUNTERS_PER_SHARD).next_power_of_two();

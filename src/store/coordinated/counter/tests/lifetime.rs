@@ -9,7 +9,7 @@ use crate::limit::{
 fn rules(tiers: &[Tier]) -> RuleSet {
     let limit = Limit::Tiers { tiers: tiers.into(), over_limit_policy: OverLimitPolicy::Ignore };
     let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("k", Values::Any) };
-    RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::with_secret([1, 2]))
+    RuleSet::new(&[Domain::new("d", vec![node])], KeyHasher::with_secret([1, 2]))
 }
 
 /// Has the counter adopt a rule of its own limit.

@@ -103,7 +103,7 @@ impl Fixture {
         let coordination = RuleCoordination { mode: Some(mode), ..RuleCoordination::default() };
         let rule = Rule { coordination, ..Rule::new(limit) };
         let node = RuleNode { rule: Some(rule), ..RuleNode::new("k", Values::Any) };
-        let domain = Domain { name: "d".into(), nodes: vec![node] };
+        let domain = Domain::new("d", vec![node]);
         Self { store, table, rules: RuleSet::new(&[domain], KeyHasher::with_secret([1, 2])) }
     }
 

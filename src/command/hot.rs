@@ -1,0 +1,32 @@
+//! `weir hot`: shows the counters with the most hits and rejections of a running weir.
+
+use std::{io::Write, net::SocketAddr, time::Duration};
+
+use clap::Args;
+
+use super::local_page::{LocalPageError, get_page, is_ok};
+use crate::settings::{self, Environment};
+
+/// The arguments of `weir hot`.
+#[derive(Args, Clone, Debug)]
+#[expect(clippy::doc_markdown, reason = "clap prints these comments verbatim")]
+pub struct Hot {
+    /// Address of the debug port, IP:PORT [default: this host and DEBUG_PORT, or 6070]
+    #[arg(long, value_name = "ADDRESS")]
+    pub address: Option<SocketAddr>,
+    /// How long to wait for the reply, in milliseconds
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub timeout: u64,
+}
+
+/// Prints the page to `out`. Returns whether the server had it.
+///
+/// # Errors
+///
+/// [`LocalPageError`].
+pub fn hot(hot: &Hot, environment: &dyn Environment, out: &mut impl Write) -> Result<bool, LocalPageError> {
+    let timeout = Duration::from_millis(hot.timeout);
+    let (head, body) = get_page("/hot", hot.address, || settings::debug_address(environment), timeout)?;
+    write!(out, "{body}").map_err(LocalPageError::Print)?;
+    Ok(is_ok(&head))
+}

@@ -1,0 +1,125 @@
+//! Reads a page of a running weir on this host, without a client of HTTP: for commands in a container without a shell.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
+    time::{Duration, Instant},
+};
+
+use crate::settings::{Address, SettingErrors};
+
+/// The most bytes of a response that are read.
+const MAX_RESPONSE: usize = 64 * 1024;
+
+/// The reason why there is no page.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalPageError {
+    /// The variables of the server's address are invalid.
+    #[error(transparent)]
+    Settings(#[from] SettingErrors),
+    /// The server does not reply.
+    #[error("no reply from {address}")]
+    NoReply {
+        /// Its address.
+        address: SocketAddr,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The result cannot be printed.
+    #[error("cannot print the result")]
+    Print(#[source] io::Error),
+}
+
+/// Gets the page at `path` from `address`, or else from the first reachable one of `listening`. Returns its head and body.
+pub(super) fn get_page(
+    path: &str,
+    address: Option<SocketAddr>,
+    listening: impl FnOnce() -> Result<Address, SettingErrors>,
+    timeout: Duration,
+) -> Result<(String, String), LocalPageError> {
+    let addresses = if let Some(address) = address {
+        vec![address]
+    } else {
+        let listening = listening()?;
+        let to_address = |host| SocketAddr::new(host, listening.port);
+        reachable(listening.host).into_iter().map(to_address).collect()
+    };
+    let reply = get_first(path, &addresses, timeout)?;
+    let (head, body) = reply.split_once("\r\n\r\n").unwrap_or((&reply, ""));
+    Ok((head.to_owned(), body.to_owned()))
+}
+
+/// Returns whether `head` says that all is well.
+pub(super) fn is_ok(head: &str) -> bool {
+    head.split(' ').nth(1) == Some("200")
+}
+
+/// Returns the addresses of this host at which a server may be that listens on `host`.
+fn reachable(host: IpAddr) -> Vec<IpAddr> {
+    match host {
+        IpAddr::V4(any) if any.is_unspecified() => vec![Ipv4Addr::LOCALHOST.into()],
+        // usually both; containers often have no IPv6 address, although they can listen on `::`
+        IpAddr::V6(any) if any.is_unspecified() => {
+            vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]
+        }
+        one => vec![one],
+    }
+}
+
+/// Gets the page from the first address that replies, or returns the error of the first one.
+fn get_first(path: &str, addresses: &[SocketAddr], timeout: Duration) -> Result<String, LocalPageError> {
+    let mut failed = None;
+    for &address in addresses {
+        match get(path, address, timeout) {
+            Ok(reply) => return Ok(reply),
+            Err(source) => {
+                failed.get_or_insert(LocalPageError::NoReply { address, source });
+            }
+        }
+    }
+    Err(failed.unwrap_or_else(|| unreachable!("there is an address")))
+}
+
+/// Gets the page. The response is not chunked, and ends with the connection.
+fn get(path: &str, address: SocketAddr, timeout: Duration) -> io::Result<String> {
+    let deadline = Instant::now() + timeout;
+    let left = || -> io::Result<Duration> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    };
+    let mut stream = TcpStream::connect_timeout(&address, timeout)?;
+    stream.set_write_timeout(Some(left()?))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")?;
+    let mut reply = Vec::new();
+    loop {
+        stream.set_read_timeout(Some(left()?))?;
+        let mut part = [0; 1024];
+        let read = stream.read(&mut part).map_err(|error| match error.kind() {
+            // what a read timeout is called on Linux
+            io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+            _ => error,
+        })?;
+        reply.extend_from_slice(&part[..read]);
+        if read == 0 || reply.len() > MAX_RESPONSE {
+            return Ok(String::from_utf8_lossy(&reply).into_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_address_is_reached_by_the_loopback_of_its_family() {
+        for (listening, expected) in [
+            ("0.0.0.0", &["127.0.0.1"][..]),
+            ("::", &["127.0.0.1", "::1"]),
+            ("10.0.0.7", &["10.0.0.7"]),
+            ("::1", &["::1"]),
+        ] {
+            let reached = reachable(listening.parse().expect("an address"));
+            assert_eq!(reached.iter().map(IpAddr::to_string).collect::<Vec<_>>(), expected);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! A rule in words and as JSON, for `weir explain` and for the page `/rules`.
+
+use serde_json::{Value, json};
+
+use super::error::DisplayOrigin;
+use crate::limit::{
+    Algorithm, Bucket, CompiledRule, Coordination, Limit, OverLimitPolicy, Pattern, Refill, Rule, Scope,
+    SharedCounts, SharedStore, Tier, Values,
+};
+
+/// A rule, with what applies to it besides what it says itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RuleDescription<'a> {
+    pub(crate) compiled: &'a CompiledRule,
+    /// What a rejection affects.
+    pub(crate) scope: Scope,
+    pub(crate) shared: SharedCounts,
+}
+
+impl RuleDescription<'_> {
+    /// Returns its lines, the first of which names it. None has a line break, whatever its names contain.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let rule = &self.compiled.rule;
+        let mut lines = vec![
+            format!("rule {}", self.compiled.path),
+            format!("  declared at {}", DisplayOrigin(&rule.origin)),
+        ];
+        match &rule.limit {
+            Limit::Unlimited => lines.push("  unlimited".to_owned()),
+            Limit::Tiers { tiers, over_limit_policy } => {
+                if tiers.len() > 1 {
+                    lines.push(format!("  {} tiers, all of which a request must pass:", tiers.len()));
+                }
+                let indent = if tiers.len() > 1 { "    " } else { "  " };
+                lines.extend(tiers.iter().map(|tier| format!("{indent}{tier}")));
+                if *over_limit_policy == OverLimitPolicy::Ignore || self.scope == Scope::Request {
+                    lines.push("  rejected requests do not count".to_owned());
+                }
+                if self.scope == Scope::Request {
+                    lines.push(
+                        "  nor do requests that another descriptor's rule rejects (all or nothing)"
+                            .to_owned(),
+                    );
+                }
+                lines.extend(self.coordination_lines(rule));
+            }
+        }
+        lines.extend(rule.name.as_ref().map(|name| format!("  name: {name}")));
+        if !rule.replaces.is_empty() {
+            lines.push(format!("  replaces: {}", rule.replaces.join(", ")));
+        }
+        for (key, is_on) in flags(rule) {
+            if is_on {
+                lines.push(format!("  {key}"));
+            }
+        }
+        lines.iter().map(|line| line.replace(|c: char| c.is_control(), "_")).collect()
+    }
+
+    /// Returns the lines about instances that share a store.
+    fn coordination_lines(&self, rule: &Rule) -> Vec<String> {
+        let store = self.shared.store.unwrap_or(SharedStore::Redis);
+        let name = store.name();
+        let requested = self.shared.requested(rule);
+        let is_declared = rule.coordination.mode.is_some() || rule.sharing.is_some();
+        let modes = match self.modes_of_auto(store, rule) {
+            _ if requested != Coordination::Local && !store.shares(rule) => {
+                "local, since it counts only single fixed windows".to_owned()
+            }
+            Some(modes) => format!("{modes} ({}auto)", if is_declared { "" } else { "WEIR_COORDINATION: " }),
+            None => {
+                let mode = self.shared.mode_in(store, rule, 1).name();
+                if is_declared { mode.to_owned() } else { format!("{mode} (WEIR_COORDINATION)") }
+            }
+        };
+        let mut lines = vec![format!("  with {name}: {modes}")];
+        let any = [1, usize::MAX].map(|instances| self.shared.mode_in(store, rule, instances));
+        if any.contains(&Coordination::Interval) {
+            lines.push(format!("  syncs every {} near the limit", self.shared.sync_interval_of(rule)));
+        }
+        if any.iter().any(|mode| *mode != Coordination::Local) {
+            let failure = self.shared.on_store_failure_of(rule).name();
+            lines.push(format!("  while {name} does not answer: {failure}"));
+        }
+        let mode = self.shared.mode_now(rule).map(Coordination::name);
+        let now = match (self.shared.store, mode, self.shared.instances) {
+            (None, ..) => Some("now: local, since no shared store is set".to_owned()),
+            (_, Some(mode), Some(1)) => Some(format!("now, with 1 instance: {mode}")),
+            (_, Some(mode), Some(many)) => Some(format!("now, with {many} instances: {mode}")),
+            (_, Some(mode), None) => Some(format!("now: {mode}")),
+            (_, None, _) => None,
+        };
+        lines.extend(now.map(|now| format!("  {now}")));
+        lines
+    }
+
+    /// Returns the modes that `auto` stands for, if it is requested.
+    fn modes_of_auto(&self, store: SharedStore, rule: &Rule) -> Option<String> {
+        if self.shared.requested(rule) != Coordination::Auto {
+            return None;
+        }
+        let exact = self.shared.mode_in(store, rule, usize::MAX).name();
+        let most = rule.limit.capacity() / Coordination::EXACT_BELOW;
+        let plural = if most == 1 { "" } else { "s" };
+        Some(match most {
+            0 => exact.to_owned(),
+            _ => format!("interval with up to {most} instance{plural}, {exact} with more"),
+        })
+    }
+
+    /// Returns it as a JSON object.
+    pub(crate) fn json(&self) -> Value {
+        let (compiled, rule) = (self.compiled, &self.compiled.rule);
+        let descriptor: Vec<Value> = compiled
+            .levels
+            .iter()
+            .map(|level| match &level.values {
+                Values::Any => json!({ "key": level.key }),
+                Values::One(pattern) => json!({ "key": level.key, "value": pattern.text() }),
+                Values::Of(patterns) => {
+                    let values: Vec<&str> = patterns.iter().map(Pattern::text).collect();
+                    json!({ "key": level.key, "values": values })
+                }
+            })
+            .collect();
+        let mut json = json!({
+            "rule": compiled.path.to_string(),
+            "domain": &*compiled.domain,
+            "descriptor": descriptor,
+            "declared_at": { "file": &*rule.origin.file, "line": rule.origin.line, "column": rule.origin.column },
+            "unlimited": rule.limit == Limit::Unlimited,
+            "tiers": rule.tiers().iter().map(tier_json).collect::<Vec<_>>(),
+            "rejected_requests_count":
+                self.scope == Scope::Descriptor && rule.limit.over_limit_policy() == OverLimitPolicy::Count,
+            "all_or_nothing": self.scope == Scope::Request,
+            "name": rule.name,
+            "replaces": rule.replaces,
+            "coordination": Value::Null,
+        });
+        if rule.limit != Limit::Unlimited {
+            json["coordination"] = json!({
+                "requested": self.shared.requested(rule).name(),
+                "now": self.shared.mode_now(rule).map(Coordination::name),
+                "store": self.shared.store.map(SharedStore::name),
+                "instances": self.shared.instances,
+                "sync_interval": self.shared.sync_interval_of(rule).to_string(),
+                "on_store_failure": self.shared.on_store_failure_of(rule).name(),
+            });
+        }
+        for (key, is_on) in flags(rule) {
+            json[key] = is_on.into();
+        }
+        json
+    }
+}
+
+fn flags(rule: &Rule) -> [(&'static str, bool); 3] {
+    [
+        ("shadow_mode", rule.shadow_mode),
+        ("quota_mode", rule.quota_mode),
+        ("detailed_metric", rule.detailed_metric),
+    ]
+}
+
+fn tier_json(tier: &Tier) -> Value {
+    let mut json = json!({ "requests": tier.requests, "per": tier.period.to_string() });
+    let algorithm = match tier.algorithm {
+        Algorithm::FixedWindow => "fixed_window",
+        Algorithm::SlidingWindow => "sliding_window",
+        Algorithm::TokenBucket(Bucket { burst, refill, strict }) => {
+            json["burst"] = burst.into();
+            json["refill"] = if refill == Refill::Step { "step" } else { "continuous" }.into();
+            json["strict"] = strict.into();
+            "token_bucket"
+        }
+    };
+    json["algorithm"] = algorithm.into();
+    json
+}

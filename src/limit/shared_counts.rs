@@ -1,0 +1,117 @@
+//! How instances share their counts, and which coordination mode a rule gets of it.
+
+use super::{
+    coordination::{Coordination, OnStoreFailure},
+    rule::Rule,
+    units::Period,
+};
+
+/// A store in which instances can share counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedStore {
+    /// Redis.
+    Redis,
+    /// Memcached, which has no leases and counts only single fixed windows.
+    Memcached,
+}
+
+/// How instances share their counts, as far as a service's settings say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedCounts {
+    /// Where they share them; none if each counts alone.
+    pub store: Option<SharedStore>,
+    /// `WEIR_COORDINATION`: the mode of rules that name none.
+    pub mode: Coordination,
+    /// `WEIR_SYNC_INTERVAL`, for rules that name none.
+    pub sync_interval: Period,
+    /// `WEIR_ON_STORE_FAILURE`, for rules that name none.
+    pub on_store_failure: OnStoreFailure,
+    /// The number of instances; none if unknown.
+    pub instances: Option<usize>,
+}
+
+// === impl SharedStore ===
+
+impl SharedStore {
+    /// Returns its name in messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Redis => "Redis",
+            Self::Memcached => "Memcached",
+        }
+    }
+
+    /// Returns whether instances can share the counts of `rule` in it.
+    #[must_use]
+    pub fn shares(self, rule: &Rule) -> bool {
+        self == Self::Redis || rule.limit.is_single_fixed_window()
+    }
+
+    /// Returns the mode in which `rule` is counted if `mode` is requested and there are `instances`.
+    fn supported(self, rule: &Rule, mode: Coordination, instances: usize) -> Coordination {
+        let mode = match mode {
+            Coordination::Auto => Coordination::for_limit(rule.limit.capacity(), instances),
+            mode => mode,
+        };
+        match (self, mode) {
+            _ if !self.shares(rule) => Coordination::Local,
+            (Self::Memcached, Coordination::Lease) => Coordination::Strict,
+            (_, mode) => mode,
+        }
+    }
+}
+
+// === impl SharedCounts ===
+
+/// Each instance counts alone.
+impl Default for SharedCounts {
+    fn default() -> Self {
+        Self {
+            store: None,
+            mode: Coordination::Auto,
+            sync_interval: Period::from_millis(100),
+            on_store_failure: OnStoreFailure::Local,
+            instances: None,
+        }
+    }
+}
+
+impl SharedCounts {
+    /// Returns the mode that is requested for `rule`. The values of a pool are counted by each instance.
+    #[must_use]
+    pub fn requested(&self, rule: &Rule) -> Coordination {
+        if rule.sharing.is_some() { Coordination::Local } else { rule.coordination.mode.unwrap_or(self.mode) }
+    }
+
+    /// Returns the mode in which `rule` is counted among `instances` that share `store`.
+    #[must_use]
+    pub fn mode_in(&self, store: SharedStore, rule: &Rule, instances: usize) -> Coordination {
+        store.supported(rule, self.requested(rule), instances)
+    }
+
+    /// Returns the mode in which `rule` is counted now; none if that depends on the number of instances, which is unknown.
+    #[must_use]
+    pub fn mode_now(&self, rule: &Rule) -> Option<Coordination> {
+        let Some(store) = self.store else { return Some(Coordination::Local) };
+        let depends = self.requested(rule) == Coordination::Auto && store.shares(rule);
+        let (alone, many) = (self.mode_in(store, rule, 1), self.mode_in(store, rule, usize::MAX));
+        match self.instances {
+            Some(instances) => Some(self.mode_in(store, rule, instances)),
+            None if depends && alone != many => None,
+            None => Some(alone),
+        }
+    }
+
+    /// Returns the time between two syncs of a counter of `rule` that is near its limit.
+    #[must_use]
+    pub fn sync_interval_of(&self, rule: &Rule) -> Period {
+        rule.coordination.sync_interval.unwrap_or(self.sync_interval)
+    }
+
+    /// Returns how `rule` is decided while the store does not reply.
+    #[must_use]
+    pub fn on_store_failure_of(&self, rule: &Rule) -> OnStoreFailure {
+        rule.coordination.on_store_failure.unwrap_or(self.on_store_failure)
+    }
+}

@@ -1,0 +1,47 @@
+//! The page `/hot`: the counters with the most hits and rejections.
+
+use std::fmt::Write as _;
+
+use crate::{
+    limit::Timestamp,
+    observe::hot_keys::{By, HotKey, HotKeys},
+};
+
+/// The counters of each table.
+const MOST: usize = 10;
+
+const MINUTE: u64 = 60_000_000_000;
+
+/// Returns the page as of `now`; without `hot`, one that says how to switch it on.
+pub(super) fn page(hot: Option<&HotKeys>, now: Timestamp) -> String {
+    let Some(hot) = hot else {
+        return "hot keys are off: WEIR_HOT_KEYS=shown or masked finds them\n".to_owned();
+    };
+    let mut text = match hot.gap() {
+        1 => "hot keys, from every decision; up to 20 s more than the times below\n".to_owned(),
+        gap => format!("hot keys, from about one in {gap} decisions; up to 20 s more than the times below\n"),
+    };
+    text += "+/- is the error of the estimate; used is the share of the limit in use at the last sample\n";
+    for (by, name) in [(By::Hits, "hits"), (By::Rejections, "rejected hits")] {
+        for (minutes, time) in [(1, "minute"), (10, "10 minutes")] {
+            // writing to a string cannot fail
+            let _ = writeln!(text, "\n{name} of the last {time}");
+            let keys = hot.top(by, minutes * MINUTE, now.as_nanos(), MOST);
+            if keys.is_empty() {
+                text += "  none\n";
+                continue;
+            }
+            let _ = writeln!(text, "{:>12} {:>10} {:>6}  rule and descriptor", "hits", "+/-", "used");
+            for key in keys {
+                line(&key, &mut text);
+            }
+        }
+    }
+    text
+}
+
+fn line(key: &HotKey, text: &mut String) {
+    let name = key.name.replace(|c: char| c.is_control(), "_");
+    let used = format!("{:.0} %", key.used * 100.0);
+    let _ = writeln!(text, "{:>12} {:>10} {used:>6}  {name}", key.hits, key.error());
+}

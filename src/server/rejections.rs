@@ -1,0 +1,72 @@
+//! The log of rejections: a line for each that is reported, within a bound.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{
+    clock::{Clock as _, SystemClock},
+    limit::{Coordination, NANOS_PER_SECOND, RuleRef},
+    limiter::{Rejection, RejectionLog, key_text},
+    server::log::bounded,
+};
+
+/// The most lines of a minute if only samples are logged, however many rules reject.
+const MOST_SAMPLES: u64 = 100;
+
+/// Logs rejections.
+#[derive(Debug)]
+pub struct RejectionLogger {
+    /// `WEIR_LOG_VALUES`: whether the values of descriptors are in the lines.
+    values: bool,
+    /// The most lines of a minute.
+    most: u64,
+    /// The current minute in the high half, and its rejections in the low half.
+    minute: AtomicU64,
+}
+
+// === impl RejectionLogger ===
+
+impl RejectionLogger {
+    /// Returns a log of all rejections that are reported, or of samples.
+    #[must_use]
+    pub const fn new(values: bool, is_sampled: bool) -> Self {
+        let most = if is_sampled { MOST_SAMPLES } else { u64::MAX };
+        Self { values, most, minute: AtomicU64::new(0) }
+    }
+
+    /// Returns the number of rejections reported in this minute, this one included.
+    fn count(&self) -> u64 {
+        let minute = SystemClock.now().as_nanos() / (60 * NANOS_PER_SECOND);
+        let next = |state: u64| if state >> 32 == minute { state + 1 } else { minute << 32 | 1 };
+        let before =
+            self.minute.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |state| Some(next(state)));
+        next(before.unwrap_or_default()) & u64::from(u32::MAX)
+    }
+}
+
+impl RejectionLog for RejectionLogger {
+    #[cold]
+    fn rejected(&self, Rejection { check, decision, mode }: &Rejection<'_>) {
+        let count = self.count();
+        if count > self.most {
+            if count == self.most + 1 {
+                tracing::warn!(
+                    "more than {} rules reject requests; others of this minute are not logged",
+                    self.most
+                );
+            }
+            return;
+        }
+        let rule = match &check.rule {
+            RuleRef::Compiled(rule) => rule.path.to_string(),
+            RuleRef::Override(_) => "a limit of the request".to_owned(),
+        };
+        let (domain, rule, descriptor) =
+            (bounded(check.domain), bounded(&rule), key_text(check, self.values));
+        let limit = check.tiers()[decision.tier].to_string();
+        let mode = mode.map_or("default", Coordination::name);
+        tracing::warn!(
+            %domain, %rule, %descriptor, hits = check.hits.0, %limit, retry_after = %decision.reset, mode,
+            "rejected"
+        );
+    }
+}

@@ -1,0 +1,57 @@
+//! The metrics that all tables of counters share, so that one query finds the table that is full.
+
+use crate::observe::Metric;
+
+/// The metrics of one table of counters, under names that all tables share.
+pub(in crate::store) struct TableMetrics<'a> {
+    /// The label: `memory` for counters that only this instance has, `coordinated` for copies of shared ones.
+    pub(in crate::store) table: &'static str,
+    /// The counters held.
+    pub(in crate::store) live: usize,
+    /// The most that may be held.
+    pub(in crate::store) max: usize,
+    /// The counters evicted because the table was full, by what became of their hits.
+    pub(in crate::store) evicted: &'a [(HitsOfEvicted, u64)],
+}
+
+/// What became of the hits of evicted counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) enum HitsOfEvicted {
+    /// The shared store has them: the next decision asks it.
+    #[cfg(feature = "coordinated")]
+    Kept,
+    /// Nothing has them: the counter starts again at 0, or without what it had not reported.
+    Lost,
+}
+
+// === impl TableMetrics ===
+
+impl TableMetrics<'_> {
+    /// Returns the metrics.
+    pub(in crate::store) fn metrics(&self) -> Vec<Metric> {
+        let gauge = |name, help, value| Metric::gauge(name, help, value as u64).label("table", self.table);
+        let mut metrics = vec![
+            gauge("weir.counters.live", "Counters held in memory, by table.", self.live),
+            gauge("weir.counters.max", "Counters that may be held in memory, by table.", self.max),
+        ];
+        metrics.extend(self.evicted.iter().map(|(hits, count)| {
+            let help = "Counters evicted because their table was full, by what became of their hits.";
+            Metric::counter("weir.counters.evicted", help, *count)
+                .label("table", self.table)
+                .label("hits", hits.name())
+        }));
+        metrics
+    }
+}
+
+// === impl HitsOfEvicted ===
+
+impl HitsOfEvicted {
+    const fn name(self) -> &'static str {
+        match self {
+            #[cfg(feature = "coordinated")]
+            Self::Kept => "kept",
+            Self::Lost => "lost",
+        }
+    }
+}
