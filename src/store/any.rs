@@ -55,15 +55,6 @@ impl AnyStore {
 }
 
 impl Store for AnyStore {
-    async fn take(
-        &self,
-        checks: &[LimitCheck<'_>],
-        scope: Scope,
-        now: Timestamp,
-    ) -> Result<Decisions, StoreError> {
-        self.take_with(checks, scope, now, TakeOptions::default()).await
-    }
-
     async fn take_with(
         &self,
         checks: &[LimitCheck<'_>],
