@@ -13,7 +13,7 @@ use weir::{
         Arrivals, Instance, Scenario, Series, SimulationMetrics, SimulationOutcome, Skew, chart, run,
     },
     store::{
-        Decisions, MemoryStore, Store, StoreError,
+        Decisions, MemoryStore, Store, StoreError, TakeOptions,
         remote::{Command, Op, Remote as _, Target},
         simulated::Network,
     },
@@ -23,11 +23,12 @@ use weir::{
 struct StoreOnly(Instance);
 
 impl Store for StoreOnly {
-    async fn take(
+    async fn take_with(
         &self,
         checks: &[LimitCheck<'_>],
-        _scope: Scope,
+        _: Scope,
         now: Timestamp,
+        _: TakeOptions<'_>,
     ) -> Result<Decisions, StoreError> {
         let commands = checks.iter().map(|check| {
             let target = Target {

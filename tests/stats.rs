@@ -16,7 +16,7 @@ use weir::{
         prometheus::{MetricNames, render},
         snapshot::StatValue,
     },
-    store::{Decisions, Store, StoreError},
+    store::{Decisions, Store, StoreError, TakeOptions},
 };
 
 fn rule_stats(service: &Service, path: &str) -> [u64; 5] {
@@ -185,7 +185,13 @@ async fn unlimited_requests_are_not_counted() {
 async fn failed_requests_are_counted_by_the_side_at_fault() {
     struct Broken;
     impl Store for Broken {
-        async fn take(&self, _: &[LimitCheck<'_>], _: Scope, _: Timestamp) -> Result<Decisions, StoreError> {
+        async fn take_with(
+            &self,
+            _: &[LimitCheck<'_>],
+            _: Scope,
+            _: Timestamp,
+            _: TakeOptions<'_>,
+        ) -> Result<Decisions, StoreError> {
             Err(StoreError::Unavailable("gone".to_owned()))
         }
 

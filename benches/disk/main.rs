@@ -82,6 +82,8 @@ fn main() {
     println!("updates: {latency}");
     println!("CPU of the threads of the disk: {:.3} of a core; of all threads: {:.3}", spent.disk, spent.all);
     println!("resident after updates: {} MiB", resident() >> 20);
+    // to compare with the same load while tables are merged
+    println!("the same again: {}", work.run(Duration::from_secs(options.seconds), &clock));
 
     let copy = temporary.path().join("killed");
     copy_dir(&dir, &copy);
@@ -107,7 +109,7 @@ fn main() {
         before >> 20,
         allocated(&dir) >> 20,
     );
-    println!("updates meanwhile: {latency}");
+    println!("updates while tables are merged: {latency}");
     let begun = Instant::now();
     drop(work);
     println!("clean stop: {:.1?}", begun.elapsed());

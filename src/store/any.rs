@@ -65,15 +65,6 @@ impl Store for AnyStore {
         }
     }
 
-    async fn take(
-        &self,
-        checks: &[LimitCheck<'_>],
-        scope: Scope,
-        now: Timestamp,
-    ) -> Result<Decisions, StoreError> {
-        self.take_with(checks, scope, now, TakeOptions::default()).await
-    }
-
     fn take_at_once(
         &self,
         checks: &[LimitCheck<'_>],

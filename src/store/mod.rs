@@ -52,34 +52,33 @@ pub type Decisions = SmallVec<[Decision; 2]>;
 
 /// Counts hits against limits.
 pub trait Store: Send + Sync + 'static {
-    /// Decides `checks`, the limit checks of one request, as of `now`, and counts their hits as `scope` says.
+    /// Decides `checks`, the limit checks of one request, as of `now`, and counts their hits as `scope` and `options` say.
     ///
     /// Returns one [`Decision`] for each check.
     ///
     /// # Errors
     ///
     /// Returns an error if the store gives up. The hits may have been counted nevertheless.
-    fn take(
-        &self,
-        checks: &[LimitCheck<'_>],
-        scope: Scope,
-        now: Timestamp,
-    ) -> impl Future<Output = Result<Decisions, StoreError>> + Send;
-
-    /// Decides like [`Store::take`], as `options` say.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Store::take`].
     fn take_with(
         &self,
         checks: &[LimitCheck<'_>],
         scope: Scope,
         now: Timestamp,
         options: TakeOptions<'_>,
+    ) -> impl Future<Output = Result<Decisions, StoreError>> + Send;
+
+    /// Decides like [`Store::take_with`], without options.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Store::take_with`].
+    fn take(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
     ) -> impl Future<Output = Result<Decisions, StoreError>> + Send {
-        let _ = options;
-        self.take(checks, scope, now)
+        self.take_with(checks, scope, now, TakeOptions::default())
     }
 
     /// Decides like [`Store::take_with`] if that is possible without a future: one costs a store in memory as much as the decision. By

@@ -10,7 +10,7 @@ use weir::{
     clock::Clock as _,
     limit::{Hits, LimitCheck, OnStoreFailure, Period, Reservation, ReservationRequest, Scope, Timestamp},
     store::{
-        Decisions, Store, StoreError,
+        Decisions, Store, StoreError, TakeOptions,
         disk::{DiskSettings, DiskStore, DiskSync, OnDamage},
         simulated::SimulatedClock,
     },
@@ -55,11 +55,12 @@ fn open(settings: &DiskSettings, clock: &SimulatedClock) -> DiskStore {
 }
 
 impl Store for OnDisk {
-    async fn take(
+    async fn take_with(
         &self,
         checks: &[LimitCheck<'_>],
         scope: Scope,
         now: Timestamp,
+        options: TakeOptions<'_>,
     ) -> Result<Decisions, StoreError> {
         // simulated time stands still while a blocking task runs, so that it does not pass the budget while the disk is read
         let (done, wait) = mpsc::channel::<()>();
@@ -71,7 +72,7 @@ impl Store for OnDisk {
             opened.store = Some(open(&self.settings, &self.clock));
         }
         let store = opened.store.as_ref().expect("it is open");
-        let decided = store.take(checks, scope, now).await;
+        let decided = store.take_with(checks, scope, now, options).await;
         drop(done);
         let _ = standstill.await;
         assert_eq!(self.clock.now(), now, "the time of the decision");

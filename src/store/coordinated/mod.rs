@@ -194,15 +194,6 @@ fn has_repeated(checks: &[LimitCheck<'_>]) -> bool {
 }
 
 impl<R: Remote> Store for Coordinated<R> {
-    async fn take(
-        &self,
-        checks: &[LimitCheck<'_>],
-        scope: Scope,
-        now: Timestamp,
-    ) -> Result<Decisions, StoreError> {
-        self.take_with(checks, scope, now, TakeOptions::default()).await
-    }
-
     async fn take_with(
         &self,
         checks: &[LimitCheck<'_>],

@@ -14,7 +14,7 @@ use std::{
 
 use fjall::{
     CompressionType, Database, Error, Keyspace, KeyspaceCreateOptions, LsmError, PersistMode,
-    config::{BlockSizePolicy, CompressionPolicy},
+    config::{BlockSizePolicy, CompressionPolicy, PartitioningPolicy, PinningPolicy},
 };
 
 use super::{
@@ -114,11 +114,16 @@ impl Engine {
 
     fn open_unverified(dir: &Path, expiry: &Arc<Expiry>) -> Result<Self, DiskError> {
         let filters = Arc::new(ExpiryFilters(Arc::clone(expiry)));
+        // a filter has megabytes, and a read would copy and check all of it whenever blocks of data have displaced it from the cache
         let options = || {
             KeyspaceCreateOptions::default()
                 .max_memtable_size(MEMTABLE)
                 .data_block_size_policy(BlockSizePolicy::all(BLOCK))
                 .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
+                .filter_block_pinning_policy(PinningPolicy::all(true))
+                .filter_block_partitioning_policy(PartitioningPolicy::all(false))
+                .index_block_pinning_policy(PinningPolicy::all(true))
+                .index_block_partitioning_policy(PartitioningPolicy::all(false))
         };
         let open = || {
             let database = Database::builder(dir)

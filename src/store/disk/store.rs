@@ -226,15 +226,6 @@ fn rejection() -> Decision {
 }
 
 impl Store for DiskStore {
-    async fn take(
-        &self,
-        checks: &[LimitCheck<'_>],
-        scope: Scope,
-        now: Timestamp,
-    ) -> Result<Decisions, StoreError> {
-        self.take_with(checks, scope, now, TakeOptions::default()).await
-    }
-
     async fn take_with(
         &self,
         checks: &[LimitCheck<'_>],

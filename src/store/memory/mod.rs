@@ -358,11 +358,12 @@ pub(super) fn full_after(latest: Option<Timestamp>, now: Timestamp) -> Option<Pe
 }
 
 impl<N: Notes> Store for MemoryStore<N> {
-    fn take(
+    fn take_with(
         &self,
         checks: &[LimitCheck<'_>],
         scope: Scope,
         now: Timestamp,
+        _: TakeOptions<'_>,
     ) -> impl Future<Output = Result<Decisions, StoreError>> + Send {
         future::ready(Ok(self.decide(checks, scope, now)))
     }
