@@ -19,12 +19,17 @@ mod memory;
 mod name;
 #[cfg(any(feature = "coordinated", feature = "disk"))]
 mod path;
+#[cfg(feature = "coordinated")]
+pub mod pool_command;
+mod pools;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "coordinated")]
 pub mod remote;
 #[cfg(feature = "simulated")]
 pub mod simulated;
+#[cfg(feature = "coordinated")]
+mod target;
 #[cfg(feature = "remote")]
 mod transport;
 

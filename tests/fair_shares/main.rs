@@ -9,6 +9,8 @@
 
 mod arrivals;
 mod division;
+mod fleet;
+mod fleets;
 mod patterns;
 mod pool;
 mod rules;

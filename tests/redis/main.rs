@@ -21,6 +21,7 @@ mod fleet;
 mod keys;
 mod killed;
 mod network;
+mod pools;
 mod priority;
 mod reference_counts;
 mod reports;

@@ -28,21 +28,21 @@ pub struct PoolRule<'a> {
 /// A pool: its members, and what they have asked for and were granted.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
-    members: BTreeMap<Box<str>, MemberState>,
+    pub(super) members: BTreeMap<Box<str>, MemberState>,
     /// The number of the cycle, counted from the Unix epoch. None before the first request.
-    cycle: Option<u64>,
+    pub(super) cycle: Option<u64>,
     /// The step of the cycle that the allowances were computed in.
-    step: u32,
+    pub(super) step: u32,
     /// The hits that all members were granted in this cycle.
-    granted: u32,
+    pub(super) granted: u32,
     /// The hits that nobody is expected to need: for whoever asks first.
-    common: u32,
+    pub(super) common: u32,
     /// The hits that are kept for members that have not asked for all of their own part.
-    kept: u64,
+    pub(super) kept: u64,
     /// The sum of the weights of all members.
-    weights: u32,
+    pub(super) weights: u32,
     /// The capacity that the allowances were computed for.
-    capacity: u32,
+    pub(super) capacity: u32,
 }
 
 /// The decision about a request of a member.
@@ -71,7 +71,8 @@ impl PoolRule<'_> {
     }
 
     /// Returns the cycle of `now`, and the step of it.
-    fn place(&self, now: Timestamp) -> (u64, u32) {
+    #[must_use]
+    pub fn place(&self, now: Timestamp) -> (u64, u32) {
         let (now, period) = (now.as_nanos(), self.cycle.as_nanos());
         let (cycle, elapsed) = (now / period, now % period);
         let step = u128::from(elapsed) * u128::from(self.steps()) / u128::from(period);
@@ -114,6 +115,18 @@ impl Pool {
         now: Timestamp,
     ) -> PoolDecision {
         let reset = self.advance(rule, now);
+        self.decide_in_step(rule, value, hits, fit, reset)
+    }
+
+    /// Decides like [`Pool::decide`], in the step that has begun last. `reset` is the time until the cycle ends.
+    pub fn decide_in_step(
+        &mut self,
+        rule: &PoolRule<'_>,
+        value: &str,
+        hits: u32,
+        fit: bool,
+        reset: Period,
+    ) -> PoolDecision {
         if value.is_empty() && rule.sharing.anonymous != Anonymous::Share {
             let is_admitted = rule.sharing.anonymous == Anonymous::Allow;
             return PoolDecision { is_admitted, share: 0, before: 0, remaining: 0, reset };
@@ -189,6 +202,24 @@ impl Pool {
         self.members.iter().map(|(name, member)| (&**name, member))
     }
 
+    /// Returns the member `name`.
+    #[must_use]
+    pub fn member(&self, name: &str) -> Option<&MemberState> {
+        self.members.get(name)
+    }
+
+    /// Returns whether `name` is a member.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.members.contains_key(name)
+    }
+
+    /// Returns the sum of the weights of all members.
+    #[must_use]
+    pub const fn weights(&self) -> u32 {
+        self.weights
+    }
+
     /// Returns the hits that all members were granted in the cycle of the last request.
     #[must_use]
     pub const fn granted(&self) -> u32 {
@@ -201,13 +232,11 @@ impl Pool {
         self.cycle
     }
 
-    /// Returns the instant from which it is no different from a new pool.
+    /// Returns the instant from which it is no different from a new pool, if the last request was demand.
     #[must_use]
     pub fn idle_at(&self, rule: &PoolRule<'_>) -> Timestamp {
         let Some(cycle) = self.cycle else { return Timestamp::default() };
-        let last =
-            self.members.values().map(|member| if member.asked > 0 { cycle } else { member.last_cycle });
-        let forgotten = last.max().unwrap_or_default() + u64::from(rule.sharing.forget_after) + 1;
+        let forgotten = cycle + u64::from(rule.sharing.forget_after) + 1;
         Timestamp::from_nanos(forgotten.saturating_mul(rule.cycle.as_nanos()))
     }
 
@@ -234,7 +263,7 @@ impl Pool {
         Timestamp::from_nanos(end).since(now)
     }
 
-    fn begin_cycle(&mut self, rule: &PoolRule<'_>, cycle: u64, step: u32) {
+    pub(super) fn begin_cycle(&mut self, rule: &PoolRule<'_>, cycle: u64, step: u32) {
         if let Some(last) = self.cycle {
             self.members.retain(|_, member| {
                 member.begin_cycle(last, cycle - last);
@@ -276,7 +305,7 @@ impl Pool {
     }
 
     /// Computes the allowances anew, from what everybody was granted and will ask for.
-    fn allow(&mut self, rule: &PoolRule<'_>) {
+    pub(super) fn allow(&mut self, rule: &PoolRule<'_>) {
         let sharing = rule.sharing;
         let (step, steps, within) = (self.step, rule.steps(), sharing.lend == Lend::WithinCycle);
         let has_newcomer = self.members.values().any(|member| member.is_new);

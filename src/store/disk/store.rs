@@ -25,7 +25,7 @@ use crate::{
         ReservationRequest, ReservedSpan, Scope, Timestamp,
     },
     observe::{Metric, Source},
-    store::{Decisions, MemoryStore, Store, StoreError},
+    store::{Decisions, MemoryStore, Store, StoreError, pools::PoolSummary},
 };
 
 /// Counters in memory and on this instance's disk.
@@ -262,7 +262,7 @@ impl Source for DiskStore {
         let (expired, records) = expiry.expired();
         // the disk has the others that were evicted
         let lost = memory.lost();
-        let mut all = memory.usage_metrics(lost);
+        let mut all = memory.usage_metrics(lost, PoolSummary::default());
         all.extend(metrics.metrics(records, expired, expiry.removed(), memory.usage().evicted - lost));
         all
     }

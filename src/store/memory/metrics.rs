@@ -1,17 +1,20 @@
 //! The metrics of the memory store.
 
 use super::{MemoryStore, Notes};
-use crate::observe::{Metric, Source};
+use crate::{
+    observe::{Metric, Source},
+    store::pools::PoolSummary,
+};
 
 impl Source for MemoryStore {
     fn metrics(&self) -> Vec<Metric> {
-        self.usage_metrics(self.usage().evicted)
+        self.usage_metrics(self.usage().evicted, PoolSummary::default())
     }
 }
 
 impl<N: Notes> MemoryStore<N> {
-    /// Returns the metrics of the counters in memory. `evicted` are those whose hits were lost.
-    pub(in crate::store) fn usage_metrics(&self, evicted: u64) -> Vec<Metric> {
+    /// Returns the metrics of the counters in memory. `evicted` are those whose hits were lost, and `pools` are pools that are kept elsewhere.
+    pub(in crate::store) fn usage_metrics(&self, evicted: u64, mut pools: PoolSummary) -> Vec<Metric> {
         let usage = self.usage();
         let mut metrics = vec![
             Metric::gauge("weir.counters.live", "Counters held in memory.", usage.live as u64),
@@ -27,7 +30,8 @@ impl<N: Notes> MemoryStore<N> {
                 usage.expired,
             ),
         ];
-        metrics.extend(self.pools.metrics());
+        self.pools.summarize(&mut pools);
+        metrics.extend(pools.metrics());
         metrics
     }
 }

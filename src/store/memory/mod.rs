@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 pub use self::notes::Notes;
 #[cfg(feature = "disk")]
 pub(super) use self::shard::Slot;
-use self::{pools::Pools, shard::Shard};
+use self::{pools::MemoryPools, shard::Shard};
 use super::{Decisions, Store, StoreError};
 use crate::{
     limit::{
@@ -59,7 +59,7 @@ pub struct MemoryStore<N: Notes = ()> {
     /// Of these, those that were not [removable](Notes::is_removable).
     lost: AtomicU64,
     expired: AtomicU64,
-    pools: Pools,
+    pools: MemoryPools,
     /// The times for which sweeps held a lock.
     holds: Box<Histogram>,
 }
@@ -100,7 +100,7 @@ impl<N: Notes> MemoryStore<N> {
             evicted: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             expired: AtomicU64::new(0),
-            pools: Pools::new(max_counters),
+            pools: MemoryPools::new(max_counters),
             holds: Box::default(),
         }
     }
