@@ -8,6 +8,7 @@ use crate::{
     limit::{
         Candidate, CompiledRule, Coordination, Entry, KeyHasher, Limit, Outcome, OverLimitPolicy, Rule,
         RuleSet, Step, Tier,
+        share::{Anonymous, OTHER},
     },
 };
 
@@ -95,7 +96,10 @@ fn write_outcome(
     out: &mut impl Write,
 ) -> io::Result<()> {
     match outcome {
-        Outcome::Rule(compiled) => write_rule(compiled, store, out),
+        Outcome::Rule(compiled) => {
+            write_rule(compiled, store, out)?;
+            write_pool(domain, compiled, steps, out)
+        }
         Outcome::UnknownDomain(domains) if domains.is_empty() => {
             writeln!(out, "no rule: no rules are declared")
         }
@@ -142,6 +146,38 @@ fn write_outcome(
     }
 }
 
+/// Writes the pool of a rule that shares its limit, and the member that the descriptor is.
+fn write_pool(
+    domain: &str,
+    compiled: &CompiledRule,
+    steps: &[Step<'_>],
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let (Some(sharing), Some((last, others))) = (&compiled.rule.sharing, steps.split_last()) else {
+        return Ok(());
+    };
+    let Entry { key, value } = last.entry;
+    let pool: Vec<String> = others.iter().map(|step| step.entry.to_string()).collect();
+    let pool = [&[domain.to_owned()], pool.as_slice(), &[format!("{key}=*")]].concat().join(" ");
+    writeln!(out, "  pool: {pool}, of which each {key} has a share")?;
+    match (value, sharing.anonymous) {
+        ("", Anonymous::Deny) => return writeln!(out, "  member: none, since the value is empty: rejected"),
+        ("", Anonymous::Allow) => {
+            return writeln!(
+                out,
+                "  member: none, since the value is empty: admitted, and not counted in the pool"
+            );
+        }
+        _ => {}
+    }
+    let weight = sharing.weight(value);
+    if sharing.weights.contains_key(value) {
+        return writeln!(out, "  member: {value}, with a weight of {weight}");
+    }
+    let places = sharing.max_members - 1;
+    writeln!(out, "  member: {value}, or {OTHER} if {places} others have a place")
+}
+
 fn write_rule(compiled: &CompiledRule, store: SharedStore, out: &mut impl Write) -> io::Result<()> {
     let rule = &compiled.rule;
     writeln!(out, "rule {}", compiled.path)?;
@@ -183,6 +219,14 @@ fn write_coordination(
     store: SharedStore,
     out: &mut impl Write,
 ) -> io::Result<()> {
+    if rule.sharing.is_some() && store == SharedStore::Memcached {
+        return writeln!(out, "  with Memcached: of N instances, each has the N-th part of the pool");
+    }
+    if rule.sharing.is_some() && matches!(rule.coordination.mode, None | Some(Coordination::Auto)) {
+        let condition =
+            if rule.coordination.mode.is_none() { "if WEIR_COORDINATION is auto" } else { "auto" };
+        return writeln!(out, "  with Redis: {} ({condition})", Coordination::Lease.name());
+    }
     let (name, exact) = match store {
         SharedStore::Redis => ("Redis", Coordination::Lease.name()),
         SharedStore::Memcached if is_single_fixed_window(&rule.limit) => {

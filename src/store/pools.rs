@@ -38,11 +38,18 @@ pub(super) trait Pooled {
     /// Calls `each` with the members, and the hits of each that were admitted and rejected, until it returns false. Returns whether it always
     /// returned true.
     fn report(&self, each: &mut dyn FnMut(&str, &MemberState, [u64; 2]) -> bool) -> bool;
+
+    /// Returns the hits that were granted in the last cycle, and the capacity.
+    fn usage(&self) -> (u32, u32);
 }
 
 impl Pooled for Pool {
     fn members(&self) -> usize {
         self.members().len()
+    }
+
+    fn usage(&self) -> (u32, u32) {
+        self.usage()
     }
 
     fn report(&self, each: &mut dyn FnMut(&str, &MemberState, [u64; 2]) -> bool) -> bool {
@@ -181,9 +188,14 @@ impl<P: Pooled> Pools<P> {
         summary.members += self.members.load(Ordering::Relaxed);
         summary.evicted += self.evicted.load(Ordering::Relaxed);
         for slot in self.all() {
-            slot.pool
-                .lock()
-                .report(&mut |name, member, totals| summary.add(&slot.rule, name, member, totals));
+            let pool = slot.pool.lock();
+            let (used, capacity) = pool.usage();
+            if capacity > 0 {
+                let usage = summary.pools.entry(slot.rule.clone()).or_default();
+                usage[0] = usage[0].saturating_add(used.into());
+                usage[1] = usage[1].saturating_add(capacity.into());
+            }
+            pool.report(&mut |name, member, totals| summary.add(&slot.rule, name, member, totals));
         }
     }
 }
@@ -194,6 +206,8 @@ pub(super) struct PoolSummary {
     /// The members of all pools.
     members: usize,
     evicted: u64,
+    /// The hits granted in the last cycle, and the capacities, by the name of the rule.
+    pools: BTreeMap<Box<str>, [u64; 2]>,
     /// Those that have metrics, by the name of their rule and their own. Several pools of a rule may have members of one name.
     series: BTreeMap<(Box<str>, Box<str>), [u64; 6]>,
 }
@@ -224,6 +238,17 @@ impl PoolSummary {
                 self.evicted,
             ),
         ];
+        for (rule, [used, capacity]) in self.pools {
+            let series = [
+                Metric::gauge(
+                    "weir.pool.used",
+                    "Hits of all members that were granted in the last cycle.",
+                    used,
+                ),
+                Metric::gauge("weir.pool.capacity", "Hits of all members in a cycle.", capacity),
+            ];
+            metrics.extend(series.map(|metric| metric.label("rule", &*rule)));
+        }
         for ((rule, member), [asked, share, borrowed, lent, admitted, rejected]) in self.series {
             let series = [
                 Metric::gauge("weir.pool.asked", "Hits that a member asked for in its last cycle.", asked),

@@ -336,7 +336,7 @@ impl RemoteError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{Hits, algorithm::FixedWindow};
+    use crate::limit::{Algorithm, Hits, algorithm::FixedWindow};
 
     #[test]
     fn a_reply_is_dated_in_the_windows_that_have_counted_the_command() {

@@ -73,7 +73,7 @@ pub(crate) struct Fleet {
 
 /// A decided request.
 #[derive(Clone, Copy, Debug)]
-struct Answered {
+struct Outcome {
     member: usize,
     arrived: Timestamp,
     answered: Timestamp,
@@ -200,7 +200,7 @@ impl Fleet {
                 let matched = Matched::new(&rules, &request);
                 let decisions = instance.take(&matched.checks, Scope::Descriptor, arrived).await;
                 let is_admitted = !decisions.expect("it decides")[0].over;
-                Answered { member, arrived, answered: clock.now(), is_admitted }
+                Outcome { member, arrived, answered: clock.now(), is_admitted }
             });
         }
         let all = requests.join_all().await;
@@ -219,7 +219,7 @@ impl Fleet {
             stranded,
         };
         let hits = self.hits;
-        for Answered { member, arrived, answered, is_admitted } in all {
+        for Outcome { member, arrived, answered, is_admitted } in all {
             let cycle = |at: Timestamp| (at.since(start).as_nanos() / CYCLE.as_nanos()) as usize;
             let counts = &mut result.cycles[cycle(arrived)][member];
             counts.0 += hits;

@@ -14,3 +14,4 @@ mod fleets;
 mod patterns;
 mod pool;
 mod rules;
+mod store;

@@ -1,6 +1,6 @@
 //! One pool in one memory: cycles, steps, newcomers, and lending within a cycle.
 
-use std::collections::BTreeMap;
+use hashbrown::HashMap;
 
 use super::{
     Anonymous, Borrow, Lend, MAX_WEIGHTS, OTHER, Sharing,
@@ -28,7 +28,7 @@ pub struct PoolRule<'a> {
 /// A pool: its members, and what they have asked for and were granted.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
-    pub(super) members: BTreeMap<Box<str>, MemberState>,
+    pub(super) members: HashMap<Box<str>, MemberState, foldhash::fast::RandomState>,
     /// The number of the cycle, counted from the Unix epoch. None before the first request.
     pub(super) cycle: Option<u64>,
     /// The step of the cycle that the allowances were computed in.
@@ -43,6 +43,18 @@ pub struct Pool {
     pub(super) weights: u32,
     /// The capacity that the allowances were computed for.
     pub(super) capacity: u32,
+    /// The hits that all members were granted in the last cycle with any.
+    pub(super) granted_before: u32,
+    /// The step, so that not every request computes it.
+    pub(super) span: Span,
+}
+
+/// The instants at which a step begins and ends, and its cycle ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Span {
+    from: Timestamp,
+    until: Timestamp,
+    end: Timestamp,
 }
 
 /// The decision about a request of a member.
@@ -77,6 +89,17 @@ impl PoolRule<'_> {
         let (cycle, elapsed) = (now / period, now % period);
         let step = u128::from(elapsed) * u128::from(self.steps()) / u128::from(period);
         (cycle, u32::try_from(step).unwrap_or(u32::MAX))
+    }
+
+    /// Returns the instants at which the step of `now` begins and ends, and its cycle ends.
+    #[must_use]
+    pub fn span(&self, now: Timestamp) -> [Timestamp; 3] {
+        let (cycle, step) = self.place(now);
+        let (period, steps) = (u128::from(self.cycle.as_nanos()), u128::from(self.steps()));
+        let start = u128::from(cycle) * period;
+        let nanos = |nanos: u128| Timestamp::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let begins = |step: u32| nanos(start + (u128::from(step) * period).div_ceil(steps));
+        [begins(step), begins(step + 1), nanos(start + period)]
     }
 
     /// Returns the capacity that is shared in `step`. The headroom belongs to newcomers, and is released in line with time where shares are
@@ -131,9 +154,14 @@ impl Pool {
             let is_admitted = rule.sharing.anonymous == Anonymous::Allow;
             return PoolDecision { is_admitted, share: 0, before: 0, remaining: 0, reset };
         }
-        let name = self.place(rule, value);
         let left = rule.capacity.saturating_sub(self.granted);
-        let Some(member) = self.members.get_mut(name) else { unreachable!("it has just been given a place") };
+        if !self.members.contains_key(value) {
+            let name = self.place(rule, value);
+            if name != value {
+                return self.decide_in_step(rule, name, hits, fit, reset);
+            }
+        }
+        let Some(member) = self.members.get_mut(value) else { unreachable!("it has a place") };
         member.asked = member.asked.saturating_add(hits);
         let before = member.granted;
         let after = u64::from(before) + u64::from(hits);
@@ -196,7 +224,7 @@ impl Pool {
         }
     }
 
-    /// Returns its members by name, as of the last request.
+    /// Returns its members by name, in no order, as of the last request.
     #[must_use]
     pub fn members(&self) -> impl ExactSizeIterator<Item = (&str, &MemberState)> {
         self.members.iter().map(|(name, member)| (&**name, member))
@@ -226,6 +254,12 @@ impl Pool {
         self.granted
     }
 
+    /// Returns the hits that all members were granted in the last cycle, and the capacity.
+    #[must_use]
+    pub const fn usage(&self) -> (u32, u32) {
+        (self.granted_before, self.capacity)
+    }
+
     /// Returns the number of the cycle of the last request, counted from the Unix epoch.
     #[must_use]
     pub const fn cycle(&self) -> Option<u64> {
@@ -242,6 +276,10 @@ impl Pool {
 
     /// Begins the cycle and the step of `now`, if they have not begun. Returns the time until the cycle ends.
     pub fn advance(&mut self, rule: &PoolRule<'_>, now: Timestamp) -> Period {
+        let Span { from, until, end } = self.span;
+        if from <= now && now < until && self.capacity == rule.capacity {
+            return end.since(now);
+        }
         let (mut cycle, mut step) = rule.place(now);
         match self.cycle {
             // a clock that steps back does not bring a cycle back, nor a step of it
@@ -259,6 +297,10 @@ impl Pool {
                 self.allow(rule);
             }
         }
+        if rule.place(now) == (cycle, step) {
+            let [from, until, end] = rule.span(now);
+            self.span = Span { from, until, end };
+        }
         let end = (cycle + 1).saturating_mul(rule.cycle.as_nanos());
         Timestamp::from_nanos(end).since(now)
     }
@@ -270,6 +312,7 @@ impl Pool {
                 cycle - member.last_cycle <= u64::from(rule.sharing.forget_after)
             });
         }
+        self.granted_before = self.granted;
         (self.cycle, self.step, self.granted) = (Some(cycle), step, 0);
         self.weights = self.members.keys().map(|name| rule.sharing.weight(name)).sum();
         self.allow(rule);

@@ -87,19 +87,10 @@ impl Pool {
     /// Begins `cycle` with the shares of the last one.
     pub fn turn(&mut self, cycle: u64) {
         let Some(last) = self.cycle.replace(cycle) else { return };
+        self.granted_before = self.granted;
         (self.step, self.granted) = (0, 0);
         for member in self.members.values_mut() {
             member.begin_cycle(last, cycle.saturating_sub(last));
-        }
-    }
-
-    /// Takes the totals of `earlier` over.
-    pub fn inherit_totals(&mut self, earlier: &Self) {
-        for (name, member) in &mut self.members {
-            if let Some(earlier) = earlier.members.get(name) {
-                member.admitted_in_all = earlier.admitted_in_all;
-                member.rejected_in_all = earlier.rejected_in_all;
-            }
         }
     }
 
@@ -131,14 +122,6 @@ impl Pool {
         self.kept
     }
 
-    /// Records what the store has granted by now: to the member `name`, and to all.
-    pub fn note_granted(&mut self, name: &str, granted: u32, total: u32) {
-        self.granted = total;
-        if let Some(member) = self.members.get_mut(name) {
-            member.granted = granted;
-        }
-    }
-
     /// Adds hits to what the member `name` has asked for and was granted, if it is known.
     pub fn add(&mut self, name: &str, asked: u32, granted: i64) {
         let change = |hits: u32| {
@@ -149,14 +132,6 @@ impl Pool {
         if let Some(member) = self.members.get_mut(name) {
             member.asked = member.asked.saturating_add(asked);
             member.granted = change(member.granted);
-        }
-    }
-
-    /// Counts `hits` of the member `name` in its totals, if it is known.
-    pub fn count(&mut self, name: &str, hits: u32, is_admitted: bool) {
-        if let Some(member) = self.members.get_mut(name) {
-            let total = if is_admitted { &mut member.admitted_in_all } else { &mut member.rejected_in_all };
-            *total = total.saturating_add(hits.into());
         }
     }
 

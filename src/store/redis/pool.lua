@@ -40,55 +40,96 @@ local function most(a, b)
   return b
 end
 
--- the account of a cycle
-local function load(key)
-  local text = redis_call('HGET', key, 'G')
-  if not text then return { total = 0, kept = 0, own = 0, step = -1, cleaned = 0, is_new = true } end
-  local total, kept, own, step, cleaned = string.match(text, '^(%d+) (%d+) (%d+) (-?%d+) (%d)$')
-  return { total = number(total), kept = number(kept), own = number(own), step = number(step), cleaned = number(cleaned) }
+-- what was read of members, and what is written of them at the end
+local known, changed = {}, {}
+-- the members, as soon as that was asked, and those that are not written yet
+local taken, added = nil, 0
+
+-- a cycle: its account, and what was read and is written of its members
+local function load(offset)
+  local book = { key = KEYS[2 + offset], offset = offset, counts = {}, changed = {} }
+  local text = redis_call('HGET', book.key, 'G')
+  if text then
+    local total, kept, own, step, cleaned = string.match(text, '^(%d+) (%d+) (%d+) (-?%d+) (%d)$')
+    book.total, book.kept, book.own = number(total), number(kept), number(own)
+    book.step, book.cleaned = number(step), number(cleaned)
+  else
+    book.total, book.kept, book.own, book.step, book.cleaned, book.is_new = 0, 0, 0, -1, 0, true
+  end
+  return book
 end
 
-local function save(key, account, offset)
-  redis_call('HSET', key, 'G', whole(account.total) .. ' ' .. whole(account.kept) .. ' ' .. whole(account.own) .. ' '
-    .. whole(account.step) .. ' ' .. whole(account.cleaned))
-  if account.is_new then
+-- sets fields of a hash, a thousand at once
+local function set(key, fields)
+  for i = 1, #fields, 2000 do
+    redis_call('HSET', key, unpack(fields, i, least(#fields, i + 1999)))
+  end
+end
+
+local function save(book)
+  local fields = { 'G', whole(book.total) .. ' ' .. whole(book.kept) .. ' ' .. whole(book.own) .. ' ' .. whole(book.step)
+    .. ' ' .. whole(book.cleaned) }
+  for field in pairs(book.changed) do
+    fields[#fields + 1] = field
+    fields[#fields + 1] = book.counts[field]
+  end
+  set(book.key, fields)
+  if book.is_new then
     -- it is read as the demand of the cycle after it
-    local left = (start + (offset + 2) * length - now) / 1000
-    redis_call('PEXPIRE', key, whole(math.ceil(most(1, left)) + jitter))
+    local left = (start + (book.offset + 2) * length - now) / 1000
+    redis_call('PEXPIRE', book.key, whole(math.ceil(most(1, left)) + jitter))
+  end
+  fields = {}
+  for name in pairs(changed) do
+    fields[#fields + 1] = name
+    fields[#fields + 1] = known[name]
+  end
+  if #fields > 0 then
+    set(members, fields)
+    local keep = (forget_after + 1) * length / 1000
+    if keep < 4503599627370496 then redis_call('PEXPIRE', members, whole(math.ceil(keep) + jitter)) end
+    changed, added = {}, 0
   end
 end
 
 -- counts what `name` has asked for and was granted in a cycle; returns the field of its place, and both numbers
-local function report(key, offset, account, named, name, asked, granted)
-  local k = cycle + offset
-  local known = redis_call('HGET', members, name)
-  local last, since
-  if known then
-    last, since = string.match(known, '^(%d+) (%d+)$')
+local function report(book, named, name, asked, granted)
+  local k = cycle + book.offset
+  if known[name] == nil then known[name] = redis_call('HGET', members, name) end
+  local is_member, last, since = known[name], nil, nil
+  if is_member then
+    last, since = string.match(is_member, '^(%d+) (%d+)$')
     last, since = number(last), number(since)
-    if k - last > forget_after then known = false end
+    if k - last > forget_after then is_member = false end
   end
   local has_demand = asked > 0 or granted > 0
-  if not known and name ~= 'other' and not (has_demand and (named or redis_call('HLEN', members) < places)) then
-    return report(key, offset, account, true, 'other', asked, granted)
+  if not is_member and name ~= 'other' then
+    taken = taken or redis_call('HLEN', members) + added
+    if not (has_demand and (named or taken < places)) then
+      return report(book, true, 'other', asked, granted)
+    end
   end
-  if has_demand and (not known or last < k) then
-    if not known then since = k end
-    redis_call('HSET', members, name, whole(k) .. ' ' .. whole(since))
-    local keep = (forget_after + 1) * length / 1000
-    if keep < 4503599627370496 then redis_call('PEXPIRE', members, whole(math.ceil(keep) + jitter)) end
+  if has_demand and (not is_member or last < k) then
+    if not known[name] then
+      if taken then taken = taken + 1 else added = added + 1 end
+    end
+    known[name] = whole(k) .. ' ' .. whole(is_member and since or k)
+    changed[name] = true
   end
   local field = '=' .. name
-  local text = redis_call('HGET', key, field)
+  if book.counts[field] == nil then book.counts[field] = redis_call('HGET', book.key, field) end
   local a, g = 0, 0
-  if text then
-    a, g = string.match(text, '^(%d+) (%d+)$')
+  if book.counts[field] then
+    a, g = string.match(book.counts[field], '^(%d+) (%d+)$')
     a, g = number(a), number(g)
   end
   a = least(4294967295, a + asked)
   g = least(4294967295, most(0, g + granted))
-  account.total = least(4294967295, most(0, account.total + granted))
-  if asked ~= 0 or granted ~= 0 then redis_call('HSET', key, field, whole(a) .. ' ' .. whole(g)) end
+  book.total = least(4294967295, most(0, book.total + granted))
+  if asked ~= 0 or granted ~= 0 then
+    book.counts[field] = whole(a) .. ' ' .. whole(g)
+    book.changed[field] = true
+  end
   return field, a, g
 end
 
@@ -103,51 +144,53 @@ end
 if op == 'lease' then
   local named, name, asked = ARGV[9] == '1', ARGV[10], number(ARGV[11])
   if ahead == 1 and is_late_in_time and asked > 0 then
-    local account = load(KEYS[2])
-    report(KEYS[2], 0, account, named, name, asked, 0)
-    save(KEYS[2], account, 0)
+    local book = load(0)
+    report(book, named, name, asked, 0)
+    save(book)
   end
   if ahead ~= 0 then return whole(cycle + ahead) end
-  local account = load(KEYS[2])
-  local field, a, g = report(KEYS[2], 0, account, named, name, asked, 0)
+  local book = load(0)
+  local field, a, g = report(book, named, name, asked, 0)
   local capacity, own, default, limit = number(ARGV[12]), number(ARGV[13]), number(ARGV[14]), number(ARGV[15])
   local function grant(hits)
     local from_own = least(most(0, own - g), hits)
-    account.total, g = account.total + hits, g + hits
-    account.kept, account.own = most(0, account.kept - from_own), account.own + from_own
+    book.total, g = book.total + hits, g + hits
+    book.kept, book.own = most(0, book.kept - from_own), book.own + from_own
   end
   local tries, fit = {}, true
   for hits in string.gmatch(ARGV[18], '%d+') do
     hits = number(hits)
-    local all, after = account.total + hits, g + hits
-    local fits = all <= capacity and (after <= own or (all + most(0, account.kept - most(0, own - g)) <= capacity
+    local all, after = book.total + hits, g + hits
+    local fits = all <= capacity and (after <= own or (all + most(0, book.kept - most(0, own - g)) <= capacity
       and after <= most(default, limit)))
     if fits then grant(hits) else fit = false end
     tries[#tries + 1] = fits and '1' or '0'
   end
   local more = 0
   if fit then
-    local left = most(0, capacity - account.total)
+    local left = most(0, capacity - book.total)
     local mine = most(0, own - g)
     local hits = least(number(ARGV[16]), math.floor(least(most(0, limit - g), left) / (2 * number(ARGV[17]))))
     if hits >= 3 then
-      more = least(hits, least(left, most(mine, left - most(0, account.kept - mine))))
-      more = most(0, more)
+      more = most(0, least(hits, least(left, most(mine, left - most(0, book.kept - mine)))))
       grant(more)
     end
   end
-  if a > 0 or g > 0 then redis_call('HSET', KEYS[2], field, whole(a) .. ' ' .. whole(g)) end
-  save(KEYS[2], account, 0)
-  return whole(cycle) .. '|' .. table.concat(tries) .. '|' .. whole(more) .. '|' .. whole(g) .. '|' .. whole(account.total)
+  if a > 0 or g > 0 then
+    book.counts[field] = whole(a) .. ' ' .. whole(g)
+    book.changed[field] = true
+  end
+  save(book)
+  return whole(cycle) .. '|' .. table.concat(tries) .. '|' .. whole(more) .. '|' .. whole(g) .. '|' .. whole(book.total)
 end
 
 if op == 'keep' then
   if ahead ~= 0 then return whole(cycle + ahead) end
-  local account, step = load(KEYS[2]), number(ARGV[9])
-  if step > account.step then
-    account.step = step
-    account.kept = most(0, number(ARGV[10]) - most(0, account.own - number(ARGV[11])))
-    save(KEYS[2], account, 0)
+  local book, step = load(0), number(ARGV[9])
+  if step > book.step then
+    book.step = step
+    book.kept = most(0, number(ARGV[10]) - most(0, book.own - number(ARGV[11])))
+    save(book)
   end
   return whole(cycle) .. '|'
 end
@@ -156,41 +199,56 @@ end
 if ahead ~= 0 and ahead ~= 1 then return { whole(cycle + ahead) } end
 local with_demands, reports, late = ARGV[9] == '1', number(ARGV[10]), number(ARGV[11])
 local dropped = 0
-local function count(offset, times, from, counts)
+
+-- reads what is needed of the members from the argument `from` on, a thousand at once
+local function prefetch(book, from, times)
+  for first = 0, times - 1, 1000 do
+    local names, fields = {}, {}
+    for i = first, least(times, first + 1000) - 1 do
+      names[#names + 1] = ARGV[from + 4 * i + 1]
+      fields[#fields + 1] = '=' .. ARGV[from + 4 * i + 1]
+    end
+    local texts, counts = redis_call('HMGET', members, unpack(names)), redis_call('HMGET', book.key, unpack(fields))
+    for i = 1, #names do
+      if known[names[i]] == nil then known[names[i]] = texts[i] end
+      book.counts[fields[i]] = counts[i]
+    end
+  end
+end
+
+local function count(offset, times, from, counts, grants)
   if times == 0 then return end
-  local key = KEYS[2 + offset]
-  local account = load(key)
+  local book = load(offset)
+  if counts then prefetch(book, from, times) end
   each(from, times, function(named, name, asked, granted)
     if counts then
-      report(key, offset, account, named, name, asked, granted)
+      report(book, named, name, asked, grants and granted or 0)
     else
       dropped = dropped + asked
     end
   end)
-  if counts then save(key, account, offset) end
+  if counts then save(book) end
 end
 if ahead == 0 then
-  count(-1, late, 12 + 4 * reports, is_late_in_time)
-  count(0, reports, 12, true)
+  count(-1, late, 12 + 4 * reports, is_late_in_time, false)
+  count(0, reports, 12, true, true)
 else
   -- what was admitted in a cycle that has ended is over
-  for i = 0, reports - 1 do ARGV[12 + 4 * i + 3] = '0' end
-  count(0, reports, 12, is_late_in_time)
+  count(0, reports, 12, is_late_in_time, false)
   each(12 + 4 * reports, late, function(_, _, asked) dropped = dropped + asked end)
 end
-local open = KEYS[2 + ahead]
-local account = load(open)
+local book = load(ahead)
 local all = redis_call('HGETALL', members)
-if account.cleaned == 0 and not account.is_new then
+if book.cleaned == 0 and not book.is_new then
   for i = 1, #all, 2 do
     local last = number(string.match(all[i + 1], '^%d+'))
     if cycle + ahead - last > forget_after then redis_call('HDEL', members, all[i]) end
   end
-  account.cleaned = 1
-  save(open, account, ahead)
+  book.cleaned = 1
+  save(book)
 end
 local before = with_demands and redis_call('HGETALL', KEYS[1 + ahead]) or {}
 return {
-  whole(cycle + ahead), whole(account.total), whole(account.kept), whole(account.own), whole(account.step), whole(dropped), all,
-  redis_call('HGETALL', open), before
+  whole(cycle + ahead), whole(book.total), whole(book.kept), whole(book.own), whole(book.step), whole(dropped), all,
+  redis_call('HGETALL', book.key), before
 }

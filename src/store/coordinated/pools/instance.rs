@@ -35,12 +35,16 @@ pub(super) struct InstancePool {
     /// The pool at the start of the next cycle, as of the table of the last step.
     pub(super) next: Option<Arc<Pool>>,
     pub(super) cycle: u64,
+    /// Where the last step begins and ends, and its cycle ends, so that not every request computes it.
+    span: [Timestamp; 3],
     /// The number of tables so far.
     pub(super) tables: u64,
     /// What the view is of.
     pub(super) known: Known,
     /// The hits granted to all in this cycle, as of the last reply.
     pub(super) total: u32,
+    /// The same in the last cycle.
+    pub(super) used: u32,
     pub(super) members: HashMap<Box<str>, LocalMember, foldhash::fast::RandomState>,
     /// Places of the last table that are not named, and of members here that it does not have.
     pub(super) taken: u32,
@@ -122,6 +126,10 @@ impl Pooled for InstancePool {
         self.members.len().max(self.view.members().len())
     }
 
+    fn usage(&self) -> (u32, u32) {
+        (self.used, self.view.usage().1)
+    }
+
     fn report(&self, each: &mut dyn FnMut(&str, &MemberState, [u64; 2]) -> bool) -> bool {
         self.view.members().all(|(name, member)| {
             let totals = self.members.get(name).map_or([0; 2], |member| member.totals);
@@ -147,9 +155,11 @@ impl InstancePool {
             view: Arc::default(),
             next: None,
             cycle: 0,
+            span: [Timestamp::default(); 3],
             tables: 0,
             known: Known::Guess,
             total: 0,
+            used: 0,
             members: HashMap::default(),
             taken: 0,
             late: Vec::new(),
@@ -189,12 +199,12 @@ impl InstancePool {
 
     /// Returns the instants at which the step of `at` ends, and its cycle.
     pub(super) fn ends(&self, at: Timestamp) -> (Timestamp, Timestamp) {
-        let (rule, period) = (rule(&self.target, &self.sharing), u128::from(self.period().as_nanos()));
-        let (cycle, step) = rule.place(at);
-        let start = u128::from(cycle) * period;
-        let nanos = |nanos: u128| Timestamp::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        let end = start + (u128::from(step + 1) * period).div_ceil(u128::from(rule.steps()));
-        (nanos(end), nanos(start + period))
+        let [from, until, end] = self.span;
+        if from <= at && at < until {
+            return (until, end);
+        }
+        let [_, until, end] = rule(&self.target, &self.sharing).span(at);
+        (until, end)
     }
 
     /// Decides `asked` at the instant `at` on the store's clock, or has the store decide.
@@ -236,6 +246,11 @@ impl InstancePool {
 
     /// Counts `hits` of `value` as demand, and returns the name of its place.
     pub(super) fn ask<'a>(&mut self, value: &'a str, hits: u32) -> &'a str {
+        self.has_news = true;
+        if let Some(member) = self.members.get_mut(value) {
+            member.ask(hits);
+            return value;
+        }
         let name = self.place(value);
         if !self.members.contains_key(name) {
             self.taken += u32::from(!self.view.has(name) && !self.is_named(name));
@@ -244,7 +259,6 @@ impl InstancePool {
         if let Some(member) = self.members.get_mut(name) {
             member.ask(hits);
         }
-        self.has_news = true;
         name
     }
 
@@ -309,7 +323,13 @@ impl InstancePool {
 
     /// Begins the cycle of `at`, if it has not begun.
     pub(super) fn roll(&mut self, at: Timestamp) {
-        let (cycle, _) = rule(&self.target, &self.sharing).place(at);
+        let [from, until, _] = self.span;
+        if from <= at && at < until {
+            return;
+        }
+        let rule = rule(&self.target, &self.sharing);
+        let (cycle, span) = (rule.place(at).0, rule.span(at));
+        self.span = span;
         self.roll_to(cycle);
     }
 
@@ -338,6 +358,7 @@ impl InstancePool {
         });
         let view = &self.view;
         self.members.retain(|name, member| !member.is_idle() || view.has(name));
+        self.used = if is_next { self.total } else { 0 };
         (self.cycle, self.total, self.known) = (cycle, 0, Known::Guess);
         self.alone = None;
     }

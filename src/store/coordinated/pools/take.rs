@@ -18,6 +18,7 @@ use crate::{
         coordinated::{
             budget::Budget,
             fallback::DENY_RETRY,
+            has_repeated,
             modes::{CoordinationModes, Made, record_fallback, record_mode, recorded},
         },
         pools::{combined, decision_of},
@@ -102,6 +103,13 @@ impl<R: Remote> CoordinationModes<R> {
         let turn = Turn { budget, begun: Instant::now(), now, record };
         self.memory.divide_pools_between(self.client.instances());
         if scope == Scope::Descriptor || checks.len() == 1 {
+            if has_repeated(checks) {
+                let mut decisions = Decisions::new();
+                for check in checks {
+                    decisions.push(self.take_one(check, scope, turn).await.0);
+                }
+                return decisions;
+            }
             let decided = checks.iter().map(async |check| self.take_one(check, scope, turn).await.0);
             return join_all(decided).await.into_iter().collect();
         }
@@ -228,7 +236,10 @@ impl<R: Remote> CoordinationModes<R> {
     /// Returns how `check` stands; over, if its `hits` do not fit by what this instance knows.
     fn look_at(&self, check: &LimitCheck<'_>, hits: Hits, turn: Turn<'_>) -> Decision {
         let Some(mode) = self.pool_mode(check) else {
-            return self.look(check, hits, turn.now);
+            return match check.pool {
+                Some(_) => self.memory.look(check, hits, turn.now),
+                None => self.look(check, hits, turn.now),
+            };
         };
         let own = self.pools.look(check, mode, turn.now).unwrap_or(NOTHING);
         let over = hits.0 > u64::from(own.remaining);
