@@ -4,10 +4,14 @@ use std::{
     process::Command,
     sync::atomic::{AtomicU32, Ordering::Relaxed},
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use serde_json::json;
+use weir::{
+    clock::{Clock as _, SystemClock},
+    limit::Period,
+};
 
 use crate::{
     helm::project,
@@ -18,6 +22,7 @@ use crate::{
 };
 
 const CYCLE: Duration = Duration::from_secs(5);
+const CYCLE_PERIOD: Period = Period::from_secs(5);
 
 /// Sends `requests` of `client`, evenly spread over `time` from `begun` on, and counts those that are admitted.
 fn send(stack: &Stack, client: &str, requests: u32, begun: Instant, time: Duration, admitted: &AtomicU32) {
@@ -35,9 +40,8 @@ fn send(stack: &Stack, client: &str, requests: u32, begun: Instant, time: Durati
 fn a_burst_of_one_client_costs_the_others_nothing() {
     let rule = "  - key: client\n    rate_limit: { requests: 400, per: 5s, share: { borrow: by_demand } }\n";
     let stack = Stack::start(rule, &Bootstrap::limiting(json!([from_header("client", "x-client")])));
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
-    let into = Duration::from_nanos(u64::try_from(since_epoch.as_nanos() % CYCLE.as_nanos()).expect("short"));
-    let begun = Instant::now() + (CYCLE - into);
+    let now = SystemClock.now();
+    let begun = Instant::now() + Duration::from(now.window_end(CYCLE_PERIOD).since(now));
     let counts = [(); 5].map(|()| AtomicU32::new(0));
     let (burst, last) = (AtomicU32::new(0), AtomicU32::new(0));
     thread::scope(|scope| {
