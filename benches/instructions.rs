@@ -49,7 +49,10 @@ fn decide(mut case: Case) -> (Decision, Case) {
 
 #[library_benchmark]
 #[benches::mode(
-    args = ["local", "interval", "interval_of_bucket", "lease", "lease_of_bucket"],
+    args = [
+        "local", "local_of_two_windows", "local_of_pool", "interval", "interval_of_bucket", "lease", "lease_of_bucket",
+        "lease_of_two_windows", "lease_of_pool",
+    ],
     setup = Hit::new
 )]
 fn coordinate(hit: Hit) -> (Decision, Hit) {

@@ -294,7 +294,7 @@ impl<S: Store> Limiter<S> {
     /// names is reached, falls back to the rule's; a limit override then has none.
     fn with_stats(&self, loaded: &Loaded, check: &LimitCheck<'_>, record: impl FnOnce(&RuleStats)) {
         match &check.rule {
-            RuleRef::Compiled(compiled_rule) => {
+            RuleRef::Compiled(compiled_rule) | RuleRef::Beside(compiled_rule) => {
                 let declared = &loaded.stats[compiled_rule.index()];
                 let dynamic = compiled_rule
                     .stat_path(check.entries)
@@ -366,7 +366,7 @@ fn record_rules(record: &DecisionRecord, matched: &Matched<'_>, verdict: &Verdic
                 let check = &matched.checks[*check];
                 let hits = i64::try_from(check.hits.0).unwrap_or(i64::MAX);
                 let rule = match &check.rule {
-                    RuleRef::Compiled(rule) => rule.path.to_string(),
+                    RuleRef::Compiled(rule) | RuleRef::Beside(rule) => rule.path.to_string(),
                     RuleRef::Override(_) => "limit override".to_owned(),
                 };
                 (rule, if check.direction == Direction::Take { hits } else { -hits })

@@ -2,13 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, future::join_all};
 use tokio::runtime::{Builder, Runtime};
 use weir::{
     clock::Clock as _,
     limit::{
         Algorithm, Bucket, Coordination, Decision, Descriptor, Domain, Entry, KeyHasher, Limit, Matched,
         OverLimitPolicy, Period, Refill, Request, Rule, RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+        share::Sharing,
     },
     store::{
         Store as _,
@@ -27,29 +28,46 @@ pub(crate) struct Hit {
     now: Timestamp,
 }
 
-/// Returns the request, and what it matches. Both live as long as the process.
-fn matched(coordination: Coordination, algorithm: Algorithm) -> Matched<'static> {
-    let tier = Tier { requests: 1_000_000_000, period: Period::from_secs(3_600), algorithm };
-    let limit = Limit::Tiers { tiers: [tier].into(), over_limit_policy: OverLimitPolicy::Ignore };
-    let mut rule = Rule::new(limit);
+/// The members of a pool.
+const MEMBERS: usize = 1_000;
+
+/// Returns the rule of the case `kind`: a window, a bucket, two windows, or a pool.
+fn rule(coordination: Coordination, kind: &str) -> Rule {
+    let window = |seconds| Tier {
+        requests: 1_000_000_000,
+        period: Period::from_secs(seconds),
+        algorithm: Algorithm::FixedWindow,
+    };
+    let bucket = Bucket { burst: 1_000_000_000, refill: Refill::Continuous, strict: false };
+    let tiers: Vec<Tier> = match kind {
+        "bucket" => vec![Tier { algorithm: Algorithm::TokenBucket(bucket), ..window(3_600) }],
+        "two_windows" => vec![window(3_600), window(86_400)],
+        _ => vec![window(3_600)],
+    };
+    let tiers = tiers.into_iter().collect();
+    let mut rule = Rule::new(Limit::Tiers { tiers, over_limit_policy: OverLimitPolicy::Ignore });
     rule.coordination.mode = Some(coordination);
-    let node = RuleNode { rule: Some(rule), ..RuleNode::new("tenant", Values::Any) };
-    let domain = Domain::new("shop", vec![node]);
-    let rules = Box::leak(Box::new(RuleSet::new(&[domain], KeyHasher::random())));
-    let entries = [Entry { key: "tenant", value: "acme" }].into_iter().collect();
-    let descriptor = Descriptor { entries, ..Descriptor::default() };
-    let request = Request { domain: "shop", descriptors: [descriptor].into_iter().collect(), hits: 1 };
+    rule.sharing = (kind == "pool").then(|| Arc::new(Sharing { max_members: 1_024, ..Sharing::default() }));
+    rule
+}
+
+/// Returns a request of the member `tenant`, and what it matches. Both live as long as the process.
+fn matched(rules: &'static RuleSet, tenant: &str, hits: u32, refund: bool) -> Matched<'static> {
+    let tenant: &'static str = Box::leak(tenant.into());
+    let entries = [Entry { key: "tenant", value: tenant }].into_iter().collect();
+    let descriptor = Descriptor { entries, refund, ..Descriptor::default() };
+    let request = Request { domain: "shop", descriptors: [descriptor].into_iter().collect(), hits };
     Matched::new(rules, Box::leak(Box::new(request)))
 }
 
 impl Hit {
-    /// Creates the case `name`: a mode, and `bucket` after it for a token bucket.
+    /// Creates the case `name`: a mode, and `bucket`, `two_windows` or `pool` after it for another rule than one window.
     pub(crate) fn new(name: &str) -> Self {
-        let (mode, algorithm) = name.split_once("_of_").unwrap_or((name, "window"));
-        let bucket = Bucket { burst: 1_000_000_000, refill: Refill::Continuous, strict: false };
-        let algorithm =
-            if algorithm == "bucket" { Algorithm::TokenBucket(bucket) } else { Algorithm::FixedWindow };
+        let (mode, kind) = name.split_once("_of_").unwrap_or((name, "window"));
         let mode = Coordination::parse(mode).expect("a coordination mode");
+        let node = RuleNode { rule: Some(rule(mode, kind)), ..RuleNode::new("tenant", Values::Any) };
+        let domain = Domain { name: "shop".into(), nodes: vec![node] };
+        let rules = Box::leak(Box::new(RuleSet::new(&[domain], KeyHasher::random())));
         let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
         let settings =
             CoordinationSettings { budget: Period::from_secs(60), ..CoordinationSettings::default() };
@@ -58,11 +76,24 @@ impl Hit {
             let remote = SimulatedStore::new(clock.clone(), 1).connect(Network::default());
             (Coordinated::new(remote, Arc::new(clock.clone()), settings), clock)
         });
-        let mut hit = Self { runtime, store, matched: matched(mode, algorithm), now: NOW };
+        let mut hit = Self { runtime, store, matched: matched(rules, "acme", 1, false), now: NOW };
+        let take = async |store: &Coordinated<SimulatedRemote>, matched: &Matched<'_>| {
+            store.take(&matched.checks, Scope::Descriptor, clock.now()).await.expect("a decision");
+        };
         hit.runtime.block_on(async {
+            if kind == "pool" {
+                let all: Vec<Matched<'_>> =
+                    (0..MEMBERS - 1).map(|i| matched(rules, &format!("tenant-{i}"), 1, false)).collect();
+                join_all(all.iter().map(|other| take(&hit.store, other))).await;
+            }
             // creates the counter, and waits for the reply to its first report, or for its lease
-            hit.store.take(&hit.matched.checks, Scope::Descriptor, NOW).await.expect("a decision");
+            take(&hit.store, &hit.matched).await;
             tokio::time::sleep(Duration::from_millis(300)).await;
+            if kind == "pool" {
+                // hits that are given back are held for the next requests
+                take(&hit.store, &matched(rules, "acme", 100, false)).await;
+                take(&hit.store, &matched(rules, "acme", 100, true)).await;
+            }
         });
         hit.now = clock.now();
         hit.decide();

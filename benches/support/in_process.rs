@@ -6,7 +6,7 @@ use weir::{
     DecisionSettings, Limiter,
     limit::{
         Algorithm, Code, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule,
-        RuleNode, RuleSet, Scope, Tier, Timestamp, Values,
+        RuleNode, RuleSet, Tier, Timestamp, Values,
     },
     observe::Stats,
     store::MemoryStore,
@@ -27,8 +27,7 @@ impl InProcess {
         let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("tenant", Values::Any) };
         let limiter =
             Limiter::new(MemoryStore::new(100_000), Arc::new(Stats::default()), DecisionSettings::default());
-        let domain = Domain { name: "shop".into(), scope: Scope::default(), nodes: vec![node] };
-        limiter.load(RuleSet::new(&[domain], KeyHasher::random()));
+        limiter.load(RuleSet::new(&[Domain::new("shop", vec![node])], KeyHasher::random()));
         let limiter = Self(limiter);
         limiter.admits(tenant, NOW);
         limiter

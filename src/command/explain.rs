@@ -7,8 +7,9 @@ use super::check::write_findings;
 use crate::{
     config::{ConfigErrors, DisplayOrigin, Loaded, RuleDescription},
     limit::{
-        Candidate, Descriptor, DescriptorMatch, Entry, Explanation, KeyHasher, Matched, Outcome,
-        OverLimitPolicy, PassedOver, Request, RuleSet, Scope, SharedCounts, Step,
+        Candidate, CompiledRule, Descriptor, DescriptorMatch, Entry, Explanation, KeyHasher, Matched,
+        Outcome, OverLimitPolicy, PassedOver, Request, RuleSet, Scope, SharedCounts, Step,
+        share::{Anonymous, OTHER},
     },
 };
 
@@ -71,6 +72,7 @@ pub fn explain(
         if let Outcome::Rule(compiled) = explanation.outcome {
             let description = RuleDescription { compiled, scope, shared: request.shared };
             description.lines().iter().try_for_each(|line| writeln!(out, "{line}"))?;
+            write_pool(request.domain, compiled, &explanation.steps, out)?;
         } else {
             write_no_rule(request.domain, entries.len(), &explanation, out)?;
         }
@@ -171,6 +173,38 @@ fn write_alternatives(steps: &[Step<'_>], out: &mut impl Write) -> io::Result<()
         0 => Ok(()),
         more => writeln!(out, "  and {more} more"),
     }
+}
+
+/// Writes the pool of a rule that shares its limit, and the member that the descriptor is.
+fn write_pool(
+    domain: &str,
+    compiled: &CompiledRule,
+    steps: &[Step<'_>],
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let (Some(sharing), Some((last, others))) = (&compiled.rule.sharing, steps.split_last()) else {
+        return Ok(());
+    };
+    let Entry { key, value } = last.entry;
+    let pool: Vec<String> = others.iter().map(|step| step.entry.to_string()).collect();
+    let pool = [&[domain.to_owned()], pool.as_slice(), &[format!("{key}=*")]].concat().join(" ");
+    writeln!(out, "  pool: {pool}, of which each {key} has a share")?;
+    match (value, sharing.anonymous) {
+        ("", Anonymous::Deny) => return writeln!(out, "  member: none, since the value is empty: rejected"),
+        ("", Anonymous::Allow) => {
+            return writeln!(
+                out,
+                "  member: none, since the value is empty: admitted, and not counted in the pool"
+            );
+        }
+        _ => {}
+    }
+    let weight = sharing.weight(value);
+    if sharing.weights.contains_key(value) {
+        return writeln!(out, "  member: {value}, with a weight of {weight}");
+    }
+    let places = sharing.max_members - 1;
+    writeln!(out, "  member: {value}, or {OTHER} if {places} others have a place")
 }
 
 /// Writes what the other descriptors count if one of them is over its limit.

@@ -5,9 +5,10 @@
 //! domains:
 //!   - domain: default/eg/*
 //!     coordination: lease
+//!     share: { borrow: max_min }
 //! ```
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use super::{
     error::{ConfigErrors, FileReport, Report},
@@ -15,24 +16,28 @@ use super::{
     keys::Level,
     load::read_file,
     rate_limit::coordination,
+    share,
     tier::{self, Kind},
     yaml::{self, YamlNode},
 };
 use crate::limit::{
     Algorithm, Bucket, Domain, Limit, OverLimitPolicy, Pattern, Refill, Rule, RuleCoordination, RuleNode,
+    Values, share::Sharing,
 };
 
-/// Algorithms and coordination for rules that set none, by domain.
+/// Algorithms, coordination and sharing for rules that set none, by domain.
 #[derive(Clone, Debug, Default)]
 pub struct RuleDefaults {
     all: Defaults,
     domains: Vec<(Pattern, Defaults)>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Defaults {
     algorithm: Option<Kind>,
     coordination: RuleCoordination,
+    /// How the values of a key share a limit, if the rule is for any value of its last key.
+    sharing: Option<Arc<Sharing>>,
 }
 
 // === impl RuleDefaults ===
@@ -55,7 +60,7 @@ impl RuleDefaults {
         let mut file = FileReport::new(path.display().to_string().into());
         let read = read_file(path, &mut file).map(|text| read(&text, &mut file)).unwrap_or_default();
         file.finish(&mut report);
-        report.finish().map(|_| Self { all: read.all.or(self.all), domains: read.domains })
+        report.finish().map(|_| Self { all: read.all.or(&self.all), domains: read.domains })
     }
 
     /// Sets the algorithm and coordination of every rule in `domains` that has none: the algorithm of fixed windows, which is all
@@ -68,7 +73,8 @@ impl RuleDefaults {
                 .iter()
                 .find(|(pattern, _)| exact(pattern))
                 .or_else(|| self.domains.iter().find(|(pattern, _)| pattern.matches(&domain.name)));
-            let defaults = entry.map_or(self.all, |(_, defaults)| defaults.or(self.all));
+            let all = || self.all.clone();
+            let defaults = entry.map_or_else(all, |(_, defaults)| defaults.clone().or(&self.all));
             defaults.apply(&mut domain.nodes);
         }
     }
@@ -100,10 +106,14 @@ fn domain(node: &YamlNode, report: &mut FileReport) -> Option<(Pattern, Defaults
 
 impl Defaults {
     fn read(fields: &Fields<'_>, report: &mut FileReport) -> Self {
-        Self { algorithm: tier::kind(fields, report), coordination: coordination(fields, report) }
+        Self {
+            algorithm: tier::kind(fields, report),
+            coordination: coordination(fields, report),
+            sharing: share::read(fields, None, report).map(Arc::new),
+        }
     }
 
-    fn or(self, other: Self) -> Self {
+    fn or(self, other: &Self) -> Self {
         Self {
             algorithm: self.algorithm.or(other.algorithm),
             coordination: RuleCoordination {
@@ -111,22 +121,32 @@ impl Defaults {
                 sync_interval: self.coordination.sync_interval.or(other.coordination.sync_interval),
                 on_store_failure: self.coordination.on_store_failure.or(other.coordination.on_store_failure),
             },
+            sharing: self.sharing.or_else(|| other.sharing.clone()),
         }
     }
 
-    fn apply(self, nodes: &mut [RuleNode]) {
+    fn apply(&self, nodes: &mut [RuleNode]) {
         for node in nodes {
+            let has_members = node.values == Values::Any;
             if let Some(rule) = &mut node.rule {
-                self.apply_to_rule(rule);
+                self.apply_to_rule(rule, has_members);
             }
             self.apply(&mut node.children);
         }
     }
 
-    fn apply_to_rule(self, rule: &mut Rule) {
-        let own = Self { algorithm: None, coordination: rule.coordination };
+    fn apply_to_rule(&self, rule: &mut Rule, has_members: bool) {
+        let own = Self { coordination: rule.coordination, ..Self::default() };
         rule.coordination = own.or(self).coordination;
         let Limit::Tiers { tiers, over_limit_policy } = &mut rule.limit else { return };
+        if has_members && rule.sharing.is_none() && tiers[0].algorithm == Algorithm::FixedWindow {
+            rule.sharing.clone_from(&self.sharing);
+        }
+        if rule.sharing.is_some() {
+            // a shared limit is a fixed window
+            *over_limit_policy = OverLimitPolicy::Ignore;
+            return;
+        }
         for tier in tiers.iter_mut().filter(|tier| tier.algorithm == Algorithm::FixedWindow) {
             tier.algorithm = match self.algorithm {
                 Some(Kind::SlidingWindow) => Algorithm::SlidingWindow,
@@ -202,8 +222,30 @@ mod tests {
     }
 
     #[test]
+    fn values_of_a_key_share_a_limit_by_default() {
+        let defaults =
+            defaults("domains:\n- {domain: eg, share: {borrow: max_min, weights: {a: 2}}}\n").expect("valid");
+        let text = "domain: eg\ndescriptors:\n\
+                    - {key: client, rate_limit: {unit: minute, requests_per_unit: 9}}\n\
+                    - {key: client, value: a, rate_limit: {unit: minute, requests_per_unit: 9}}\n\
+                    - {key: own, rate_limit: {requests: 9, per: 1m, share: {}}}\n";
+        let mut domains = parse("rules", text).expect("valid rules").domains;
+        defaults.apply(&mut domains);
+        let rules: Vec<&Rule> = domains[0].nodes.iter().filter_map(|node| node.rule.as_ref()).collect();
+        let borrow = |rule: &Rule| rule.sharing.as_ref().map(|sharing| sharing.borrow);
+        assert_eq!(borrow(rules[0]), Some(crate::limit::share::Borrow::MaxMin));
+        assert_eq!(rules[0].limit.over_limit_policy(), OverLimitPolicy::Ignore);
+        assert_eq!(rules[0].limit.tiers()[0].algorithm, Algorithm::FixedWindow);
+        // a rule for one value has no members, and one with its own keeps it
+        assert_eq!(borrow(rules[1]), None);
+        assert_eq!(borrow(rules[2]), Some(crate::limit::share::Borrow::ByDemand));
+        assert!(rules[1].limit.tiers()[0].bucket().burst == 9);
+    }
+
+    #[test]
     fn errors_have_their_places() {
         for (text, expected) in [
+            ("share: {borrow: fair}", "defaults.yaml:1:17: unknown 'borrow: fair'"),
             ("algorithm: leaky", "defaults.yaml:1:12: unknown algorithm 'leaky'"),
             ("domains:\n- coordination: lease", "defaults.yaml:2:3: the domain's name is missing"),
             ("algoritm: fixed_window", "unknown key 'algoritm': did you mean 'algorithm'?"),

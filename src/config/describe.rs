@@ -64,6 +64,9 @@ impl RuleDescription<'_> {
         let requested = self.shared.requested(rule);
         let is_declared = rule.coordination.mode.is_some() || rule.sharing.is_some();
         let modes = match self.modes_of_auto(store, rule) {
+            _ if requested != Coordination::Local && !store.shares(rule) && rule.sharing.is_some() => {
+                "of N instances, each has the N-th part of the pool".to_owned()
+            }
             _ if requested != Coordination::Local && !store.shares(rule) => {
                 "local, since it counts only single fixed windows".to_owned()
             }

@@ -129,10 +129,12 @@ impl Level {
             ],
             Self::Replaces => &["name"],
             #[cfg(feature = "server")]
-            Self::Defaults => &["algorithm", "coordination", "sync_interval", "on_store_failure", "domains"],
+            Self::Defaults => {
+                &["algorithm", "coordination", "sync_interval", "on_store_failure", "share", "domains"]
+            }
             #[cfg(feature = "server")]
             Self::DomainDefaults => {
-                &["domain", "algorithm", "coordination", "sync_interval", "on_store_failure"]
+                &["domain", "algorithm", "coordination", "sync_interval", "on_store_failure", "share"]
             }
             #[cfg(feature = "server")]
             Self::Mapper => &["defaults", "mappings"],

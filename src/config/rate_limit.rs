@@ -54,16 +54,6 @@ pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -
     };
     let sharing = sharing.flatten();
     let coordination = coordination(&fields, report);
-    if let (Some(_), Some(mode)) = (&sharing, coordination.mode.filter(|mode| *mode != Coordination::Local)) {
-        let at = fields.get("coordination").map_or(key_at, |field| field.key_at);
-        report.warn(
-            at,
-            format!(
-                "'coordination: {}' has no effect with 'share': of N instances, each has the N-th part of the pool",
-                mode.name()
-            ),
-        );
-    }
     Some(RateLimit {
         limit: limit?,
         sharing,

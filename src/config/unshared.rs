@@ -17,10 +17,13 @@ pub fn warn_of_unshared(loaded: &mut Loaded, default: Coordination) {
     }
     let omitted = unshared.len().saturating_sub(MAX_WARNINGS);
     for (i, rule) in unshared.into_iter().take(MAX_WARNINGS).enumerate() {
-        let mut message =
+        let mut message = if rule.sharing.is_some() {
+            "Memcached cannot share this pool: of N instances, each has the N-th part".to_owned()
+        } else {
             "Memcached cannot share this limit, because it counts only single fixed windows: each \
-                           instance admits the whole limit (coordination: local declares that)"
-                .to_owned();
+             instance admits the whole limit (coordination: local declares that)"
+                .to_owned()
+        };
         if i + 1 == MAX_WARNINGS && omitted > 0 {
             // writing to a string does not fail
             let _ = write!(message, "; and so {omitted} more rules");
@@ -36,7 +39,7 @@ fn find<'n>(nodes: &'n [RuleNode], default: Coordination, unshared: &mut Vec<&'n
     for node in nodes {
         let is_unshared = |rule: &&Rule| {
             let mode = rule.coordination.mode.unwrap_or(default);
-            mode != Coordination::Local && !rule.limit.is_single_fixed_window()
+            mode != Coordination::Local && (rule.sharing.is_some() || !rule.limit.is_single_fixed_window())
         };
         unshared.extend(node.rule.as_ref().filter(is_unshared));
         find(&node.children, default, unshared);
@@ -68,6 +71,8 @@ descriptors:
     rate_limit: { requests: 5, per: 1m, algorithm: token_bucket, coordination: strict }
   - key: free
     rate_limit: { unlimited: true }
+  - key: pool
+    rate_limit: { requests: 5, per: 1m, share: {} }
 ";
         let mut loaded = parse("shop.yaml", text).expect("the rules are valid");
         loaded.warnings.clear();
@@ -79,8 +84,9 @@ descriptors:
     fn rules_that_memcached_cannot_share_are_named_with_their_place() {
         let found = warnings(Coordination::Auto);
         let places: Vec<&str> = found.iter().filter_map(|warning| warning.split(':').nth(1)).collect();
-        assert_eq!(places, ["6", "9", "16"], "{found:?}");
-        assert!(found.iter().all(|warning| warning.contains("each instance admits the whole limit")));
+        assert_eq!(places, ["6", "9", "16", "20"], "{found:?}");
+        assert!(found[3].contains("each has the N-th part"), "{found:?}");
+        assert!(found[..3].iter().all(|warning| warning.contains("each instance admits the whole limit")));
     }
 
     #[test]

@@ -65,6 +65,8 @@ pub struct LimitCheck<'a> {
 pub enum RuleRef<'a> {
     /// A configured rule.
     Compiled(&'a CompiledRule),
+    /// The tiers of a configured rule beside its pool.
+    Beside(&'a CompiledRule),
     /// A limit that came with the request.
     Override(&'a RuntimeLimit),
 }
@@ -121,7 +123,7 @@ impl<'a> Matched<'a> {
             Some(RuleRef::Compiled(rule)) if rule.limit == Limit::Unlimited => {
                 return DescriptorMatch::Unlimited(rule);
             }
-            Some(RuleRef::Compiled(rule)) => {
+            Some(RuleRef::Compiled(rule) | RuleRef::Beside(rule)) => {
                 (rule.counter_key(&root.keys, entries), rule.pool_key(&root.keys, entries).map(Box::new))
             }
             Some(RuleRef::Override(_)) => (root.keys.key(entries, |_| None), None),
@@ -201,6 +203,7 @@ impl LimitCheck<'_> {
     pub fn shared_tiers(&self) -> SharedTiers {
         match &self.rule {
             RuleRef::Compiled(rule) => rule.shared_tiers.clone(),
+            RuleRef::Beside(_) => self.tiers().iter().cloned().collect(),
             RuleRef::Override(limit) => limit.tiers().iter().cloned().collect(),
         }
     }
@@ -226,12 +229,28 @@ impl LimitCheck<'_> {
         &self.tiers()[usize::from(self.pool.is_some())..]
     }
 
+    /// Returns the check of `hits` in the tiers beside the pool, if there are any.
+    #[must_use]
+    pub fn beside(&self, hits: Hits) -> Option<LimitCheck<'_>> {
+        let RuleRef::Compiled(rule) = self.rule else { return None };
+        let has_tiers = self.pool.is_some() && !self.own_tiers().is_empty();
+        has_tiers.then_some(LimitCheck {
+            rule: RuleRef::Beside(rule),
+            domain: self.domain,
+            entries: self.entries,
+            key: self.key,
+            pool: None,
+            hits,
+            direction: self.direction,
+        })
+    }
+
     /// Returns how the values of the last entry share the first tier, if they do.
     #[must_use]
     pub fn sharing(&self) -> Option<&Sharing> {
         match &self.rule {
             RuleRef::Compiled(rule) => rule.sharing(),
-            RuleRef::Override(_) => None,
+            RuleRef::Beside(_) | RuleRef::Override(_) => None,
         }
     }
 
@@ -252,7 +271,7 @@ impl LimitCheck<'_> {
     #[must_use]
     pub fn shared(&self, i: usize) -> Option<&str> {
         match &self.rule {
-            RuleRef::Compiled(compiled_rule) => compiled_rule.shared(i),
+            RuleRef::Compiled(rule) | RuleRef::Beside(rule) => rule.shared(i),
             RuleRef::Override(_) => None,
         }
     }
@@ -260,12 +279,23 @@ impl LimitCheck<'_> {
 
 // === impl RuleRef ===
 
-impl RuleRef<'_> {
+impl<'a> RuleRef<'a> {
+    /// Returns a reference to the same rule.
+    #[must_use]
+    pub const fn copied(&self) -> RuleRef<'a> {
+        match self {
+            Self::Compiled(rule) => Self::Compiled(rule),
+            Self::Beside(rule) => Self::Beside(rule),
+            Self::Override(limit) => Self::Override(limit),
+        }
+    }
+
     /// Returns the tiers, all of which must admit a request; none if it is unlimited.
     #[must_use]
     pub fn tiers(&self) -> &[Tier] {
         match self {
             Self::Compiled(rule) => rule.limit.tiers(),
+            Self::Beside(rule) => rule.limit.tiers().get(1..).unwrap_or_default(),
             Self::Override(limit) => limit.tiers(),
         }
     }
@@ -274,7 +304,7 @@ impl RuleRef<'_> {
     #[must_use]
     pub fn over_limit_policy(&self) -> OverLimitPolicy {
         match self {
-            Self::Compiled(rule) => rule.limit.over_limit_policy(),
+            Self::Compiled(rule) | Self::Beside(rule) => rule.limit.over_limit_policy(),
             Self::Override(limit) => limit.over_limit_policy(),
         }
     }
@@ -282,30 +312,29 @@ impl RuleRef<'_> {
     /// Returns [`Rule::shadow_mode`]; false for an override.
     #[must_use]
     pub fn shadow_mode(&self) -> bool {
-        matches!(self, Self::Compiled(rule) if rule.shadow_mode)
+        matches!(self, Self::Compiled(rule) | Self::Beside(rule) if rule.shadow_mode)
     }
 
     /// Returns [`Rule::quota_mode`]; false for an override.
     #[must_use]
     pub fn quota_mode(&self) -> bool {
-        matches!(self, Self::Compiled(rule) if rule.quota_mode)
+        matches!(self, Self::Compiled(rule) | Self::Beside(rule) if rule.quota_mode)
     }
 
     /// Returns the configured rule's identity.
     #[must_use]
     pub fn id(&self) -> Option<RuleId> {
         match self {
-            Self::Compiled(rule) => Some(rule.id()),
+            Self::Compiled(rule) | Self::Beside(rule) => Some(rule.id()),
             Self::Override(_) => None,
         }
     }
 
-    /// Returns the coordination mode, if the rule sets one. A pool is kept by each instance.
+    /// Returns the coordination mode, if the rule sets one.
     #[must_use]
     pub fn coordination(&self) -> Option<Coordination> {
         match self {
-            Self::Compiled(rule) if rule.sharing().is_some() => Some(Coordination::Local),
-            Self::Compiled(rule) => rule.coordination,
+            Self::Compiled(rule) | Self::Beside(rule) => rule.coordination,
             Self::Override(_) => None,
         }
     }
@@ -314,7 +343,7 @@ impl RuleRef<'_> {
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         match self {
-            Self::Compiled(rule) => rule.name(),
+            Self::Compiled(rule) | Self::Beside(rule) => rule.name(),
             Self::Override(_) => None,
         }
     }
@@ -323,7 +352,7 @@ impl RuleRef<'_> {
     #[must_use]
     pub fn declared(&self) -> Option<&Rule> {
         match self {
-            Self::Compiled(rule) => Some(&rule.rule),
+            Self::Compiled(rule) | Self::Beside(rule) => Some(&rule.rule),
             Self::Override(_) => None,
         }
     }
@@ -333,14 +362,14 @@ impl RuleRef<'_> {
     pub fn label(&self) -> String {
         match (self.name(), self) {
             (Some(name), _) => name.to_owned(),
-            (None, Self::Compiled(rule)) => rule.path.to_string(),
+            (None, Self::Compiled(rule) | Self::Beside(rule)) => rule.path.to_string(),
             (None, Self::Override(_)) => "override".to_owned(),
         }
     }
 
     fn replaces(&self) -> &[Box<str>] {
         match self {
-            Self::Compiled(rule) => rule.replaces(),
+            Self::Compiled(rule) | Self::Beside(rule) => rule.replaces(),
             Self::Override(_) => &[],
         }
     }

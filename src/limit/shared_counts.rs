@@ -45,7 +45,7 @@ impl SharedStore {
     /// Returns whether instances can share the counts of `rule` in it.
     #[must_use]
     pub fn shares(self, rule: &Rule) -> bool {
-        self == Self::Redis || rule.limit.is_single_fixed_window()
+        self == Self::Redis || (rule.sharing.is_none() && rule.limit.is_single_fixed_window())
     }
 
     /// Returns the mode in which `rule` is counted if `mode` is requested and there are `instances`.
@@ -78,10 +78,13 @@ impl Default for SharedCounts {
 }
 
 impl SharedCounts {
-    /// Returns the mode that is requested for `rule`. The values of a pool are counted by each instance.
+    /// Returns the mode that is requested for `rule`. Nothing is to choose for a pool, of which instances lease.
     #[must_use]
     pub fn requested(&self, rule: &Rule) -> Coordination {
-        if rule.sharing.is_some() { Coordination::Local } else { rule.coordination.mode.unwrap_or(self.mode) }
+        match rule.coordination.mode.unwrap_or(self.mode) {
+            Coordination::Auto if rule.sharing.is_some() => Coordination::Lease,
+            mode => mode,
+        }
     }
 
     /// Returns the mode in which `rule` is counted among `instances` that share `store`.

@@ -4,15 +4,11 @@ use std::fmt::Write as _;
 
 use super::{
     Scenario, Series, SimulationMetrics,
+    svg::{self, HEAD, LEFT, RIGHT, WIDTH},
     table::{calls, overshoot, percent},
 };
 use crate::limit::Algorithm;
 
-const WIDTH: f64 = 900.0;
-const LEFT: f64 = 72.0;
-const RIGHT: f64 = 20.0;
-/// The height above the first panel, for the title and the legend.
-const HEAD: f64 = 74.0;
 /// The height of one panel's axes.
 const PANEL: f64 = 110.0;
 /// The height between two panels, for the name of the lower one.
@@ -20,15 +16,10 @@ const GAP: f64 = 38.0;
 /// The height below the last panel, for the labels of the time axis.
 const FOOT: f64 = 52.0;
 
-/// The light and dark colors, without CSS variables, since not every viewer supports them.
-const STYLE: &str = "\
-svg { font: 12px system-ui, sans-serif } .title { font-size: 15px; font-weight: 600 } .name { font-weight: 600 }
-.page { fill: #ffffff } text { fill: #1f2328 } .faint { fill: #656d76 } .grid { stroke: #d0d7de }
-.limit { stroke: #1f2328; stroke-width: 1.5; stroke-dasharray: 6 4 }
-.admitted { fill: #2f6fba } .over { fill: #cf222e }
-@media (prefers-color-scheme: dark) {
-.page { fill: #0d1117 } text { fill: #e6edf3 } .faint { fill: #8d96a0 } .grid { stroke: #3d444d }
-.limit { stroke: #e6edf3 } .admitted { fill: #4c8ed9 } .over { fill: #f85149 } }";
+/// The styles of what other charts do not have.
+const LIGHT: &str =
+    ".limit { stroke: #1f2328; stroke-width: 1.5; stroke-dasharray: 6 4 } .over { fill: #cf222e }";
+const DARK: &str = ".limit { stroke: #e6edf3 } .over { fill: #f85149 }";
 
 /// Maps values to positions on the page.
 struct Axes {
@@ -47,12 +38,7 @@ pub fn chart(scenario: &Scenario, modes: &[(&str, SimulationMetrics, Series)]) -
     };
     let panels = modes.len() as f64;
     let height = HEAD + panels * PANEL + (panels - 1.0).max(0.0) * GAP + FOOT;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         role=\"img\">\n<title>{title}</title>\n<style>{STYLE}</style>\n<rect class=\"page\" width=\"100%\" \
-         height=\"100%\"/>\n",
-        title = title(scenario),
-    );
+    let mut svg = svg::begin(height, &title(scenario), LIGHT, DARK);
     head(&mut svg, scenario);
     for (i, mode) in modes.iter().enumerate() {
         panel(&mut svg, &axes, i, mode);

@@ -26,6 +26,7 @@ mod run;
 mod scenario;
 mod shares;
 mod shares_chart;
+mod svg;
 mod table;
 
 pub use chart::chart;

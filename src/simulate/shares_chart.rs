@@ -3,12 +3,11 @@
 
 use std::fmt::Write as _;
 
-use super::shares::{Demands, SharedCycle};
+use super::{
+    shares::{Demands, SharedCycle},
+    svg::{self, HEAD, LEFT, RIGHT, WIDTH},
+};
 
-const WIDTH: f64 = 900.0;
-const LEFT: f64 = 72.0;
-const RIGHT: f64 = 20.0;
-const HEAD: f64 = 74.0;
 const PANEL: f64 = 90.0;
 const GAP: f64 = 36.0;
 const FOOT: f64 = 44.0;
@@ -16,14 +15,9 @@ const FOOT: f64 = 44.0;
 /// The most members that are drawn: those that ask for the most.
 const MAX_PANELS: usize = 12;
 
-/// The light and dark colors, as in the charts of the coordination modes.
-const STYLE: &str = "\
-svg { font: 12px system-ui, sans-serif } .title { font-size: 15px; font-weight: 600 } .name { font-weight: 600 }
-.page { fill: #ffffff } text { fill: #1f2328 } .faint { fill: #656d76 } .grid { stroke: #d0d7de }
-.asked { fill: #d0d7de } .admitted { fill: #2f6fba } .share { stroke: #1f2328; stroke-width: 2 }
-@media (prefers-color-scheme: dark) {
-.page { fill: #0d1117 } text { fill: #e6edf3 } .faint { fill: #8d96a0 } .grid { stroke: #3d444d }
-.asked { fill: #3d444d } .admitted { fill: #4c8ed9 } .share { stroke: #e6edf3 } }";
+/// The styles of what other charts do not have.
+const LIGHT: &str = ".asked { fill: #d0d7de } .share { stroke: #1f2328; stroke-width: 2 }";
+const DARK: &str = ".asked { fill: #3d444d } .share { stroke: #e6edf3 }";
 
 /// Draws `cycles` under this `title`: of up to 12 members, those that ask for the most.
 #[must_use]
@@ -38,11 +32,8 @@ pub fn shares_chart(title: &str, capacity: u32, demands: &Demands, cycles: &[Sha
         cycles.iter().flat_map(|cycle| drawn.iter().map(|i| cycle.demands[*i].max(cycle.shares[*i]))).max();
     let most = f64::from(highest.unwrap_or(1).min(capacity.saturating_mul(2)).max(1));
     let height = HEAD + drawn.len() as f64 * (PANEL + GAP) - GAP + FOOT;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         role=\"img\">\n<title>{title}</title>\n<style>{STYLE}</style>\n<rect class=\"page\" width=\"100%\" \
-         height=\"100%\"/>\n<text class=\"title\" x=\"{LEFT}\" y=\"22\">{title}</text>\n",
-    );
+    let mut svg = svg::begin(height, title, LIGHT, DARK);
+    let _ = writeln!(svg, "<text class=\"title\" x=\"{LEFT}\" y=\"22\">{title}</text>");
     for (x, class, what) in [(0.0, "asked", "asked"), (90.0, "admitted", "admitted")] {
         let x = LEFT + x;
         let _ = writeln!(

@@ -2,6 +2,7 @@
 
 use super::{
     memcached::MemcachedRemote,
+    pool_command::{PoolCommand, PoolReply},
     redis::{ConnectionStates, RedisRemote},
     remote::{Command, Remote, RemoteError, Replies, StoreNode, Target},
 };
@@ -85,6 +86,20 @@ impl Remote for AnyRemote {
         match self {
             Self::Redis(redis) => redis.delete_steps(path).await,
             Self::Memcached(memcached) => memcached.delete_steps(path).await,
+        }
+    }
+
+    fn keeps_pools(&self) -> bool {
+        match self {
+            Self::Redis(redis) => redis.keeps_pools(),
+            Self::Memcached(memcached) => memcached.keeps_pools(),
+        }
+    }
+
+    async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
+        match self {
+            Self::Redis(redis) => redis.call_pool(command).await,
+            Self::Memcached(memcached) => memcached.call_pool(command).await,
         }
     }
 

@@ -19,6 +19,9 @@ mod memory;
 mod name;
 #[cfg(any(feature = "coordinated", feature = "disk"))]
 mod path;
+#[cfg(feature = "coordinated")]
+pub mod pool_command;
+mod pools;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "coordinated")]
@@ -26,6 +29,8 @@ pub mod remote;
 #[cfg(feature = "simulated")]
 pub mod simulated;
 mod table_metrics;
+#[cfg(feature = "coordinated")]
+mod target;
 #[cfg(feature = "remote")]
 mod transport;
 

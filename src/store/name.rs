@@ -78,6 +78,15 @@ pub(super) fn steps(prefix: &str, path: &str) -> String {
     [prefix, "{", path, "}r"].concat()
 }
 
+/// Returns the keys of a pool: of the cycle before the one with the number `cycle`, of that one, and of the one after it; and of the
+/// members.
+#[cfg(feature = "redis")]
+pub(super) fn pool(prefix: &str, target: &Target, cycle: u64) -> Keys {
+    let members = format!("{prefix}{{{}}}p{}", target.path, target.tiers[0].period);
+    let cycles = [cycle.wrapping_sub(1), cycle, cycle.wrapping_add(1)];
+    cycles.into_iter().map(|cycle| format!("{members}_{cycle}")).chain([members.clone()]).collect()
+}
+
 /// Returns the key of one tier, with one allocation, because thousands are built per second. The algorithm and the period
 /// are part of the key, so a tier that changes either starts with a new counter.
 fn key(prefix: &str, target: &Target, tier: &Tier, at: Timestamp) -> String {

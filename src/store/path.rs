@@ -59,6 +59,25 @@ pub(super) fn bytes_as_text(key: &[u8]) -> String {
     text
 }
 
+/// Returns the path of the pool of `check`: of its entries, the last one by its key alone, and the pattern of its values if it has one.
+#[cfg(feature = "coordinated")]
+pub(super) fn pool_path_of(check: &LimitCheck<'_>) -> Box<str> {
+    let last = check.entries.len().saturating_sub(1);
+    let entries = check.entries.iter().enumerate().take(last).map(|(i, entry)| {
+        (entry.key, check.shared(i).map_or(PathValue::Own(entry.value), PathValue::Shared))
+    });
+    let mut path = String::from(path(check.domain, entries));
+    if let Some(member) = check.entries.get(last) {
+        path.push('|');
+        escape(member.key, "%|}=~", &mut path);
+        if let Some(pattern) = check.shared(last) {
+            path.push('~');
+            escape(pattern, "%|}", &mut path);
+        }
+    }
+    path.into()
+}
+
 /// Returns the path of `entries` in `domain`.
 pub(super) fn path<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, PathValue<'a>)>) -> Box<str> {
     let mut path = String::with_capacity(96);

@@ -7,8 +7,10 @@ use std::{future::Future, sync::Arc};
 
 use smallvec::SmallVec;
 
+use super::pool_command::{PoolCommand, PoolReply};
+pub use super::target::Target;
 use crate::limit::{
-    Algorithm, Coordination, OverLimitPolicy, Period, SharedTiers, Tier, Timestamp,
+    Coordination, Period, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
     request_bucket::{StepReply, StepRequest},
 };
@@ -79,6 +81,21 @@ pub trait Remote: Send + Sync + 'static {
         std::future::ready(Ok(false))
     }
 
+    /// Returns whether this store keeps the pools of fair shares. Without it each instance has the N-th part of every pool.
+    fn keeps_pools(&self) -> bool {
+        false
+    }
+
+    /// Carries out `command`, which decisions wait for if it [leases](super::pool_command::PoolOp::Lease) hits.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remote::call`].
+    fn call_pool(&self, command: PoolCommand) -> impl Future<Output = Result<PoolReply, RemoteError>> + Send {
+        let _ = command;
+        std::future::ready(Err(RemoteError::Rejected("it keeps no pools".into())))
+    }
+
     /// Returns the node that counts `target` at the instant `at`, as far as it is known; it may change. By default a store
     /// has one node. The replies to commands for several nodes in one [`Remote::call`] are returned together.
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {
@@ -115,21 +132,6 @@ pub struct Command {
     pub at: Timestamp,
     /// The operation.
     pub op: Op,
-}
-
-/// The tiers of one rule for one list of entries.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// The domain, keys and values, such as `shop|tenant=acme`; where values share a counter, `~` and their pattern replace `=`
-    /// and the value. No two lists of entries have the same path. A long one is a hash, unless the key of envoyproxy/ratelimit is
-    /// made of it. The store adds its prefix, and a suffix for the tier and the
-    /// window.
-    pub path: Box<str>,
-    /// The tiers, at least one.
-    pub tiers: SharedTiers,
-    /// [`OverLimitPolicy::Count`] marks a rule in the format of envoyproxy/ratelimit: one fixed window, with the same key and
-    /// count as there, so that both services can share a store.
-    pub over_limit_policy: OverLimitPolicy,
 }
 
 /// An operation on the counters of a target: on all tiers together, or on none.
@@ -321,16 +323,6 @@ impl Report {
     }
 }
 
-// === impl Target ===
-
-impl Target {
-    /// Returns whether a [`Reply::version`] exists: whether a tier is a sliding window or a bucket.
-    #[must_use]
-    pub fn is_versioned(&self) -> bool {
-        self.tiers.iter().any(|tier| tier.algorithm != Algorithm::FixedWindow)
-    }
-}
-
 // === impl RemoteError ===
 
 impl RemoteError {
@@ -344,7 +336,7 @@ impl RemoteError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{Hits, algorithm::FixedWindow};
+    use crate::limit::{Algorithm, Hits, algorithm::FixedWindow};
 
     #[test]
     fn a_reply_is_dated_in_the_windows_that_have_counted_the_command() {

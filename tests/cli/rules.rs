@@ -91,3 +91,32 @@ fn explain_exits_with_3_if_no_rule_matches() {
     assert_eq!(explain("market", "hello=world", path(&dir)), Some(3));
     assert_eq!(explain("shop", "hello=world", "/nowhere"), Some(1));
 }
+
+#[test]
+fn explain_names_the_member_and_its_pool() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let rules = "domain: platform\ndescriptors:\n- key: service\n  value: kyc\n  descriptors:\n  - key: client\n    \
+                 rate_limit: {requests: 4000, per: 10s, share: {weights: {home-loan: 2}, max_members: 50}}\n";
+    std::fs::write(dir.path().join("rules.yaml"), rules).expect("a file");
+    for (value, variables, expected) in [
+        ("home-loan", &[][..], "  member: home-loan, with a weight of 2\n"),
+        ("cards", &[], "  member: cards, or other if 49 others have a place\n"),
+        ("", &[], "  member: none, since the value is empty: rejected\n"),
+        ("cards", &[], "  with Redis: lease (if WEIR_COORDINATION is auto)\n"),
+        (
+            "cards",
+            &[("BACKEND_TYPE", "memcache")],
+            "  with Memcached: of N instances, each has the N-th part of the pool\n",
+        ),
+    ] {
+        let client = format!("client={value}");
+        let arguments = ["explain", "--config", path(&dir), "--domain", "platform", "service=kyc", &client];
+        let explained = run(&arguments, variables);
+        let text = stdout(&explained);
+        assert!(
+            text.contains("  pool: platform service=kyc client=*, of which each client has a share\n"),
+            "{text}"
+        );
+        assert!(text.contains(expected), "{text}");
+    }
+}

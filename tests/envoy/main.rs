@@ -13,6 +13,7 @@ mod enforcement;
 mod example;
 mod example_tls;
 mod failure;
+mod fair_shares;
 #[path = "../support/gateway_mapper.rs"]
 mod gateway_mapper;
 mod gateway_metrics;

@@ -31,6 +31,10 @@ struct Monitored {
     folder: TempDir,
 }
 
+/// A pool, whose metrics the rules of `config/` do not have.
+const POOL: &str =
+    "domain: pool\ndescriptors:\n- {key: client, rate_limit: {requests: 20, per: 1s, share: {}}}\n";
+
 /// A store: its program with the arguments before the path of its socket, the variable of weir that names it, and the beginning of
 /// its metrics.
 struct Store {
@@ -69,8 +73,15 @@ impl Monitored {
         let process = Process::start(store.name, &mut command, folder.path());
         wait::until("the store listens", || socket.exists().then_some(()));
         let path = socket.to_str().expect("UTF-8");
+        let rules = folder.path().join("rules");
+        fs::create_dir(&rules).expect("a folder");
+        for file in fs::read_dir(project("config")).expect("the rules") {
+            let file = file.expect("a file");
+            fs::copy(file.path(), rules.join(file.file_name())).expect("a copy");
+        }
+        fs::write(rules.join("pool.yaml"), POOL).expect("a file");
         let settings = [&[(store.variable, path)], settings].concat();
-        let weir = Weir::start(config, &settings, folder.path());
+        let weir = Weir::start(&rules, &settings, folder.path());
         Self { weir, _store: process, folder }
     }
 }
@@ -88,6 +99,7 @@ fn load(weir: SocketAddr, done: &AtomicBool) {
         decide(weir, "shop", &[("hello", "world")]);
         decide(weir, "shop", &[("tenant", "acme"), ("path", "/v1/checkout"), ("method", "POST")]);
         decide(weir, "shop", &[("tenant", "acme"), ("path", "/v1/cart"), ("method", "GET")]);
+        decide(weir, "pool", &[("client", "a")]);
         decide(weir, "nowhere", &[("a", "b")]);
         decide(weir, "", &[("a", "b")]);
     }

@@ -60,6 +60,8 @@ pub(crate) enum Arrivals {
     Rises(f64, f64),
     /// From half of this cycle on.
     From(u64, f64),
+    /// These in each cycle, evenly.
+    Each([u32; 5]),
 }
 
 impl Arrivals {
@@ -70,6 +72,9 @@ impl Arrivals {
             Self::Even(count) => (0..count)
                 .map(|i| ((f64::from(i) + random.fraction()) * whole / f64::from(count)) as u32)
                 .collect(),
+            Self::Each(counts) => {
+                Self::Even(counts.get(cycle as usize).copied().unwrap_or_default()).of(random, cycle)
+            }
             Self::Spikes(rate) => {
                 let times = if random.fraction() < 0.3 { 10.0 } else { 1.0 };
                 random.poisson(rate * times, 0.0, whole)

@@ -255,14 +255,14 @@ proptest! {
         }
     }
 
-    /// What somebody lacks of its default, others have above theirs, but for a hit of rounding.
+    /// What somebody lacks of its default, others have above theirs, but for a hit of rounding each.
     #[test]
     fn in_the_middle_of_a_cycle_those_above_their_default_lose_first(pool in pools(false)) {
         for borrow in [Borrow::ByDemand, Borrow::MaxMin] {
             let (division, claims) = pool.of(borrow);
             let (allowances, defaults) = (division.allowances(claims, false), division.default_shares(claims));
             let above: u32 =
-                claims.iter().zip(&defaults).map(|(claim, default)| claim.granted.saturating_sub(*default)).sum();
+                claims.iter().zip(&defaults).map(|(claim, default)| claim.granted.saturating_sub(default.saturating_sub(1))).sum();
             for ((allowance, claim), default) in allowances.iter().zip(claims).zip(&defaults) {
                 let due = claim.demand.min(default.saturating_sub(1));
                 prop_assert!(due.saturating_sub(*allowance) <= above + 1, "{borrow:?} {claim:?} {allowances:?}");

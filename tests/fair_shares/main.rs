@@ -9,6 +9,9 @@
 
 mod arrivals;
 mod division;
+mod fleet;
+mod fleets;
 mod patterns;
 mod pool;
 mod rules;
+mod store;

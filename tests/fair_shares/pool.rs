@@ -16,6 +16,13 @@ struct Fixture {
     now: u64,
 }
 
+/// Returns the names of the members, sorted.
+fn names(pool: &Pool) -> Vec<&str> {
+    let mut names: Vec<&str> = pool.members().map(|(name, _)| name).collect();
+    names.sort_unstable();
+    names
+}
+
 impl Fixture {
     fn new(capacity: u32, sharing: Sharing) -> Self {
         Self { pool: Pool::default(), sharing, capacity, now: 0 }
@@ -146,15 +153,15 @@ fn members_without_a_place_share_one() {
     for name in ["a", "b", "c", "d", "named"] {
         pool.ask(name, 1);
     }
-    let names: Vec<&str> = pool.pool.members().map(|(name, _)| name).collect();
-    assert_eq!(names, ["a", "b", "named", OTHER]);
+    let found = names(&pool.pool);
+    assert_eq!(found, ["a", "b", "named", OTHER]);
     // more members than hits: the others' defaults would be below one
     let mut pool = Fixture::next_cycle(3);
     for name in ["a", "b", "c", "d", "e"] {
         pool.ask(name, 1);
     }
-    let names: Vec<&str> = pool.pool.members().map(|(name, _)| name).collect();
-    assert_eq!(names, ["a", "b", "c", OTHER]);
+    let found = names(&pool.pool);
+    assert_eq!(found, ["a", "b", "c", OTHER]);
 }
 
 #[test]

@@ -96,12 +96,13 @@ fn errors_say_what_is_wrong_and_where() {
 #[test]
 fn what_has_no_effect_is_a_warning() {
     for (share, expected) in [
-        ("{}\n    coordination: lease", "rules.yaml:8:5: 'coordination: lease' has no effect with 'share'"),
         ("{borrow: none, lend: next_cycle}", "'lend' has no effect with 'borrow: none'"),
         ("{weights: {a: 5000}}", "the sum of all weights is 5000"),
     ] {
         let found = warnings(&text(share));
         assert!(found.contains(expected), "{share}\n{found}");
     }
-    assert_eq!(warnings(&text("{}\n    coordination: local")), "");
+    for mode in ["local", "interval", "lease", "strict", "auto"] {
+        assert_eq!(warnings(&text(&format!("{{}}\n    coordination: {mode}"))), "");
+    }
 }

@@ -18,8 +18,9 @@ use weir::{
         algorithm::CounterState, decide,
     },
     store::{
+        pool_command::{PoolCommand, PoolReply},
         redis::RedisRemote,
-        remote::{Command, Op, Remote as _, Reply, Report, Target},
+        remote::{Command, Op, Remote as _, RemoteError, Reply, Report, Target},
     },
 };
 
@@ -101,6 +102,11 @@ impl RedisWithClock {
         self.runtime
             .block_on(send(&self.remote, target, self.clock.now(), op.clone()))
             .unwrap_or_else(|error| panic!("{op:?} on {target:?}: {error}"))
+    }
+
+    /// Carries out `command`.
+    pub(crate) fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
+        self.runtime.block_on(self.remote.call_pool(command))
     }
 
     /// Moves the clock by thousandths of the first tier's period. It never moves back if a window is fixed, since the key of an

@@ -21,6 +21,8 @@ mod fleet;
 mod keys;
 mod killed;
 mod network;
+mod pools;
+mod pools_fleet;
 mod priority;
 mod reference_counts;
 mod reports;

@@ -6,14 +6,18 @@
 
 mod division;
 mod fill;
+mod grant;
 mod member;
 mod pool;
+mod table;
 
 use std::collections::BTreeMap;
 
 pub use division::{Claim, Division};
+pub use grant::{Account, LEAST_AHEAD, Terms};
 pub use member::MemberState;
 pub use pool::{Pool, PoolDecision, PoolRule};
+pub use table::{MemberCounts, PoolTable};
 
 /// The most members that a pool may have, with the one that all others share.
 pub const MAX_MEMBERS: u32 = 1_024;

@@ -1,6 +1,6 @@
 //! One pool in one memory: cycles, steps, newcomers, and lending within a cycle.
 
-use std::collections::BTreeMap;
+use hashbrown::HashMap;
 
 use super::{
     Anonymous, Borrow, Lend, MAX_WEIGHTS, OTHER, Sharing,
@@ -28,21 +28,33 @@ pub struct PoolRule<'a> {
 /// A pool: its members, and what they have asked for and were granted.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
-    members: BTreeMap<Box<str>, MemberState>,
+    pub(super) members: HashMap<Box<str>, MemberState, foldhash::fast::RandomState>,
     /// The number of the cycle, counted from the Unix epoch. None before the first request.
-    cycle: Option<u64>,
+    pub(super) cycle: Option<u64>,
     /// The step of the cycle that the allowances were computed in.
-    step: u32,
+    pub(super) step: u32,
     /// The hits that all members were granted in this cycle.
-    granted: u32,
+    pub(super) granted: u32,
     /// The hits that nobody is expected to need: for whoever asks first.
-    common: u32,
+    pub(super) common: u32,
     /// The hits that are kept for members that have not asked for all of their own part.
-    kept: u64,
+    pub(super) kept: u64,
     /// The sum of the weights of all members.
-    weights: u32,
+    pub(super) weights: u32,
     /// The capacity that the allowances were computed for.
-    capacity: u32,
+    pub(super) capacity: u32,
+    /// The hits that all members were granted in the last cycle with any.
+    pub(super) granted_before: u32,
+    /// The step, so that not every request computes it.
+    pub(super) span: Span,
+}
+
+/// The instants at which a step begins and ends, and its cycle ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Span {
+    from: Timestamp,
+    until: Timestamp,
+    end: Timestamp,
 }
 
 /// The decision about a request of a member.
@@ -71,11 +83,23 @@ impl PoolRule<'_> {
     }
 
     /// Returns the cycle of `now`, and the step of it.
-    fn place(&self, now: Timestamp) -> (u64, u32) {
+    #[must_use]
+    pub fn place(&self, now: Timestamp) -> (u64, u32) {
         let (now, period) = (now.as_nanos(), self.cycle.as_nanos());
         let (cycle, elapsed) = (now / period, now % period);
         let step = u128::from(elapsed) * u128::from(self.steps()) / u128::from(period);
         (cycle, u32::try_from(step).unwrap_or(u32::MAX))
+    }
+
+    /// Returns the instants at which the step of `now` begins and ends, and its cycle ends.
+    #[must_use]
+    pub fn span(&self, now: Timestamp) -> [Timestamp; 3] {
+        let (cycle, step) = self.place(now);
+        let (period, steps) = (u128::from(self.cycle.as_nanos()), u128::from(self.steps()));
+        let start = u128::from(cycle) * period;
+        let nanos = |nanos: u128| Timestamp::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let begins = |step: u32| nanos(start + (u128::from(step) * period).div_ceil(steps));
+        [begins(step), begins(step + 1), nanos(start + period)]
     }
 
     /// Returns the capacity that is shared in `step`. The headroom belongs to newcomers, and is released in line with time where shares are
@@ -114,13 +138,30 @@ impl Pool {
         now: Timestamp,
     ) -> PoolDecision {
         let reset = self.advance(rule, now);
+        self.decide_in_step(rule, value, hits, fit, reset)
+    }
+
+    /// Decides like [`Pool::decide`], in the step that has begun last. `reset` is the time until the cycle ends.
+    pub fn decide_in_step(
+        &mut self,
+        rule: &PoolRule<'_>,
+        value: &str,
+        hits: u32,
+        fit: bool,
+        reset: Period,
+    ) -> PoolDecision {
         if value.is_empty() && rule.sharing.anonymous != Anonymous::Share {
             let is_admitted = rule.sharing.anonymous == Anonymous::Allow;
             return PoolDecision { is_admitted, share: 0, before: 0, remaining: 0, reset };
         }
-        let name = self.place(rule, value);
         let left = rule.capacity.saturating_sub(self.granted);
-        let Some(member) = self.members.get_mut(name) else { unreachable!("it has just been given a place") };
+        if !self.members.contains_key(value) {
+            let name = self.place(rule, value);
+            if name != value {
+                return self.decide_in_step(rule, name, hits, fit, reset);
+            }
+        }
+        let Some(member) = self.members.get_mut(value) else { unreachable!("it has a place") };
         member.asked = member.asked.saturating_add(hits);
         let before = member.granted;
         let after = u64::from(before) + u64::from(hits);
@@ -183,10 +224,28 @@ impl Pool {
         }
     }
 
-    /// Returns its members by name, as of the last request.
+    /// Returns its members by name, in no order, as of the last request.
     #[must_use]
     pub fn members(&self) -> impl ExactSizeIterator<Item = (&str, &MemberState)> {
         self.members.iter().map(|(name, member)| (&**name, member))
+    }
+
+    /// Returns the member `name`.
+    #[must_use]
+    pub fn member(&self, name: &str) -> Option<&MemberState> {
+        self.members.get(name)
+    }
+
+    /// Returns whether `name` is a member.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.members.contains_key(name)
+    }
+
+    /// Returns the sum of the weights of all members.
+    #[must_use]
+    pub const fn weights(&self) -> u32 {
+        self.weights
     }
 
     /// Returns the hits that all members were granted in the cycle of the last request.
@@ -195,24 +254,32 @@ impl Pool {
         self.granted
     }
 
+    /// Returns the hits that all members were granted in the last cycle, and the capacity.
+    #[must_use]
+    pub const fn usage(&self) -> (u32, u32) {
+        (self.granted_before, self.capacity)
+    }
+
     /// Returns the number of the cycle of the last request, counted from the Unix epoch.
     #[must_use]
     pub const fn cycle(&self) -> Option<u64> {
         self.cycle
     }
 
-    /// Returns the instant from which it is no different from a new pool.
+    /// Returns the instant from which it is no different from a new pool, if the last request was demand.
     #[must_use]
     pub fn idle_at(&self, rule: &PoolRule<'_>) -> Timestamp {
         let Some(cycle) = self.cycle else { return Timestamp::default() };
-        let last =
-            self.members.values().map(|member| if member.asked > 0 { cycle } else { member.last_cycle });
-        let forgotten = last.max().unwrap_or_default() + u64::from(rule.sharing.forget_after) + 1;
+        let forgotten = cycle + u64::from(rule.sharing.forget_after) + 1;
         Timestamp::from_nanos(forgotten.saturating_mul(rule.cycle.as_nanos()))
     }
 
     /// Begins the cycle and the step of `now`, if they have not begun. Returns the time until the cycle ends.
     pub fn advance(&mut self, rule: &PoolRule<'_>, now: Timestamp) -> Period {
+        let Span { from, until, end } = self.span;
+        if from <= now && now < until && self.capacity == rule.capacity {
+            return end.since(now);
+        }
         let (mut cycle, mut step) = rule.place(now);
         match self.cycle {
             // a clock that steps back does not bring a cycle back, nor a step of it
@@ -230,17 +297,22 @@ impl Pool {
                 self.allow(rule);
             }
         }
+        if rule.place(now) == (cycle, step) {
+            let [from, until, end] = rule.span(now);
+            self.span = Span { from, until, end };
+        }
         let end = (cycle + 1).saturating_mul(rule.cycle.as_nanos());
         Timestamp::from_nanos(end).since(now)
     }
 
-    fn begin_cycle(&mut self, rule: &PoolRule<'_>, cycle: u64, step: u32) {
+    pub(super) fn begin_cycle(&mut self, rule: &PoolRule<'_>, cycle: u64, step: u32) {
         if let Some(last) = self.cycle {
             self.members.retain(|_, member| {
                 member.begin_cycle(last, cycle - last);
                 cycle - member.last_cycle <= u64::from(rule.sharing.forget_after)
             });
         }
+        self.granted_before = self.granted;
         (self.cycle, self.step, self.granted) = (Some(cycle), step, 0);
         self.weights = self.members.keys().map(|name| rule.sharing.weight(name)).sum();
         self.allow(rule);
@@ -276,7 +348,7 @@ impl Pool {
     }
 
     /// Computes the allowances anew, from what everybody was granted and will ask for.
-    fn allow(&mut self, rule: &PoolRule<'_>) {
+    pub(super) fn allow(&mut self, rule: &PoolRule<'_>) {
         let sharing = rule.sharing;
         let (step, steps, within) = (self.step, rule.steps(), sharing.lend == Lend::WithinCycle);
         let has_newcomer = self.members.values().any(|member| member.is_new);

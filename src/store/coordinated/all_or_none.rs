@@ -278,7 +278,7 @@ impl<R: Remote> CoordinationModes<R> {
     }
 
     /// Returns how the counter of `check` stands by what this instance knows; over, if `hits` do not fit.
-    fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
+    pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
         let at = self.client.time_at(now).now;
         match self.mode(check, at) {
             Coordination::Local => self.memory.look(check, hits, now),
@@ -288,7 +288,7 @@ impl<R: Remote> CoordinationModes<R> {
 
     /// Gives back hits that were taken for `check`, because another check of the request was rejected. Waits for the store no
     /// longer than `budget`.
-    async fn undo(
+    pub(super) async fn undo(
         &self,
         check: &LimitCheck<'_>,
         made: Made,

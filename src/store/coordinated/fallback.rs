@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The retry time of a rejection under `deny`. The length of an outage is not known.
-const DENY_RETRY: Period = Period::from_secs(1);
+pub(super) const DENY_RETRY: Period = Period::from_secs(1);
 
 /// Decides without the store.
 pub(super) struct Fallback<R> {
@@ -85,7 +85,8 @@ impl<R: Remote> Fallback<R> {
         })
     }
 
-    fn policy(&self, check: &LimitCheck<'_>) -> OnStoreFailure {
+    /// Returns what decides about `check` without the store.
+    pub(super) fn policy(&self, check: &LimitCheck<'_>) -> OnStoreFailure {
         check
             .rule
             .declared()

@@ -29,6 +29,8 @@ pub struct CoordinationMetrics {
     pub stranded: Counter,
     /// Hits above the limit of a window that this instance admitted, seen when it reported them.
     pub overshoot: Counter,
+    /// Hits that were asked for of a pool, and that came too late to be demand.
+    pub lost_demand: Counter,
     /// Counters that changed from `interval` to `lease` under `auto`.
     pub to_lease: Counter,
     /// Bursts for which `auto` changed a counter from `interval` to `lease`.
@@ -88,6 +90,11 @@ impl Source for CoordinationMetrics {
                 "weir.hits.overshoot",
                 "Hits above the limit of a window that were admitted here, seen when they were reported.",
                 &self.overshoot,
+            ),
+            (
+                "weir.pools.lost_demand",
+                "Hits asked for of a pool whose report came too late to be demand.",
+                &self.lost_demand,
             ),
         ];
         decisions

@@ -32,6 +32,7 @@ mod lease;
 mod leasing;
 mod metrics;
 mod modes;
+mod pools;
 mod reservation;
 mod settings;
 mod settle;
@@ -62,6 +63,7 @@ use self::{
     interval::Interval,
     leasing::Lease,
     modes::{CoordinationModes, Step},
+    pools::SharedPools,
     reservation::Reservations,
     strict::Strict,
     table::{CounterTable, flush},
@@ -105,6 +107,8 @@ impl<R: Remote> Coordinated<R> {
         let mut tasks = JoinSet::new();
         tasks.spawn(flush::run(Arc::clone(&table)));
         client.start(&mut tasks);
+        let pools = SharedPools::new(Arc::clone(&client), &settings, Arc::clone(&metrics));
+        tasks.spawn(Arc::clone(&pools).sweep());
         let CoordinationSettings { budget, local_cache, on_store_failure, .. } = settings;
         let shared = || (Arc::clone(&table), Arc::clone(&client));
         let reservations = Reservations::new(shared(), budget);
@@ -114,6 +118,7 @@ impl<R: Remote> Coordinated<R> {
             lease: Lease::new(shared(), budget),
             strict: Strict::new(shared(), local_cache),
             fallback: Fallback::new(shared(), on_store_failure),
+            pools,
             table,
             client,
             metrics,
@@ -183,8 +188,33 @@ impl<R: Remote> Coordinated<R> {
     /// Reports all pending hits, returns unused leases, and deregisters this instance. Must be called after the last
     /// decision.
     pub async fn close(&self) {
+        self.modes.pools.close().await;
         flush::final_flush(&self.modes.table).await;
         self.modes.client.leave().await;
+    }
+}
+
+impl<R: Remote> Coordinated<R> {
+    /// Decides `checks`, of which some have pools.
+    async fn take_with_pools(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+        TakeOptions { record, wait, .. }: TakeOptions<'_>,
+    ) -> Decisions {
+        let budget = || Budget::of(self.modes.budget, wait);
+        if let [check] = checks {
+            match self.modes.decide_pool_at_once(check, now, record) {
+                Some(Ok(decision)) => return smallvec![decision],
+                Some(Err(step)) => {
+                    let finish = self.modes.finish_pool(check, step, budget(), now, record);
+                    return smallvec![Box::pin(finish).await];
+                }
+                None => {}
+            }
+        }
+        Box::pin(self.modes.take_with_pools(checks, scope, budget(), now, record)).await
     }
 }
 
@@ -201,15 +231,21 @@ impl<R: Remote> Store for Coordinated<R> {
         now: Timestamp,
         TakeOptions { record, wait, all_quotas }: TakeOptions<'_>,
     ) -> Result<Decisions, StoreError> {
+        let has_pools = checks.iter().any(|check| check.pool.is_some());
         if checks.iter().all(|check| self.modes.table.requested_mode(check) == Coordination::Local) {
             self.modes.metrics.local.add(checks.len() as u64);
-            if checks.iter().any(|check| check.pool.is_some()) {
+            if has_pools {
                 self.modes.memory.divide_pools_between(self.modes.client.instances());
             }
             if let Some(record) = record.filter(|_| !checks.is_empty()) {
                 record.add_mode(Coordination::Local.name());
             }
             return Ok(self.modes.memory.decide(checks, scope, now));
+        }
+        if has_pools {
+            return Ok(self
+                .take_with_pools(checks, scope, now, TakeOptions { record, wait, all_quotas })
+                .await);
         }
         if scope == Scope::Request {
             // boxed to keep the future of all other requests small
@@ -254,6 +290,12 @@ impl<R: Remote> Store for Coordinated<R> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Result<Reservation, StoreError> {
+        if check.pool.is_some() {
+            if let Some(mode) = self.modes.pool_mode(check) {
+                return Ok(Box::pin(self.modes.reserve_shared(check, mode, request, now)).await);
+            }
+            return Ok(self.modes.memory.reserve_now(check, request, now));
+        }
         let at = self.modes.client.time_at(now).now;
         if self.modes.mode(check, at) == Coordination::Local {
             return Ok(self.modes.memory.reserve_now(check, request, now));
@@ -278,7 +320,13 @@ impl<R: Remote> Store for Coordinated<R> {
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let at = self.modes.client.time_at(now).now;
-        if self.modes.mode(check, at) == Coordination::Local {
+        if let Some(mode) = self.modes.pool_mode(check) {
+            let hits = unused.min(reservation.hits);
+            let from = reservation.counted.from;
+            Box::pin(self.modes.release_shared(check, mode, from, hits, now)).await;
+            return Ok(());
+        }
+        if check.pool.is_some() || self.modes.mode(check, at) == Coordination::Local {
             self.modes.memory.release_now(check, reservation, unused, now);
             return Ok(());
         }

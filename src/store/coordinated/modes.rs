@@ -15,6 +15,7 @@ use super::{
     lease::{Leased, Wanted},
     leasing::Lease,
     metrics::CoordinationMetrics,
+    pools::SharedPools,
     settle::Wait,
     strict::{Prepared, Strict},
     table::CounterTable,
@@ -38,6 +39,7 @@ pub(super) struct CoordinationModes<R: Remote> {
     pub(super) lease: Lease<R>,
     pub(super) strict: Strict<R>,
     pub(super) fallback: Fallback<R>,
+    pub(super) pools: Arc<SharedPools<R>>,
     pub(super) metrics: Arc<CoordinationMetrics>,
     /// The longest that a decision waits for the store.
     pub(super) budget: Period,
@@ -297,7 +299,7 @@ pub(super) fn record_mode(record: Option<&DecisionRecord>, mode: Coordination) {
     }
 }
 
-fn record_fallback(record: Option<&DecisionRecord>) {
+pub(super) fn record_fallback(record: Option<&DecisionRecord>) {
     if let Some(record) = record {
         record.set_fallback();
     }

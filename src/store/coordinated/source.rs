@@ -4,6 +4,7 @@ use super::Coordinated;
 use crate::{
     observe::{Metric, Source},
     store::{
+        pools::PoolSummary,
         remote::Remote,
         table_metrics::{HitsOfEvicted, TableMetrics},
     },
@@ -41,7 +42,10 @@ impl<R: Remote + Source> Source for Coordinated<R> {
                 self.clock_offset().unsigned_abs(),
             ),
         ]);
-        metrics.extend(self.memory().metrics());
+        let mut pools = PoolSummary::default();
+        self.modes.pools.summarize(&mut pools);
+        let memory = self.memory();
+        metrics.extend(memory.usage_metrics(memory.usage().evicted, pools));
         metrics.extend(self.remote().metrics());
         metrics
     }

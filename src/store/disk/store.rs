@@ -27,7 +27,7 @@ use crate::{
         request_bucket::{BucketName, BucketReply, BucketRequest},
     },
     observe::{Metric, Source},
-    store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, memory::Counted},
+    store::{Decisions, MemoryStore, Store, StoreError, TakeOptions, memory::Counted, pools::PoolSummary},
 };
 
 /// Counters in memory and on this instance's disk.
@@ -320,7 +320,7 @@ impl Source for DiskStore {
         let (expired, records) = expiry.expired();
         // the disk has the others that were evicted
         let lost = memory.lost();
-        let mut all = memory.usage_metrics(lost);
+        let mut all = memory.usage_metrics(lost, PoolSummary::default());
         all.extend(metrics.metrics(records, expired, expiry.removed(), memory.usage().evicted - lost));
         all
     }

@@ -3,18 +3,21 @@
 use super::{MemoryStore, Notes};
 use crate::{
     observe::{Metric, Source},
-    store::table_metrics::{HitsOfEvicted, TableMetrics},
+    store::{
+        pools::PoolSummary,
+        table_metrics::{HitsOfEvicted, TableMetrics},
+    },
 };
 
 impl Source for MemoryStore {
     fn metrics(&self) -> Vec<Metric> {
-        self.usage_metrics(self.usage().evicted)
+        self.usage_metrics(self.usage().evicted, PoolSummary::default())
     }
 }
 
 impl<N: Notes> MemoryStore<N> {
-    /// Returns the metrics of the counters in memory. `evicted` are those whose hits were lost.
-    pub(in crate::store) fn usage_metrics(&self, evicted: u64) -> Vec<Metric> {
+    /// Returns the metrics of the counters in memory. `evicted` are those whose hits were lost, and `pools` are pools that are kept elsewhere.
+    pub(in crate::store) fn usage_metrics(&self, evicted: u64, mut pools: PoolSummary) -> Vec<Metric> {
         let usage = self.usage();
         let table = TableMetrics {
             table: "memory",
@@ -28,7 +31,8 @@ impl<N: Notes> MemoryStore<N> {
             "Counters removed after they had expired.",
             usage.expired,
         ));
-        metrics.extend(self.pools.metrics());
+        self.pools.summarize(&mut pools);
+        metrics.extend(pools.metrics());
         metrics
     }
 }

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 
 pub use self::notes::{Counted, Notes};
 use self::{
-    pools::Pools,
+    pools::MemoryPools,
     shard::{Shard, Slot},
 };
 use super::{Decisions, Store, StoreError, TakeOptions};
@@ -60,7 +60,7 @@ pub struct MemoryStore<N: Notes = ()> {
     /// Of these, those that were not [removable](Notes::is_removable).
     lost: AtomicU64,
     expired: AtomicU64,
-    pools: Pools,
+    pools: MemoryPools,
     /// The times for which sweeps held a lock.
     holds: Box<Histogram>,
 }
@@ -101,7 +101,7 @@ impl<N: Notes> MemoryStore<N> {
             evicted: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             expired: AtomicU64::new(0),
-            pools: Pools::new(max_counters),
+            pools: MemoryPools::new(max_counters),
             holds: Box::default(),
         }
     }

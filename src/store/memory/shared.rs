@@ -4,9 +4,12 @@ use super::{MemoryStore, Notes, pools::LockedPool};
 use crate::{
     limit::{
         Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Reservation, ReservationRequest,
-        ReservedSpan, Timestamp, share::PoolDecision,
+        ReservedSpan, Timestamp,
     },
-    store::Decisions,
+    store::{
+        Decisions,
+        pools::{combined, decision_of},
+    },
 };
 
 impl<N: Notes> MemoryStore<N> {
@@ -25,17 +28,17 @@ impl<N: Notes> MemoryStore<N> {
             if check.direction == Direction::GiveBack || check.hits == Hits(0) {
                 let hits = if check.direction == Direction::GiveBack { check.hits } else { Hits(0) };
                 let beside = self.decide_beside(check, hits, check.direction, now);
-                return combined(status(pool.look(), check.hits), beside);
+                return combined(decision_of(pool.look(), check.hits), beside);
             }
             // the pool's lock is held meanwhile, so that what fits beside it still fits afterwards, but for other pools' requests
             let beside = self.look_beside(check, check.hits, now);
             let fits = beside.is_none_or(|beside| !beside.over) && may_take;
             let decided = pool.decide(check.hits, fits);
             if !decided.is_admitted && fits {
-                return status(decided, check.hits);
+                return decision_of(decided, check.hits);
             }
             if !fits {
-                let own = Decision { over: false, ..status(pool.look(), Hits(0)) };
+                let own = Decision { over: false, ..decision_of(pool.look(), Hits(0)) };
                 return beside.map_or(own, |beside| combined(own, Some(beside)));
             }
             let taken = self.decide_beside(check, check.hits, Direction::Take, now);
@@ -43,7 +46,7 @@ impl<N: Notes> MemoryStore<N> {
                 // another request was faster
                 pool.give_back(check.hits);
             }
-            combined(status(decided, check.hits), taken)
+            combined(decision_of(decided, check.hits), taken)
         })
     }
 
@@ -89,7 +92,7 @@ impl<N: Notes> MemoryStore<N> {
         self.pools.with(check, now, |pool| {
             let own = pool.look();
             let over = hits.0 > u64::from(own.remaining);
-            let own = Decision { over: over && hits > Hits(0), ..status(own, hits) };
+            let own = Decision { over: over && hits > Hits(0), ..decision_of(own, hits) };
             combined(own, self.look_beside(check, hits, now))
         })
     }
@@ -116,7 +119,7 @@ impl<N: Notes> MemoryStore<N> {
             Reservation {
                 hits,
                 until,
-                decision: combined(status(decided, asked), beside),
+                decision: combined(decision_of(decided, asked), beside),
                 counted: ReservedSpan { from: now, until, is_reported: true },
             }
         })
@@ -160,30 +163,4 @@ impl<N: Notes> MemoryStore<N> {
         let tiers = Some(check.own_tiers()).filter(|tiers| !tiers.is_empty())?;
         Some(self.shards[self.index(check.key)].lock().look_in(check, tiers, Hits(0), hits, now))
     }
-}
-
-/// Returns the decision of the pool.
-fn status(decided: PoolDecision, hits: Hits) -> Decision {
-    let PoolDecision { is_admitted, share, before, remaining, reset } = decided;
-    Decision {
-        tier: 0,
-        over: !is_admitted && hits > Hits(0),
-        before: Hits(before.into()),
-        remaining,
-        reset,
-        cached: false,
-        share: Some(share),
-    }
-}
-
-/// Returns the one of both decisions that is reported: the rejection with the longer wait, or the one with less left.
-fn combined(own: Decision, beside: Option<Decision>) -> Decision {
-    let Some(beside) = beside else { return own };
-    let beside = Decision { tier: beside.tier + 1, ..beside };
-    let is_beside = match (own.over, beside.over) {
-        (true, true) => beside.reset > own.reset,
-        (true, false) | (false, true) => beside.over,
-        (false, false) => beside.remaining < own.remaining,
-    };
-    if is_beside { beside } else { own }
 }

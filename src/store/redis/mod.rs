@@ -17,6 +17,7 @@ mod request;
 mod resolver;
 mod script;
 mod settings;
+mod share;
 mod slot;
 mod slot_map;
 mod steps;
@@ -33,10 +34,12 @@ use self::{
     command::{CommandOutcome, EncodedCommand, PreparedCommand},
     pool::Pool,
     request::NodeRequest,
+    share::ShareRequest,
     steps::{StepsReply, StepsRequest},
 };
 use super::{
     name::{self, KeySettings},
+    pool_command::{PoolCommand, PoolOp, PoolReply},
     remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
     transport::RandomGenerator,
 };
@@ -231,6 +234,25 @@ impl Remote for RedisRemote {
             StepsReply::Deleted(deleted) => Ok(deleted),
             StepsReply::Taken(_) => Err(command::malformed_reply()),
         }
+    }
+
+    fn keeps_pools(&self) -> bool {
+        true
+    }
+
+    async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
+        let jitter = Period::from_secs(self.random.next() % self.keys.jitter_seconds.max(1));
+        let request = ShareRequest::new(&command, self.now(), &self.keys, jitter);
+        let urgency = match command.op {
+            PoolOp::Lease { .. } => Urgency::Decision,
+            PoolOp::Exchange { .. } | PoolOp::Keep { .. } => Urgency::Background,
+        };
+        let pool =
+            self.per_second.as_ref().filter(|_| self.pool_of(&command.target) == 1).unwrap_or(&self.main);
+        let done = pool.run(vec![request], urgency).await;
+        let outcome = done.replies.into_iter().next().unwrap_or_else(|| Err(command::malformed_reply()))?;
+        let now = self.now().or(done.now).ok_or_else(command::malformed_reply)?;
+        Ok(PoolReply { now, outcome })
     }
 
     fn node(&self, target: &Target, at: Timestamp) -> StoreNode {

@@ -26,8 +26,10 @@ pub(super) static TAKE: Script = Script::new(include_str!("take.lua"), take_sha)
 pub(super) static HEARTBEAT: Script = Script::new(include_str!("heartbeat.lua"), heartbeat_sha);
 /// Takes tokens from buckets that are refilled in steps.
 pub(super) static STEPS: Script = Script::new(include_str!("steps.lua"), steps_sha);
+/// Keeps the pools of fair shares.
+pub(super) static POOL: Script = Script::new(include_str!("pool.lua"), pool_sha);
 /// All scripts.
-pub(super) static ALL: [&Script; 3] = [&TAKE, &HEARTBEAT, &STEPS];
+pub(super) static ALL: [&Script; 4] = [&TAKE, &HEARTBEAT, &STEPS, &POOL];
 
 /// The most hits in one command: far more than any limit admits, and few enough that Lua and Redis add them exactly.
 pub(super) const MAX_HITS: u64 = 1 << 48;
@@ -68,6 +70,10 @@ fn heartbeat_sha() -> String {
 
 fn steps_sha() -> String {
     redis::Script::new(STEPS.text).get_hash().to_owned()
+}
+
+fn pool_sha() -> String {
+    redis::Script::new(POOL.text).get_hash().to_owned()
 }
 
 /// The values that a command brings along besides its operation.

@@ -6,6 +6,7 @@
 mod capabilities;
 mod clock;
 mod network;
+mod pools;
 mod random;
 mod remote;
 mod server;
@@ -13,6 +14,7 @@ mod server;
 pub use capabilities::Capabilities;
 pub use clock::SimulatedClock;
 pub use network::Network;
+pub use pools::SimulatedPools;
 pub use random::Random;
 pub use remote::{Condition, SimulatedRemote, SimulatedStore};
 pub use server::SimulatedServer;

@@ -14,11 +14,16 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout_at},
 };
 
-use super::{Capabilities, Network, Random, SimulatedClock, SimulatedServer, network::Fate};
+use super::{
+    Capabilities, Network, Random, SimulatedClock, SimulatedServer, network::Fate, pools::SimulatedPools,
+};
 use crate::{
     clock::Clock as _,
     limit::{Coordination, Period, Timestamp},
-    store::remote::{Command, Remote, RemoteError, Replies, Reply, Target},
+    store::{
+        pool_command::{PoolCommand, PoolReply},
+        remote::{Command, Remote, RemoteError, Replies, Reply, Target},
+    },
 };
 
 /// A store that instances share. Copies are the same store.
@@ -30,6 +35,7 @@ pub struct SimulatedStore(Arc<SimulatedStoreState>);
 struct SimulatedStoreState {
     clock: SimulatedClock,
     server: Mutex<SimulatedServer>,
+    pools: Mutex<SimulatedPools>,
     condition: watch::Sender<Condition>,
     capabilities: Capabilities,
     /// The source of the random numbers of each handle's network.
@@ -81,12 +87,14 @@ struct Message {
 enum Call {
     Commands(Vec<Command>),
     Heartbeat(String, Period),
+    Pool(PoolCommand),
 }
 
 /// The reply to a call.
 enum CallReply {
     Replies(Replies),
     Members(usize),
+    Pool(PoolReply),
 }
 
 // === impl SimulatedStore ===
@@ -105,6 +113,7 @@ impl SimulatedStore {
             clock,
             capabilities,
             server: Mutex::default(),
+            pools: Mutex::default(),
             condition: watch::Sender::new(Condition::Up),
             random: Mutex::new(Random::new(seed)),
         }))
@@ -147,6 +156,7 @@ impl SimulatedStore {
     /// Removes everything, as `FLUSHALL` does.
     pub fn flush(&self) {
         self.0.server.lock().flush();
+        self.0.pools.lock().clear();
     }
 
     /// Records the writes of the last `period` from now on, so that a failover can lose them.
@@ -210,7 +220,7 @@ impl SimulatedStore {
         let _ = condition.wait_for(|condition| *condition != Condition::Frozen).await;
         let result = match self.condition() {
             Condition::Down => Err(lost()),
-            condition => Ok(self.execute_call(call, condition)),
+            condition => self.execute_call(call, condition),
         };
         tokio::spawn(async move {
             sleep(fate.reply_time).await;
@@ -223,10 +233,10 @@ impl SimulatedStore {
         });
     }
 
-    fn execute_call(&self, call: Call, condition: Condition) -> CallReply {
+    fn execute_call(&self, call: Call, condition: Condition) -> Result<CallReply, RemoteError> {
         let now = self.0.clock.now();
         let mut server = self.0.server.lock();
-        match call {
+        Ok(match call {
             Call::Heartbeat(instance, ttl) => CallReply::Members(server.heartbeat(&instance, ttl, now)),
             Call::Commands(commands) => {
                 let replies = commands.iter().map(|command| match condition {
@@ -239,7 +249,13 @@ impl SimulatedStore {
                 let replies = replies.collect();
                 CallReply::Replies(Replies { now, replies })
             }
-        }
+            Call::Pool(_) if condition == Condition::Rejecting => {
+                return Err(RemoteError::Rejected("it is read-only".into()));
+            }
+            Call::Pool(command) => {
+                CallReply::Pool(PoolReply { now, outcome: self.0.pools.lock().execute(command, now) })
+            }
+        })
     }
 }
 
@@ -308,6 +324,10 @@ fn timed_out(timeout: Duration) -> RemoteError {
     RemoteError::TimedOut(Period::from_nanos(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)))
 }
 
+fn wrong_kind() -> RemoteError {
+    RemoteError::Unreachable("its reply is of the wrong kind".into())
+}
+
 impl Remote for SimulatedRemote {
     fn supports(&self, target: &Target, mode: Coordination) -> bool {
         self.store.0.capabilities.support(target, mode)
@@ -318,7 +338,7 @@ impl Remote for SimulatedRemote {
         self.connection.commands.fetch_add(commands.len() as u64, Ordering::Relaxed);
         match self.call_store(Call::Commands(commands)).await? {
             CallReply::Replies(replies) => Ok(replies),
-            CallReply::Members(_) => Err(RemoteError::Unreachable("its reply is of the wrong kind".into())),
+            _ => Err(wrong_kind()),
         }
     }
 
@@ -326,7 +346,20 @@ impl Remote for SimulatedRemote {
         self.connection.heartbeats.fetch_add(1, Ordering::Relaxed);
         match self.call_store(Call::Heartbeat(instance.to_owned(), ttl)).await? {
             CallReply::Members(members) => Ok(members),
-            CallReply::Replies(_) => Err(RemoteError::Unreachable("its reply is of the wrong kind".into())),
+            _ => Err(wrong_kind()),
+        }
+    }
+
+    fn keeps_pools(&self) -> bool {
+        self.store.0.capabilities == Capabilities::All
+    }
+
+    async fn call_pool(&self, command: PoolCommand) -> Result<PoolReply, RemoteError> {
+        self.connection.calls.fetch_add(1, Ordering::Relaxed);
+        self.connection.commands.fetch_add(1, Ordering::Relaxed);
+        match self.call_store(Call::Pool(command)).await? {
+            CallReply::Pool(reply) => Ok(reply),
+            _ => Err(wrong_kind()),
         }
     }
 }

@@ -101,6 +101,11 @@ impl Stack {
         fs::rename(new, rules).expect("it can be replaced");
     }
 
+    /// Returns the address of Envoy, for a program.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.envoy.address)
+    }
+
     /// Sends a request through Envoy.
     pub(crate) fn send(&self, request: &HttpRequest) -> HttpResponse {
         http::send(self.envoy.address, request)

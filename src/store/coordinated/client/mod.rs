@@ -8,6 +8,7 @@ mod breaker;
 mod caller;
 mod clock;
 mod heartbeat;
+mod pool_call;
 #[cfg(all(test, feature = "simulated"))]
 mod tests;
 

@@ -1,0 +1,120 @@
+//! Grants of a pool that many instances share: what the store decides for each of them, by the rule that [`Pool`](super::Pool) has in
+//! one memory.
+
+/// The fewest hits that are granted ahead of requests: fewer are not worth what they withhold from other instances.
+pub const LEAST_AHEAD: u32 = 3;
+
+/// What a member may have in a cycle, as an instance has computed it from a [`PoolTable`](super::PoolTable).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// The hits of all members.
+    pub capacity: u32,
+    /// The hits that are kept for the member although it has not asked for them. 0 if nothing is lent within the cycle.
+    pub own: u32,
+    /// The hits up to which the member is served before those that borrow: its default. 0 if nothing is lent within the cycle.
+    pub default: u32,
+    /// The most hits that it may have: its allowance, and what nobody is expected to need.
+    pub limit: u32,
+}
+
+/// What was granted in a cycle: to all members, and to the one that asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// The hits that all members were granted.
+    pub total: u32,
+    /// The hits that are kept for members that have not asked for all of their own part.
+    pub kept: u64,
+    /// The hits that were granted from members' own parts.
+    pub from_own: u64,
+    /// The hits that the member was granted.
+    pub granted: u32,
+}
+
+// === impl Account ===
+
+impl Account {
+    /// Grants `hits` if `terms` allow it, and returns whether they do. The total never exceeds the capacity.
+    pub fn take(&mut self, terms: &Terms, hits: u32) -> bool {
+        let after = u64::from(self.granted) + u64::from(hits);
+        let all = u64::from(self.total) + u64::from(hits);
+        let own = u64::from(terms.own.saturating_sub(self.granted));
+        let fits = all <= terms.capacity.into()
+            && (after <= terms.own.into()
+                // beside what is kept for the others
+                || (all + self.kept.saturating_sub(own) <= terms.capacity.into()
+                    && after <= terms.default.max(terms.limit).into()));
+        if fits {
+            self.grant(hits, own);
+        }
+        fits
+    }
+
+    /// Grants up to `wanted` hits that nobody has asked for yet, to one of `instances`: at most the `2 * instances`-th part of what
+    /// the member may still have, so that little is withheld from the others, and none below [`LEAST_AHEAD`]. Returns the hits.
+    pub fn take_ahead(&mut self, terms: &Terms, wanted: u32, instances: u32) -> u32 {
+        let left = terms.capacity.saturating_sub(self.total);
+        let rest = terms.limit.saturating_sub(self.granted).min(left);
+        let hits = wanted.min(rest / instances.max(1).saturating_mul(2));
+        if hits < LEAST_AHEAD {
+            return 0;
+        }
+        let own = u64::from(terms.own.saturating_sub(self.granted));
+        let kept = u32::try_from(self.kept.saturating_sub(own)).unwrap_or(u32::MAX);
+        // what is kept for others is left, unless it is its own
+        let free = left.saturating_sub(kept).max(u32::try_from(own).unwrap_or(u32::MAX)).min(left);
+        let hits = hits.min(free);
+        self.grant(hits, own);
+        hits
+    }
+
+    fn grant(&mut self, hits: u32, own: u64) {
+        let from_own = own.min(hits.into());
+        self.total += hits;
+        self.granted += hits;
+        self.kept = self.kept.saturating_sub(from_own);
+        self.from_own += from_own;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TERMS: Terms = Terms { capacity: 100, own: 10, default: 25, limit: 40 };
+
+    #[test]
+    fn its_own_part_is_granted_although_it_is_kept() {
+        let mut account = Account { total: 50, kept: 50, ..Account::default() };
+        assert!(account.take(&TERMS, 10));
+        assert_eq!(account, Account { total: 60, kept: 40, from_own: 10, granted: 10 });
+        // all of the rest is kept for others
+        assert!(!account.take(&TERMS, 1));
+        account.kept = 39;
+        assert!(account.take(&TERMS, 1) && !account.take(&TERMS, 1));
+    }
+
+    #[test]
+    fn a_member_has_no_more_than_its_limit_and_the_pool_its_capacity() {
+        let mut account = Account::default();
+        assert!(!account.take(&TERMS, 41));
+        assert!(account.take(&TERMS, 40) && !account.take(&TERMS, 1));
+        let mut account = Account { total: 95, ..Account::default() };
+        assert!(!account.take(&TERMS, 6) && account.take(&TERMS, 5) && !account.take(&TERMS, 1));
+        assert!(!account.take(&TERMS, u32::MAX));
+    }
+
+    #[test]
+    fn ahead_of_requests_an_instance_has_a_part_of_what_is_left() {
+        let mut account = Account::default();
+        assert_eq!(account.take_ahead(&TERMS, 100, 2), 10);
+        assert_eq!(account.take_ahead(&TERMS, 4, 2), 4);
+        assert_eq!(account.take_ahead(&TERMS, 2, 2), 0);
+        account.granted = 29;
+        assert_eq!(account.take_ahead(&TERMS, 100, 2), 0);
+        // nothing that is kept for others
+        let mut account = Account { total: 60, kept: 50, ..Account::default() };
+        assert_eq!(account.take_ahead(&TERMS, 100, 1), 10);
+        assert_eq!((account.total, account.kept, account.from_own), (70, 40, 10));
+        assert_eq!(account.take_ahead(&TERMS, 100, 1), 0);
+    }
+}

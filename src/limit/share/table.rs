@@ -1,0 +1,148 @@
+//! Pools that many instances share: what the store has counted of all members, and the shares that an instance computes from it.
+
+use super::{Account, Borrow, Lend, Pool, PoolRule, Terms, member::MemberState};
+
+/// What the store of a pool has counted in one cycle.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolTable {
+    /// The number of the cycle, counted from the Unix epoch.
+    pub cycle: u64,
+    /// What was granted to all members. [`Account::granted`] is 0.
+    pub account: Account,
+    /// The last step for which an instance said what is kept for owners. None in this cycle.
+    pub kept_in: Option<u32>,
+    /// Whether it has the demand of each member.
+    pub has_demands: bool,
+    /// Reported hits that were dropped, because they came too late to be demand.
+    pub dropped: u64,
+    /// The members, in any order.
+    pub members: Vec<MemberCounts>,
+}
+
+/// What the store has counted of one member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberCounts {
+    /// Its name.
+    pub name: Box<str>,
+    /// The hits that it asked for in the last cycle; 0 unless the table [has demands](PoolTable::has_demands).
+    pub demand: u32,
+    /// The hits that it has asked for in this cycle.
+    pub asked: u32,
+    /// The hits that it was granted in this cycle.
+    pub granted: u32,
+    /// The last cycle in which it asked for hits.
+    pub last_cycle: u64,
+    /// Whether this is its first cycle.
+    pub is_new: bool,
+}
+
+impl Pool {
+    /// Returns the pool that `table` describes, as of `step` of its cycle. What this pool knows besides stays: the pace of its members in the
+    /// last steps, and the totals.
+    #[must_use]
+    pub fn adopt(&self, rule: &PoolRule<'_>, table: &PoolTable, step: u32) -> Self {
+        let is_same_cycle = self.cycle == Some(table.cycle);
+        let step = if is_same_cycle { step.max(self.step) } else { step };
+        let later = if is_same_cycle { step - self.step } else { step };
+        let mut adopted =
+            Self { cycle: Some(table.cycle), step, granted: table.account.total, ..Self::default() };
+        for counts in &table.members {
+            let before = self.members.get(&counts.name);
+            let known = before.filter(|_| is_same_cycle);
+            let mut member = known.cloned().unwrap_or_else(|| MemberState::arriving(table.cycle, step));
+            if known.is_none() || later > 0 {
+                member.begin_step(later);
+                member.past[0] = counts.asked;
+            }
+            if table.has_demands {
+                member.demand = counts.demand;
+            }
+            (member.asked, member.granted, member.is_new) = (counts.asked, counts.granted, counts.is_new);
+            member.last_cycle = counts.last_cycle;
+            if let Some(before) = before {
+                member.admitted_in_all = before.admitted_in_all;
+                member.rejected_in_all = before.rejected_in_all;
+            }
+            adopted.members.insert(counts.name.clone(), member);
+        }
+        adopted.weights = adopted.members.keys().map(|name| rule.sharing.weight(name)).sum();
+        adopted.allow(rule);
+        for (name, member) in &mut adopted.members {
+            let known = self.members.get(name).filter(|_| is_same_cycle);
+            member.first_share = known.map_or(member.allowance, |known| known.first_share);
+        }
+        adopted
+    }
+
+    /// Returns the pool at the start of the next cycle, as far as it is known now.
+    #[must_use]
+    pub fn next(&self, rule: &PoolRule<'_>) -> Self {
+        let mut next = self.clone();
+        if let Some(cycle) = self.cycle {
+            next.begin_cycle(rule, cycle + 1, 0);
+        }
+        next
+    }
+
+    /// Begins `cycle` with the shares of the last one.
+    pub fn turn(&mut self, cycle: u64) {
+        let Some(last) = self.cycle.replace(cycle) else { return };
+        self.granted_before = self.granted;
+        (self.step, self.granted) = (0, 0);
+        for member in self.members.values_mut() {
+            member.begin_cycle(last, cycle.saturating_sub(last));
+        }
+    }
+
+    /// Returns what the store is told of the member `name`. A member that is not known yet may have its default at once.
+    #[must_use]
+    pub fn terms(&self, rule: &PoolRule<'_>, name: &str) -> Terms {
+        let (capacity, sharing) = (rule.capacity, rule.sharing);
+        let lends = sharing.lend == Lend::WithinCycle && sharing.borrow != Borrow::None;
+        let max = sharing.max.unwrap_or(u32::MAX);
+        let known = self.members.get(name).map(|member| {
+            (member.own, member.default, member.allowance.saturating_add(self.common).min(max))
+        });
+        let (own, default, limit) = known.unwrap_or_else(|| {
+            let weight = u64::from(sharing.weight(name));
+            let default = u64::from(capacity) * weight / (u64::from(self.weights) + weight);
+            let default = u32::try_from(default).unwrap_or(u32::MAX).max(1).max(sharing.min).min(max);
+            (default, default, default)
+        });
+        if lends {
+            Terms { capacity, own, default, limit }
+        } else {
+            Terms { capacity, own: 0, default: 0, limit }
+        }
+    }
+
+    /// Returns the hits that are kept for members that have not asked for all of their own part.
+    #[must_use]
+    pub const fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    /// Adds hits to what the member `name` has asked for and was granted, if it is known.
+    pub fn add(&mut self, name: &str, asked: u32, granted: i64) {
+        let change = |hits: u32| {
+            let hits = i64::from(hits).saturating_add(granted);
+            u32::try_from(hits.max(0)).unwrap_or(u32::MAX)
+        };
+        self.granted = change(self.granted);
+        if let Some(member) = self.members.get_mut(name) {
+            member.asked = member.asked.saturating_add(asked);
+            member.granted = change(member.granted);
+        }
+    }
+
+    /// Adds a member with this demand in the last cycle, in the cycle and the step of `at`.
+    pub fn seed(&mut self, rule: &PoolRule<'_>, name: &str, demand: u32, at: crate::limit::Timestamp) {
+        let (cycle, step) = rule.place(at);
+        (self.cycle, self.step) = (Some(cycle), step);
+        let member =
+            MemberState { demand, is_new: false, arrived_in: 0, ..MemberState::arriving(cycle, step) };
+        if self.members.insert(name.into(), member).is_none() {
+            self.weights += rule.sharing.weight(name);
+        }
+    }
+}

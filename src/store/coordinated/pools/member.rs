@@ -1,0 +1,167 @@
+//! A member of a pool at this instance: what it holds, what it has not reported, and who waits for the store.
+
+use std::collections::VecDeque;
+
+use tokio::sync::oneshot;
+
+use crate::{
+    limit::{Timestamp, share::PoolDecision},
+    store::coordinated::delivery::Delivery,
+};
+
+/// The most requests that one command asks for.
+const MAX_TRIES: usize = 256;
+
+/// The times that a request asks before it is decided without the store: the store may begin another cycle meanwhile.
+const MAX_ATTEMPTS: u32 = 3;
+
+/// A member at this instance.
+#[derive(Debug, Default)]
+pub(super) struct LocalMember {
+    /// The hits that the store has granted in this cycle, and that no request has used yet.
+    pub(super) held: u32,
+    /// Whether any of them were used since the last exchange.
+    pub(super) is_used: bool,
+    /// What has happened since the last report.
+    pub(super) unreported: Unreported,
+    /// The hits asked for since the last exchange.
+    pub(super) asked_in_step: u32,
+    /// The hits asked for in the step before: what is asked for ahead.
+    pub(super) pace: u32,
+    /// The hits asked for in this cycle, and in the last one.
+    pub(super) asked_in_cycle: u32,
+    pub(super) asked_before: u32,
+    /// The hits admitted in this cycle, which may be given back.
+    pub(super) admitted: u32,
+    /// What the store had granted in this cycle when it replied last, and the number of the table that was known then.
+    pub(super) granted: Option<(u64, u32)>,
+    /// What the store has rejected.
+    pub(super) denied: Option<Denied>,
+    /// The requests that wait for the store.
+    waiting: VecDeque<Try>,
+    /// Whether a command for them is on its way.
+    pub(super) is_fetching: bool,
+    /// The hits that were admitted, and rejected, here.
+    pub(super) totals: [u64; 2],
+}
+
+/// What the store does not know yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Unreported {
+    /// The hits asked for.
+    pub(super) asked: u32,
+    /// The hits admitted without the store, less those that are given back to it.
+    pub(super) granted: i64,
+}
+
+/// A rejection, which holds until the next step or the next table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Denied {
+    /// The fewest hits that were rejected.
+    pub(super) hits: u32,
+    pub(super) until: Timestamp,
+}
+
+/// A request that waits for the store.
+#[derive(Debug)]
+pub(super) struct Try {
+    pub(super) hits: u32,
+    attempts: u32,
+    reply: oneshot::Sender<TryReply>,
+}
+
+/// What becomes of it.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) enum TryReply {
+    /// The store has decided.
+    Decided(PoolDecision),
+    /// It has not.
+    Undecided(Delivery),
+}
+
+// === impl LocalMember ===
+
+impl LocalMember {
+    /// Counts `hits` as demand.
+    pub(super) const fn ask(&mut self, hits: u32) {
+        self.unreported.asked = self.unreported.asked.saturating_add(hits);
+        self.asked_in_step = self.asked_in_step.saturating_add(hits);
+        self.asked_in_cycle = self.asked_in_cycle.saturating_add(hits);
+    }
+
+    /// Counts `hits` as admitted or rejected.
+    pub(super) fn count(&mut self, hits: u32, is_admitted: bool) {
+        let total = &mut self.totals[usize::from(!is_admitted)];
+        *total = total.saturating_add(hits.into());
+        if is_admitted {
+            self.admitted = self.admitted.saturating_add(hits);
+        }
+    }
+
+    /// Returns whether the store has rejected `hits` or fewer until later than `at`.
+    pub(super) fn is_denied(&self, hits: u32, at: Timestamp) -> bool {
+        self.denied.is_some_and(|denied| hits >= denied.hits && at < denied.until)
+    }
+
+    /// Records that the store has rejected `hits`, which holds from `at` until `until`.
+    pub(super) fn deny(&mut self, hits: u32, until: Timestamp, at: Timestamp) {
+        let earlier = self.denied.filter(|denied| at < denied.until);
+        let hits = earlier.map_or(hits, |denied| denied.hits.min(hits));
+        self.denied = Some(Denied { hits, until });
+    }
+
+    /// Adds a request of `hits` to those that wait.
+    pub(super) fn wait(&mut self, hits: u32) -> oneshot::Receiver<TryReply> {
+        let (reply, receiver) = oneshot::channel();
+        self.waiting.push_back(Try { hits, attempts: 0, reply });
+        receiver
+    }
+
+    /// Returns the next requests to ask for. Those that nobody waits for any more are left out.
+    pub(super) fn next_tries(&mut self) -> Vec<Try> {
+        let mut tries = Vec::new();
+        while tries.len() < MAX_TRIES
+            && let Some(next) = self.waiting.pop_front()
+        {
+            if !next.reply.is_closed() {
+                tries.push(Try { attempts: next.attempts + 1, ..next });
+            }
+        }
+        tries
+    }
+
+    /// Lets `tries` wait again, but for those that have asked often enough.
+    pub(super) fn wait_again(&mut self, tries: Vec<Try>) {
+        for again in tries.into_iter().rev() {
+            if again.attempts < MAX_ATTEMPTS {
+                self.waiting.push_front(again);
+            } else {
+                again.resolve(TryReply::Undecided(Delivery::NotApplied));
+            }
+        }
+    }
+
+    /// Begins another cycle. Returns what was not reported, and the hits that are of no use any more. `later` is whether cycles lie between.
+    pub(super) fn begin_cycle(&mut self, later: bool) -> (Unreported, u32) {
+        let held = std::mem::take(&mut self.held);
+        let unreported = std::mem::take(&mut self.unreported);
+        self.asked_before = if later { 0 } else { self.asked_in_cycle };
+        self.is_used = false;
+        (self.asked_in_cycle, self.admitted, self.granted, self.denied) = (0, 0, None, None);
+        (unreported, held)
+    }
+
+    /// Returns whether it is of use to nobody.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.is_fetching && self.waiting.is_empty() && self.asked_in_cycle == 0 && self.asked_before == 0
+    }
+}
+
+// === impl Try ===
+
+impl Try {
+    /// Tells the request what has become of it. Returns whether somebody received that.
+    pub(super) fn resolve(self, reply: TryReply) -> bool {
+        self.reply.send(reply).is_ok()
+    }
+}

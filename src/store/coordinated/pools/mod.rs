@@ -1,0 +1,307 @@
+//! The pools of fair shares that instances share through the store.
+//!
+//! `instance.rs` has what an instance knows of one pool, without I/O: `member.rs` for each member, and `alone.rs` while the store does not
+//! reply. `io.rs` speaks to the store: at each step of a cycle an instance *exchanges tables* with it, from which shares are computed
+//! beside all decisions, and it *fetches* hits for a member whose requests wait. `take.rs` decides requests, with the tiers beside a pool.
+
+mod alone;
+mod exchange;
+mod fetch;
+mod instance;
+mod io;
+mod member;
+mod take;
+mod without_store;
+
+use std::{
+    borrow::Cow,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::{Arc, Weak},
+};
+
+use tokio::{
+    sync::oneshot,
+    time::{sleep, timeout},
+};
+
+use self::{
+    instance::{Answer, Asked, By, InstancePool, Lost},
+    member::TryReply,
+};
+use super::{
+    client::StoreClient,
+    delivery::{Delivery, Undecided},
+    metrics::CoordinationMetrics,
+    settings::CoordinationSettings,
+};
+use crate::{
+    limit::{
+        Coordination, LimitCheck, OverLimitPolicy, Period, Timestamp,
+        share::{PoolDecision, Sharing},
+    },
+    store::{
+        path::{pool_path_of, shortened},
+        pools::{PoolSlot, PoolSummary, Pools},
+        remote::{Remote, Target},
+    },
+};
+
+/// The time between two sweeps of pools that are idle.
+const SWEEP: Period = Period::from_secs(1);
+
+type Slot = Arc<PoolSlot<InstancePool>>;
+
+/// The pools that this instance shares with others.
+pub(super) struct SharedPools<R: Remote> {
+    pools: Pools<InstancePool>,
+    client: Arc<StoreClient<R>>,
+    metrics: Arc<CoordinationMetrics>,
+    sync_interval: Period,
+    /// A number of this instance, for the times of its exchanges.
+    instance: u64,
+    this: Weak<Self>,
+}
+
+/// A request of a pool, decided or on its way.
+pub(super) enum PoolStep {
+    Decided(PoolDecision),
+    /// The store has to decide.
+    Wait(oneshot::Receiver<TryReply>),
+    /// The store does not reply.
+    Away,
+}
+
+// === impl SharedPools ===
+
+impl<R: Remote> SharedPools<R> {
+    pub(super) fn new(
+        client: Arc<StoreClient<R>>,
+        settings: &CoordinationSettings,
+        metrics: Arc<CoordinationMetrics>,
+    ) -> Arc<Self> {
+        let mut hasher = DefaultHasher::new();
+        settings.instance.hash(&mut hasher);
+        Arc::new_cyclic(|this| Self {
+            pools: Pools::new(settings.max_counters),
+            client,
+            metrics,
+            sync_interval: settings.sync_interval,
+            instance: hasher.finish(),
+            this: Weak::clone(this),
+        })
+    }
+
+    /// Removes idle pools, again and again.
+    pub(super) async fn sweep(self: Arc<Self>) {
+        for step in 0.. {
+            sleep(SWEEP.into()).await;
+            self.pools.sweep(step, self.client.time().now);
+        }
+    }
+
+    /// Adds what is known of these pools to `summary`.
+    pub(super) fn summarize(&self, summary: &mut PoolSummary) {
+        self.pools.summarize(summary);
+    }
+
+    /// Decides about `hits` of `check` in `mode`, or has the store decide. If the store `stays_away`, it is not asked again in a cycle in which it
+    /// did not reply. `now` is on this instance's clock.
+    pub(super) fn step(
+        &self,
+        check: &LimitCheck<'_>,
+        hits: u32,
+        mode: Coordination,
+        stays_away: bool,
+        now: Timestamp,
+    ) -> Option<PoolStep> {
+        let answer = self.with(check, mode, now, |pool, value, at| {
+            let is_away = self.client.is_unavailable() && self.client.is_unavailable_for(&pool.target, at);
+            pool.decide(&Asked { value, hits, mode, is_away, stays_away }, at)
+        })?;
+        Some(match answer {
+            Answer::Decided(decision, by) => {
+                let counter = match by {
+                    By::Lease => &self.metrics.leased,
+                    By::Denial => &self.metrics.denied,
+                    By::Count => &self.metrics.local,
+                };
+                counter.add(1);
+                PoolStep::Decided(decision)
+            }
+            Answer::Wait { reply, fetch } => {
+                if let (Some(name), Some(slot)) = (fetch, self.slot(check)) {
+                    self.spawn(|this| this.fetch(slot, name, mode));
+                }
+                PoolStep::Wait(reply)
+            }
+            Answer::Away => PoolStep::Away,
+        })
+    }
+
+    /// Waits for the decision of the store about `check`, at most for `budget`. That it runs out is the store's fault, unless it `is_of_caller`.
+    pub(super) async fn receive(
+        &self,
+        check: &LimitCheck<'_>,
+        reply: oneshot::Receiver<TryReply>,
+        budget: Period,
+        is_of_caller: bool,
+        now: Timestamp,
+    ) -> Result<PoolDecision, Undecided> {
+        match timeout(budget.into(), reply).await {
+            Ok(Ok(TryReply::Decided(decision))) => {
+                self.metrics.waited.add(1);
+                Ok(decision)
+            }
+            Ok(Ok(TryReply::Undecided(delivery))) => Err(Undecided { delivery, late: false }),
+            Ok(Err(_)) => Err(Undecided { delivery: Delivery::Unknown, late: false }),
+            Err(_) => {
+                let at = self.client.time_since(now).now;
+                let target =
+                    self.with(check, Coordination::Lease, now, |pool, _, _| Arc::clone(&pool.target));
+                if let Some(target) = target.filter(|_| !is_of_caller) {
+                    self.client.record_late_decision(&target, at);
+                }
+                Err(Undecided { delivery: Delivery::NotApplied, late: true })
+            }
+        }
+    }
+
+    /// Decides about `hits` of `check`, which were counted as demand, without the store: from this instance's part of what is left.
+    pub(super) fn decide_alone(
+        &self,
+        check: &LimitCheck<'_>,
+        hits: u32,
+        now: Timestamp,
+    ) -> Option<PoolDecision> {
+        self.with(check, Coordination::Lease, now, |pool, value, at| {
+            pool.decide_alone(value, hits, self.instances(), at)
+        })
+    }
+
+    /// Admits or rejects `hits` of `check`, which were counted as demand, whatever the pool has left.
+    pub(super) fn decide_anyway(
+        &self,
+        check: &LimitCheck<'_>,
+        hits: u32,
+        is_admitted: bool,
+        now: Timestamp,
+    ) -> Option<PoolDecision> {
+        self.with(check, Coordination::Lease, now, |pool, value, at| {
+            let decision = pool.look(value, at);
+            pool.count_without_store(value, hits, is_admitted);
+            PoolDecision { is_admitted, ..decision }
+        })
+    }
+
+    /// Counts `hits` of `check` as demand that is rejected elsewhere. Returns how the member stands.
+    pub(super) fn ask(
+        &self,
+        check: &LimitCheck<'_>,
+        hits: u32,
+        mode: Coordination,
+        now: Timestamp,
+    ) -> Option<PoolDecision> {
+        self.with(check, mode, now, |pool, value, at| {
+            let decision = pool.look(value, at);
+            if !value.is_empty() || pool.sharing.anonymous == crate::limit::share::Anonymous::Share {
+                pool.ask(value, hits);
+            }
+            decision
+        })
+    }
+
+    /// Returns how the member of `check` stands.
+    pub(super) fn look(
+        &self,
+        check: &LimitCheck<'_>,
+        mode: Coordination,
+        now: Timestamp,
+    ) -> Option<PoolDecision> {
+        self.with(check, mode, now, InstancePool::look)
+    }
+
+    /// Gives back `hits` that `check` was admitted with in this cycle.
+    pub(super) fn give_back(&self, check: &LimitCheck<'_>, hits: u32, mode: Coordination, now: Timestamp) {
+        self.with(check, mode, now, |pool, value, at| pool.give_back(value, hits, mode, at));
+    }
+
+    fn instances(&self) -> u32 {
+        u32::try_from(self.client.instances()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the pool of `check`, if it has one.
+    fn slot(&self, check: &LimitCheck<'_>) -> Option<Slot> {
+        let (sharing, key) = (sharing(check)?, check.pool.as_deref()?);
+        let tier = &check.tiers()[0];
+        Some(self.pools.find(
+            key.of_tier(tier),
+            || check.rule.label().into(),
+            || {
+                let target = Target {
+                    path: shortened(pool_path_of(check)),
+                    tiers: [tier.clone()].into(),
+                    over_limit_policy: OverLimitPolicy::Ignore,
+                };
+                InstancePool::new(target, Arc::clone(sharing))
+            },
+        ))
+    }
+
+    /// Calls `act` with the pool of `check`, the value that is its member, and the latest instant that it may be on the store's clock: a
+    /// cycle ends early rather than late, since hits must not be used after it. Schedules an exchange if one is needed.
+    fn with<T>(
+        &self,
+        check: &LimitCheck<'_>,
+        mode: Coordination,
+        now: Timestamp,
+        act: impl FnOnce(&mut InstancePool, &str, Timestamp) -> T,
+    ) -> Option<T> {
+        let (slot, at) = (self.slot(check)?, self.client.time_at(now).latest);
+        let sharing = sharing(check)?;
+        let value = member(check);
+        let (done, lost, delay) = self.pools.with(&slot, |pool| {
+            pool.follow(check, sharing, mode);
+            let done = act(pool, &value, at);
+            let is_due = pool.has_hits() && !std::mem::replace(&mut pool.is_scheduled, true);
+            let delay = is_due.then(|| self.delay(pool, true, at));
+            let lost = std::mem::take(&mut pool.lost);
+            ((done, lost, delay), pool.idle_at())
+        });
+        self.record(lost);
+        if let Some(delay) = delay {
+            self.spawn(|this| io::exchange_often(Arc::downgrade(&this), slot, delay));
+        }
+        Some(done)
+    }
+
+    fn record(&self, Lost { stranded, unreported, demand, unknown }: Lost) {
+        self.metrics.stranded.add(stranded);
+        self.metrics.unreported.add(unreported);
+        self.metrics.lost_demand.add(demand);
+        self.metrics.delivery_unknown.add(unknown);
+    }
+
+    /// Runs `work` beside all decisions.
+    fn spawn<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<Self>) -> F) {
+        if let Some(this) = self.this.upgrade() {
+            drop(self.client.spawn(work(this)));
+        }
+    }
+}
+
+/// Returns how the values of the last entry of `check` share its first tier, if they do.
+fn sharing<'a>(check: &'a LimitCheck<'_>) -> Option<&'a Arc<Sharing>> {
+    check.sharing()?;
+    check.rule.declared()?.sharing.as_ref()
+}
+
+/// Returns the name of the member of `check`. A long one is shortened in the same way at all instances.
+fn member<'a>(check: &'a LimitCheck<'_>) -> Cow<'a, str> {
+    match check.member() {
+        name if name.len() <= MAX_NAME => name.into(),
+        name => String::from(shortened(name.into())).into(),
+    }
+}
+
+/// The most bytes of a name that is not shortened.
+const MAX_NAME: usize = 256;

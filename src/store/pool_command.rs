@@ -1,0 +1,137 @@
+//! What a shared store does for the pools of fair shares: three operations, each atomic.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::target::Target;
+use crate::limit::{
+    Timestamp,
+    share::{OTHER, PoolTable, Sharing, Terms},
+};
+
+/// How far ahead of the store's clock a command may be, which a caller that only estimates it is: in nanoseconds, and at most a tenth of a
+/// cycle. The store then begins the cycle.
+pub const MAX_POOL_AHEAD: u64 = 100_000_000;
+
+/// The part of a cycle within which reports about the last one still count as its demand: one of this many.
+pub const LATE_PART: u64 = 10;
+
+/// An operation on a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolCommand {
+    /// The pool: its path is that of the entries without the member, and its first tier has the capacity and the cycle.
+    pub target: Arc<Target>,
+    /// The number of the cycle that the command is about, counted from the Unix epoch.
+    pub cycle: u64,
+    /// The places that members have: further names share [`OTHER`]. Those that are [named](PoolMember::is_named) always have one.
+    pub places: u32,
+    /// The cycles without demand after which a member is none any more.
+    pub forget_after: u32,
+    /// The operation.
+    pub op: PoolOp,
+}
+
+/// A member in a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolMember {
+    /// Its name.
+    pub name: Box<str>,
+    /// Whether it has a place even if there is none left.
+    pub is_named: bool,
+}
+
+/// What is done with a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PoolOp {
+    /// Grants hits to one member.
+    Lease {
+        /// The member.
+        member: PoolMember,
+        /// The hits that it has asked for since the last report.
+        asked: u32,
+        /// What it may have.
+        terms: Terms,
+        /// The hits of each request that waits: each is granted as a whole, or not at all.
+        tries: SmallVec<[u32; 4]>,
+        /// The hits that are granted besides if all of these fit: see [`Account::take_ahead`](crate::limit::share::Account::take_ahead).
+        ahead: u32,
+        /// The number of instances.
+        instances: u32,
+    },
+    /// Applies reports, and returns what is counted of all members. A command about the last cycle is answered with the table of the present one:
+    /// what it says was asked is demand of the last one, within the first [tenth](LATE_PART).
+    Exchange {
+        /// What has happened in the cycle.
+        reports: Vec<PoolReport>,
+        /// The hits that members asked for in the cycle before.
+        late: Vec<(PoolMember, u32)>,
+        /// Whether the table shall have the demand of each member.
+        with_demands: bool,
+    },
+    /// Sets what is kept for members that have not asked for all of their own part, unless it was set in this step.
+    Keep {
+        /// The step of the cycle.
+        step: u32,
+        /// The hits that are kept.
+        kept: u64,
+        /// The hits that had been granted from own parts when that was computed: those granted since are not kept any more.
+        from_own: u64,
+    },
+}
+
+/// What has happened to a member at one instance since the last report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolReport {
+    /// The member.
+    pub member: PoolMember,
+    /// The hits that it asked for.
+    pub asked: u32,
+    /// The hits that the instance has admitted by itself, or, negative, gives back.
+    pub granted: i64,
+}
+
+/// The reply to a [`PoolCommand`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolReply {
+    /// The store's clock when it carried out the command.
+    pub now: Timestamp,
+    /// What it has done.
+    pub outcome: PoolOutcome,
+}
+
+/// What a store has done for a [`PoolCommand`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PoolOutcome {
+    /// The hits of [`PoolOp::Lease`].
+    Leased(Leased),
+    /// The table of [`PoolOp::Exchange`].
+    Table(PoolTable),
+    /// [`PoolOp::Keep`] was carried out.
+    Kept,
+    /// Another cycle is open, and nothing was granted. What [`PoolOp::Lease`] says was asked has counted if it was the last one.
+    OtherCycle(u64),
+}
+
+/// Hits that a store has granted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leased {
+    /// For each request that waits, whether it was granted.
+    pub tries: SmallVec<[bool; 4]>,
+    /// The hits that were granted besides.
+    pub ahead: u32,
+    /// The hits that the member was granted in this cycle.
+    pub granted: u32,
+    /// The hits that all members were granted in this cycle.
+    pub total: u32,
+}
+
+// === impl PoolMember ===
+
+impl PoolMember {
+    /// Returns the member `name` of a pool that is shared in this way.
+    #[must_use]
+    pub fn new(name: &str, sharing: &Sharing) -> Self {
+        Self { name: name.into(), is_named: name == OTHER || sharing.weights.contains_key(name) }
+    }
+}

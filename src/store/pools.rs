@@ -1,0 +1,296 @@
+//! A bounded table of pools, each with a lock of its own: of one instance alone, or of one that shares them with others.
+//!
+//! The number of all members is bounded: beyond the bound, the pool that was used the longest ago is dropped.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use hashbrown::HashTable;
+use parking_lot::Mutex;
+
+use crate::{
+    limit::{
+        CounterKey, Decision, Hits, Timestamp,
+        share::{MAX_MEMBERS, MemberState, Pool, PoolDecision},
+    },
+    observe::Metric,
+};
+
+/// The number of tables of pools; a power of two.
+const TABLES: usize = 16;
+
+/// The number of counters for which there may be one member of a pool: members are larger, and fewer.
+const COUNTERS_PER_MEMBER: usize = 20;
+
+/// The most members that have metrics.
+const MAX_REPORTED: usize = 2_000;
+
+/// What is kept of a pool.
+pub(super) trait Pooled {
+    /// Returns the number of its members, for the bound.
+    fn members(&self) -> usize;
+
+    /// Calls `each` with the members, and the hits of each that were admitted and rejected, until it returns false. Returns whether it always
+    /// returned true.
+    fn report(&self, each: &mut dyn FnMut(&str, &MemberState, [u64; 2]) -> bool) -> bool;
+
+    /// Returns the hits that were granted in the last cycle, and the capacity.
+    fn usage(&self) -> (u32, u32);
+}
+
+impl Pooled for Pool {
+    fn members(&self) -> usize {
+        self.members().len()
+    }
+
+    fn usage(&self) -> (u32, u32) {
+        self.usage()
+    }
+
+    fn report(&self, each: &mut dyn FnMut(&str, &MemberState, [u64; 2]) -> bool) -> bool {
+        self.members()
+            .all(|(name, member)| each(name, member, [member.admitted_in_all, member.rejected_in_all]))
+    }
+}
+
+/// All pools of a store.
+#[derive(Debug)]
+pub(super) struct Pools<P> {
+    tables: Box<[Mutex<HashTable<Slot<P>>>]>,
+    /// The number of the members of all pools.
+    members: AtomicUsize,
+    max_members: usize,
+    evicted: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Slot<P> {
+    key: CounterKey,
+    shared: Arc<PoolSlot<P>>,
+}
+
+/// A pool in the table.
+#[derive(Debug)]
+pub(super) struct PoolSlot<P> {
+    key: CounterKey,
+    /// The name of its rule.
+    rule: Box<str>,
+    pool: Mutex<P>,
+    /// In nanoseconds since the Unix epoch.
+    idle_at: AtomicU64,
+}
+
+// === impl Pools ===
+
+impl<P: Pooled> Pools<P> {
+    /// Returns room for one member for every [`COUNTERS_PER_MEMBER`] counters that there may be.
+    pub(super) fn new(max_counters: usize) -> Self {
+        Self {
+            tables: (0..TABLES).map(|_| Mutex::default()).collect(),
+            members: AtomicUsize::new(0),
+            max_members: (max_counters / COUNTERS_PER_MEMBER).max(MAX_MEMBERS as usize),
+            evicted: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the pool of `key`, which `make` makes if there is none, of the rule that `rule` names.
+    pub(super) fn find(
+        &self,
+        key: CounterKey,
+        rule: impl FnOnce() -> Box<str>,
+        make: impl FnOnce() -> P,
+    ) -> Arc<PoolSlot<P>> {
+        let mut table = self.tables[index(key)].lock();
+        let found = table.find(key.hash(), |slot| slot.key == key);
+        if let Some(slot) = found {
+            return Arc::clone(&slot.shared);
+        }
+        let shared =
+            Arc::new(PoolSlot { key, rule: rule(), pool: Mutex::new(make()), idle_at: AtomicU64::new(0) });
+        let slot = Slot { key, shared: Arc::clone(&shared) };
+        table.insert_unique(key.hash(), slot, |slot| slot.key.hash());
+        shared
+    }
+
+    /// Calls `act` with a pool, which is idle from the instant that `act` returns.
+    pub(super) fn with<T>(&self, slot: &PoolSlot<P>, act: impl FnOnce(&mut P) -> (T, Timestamp)) -> T {
+        let (done, before, after) = {
+            let mut pool = slot.pool.lock();
+            let before = pool.members();
+            let (done, idle_at) = act(&mut pool);
+            slot.idle_at.store(idle_at.as_nanos(), Ordering::Relaxed);
+            (done, before, pool.members())
+        };
+        if after > before {
+            let members = self.members.fetch_add(after - before, Ordering::Relaxed) + after - before;
+            if members > self.max_members {
+                self.evict(slot.key);
+            }
+        } else if after < before {
+            self.members.fetch_sub(before - after, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// Returns all pools.
+    pub(super) fn all(&self) -> Vec<Arc<PoolSlot<P>>> {
+        let all = |table: &Mutex<HashTable<Slot<P>>>| {
+            table.lock().iter().map(|slot| Arc::clone(&slot.shared)).collect::<Vec<_>>()
+        };
+        self.tables.iter().flat_map(all).collect()
+    }
+
+    /// Drops the pools that were used the longest ago until the bound holds, but not the one of `kept`.
+    #[cold]
+    fn evict(&self, kept: CounterKey) {
+        for table in &self.tables {
+            while self.members.load(Ordering::Relaxed) > self.max_members {
+                let mut table = table.lock();
+                let others = table.iter().filter(|slot| slot.key != kept);
+                let oldest = others.min_by_key(|slot| slot.shared.idle_at.load(Ordering::Relaxed));
+                let Some(key) = oldest.map(|slot| slot.key) else { break };
+                if self.remove(&mut table, key) {
+                    self.evicted.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Removes the pools of one table whose members would all be forgotten at `now`.
+    pub(super) fn sweep(&self, step: usize, now: Timestamp) {
+        let mut table = self.tables[step % TABLES].lock();
+        let idle = |slot: &&Slot<P>| slot.shared.idle_at.load(Ordering::Relaxed) <= now.as_nanos();
+        let keys: Vec<CounterKey> = table.iter().filter(idle).map(|slot| slot.key).collect();
+        for key in keys {
+            self.remove(&mut table, key);
+        }
+        if table.len() * 8 < table.capacity() {
+            let room = table.len() * 2;
+            table.shrink_to(room, |slot| slot.key.hash());
+        }
+    }
+
+    fn remove(&self, table: &mut HashTable<Slot<P>>, key: CounterKey) -> bool {
+        let Ok(entry) = table.find_entry(key.hash(), |slot| slot.key == key) else { return false };
+        let (slot, _) = entry.remove();
+        let members = slot.shared.pool.lock().members();
+        self.members.fetch_sub(members, Ordering::Relaxed);
+        true
+    }
+
+    /// Adds what is known of these pools to `summary`.
+    pub(super) fn summarize(&self, summary: &mut PoolSummary) {
+        summary.members += self.members.load(Ordering::Relaxed);
+        summary.evicted += self.evicted.load(Ordering::Relaxed);
+        for slot in self.all() {
+            let pool = slot.pool.lock();
+            let (used, capacity) = pool.usage();
+            if capacity > 0 {
+                let usage = summary.pools.entry(slot.rule.clone()).or_default();
+                usage[0] = usage[0].saturating_add(used.into());
+                usage[1] = usage[1].saturating_add(capacity.into());
+            }
+            pool.report(&mut |name, member, totals| summary.add(&slot.rule, name, member, totals));
+        }
+    }
+}
+
+/// What is known of all pools, for metrics.
+#[derive(Debug, Default)]
+pub(super) struct PoolSummary {
+    /// The members of all pools.
+    members: usize,
+    evicted: u64,
+    /// The hits granted in the last cycle, and the capacities, by the name of the rule.
+    pools: BTreeMap<Box<str>, [u64; 2]>,
+    /// Those that have metrics, by the name of their rule and their own. Several pools of a rule may have members of one name.
+    series: BTreeMap<(Box<str>, Box<str>), [u64; 6]>,
+}
+
+// === impl PoolSummary ===
+
+impl PoolSummary {
+    /// Adds a member, and returns whether there may be more.
+    fn add(&mut self, rule: &str, name: &str, member: &MemberState, [admitted, rejected]: [u64; 2]) -> bool {
+        let borrowed = member.allowance.saturating_sub(member.default);
+        let lent = member.default.saturating_sub(member.allowance);
+        let hits = [member.demand, member.allowance, borrowed, lent].map(u64::from);
+        let values = [hits[0], hits[1], hits[2], hits[3], admitted, rejected];
+        let series = self.series.entry((rule.into(), name.into())).or_default();
+        for (sum, value) in series.iter_mut().zip(values) {
+            *sum = sum.saturating_add(value);
+        }
+        self.series.len() < MAX_REPORTED
+    }
+
+    /// Returns the metrics.
+    pub(super) fn metrics(self) -> Vec<Metric> {
+        let mut metrics = vec![
+            Metric::gauge("weir.pools.members", "Members of all pools.", self.members as u64),
+            Metric::counter(
+                "weir.pools.evicted",
+                "Pools dropped while they had members, because there were too many of these.",
+                self.evicted,
+            ),
+        ];
+        for (rule, [used, capacity]) in self.pools {
+            let series = [
+                Metric::gauge(
+                    "weir.pool.used",
+                    "Hits of all members that were granted in the last cycle.",
+                    used,
+                ),
+                Metric::gauge("weir.pool.capacity", "Hits of all members in a cycle.", capacity),
+            ];
+            metrics.extend(series.map(|metric| metric.label("rule", &*rule)));
+        }
+        for ((rule, member), [asked, share, borrowed, lent, admitted, rejected]) in self.series {
+            let series = [
+                Metric::gauge("weir.pool.asked", "Hits that a member asked for in its last cycle.", asked),
+                Metric::gauge("weir.pool.share", "Hits that a member may have in this cycle.", share),
+                Metric::gauge("weir.pool.borrowed", "Hits of a share above the default.", borrowed),
+                Metric::gauge("weir.pool.lent", "Hits of a share below the default.", lent),
+                Metric::counter("weir.pool.admitted", "Hits of a member that were admitted.", admitted),
+                Metric::counter("weir.pool.rejected", "Hits of a member that were rejected.", rejected),
+            ];
+            metrics.extend(series.map(|metric| metric.label("rule", &*rule).label("member", &*member)));
+        }
+        metrics
+    }
+}
+
+fn index(key: CounterKey) -> usize {
+    // any of its bits are suitable
+    usize::try_from(key.shard() % TABLES as u64).unwrap_or_default()
+}
+
+/// Returns the decision about `hits` that `decided` is.
+pub(super) fn decision_of(decided: PoolDecision, hits: Hits) -> Decision {
+    let PoolDecision { is_admitted, share, before, remaining, reset } = decided;
+    Decision {
+        tier: 0,
+        over: !is_admitted && hits > Hits(0),
+        before: Hits(before.into()),
+        remaining,
+        reset,
+        cached: false,
+        share: Some(share),
+    }
+}
+
+/// Returns the one of both decisions that is reported: the rejection with the longer wait, or the one with less left.
+pub(super) fn combined(own: Decision, beside: Option<Decision>) -> Decision {
+    let Some(beside) = beside else { return own };
+    let beside = Decision { tier: beside.tier + 1, ..beside };
+    let is_beside = match (own.over, beside.over) {
+        (true, true) => beside.reset > own.reset,
+        (true, false) | (false, true) => beside.over,
+        (false, false) => beside.remaining < own.remaining,
+    };
+    if is_beside { beside } else { own }
+}

@@ -1,0 +1,28 @@
+//! What a shared store counts: the tiers of one rule for one list of entries.
+
+use crate::limit::{Algorithm, OverLimitPolicy, SharedTiers};
+
+/// The tiers of one rule for one list of entries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The domain, keys and values, such as `shop|tenant=acme`; where values share a counter, `~` and their pattern replace `=`
+    /// and the value. No two lists of entries have the same path. A long one is a hash, unless the key of envoyproxy/ratelimit is
+    /// made of it. The store adds its prefix, and a suffix for the tier and the
+    /// window.
+    pub path: Box<str>,
+    /// The tiers, at least one.
+    pub tiers: SharedTiers,
+    /// [`OverLimitPolicy::Count`] marks a rule in the format of envoyproxy/ratelimit: one fixed window, with the same key and
+    /// count as there, so that both services can share a store.
+    pub over_limit_policy: OverLimitPolicy,
+}
+
+// === impl Target ===
+
+impl Target {
+    /// Returns whether a [`Reply::version`] exists: whether a tier is a sliding window or a bucket.
+    #[must_use]
+    pub fn is_versioned(&self) -> bool {
+        self.tiers.iter().any(|tier| tier.algorithm != Algorithm::FixedWindow)
+    }
+}

@@ -1,0 +1,163 @@
+//! What a shared store does for pools, command by command. `tests/redis/pools.rs` compares Redis with it.
+
+use std::sync::Arc;
+
+use weir::{
+    limit::{
+        Algorithm, OverLimitPolicy, Tier, Timestamp,
+        share::{OTHER, PoolTable, Terms},
+    },
+    store::{
+        pool_command::{Leased, PoolCommand, PoolMember, PoolOp, PoolOutcome, PoolReport},
+        remote::Target,
+        simulated::SimulatedPools,
+    },
+};
+
+use crate::arrivals::{CYCLE, MILLIS};
+
+const PLACES: u32 = 4;
+const FORGET_AFTER: u32 = 2;
+
+/// A store with one pool.
+struct Store {
+    pools: SimulatedPools,
+    target: Arc<Target>,
+}
+
+impl Store {
+    fn new() -> Self {
+        let tier = Tier { requests: 100, period: CYCLE, algorithm: Algorithm::FixedWindow };
+        let over_limit_policy = OverLimitPolicy::Ignore;
+        let target = Arc::new(Target { path: "d|client".into(), tiers: [tier].into(), over_limit_policy });
+        Self { pools: SimulatedPools::default(), target }
+    }
+
+    /// Carries out `op` about `cycle`, at this millisecond of the cycle `at`.
+    fn send(&mut self, cycle: u64, (at, millis): (u64, u64), op: PoolOp) -> PoolOutcome {
+        let now = Timestamp::from_millis(at * u64::from(MILLIS) + millis);
+        let target = Arc::clone(&self.target);
+        let command = PoolCommand { target, cycle, places: PLACES, forget_after: FORGET_AFTER, op };
+        self.pools.execute(command, now)
+    }
+
+    fn exchange(&mut self, cycle: u64, at: (u64, u64), asked: &[(&str, u32)]) -> PoolTable {
+        let report =
+            |(name, asked): &(&str, u32)| PoolReport { member: member(name), asked: *asked, granted: 0 };
+        let reports = asked.iter().map(report).collect();
+        match self.send(cycle, at, PoolOp::Exchange { reports, late: Vec::new(), with_demands: true }) {
+            PoolOutcome::Table(table) => table,
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+
+    fn lease(&mut self, at: (u64, u64), name: &str, tries: &[u32]) -> Leased {
+        let terms = Terms { capacity: 100, own: 20, default: 30, limit: 60 };
+        let asked = tries.iter().sum();
+        let tries = tries.iter().copied().collect();
+        let op = PoolOp::Lease { member: member(name), asked, terms, tries, ahead: 0, instances: 2 };
+        match self.send(at.0, at, op) {
+            PoolOutcome::Leased(leased) => leased,
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+
+    fn keep(&mut self, at: (u64, u64), step: u32, kept: u64, from_own: u64) {
+        assert_eq!(self.send(at.0, at, PoolOp::Keep { step, kept, from_own }), PoolOutcome::Kept);
+    }
+}
+
+fn member(name: &str) -> PoolMember {
+    PoolMember { name: name.into(), is_named: false }
+}
+
+fn names(table: &PoolTable) -> Vec<&str> {
+    table.members.iter().map(|member| &*member.name).collect()
+}
+
+#[test]
+fn each_request_is_granted_as_a_whole_or_not_at_all() {
+    let mut store = Store::new();
+    let leased = store.lease((5, 0), "A", &[50, 20, 10, 1]);
+    assert_eq!(leased.tries.as_slice(), [true, false, true, false]);
+    assert_eq!((leased.granted, leased.total), (60, 60));
+    // the pool has 40 left
+    assert_eq!(store.lease((5, 0), "B", &[50, 40, 1]).tries.as_slice(), [false, true, false]);
+}
+
+#[test]
+fn what_is_kept_for_owners_is_set_once_in_a_step() {
+    let mut store = Store::new();
+    store.lease((5, 0), "A", &[15]);
+    let table = store.exchange(5, (5, 500), &[]);
+    assert_eq!((table.account.from_own, table.kept_in), (15, None));
+    // A uses the rest of its own part before the number arrives: it is not kept any more
+    store.lease((5, 501), "A", &[5]);
+    store.keep((5, 502), 1, 50, 15);
+    assert_eq!(store.exchange(5, (5, 503), &[]).account.kept, 45);
+    // another instance is late, also with an earlier step
+    store.keep((5, 504), 1, 99, 15);
+    store.keep((5, 505), 0, 99, 15);
+    let table = store.exchange(5, (5, 506), &[]);
+    assert_eq!((table.account.kept, table.kept_in), (45, Some(1)));
+    // 20 are granted and 45 kept, 20 of these for B: it has its default, and borrows what is not kept for others
+    assert_eq!(store.lease((5, 507), "B", &[30, 26]).tries.as_slice(), [true, false]);
+    store.keep((5, 1_000), 2, 0, 40);
+    assert_eq!(store.exchange(5, (5, 1_001), &[]).account.kept, 0);
+}
+
+#[test]
+fn a_member_that_is_forgotten_and_comes_back_at_two_instances_has_one_place() {
+    let mut store = Store::new();
+    store.exchange(5, (5, 0), &[("A", 1), ("B", 1)]);
+    for cycle in 6..9 {
+        let table = store.exchange(cycle, (cycle, 0), &[("B", 1)]);
+        assert_eq!(names(&table), if cycle < 8 { vec!["A", "B"] } else { vec!["B"] }, "{cycle}");
+    }
+    for _ in 0..2 {
+        let table = store.exchange(8, (8, 100), &[("A", 3)]);
+        assert_eq!(names(&table), ["A", "B"]);
+        assert!(table.members[0].is_new && !table.members[1].is_new);
+    }
+    assert_eq!(store.exchange(8, (8, 200), &[]).members[0].asked, 6);
+}
+
+#[test]
+fn names_without_a_place_share_one_however_many_there_are() {
+    let mut store = Store::new();
+    for i in 0..50 {
+        store.exchange(5, (5, 0), &[(&format!("invented-{i}"), 1)]);
+    }
+    let table = store.exchange(5, (5, 1), &[]);
+    assert_eq!(table.members.len(), PLACES as usize + 1);
+    let other = table.members.iter().find(|member| &*member.name == OTHER).expect("the shared place");
+    assert_eq!(other.asked, 50 - PLACES);
+    // a name of the rule has a place all the same
+    let named = PoolMember { name: "real".into(), is_named: true };
+    let reports = vec![PoolReport { member: named, asked: 1, granted: 0 }];
+    store.send(5, (5, 2), PoolOp::Exchange { reports, late: Vec::new(), with_demands: true });
+    assert!(names(&store.exchange(5, (5, 3), &[])).contains(&"real"));
+}
+
+#[test]
+fn a_command_of_another_cycle_grants_nothing() {
+    let mut store = Store::new();
+    let terms = Terms { capacity: 100, own: 0, default: 0, limit: 100 };
+    let lease = || PoolOp::Lease {
+        member: member("A"),
+        asked: 1,
+        terms,
+        tries: [1].into_iter().collect(),
+        ahead: 0,
+        instances: 1,
+    };
+    // of the last one, whose demand it is within a tenth of the cycle; later it is nothing
+    assert_eq!(store.send(5, (6, 1_000), lease()), PoolOutcome::OtherCycle(6));
+    assert_eq!(store.send(5, (6, 1_001), lease()), PoolOutcome::OtherCycle(6));
+    let table = store.exchange(6, (6, 1_002), &[]);
+    assert_eq!((table.members[0].demand, table.account.total), (1, 0));
+    assert_eq!(store.send(2, (6, 0), lease()), PoolOutcome::OtherCycle(6));
+    // a clock that is a little ahead begins the next one, and one that is more so does not
+    assert_eq!(store.send(7, (6, 9_899), lease()), PoolOutcome::OtherCycle(6));
+    assert!(matches!(store.send(7, (6, 9_900), lease()), PoolOutcome::Leased(_)));
+}

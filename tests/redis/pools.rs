@@ -1,0 +1,212 @@
+//! Pools of fair shares in Redis: the script compared with the simulated store, the life of its keys, and instances that share one.
+
+use std::{sync::Arc, time::Duration};
+
+use proptest::{
+    collection::vec,
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+use weir::{
+    clock::Clock as _,
+    limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp, share::Terms},
+    store::{
+        pool_command::{PoolCommand, PoolMember, PoolOp, PoolOutcome, PoolReport},
+        redis::{RedisRemote, RedisSettings},
+        remote::{Remote as _, Target},
+        simulated::SimulatedPools,
+    },
+};
+
+use crate::{
+    algorithms::RedisWithClock,
+    support::{Server, connected, settings, target},
+};
+
+const CYCLE: u64 = 2_000;
+
+/// A command, `later` milliseconds after the last one, about a cycle that is `ahead` of the present one.
+#[derive(Clone, Debug)]
+struct Step {
+    later: u64,
+    ahead: i64,
+    op: Action,
+}
+
+#[derive(Clone, Debug)]
+enum Action {
+    Lease { member: usize, asked: u32, terms: [u32; 4], tries: Vec<u32>, pace: u32 },
+    Exchange { reports: Vec<(usize, u32, i64)>, late: Vec<(usize, u32)>, with_demands: bool },
+    Keep { step: u32, kept: u64, from_own: u64 },
+}
+
+/// The name of a member. Some have characters that are special elsewhere; the first three are named in the rule.
+const NAMES: [&str; 9] = ["a", "b", "other", "", "d|e", "=g", "G", "x y", "\u{fc}{}"];
+
+fn member(i: usize) -> PoolMember {
+    PoolMember { name: NAMES[i].into(), is_named: i < 3 }
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let members = || 0..NAMES.len();
+    let numbers = || prop_oneof![8 => 0..60_u32, 1 => Just(u32::MAX)];
+    let lease =
+        (members(), numbers(), (numbers(), 0..30_u32, 0..40_u32, 0..60_u32), vec(1..9_u32, 0..5), 0..40_u32)
+            .prop_map(|(member, asked, terms, tries, pace)| Action::Lease {
+                member,
+                asked,
+                terms: terms.into(),
+                tries,
+                pace,
+            });
+    let exchange =
+        (vec((members(), numbers(), -9..9_i64), 0..4), vec((members(), 0..9_u32), 0..3), any::<bool>())
+            .prop_map(|(reports, late, with_demands)| Action::Exchange { reports, late, with_demands });
+    let keep = (0..20_u32, 0..90_u64, 0..40_u64).prop_map(|(step, kept, from_own)| Action::Keep {
+        step,
+        kept,
+        from_own,
+    });
+    let op = prop_oneof![5 => lease, 3 => exchange, 1 => keep];
+    let later = prop_oneof![6 => 0..150_u64, 2 => 1_700..2_300_u64, 1 => 0..12_000_u64];
+    let step = (later, prop_oneof![12 => Just(0), 3 => Just(-1), 1 => -3..3_i64], op)
+        .prop_map(|(later, ahead, op)| Step { later, ahead, op });
+    vec(step, 1..60)
+}
+
+fn op(action: &Action) -> PoolOp {
+    match action.clone() {
+        Action::Lease { member: of, asked, terms: [capacity, own, default, limit], tries, pace } => {
+            PoolOp::Lease {
+                member: member(of),
+                asked,
+                terms: Terms { capacity, own, default, limit },
+                tries: tries.into(),
+                ahead: pace,
+                instances: 1 + pace % 3,
+            }
+        }
+        Action::Exchange { reports, late, with_demands } => PoolOp::Exchange {
+            reports: reports
+                .into_iter()
+                .map(|(of, asked, granted)| PoolReport { member: member(of), asked, granted })
+                .collect(),
+            late: late.into_iter().map(|(of, asked)| (member(of), asked)).collect(),
+            with_demands,
+        },
+        Action::Keep { step, kept, from_own } => PoolOp::Keep { step, kept, from_own },
+    }
+}
+
+fn sorted(mut outcome: PoolOutcome) -> PoolOutcome {
+    if let PoolOutcome::Table(table) = &mut outcome {
+        table.members.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    outcome
+}
+
+#[test]
+fn the_script_does_what_the_simulated_store_does() {
+    let redis = RedisWithClock::new();
+    let mut runner = TestRunner::new(Config { failure_persistence: None, cases: 150, ..Config::default() });
+    let strategy = (steps(), 2..6_u32, 1..4_u32);
+    let checked = runner.run(&strategy, |(steps, places, forget_after)| {
+        let period = Period::from_millis(CYCLE);
+        let target = redis.target(&[Tier { requests: 9, period, algorithm: Algorithm::FixedWindow }]);
+        let mut model = SimulatedPools::default();
+        for Step { later, ahead, op: action } in steps {
+            redis.clock.set(redis.clock.now().after(Period::from_millis(later)));
+            let now = redis.clock.now();
+            let cycle = (now.as_nanos() / period.as_nanos()).saturating_add_signed(ahead);
+            let command =
+                PoolCommand { target: Arc::clone(&target), cycle, places, forget_after, op: op(&action) };
+            let expected = model.execute(command.clone(), now);
+            let reply = redis.call_pool(command).expect("it replies");
+            prop_assert_eq!(reply.now, now);
+            prop_assert_eq!(sorted(reply.outcome), sorted(expected), "{:?}", action);
+        }
+        Ok(())
+    });
+    if let Err(error) = checked {
+        panic!("{error}");
+    }
+}
+
+/// Sends `op` about the present cycle until it is still that when the command arrives.
+async fn send(remote: &RedisRemote, target: &Arc<Target>, op: PoolOp) -> PoolOutcome {
+    let period = target.tiers[0].period.as_nanos();
+    let mut cycle = crate::support::now(remote).await.as_nanos() / period;
+    loop {
+        let command =
+            PoolCommand { target: Arc::clone(target), cycle, places: 9, forget_after: 2, op: op.clone() };
+        match remote.call_pool(command).await.expect("it replies").outcome {
+            PoolOutcome::OtherCycle(open) => cycle = open,
+            outcome => return outcome,
+        }
+    }
+}
+
+fn exchange(members: &[&str]) -> PoolOp {
+    let report = |name: &&str| PoolReport {
+        member: PoolMember { name: (*name).into(), is_named: false },
+        asked: 1,
+        granted: 1,
+    };
+    PoolOp::Exchange { reports: members.iter().map(report).collect(), late: Vec::new(), with_demands: true }
+}
+
+#[tokio::test]
+async fn all_keys_are_in_one_slot_and_none_is_left_when_the_members_are_forgotten() {
+    let server = Server::start();
+    let remote = connected(RedisSettings { jitter_seconds: 1, ..settings(server.address()) }).await;
+    let period = Period::from_millis(400);
+    let tier = Tier { requests: 9, period, algorithm: Algorithm::FixedWindow };
+    let pool = target("d|service=kyc|client", OverLimitPolicy::Ignore, vec![tier]);
+    let begun = std::time::Instant::now();
+    send(&remote, &pool, exchange(&["A"])).await;
+    let keys: Vec<String> = server.send(&["KEYS", "*"]);
+    assert_eq!(keys.len(), 2, "{keys:?}");
+    assert!(keys.iter().all(|key| key.starts_with("{d|service=kyc|client}p400ms")), "{keys:?}");
+    for key in &keys {
+        let left: i64 = server.send(&["PTTL", key]);
+        // the cycle is read in the next one; members are forgotten after two cycles without demand
+        let most = if key.contains('_') { 800 } else { 1_200 };
+        assert!((1..=most).contains(&left), "{key}: {left} ms");
+    }
+    crate::support::until("all keys have expired", async || {
+        server.send::<Vec<String>>(&["KEYS", "*"]).is_empty()
+    })
+    .await;
+    assert!(begun.elapsed() >= Duration::from_millis(400));
+}
+
+/// Two first tables of a cycle at once, and the demand of the last cycle in both.
+#[test]
+fn a_late_report_is_demand_of_the_cycle_before() {
+    let redis = RedisWithClock::new();
+    let period = Period::from_secs(10);
+    let pool = redis.target(&[Tier { requests: 9, period, algorithm: Algorithm::FixedWindow }]);
+    let cycle = redis.clock.now().as_nanos() / period.as_nanos() + 1;
+    let start = Timestamp::from_nanos(cycle * period.as_nanos());
+    let call = |at: u64, cycle, op| {
+        redis.clock.set(start.after(Period::from_millis(at)));
+        let command = PoolCommand { target: Arc::clone(&pool), cycle, places: 9, forget_after: 2, op };
+        redis.call_pool(command).expect("it replies").outcome
+    };
+    let demand = |outcome: PoolOutcome| match outcome {
+        PoolOutcome::Table(table) => (
+            table.cycle - cycle,
+            table.members.iter().map(|member| member.demand).sum::<u32>(),
+            table.dropped,
+        ),
+        outcome => panic!("{outcome:?}"),
+    };
+    assert_eq!(demand(call(0, cycle, exchange(&["A", "B"]))), (0, 0, 0));
+    // a report of that cycle, in the first tenth of the next one, and after it
+    assert_eq!(demand(call(10_999, cycle, exchange(&["A"]))), (1, 3, 0));
+    assert_eq!(demand(call(11_001, cycle, exchange(&["A"]))), (1, 3, 1));
+    // both first tables of the next cycle have it
+    assert_eq!(demand(call(11_001, cycle + 1, exchange(&[]))), (1, 3, 0));
+    // after a cycle without demand there is none
+    assert_eq!(demand(call(30_000, cycle + 3, exchange(&["C"]))), (3, 0, 0));
+}

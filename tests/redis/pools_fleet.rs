@@ -1,0 +1,191 @@
+//! Five instances that share a pool on one Redis, in real time.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    task::JoinSet,
+    time::{sleep, sleep_until},
+};
+use weir::{
+    clock::{Clock as _, SystemClock},
+    limit::{
+        Algorithm, Coordination, Descriptor, Domain, Entry, KeyHasher, Limit, Matched, OnStoreFailure,
+        OverLimitPolicy, Period, Request, Rule, RuleCoordination, RuleNode, RuleSet, Scope, Tier, Timestamp,
+        Values,
+        share::{Borrow, Sharing},
+    },
+    store::{
+        Store as _,
+        coordinated::{Coordinated, CoordinationSettings},
+        redis::RedisRemote,
+    },
+};
+
+use crate::support::{Server, settings, until};
+
+const CAPACITY: u32 = 600;
+const CYCLE: Period = Period::from_secs(2);
+
+/// The members, each with its requests in a cycle: more than twice the capacity together.
+const MEMBERS: [(&str, u32); 4] = [("A", 60), ("B", 140), ("C", 800), ("D", 400)];
+
+struct Instance {
+    store: Coordinated<RedisRemote>,
+    rules: RuleSet,
+}
+
+/// A request: its member, when it began and ended, and whether it was admitted.
+#[derive(Clone, Copy)]
+struct Outcome {
+    from: Timestamp,
+    to: Timestamp,
+    is_admitted: bool,
+}
+
+impl Instance {
+    fn new(server: &Server, number: usize, on_store_failure: OnStoreFailure) -> Arc<Self> {
+        let tier = Tier { requests: CAPACITY, period: CYCLE, algorithm: Algorithm::FixedWindow };
+        let limit = Limit::Tiers { tiers: [tier].into(), over_limit_policy: OverLimitPolicy::Ignore };
+        let rule = Rule {
+            sharing: Some(Arc::new(Sharing { borrow: Borrow::MaxMin, ..Sharing::default() })),
+            coordination: RuleCoordination { mode: Some(Coordination::Lease), ..RuleCoordination::default() },
+            ..Rule::new(limit)
+        };
+        let node = RuleNode { rule: Some(rule), ..RuleNode::new("client", Values::Any) };
+        let rules = RuleSet::new(&[Domain::new("fleet", vec![node])], KeyHasher::random());
+        let remote = RedisRemote::new(settings(server.address())).expect("no files are needed");
+        // a generous budget, since a busy machine delays replies
+        let own = CoordinationSettings {
+            instance: format!("i{number}"),
+            budget: Period::from_secs(10),
+            heartbeat: Period::from_millis(500),
+            on_store_failure,
+            ..CoordinationSettings::default()
+        };
+        Arc::new(Self { store: Coordinated::new(remote, Arc::new(SystemClock), own), rules })
+    }
+
+    async fn send(&self, member: &str) -> Outcome {
+        let entries = [Entry { key: "client", value: member }];
+        let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
+        let request = Request { domain: "fleet", descriptors: [descriptor].into_iter().collect(), hits: 1 };
+        let matched = Matched::new(&self.rules, &request);
+        let from = SystemClock.now();
+        let decisions = self.store.take(&matched.checks, Scope::Descriptor, from).await;
+        let is_admitted = !decisions.expect("a coordinated store always decides")[0].over;
+        Outcome { from, to: SystemClock.now(), is_admitted }
+    }
+}
+
+async fn fleet(server: &Server, policy: OnStoreFailure) -> Vec<Arc<Instance>> {
+    let fleet: Vec<_> = (0..5).map(|i| Instance::new(server, i, policy)).collect();
+    until("all instances know each other", async || {
+        fleet.iter().all(|instance| instance.store.instances() == 5)
+    })
+    .await;
+    fleet
+}
+
+/// Sends the demand of all members in `cycles` cycles, from the start of one, unevenly over the instances of `fleet`. Calls `each` before each
+/// cycle, which may change them.
+async fn offer(
+    fleet: &mut Vec<Arc<Instance>>,
+    cycles: u32,
+    mut each: impl AsyncFnMut(u32, &mut Vec<Arc<Instance>>),
+) -> (Vec<Outcome>, Timestamp) {
+    let now = SystemClock.now();
+    let start = now.window_end(CYCLE);
+    sleep_until(tokio::time::Instant::now() + start.since(now).into()).await;
+    let (begun, mut requests, mut turn) = (Instant::now(), JoinSet::new(), 0_usize);
+    let mut sent = [0_u32; MEMBERS.len()];
+    for cycle in 0..cycles {
+        each(cycle, fleet).await;
+        while begun.elapsed() < Duration::from(CYCLE) * (cycle + 1) {
+            let elapsed = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+            for (i, (name, rate)) in MEMBERS.into_iter().enumerate() {
+                let due = u64::from(rate) * elapsed / (CYCLE.as_nanos() / 1_000);
+                while u64::from(sent[i]) < due {
+                    sent[i] += 1;
+                    turn += 1;
+                    // half of them at one instance, another one for each member
+                    let at = if turn % 2 == 0 { i } else { turn / 2 + i };
+                    let instance = Arc::clone(&fleet[at % fleet.len()]);
+                    requests.spawn(async move { instance.send(name).await });
+                }
+            }
+            sleep(Duration::from_millis(2)).await;
+        }
+    }
+    (requests.join_all().await, start)
+}
+
+/// Returns the hits that each cycle certainly admitted, and all that began in it: those that were admitted, and all.
+fn by_cycle(outcomes: &[Outcome], start: Timestamp, cycles: u32) -> Vec<(u32, u32, u32)> {
+    let mut all = vec![(0, 0, 0); cycles as usize];
+    let cycle =
+        |at: Timestamp| usize::try_from(at.since(start).as_nanos() / CYCLE.as_nanos()).unwrap_or(usize::MAX);
+    for Outcome { from, to, is_admitted } in outcomes {
+        let Some(counts) = all.get_mut(cycle(*from)) else { continue };
+        let admitted = u32::from(*is_admitted);
+        // an instance may begin a cycle a little early
+        counts.0 += admitted * u32::from(cycle(*from) == cycle(to.after(Period::from_millis(5))));
+        counts.1 += admitted;
+        counts.2 += 1;
+    }
+    all
+}
+
+fn fallbacks(fleet: &[Arc<Instance>]) -> u64 {
+    fleet.iter().map(|instance| instance.store.coordination_metrics().fallback.get()).sum()
+}
+
+/// The sum never exceeds the capacity, and nearly all of it is used, while two instances die and another one joins.
+#[tokio::test]
+async fn five_instances_share_a_pool_and_use_it() {
+    let server = Server::start();
+    // a machine that stops for half a second looks like a Redis that does
+    let mut fleet = fleet(&server, OnStoreFailure::Deny).await;
+    let mut dead = Vec::new();
+    let (outcomes, start) = offer(&mut fleet, 6, async |cycle, fleet| match cycle {
+        2 => dead.extend([fleet.remove(3), fleet.remove(0)]),
+        4 => fleet.push(Instance::new(&server, 9, OnStoreFailure::Deny)),
+        _ => {}
+    })
+    .await;
+    let cycles = by_cycle(&outcomes, start, 6);
+    for (certain, ..) in &cycles {
+        assert!(*certain <= CAPACITY, "{cycles:?}");
+    }
+    dead.extend(fleet);
+    // a slow machine decides in the next cycle about what arrived at the end of one, so they are looked at together
+    if fallbacks(&dead) == 0 && cycles[1..].iter().all(|(.., sent)| *sent >= CAPACITY * 2) {
+        let admitted: u32 = cycles[1..].iter().map(|(_, admitted, _)| admitted).sum();
+        assert!(admitted * 100 >= CAPACITY * 5 * 97, "{cycles:?}");
+    }
+}
+
+/// Without Redis each instance has its part: in whole cycles, and to the end of the one in which it comes back.
+#[tokio::test]
+async fn redis_is_away_for_three_cycles() {
+    let mut server = Server::start();
+    let mut fleet = fleet(&server, OnStoreFailure::Local).await;
+    let all = fleet.clone();
+    let (outcomes, start) = offer(&mut fleet, 7, async |cycle, _| match cycle {
+        2 => server.kill(),
+        5 => server.restart(),
+        _ => {}
+    })
+    .await;
+    let cycles = by_cycle(&outcomes, start, 7);
+    for (cycle, (certain, admitted, _)) in cycles.iter().enumerate() {
+        // it goes at the start of a cycle, after few grants
+        let most = if cycle == 2 { CAPACITY * 11 / 10 } else { CAPACITY };
+        assert!(*certain <= most, "{cycles:?}");
+        assert!(*admitted > CAPACITY / 3, "{cycles:?}");
+    }
+    assert!(fallbacks(&all) > 0);
+    assert!(!all.iter().any(|instance| instance.store.is_store_unavailable()));
+}
