@@ -1,6 +1,9 @@
 //! The log of rejections: a line for each that is reported, within a bound.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use crate::{
     clock::{Clock as _, SystemClock},
@@ -64,8 +67,10 @@ impl RejectionLog for RejectionLogger {
             (bounded(check.domain), bounded(&rule), key_text(check, self.values));
         let limit = check.tiers()[decision.tier].to_string();
         let mode = mode.map_or("default", Coordination::name);
+        // to a tenth: nobody waits for a number of nanoseconds
+        let retry_after = format!("{:.1?}", Duration::from(decision.reset));
         tracing::warn!(
-            %domain, %rule, %descriptor, hits = check.hits.0, %limit, retry_after = %decision.reset, mode,
+            %domain, %rule, %descriptor, hits = check.hits.0, %limit, %retry_after, %mode,
             "rejected"
         );
     }

@@ -166,7 +166,10 @@ fn rejections_are_logged_within_a_bound_and_without_values() {
     );
     assert!(line["descriptor"].as_str().is_some_and(|text| text.starts_with("hello=*** #")), "{line}");
     assert_eq!((&line["limit"], &line["mode"]), (&"2 requests per 365d".into(), &"local".into()));
-    assert!(line["retry_after"].as_str().is_some_and(|text| !text.is_empty()), "{line}");
+    assert!(
+        line["retry_after"].as_str().is_some_and(|text| text.ends_with('s') && text.len() < 14),
+        "{line}"
+    );
     let all = lines(&[("WEIR_LOG_REJECTIONS", "all"), ("WEIR_LOG_VALUES", "true")]);
     assert_eq!(all.len(), 10);
     assert!(all.iter().all(|line| line["descriptor"] == "hello=secret"), "{all:?}");
