@@ -4,7 +4,7 @@ use super::*;
 use crate::limit::algorithm::{CounterState, FixedWindow};
 
 fn reply(counters: &[CounterState], version: u64, matched: bool) -> Reply {
-    Reply { granted: 0, counters: counters.iter().cloned().collect(), version, matched }
+    Reply { counters: counters.iter().cloned().collect(), version, matched, ..Reply::default() }
 }
 
 fn used(tier: &Tier, hits: u64, at: Timestamp) -> CounterState {
@@ -110,7 +110,7 @@ fn a_hit_beside_an_unused_lease_counts_for_its_own_period() {
 #[test]
 fn a_replacement_says_whether_it_counts_hits_of_others() {
     let flush = |fixture: &mut Fixture| {
-        fixture.flush().pop().and_then(|command| command.op.report()?.replaces.clone())
+        fixture.flush().pop().and_then(|command| command.op.reports().last()?.replaces.clone())
     };
     for tier in [sliding(100, 60), bucket(100, 60)] {
         let mut own = Fixture::new(std::slice::from_ref(&tier), 2);
@@ -151,7 +151,7 @@ fn rejected_hits_that_count_are_reported_but_not_admitted() {
     assert_eq!((fixture.counter.unacknowledged_hits(), fixture.counter.owed_hits().unreported), (8, 13));
     let mut commands = Vec::new();
     fixture.counter.take_commands(fixture.now, &mut commands);
-    assert_eq!(commands[0].op.report().map(|report| report.change.hits), Some(13));
+    assert_eq!(commands[0].op.reports().last().map(|report| report.change.hits), Some(13));
     assert_eq!(fixture.counter.apply_delivery(|_| Delivery::Applied).admitted, 8);
     let mut ignored = Fixture::new(&[fixed(10, 60)], 2);
     assert!(ignored.count(11).over);

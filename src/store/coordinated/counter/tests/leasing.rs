@@ -217,7 +217,7 @@ fn spent_hits_of_a_rejected_request_are_put_back() {
         assert_eq!(fixture.counter.owed_hits().stranded, 6);
         let mut commands = Vec::new();
         fixture.counter.take_commands(fixture.now, &mut commands);
-        let unused = commands[0].op.report().and_then(|report| report.unused);
+        let unused = commands[0].op.reports().last().and_then(|report| report.unused);
         assert_eq!(unused, Some(UnusedHits { hits: 6, until: fixture.now }));
         fixture.deliver(&commands);
         assert_eq!((fixture.left_in_store(), fixture.counter.remaining(fixture.now)), (100, 100));
@@ -268,7 +268,7 @@ fn counted_hits_of_a_rejected_request_are_given_back() {
         assert_eq!(fixture.counter.remaining(fixture.now), 100);
         let mut commands = Vec::new();
         fixture.counter.take_commands(fixture.now, &mut commands);
-        let unused = commands[0].op.report().and_then(|report| report.unused);
+        let unused = commands[0].op.reports().last().and_then(|report| report.unused);
         assert_eq!(unused, Some(UnusedHits { hits: 7, until: at }));
         assert_eq!(fixture.left_in_store(), 93);
         fixture.deliver(&commands);

@@ -137,7 +137,7 @@ impl Fixture {
     fn reports(&mut self) -> Vec<Report> {
         let mut commands = Vec::new();
         self.counter.take_commands(self.now, &mut commands);
-        commands.iter().filter_map(|command| command.op.report().cloned()).collect()
+        commands.iter().filter_map(|command| command.op.reports().last().cloned()).collect()
     }
 
     /// Reads the store's state.

@@ -79,7 +79,7 @@ proptest! {
         // hits that were taken and returned need no report
         prop_assert!(commands.len() == 1 || (commands.is_empty() && expected == leased + 100));
         for command in &commands {
-            let at = command.op.report().map(|report| report.at);
+            let at = command.op.reports().last().map(|report| report.at);
             prop_assert!(last_taken.is_none() || at == last_taken);
         }
         prop_assert_eq!(u64::from(1_000 - fixture.left_in_store()), expected);
@@ -198,7 +198,7 @@ fn nothing_is_sent_twice_or_without_need() {
     assert_eq!(fixture.counter.oldest_pending_at(), Some(oldest));
     // the reply to the report has the count too
     let commands = fixture.flush();
-    let report = commands[0].op.report().expect("hits were pending");
+    let report = commands[0].op.reports().last().expect("hits were pending");
     assert_eq!((commands.len(), report.at, report.since), (1, fixture.now, oldest));
     assert!(fixture.flush().is_empty());
     let mut alone = Fixture::new(&[sliding(100, 60)], 1);
@@ -218,7 +218,7 @@ fn an_estimate_replaces_the_store_s_state_once_after_a_lease() {
     let time = fixture.time();
     fixture.counter.expire_leases(time);
     let commands = fixture.flush();
-    let report = commands[0].op.report().expect("a report");
+    let report = commands[0].op.reports().last().expect("a report");
     assert_eq!((report.at, report.since, report.change.hits), (fixture.now, fixture.now, 0));
     assert!(report.replaces.is_some() && fixture.left_in_store() == 100);
     fixture.counter.refresh(Period::default(), fixture.now);
@@ -236,8 +236,10 @@ fn hits_of_a_bucket_are_not_returned_after_the_hold() {
         let mut commands = Vec::new();
         let dropped = fixture.counter.take_commands(fixture.now, &mut commands);
         assert_eq!((dropped.stranded, dropped.unreported), (7 - returned, 0));
-        let unused =
-            commands.iter().filter_map(|command| command.op.report()?.unused).map(|unused| unused.hits);
+        let unused = commands
+            .iter()
+            .filter_map(|command| command.op.reports().last()?.unused)
+            .map(|unused| unused.hits);
         assert_eq!(unused.sum::<u64>(), returned, "after {wait} ms");
         assert_eq!(commands.is_empty(), returned == 0, "nothing is left to say");
     }

@@ -180,7 +180,7 @@ fn settling_sends_the_exact_state() {
     let round = fixture.counter.fetch_mut().round;
     let settled = fixture.counter.settling_commands(fixture.now);
     assert_eq!((settled.commands.len(), settled.reports, settled.want), (1, 1, 0));
-    let report = settled.commands[0].op.report().expect("a report");
+    let report = settled.commands[0].op.reports().last().expect("a report");
     assert!(report.at == fixture.now && report.replaces.is_some() && report.change.is_none());
     assert_eq!(fixture.counter.fetch_mut().round, round + 1);
     let again = fixture.counter.settling_commands(fixture.now);
@@ -191,7 +191,7 @@ fn settling_sends_the_exact_state() {
     let mut pending = Fixture::new(&[sliding(100, 60)], 2);
     pending.count(3);
     let settled = pending.counter.settling_commands(pending.now);
-    assert_eq!(settled.commands[0].op.report().map(|report| report.change.hits), Some(3));
+    assert_eq!(settled.commands[0].op.reports().last().map(|report| report.change.hits), Some(3));
     let mut windows = Fixture::new(&[fixed(100, 60)], 2);
     assert!(windows.counter.settling_commands(windows.now).commands.is_empty());
 }
