@@ -150,14 +150,14 @@ impl PreparedCommand {
         let mut follow_up = mended.map(|command| FollowUp { commands: vec![command], counter: None });
         // tries were added after everything else, whether or not they fit
         let before = last.value.saturating_sub(self.added());
-        let least = parts.hold.map_or(0, |hold| hold.least);
-        let (taken, is_held, used) = parts.decide_in_window(before, limit, least);
+        let needed = parts.hold.map_or(0, |hold| hold.least);
+        let (taken, is_held, used) = parts.decide_in_window(before, limit, needed);
         let rejected = last.value.saturating_sub(used);
         if rejected > 0 && self.added() > 0 {
             follow_up = Some(self.taken_back(rejected));
         }
         let counters = smallvec![encoding::window(&self.target.tiers[0], self.at, used)];
-        let held = if is_held { least } else { 0 };
+        let held = if is_held { needed } else { 0 };
         CommandOutcome { reply: Ok(Reply { counters, ..self.op.reply(taken, held) }), follow_up }
     }
 

@@ -92,22 +92,21 @@ impl PreparedCommand {
         let at = op.counted_at(at);
         let mut keys = name::keys(settings, &target, at);
         let parts = op.parts(target.over_limit_policy);
-        let encoded = match increment(&target, &parts, at) {
-            Some(hits) => EncodedCommand::Count {
+        let encoded = if let Some(hits) = increment(&target, &parts, at) {
+            EncodedCommand::Count {
                 key: keys.swap_remove(0),
                 // bounded, so that no caller can make a counter overflow
                 hits: i64::try_from(hits.min(script::MAX_HITS)).unwrap_or_default(),
                 ttl: target.tiers[0].period.as_secs_ceil() + jitter,
-            },
-            None => {
-                let others = script::other_windows(&target, parts.reports, at);
-                keys.extend(others.iter().map(|(i, at)| name::keys(settings, &target, *at).swap_remove(*i)));
-                // the jitter depends on the lowest bits, the version on the others
-                let context =
-                    CommandContext { now, jitter: Period::from_secs(jitter), version: (random >> 16).max(1) };
-                let argument = script::argument(&target, &parts, at, &others, context);
-                EncodedCommand::Run { script: &script::TAKE, keys, arguments: smallvec![argument] }
             }
+        } else {
+            let others = script::other_windows(&target, parts.reports, at);
+            keys.extend(others.iter().map(|(i, at)| name::keys(settings, &target, *at).swap_remove(*i)));
+            // the jitter depends on the lowest bits, the version on the others
+            let context =
+                CommandContext { now, jitter: Period::from_secs(jitter), version: (random >> 16).max(1) };
+            let argument = script::argument(&target, &parts, at, &others, context);
+            EncodedCommand::Run { script: &script::TAKE, keys, arguments: smallvec![argument] }
         };
         Self { target, op, at, encoded }
     }

@@ -138,8 +138,12 @@ pub(super) fn argument(
     // rounded up: hits count for at least as long as they may be used
     let hold = hold.map_or([0; 3], |hold| [hold.least, hold.want, hold.time.as_nanos().div_ceil(1_000)]);
     pack(&mut packed, [count(hold[0]), count(hold[1]), exact(hold[2])]);
-    target.tiers.iter().for_each(|tier| pack_tier(tier, at, &mut packed));
-    others.iter().for_each(|(i, at)| pack_tier(&target.tiers[*i], *at, &mut packed));
+    for tier in &target.tiers {
+        pack_tier(tier, at, &mut packed);
+    }
+    for (i, at) in others {
+        pack_tier(&target.tiers[*i], *at, &mut packed);
+    }
     for report in *reports {
         pack_report(report, target, at, others, &mut packed);
     }

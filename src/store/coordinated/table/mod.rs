@@ -2,6 +2,7 @@
 
 mod batches;
 mod due;
+mod exchanges;
 pub(super) mod flush;
 mod mode;
 mod queue;
@@ -22,8 +23,8 @@ use self::{
 };
 use super::{
     client::{QueuedCommand, StoreClient},
-    counter::{CommandPlace, Dropped, Generation, LocalCounter},
-    delivery::Delivery,
+    counter::{CommandPlace, Dropped, Generation, LocalCounter, Sent, Talk, Try},
+    delivery::{Delivery, Undecided},
     metrics::CoordinationMetrics,
     settings::CoordinationSettings,
 };
@@ -43,6 +44,8 @@ pub(super) struct CounterTable<R> {
     early_sync: bool,
     /// The coordination mode of rules that have none of their own.
     coordination: Coordination,
+    /// Whether counters that the store has denied until some instant are denied without a call under `strict`.
+    pub(super) local_cache: bool,
     /// The generation of the next counter.
     generations: AtomicU32,
     /// Does for a counter what only the lease mode can do.
@@ -104,6 +107,7 @@ impl<R: Remote> CounterTable<R> {
             sync_interval: settings.sync_interval,
             early_sync: settings.early_sync,
             coordination: settings.coordination,
+            local_cache: settings.local_cache,
             generations: AtomicU32::new(1),
             lease_work: OnceLock::new(),
             metrics,
@@ -227,6 +231,9 @@ impl<R: Remote> CounterTable<R> {
                 }
                 awaited.wake();
             }
+            for asked in evicted.take_talk().into_iter().flat_map(Talk::into_tries) {
+                let _ = asked.outcome.send(Err(Undecided { delivery: Delivery::NotApplied, late: false }));
+            }
             evicted.notify();
             if !evicted.is_settled() {
                 self.metrics.evicted.add(1);
@@ -248,6 +255,44 @@ impl<R: Remote> CounterTable<R> {
             let target = Arc::clone(&counter.target);
             let queued = self.client.queue(Command { target: Arc::clone(&target), at, op });
             PlacedCommand { target, place: counter.next_place(), queued }
+        })
+    }
+
+    /// Has a try of `check` wait for the next call to its node. `asked` makes it, with the limit that it is decided by. Returns the generation
+    /// of its counter and the number of the command that it will be part of; none if too many wait.
+    pub(super) fn queue_try(
+        &self,
+        check: &LimitCheck<'_>,
+        at: Timestamp,
+        asked: impl FnOnce(Arc<Target>) -> Try,
+    ) -> Option<(Generation, u32)> {
+        let key = counter_key(check);
+        self.with_counter(check, at, |counter| {
+            let asked = asked(Arc::clone(&counter.target));
+            let (number, is_first) = counter.add_try(asked).ok()?;
+            // queued under the lock, so that commands are carried out in the order of their numbers
+            if is_first && !self.client.queue_counter(key, &counter.target, at) {
+                counter.take_talk();
+                return None;
+            }
+            Some((counter.generation, number))
+        })
+    }
+
+    /// Queues the command of one try of `check`, or `op` if there is one in place of it. What is remembered of it has to be applied with the
+    /// reply.
+    pub(super) fn queue_alone(
+        &self,
+        check: &LimitCheck<'_>,
+        at: Timestamp,
+        op: Option<Op>,
+        asked: impl FnOnce(Arc<Target>) -> Try,
+    ) -> (QueuedCommand, Sent) {
+        self.with_counter(check, at, |counter| {
+            let target = Arc::clone(&counter.target);
+            let sent = Sent::of(counter_key(check), counter.next_place(), asked(Arc::clone(&target)));
+            let op = op.unwrap_or_else(|| sent.op());
+            (self.client.queue(Command { target, at, op }), sent)
         })
     }
 
