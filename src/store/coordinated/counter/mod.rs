@@ -53,9 +53,9 @@ use self::{
 pub(super) use self::{
     fetch::{AwaitedReply, LeaseReply, WaitingDecision},
     order::CommandPlace,
-    pace::FetchCommands,
+    pace::FetchCommand,
     place::{QueuePlace, Slot, Turn, Urgency},
-    records::{CarriedHits, Dropped, negative},
+    records::{Dropped, negative},
     siblings::SiblingStates,
     single::{SingleCommand, SingleReply},
     talk::{Asks, Composed, Decided, Sent, Talk, Try},

@@ -9,12 +9,9 @@ mod queue;
 mod shards;
 mod siblings;
 
-use std::{
-    ops::Range,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU32, Ordering},
-    },
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU32, Ordering},
 };
 
 use self::{
@@ -30,7 +27,7 @@ use super::{
 };
 use crate::{
     limit::{Coordination, CounterKey, LimitCheck, Period, Timestamp},
-    store::remote::{Command, Op, Remote, RemoteError, Replies, Reply, Target},
+    store::remote::{Command, Op, Remote, RemoteError, Reply, Target},
 };
 
 /// The local counters of all coordinated rules.
@@ -78,17 +75,6 @@ pub(super) struct PlacedCommand {
 /// they belong to a rule or to a request.
 pub(super) fn counter_key(check: &LimitCheck<'_>) -> CounterKey {
     check.key.of_tiers(check.tiers())
-}
-
-/// Returns the delivery of each command in `range` of a call.
-fn delivery_in(outcome: &Result<Replies, RemoteError>, range: Range<usize>) -> impl Fn(usize) -> Delivery {
-    move |i| match outcome {
-        Ok(replies) => {
-            let own = replies.replies.get(range.clone()).unwrap_or_default();
-            own.get(i).map_or(Delivery::Unknown, Delivery::of)
-        }
-        Err(error) => Delivery::of_error(error),
-    }
 }
 
 // === impl CounterTable ===
@@ -296,32 +282,27 @@ impl<R: Remote> CounterTable<R> {
         })
     }
 
-    /// Counts the hits that the reports of an evicted counter have `carried` and that the store has not counted. `delivery` is that
-    /// of each report.
-    pub(super) fn record_evicted(&self, carried: &[Dropped], delivery: impl Fn(usize) -> Delivery) {
-        for (i, hits) in carried.iter().enumerate() {
-            match delivery(i) {
-                Delivery::Applied => {}
-                Delivery::NotApplied => self.record_dropped(*hits),
-                Delivery::Unknown => self.metrics.delivery_unknown.add(hits.all()),
-            }
+    /// Counts the hits that the reports of an evicted counter have `carried` and that the store has not counted.
+    pub(super) fn record_evicted(&self, carried: Dropped, delivery: Delivery) {
+        match delivery {
+            Delivery::Applied => {}
+            Delivery::NotApplied => self.record_dropped(carried),
+            Delivery::Unknown => self.metrics.delivery_unknown.add(carried.all()),
         }
     }
 
-    /// Applies the outcome of a call to `counter`, whose commands are those in `range`. Returns the last reply to them, if
-    /// there is one; it is not applied to the estimate yet.
+    /// Applies the outcome of a flush to `counter`. Returns the reply, if there is one; it is not applied to the estimate yet.
     pub(super) fn apply_outcome<'a>(
         &self,
         counter: &mut LocalCounter,
-        outcome: &'a Result<Replies, RemoteError>,
-        range: Range<usize>,
+        outcome: &'a Result<Reply, RemoteError>,
+        now: Timestamp,
     ) -> Option<&'a Reply> {
-        let delivered = counter.apply_delivery(delivery_in(outcome, range.clone()));
+        let delivered = counter.apply_delivery(Delivery::of(outcome));
         self.metrics.delivery_unknown.add(delivered.unknown);
-        let replies = outcome.as_ref().ok()?;
-        let last = replies.replies.get(range)?.last()?.as_ref().ok()?;
-        self.metrics.overshoot.add(counter.overshoot(last, delivered.admitted, replies.now));
-        Some(last)
+        let reply = outcome.as_ref().ok()?;
+        self.metrics.overshoot.add(counter.overshoot(reply, delivered.admitted, now));
+        Some(reply)
     }
 
     /// Counts hits that a counter has dropped.
