@@ -1,7 +1,8 @@
 //! Measures the latency that each coordination mode adds to a decision, and the Redis calls that it needs. Runs all modes
 //! against one Redis, which the benchmark starts.
 //!
-//! Then measures how long `strict` decisions take alone, and beside `interval` decisions on many keys, in turns.
+//! Then measures `strict` decisions on one hot key and on many, with one and with 64 in flight, and how long they take alone and beside
+//! `interval` decisions on many keys, in turns.
 //!
 //! `cargo bench --bench coordination`; it needs `redis-server`.
 
@@ -196,6 +197,61 @@ fn decide(
     latencies
 }
 
+/// Measures `strict` decisions on one key and on many, with so many in flight, and prints them.
+fn in_flight(redis: &Redis) {
+    let store = open_on_a_thread(redis);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    println!(
+        "\nstrict decisions on a key, in flight at a time; latency in microseconds, commands per decision"
+    );
+    println!(
+        "{:<10} {:>10} {:>14} {:>10} {:>10} {:>10}",
+        "keys", "in flight", "decisions/s", "p50", "p99", "commands"
+    );
+    for (keys, callers) in [(1, 1), (1, 64), (10_000, 1), (10_000, 64)] {
+        let before = store.coordination_metrics().commands.get();
+        let (rules, begun) = (Arc::new(rules(Coordination::Strict)), Instant::now());
+        let mut latencies: Vec<Duration> = runtime.block_on(async {
+            let mut calling = tokio::task::JoinSet::new();
+            for caller in 0..callers {
+                let (store, rules) = (Arc::clone(&store), Arc::clone(&rules));
+                calling.spawn(async move {
+                    let mut latencies = Vec::new();
+                    let mut random = caller;
+                    while begun.elapsed() < TURN {
+                        random = random * 31 % 10_007 + 1;
+                        let value = (random % keys).to_string();
+                        let entries = [Entry { key: "key", value: &value }];
+                        let entries = entries.into_iter().collect();
+                        let descriptors =
+                            [Descriptor { entries, ..Descriptor::default() }].into_iter().collect();
+                        let request = Request { domain: Coordination::Strict.name(), descriptors, hits: 1 };
+                        let sent = Instant::now();
+                        let matched = Matched::new(&rules, &request);
+                        let decisions = store.take(&matched.checks, Scope::Descriptor, SystemClock.now());
+                        decisions.await.expect("a coordinated store always decides");
+                        latencies.push(sent.elapsed());
+                    }
+                    latencies
+                });
+            }
+            calling.join_all().await.into_iter().flatten().collect()
+        });
+        let seconds = begun.elapsed().as_millis();
+        let commands = store.coordination_metrics().commands.get() - before;
+        latencies.sort_unstable();
+        let at = |percent: usize| latencies[latencies.len() * percent / 100].as_micros();
+        let made = latencies.len() as u64;
+        println!(
+            "{keys:<10} {callers:>10} {:>14} {:>10} {:>10} {:>9}%",
+            u128::from(made) * 1_000 / seconds,
+            at(50),
+            at(99),
+            commands * 100 / made
+        );
+    }
+}
+
 /// Measures `strict` decisions alone and beside `interval` decisions, in turns, and prints both.
 fn beside(redis: &Redis) {
     let store = open_on_a_thread(redis);
@@ -241,5 +297,6 @@ fn main() {
     for mode in Coordination::ALL {
         runtime.block_on(run(&redis, mode));
     }
+    in_flight(&redis);
     beside(&redis);
 }

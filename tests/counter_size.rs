@@ -59,7 +59,7 @@ impl Remote for EmptyStore {
             self.granted.fetch_add(u32::from(granted > 0), Ordering::Relaxed);
             let counters = command.target.tiers.iter().map(|tier| {
                 let mut state = CounterState::unused(tier, now);
-                if let Some(report) = command.op.report() {
+                if let Some(report) = command.op.reports().last() {
                     state.add(tier, report.at, report.change, now);
                 }
                 state.take(tier, now, Hits(granted));

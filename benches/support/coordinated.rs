@@ -66,7 +66,7 @@ impl Hit {
         let (mode, kind) = name.split_once("_of_").unwrap_or((name, "window"));
         let mode = Coordination::parse(mode).expect("a coordination mode");
         let node = RuleNode { rule: Some(rule(mode, kind)), ..RuleNode::new("tenant", Values::Any) };
-        let domain = Domain { name: "shop".into(), nodes: vec![node] };
+        let domain = Domain::new("shop", vec![node]);
         let rules = Box::leak(Box::new(RuleSet::new(&[domain], KeyHasher::random())));
         let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
         let settings =

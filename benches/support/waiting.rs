@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use smallvec::SmallVec;
 use tokio::runtime::{Builder, Runtime};
 use weir::{
     clock::Clock as _,
@@ -47,17 +48,27 @@ impl Remote for ScriptedStore {
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
         let now = self.clock.now();
         let reply = |command: &Command| {
-            let granted = match command.op {
-                Op::Grant { want, .. } => want,
-                Op::Take { hits } => hits,
-                Op::Add { .. } => 0,
+            let (granted, taken): (u64, SmallVec<[u32; 1]>) = match &command.op {
+                Op::Grant { want, .. } => (*want, SmallVec::new()),
+                Op::Take { hits } => (*hits, SmallVec::new()),
+                Op::Add { .. } => (0, SmallVec::new()),
+                Op::Exchange(exchange) => (
+                    exchange.hold.map_or(0, |hold| hold.want),
+                    exchange.runs.iter().map(|run| run.tries).collect(),
+                ),
+            };
+            let tried = match &command.op {
+                Op::Exchange(exchange) => {
+                    exchange.runs.iter().map(|run| run.hits * u64::from(run.tries)).sum()
+                }
+                _ => 0,
             };
             let counters = command.target.tiers.iter().map(|tier| {
                 let mut state = CounterState::unused(tier, now);
-                state.take(tier, now, Hits(granted));
+                state.take(tier, now, Hits(granted + tried));
                 state
             });
-            Ok(Reply { granted, counters: counters.collect(), ..Reply::default() })
+            Ok(Reply { granted, taken, counters: counters.collect(), ..Reply::default() })
         };
         Ok(Replies { now, replies: commands.iter().map(reply).collect() })
     }

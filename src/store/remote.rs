@@ -5,12 +5,12 @@
 
 use std::{future::Future, sync::Arc};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::pool_command::{PoolCommand, PoolReply};
 pub use super::target::Target;
 use crate::limit::{
-    Coordination, Period, Tier, Timestamp,
+    Coordination, OverLimitPolicy, Period, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
     request_bucket::{StepReply, StepRequest},
 };
@@ -154,7 +154,8 @@ pub enum Op {
     /// them may be used.
     Grant {
         /// A report that is applied first, together with the grant: no other instance sees one without the other. A fixed window
-        /// skips it if the window of [`Report::at`] is not the window of the grant, since it has ended then.
+        /// counts it in the window of [`Report::at`]; a target in the format of envoyproxy/ratelimit skips it if that is not the window
+        /// of the grant.
         report: Option<Report>,
         /// The fewest hits that are of use, at least 1.
         least: u64,
@@ -163,6 +164,54 @@ pub enum Op {
         /// The time within which they must be used.
         hold: Period,
     },
+    /// Carries out everything that one conversation is about.
+    Exchange(Exchange),
+}
+
+/// Everything that one conversation with the store is about: what has happened, then the tries of decisions that wait, then hits to hold.
+/// The store carries it out as one command.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exchange {
+    /// What has happened, oldest first, at most [`Exchange::MAX_REPORTS`] reports. A fixed window counts each in the window of its
+    /// [`Report::at`], even if that has ended. [`Report::replaces`] of the last one takes the place of all of them. The windows of a target
+    /// in the format of envoyproxy/ratelimit may be on different servers, so its reports must be of the window of [`Command::at`] if
+    /// there are runs or a hold, and of one window otherwise.
+    pub reports: SmallVec<[Report; 1]>,
+    /// The tries, at most [`Exchange::MAX_RUNS`] runs.
+    pub runs: SmallVec<[Run; 1]>,
+    /// Hits to take in advance.
+    pub hold: Option<Hold>,
+}
+
+/// Equal tries of decisions that wait, which are made one after the other. Each takes its hits if all tiers admit them; otherwise it takes
+/// none, and strict buckets restart their refill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The hits of each try. Tries of no hits read the counters, and are always admitted.
+    pub hits: u64,
+    /// The number of tries, at least one.
+    pub tries: u32,
+    /// Whether the hits of a rejected try count too.
+    pub counts_rejected: bool,
+}
+
+/// A wish for hits in advance: as many as all tiers admit, at most `want`, and none if fewer than `least` fit. Rejected hits never count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// The fewest hits that are of use, at least 1.
+    pub least: u64,
+    /// The most hits that are wanted.
+    pub want: u64,
+    /// The time within which they must be used. A sliding window counts them as of its end.
+    pub time: Period,
+}
+
+/// What any [`Op`] consists of.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts<'a> {
+    pub(crate) reports: &'a [Report],
+    pub(crate) runs: SmallVec<[Run; 1]>,
+    pub(crate) hold: Option<Hold>,
 }
 
 /// What an instance has counted since its last report, in one window of each fixed tier.
@@ -229,8 +278,13 @@ const MAX_AHEAD: Period = Period::from_secs(1);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
     /// The hits that were taken: for [`Op::Add`] those of its change, for [`Op::Take`] all or none, for [`Op::Grant`] none or between `least`
-    /// and `want`.
+    /// and `want`, for [`Op::Exchange`] those of its hold.
     pub granted: u64,
+    /// The number of tries that were admitted, for each run of an [`Op::Exchange`].
+    pub taken: SmallVec<[u32; 1]>,
+    /// The store's clock when it carried out the command; none if the store has no clock. Among replies about one target the later one has
+    /// the later counters.
+    pub at: Option<Timestamp>,
     /// The counters after the command, one for each tier, on the store's clock.
     pub counters: SmallVec<[CounterState; 1]>,
     /// A random number below 2^48 that every change of a sliding window or bucket of the target replaces: two equal ones mean
@@ -279,7 +333,7 @@ pub enum RemoteError {
 impl Command {
     /// Returns the instant whose fixed windows the command is about.
     #[must_use]
-    pub const fn counted_at(&self) -> Timestamp {
+    pub fn counted_at(&self) -> Timestamp {
         self.op.counted_at(self.at)
     }
 }
@@ -289,21 +343,116 @@ impl Command {
 impl Op {
     /// Returns the instant whose fixed windows an operation of the instant `at` is about.
     #[must_use]
-    pub const fn counted_at(&self, at: Timestamp) -> Timestamp {
+    pub fn counted_at(&self, at: Timestamp) -> Timestamp {
         match self {
             Self::Add { report } => report.at,
             Self::Take { .. } | Self::Grant { .. } => at,
+            Self::Exchange(exchange) => exchange.counted_at(at),
         }
     }
 
-    /// Returns the report, if the operation has one.
+    /// Returns the reports of the operation.
     #[must_use]
-    pub const fn report(&self) -> Option<&Report> {
+    pub fn reports(&self) -> &[Report] {
         match self {
-            Self::Add { report } => Some(report),
-            Self::Grant { report, .. } => report.as_ref(),
-            Self::Take { .. } => None,
+            Self::Add { report } => std::slice::from_ref(report),
+            Self::Grant { report, .. } => report.as_slice(),
+            Self::Take { .. } => &[],
+            Self::Exchange(exchange) => &exchange.reports,
         }
+    }
+
+    /// Returns what the operation consists of, on a target with this policy.
+    pub(crate) fn parts(&self, policy: OverLimitPolicy) -> Parts<'_> {
+        let (runs, hold) = match self {
+            Self::Add { .. } => (SmallVec::new(), None),
+            Self::Take { hits } => {
+                let counts_rejected = policy == OverLimitPolicy::Count;
+                (smallvec![Run { hits: *hits, tries: 1, counts_rejected }], None)
+            }
+            Self::Grant { least, want, hold, .. } => {
+                (SmallVec::new(), Some(Hold { least: (*least).max(1), want: *want, time: *hold }))
+            }
+            Self::Exchange(exchange) => (exchange.runs.clone(), exchange.hold),
+        };
+        Parts { reports: self.reports(), runs, hold }
+    }
+
+    /// Returns the reply to the operation, of which each run has taken this many tries, and the hold `held` hits.
+    pub(crate) fn reply(&self, taken: SmallVec<[u32; 1]>, held: u64) -> Reply {
+        match self {
+            Self::Add { report } => {
+                let granted = u64::try_from(report.change.hits).unwrap_or_default();
+                Reply { granted, ..Reply::default() }
+            }
+            Self::Take { hits } => {
+                let granted = if taken.first().is_some_and(|taken| *taken > 0) { *hits } else { 0 };
+                Reply { granted, ..Reply::default() }
+            }
+            Self::Grant { .. } => Reply { granted: held, ..Reply::default() },
+            Self::Exchange(_) => Reply { granted: held, taken, ..Reply::default() },
+        }
+    }
+}
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// The most reports in an exchange.
+    pub const MAX_REPORTS: usize = 17;
+
+    /// The most runs in an exchange.
+    pub const MAX_RUNS: usize = 64;
+
+    /// Returns the instant whose windows it is about: `at` if it decides something, or the instant of the last report.
+    #[must_use]
+    pub fn counted_at(&self, at: Timestamp) -> Timestamp {
+        let decides = !self.runs.is_empty() || self.hold.is_some();
+        self.reports.last().filter(|_| !decides).map_or(at, |last| last.at)
+    }
+}
+
+// === impl Parts ===
+
+impl Parts<'_> {
+    /// Returns whether it decides something, so that it is about the open windows.
+    pub(crate) fn decides(&self) -> bool {
+        !self.runs.is_empty() || self.hold.is_some()
+    }
+
+    /// Decides the runs, and then `least` hits, in a single window that has counted `used` hits of at most `limit`. Returns the tries that
+    /// are taken of each run, whether the hits are taken, and the hits that are counted then.
+    pub(crate) fn decide_in_window(
+        &self,
+        used: u64,
+        limit: u64,
+        least: u64,
+    ) -> (SmallVec<[u32; 1]>, bool, u64) {
+        let mut used = used;
+        let taken = self.runs.iter().map(|run| {
+            let taken = run.fit(limit.saturating_sub(used));
+            let counted = if run.counts_rejected { run.tries } else { taken };
+            used = used.saturating_add(run.hits.saturating_mul(counted.into()));
+            taken
+        });
+        let taken = taken.collect();
+        let fits = least <= limit.saturating_sub(used);
+        (taken, fits, if fits { used.saturating_add(least) } else { used })
+    }
+}
+
+// === impl Run ===
+
+impl Run {
+    /// Returns how many of the tries fit in the `room` that is left.
+    pub(crate) fn fit(&self, room: u64) -> u32 {
+        let fit = room.checked_div(self.hits).unwrap_or(u64::MAX);
+        u32::try_from(fit.min(self.tries.into())).unwrap_or(self.tries)
+    }
+
+    /// Returns the hits of all tries.
+    pub(crate) const fn all_hits(&self) -> u64 {
+        self.hits.saturating_mul(self.tries as u64)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::{FutureExt as _, future::join_all};
 use tokio::{
     task::{JoinSet, yield_now},
     time::{Instant, sleep},
@@ -15,7 +16,7 @@ use weir::{
 };
 
 use crate::{
-    fleet::{EPOCH, Fleet, daily, rule},
+    fleet::{EPOCH, Fleet, daily, rule, sliding},
     pair::{Ask, Pair, over},
 };
 
@@ -49,17 +50,57 @@ async fn concurrent_decisions_share_calls() {
     let admitted = fleet.hit_at_once(1_500).join_all().await.into_iter().filter(|admitted| *admitted);
     assert_eq!(admitted.count(), 1_000);
     let after = fleet.calls_and_commands();
-    assert_eq!(after.1 - before.1, 1_500);
-    // a call holds 512 commands at most
-    assert_eq!(after.0 - before.0, 3);
+    // and a command, since they are equal
+    assert_eq!((after.0 - before.0, after.1 - before.1), (1, 1));
 }
 
-/// All calls are in flight without a reply. Commands that wait behind them are cancelled when their budget runs out; commands
-/// beyond the queue's bound are not queued.
+/// The counts in the reply are those after all of them.
+#[tokio::test(start_paused = true)]
+async fn decisions_that_share_a_command_have_each_its_own_status() {
+    for tier in [daily(4), sliding(4)] {
+        for policy in [OverLimitPolicy::Ignore, OverLimitPolicy::Count] {
+            let clock = SimulatedClock::new(EPOCH);
+            let store = SimulatedStore::new(clock.clone(), 7);
+            let limit = rule(Coordination::Strict, std::slice::from_ref(&tier), policy);
+            let fleet = Fleet::start(1, limit.clone(), Network::default(), clock, store).await;
+            let instance = &fleet.instances[0];
+            assert!(instance.hit().await);
+            let (rules, before) = (instance.rules_with(limit), fleet.calls_and_commands());
+            let decisions = join_all((0..5).map(|_| instance.decide(&rules, Scope::Descriptor, false))).await;
+            let status: Vec<_> = decisions.iter().map(|d| (d.over, d.before.0, d.remaining)).collect();
+            let counts = policy == OverLimitPolicy::Count;
+            let last = if counts { 5 } else { 4 };
+            assert_eq!(
+                status,
+                [(false, 1, 2), (false, 2, 1), (false, 3, 0), (true, 4, 0), (true, last, 0)],
+                "{tier}, {policy:?}"
+            );
+            assert_eq!(fleet.calls_and_commands().1 - before.1, 1, "{tier}, {policy:?}");
+            assert_eq!(fleet.counted_under(tier.clone(), policy), if counts { 6 } else { 4 }, "{tier}");
+        }
+    }
+}
+
+/// A decision that is cancelled before its call leaves takes no hit, and those that share its command take theirs.
+#[tokio::test(start_paused = true)]
+async fn a_decision_that_is_cancelled_leaves_the_hits_to_those_that_share_its_command() {
+    let fleet = fleet(2).await;
+    let instance = &fleet.instances[0];
+    let mut cancelled = Box::pin(instance.hit());
+    assert!((&mut cancelled).now_or_never().is_none(), "it waits");
+    let mut others = Box::pin(join_all((0..3).map(|_| instance.hit())));
+    assert!((&mut others).now_or_never().is_none(), "they wait");
+    drop(cancelled);
+    assert_eq!(others.await, [true, true, false]);
+    assert_eq!(fleet.counted(daily(2)), 2);
+}
+
+/// All calls are in flight without a reply. Tries that wait behind them are given up when their budget runs out; tries beyond the
+/// bound of a counter do not wait.
 #[tokio::test(start_paused = true)]
 async fn cancelled_commands_are_not_sent() {
     const LIMIT: u32 = 10_000;
-    for (waiting, commands) in [(50, 4), (4_200, 5)] {
+    for waiting in [50, 4_200] {
         let fleet = fleet(LIMIT).await;
         fleet.shared.set(Condition::Frozen);
         let before = fleet.calls_and_commands();
@@ -75,8 +116,8 @@ async fn cancelled_commands_are_not_sent() {
         }
         let all = 4 + waiting as u64;
         assert_eq!(fleet.instances[0].store.coordination_metrics().fallback.get(), all);
-        // the four calls in flight, and a flush of the hits that did not fit in the queue
-        assert_eq!(fleet.calls_and_commands().1 - before.1, commands, "{waiting}");
+        // the four calls in flight; what the fallback has admitted is reported after them
+        assert_eq!(fleet.calls_and_commands().1 - before.1, 4, "{waiting}");
         fleet.shared.set(Condition::Up);
         sleep(Duration::from_secs(3)).await;
         // the hits in flight, and those that the fallback admitted

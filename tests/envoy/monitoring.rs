@@ -61,11 +61,11 @@ const MEMCACHED: Store = Store {
 
 impl Monitored {
     fn start(store: &Store) -> Self {
-        Self::start_with(store, &project("config"), &[])
+        Self::start_with(store, &[])
     }
 
-    /// Like [`Self::start`], with the rules in `config`, and with `settings` as further variables of weir.
-    fn start_with(store: &Store, config: &Path, settings: &[(&str, &str)]) -> Self {
+    /// Like [`Self::start`], with `settings` as further variables of weir.
+    fn start_with(store: &Store, settings: &[(&str, &str)]) -> Self {
         let folder = TempDir::new().expect("a folder");
         let socket = folder.path().join("store.sock");
         let mut command = Command::new(store.program[0]);
@@ -174,7 +174,7 @@ fn every_panel_has_data(store: &Store) {
 
 #[test]
 fn a_full_table_of_coordinated_counters_raises_its_alerts() {
-    let monitored = Monitored::start_with(&REDIS, &project("config"), &[("WEIR_MAX_COUNTERS", "10")]);
+    let monitored = Monitored::start_with(&REDIS, &[("WEIR_MAX_COUNTERS", "10")]);
     let prometheus = Prometheus::start(monitored.weir.http, monitored.folder.path());
     let mut tenants = 0..;
     for alert in ["WeirCountersEvicted", "WeirCountersNearlyFull"] {

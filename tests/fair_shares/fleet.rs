@@ -125,7 +125,7 @@ impl Fleet {
             ..Rule::new(limit)
         };
         let node = RuleNode { rule: Some(rule), ..RuleNode::new("client", Values::Any) };
-        RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], KeyHasher::random())
+        RuleSet::new(&[Domain::new("d", vec![node])], KeyHasher::random())
     }
 
     pub(crate) fn run(&self) -> FleetResult {

@@ -133,7 +133,7 @@ fn model(tiers: &[Tier], counters: &mut [CounterState], op: &Op, now: Timestamp)
             }
             true
         }
-        Op::Grant { .. } => unreachable!("the model takes and adds only"),
+        Op::Grant { .. } | Op::Exchange(_) => unreachable!("the model takes and adds only"),
     }
 }
 
@@ -141,7 +141,7 @@ fn hits_of(op: &Op) -> u64 {
     match op {
         Op::Take { hits } => *hits,
         Op::Add { report } => u64::try_from(report.change.hits).unwrap_or_default(),
-        Op::Grant { want, .. } => *want,
+        Op::Grant { .. } | Op::Exchange(_) => 0,
     }
 }
 

@@ -17,7 +17,7 @@ use weir::{
         algorithm::{CountChange, CounterState},
     },
     store::{
-        remote::{Command, Op, Replacement, Reply, Report, Target, UnusedHits},
+        remote::{Command, Exchange, Hold, Op, Replacement, Reply, Report, Run, Target, UnusedHits},
         simulated::SimulatedServer,
     },
 };
@@ -39,7 +39,18 @@ struct Step {
 enum Action {
     Take(u64),
     Add(Change),
-    Grant { least: u64, want: u64, hold: u64, report: Option<Change> },
+    Grant {
+        least: u64,
+        want: u64,
+        hold: u64,
+        report: Option<Change>,
+    },
+    /// Several reports, tries and a hold in one command.
+    Exchange {
+        changes: Vec<Change>,
+        runs: Vec<Run>,
+        hold: Option<(u64, u64, u64)>,
+    },
 }
 
 /// What a report says. Times are in thousandths of the first tier's period before now.
@@ -101,7 +112,12 @@ fn steps(most: i64) -> impl Strategy<Value = Vec<Step>> {
     let later = prop_oneof![5 => 0..50_i64, 2 => 0..500_i64, 1 => 0..2_500_i64, 2 => Just(0), 1 => Just(1_000), 1 => -200..0_i64];
     let takes = prop_oneof![1 => Just(0_u64), 4 => Just(1), 4 => 0..=most.unsigned_abs()];
     let grant = (1..5_u64, 0..=most.unsigned_abs(), 0..4_u64, option::weighted(0.6, change(most)));
+    let run = (prop_oneof![1 => Just(0_u64), 4 => 1..5_u64], 1..6_u32);
+    let runs = vec(run.prop_map(|(hits, tries)| Run { hits, tries, counts_rejected: false }), 0..4);
+    let hold = option::weighted(0.4, (1..5_u64, 0..=most.unsigned_abs(), 0..4_u64));
+    let exchange = (vec(change(most), 0..4), runs, hold);
     let action = prop_oneof![
+        3 => exchange.prop_map(|(changes, runs, hold)| Action::Exchange { changes, runs, hold }),
         4 => takes.prop_map(Action::Take),
         3 => change(most).prop_map(Action::Add),
         3 => grant.prop_map(|(least, want, hold, report)| Action::Grant { least, want, hold, report }),
@@ -113,6 +129,8 @@ fn steps(most: i64) -> impl Strategy<Value = Vec<Step>> {
 struct Compared<'a> {
     redis: &'a RedisWithClock,
     model: SimulatedServer,
+    /// What the operations of each exchange do one after the other.
+    in_turn: SimulatedServer,
     target: Arc<Target>,
     writers: [Knowledge; WRITERS],
 }
@@ -167,14 +185,59 @@ impl Compared<'_> {
         }
     }
 
+    fn hold_time(&self, hold: u64) -> Period {
+        Period::from_nanos(self.tiers()[0].period.as_nanos() / 1_000 / 40 * 1_000 * hold)
+    }
+
+    /// Carries out the operations of an exchange without replacements one after the other. Returns the tries that were admitted of each
+    /// run, the held hits, and the last reply.
+    fn in_turn(&mut self, exchange: &Exchange) -> (Vec<u32>, u64, Reply) {
+        let now = self.redis.clock.now();
+        let mut carry_out =
+            |at, op| self.in_turn.execute(&Command { target: Arc::clone(&self.target), at, op }, now);
+        for report in &exchange.reports {
+            carry_out(report.at, Op::Add { report: report.clone() });
+        }
+        let mut taken = Vec::new();
+        for run in &exchange.runs {
+            let granted =
+                (0..run.tries).map(|_| carry_out(now, Op::Take { hits: run.hits }).granted).sum::<u64>();
+            taken.push(if run.hits == 0 {
+                run.tries
+            } else {
+                u32::try_from(granted / run.hits).expect("it is small")
+            });
+        }
+        let held = exchange.hold.map_or(0, |hold| {
+            let Hold { least, want, time: hold } = hold;
+            carry_out(now, Op::Grant { report: None, least, want, hold }).granted
+        });
+        let at = exchange.counted_at(now);
+        let states = carry_out(at, Op::Add { report: Report::of(at, 0) });
+        (taken, held, states)
+    }
+
     /// Carries out a step in both stores. Returns their replies.
     fn step(&mut self, step: &Step) -> [Reply; 2] {
         let ops = match &step.action {
+            Action::Exchange { changes, runs, hold } => {
+                let reports = changes.iter().map(|change| self.reports(change, step.writer));
+                let (mut redis, mut model) = (Exchange::default(), Exchange::default());
+                for [in_redis, in_model] in reports {
+                    redis.reports.push(in_redis);
+                    model.reports.push(in_model);
+                }
+                for exchange in [&mut redis, &mut model] {
+                    exchange.runs.extend(runs.iter().copied());
+                    exchange.hold =
+                        hold.map(|(least, want, time)| Hold { least, want, time: self.hold_time(time) });
+                }
+                [Op::Exchange(redis), Op::Exchange(model)]
+            }
             Action::Take(hits) => [Op::Take { hits: *hits }, Op::Take { hits: *hits }],
             Action::Add(change) => self.reports(change, step.writer).map(|report| Op::Add { report }),
             Action::Grant { least, want, hold, report } => {
-                let period = self.tiers()[0].period.as_nanos();
-                let hold = Period::from_nanos(period / 1_000 / 40 * 1_000 * hold);
+                let hold = self.hold_time(*hold);
                 let reports = match report {
                     Some(change) => self.reports(change, step.writer).map(Some),
                     None => [None, None],
@@ -204,6 +267,7 @@ fn the_script_does_what_the_algorithms_in_rust_do() {
         let mut compared = Compared {
             redis: &redis,
             model: SimulatedServer::default(),
+            in_turn: SimulatedServer::default(),
             target,
             writers: Default::default(),
         };
@@ -212,12 +276,14 @@ fn the_script_does_what_the_algorithms_in_rust_do() {
             let now = redis.clock.now();
             let [redis, rust] = compared.step(&step);
             prop_assert_eq!(
-                (redis.granted, redis.matched),
-                (rust.granted, rust.matched),
+                (redis.granted, &redis.taken, redis.matched),
+                (rust.granted, &rust.taken, rust.matched),
                 "{:?} at {:?}",
                 step,
                 now
             );
+            // a command without a script has no clock
+            prop_assert!(redis.at.is_none_or(|at| Some(at) == rust.at), "{:?} and {:?}", redis, rust);
             prop_assert_eq!(redis.version == 0, rust.version == 0, "{:?} at {:?}", step, now);
             for (i, tier) in tiers.iter().enumerate() {
                 let [in_redis, in_rust] =
@@ -254,4 +320,52 @@ fn the_script_does_what_the_algorithms_in_rust_do() {
         panic!("{error}");
     }
     assert!(adopted.get() > 200 && added.get() > 200, "{adopted:?} {added:?}");
+}
+
+/// An exchange is one command, and no different from its parts one after the other.
+#[test]
+fn an_exchange_does_what_its_parts_do_in_turn() {
+    let redis = RedisWithClock::new();
+    let mut runner = TestRunner::new(Config { failure_persistence: None, cases: 300, ..Config::default() });
+    let checked = runner.run(&(tiers(20), steps(24)), |(tiers, steps)| {
+        redis.clock.set(START);
+        let target = redis.target(&tiers);
+        let mut compared = Compared {
+            redis: &redis,
+            model: SimulatedServer::default(),
+            in_turn: SimulatedServer::default(),
+            target: Arc::clone(&target),
+            writers: Default::default(),
+        };
+        for step in steps {
+            redis.advance(&tiers, step.later);
+            let Action::Exchange { changes, runs, hold } = step.action else { continue };
+            let mut exchange = Exchange { runs: runs.into(), ..Exchange::default() };
+            for change in changes {
+                let [report, _] = compared.reports(&Change { replaces: Replaces::Nothing, ..change }, 0);
+                exchange.reports.push(report);
+            }
+            exchange.hold =
+                hold.map(|(least, want, time)| Hold { least, want, time: compared.hold_time(time) });
+            let now = redis.clock.now();
+            let in_redis = redis.send(&target, Op::Exchange(exchange.clone()));
+            let (taken, held, states) = compared.in_turn(&exchange);
+            prop_assert_eq!(
+                (in_redis.taken.to_vec(), in_redis.granted),
+                (taken, held),
+                "{:?} at {:?}",
+                exchange,
+                now
+            );
+            for (i, tier) in tiers.iter().enumerate() {
+                let [remaining, in_turn] =
+                    [&in_redis, &states].map(|reply| reply.counters[i].availability(tier, now).remaining);
+                prop_assert_eq!(remaining, in_turn, "{:?} at {:?}: {}", exchange, now, tier);
+            }
+        }
+        Ok(())
+    });
+    if let Err(error) = checked {
+        panic!("{error}");
+    }
 }

@@ -1,4 +1,4 @@
-//! Fetches leases: sends the commands of a counter, and applies the replies, however late they are.
+//! Fetches leases: sends the command of a counter, and applies the reply, however late it is.
 //!
 //! A decision that sends a fetch applies the reply itself, without a task: where each key has one hit, a task took a quarter of all
 //! instructions. A task takes over as soon as anybody else waits for the reply, or the decision is cancelled.
@@ -9,15 +9,11 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use futures_util::future::join_all;
-use smallvec::{SmallVec, smallvec};
 use tokio::{sync::futures::OwnedNotified, time::timeout};
 
 use super::{
     client::{QueuedCommand, QueuedOutcome, RECHECK},
-    counter::{
-        AwaitedReply, CarriedHits, FetchCommands, Generation, LeaseReply, LocalCounter, WaitingDecision,
-    },
+    counter::{AwaitedReply, Dropped, FetchCommand, Generation, LeaseReply, LocalCounter, WaitingDecision},
     delivery::Delivery,
     leasing::Lease,
 };
@@ -40,12 +36,11 @@ struct Fetch {
     key: CounterKey,
     /// The generation of the counter.
     generation: Generation,
-    /// The hits that each report carries. The first commands carry the reports.
-    carried: CarriedHits,
-    /// The hits that the last command requests.
+    /// The hits that its reports carry. None if it has none.
+    carried: Option<Dropped>,
+    /// The hits that it requests.
     want: u64,
-    /// In the order of the commands.
-    queued: SmallVec<[QueuedCommand; 1]>,
+    queued: QueuedCommand,
 }
 
 /// What a decision waits for: a reply to the counter of its check. If the decision is cancelled, nothing more is requested for it, and a
@@ -57,23 +52,14 @@ pub(super) struct Waiting<'a, R: Remote> {
     pub(super) decision: WaitingDecision,
     /// The reply, if another one applies it, or a task. Boxed to keep all other decisions small.
     other: Option<Pin<Box<OwnedNotified>>>,
-    /// The commands that it has sent.
+    /// The commands that it has sent, one or none.
     pub(super) commands: u32,
     is_done: bool,
 }
 
-/// Returns the delivery of each command.
-fn delivery_of(outcomes: &[Outcome]) -> impl Fn(usize) -> Delivery {
-    |i| outcomes.get(i).and_then(Option::as_ref).map_or(Delivery::Unknown, Delivery::of)
-}
-
-// === impl Fetch ===
-
-impl Fetch {
-    /// Returns the number of commands.
-    fn commands(&self) -> u32 {
-        u32::try_from(self.queued.len()).unwrap_or(u32::MAX)
-    }
+/// Returns the delivery of a command.
+fn delivery_of(outcome: &Outcome) -> Delivery {
+    outcome.as_ref().map_or(Delivery::Unknown, Delivery::of)
 }
 
 // === impl Lease ===
@@ -94,12 +80,11 @@ impl<R: Remote> Lease<R> {
         let fetch = counter.fetch_mut();
         let decision = registered.unwrap_or_else(|| fetch.wait_for(hits, missing));
         let generation = counter.generation;
-        let sent = self.begin(key, counter, |counter, now| self.fetch_commands(counter, now));
-        let commands = sent.as_ref().map_or(0, Fetch::commands);
+        let sent = self.begin(key, counter, |counter, now| self.fetch_command(counter, now));
+        let commands = u32::from(sent.is_some());
         let other = match sent {
-            Some(mut fetch) if commands == 1 && fetch.carried.is_empty() => {
-                let awaited = fetch.queued.pop().map(|queued| AwaitedReply { queued, waker: None });
-                counter.fetch_mut().awaited = awaited;
+            Some(Fetch { carried: None, queued, .. }) => {
+                counter.fetch_mut().awaited = Some(AwaitedReply { queued, waker: None });
                 None
             }
             sent => {
@@ -113,26 +98,26 @@ impl<R: Remote> Lease<R> {
 
     /// Fetches a lease, unless a fetch is running.
     pub(super) fn fetch(&self, key: CounterKey) {
-        let sent = self.send(key, |counter, now| self.fetch_commands(counter, now));
+        let sent = self.send(key, |counter, now| self.fetch_command(counter, now));
         self.spawn(sent);
     }
 
-    fn fetch_commands(&self, counter: &mut LocalCounter, now: Timestamp) -> FetchCommands {
+    fn fetch_command(&self, counter: &mut LocalCounter, now: Timestamp) -> FetchCommand {
         let (instances, horizon, lead) = (self.client.instances(), self.horizon(), self.table.lease_lead());
         if counter.must_wait_for_reply(instances) {
-            return FetchCommands::default();
+            return FetchCommand::default();
         }
         if counter.must_read_first() {
-            return counter.reading_commands(now);
+            return counter.reading_command(now);
         }
-        let fetched = counter.fetch_commands(instances, horizon, lead, now);
+        let fetched = counter.fetch_command(instances, horizon, lead, now);
         counter.fetch_mut().round += 1;
         fetched
     }
 
     /// Reports what is pending, unless a fetch is running, so that the store counts it before the next decision that it makes.
     pub(super) fn report(&self, key: CounterKey) {
-        let sent = self.send(key, LocalCounter::settling_commands);
+        let sent = self.send(key, LocalCounter::settling_command);
         self.spawn(sent);
     }
 
@@ -154,13 +139,13 @@ impl<R: Remote> Lease<R> {
         next.flatten()
     }
 
-    /// Sends the commands of the counter of `key`. Returns none if there are none, or if a fetch is running.
+    /// Sends the command of the counter of `key`. Returns none if there is none, or if a fetch is running.
     fn send(
         &self,
         key: CounterKey,
-        commands: impl FnOnce(&mut LocalCounter, Timestamp) -> FetchCommands,
+        command: impl FnOnce(&mut LocalCounter, Timestamp) -> FetchCommand,
     ) -> Option<Fetch> {
-        self.table.with_existing(key, |counter| self.begin(key, counter, commands)).flatten()
+        self.table.with_existing(key, |counter| self.begin(key, counter, command)).flatten()
     }
 
     /// As [`Lease::send`], of `counter`.
@@ -168,30 +153,28 @@ impl<R: Remote> Lease<R> {
         &self,
         key: CounterKey,
         counter: &mut LocalCounter,
-        commands: impl FnOnce(&mut LocalCounter, Timestamp) -> FetchCommands,
+        command: impl FnOnce(&mut LocalCounter, Timestamp) -> FetchCommand,
     ) -> Option<Fetch> {
         if counter.fetch_mut().is_running {
             self.hand_over(key, counter);
             return None;
         }
-        let fetched = commands(counter, self.client.time().now);
-        self.table.record_dropped(fetched.dropped);
-        if fetched.commands.is_empty() {
-            return None;
-        }
-        let FetchCommands { commands, reports, want, ahead, .. } = fetched;
+        let FetchCommand { command, reports, want, ahead, dropped } =
+            command(counter, self.client.time().now);
+        self.table.record_dropped(dropped);
+        let command = command?;
         let fetch = counter.fetch_mut();
         // zero if it only reports
         (fetch.is_running, fetch.want, fetch.ahead) = (true, want, ahead);
-        fetch.counted_at = commands[0].counted_at();
-        // queued under the lock, so that they are carried out in the order of their numbers
-        let queued = commands.into_iter().map(|command| self.client.queue(command)).collect();
+        fetch.counted_at = command.counted_at();
+        // queued under the lock, so that commands are carried out in the order of their numbers
+        let queued = self.client.queue(command);
         // without reports of its own, what is in flight is that of a flush
-        let carried = if reports > 0 { counter.carried_hits() } else { CarriedHits::default() };
+        let carried = reports.then(|| counter.carried_hits());
         Some(Fetch { key, generation: counter.generation, carried, want, queued })
     }
 
-    /// Has a task apply the replies to what was sent.
+    /// Has a task apply the reply to what was sent.
     fn spawn(&self, sent: Option<Fetch>) {
         if let Some(fetch) = sent {
             let lease = self.clone();
@@ -202,21 +185,20 @@ impl<R: Remote> Lease<R> {
     /// Has a task apply the reply that a decision would apply, since that may be cancelled, or not be polled, while others wait.
     pub(super) fn hand_over(&self, key: CounterKey, counter: &mut LocalCounter) {
         if let Some((AwaitedReply { queued, waker }, want)) = counter.take_awaited() {
-            let (lease, generation, queued) = (self.clone(), counter.generation, smallvec![queued]);
-            let fetch = Fetch { key, generation, carried: CarriedHits::default(), want, queued };
+            let (lease, generation) = (self.clone(), counter.generation);
+            let fetch = Fetch { key, generation, carried: None, want, queued };
             self.client.spawn(async move { lease.complete(fetch, waker).await });
         }
     }
 
-    /// Applies the replies to `fetch`, however late they are. Wakes the decision that has sent it before all others: if one whose hits
+    /// Applies the reply to `fetch`, however late it is. Wakes the decision that has sent it before all others: if one whose hits
     /// are not requested yet used those that were granted to it, it would have to wait once more.
     async fn complete(self, fetch: Fetch, mut sender: Option<Waker>) {
         let Fetch { key, generation, carried, want, mut queued } = fetch;
-        let outcomes =
-            join_all(queued.iter_mut().map(|queued| self.receive_reply(key, generation, queued))).await;
+        let outcome = self.receive_reply(key, generation, &mut queued).await;
         let applied = self.table.with_generation(key, generation, |counter| {
             sender.take().into_iter().for_each(Waker::wake);
-            self.apply(counter, &carried, want, &outcomes);
+            self.apply(counter, carried.is_some(), want, &outcome);
             let now = self.client.time().now;
             counter.forget_fetch(now);
             // hits that were not applied are pending again
@@ -225,9 +207,9 @@ impl<R: Remote> Lease<R> {
         if applied.is_none() {
             // the counter was evicted
             sender.into_iter().for_each(Waker::wake);
-            self.record_unknown(want, &outcomes);
-            self.table.record_evicted(&carried, delivery_of(&outcomes));
-            if let Some(Some(Ok((reply, _)))) = outcomes.last()
+            self.record_unknown(want, &outcome);
+            self.table.record_evicted(carried.unwrap_or_default(), delivery_of(&outcome));
+            if let Some(Ok((reply, _))) = outcome
                 && want > 0
             {
                 self.table.metrics.stranded.add(reply.granted);
@@ -258,24 +240,24 @@ impl<R: Remote> Lease<R> {
         }
     }
 
-    /// Counts the `want` hits that the last command has requested, if the store may have granted them.
-    fn record_unknown(&self, want: u64, outcomes: &[Outcome]) {
-        if delivery_of(outcomes)(outcomes.len() - 1) == Delivery::Unknown {
+    /// Counts the `want` hits that a command has requested, if the store may have granted them.
+    fn record_unknown(&self, want: u64, outcome: &Outcome) {
+        if delivery_of(outcome) == Delivery::Unknown {
             self.table.metrics.delivery_unknown.add(want);
         }
     }
 
-    /// Applies the outcomes of the commands of a fetch, of which the first carried the hits in `carried`, and the last requested `want`.
-    fn apply(&self, counter: &mut LocalCounter, carried: &CarriedHits, want: u64, outcomes: &[Outcome]) {
-        self.record_unknown(want, outcomes);
-        if !carried.is_empty() {
-            let delivered = counter.apply_delivery(delivery_of(outcomes));
+    /// Applies the outcome of a fetch, which has requested `want` hits, and whether it `reports` hits.
+    fn apply(&self, counter: &mut LocalCounter, reports: bool, want: u64, outcome: &Outcome) {
+        self.record_unknown(want, outcome);
+        if reports {
+            let delivered = counter.apply_delivery(delivery_of(outcome));
             self.table.metrics.delivery_unknown.add(delivered.unknown);
         }
         let fetch = counter.fetch_mut();
         fetch.is_running = false;
         fetch.last_reply = LeaseReply::Failed;
-        match outcomes.last().and_then(Option::as_ref) {
+        match outcome {
             Some(Ok((reply, _))) if reply.counters.len() != counter.target.tiers.len() => {
                 self.table.metrics.delivery_unknown.add(want);
                 counter.lose_version();
@@ -327,7 +309,7 @@ impl<R: Remote> Waiting<'_, R> {
                 return Poll::Pending;
             };
             let want = fetch.want;
-            lease.apply(counter, &CarriedHits::default(), want, &[outcome.ok()]);
+            lease.apply(counter, false, want, &outcome.ok());
             Poll::Ready(None)
         });
         // an evicted counter has none

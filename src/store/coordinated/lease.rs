@@ -25,12 +25,11 @@ pub(super) enum Leased<'a, R: Remote> {
     Decided(Decision),
     /// A lease.
     Wait(Wanted<'a, R>),
-    /// A decision of the store about this target, as under `strict`: it has no hits, or a limit of its own, or would have to wait for two
-    /// replies.
-    Ask(Arc<Target>),
+    /// A decision of the store, as under `strict`: it has no hits, or a limit of its own, or would have to wait for two replies.
+    Ask,
     /// The same, after the reply to a flush that is on its way.
-    AskAfterFlush(Arc<Target>),
-    /// The same, after the store has counted what this instance has, and has received its leases: the limit is of its own, and does not
+    AskAfterFlush,
+    /// The same about this target, after the store has counted what this instance has, and has received its leases: the limit is of its own, and does not
     /// admit them too, or hits become available again gradually, so that the times of all hits matter.
     Settle(Arc<Target>),
 }
@@ -78,10 +77,10 @@ impl<R: Remote> Lease<R> {
             }
             if check.hits == Hits(0) {
                 if counter.has_flush_in_flight() {
-                    return (Leased::AskAfterFlush(Arc::clone(&counter.target)), false);
+                    return (Leased::AskAfterFlush, false);
                 }
                 report_first = counter.can_flush();
-                return (Leased::Ask(Arc::clone(&counter.target)), false);
+                return (Leased::Ask, false);
             }
             // more hits than fit are rejected, and predict no need
             counter.record_demand(check.hits, now);
@@ -95,14 +94,12 @@ impl<R: Remote> Lease<R> {
                         return (Leased::Settle(Arc::clone(&counter.target)), false);
                     }
                     if counter.has_flush_in_flight() {
-                        return (Leased::AskAfterFlush(Arc::clone(&counter.target)), false);
+                        return (Leased::AskAfterFlush, false);
                     }
                     report_first = counter.can_flush();
-                    (Leased::Ask(Arc::clone(&counter.target)), false)
+                    (Leased::Ask, false)
                 }
-                None if self.is_far() && counter.needs_second_reply(check.hits, now) => {
-                    (Leased::Ask(Arc::clone(&counter.target)), false)
-                }
+                None if self.is_far() && counter.needs_second_reply(check.hits, now) => (Leased::Ask, false),
                 None => {
                     let key = counter_key(check);
                     let single = self.request_single(key, counter, check.hits, now).map(Wanted::Single);

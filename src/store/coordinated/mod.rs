@@ -106,17 +106,17 @@ impl<R: Remote> Coordinated<R> {
         let table = Arc::new(CounterTable::new(Arc::clone(&client), &settings, Arc::clone(&metrics)));
         let mut tasks = JoinSet::new();
         tasks.spawn(flush::run(Arc::clone(&table)));
-        client.start(&mut tasks);
+        client.start(Arc::clone(&table), &mut tasks);
         let pools = SharedPools::new(Arc::clone(&client), &settings, Arc::clone(&metrics));
         tasks.spawn(Arc::clone(&pools).sweep());
-        let CoordinationSettings { budget, local_cache, on_store_failure, .. } = settings;
+        let CoordinationSettings { budget, on_store_failure, .. } = settings;
         let shared = || (Arc::clone(&table), Arc::clone(&client));
         let reservations = Reservations::new(shared(), budget);
         let modes = CoordinationModes {
             memory: MemoryStore::new(settings.max_counters),
             interval: Interval::new(shared()),
             lease: Lease::new(shared(), budget),
-            strict: Strict::new(shared(), local_cache),
+            strict: Strict::new(shared()),
             fallback: Fallback::new(shared(), on_store_failure),
             pools,
             table,

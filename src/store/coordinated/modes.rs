@@ -50,11 +50,12 @@ pub(super) enum Step<'a, R: Remote> {
     Done(Decision),
     /// Done without the store, which is unavailable.
     Fallback(Decision),
-    Strict(Arc<Target>),
-    /// As `Strict`, beside leases.
-    Ask(Arc<Target>),
+    /// The store decides.
+    Strict,
+    /// The same, beside leases.
+    Ask,
     /// The same, after the reply to a flush that is on its way.
-    AskAfterFlush(Arc<Target>),
+    AskAfterFlush,
     /// As `Strict`, after the store has counted what the counter and its siblings have counted here.
     Ordered(Arc<Target>),
     /// Waits for a lease.
@@ -119,14 +120,14 @@ impl<R: Remote> CoordinationModes<R> {
                     self.lease.decide_at_once(check, scope, time).map(|leased| match leased {
                         Leased::Decided(decision) => Step::Done(decision),
                         Leased::Wait(wanted) => Step::Lease(wanted),
-                        Leased::Ask(target) => Step::Ask(target),
-                        Leased::AskAfterFlush(target) => Step::AskAfterFlush(target),
+                        Leased::Ask => Step::Ask,
+                        Leased::AskAfterFlush => Step::AskAfterFlush,
                         Leased::Settle(target) => Step::Ordered(target),
                     })
                 }
                 Coordination::Strict => self.strict.prepare(check, time.now).map(|prepared| match prepared {
                     Prepared::Rejected(decision) => Step::Done(decision),
-                    Prepared::Send(target) => Step::Strict(target),
+                    Prepared::Send => Step::Strict,
                     Prepared::Settle(target) => Step::Ordered(target),
                 }),
             };
@@ -170,22 +171,19 @@ impl<R: Remote> CoordinationModes<R> {
             Step::Fallback(decision) => {
                 return Made { decision, counted: Counted::ByFallback(Delivery::NotApplied), at };
             }
-            Step::Strict(target) => {
-                let wait = Wait::of(budget);
-                recorded(record, 1, self.strict.decide(check, &target, scope, wait)).await
-            }
-            Step::Ask(target) => {
+            Step::Strict => recorded(record, 1, self.strict.decide(check, scope, Wait::of(budget))).await,
+            Step::Ask => {
                 let wait = self.lease.wait_for_fetch(check, budget);
-                recorded(record, 1, self.strict.decide(check, &target, scope, wait)).await
+                recorded(record, 1, self.strict.decide(check, scope, wait)).await
             }
             // boxed, since these are rare, to keep the future of all other decisions small
-            Step::AskAfterFlush(target) => {
+            Step::AskAfterFlush => {
                 let flush = self.lease.wait_for_flush(check, budget);
-                recorded(record, 1, Box::pin(self.decide_after(check, &target, scope, flush))).await
+                recorded(record, 1, Box::pin(self.decide_after(check, scope, flush))).await
             }
             Step::Ordered(target) => {
                 let settled = self.lease.settle(check, &target, budget);
-                recorded(record, 1, Box::pin(self.decide_after(check, &target, scope, settled))).await
+                recorded(record, 1, Box::pin(self.decide_after(check, scope, settled))).await
             }
             Step::Lease(wanted) => {
                 recorded(record, 0, self.decide_by_lease(check, scope, wanted, budget, record)).await
@@ -242,11 +240,10 @@ impl<R: Remote> CoordinationModes<R> {
     async fn decide_after(
         &self,
         check: &LimitCheck<'_>,
-        target: &Target,
         scope: Scope,
         earlier: impl Future<Output = Result<Wait, Undecided>>,
     ) -> Result<(Decision, Timestamp), Undecided> {
-        self.strict.decide(check, target, scope, earlier.await?).await
+        self.strict.decide(check, scope, earlier.await?).await
     }
 
     async fn decide_by_lease(
@@ -317,9 +314,7 @@ impl<R: Remote> Step<'_, R> {
     pub(super) const fn decision(&self) -> Option<Decision> {
         match self {
             Self::Done(decision) | Self::Fallback(decision) => Some(*decision),
-            Self::Strict(_) | Self::Ask(_) | Self::AskAfterFlush(_) | Self::Ordered(_) | Self::Lease(_) => {
-                None
-            }
+            Self::Strict | Self::Ask | Self::AskAfterFlush | Self::Ordered(_) | Self::Lease(_) => None,
         }
     }
 }

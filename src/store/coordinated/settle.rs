@@ -44,6 +44,11 @@ impl Wait {
         Self { budget, begun: Instant::now(), earlier }
     }
 
+    /// Returns whether there are replies that have to be applied first.
+    pub(super) const fn has_earlier(&self) -> bool {
+        !self.earlier.is_empty()
+    }
+
     /// Waits until the earlier replies are applied, for what is left of the budget. They were requested in the same call, or in an
     /// earlier one.
     pub(super) async fn for_earlier(self) {

@@ -2,55 +2,44 @@
 
 use std::sync::Arc;
 
+use tokio::{sync::oneshot, time::timeout};
+
 use super::{
     client::StoreClient,
-    counter::{CommandPlace, LocalCounter, has_strict_bucket, negative},
+    counter::{Asks, LocalCounter, Try, has_strict_bucket, negative},
     delivery::{Delivery, Undecided},
     settle::Wait,
-    table::{CounterTable, PlacedCommand},
+    table::{CounterTable, PlacedCommand, counter_key},
 };
 use crate::{
     limit::{
         Algorithm, Coordination, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Period, Scope, Tier,
-        Timestamp, decision_from_store,
+        Timestamp,
     },
-    store::remote::{Op, Remote, Reply, Report, Target},
+    store::remote::{Op, Remote, Report, Target},
 };
 
-/// Decides with one command for each check.
+/// Has the store decide each check. Those that wait for a call to the same node share it.
 pub(super) struct Strict<R> {
     table: Arc<CounterTable<R>>,
     client: Arc<StoreClient<R>>,
-    /// Whether counters that the store has denied until some instant are denied without a call.
-    local_cache: bool,
 }
 
 /// A decision that needs no call, or is ready to be sent.
 pub(super) enum Prepared {
     /// The local cache rejects the check.
     Rejected(Decision),
-    /// The store has to decide about this target.
-    Send(Arc<Target>),
-    /// The same, after it has counted what the counter and its siblings have counted here.
+    /// The store has to decide.
+    Send,
+    /// The same about this target, after the store has counted what the counter and its siblings have counted here.
     Settle(Arc<Target>),
-}
-
-/// A command that the store has replied to.
-struct Sent {
-    target: Arc<Target>,
-    place: CommandPlace,
-    reply: Reply,
-    now: Timestamp,
 }
 
 // === impl Strict ===
 
 impl<R: Remote> Strict<R> {
-    pub(super) fn new(
-        (table, client): (Arc<CounterTable<R>>, Arc<StoreClient<R>>),
-        local_cache: bool,
-    ) -> Self {
-        Self { table, client, local_cache }
+    pub(super) fn new((table, client): (Arc<CounterTable<R>>, Arc<StoreClient<R>>)) -> Self {
+        Self { table, client }
     }
 
     /// Prepares the decision about `check`: rejects it if the local cache is on and the store has denied the counter until
@@ -66,7 +55,7 @@ impl<R: Remote> Strict<R> {
                 return Prepared::Settle(Arc::clone(&counter.target));
             }
             if !self.has_cached(counter, check, check.hits, now) {
-                return Prepared::Send(Arc::clone(&counter.target));
+                return Prepared::Send;
             }
             self.table.metrics.denied.add(1);
             // counts no hits
@@ -78,54 +67,24 @@ impl<R: Remote> Strict<R> {
         })
     }
 
-    /// Sends `check`, whose target is `target`, to the store and waits for the decision. Returns it
-    /// with the instant at which the store made it.
+    /// Has the store decide `check`, and waits for that. Returns the decision with the instant at which the store made it.
     pub(super) async fn decide(
         &self,
         check: &LimitCheck<'_>,
-        target: &Target,
         scope: Scope,
         wait: Wait,
     ) -> Result<(Decision, Timestamp), Undecided> {
-        if check.hits == Hits(0) && check.direction == Direction::Take {
-            return self.status(check, wait).await;
-        }
-        let at = self.client.time().now;
         let policy = check.over_limit_policy_in(scope);
-        let op = match (check.direction, target.over_limit_policy) {
-            (Direction::GiveBack, _) => {
+        match check.direction {
+            Direction::GiveBack => {
+                let at = self.client.time().now;
                 let arrives = latest_arrival(check.tiers(), at, wait.budget);
-                Op::Add { report: Report::of(arrives, negative(check.hits.0)) }
+                let op = Op::Add { report: Report::of(arrives, negative(check.hits.0)) };
+                self.ask_alone(check, Some(op), Asks::Look, Hits(0), wait).await
             }
-            // `Take` would count rejected hits of such a target, but this request must not count them
-            (Direction::Take, OverLimitPolicy::Count) if policy == OverLimitPolicy::Ignore => {
-                Op::Grant { report: None, least: check.hits.0, want: check.hits.0, hold: Period::default() }
-            }
-            (Direction::Take, _) => Op::Take { hits: check.hits.0 },
-        };
-        let Sent { target, place, reply, now } = self.send(check, at, op, wait).await?;
-        if check.direction == Direction::GiveBack {
-            let decision = self.table.with_counter(check, now, |counter| {
-                let applied = counter.apply_reply(&reply, place, now);
-                look(counter, applied, &reply, Hits(0), now)
-            });
-            return Ok((decision, now));
+            Direction::Take if check.hits == Hits(0) => self.status(check, wait).await,
+            Direction::Take => self.ask(check, Asks::Take(policy), check.hits, wait).await,
         }
-        let over = reply.granted < check.hits.0;
-        let known = self.table.with_counter(check, now, |counter| {
-            let is_applied = self.apply_and_cache(counter, over, now, |counter| {
-                let is_applied = counter.apply_reply(&reply, place, now);
-                if !over {
-                    counter.note_change();
-                    counter.note_admission();
-                }
-                is_applied
-            });
-            // the reply counts the leases of the rule, which are left for this limit too
-            (is_applied && counter.leased_hits() > 0).then(|| counter.decided(policy, over, check.hits, now))
-        });
-        let by_reply = || decision_from_store(&target.tiers, &reply.counters, policy, over, check.hits, now);
-        Ok((known.unwrap_or_else(by_reply), now))
     }
 
     /// Returns the status of `check` as the store knows it, without counting; over, if its hits do not fit.
@@ -135,43 +94,64 @@ impl<R: Remote> Strict<R> {
         wait: Wait,
     ) -> Result<(Decision, Timestamp), Undecided> {
         let hits = if check.direction == Direction::Take { check.hits } else { Hits(0) };
-        let at = self.client.time().now;
-        let PlacedCommand { place, queued, .. } = self.table.queue_command(check, at, Op::Take { hits: 0 });
-        let received = self.client.receive(queued, wait.budget).await;
-        wait.for_earlier().await;
+        let looked = self.ask(check, Asks::Look, hits, wait).await;
         // it counts nothing
-        let (reply, now) =
-            received.map_err(|undecided| Undecided { delivery: Delivery::NotApplied, ..undecided })?;
-        let states = check.tiers().iter().zip(&reply.counters);
-        let over =
-            hits > Hits(0) && states.into_iter().any(|(tier, state)| !state.probe(tier, now, hits).fits);
-        let decision = self.table.with_counter(check, now, |counter| {
-            let applied =
-                self.apply_and_cache(counter, over, now, |counter| counter.apply_reply(&reply, place, now));
-            look(counter, applied, &reply, hits, now)
-        });
-        Ok((decision, now))
+        looked.map_err(|undecided| Undecided { delivery: Delivery::NotApplied, ..undecided })
     }
 
-    /// Applies a reply by `apply`, and has the local cache know if it says that a counter of `strict` is `over` its limit.
-    fn apply_and_cache(
+    /// Has the store decide `hits` of `check` together with others that wait, unless replies to earlier commands have to be applied first.
+    async fn ask(
         &self,
-        counter: &mut LocalCounter,
-        over: bool,
-        now: Timestamp,
-        apply: impl FnOnce(&mut LocalCounter) -> bool,
-    ) -> bool {
-        // the cache is that of mode `strict`, which the counter need not have
-        let is_cached = over && self.local_cache && counter.mode == Coordination::Strict;
-        if is_cached {
-            // it needs the counts of the rejection, even if an estimated time puts it before an earlier reply
-            counter.accept_time(now);
+        check: &LimitCheck<'_>,
+        asks: Asks,
+        hits: Hits,
+        wait: Wait,
+    ) -> Result<(Decision, Timestamp), Undecided> {
+        if wait.has_earlier() {
+            return self.ask_alone(check, None, asks, hits, wait).await;
         }
-        let is_applied = apply(counter);
-        if is_cached {
-            counter.deny_while_empty(now);
+        let (outcome, mut decided) = oneshot::channel();
+        let is_own = check.rule.id().is_none();
+        let asked = |target| Try { target, is_own, hits, asks, outcome };
+        let not_sent = Undecided { delivery: Delivery::NotApplied, late: false };
+        let at = self.client.time().now;
+        let (generation, number) = self.table.queue_try(check, at, asked).ok_or(not_sent)?;
+        if let Ok(outcome) = timeout(wait.budget.into(), &mut decided).await {
+            // it was neither sent nor lost: its counter was evicted
+            return outcome.unwrap_or(Err(not_sent));
         }
-        is_applied
+        // from now on it is left out of commands
+        decided.close();
+        let is_waiting = |counter: &mut LocalCounter| counter.is_waiting(number);
+        if self.table.with_generation(counter_key(check), generation, is_waiting).unwrap_or_default() {
+            return Err(Undecided { late: true, ..not_sent });
+        }
+        // the decision may just have arrived
+        decided.try_recv().unwrap_or(Err(Undecided { delivery: Delivery::Unknown, late: true }))
+    }
+
+    /// Has the store decide `hits` of `check` by a command of its own, or carry `op` out. The reply is applied after those that `wait` names.
+    async fn ask_alone(
+        &self,
+        check: &LimitCheck<'_>,
+        op: Option<Op>,
+        asks: Asks,
+        hits: Hits,
+        wait: Wait,
+    ) -> Result<(Decision, Timestamp), Undecided> {
+        // nobody receives it there
+        let (outcome, _) = oneshot::channel();
+        let is_own = check.rule.id().is_none();
+        let asked = |target| Try { target, is_own, hits, asks, outcome };
+        let (queued, sent) = self.table.queue_alone(check, self.client.time().now, op, asked);
+        let (reply, now) = self.client.receive(queued, wait.budget).await?;
+        wait.for_earlier().await;
+        // also to a counter that has taken the place of one that was evicted
+        let decided = self.table.with_counter(check, now, |counter| {
+            self.table.decide_with(Some(counter), sent, Ok((reply, now)))
+        });
+        let alone = decided.into_iter().next().map(|(_, outcome)| outcome);
+        alone.unwrap_or(Err(Undecided { delivery: Delivery::Unknown, late: false }))
     }
 
     /// Returns whether the local cache rejects `hits` of `check`: not of one with a strict bucket, since the store has to notice the try
@@ -183,28 +163,11 @@ impl<R: Remote> Strict<R> {
         hits: Hits,
         now: Timestamp,
     ) -> bool {
-        self.local_cache
+        self.table.local_cache
             && check.direction == Direction::Take
             && hits > Hits(0)
             && !has_strict_bucket(check.tiers())
             && counter.is_cached(hits, now)
-    }
-
-    /// Sends a command with `op` about `check`, and waits for the reply, which has one state for each tier.
-    async fn send(
-        &self,
-        check: &LimitCheck<'_>,
-        at: Timestamp,
-        op: Op,
-        wait: Wait,
-    ) -> Result<Sent, Undecided> {
-        let PlacedCommand { target, place, queued } = self.table.queue_command(check, at, op);
-        let (reply, now) = self.client.receive(queued, wait.budget).await?;
-        wait.for_earlier().await;
-        if reply.counters.len() != target.tiers.len() {
-            return Err(Undecided { delivery: Delivery::Unknown, late: false });
-        }
-        Ok(Sent { target, place, reply, now })
     }
 
     /// Gives back the hits that were taken for `check` at the instant `at`. Waits for the store within `budget`; if it has not
@@ -231,16 +194,4 @@ fn latest_arrival(tiers: &[Tier], at: Timestamp, budget: Period) -> Timestamp {
     let fixed = tiers.iter().filter(|tier| tier.algorithm == Algorithm::FixedWindow);
     let lasts = fixed.map(|tier| at.window_end(tier.period).since(at).as_nanos() - 1);
     at.after(Period::from_nanos(lasts.fold(budget.as_nanos(), u64::min)))
-}
-
-/// Returns how `counter` stands after `reply`; over, if `hits` do not fit: by the estimate, which leaves out leased hits that are not
-/// used and has those that are not reported yet, or by the reply itself, if a later one has overtaken it.
-fn look(counter: &LocalCounter, is_applied: bool, reply: &Reply, hits: Hits, now: Timestamp) -> Decision {
-    let tiers = &counter.target.tiers;
-    if is_applied || reply.counters.len() != tiers.len() {
-        return counter.look(hits, now);
-    }
-    let over = tiers.iter().zip(&reply.counters).any(|(tier, state)| !state.probe(tier, now, hits).fits);
-    let hits = if over { hits } else { Hits(0) };
-    decision_from_store(tiers, &reply.counters, OverLimitPolicy::Ignore, over, hits, now)
 }

@@ -90,24 +90,16 @@ impl PreparedCommand {
     /// Returns its meta commands, at least one. The last one returns the count.
     pub(super) fn encode(&self) -> MetaCommands {
         let mut commands = MetaCommands::new();
-        let mut subtract = |hits: u64| {
-            if hits > 0 {
-                commands.push(MetaCommand::subtract(&self.counter.key, hits));
-            }
-        };
-        let added = match &self.op {
-            Op::Take { hits } => *hits,
-            Op::Add { report } => {
-                subtract(report.unused.map_or(0, |unused| unused.hits));
-                let (subtracted, added) = parts(report);
-                subtract(subtracted);
-                added
-            }
-            // no more than is of use, since it is not known how many fit
-            Op::Grant { least, .. } => *least,
-        };
-        if added > 0 {
-            commands.push(MetaCommand::add(&self.counter.key, added.min(MAX_HITS), self.counter.expiry));
+        let mut add = self.added();
+        for report in self.op.reports() {
+            let (subtracted, added) = parts(report);
+            let unused = report.unused.map_or(0, |unused| unused.hits);
+            let subtracts = [unused, subtracted].into_iter().filter(|hits| *hits > 0);
+            commands.extend(subtracts.map(|hits| MetaCommand::subtract(&self.counter.key, hits)));
+            add = add.saturating_add(added);
+        }
+        if add > 0 {
+            commands.push(MetaCommand::add(&self.counter.key, add.min(MAX_HITS), self.counter.expiry));
         }
         // a check must not create the key, and after a subtraction the number may have to be rewritten
         if commands.is_empty() || self.subtracts() {
@@ -116,9 +108,17 @@ impl PreparedCommand {
         commands
     }
 
+    /// Returns the hits that are added because they may fit: those of all tries, and no more in advance than is of use, since it is not
+    /// known how many fit.
+    fn added(&self) -> u64 {
+        let parts = self.op.parts(self.target.over_limit_policy);
+        let tries = parts.runs.iter().fold(0_u64, |hits, run| hits.saturating_add(run.all_hits()));
+        tries.saturating_add(parts.hold.map_or(0, |hold| hold.least)).min(MAX_HITS)
+    }
+
     /// Returns whether it subtracts hits.
     fn subtracts(&self) -> bool {
-        self.op.report().is_some_and(|report| report.unused.is_some() || parts(report).0 > 0)
+        self.op.reports().iter().any(|report| report.unused.is_some() || parts(report).0 > 0)
     }
 
     /// Interprets `replies`, one to each of the commands.
@@ -145,25 +145,20 @@ impl PreparedCommand {
             None => return CommandOutcome { reply: Err(malformed_reply()), follow_up: None },
         };
         let limit = u64::from(self.target.tiers[0].requests);
-        // whether rejected hits count
-        let is_counted =
-            matches!(self.op, Op::Take { .. }) && self.target.over_limit_policy == OverLimitPolicy::Count;
-        let mut used = last.value;
+        let parts = self.op.parts(self.target.over_limit_policy);
         let mended = self.counter.mended(last);
         let mut follow_up = mended.map(|command| FollowUp { commands: vec![command], counter: None });
-        let granted = match &self.op {
-            Op::Take { hits } | Op::Grant { least: hits, .. } if used <= limit => *hits,
-            Op::Take { hits } | Op::Grant { least: hits, .. } if *hits > 0 && !is_counted => {
-                let hits = (*hits).min(MAX_HITS);
-                used = used.saturating_sub(hits);
-                follow_up = Some(self.taken_back(hits));
-                0
-            }
-            Op::Add { report } => u64::try_from(report.change.hits).unwrap_or_default(),
-            Op::Take { .. } | Op::Grant { .. } => 0,
-        };
+        // tries were added after everything else, whether or not they fit
+        let before = last.value.saturating_sub(self.added());
+        let needed = parts.hold.map_or(0, |hold| hold.least);
+        let (taken, is_held, used) = parts.decide_in_window(before, limit, needed);
+        let rejected = last.value.saturating_sub(used);
+        if rejected > 0 && self.added() > 0 {
+            follow_up = Some(self.taken_back(rejected));
+        }
         let counters = smallvec![encoding::window(&self.target.tiers[0], self.at, used)];
-        CommandOutcome { reply: Ok(Reply { granted, counters, ..Reply::default() }), follow_up }
+        let held = if is_held { needed } else { 0 };
+        CommandOutcome { reply: Ok(Reply { counters, ..self.op.reply(taken, held) }), follow_up }
     }
 
     /// Returns whether some command of the operation has changed the count, according to `replies`. Memcached carries out each

@@ -15,7 +15,7 @@ use crate::{
     limit::{Algorithm, OverLimitPolicy, Period, Tier, Timestamp},
     store::{
         name::KeySettings,
-        remote::{Op, Report, Target},
+        remote::{Exchange, Hold, Op, Report, Run, Target},
         transport::Address,
     },
 };
@@ -32,6 +32,7 @@ pub(crate) fn reply(input: &[u8]) {
             (Op::Take { hits: 3 }, 3),
             (Op::Take { hits: u64::MAX }, u64::MAX),
             (Op::Grant { report: None, least: 3, want: 5, hold: Period::default() }, 3),
+            (Op::Exchange(exchange()), 3),
             (Op::Add { report: Report::of(AT, 3) }, 3),
             (Op::Add { report: Report::of(AT, -3) }, 0),
             (Op::Add { report: Report::unused(AT, 3, AT) }, 0),
@@ -43,6 +44,16 @@ pub(crate) fn reply(input: &[u8]) {
                 assert!(reply.granted <= most && reply.counters.len() == 1, "{reply:?}");
             }
         }
+    }
+}
+
+/// An exchange of all parts.
+fn exchange() -> Exchange {
+    let run = |hits, tries| Run { hits, tries, counts_rejected: false };
+    Exchange {
+        reports: [Report::of(AT, 3), Report::of(AT, -2)].into_iter().collect(),
+        runs: [run(2, 5), run(u64::MAX, u32::MAX)].into_iter().collect(),
+        hold: Some(Hold { least: 3, want: 3, time: Period::default() }),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     store::{
         encoding,
         name::{self, KeySettings},
-        remote::{Op, RemoteError, Reply, Target},
+        remote::{Op, Parts, RemoteError, Reply, Target},
         transport::Address,
     },
 };
@@ -91,32 +91,22 @@ impl PreparedCommand {
         let jitter = random % settings.jitter_seconds.max(1);
         let at = op.counted_at(at);
         let mut keys = name::keys(settings, &target, at);
-        let hits = match &op {
-            Op::Add { report } if report.unused.is_none() && report.change.is_addition() => {
-                u64::try_from(report.change.hits).ok()
-            }
-            Op::Take { hits } => Some(*hits),
-            Op::Add { .. } | Op::Grant { .. } => None,
-        };
-        let adds = matches!(op, Op::Add { .. }) && name::is_one_window(&target);
-        let encoded = match hits.filter(|_| adds || name::is_compatible(&target)) {
-            Some(hits) => EncodedCommand::Count {
+        let parts = op.parts(target.over_limit_policy);
+        let encoded = if let Some(hits) = increment(&target, &parts, at) {
+            EncodedCommand::Count {
                 key: keys.swap_remove(0),
                 // bounded, so that no caller can make a counter overflow
                 hits: i64::try_from(hits.min(script::MAX_HITS)).unwrap_or_default(),
                 ttl: target.tiers[0].period.as_secs_ceil() + jitter,
-            },
-            None => EncodedCommand::Run {
-                script: &script::TAKE,
-                keys,
-                arguments: smallvec![script::argument(
-                    &target,
-                    &op,
-                    at,
-                    // the jitter depends on the lowest bits, the version on the others
-                    CommandContext { now, jitter: Period::from_secs(jitter), version: (random >> 16).max(1) },
-                )],
-            },
+            }
+        } else {
+            let others = script::other_windows(&target, parts.reports, at);
+            keys.extend(others.iter().map(|(i, at)| name::keys(settings, &target, *at).swap_remove(*i)));
+            // the jitter depends on the lowest bits, the version on the others
+            let context =
+                CommandContext { now, jitter: Period::from_secs(jitter), version: (random >> 16).max(1) };
+            let argument = script::argument(&target, &parts, at, &others, context);
+            EncodedCommand::Run { script: &script::TAKE, keys, arguments: smallvec![argument] }
         };
         Self { target, op, at, encoded }
     }
@@ -128,7 +118,7 @@ impl PreparedCommand {
         }
         match &self.encoded {
             EncodedCommand::Count { .. } => CommandOutcome::Done(self.count_reply(value)),
-            EncodedCommand::Run { .. } => match script::reply(value, &self.target, self.at) {
+            EncodedCommand::Run { .. } => match script::reply(value, &self.op, &self.target, self.at) {
                 Ok(ScriptReply::Applied(reply)) => CommandOutcome::Done(Ok(reply)),
                 Ok(ScriptReply::OtherWindow(now)) => CommandOutcome::Retry(Retry::OtherWindow(now)),
                 Err(error) => CommandOutcome::Done(Err(RemoteError::Unreachable(format!(
@@ -149,14 +139,37 @@ impl PreparedCommand {
         };
         let tier = &self.target.tiers[0];
         let used = u64::try_from(total.unwrap_or_default()).unwrap_or_default();
-        let granted = match &self.op {
-            Op::Add { report } => u64::try_from(report.change.hits).unwrap_or_default(),
-            Op::Take { hits } if used <= tier.requests.into() => *hits,
-            _ => 0,
-        };
+        let parts = self.op.parts(self.target.over_limit_policy);
+        // the tries were counted after everything else
+        let before = parts.runs.iter().fold(used, |used, run| used.saturating_sub(run.all_hits()));
+        let (taken, ..) = parts.decide_in_window(before, tier.requests.into(), 0);
         let counters = std::iter::once(encoding::window(tier, self.at, used)).collect();
-        Ok(Reply { granted, counters, ..Reply::default() })
+        Ok(Reply { counters, ..self.op.reply(taken, 0) })
     }
+}
+
+/// Returns the hits by which `INCRBY` carries out `parts` on `target` in the window of `at`; none if it cannot: it has no conditions, and
+/// counts in one window.
+fn increment(target: &Target, parts: &Parts<'_>, at: Timestamp) -> Option<u64> {
+    let counts_all = || parts.runs.iter().all(|run| run.counts_rejected || run.hits == 0);
+    let is_plain = if parts.decides() {
+        name::is_compatible(target) && counts_all()
+    } else {
+        name::is_one_window(target)
+    };
+    if !is_plain || parts.hold.is_some() {
+        return None;
+    }
+    let mut hits = parts.runs.iter().fold(0_u64, |hits, run| hits.saturating_add(run.all_hits()));
+    for report in parts.reports {
+        let period = target.tiers[0].period;
+        let is_addition = report.unused.is_none()
+            && report.change.is_addition()
+            && report.at.window_end(period) == at.window_end(period);
+        let added = u64::try_from(report.change.hits).ok().filter(|_| is_addition)?;
+        hits = hits.saturating_add(added);
+    }
+    Some(hits)
 }
 
 // === impl EncodedCommand ===

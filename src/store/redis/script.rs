@@ -1,15 +1,16 @@
 //! The scripts that run in Redis: their arguments and their replies.
 
-use std::sync::LazyLock;
+use std::{str::FromStr, sync::LazyLock};
 
 use redis::Value;
+use smallvec::SmallVec;
 
 use crate::{
     limit::{Algorithm, Hits, OverLimitPolicy, Period, Refill, Tier, Timestamp},
     store::{
         encoding::{self, DecodeError},
         name,
-        remote::{Op, Reply, Report, Target},
+        remote::{Op, Parts, Reply, Report, Target},
     },
 };
 
@@ -34,9 +35,14 @@ pub(super) static ALL: [&Script; 4] = [&TAKE, &HEARTBEAT, &STEPS, &POOL];
 /// The most hits in one command: far more than any limit admits, and few enough that Lua and Redis add them exactly.
 pub(super) const MAX_HITS: u64 = 1 << 48;
 
-/// The number of bytes in the argument of [`TAKE`] for the operation, and for each tier.
-const OP_BYTES: usize = 1 + 5 * 8 + 16;
-const TIER_BYTES: usize = 1 + 5 * 8 + 1;
+/// The most keys of one script: as many as a double has bits.
+pub(super) const MAX_KEYS: usize = 52;
+
+/// The numbers of bytes in the argument of [`TAKE`] besides texts: of its head, for each key, for each report, and for each run.
+const HEAD_BYTES: usize = 5 * 8 + 2 + 16;
+const KEY_BYTES: usize = 1 + 5 * 8 + 1;
+const REPORT_BYTES: usize = 8 * 8;
+const RUN_BYTES: usize = 2 * 8 + 1;
 
 /// The reply of [`TAKE`].
 #[derive(Debug, PartialEq)]
@@ -87,55 +93,111 @@ pub(super) struct CommandContext {
     pub(super) version: u64,
 }
 
-/// Encodes the argument of [`TAKE`] for `op` on `target` in the window of `at`.
-pub(super) fn argument(target: &Target, op: &Op, at: Timestamp, context: CommandContext) -> Vec<u8> {
-    let (letter, hits, want, hold) = match *op {
-        Op::Add { .. } => (b'a', 0, 0, 0),
-        Op::Take { hits } if target.over_limit_policy == OverLimitPolicy::Count => (b'c', hits, 0, 0),
-        Op::Take { hits } => (b't', hits, 0, 0),
-        // rounded up: hits count for at least as long as they may be used
-        Op::Grant { ref report, least, want, hold } => (
-            if report.is_some() { b'b' } else { b'g' },
-            least.max(1),
-            want.min(MAX_HITS),
-            hold.as_nanos().div_ceil(1_000),
-        ),
-    };
+/// A fixed window that reports are about, and that is not the one that the operation is about: its tier, and an instant in it.
+pub(super) type OtherWindow = (usize, Timestamp);
+
+/// Returns the windows of `target` that `reports` are about besides those of `at`: as many as a script can have keys for.
+pub(super) fn other_windows(
+    target: &Target,
+    reports: &[Report],
+    at: Timestamp,
+) -> SmallVec<[OtherWindow; 1]> {
+    let mut others: SmallVec<[OtherWindow; 1]> = SmallVec::new();
+    if target.over_limit_policy == OverLimitPolicy::Count {
+        // their keys may be in other slots
+        return others;
+    }
+    for report in reports {
+        for (i, tier) in target.tiers.iter().enumerate() {
+            let is_same = |at: Timestamp| at.window_end(tier.period) == report.at.window_end(tier.period);
+            let is_known = is_same(at) || others.iter().any(|(other, at)| *other == i && is_same(*at));
+            if tier.algorithm == Algorithm::FixedWindow
+                && !is_known
+                && target.tiers.len() + others.len() < MAX_KEYS
+            {
+                others.push((i, report.at));
+            }
+        }
+    }
+    others
+}
+
+/// Encodes the argument of [`TAKE`] for `parts` on `target` in the windows of `at`, and in `others` as far as reports are about those.
+pub(super) fn argument(
+    target: &Target,
+    parts: &Parts<'_>,
+    at: Timestamp,
+    others: &[OtherWindow],
+    context: CommandContext,
+) -> Vec<u8> {
     let now = context.now.map_or(-1.0, |now| exact(micros(now)));
     let jitter = exact(context.jitter.as_nanos() / 1_000_000);
-    let mut packed = Vec::with_capacity(OP_BYTES + TIER_BYTES * target.tiers.len());
-    packed.push(letter);
-    pack(&mut packed, [now, count(hits), exact(want), exact(hold), jitter]);
+    let Parts { reports, runs, hold } = parts;
+    let bytes = HEAD_BYTES
+        + KEY_BYTES * (target.tiers.len() + others.len())
+        + REPORT_BYTES * reports.len()
+        + RUN_BYTES * runs.len();
+    let mut packed = Vec::with_capacity(bytes);
+    pack(&mut packed, [now, jitter]);
     pack_text(&mut packed, itoa::Buffer::new().format(context.version));
+    packed.extend([few(reports.len()), few(runs.len())]);
+    // rounded up: hits count for at least as long as they may be used
+    let hold = hold.map_or([0; 3], |hold| [hold.least, hold.want, hold.time.as_nanos().div_ceil(1_000)]);
+    pack(&mut packed, [count(hold[0]), count(hold[1]), exact(hold[2])]);
     for tier in &target.tiers {
-        let is_reported = tier.algorithm == Algorithm::FixedWindow
-            && op
-                .report()
-                .is_some_and(|report| report.at.window_end(tier.period) == at.window_end(tier.period));
-        pack_tier(tier, at, is_reported, &mut packed);
+        pack_tier(tier, at, &mut packed);
     }
-    if let Some(report) = op.report() {
-        pack_report(report, target, context.version, &mut packed);
+    for (i, at) in others {
+        pack_tier(&target.tiers[*i], *at, &mut packed);
+    }
+    for report in *reports {
+        pack_report(report, target, at, others, &mut packed);
+    }
+    if let Some(last) = reports.last() {
+        pack_replacement(last, target, context.version, &mut packed);
+    }
+    for run in runs {
+        pack(&mut packed, [count(run.hits), run.tries.into()]);
+        packed.push(run.counts_rejected.into());
     }
     packed
 }
 
 /// Appends the fields of a report.
-fn pack_report(report: &Report, target: &Target, version: u64, packed: &mut Vec<u8>) {
+fn pack_report(
+    report: &Report,
+    target: &Target,
+    at: Timestamp,
+    others: &[OtherWindow],
+    packed: &mut Vec<u8>,
+) {
     let hits = count(report.change.hits.unsigned_abs());
     let (unused, until) =
         report.unused.map_or((0, Timestamp::default()), |unused| (unused.hits, unused.until));
+    let windows = (0..target.tiers.len()).map(|i| (i, at)).chain(others.iter().copied());
+    let windows = windows.enumerate().fold(0_u64, |windows, (bit, (i, at))| {
+        let tier = &target.tiers[i];
+        let counts = tier.algorithm == Algorithm::FixedWindow
+            && report.at.window_end(tier.period) == at.window_end(tier.period);
+        windows | u64::from(counts) << bit
+    });
     let at = exact(micros(report.at));
     pack(packed, [at, if report.change.hits < 0 { -hits } else { hits }, count(report.change.floor)]);
     // exactly the instant of the grant: an earlier one would release older hits, a later one younger hits of others
     let rejected_at = report.rejected_at.map_or(-1.0, |rejected_at| exact(micros(rejected_at)));
-    pack(packed, [count(unused), exact(micros(until)), rejected_at, exact(micros(report.since))]);
-    let replacement = report
+    let since = exact(micros(report.since));
+    pack(packed, [count(unused), exact(micros(until)), rejected_at, since, exact(windows)]);
+}
+
+/// Appends the states that replace the stored ones, if the last report has some.
+fn pack_replacement(last: &Report, target: &Target, version: u64, packed: &mut Vec<u8>) {
+    let replacement = last
         .replaces
         .as_deref()
         .filter(|replacement| target.is_versioned() && replacement.states.len() == target.tiers.len());
     packed.push(replacement.map_or(0, |replacement| 1 + u8::from(replacement.is_own)));
     pack_text(packed, itoa::Buffer::new().format(replacement.map_or(0, |replacement| replacement.version)));
+    packed.push(few(target.tiers.len()));
     for state in replacement.iter().flat_map(|replacement| &replacement.states) {
         // zero for a state that counts nothing, which need not be stored
         let idle_at = if state.used() == Hits(0) { 0 } else { micros(state.idle_at()) };
@@ -144,8 +206,13 @@ fn pack_report(report: &Report, target: &Target, version: u64, packed: &mut Vec<
     }
 }
 
+/// Converts a number of parts, which is small.
+fn few(number: usize) -> u8 {
+    u8::try_from(number).unwrap_or(u8::MAX)
+}
+
 /// Appends the seven fields of a tier.
-fn pack_tier(tier: &Tier, at: Timestamp, is_reported: bool, packed: &mut Vec<u8>) {
+fn pack_tier(tier: &Tier, at: Timestamp, packed: &mut Vec<u8>) {
     let bucket = tier.bucket();
     packed.push(match tier.algorithm {
         Algorithm::FixedWindow => b'f',
@@ -158,7 +225,7 @@ fn pack_tier(tier: &Tier, at: Timestamp, is_reported: bool, packed: &mut Vec<u8>
     let times = [tier.period.as_nanos(), start.as_nanos(), end.as_nanos()].map(micros);
     pack(packed, [tier.requests.into(), times[0], times[1], times[2], bucket.burst.into()]);
     let steps = u8::from(bucket.refill == Refill::Step);
-    packed.push(steps + 2 * u8::from(bucket.strict) + 4 * u8::from(is_reported));
+    packed.push(steps + 2 * u8::from(bucket.strict));
 }
 
 /// Appends `numbers` as doubles, the numbers of Lua.
@@ -196,23 +263,30 @@ pub(super) fn time(value: &Value) -> Option<Timestamp> {
     Some(encoding::timestamp(seconds.saturating_mul(1_000_000).saturating_add(micros)))
 }
 
-/// Parses the reply of [`TAKE`] about `target` in the window of `at`.
-pub(super) fn reply(value: &Value, target: &Target, at: Timestamp) -> Result<ScriptReply, DecodeError> {
+/// Parses the reply of [`TAKE`] to `op` about `target` in the window of `at`.
+pub(super) fn reply(
+    value: &Value,
+    op: &Op,
+    target: &Target,
+    at: Timestamp,
+) -> Result<ScriptReply, DecodeError> {
     let text = match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
         Value::SimpleString(text) => Some(text.as_str()),
         _ => None,
     };
     let (first, rest) = text.and_then(|text| text.split_once('|')).ok_or(DecodeError::UnknownFormat)?;
-    let number = |text: &str, field| text.parse().map_err(|_| DecodeError::InvalidField(field));
     if first == "moved" {
         return Ok(ScriptReply::OtherWindow(encoding::timestamp(number(rest, "time")?)));
     }
-    let (_now, states) = rest.split_once('|').ok_or(DecodeError::InvalidField("states"))?;
-    let (matched, granted) = match first.strip_prefix('=') {
-        Some(granted) => (true, granted),
+    let (now, states) = rest.split_once('|').ok_or(DecodeError::InvalidField("states"))?;
+    let (matched, counts) = match first.strip_prefix('=') {
+        Some(counts) => (true, counts),
         None => (false, first),
     };
+    let mut counts = counts.split(',');
+    let held = number(counts.next().unwrap_or_default(), "held hits")?;
+    let taken = counts.map(|count| number(count, "tries")).collect::<Result<_, _>>()?;
     let mut states = states.split('|');
     let mut version = 0;
     let counters = target.tiers.iter().map(|tier| {
@@ -226,13 +300,20 @@ pub(super) fn reply(value: &Value, target: &Target, at: Timestamp) -> Result<Scr
     if states.next().is_some() {
         return Err(DecodeError::TrailingText);
     }
-    Ok(ScriptReply::Applied(Reply { granted: number(granted, "granted hits")?, counters, version, matched }))
+    let now = Some(encoding::timestamp(number(now, "time")?));
+    Ok(ScriptReply::Applied(Reply { counters, version, matched, at: now, ..op.reply(taken, held) }))
+}
+
+fn number<T: FromStr>(text: &str, field: &'static str) -> Result<T, DecodeError> {
+    text.parse().map_err(|_| DecodeError::InvalidField(field))
 }
 
 #[cfg(test)]
 mod tests {
 
     use super::*;
+
+    const GRANT: Op = Op::Grant { report: None, least: 1, want: 3, hold: Period::from_secs(0) };
 
     fn bulk(texts: &[&str]) -> Value {
         Value::BulkString(texts.join("|").into_bytes())
@@ -252,11 +333,18 @@ mod tests {
             let target = target(algorithm);
             let (counter, version) =
                 encoding::decode(&target.tiers[0], at, state).expect("the state is valid");
-            let parsed = reply(&bulk(&["=3", "90000000", state]), &target, at);
+            let parsed = reply(&bulk(&["=3", "90000000", state]), &GRANT, &target, at);
             let counters = std::iter::once(counter).collect();
             assert_eq!(
                 parsed,
-                Ok(ScriptReply::Applied(Reply { granted: 3, counters, version, matched: true })),
+                Ok(ScriptReply::Applied(Reply {
+                    granted: 3,
+                    counters,
+                    version,
+                    matched: true,
+                    at: Some(at),
+                    ..Reply::default()
+                })),
                 "{state}"
             );
         }
@@ -267,19 +355,23 @@ mod tests {
         let at = Timestamp::from_secs(90);
         for texts in [&[][..], &["1"], &["1", "2"], &["1", "2", "x"], &["1", "2", "3", "4"], &["moved", "x"]]
         {
-            assert!(reply(&bulk(texts), &target(Algorithm::FixedWindow), at).is_err(), "{texts:?}");
+            assert!(reply(&bulk(texts), &GRANT, &target(Algorithm::FixedWindow), at).is_err(), "{texts:?}");
         }
         for state in ["w", "w 1", "w 1 1 2", "b 1 1 2", "w 1 1 -2 3", "w 1 1 2 -3"] {
-            let parsed = reply(&bulk(&["1", "2", state]), &target(Algorithm::SlidingWindow), at);
+            let parsed = reply(&bulk(&["1", "2", state]), &GRANT, &target(Algorithm::SlidingWindow), at);
             assert!(parsed.is_err(), "{state}");
         }
-        assert!(reply(&Value::Nil, &target(Algorithm::FixedWindow), at).is_err());
+        assert!(reply(&Value::Nil, &GRANT, &target(Algorithm::FixedWindow), at).is_err());
     }
 
     #[test]
     fn a_window_that_is_not_open_is_reported() {
-        let parsed =
-            reply(&bulk(&["moved", "61000000"]), &target(Algorithm::FixedWindow), Timestamp::default());
+        let parsed = reply(
+            &bulk(&["moved", "61000000"]),
+            &GRANT,
+            &target(Algorithm::FixedWindow),
+            Timestamp::default(),
+        );
         assert_eq!(parsed, Ok(ScriptReply::OtherWindow(Timestamp::from_secs(61))));
     }
 }

@@ -4,28 +4,30 @@
 -- both are exact. Rounding never admits more. All values are read and validated before the first one is written, so a
 -- script that fails has changed nothing; and Redis refuses the first write if it refuses any (OOM, READONLY, MISCONF).
 --
--- KEYS    one for each tier
+-- KEYS    one for each tier, and then one for each other window that a report is about
 -- ARGV    one, packed, because seventeen separate arguments took a large part of a call's time:
---         op, now, hits, want, hold, jitter, version, and then seven for each tier:
---         kind, requests, period, start, end, burst, mode
---         and for a report nine more, and two for each tier
---   op      't', take: takes hits, if all tiers admit them; 'c': the same, but rejected hits count too
---           'g', grant: takes as many hits as all tiers admit, at least hits and at most want
---           'a', add: applies a report
---           'b': applies a report, and then grants
+--         now, jitter, version, reports, runs, least, want, hold; for each key seven: kind, requests, period, start, end, burst, mode;
+--         for each report eight; if there are reports, has_known, known and decided, and if there are states, two for each tier; for
+--         each run three. They are carried out in this order: reports, runs, hold
 --   now     the time; negative in production, where the server's clock is used
---   hold    for a grant, the time within which the hits must be used
 --   jitter  milliseconds that a key outlives its use
 --   version the new version of sliding windows and buckets, if one of them changes
+--   reports, runs  how many there are
+--   least, want, hold  takes as many hits as all tiers admit, at least and at most so many, to be used within the time hold; want is 0 if
+--           there is nothing to hold
 --   kind    'f': a fixed window from start to end; 's': a sliding window; 'b': a bucket of burst tokens
---   mode    the sum of 1 for a bucket that is refilled in steps, 2 for a strict bucket, and 4 for a fixed window that the
---           report is about
---   report  at, hits, floor, unused, until_, rejected_at, since, has_known, known: src/store/remote.rs documents them. If
---           has_known is not 0 and the store has the version `known`, it adopts the states that follow: for each tier the time
---           from which it is unused, and its state, with the new version. has_known is 2 if these states count only what
---           the instance itself has counted; then they also replace states that count nothing any more
--- Returns granted, with = before it if the states were adopted, now and the state of each tier, separated by |; or 'moved' and
--- now, if the window of a fixed tier is not open now. src/store/encoding.rs documents the states.
+--   mode    the sum of 1 for a bucket that is refilled in steps, and 2 for a strict bucket
+--   report  at, hits, floor, unused, until_, rejected_at, since, windows. src/store/remote.rs documents them but for the last: the sum
+--           of 2^i for the i-th key, from 0, if it is a fixed window that the report is about
+--   has_known, known  if has_known is not 0 and the store has the version `known`, it adopts the states that follow in place of all
+--           reports: for each tier the time from which it is unused, and its state, with the new version. has_known is 2 if these
+--           states count only what the instance itself has counted; then they also replace states that count nothing any more
+--   decided the number of tiers, whose keys are the first ones
+--   run     hits, tries, counts: makes so many tries, each of which takes the hits if all tiers admit them. counts is 1 if rejected hits
+--           count too
+-- Returns the hits that are held, with = before them if the states were adopted, and the tries of each run that took their hits, separated
+-- by commas; now; and the state of each tier, separated by |. Or 'moved' and now, if something is to be decided and the window of a fixed
+-- tier is not open now. src/store/encoding.rs documents the states.
 
 local MAX_SPAN_HITS = 4294967295
 local MAX_SPANS = 14
@@ -33,7 +35,8 @@ local EXACT = 9007199254740992
 -- microseconds that a bucket outlives its last change, so that it can be seen until when another instance has counted in it
 local BUCKET_LINGER = 2000000
 
-local op, now, hits, want, hold, jitter, version, offset = struct.unpack('<c1ddddds', ARGV[1])
+local now, jitter, version, reports, runs, least, want, hold, offset = struct.unpack('<ddsBBddd', ARGV[1])
+local decides = runs > 0 or want > 0
 if now < 0 then
   local time = redis.call('TIME')
   now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -69,10 +72,6 @@ function fixed.load(tier, text)
     tier.used = tonumber(text)
   end
   return true
-end
-
-function fixed.admits(tier, n)
-  return tier.used + n <= tier.requests
 end
 
 function fixed.room(tier)
@@ -154,10 +153,6 @@ end
 
 function sliding.room(tier)
   return tier.requests - sum(tier)
-end
-
-function sliding.admits(tier, n)
-  return n == 0 or n <= sliding.room(tier)
 end
 
 -- Takes n hits. If they may be used for a time `hold_`, they count as of its end.
@@ -255,10 +250,6 @@ function bucket.is_replaceable(tier, since)
   return tier.idle
 end
 
-function bucket.admits(tier, n)
-  return n == 0 or tier.taken <= tier.burst - n
-end
-
 function bucket.room(tier)
   return math.floor(tier.burst - tier.taken)
 end
@@ -268,7 +259,10 @@ local function keep(tier, as_of, taken)
 end
 
 function bucket.take(tier, n)
-  if n > 0 then keep(tier, tier.as_of, tier.taken + n) end
+  if n > 0 then
+    keep(tier, tier.as_of, tier.taken + n)
+    tier.taken, tier.idle = tier.kept, false
+  end
 end
 
 -- Restarts the refill of a strict bucket, whose state is that of the instant `at`: whole refilled tokens stay, the fraction of
@@ -276,6 +270,7 @@ end
 function bucket.reject(tier, at)
   if tier.strict and at > tier.kept_as_of and not tier.idle then
     keep(tier, at, tier.kept - math.floor(tier.kept - tier.taken))
+    tier.as_of, tier.taken = tier.kept_as_of, tier.kept
   end
 end
 
@@ -298,12 +293,10 @@ function bucket.unused()
   return 'b 0 0 0'
 end
 
-local reports, grants = op == 'a' or op == 'b', op == 'g' or op == 'b'
-
 -- Defined for reports only, because definitions take time.
-if reports then
+if reports > 0 then
   function fixed.report(tier, report)
-    if tier.reported then
+    if math.floor(report.windows / tier.bit) % 2 == 1 then
       local used = math.max(0, tier.used - report.unused)
       used = math.max(used + report.hits, report.floor)
       fixed.take(tier, used - tier.used)
@@ -417,44 +410,51 @@ end
 
 local kinds = { f = fixed, s = sliding, b = bucket }
 
+-- The tiers, each in the window that is decided about, and after them other windows of fixed tiers.
 local tiers = {}
 for i = 1, #KEYS do
-  local tier, kind, mode = { key = KEYS[i] }
+  local tier, kind, mode = { key = KEYS[i], bit = 2 ^ (i - 1) }
   kind, tier.requests, tier.period, tier.starts, tier.ends, tier.burst, mode, offset =
     struct.unpack('<c1dddddB', ARGV[1], offset)
-  tier.kind, tier.steps, tier.strict, tier.reported = kinds[kind], mode % 2 == 1, mode % 4 >= 2, mode >= 4
-  -- admitted hits belong to their window, even if it has ended
-  if tier.kind == fixed and op ~= 'a' and (now < tier.starts or now >= tier.ends) then
-    return 'moved|' .. whole(now)
-  end
-  tier.text = redis.call('GET', tier.key)
+  tier.kind, tier.steps, tier.strict = kinds[kind], mode % 2 == 1, mode >= 2
   tiers[i] = tier
 end
 
--- Reads the report, and which states replace the stored ones if there are any.
-local report, adopts
-if reports then
-  report = {}
-  report.at, report.hits, report.floor, report.unused, report.until_, report.rejected_at, report.since, adopts, report.known,
-    offset = struct.unpack('<dddddddBs', ARGV[1], offset)
-  report.at, report.rejected_at = math.min(report.at, now), math.min(report.rejected_at, now)
-  report.since = math.min(report.since, now)
-  report.is_own, adopts = adopts == 2, adopts > 0
+-- Reads the reports, and which states replace the stored ones if there are any.
+local reported, last, own, known, adopts = {}
+for i = 1, reports do
+  last = {}
+  last.at, last.hits, last.floor, last.unused, last.until_, last.rejected_at, last.since, last.windows, offset =
+    struct.unpack('<dddddddd', ARGV[1], offset)
+  last.at, last.rejected_at, last.since = math.min(last.at, now), math.min(last.rejected_at, now), math.min(last.since, now)
+  reported[i] = last
 end
+local decided = #KEYS
+if last then
+  own, known, decided, offset = struct.unpack('<BsB', ARGV[1], offset)
+  own, adopts = own == 2, own > 0
+end
+
+for i, tier in ipairs(tiers) do
+  -- admitted hits belong to their window, even if it has ended
+  if decides and i <= decided and tier.kind == fixed and (now < tier.starts or now >= tier.ends) then
+    return 'moved|' .. whole(now)
+  end
+  tier.text = redis.call('GET', tier.key)
+end
+
 if adopts then
-  for _, tier in ipairs(tiers) do
+  for i = 1, decided do
+    local tier = tiers[i]
     tier.new_idle, tier.new_text, offset = struct.unpack('<ds', ARGV[1], offset)
     if tier.kind.versioned and tier.text then
-      local known = string.match(tier.text, '^[wbd] (%d+) ')
+      local stored = string.match(tier.text, '^[wbd] (%d+) ')
       -- a counter that counts nothing any more is as good as none
       adopts = adopts
-        and (
-          known == report.known
-          or report.is_own and tier.kind.load(tier, tier.text) and tier.kind.is_replaceable(tier, report.since)
-        )
+        and (stored == known or own and tier.kind.load(tier, tier.text) and tier.kind.is_replaceable(tier, last.since))
     elseif tier.kind == kinds.b then
       -- another instance may have counted in a bucket that is forgotten
-      adopts = adopts and now - report.since <= BUCKET_LINGER
+      adopts = adopts and now - last.since <= BUCKET_LINGER
     end
   end
 end
@@ -469,48 +469,53 @@ for _, tier in ipairs(tiers) do
   if not tier.kind.load(tier, text) then
     return redis.error_reply('FOREIGN the value of ' .. tier.key .. ' was not written by weir')
   end
-  if report and not tier.adopted then
-    tier.kind.report(tier, report)
+  if last and not tier.adopted then
+    for _, report in ipairs(reported) do
+      tier.kind.report(tier, report)
+    end
   end
 end
 
-local granted = 0
-if op == 'a' then
-  granted = math.max(0, report.hits)
-elseif grants then
-  granted = want
-  for _, tier in ipairs(tiers) do
-    granted = math.min(granted, tier.kind.room(tier))
+-- Returns how many hits all tiers admit, at most n.
+local function room(n)
+  for i = 1, decided do
+    n = math.min(n, tiers[i].kind.room(tiers[i]))
   end
-  if granted < hits then
-    granted = 0
+  return n
+end
+
+local function take(n, hold_)
+  for i = 1, decided do
+    tiers[i].kind.take(tiers[i], n, hold_)
   end
-  for _, tier in ipairs(tiers) do
-    tier.kind.take(tier, granted, hold)
-  end
-else
-  local admitted, rejects = true, {}
-  for i, tier in ipairs(tiers) do
-    rejects[i] = not tier.kind.admits(tier, hits)
-    admitted = admitted and not rejects[i]
-  end
-  for i, tier in ipairs(tiers) do
-    if admitted or op == 'c' then
-      tier.kind.take(tier, hits)
-    elseif rejects[i] then
-      tier.kind.reject(tier, now)
+end
+
+local taken = {}
+for i = 1, runs do
+  local hits, tries, counts
+  hits, tries, counts, offset = struct.unpack('<ddB', ARGV[1], offset)
+  local fit = tries
+  if hits > 0 then
+    fit = math.max(0, math.floor(room(tries * hits) / hits))
+    take((counts > 0 and tries or fit) * hits)
+    if fit < tries and counts == 0 then
+      for j = 1, decided do
+        if tiers[j].kind.room(tiers[j]) < hits then tiers[j].kind.reject(tiers[j], now) end
+      end
     end
   end
-  granted = admitted and hits or 0
+  taken[i + 1] = whole(fit)
 end
+
+local held = want > 0 and room(want) or 0
+if held < least then held = 0 end
+if held > 0 then take(held, hold) end
+taken[1] = (adopts and '=' or '') .. whole(held)
 
 for _, tier in ipairs(tiers) do
   changed = changed or tier.changed
 end
-local reply = { whole(granted), whole(now) }
-if adopts then
-  reply[1] = '=' .. reply[1]
-end
+local reply = { table.concat(taken, ','), whole(now) }
 for i, tier in ipairs(tiers) do
   if not tier.kind.versioned then
     tier.kind.save(tier)
@@ -521,6 +526,6 @@ for i, tier in ipairs(tiers) do
   elseif changed then
     tier.kind.save(tier)
   end
-  reply[i + 2] = tier.text or tier.kind.unused()
+  if i <= decided then reply[i + 2] = tier.text or tier.kind.unused() end
 end
 return table.concat(reply, '|')

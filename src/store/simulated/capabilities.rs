@@ -2,7 +2,7 @@
 
 use crate::{
     limit::{Algorithm, Coordination},
-    store::remote::{Command, Op, Target},
+    store::remote::{Command, Target},
 };
 
 /// The operations that the store can carry out.
@@ -26,10 +26,8 @@ impl Capabilities {
 
     /// Returns whether `command` can be carried out.
     pub(super) fn include(self, command: &Command) -> bool {
-        let known_op = match &command.op {
-            Op::Add { .. } | Op::Take { .. } => true,
-            Op::Grant { report, least, want, .. } => report.is_none() && least == want,
-        };
+        let parts = command.op.parts(command.target.over_limit_policy);
+        let known_op = parts.hold.is_none_or(|hold| parts.reports.is_empty() && hold.least == hold.want);
         self.include_target(&command.target) && (self == Self::All || known_op)
     }
 

@@ -1,4 +1,4 @@
-//! The counters of the simulated store. It implements every [`Op`] as documented, with the pure algorithms.
+//! The counters of the simulated store. It implements every [`Op`](crate::store::remote::Op) as documented, with the pure algorithms.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,7 +13,7 @@ use crate::{
         algorithm::{CountChange, CounterState, FixedWindow},
         decide,
     },
-    store::remote::{Command, Op, Reply, Report, Target},
+    store::remote::{Command, Hold, Parts, Replacement, Reply, Report, Run, Target},
 };
 
 /// The time that a counter is kept after its expiry, as real stores do, so that late hits are still counted in it.
@@ -80,7 +80,8 @@ impl SimulatedServer {
     /// Carries out `command` at `now`.
     pub fn execute(&mut self, command: &Command, now: Timestamp) -> Reply {
         let Command { target, op, .. } = command;
-        let counted_at = if matches!(op, Op::Add { .. }) { command.counted_at() } else { now };
+        let parts = op.parts(target.over_limit_policy);
+        let counted_at = if parts.decides() { now } else { command.counted_at() };
         let keys: SmallVec<[Key; 2]> = keys(target, counted_at).collect();
         let before: SmallVec<[Option<StoredCounter>; 2]> =
             keys.iter().map(|key| self.counters.get(key).cloned()).collect();
@@ -96,8 +97,9 @@ impl SimulatedServer {
             }
         }
         let versions = || before.iter().flatten().map(|stored| stored.version).filter(|version| *version > 0);
-        let replacement = op.report().and_then(|report| report.replaces.as_deref());
-        let since = op.report().map_or(now, |report| report.since.min(now));
+        let last = parts.reports.last();
+        let replacement = last.and_then(|report| report.replaces.as_deref());
+        let since = last.map_or(now, |report| report.since.min(now));
         let matched = target.is_versioned()
             && replacement.is_some_and(|replacement| {
                 replacement.states.len() == keys.len()
@@ -113,7 +115,7 @@ impl SimulatedServer {
             });
         let mut version = versions().next().unwrap_or_default();
         let mut counted = Counted { target, keys: &keys, counters, now, has_changed: matched };
-        let hits = counted.apply(op, matched);
+        let (mut hits, taken, held) = counted.apply(&parts, replacement.filter(|_| matched));
         let Counted { counters, has_changed, .. } = counted;
         if has_changed {
             self.version += 1;
@@ -132,19 +134,47 @@ impl SimulatedServer {
             tier.algorithm != Algorithm::FixedWindow && self.counters.contains_key(key)
         };
         let version = if target.tiers.iter().zip(&keys).any(is_counted) { version } else { 0 };
+        let mut before: SmallVec<[_; 2]> = keys.iter().cloned().zip(before).collect();
+        for report in parts.reports {
+            hits = hits.saturating_add(report.change.hits).saturating_sub(unused_hits(report));
+            before.extend(self.count_in_other_windows(target, &keys, report, now));
+        }
         if self.keeps > Period::default() {
-            let before = keys.into_iter().zip(before).collect();
             self.journal.push_back(Written { at: now, before, hits });
             while self.journal.front().is_some_and(|written| now.since(written.at) > self.keeps) {
                 self.journal.pop_front();
             }
         }
         self.sweep(now);
-        let granted = match op {
-            Op::Add { report } => report.change.hits,
-            _ => hits,
-        };
-        Reply { granted: u64::try_from(granted).unwrap_or(0), counters, version, matched }
+        Reply { counters, version, matched, at: Some(now), ..op.reply(taken, held) }
+    }
+
+    /// Counts `report` in those fixed windows of its instant that are not among `keys`. Returns them as they were.
+    fn count_in_other_windows(
+        &mut self,
+        target: &Target,
+        open: &[Key],
+        report: &Report,
+        now: Timestamp,
+    ) -> SmallVec<[(Key, Option<StoredCounter>); 2]> {
+        let mut changed = SmallVec::new();
+        if target.over_limit_policy == OverLimitPolicy::Count {
+            return changed;
+        }
+        for (tier, key) in target.tiers.iter().zip(keys(target, report.at)) {
+            if tier.algorithm != Algorithm::FixedWindow || open.contains(&key) {
+                continue;
+            }
+            let before = self.counters.get(&key).cloned();
+            let mut state =
+                before.as_ref().map_or_else(|| unused(tier, &key, now), |stored| stored.state.clone());
+            add_to_window(tier, &mut state, report, now);
+            if before.is_some() || state.used() > Hits(0) {
+                self.counters.insert(key.clone(), StoredCounter { state, version: 0 });
+            }
+            changed.push((key, before));
+        }
+        changed
     }
 
     /// Registers `instance` for `ttl` from `now`, or removes it if `ttl` is zero. Returns the number of instances.
@@ -257,62 +287,73 @@ impl Counted<'_> {
         result
     }
 
-    /// Applies `op`. Returns the hits that were taken; negative if they were given back. `may_replace` says whether the report
-    /// replaces sliding windows and buckets.
-    fn apply(&mut self, op: &Op, may_replace: bool) -> i64 {
-        if let Some(report) = op.report() {
-            self.report(report, may_replace);
+    /// Applies `parts`, of which `replacement` takes the place of the reports in sliding windows and buckets. Returns the hits that were
+    /// taken by runs and the hold, the tries that were taken of each run, and the hits of the hold.
+    fn apply(
+        &mut self,
+        parts: &Parts<'_>,
+        replacement: Option<&Replacement>,
+    ) -> (i64, SmallVec<[u32; 1]>, u64) {
+        for report in parts.reports {
+            self.report(report, replacement);
         }
-        let (tiers, now) = (&self.target.tiers, self.now);
-        match *op {
-            Op::Add { ref report } => {
-                let unused = report.unused.map_or(0, |unused| i64::try_from(unused.hits).unwrap_or(i64::MAX));
-                report.change.hits.saturating_sub(unused)
-            }
-            Op::Take { hits } => {
-                let policy = self.target.over_limit_policy;
-                let mut after = self.counters.clone();
-                let taken = decide(tiers, &mut after, policy, Direction::Take, Hits(hits), now);
-                for (i, after) in after.into_iter().enumerate() {
-                    self.edit(i, |_, counter| *counter = after);
-                }
-                if taken.over { 0 } else { i64::try_from(hits).unwrap_or(i64::MAX) }
-            }
-            Op::Grant { least, want, hold, .. } => {
-                let room = tiers
-                    .iter()
-                    .zip(&self.counters)
-                    .map(|(tier, counter)| counter.availability(tier, now).remaining);
-                let granted = want.min(room.min().unwrap_or(0).into());
-                if granted < least {
-                    return 0;
-                }
-                for i in 0..tiers.len() {
-                    self.edit(i, |tier, counter| {
-                        counter.reserve(tier, now, now.after(hold), Hits(granted));
-                    });
-                }
-                i64::try_from(granted).unwrap_or(i64::MAX)
-            }
+        let mut all = 0_u64;
+        let mut taken = SmallVec::new();
+        for run in &parts.runs {
+            let admitted = self.take_run(*run);
+            all = all.saturating_add(run.hits.saturating_mul(admitted.into()));
+            taken.push(admitted);
         }
+        let held = parts.hold.map_or(0, |hold| self.hold(hold));
+        (i64::try_from(all.saturating_add(held)).unwrap_or(i64::MAX), taken, held)
     }
 
-    fn report(&mut self, report: &Report, may_replace: bool) {
+    /// Makes the tries of `run`. Returns how many of them were admitted.
+    fn take_run(&mut self, run: Run) -> u32 {
+        if run.hits == 0 {
+            return run.tries;
+        }
+        let (tiers, now) = (&self.target.tiers, self.now);
+        let policy = if run.counts_rejected { OverLimitPolicy::Count } else { OverLimitPolicy::Ignore };
+        let mut after = self.counters.clone();
+        let mut admitted = 0;
+        for _ in 0..run.tries {
+            let decision = decide(tiers, &mut after, policy, Direction::Take, Hits(run.hits), now);
+            admitted += u32::from(!decision.over);
+        }
+        for (i, after) in after.into_iter().enumerate() {
+            self.edit(i, |_, counter| *counter = after);
+        }
+        admitted
+    }
+
+    /// Takes the hits of `hold`. Returns how many were taken.
+    fn hold(&mut self, Hold { least, want, time }: Hold) -> u64 {
+        let (tiers, now) = (&self.target.tiers, self.now);
+        let room =
+            tiers.iter().zip(&self.counters).map(|(tier, state)| state.availability(tier, now).remaining);
+        let held = want.min(room.min().unwrap_or(0).into());
+        if held < least {
+            return 0;
+        }
+        for i in 0..tiers.len() {
+            self.edit(i, |tier, counter| counter.reserve(tier, now, now.after(time), Hits(held)));
+        }
+        held
+    }
+
+    fn report(&mut self, report: &Report, replacement: Option<&Replacement>) {
         let now = self.now;
         let at = report.at.min(now);
         let rejected_at = report.rejected_at.map(|rejected| rejected.min(now));
         for (i, tier) in self.target.tiers.iter().enumerate() {
             if tier.algorithm == Algorithm::FixedWindow {
                 if self.keys[i].window == report.at.window_end(tier.period) {
-                    let counter = &mut self.counters[i];
-                    if let Some(unused) = report.unused {
-                        counter.add(tier, report.at, CountChange::of(negative(unused.hits)), now);
-                    }
-                    counter.add(tier, report.at, report.change, now);
+                    add_to_window(tier, &mut self.counters[i], report, now);
                 }
                 continue;
             }
-            if let Some(replacement) = report.replaces.as_deref().filter(|_| may_replace) {
+            if let Some(replacement) = replacement {
                 self.counters[i].clone_from(&replacement.states[i]);
                 continue;
             }
@@ -328,6 +369,19 @@ impl Counted<'_> {
             }
         }
     }
+}
+
+/// Counts `report` in its fixed window.
+fn add_to_window(tier: &Tier, window: &mut CounterState, report: &Report, now: Timestamp) {
+    if let Some(unused) = report.unused {
+        window.add(tier, report.at, CountChange::of(negative(unused.hits)), now);
+    }
+    window.add(tier, report.at, report.change, now);
+}
+
+/// Returns the hits that `report` gives back unused.
+fn unused_hits(report: &Report) -> i64 {
+    report.unused.map_or(0, |unused| i64::try_from(unused.hits).unwrap_or(i64::MAX))
 }
 
 fn negative(hits: u64) -> i64 {

@@ -1,7 +1,8 @@
 //! Batches the commands of decisions that the shared store makes individually.
 //!
-//! Decisions run on many threads and queue their commands here, by node. One task sends what is queued in as few calls as
-//! possible, so that concurrent decisions share the cost of a call.
+//! Decisions run on many threads and queue their commands here, by node, or the counters whose tries wait. One task sends what is queued in
+//! as few calls as possible, so that concurrent decisions share the cost of a call. The commands of a counter are composed when the call
+//! leaves, so that late tries join, and their replies are applied where they arrive.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,15 +10,16 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, oneshot},
+    task::yield_now,
     time::timeout,
 };
 
 use super::caller::Caller;
 use crate::{
-    limit::{Period, Timestamp},
+    limit::{CounterKey, Period, Timestamp},
     store::{
         coordinated::delivery::{Delivery, Undecided},
-        remote::{Command, Op, Remote, RemoteError, Reply, StoreNode, Urgency},
+        remote::{Command, Op, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
     },
 };
 
@@ -30,6 +32,21 @@ const MAX_BATCH: usize = 512;
 
 /// The most commands that may wait for one node.
 const MAX_QUEUE: usize = 4_096;
+
+/// The replies that are applied before other tasks have their turn.
+const AT_ONCE: usize = 32;
+
+/// What composes the commands of the counters in the queue, and applies the replies.
+pub(in super::super) trait Exchanges: Send + Sync + 'static {
+    /// What is remembered of a command until its reply.
+    type Sent: Send;
+
+    /// Returns the commands of the counter of `key`, and what is remembered of each.
+    fn compose(&self, key: CounterKey) -> impl IntoIterator<Item = (Command, Self::Sent), IntoIter: Send>;
+
+    /// Applies the outcome of a command.
+    fn apply(&self, sent: Self::Sent, outcome: QueuedOutcome);
+}
 
 /// Queues commands by node and sends them in batches.
 #[derive(Debug, Default)]
@@ -50,19 +67,34 @@ struct Queues {
 #[derive(Debug, Default)]
 struct NodeQueue {
     /// In order of their ids.
-    waiting: Vec<PendingCommand>,
+    waiting: Vec<Pending>,
     /// Calls in flight.
     calls: usize,
 }
 
-/// A command and the decision that waits for its reply.
+/// What waits for a call.
 #[derive(Debug)]
-struct PendingCommand {
+struct Pending {
     id: u64,
-    command: Command,
-    reply: oneshot::Sender<QueuedOutcome>,
+    what: Queued,
     /// Whether it was taken back.
     is_cancelled: bool,
+}
+
+#[derive(Debug)]
+enum Queued {
+    /// A command, and who waits for its reply.
+    Command(Command, oneshot::Sender<QueuedOutcome>),
+    /// The counter of this key, whose tries wait.
+    Counter(CounterKey),
+}
+
+/// Who receives the reply to a command.
+enum Receiver<S> {
+    /// A decision. The reply is dated by the target's windows; none for a report, which may be of a window that has ended.
+    Decision(oneshot::Sender<QueuedOutcome>, Option<Arc<Target>>),
+    /// The counter that has composed the command.
+    Counter(S, Arc<Target>),
 }
 
 /// A reply, and the store's clock when it carried out the command.
@@ -100,12 +132,36 @@ impl Batcher {
     /// Queues `command` for `node`. It is sent, however long that takes, if the receiver of the reply is kept.
     pub(super) fn queue(&self, node: StoreNode, command: Command) -> QueuedCommand {
         let (reply, replied) = oneshot::channel();
-        let (id, ready) = self.queues.lock().push(node, command, reply);
-        // otherwise all calls are in flight, and the command is sent when one of them returns
+        let mut queues = self.queues.lock();
+        if !queues.has_room(node) {
+            drop(queues);
+            let error = format!("{MAX_QUEUE} decisions are already waiting for the node");
+            let _ = reply.send(Err(RemoteError::NotSent(error)));
+            return QueuedCommand { node, id: 0, reply: replied };
+        }
+        let (id, ready) = queues.push(node, Queued::Command(command, reply));
+        drop(queues);
+        self.notify(ready);
+        QueuedCommand { node, id, reply: replied }
+    }
+
+    /// Queues the counter of `key`, whose tries wait for a call to `node`. Returns whether there was room.
+    pub(super) fn queue_counter(&self, node: StoreNode, key: CounterKey) -> bool {
+        let mut queues = self.queues.lock();
+        let has_room = queues.has_room(node);
+        if has_room {
+            let (_, ready) = queues.push(node, Queued::Counter(key));
+            drop(queues);
+            self.notify(ready);
+        }
+        has_room
+    }
+
+    fn notify(&self, ready: bool) {
+        // otherwise all calls are in flight, and what is queued is sent when one of them returns
         if ready {
             self.ready.notify_one();
         }
-        QueuedCommand { node, id, reply: replied }
     }
 
     /// Takes `queued` back, unless it was sent. Returns whether it is never sent.
@@ -140,8 +196,8 @@ impl Batcher {
         outcome.map_err(|error| Undecided { delivery: Delivery::of_error(&error), late })
     }
 
-    /// Sends what is queued until it is dropped.
-    pub(super) async fn run<R: Remote>(&self, caller: &Caller<R>) {
+    /// Sends what is queued, and what `exchanges` composes, until it is dropped.
+    pub(super) async fn run<R: Remote>(&self, caller: &Caller<R>, exchanges: &impl Exchanges) {
         let mut calls = FuturesUnordered::new();
         loop {
             tokio::select! {
@@ -150,12 +206,14 @@ impl Batcher {
                 Some(node) = calls.next() => self.finish_call(node),
                 () = self.ready.notified() => {}
             }
-            calls.extend(self.next_batches().into_iter().map(|(node, batch)| call(caller, node, batch)));
+            calls.extend(
+                self.next_batches().into_iter().map(|(node, batch)| call(caller, exchanges, node, batch)),
+            );
         }
     }
 
     /// Takes the batches that may be sent now.
-    fn next_batches(&self) -> Vec<(StoreNode, Vec<PendingCommand>)> {
+    fn next_batches(&self) -> Vec<(StoreNode, Vec<Pending>)> {
         let queues = &mut self.queues.lock().by_node;
         let mut batches = Vec::new();
         for (node, queue) in &mut *queues {
@@ -176,29 +234,58 @@ impl Batcher {
 }
 
 /// Sends `batch` in one call and distributes the replies.
-async fn call<R: Remote>(caller: &Caller<R>, node: StoreNode, batch: Vec<PendingCommand>) -> StoreNode {
-    let (commands, waiting): (Vec<_>, Vec<_>) = batch
-        .into_iter()
-        .map(|PendingCommand { command, reply, .. }| {
-            // a report may be of a window that has ended
-            let dated = (!matches!(command.op, Op::Add { .. })).then(|| Arc::clone(&command.target));
-            (command, (reply, dated))
-        })
-        .unzip();
-    // a decision whose budget ran out does not receive its reply
-    match caller.call(commands, Urgency::Decision).await {
-        Ok(replies) => {
-            let now = replies.now;
-            for ((waiting, dated), reply) in waiting.into_iter().zip(replies.replies) {
-                let _ = waiting.send(reply.map(|reply| {
-                    let at = dated.map_or(now, |target| reply.instant(&target.tiers, now));
-                    (reply, at)
-                }));
+async fn call<R: Remote, E: Exchanges>(
+    caller: &Caller<R>,
+    exchanges: &E,
+    node: StoreNode,
+    batch: Vec<Pending>,
+) -> StoreNode {
+    let mut commands = Vec::with_capacity(batch.len());
+    let mut receivers = Vec::with_capacity(batch.len());
+    for Pending { what, .. } in batch {
+        match what {
+            Queued::Command(command, reply) => {
+                let dated = (!matches!(command.op, Op::Add { .. })).then(|| Arc::clone(&command.target));
+                commands.push(command);
+                receivers.push(Receiver::Decision(reply, dated));
+            }
+            Queued::Counter(key) => {
+                for (command, sent) in exchanges.compose(key) {
+                    receivers.push(Receiver::Counter(sent, Arc::clone(&command.target)));
+                    commands.push(command);
+                }
             }
         }
-        Err(error) => {
-            for (waiting, _) in waiting {
-                let _ = waiting.send(Err(error.clone()));
+    }
+    // all tries of a counter may have been given up
+    if commands.is_empty() {
+        return node;
+    }
+    let (mut replies, now) = match caller.call(commands, Urgency::Decision).await {
+        Ok(Replies { now, replies }) => (replies, now),
+        Err(error) => (vec![Err(error); receivers.len()], Timestamp::default()),
+    };
+    replies.resize_with(receivers.len(), || Err(RemoteError::Unreachable("it sent too few replies".into())));
+    for (number, (receiver, reply)) in receivers.into_iter().zip(replies).enumerate() {
+        if number % AT_ONCE == AT_ONCE - 1 {
+            // what other calls have received does not wait for all of them
+            yield_now().await;
+        }
+        let at = |reply: Reply, target: &Target| {
+            let at = reply.instant(&target.tiers, now);
+            (reply, at)
+        };
+        match receiver {
+            // one whose budget ran out does not receive its reply
+            Receiver::Decision(waiting, dated) => {
+                let reply = reply.map(|reply| match &dated {
+                    Some(target) => at(reply, target),
+                    None => (reply, now),
+                });
+                let _ = waiting.send(reply);
+            }
+            Receiver::Counter(sent, target) => {
+                exchanges.apply(sent, reply.map(|reply| at(reply, &target)));
             }
         }
     }
@@ -208,17 +295,18 @@ async fn call<R: Remote>(caller: &Caller<R>, node: StoreNode, batch: Vec<Pending
 // === impl Queues ===
 
 impl Queues {
-    /// Queues `command`. Returns its id, and whether it may be sent at once.
-    fn push(
-        &mut self,
-        node: StoreNode,
-        command: Command,
-        reply: oneshot::Sender<QueuedOutcome>,
-    ) -> (u64, bool) {
+    /// Returns whether another decision may wait for `node`.
+    fn has_room(&mut self, node: StoreNode) -> bool {
+        self.by_node.get_mut(&node).is_none_or(NodeQueue::has_room)
+    }
+
+    /// Queues `what`. Returns its id, and whether it may be sent at once.
+    fn push(&mut self, node: StoreNode, what: Queued) -> (u64, bool) {
         self.last_id += 1;
         let id = self.last_id;
-        let pending = PendingCommand { id, command, reply, is_cancelled: false };
-        (id, self.by_node.entry(node).or_default().push(pending))
+        let queue = self.by_node.entry(node).or_default();
+        queue.waiting.push(Pending { id, what, is_cancelled: false });
+        (id, queue.calls < MAX_CALLS)
     }
 
     /// Cancels command `id`, which is left out of the next batch. Returns whether it was still queued.
@@ -233,27 +321,21 @@ impl Queues {
 // === impl NodeQueue ===
 
 impl NodeQueue {
-    /// Queues `pending` if there is room, and fails it otherwise. Returns whether it may be sent at once.
-    fn push(&mut self, pending: PendingCommand) -> bool {
+    /// Returns whether another decision may wait.
+    fn has_room(&mut self) -> bool {
         if self.waiting.len() >= MAX_QUEUE {
-            self.waiting.retain(PendingCommand::is_needed);
+            self.waiting.retain(Pending::is_needed);
         }
-        if self.waiting.len() >= MAX_QUEUE {
-            let error = format!("{MAX_QUEUE} decisions are already waiting for the node");
-            let _ = pending.reply.send(Err(RemoteError::NotSent(error)));
-            return false;
-        }
-        self.waiting.push(pending);
-        self.calls < MAX_CALLS
+        self.waiting.len() < MAX_QUEUE
     }
 
     /// Takes the next batch if another call may be sent. It leaves out cancelled commands: their decisions were made without
     /// the store, and must not count twice.
-    fn next_batch(&mut self) -> Option<Vec<PendingCommand>> {
+    fn next_batch(&mut self) -> Option<Vec<Pending>> {
         if self.calls >= MAX_CALLS {
             return None;
         }
-        self.waiting.retain(PendingCommand::is_needed);
+        self.waiting.retain(Pending::is_needed);
         if self.waiting.is_empty() {
             return None;
         }
@@ -263,12 +345,16 @@ impl NodeQueue {
     }
 }
 
-impl PendingCommand {
+impl Pending {
     /// Returns whether its decision still waits, or it has to be carried out although nobody does: it reports hits that are in no record
-    /// any more, such as those that are given back when the connection of their request ends.
+    /// any more, such as those that are given back when the connection of their request ends. A counter knows itself which of its tries
+    /// still wait.
     fn is_needed(&self) -> bool {
-        let is_report = matches!(self.command.op, Op::Add { .. });
-        !self.is_cancelled && (is_report || !self.reply.is_closed())
+        let is_awaited = match &self.what {
+            Queued::Command(command, reply) => matches!(command.op, Op::Add { .. }) || !reply.is_closed(),
+            Queued::Counter(_) => true,
+        };
+        !self.is_cancelled && is_awaited
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-pub(super) use self::batcher::{QueuedCommand, QueuedOutcome};
+pub(super) use self::batcher::{Exchanges, QueuedCommand, QueuedOutcome};
 use self::{
     batcher::{Batcher, TimedReply},
     breaker::FailedCount,
@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    limit::{Coordination, Period, Timestamp},
+    limit::{Coordination, CounterKey, Period, Timestamp},
     store::remote::{Command, Remote, RemoteError, Replies, StoreNode, Target, Urgency},
 };
 
@@ -69,12 +69,12 @@ impl<R: Remote> StoreClient<R> {
         }
     }
 
-    /// Starts the heartbeat and the batcher.
-    pub(super) fn start(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
+    /// Starts the heartbeat and the batcher, which sends what `exchanges` composes.
+    pub(super) fn start(self: &Arc<Self>, exchanges: Arc<impl Exchanges>, tasks: &mut JoinSet<()>) {
         let client = Arc::clone(self);
         tasks.spawn(async move { client.membership.run(&client.caller).await });
         let client = Arc::clone(self);
-        tasks.spawn(async move { client.batcher.run(&client.caller).await });
+        tasks.spawn(async move { client.batcher.run(&client.caller, &*exchanges).await });
     }
 
     /// Runs `work` in the background.
@@ -137,6 +137,11 @@ impl<R: Remote> StoreClient<R> {
     pub(super) fn queue(&self, command: Command) -> QueuedCommand {
         let node = self.node(&command.target, command.at);
         self.batcher.queue(node, command)
+    }
+
+    /// Queues the counter of `key`, whose tries about `target` wait as of `at`. Returns whether there was room.
+    pub(super) fn queue_counter(&self, key: CounterKey, target: &Target, at: Timestamp) -> bool {
+        self.batcher.queue_counter(self.node(target, at), key)
     }
 
     /// Returns the outcome of `queued`, whose reply is not awaited any longer, after `waited`. It is taken back, unless it was sent.

@@ -27,6 +27,7 @@ mod sibling_hits;
 mod siblings;
 mod single;
 mod states;
+mod talk;
 #[cfg(test)]
 mod tests;
 mod tiers;
@@ -52,11 +53,12 @@ use self::{
 pub(super) use self::{
     fetch::{AwaitedReply, LeaseReply, WaitingDecision},
     order::CommandPlace,
-    pace::FetchCommands,
+    pace::FetchCommand,
     place::{QueuePlace, Slot, Turn, Urgency},
-    records::{CarriedHits, Dropped, negative},
+    records::{Dropped, negative},
     siblings::SiblingStates,
     single::{SingleCommand, SingleReply},
+    talk::{Asks, Composed, Decided, Sent, Talk, Try},
     tiers::has_strict_bucket,
 };
 use crate::{
@@ -214,11 +216,16 @@ impl LocalCounter {
         if check.rule.id().is_some() || self.target.is_of(check) {
             return None;
         }
-        Some(ReplacedLimit {
-            target: std::mem::replace(&mut self.target, Arc::new(Target::of(check))),
+        Some(self.replace_limit(Arc::new(Target::of(check))))
+    }
+
+    /// Has `target`, whose limit comes with a request, take the place of the counter's, which is returned.
+    pub(super) fn replace_limit(&mut self, target: Arc<Target>) -> ReplacedLimit {
+        ReplacedLimit {
+            target: std::mem::replace(&mut self.target, target),
             denied_until: std::mem::take(&mut self.denied_until),
             applied: self.applied,
-        })
+        }
     }
 
     /// Restores the limit that [`LocalCounter::apply_own_limit`] has returned.
@@ -247,6 +254,7 @@ impl LocalCounter {
         !self.has_unacknowledged()
             && self.leases().is_empty()
             && self.rare.single().is_none()
+            && self.rare.talk().is_none_or(|talk| !talk.is_waiting())
             && self.fetch().is_none_or(|fetch| !fetch.is_running)
     }
 
@@ -276,6 +284,8 @@ impl LocalCounter {
     fn is_free(&self, now: Timestamp) -> bool {
         self.is_settled()
             && now >= self.denied_until
+            // a reply to a try is on its way
+            && self.rare.talk().is_none()
             // the estimate knows which of the hits that the store counts were used, and decisions may wait for a lease
             && !self.has_grants(now)
             && !self.is_awaited()

@@ -6,7 +6,7 @@ use crate::{limit::Timestamp, store::remote::Reply};
 /// The place of a command among those of its counter.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct CommandPlace {
-    generation: Generation,
+    pub(in super::super) generation: Generation,
     number: u32,
 }
 
@@ -21,6 +21,11 @@ impl LocalCounter {
     /// Returns the place of the next command, which has to be queued before the counter's lock is released.
     pub(in super::super) const fn next_place(&mut self) -> CommandPlace {
         CommandPlace { number: self.next_number(), generation: self.generation }
+    }
+
+    /// Returns the place of command `number`.
+    pub(super) const fn place_of(&self, number: u32) -> CommandPlace {
+        CommandPlace { number, generation: self.generation }
     }
 
     /// Applies the reply to the command of `place`, which may be one of an evicted counter that this one has replaced. Returns whether it

@@ -17,7 +17,7 @@ use crate::{
         Algorithm, Hits, Period, Timestamp,
         algorithm::{CounterState, IdleAt},
     },
-    store::remote::{Command, Op, Reply, Report},
+    store::remote::{Command, Exchange, Hold, Op, Reply, Report},
 };
 
 /// The fewest expected hits that make a pause worthwhile.
@@ -30,13 +30,14 @@ const MIN_AHEAD: u64 = 3;
 /// waits double.
 const FIRST_PROBE: Period = Period::from_millis(250);
 
-/// The commands of a fetch.
+/// The command of a fetch.
 #[derive(Debug, Default)]
-pub(in super::super) struct FetchCommands {
-    pub(in super::super) commands: SmallVec<[Command; 1]>,
-    /// The number of commands, from the first one on, that carry reports.
-    pub(in super::super) reports: usize,
-    /// The hits that the last command requests.
+pub(in super::super) struct FetchCommand {
+    /// None if there is nothing to send.
+    pub(in super::super) command: Option<Command>,
+    /// Whether it carries reports.
+    pub(in super::super) reports: bool,
+    /// The hits that it requests.
     pub(in super::super) want: u64,
     /// Those of them that no decision waits for yet.
     pub(in super::super) ahead: u64,
@@ -44,50 +45,53 @@ pub(in super::super) struct FetchCommands {
 }
 
 impl LocalCounter {
-    /// Returns the commands that report what is pending and fetch the next lease. A lease that ends within `lead` is returned
-    /// with them, so that it is not lost, and is requested again if it is likely to be used.
-    pub(in super::super) fn fetch_commands(
+    /// Returns the command that reports what is pending and fetches the next lease. A lease that ends within `lead` is returned
+    /// with it, so that it is not lost, and is requested again if it is likely to be used.
+    pub(in super::super) fn fetch_command(
         &mut self,
         instances: usize,
         at_least: Period,
         lead: Period,
         now: Timestamp,
-    ) -> FetchCommands {
+    ) -> FetchCommand {
         self.follow_instances(instances);
-        let mut fetched = FetchCommands::default();
+        let mut fetched = FetchCommand::default();
         let returned = self.return_leases_before(now.after(lead));
         let is_flushing = self.unacknowledged.is_in_flight();
-        let mut reports = Vec::new();
+        let mut reports = SmallVec::new();
         if !is_flushing {
             (reports, fetched.dropped) = self.take_reports(now);
         }
-        fetched.reports = reports.len();
-        let (needed, ahead, hold) = self.next_lease(at_least, returned, is_flushing, lead, now);
+        fetched.reports = !reports.is_empty();
+        let (needed, ahead, time) = self.next_lease(at_least, returned, is_flushing, lead, now);
         let want = needed + ahead;
         (fetched.want, fetched.ahead) = (want, ahead);
-        let grants = (want > 0).then(|| {
+        let hold = (want > 0).then(|| {
             // the store has this instance's exact state before it grants
-            let replaces = || self.replacement(now).map(Box::new);
-            let report = reports.pop().or_else(|| {
-                let replaces = if is_flushing { None } else { replaces() };
-                replaces.map(|replaces| Report {
-                    at: now,
-                    since: now,
-                    replaces: Some(*replaces),
-                    ..Report::default()
-                })
-            });
-            Op::Grant { report, least: self.fetch().map_or(1, |fetch| fetch.least.max(1)), want, hold }
+            let replaces = if reports.is_empty() && !is_flushing { self.replacement(now) } else { None };
+            reports.extend(replaces.map(|replaces| Report {
+                at: now,
+                since: now,
+                replaces: Some(replaces),
+                ..Report::default()
+            }));
+            Hold { least: self.fetch().map_or(1, |fetch| fetch.least.max(1)), want, time }
         });
-        let command = |at, op| Command { target: Arc::clone(&self.target), at, op };
-        fetched.commands.extend(reports.into_iter().map(|report| command(report.at, Op::Add { report })));
-        fetched.commands.extend(grants.map(|grant| command(now, grant)));
+        let op = match (hold, reports.len()) {
+            (None, 0) => None,
+            (None, 1) => reports.pop().map(|report| Op::Add { report }),
+            (Some(Hold { least, want, time: hold }), 0 | 1) => {
+                Some(Op::Grant { report: reports.pop(), least, want, hold })
+            }
+            (hold, _) => Some(Op::Exchange(Exchange { reports, hold, ..Exchange::default() })),
+        };
+        fetched.command = op.map(|op| Command { target: Arc::clone(&self.target), at: now, op });
         // the reply has the counts
-        self.wants_read &= fetched.commands.is_empty();
+        self.wants_read &= fetched.command.is_none();
         let number = self.next_number();
         let fetch = self.fetch_mut();
         fetch.take_waiting();
-        (fetch.want, fetch.hold, fetch.number) = (want, hold, number);
+        (fetch.want, fetch.hold, fetch.number) = (want, time, number);
         fetched
     }
 

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::{
     LocalCounter,
     adoption::{adopts, close_empty_span},
-    records::{CarriedHits, DeliveryOutcome, Dropped, HeldLease, PendingDelta},
+    records::{DeliveryOutcome, Dropped, HeldLease, PendingDelta},
     tiers::{flows, has_ended, same_windows, saturated},
     usage::MeasuredReply,
 };
@@ -13,7 +15,7 @@ use crate::{
     limit::{Hits, Period, Timestamp},
     store::{
         coordinated::delivery::Delivery,
-        remote::{Command, Op, Reply, Report},
+        remote::{Command, Exchange, Op, Reply, Report},
     },
 };
 
@@ -101,41 +103,45 @@ impl LocalCounter {
         });
     }
 
-    /// Moves what is pending to `commands`, unless an earlier flush is in flight. Hits whose windows have ended are dropped.
-    pub(in super::super) fn take_commands(&mut self, now: Timestamp, commands: &mut Vec<Command>) -> Dropped {
+    /// Returns the command that sends what is pending, unless an earlier flush is in flight. Hits whose windows have ended are dropped.
+    pub(in super::super) fn take_command(&mut self, now: Timestamp) -> (Option<Command>, Dropped) {
         if !self.may_report() {
-            return Dropped::default();
+            return (None, Dropped::default());
         }
-        let (reports, dropped) = self.take_reports(now);
-        let target = Arc::clone(&self.target);
-        let command = |at, op| Command { target: Arc::clone(&target), at, op };
-        if reports.is_empty() && self.wants_read {
-            self.flushed = self.next_number();
-            // a place for the outcome
-            self.unacknowledged.push_in_flight(PendingDelta::default());
-            let replaces = if self.is_overcounted() { self.replacement(now) } else { None };
-            let read = match replaces {
-                Some(_) => Op::Add { report: Report { at: now, since: now, replaces, ..Report::default() } },
-                None => Op::Take { hits: 0 },
-            };
-            commands.push(command(now, read));
-        }
+        let (mut reports, dropped) = self.take_reports(now);
+        let op = match reports.len() {
+            0 if !self.wants_read => None,
+            0 => {
+                self.flushed = self.next_number();
+                // a place for the outcome
+                self.unacknowledged.push_in_flight(PendingDelta::default());
+                let replaces = if self.is_overcounted() { self.replacement(now) } else { None };
+                Some(match replaces {
+                    Some(_) => {
+                        Op::Add { report: Report { at: now, since: now, replaces, ..Report::default() } }
+                    }
+                    None => Op::Take { hits: 0 },
+                })
+            }
+            1 => reports.pop().map(|report| Op::Add { report }),
+            _ => Some(Op::Exchange(Exchange { reports, ..Exchange::default() })),
+        };
         self.wants_read = false;
         if self.is_overcounted() {
             self.fetch_mut().is_overcounted = false;
         }
-        commands.extend(reports.into_iter().map(|report| command(report.at, Op::Add { report })));
-        dropped
+        (op.map(|op| Command { target: Arc::clone(&self.target), at: now, op }), dropped)
     }
 
     fn is_overcounted(&self) -> bool {
         self.fetch().is_some_and(|fetch| fetch.is_overcounted)
     }
 
-    /// Moves the pending hits to the reports that send them. Must not be called while others are in flight.
-    pub(super) fn take_reports(&mut self, now: Timestamp) -> (Vec<Report>, Dropped) {
+    /// Moves the pending hits to the reports that send them in one command: those of one window if each has a key of its own in
+    /// envoyproxy/ratelimit's format. Must not be called while others are in flight.
+    pub(super) fn take_reports(&mut self, now: Timestamp) -> (SmallVec<[Report; 1]>, Dropped) {
         let mut dropped = Dropped::default();
-        let tiers = &self.target.tiers;
+        let (tiers, is_one_window) = (&self.target.tiers, self.counts_rejected());
         for mut delta in self.unacknowledged.take_pending() {
             if tiers.iter().all(|tier| has_ended(tier, delta.last_at, now)) {
                 dropped.add(delta.taken(), delta.returned());
@@ -146,6 +152,15 @@ impl LocalCounter {
             if delta.unused > 0 && self.must_keep(delta.at, delta.unused_until, now) {
                 dropped.add(0, std::mem::take(&mut delta.unused));
             }
+            let sent = self.unacknowledged.in_flight();
+            let must_wait = !self.unacknowledged.pending().is_empty()
+                || sent.len() == Exchange::MAX_REPORTS
+                || sent.last().is_some_and(|last| is_one_window && !same_windows(tiers, last.at, delta.at));
+            if must_wait {
+                // until the next command, in its order
+                self.unacknowledged.push(delta);
+                continue;
+            }
             // a flush that was not applied is sent with what was counted since
             let last = self.unacknowledged.in_flight_mut().last_mut();
             if !last.is_some_and(|last| last.takes_in(&delta, tiers)) && (moves || !delta.is_none()) {
@@ -153,10 +168,12 @@ impl LocalCounter {
             }
         }
         self.flushed = self.next_number();
-        let mut reports: Vec<Report> =
+        let mut reports: SmallVec<[Report; 1]> =
             self.unacknowledged.in_flight().iter().map(PendingDelta::report).collect();
-        // each report would replace what the one before it has added
-        if let [report] = &mut reports[..] {
+        // it would replace what others have added
+        if let [report] = &mut reports[..]
+            && self.unacknowledged.pending().is_empty()
+        {
             report.replaces = self.replacement(now);
             if self.instances <= 1 {
                 report.since = report.at;
@@ -165,28 +182,24 @@ impl LocalCounter {
         (reports, dropped)
     }
 
-    /// Applies the `delivery` of each report that was taken last. Reports that were definitely not applied are pending again.
-    pub(in super::super) fn apply_delivery(
-        &mut self,
-        delivery: impl Fn(usize) -> Delivery,
-    ) -> DeliveryOutcome {
+    /// Applies the `delivery` of the reports that were taken last. If they were definitely not applied, they are pending again.
+    pub(in super::super) fn apply_delivery(&mut self, delivery: Delivery) -> DeliveryOutcome {
         let mut outcome = DeliveryOutcome::default();
         let sent = self.unacknowledged.take_in_flight();
-        let last = sent.len().saturating_sub(1);
-        for (i, delta) in sent.into_iter().enumerate().rev() {
-            match delivery(i) {
-                Delivery::Applied => {
-                    self.acknowledged = self.acknowledged.saturating_add(saturated(delta.taken()));
-                    if i == last {
-                        outcome.admitted = delta.admitted();
-                    }
+        match delivery {
+            Delivery::Applied => {
+                outcome.admitted = sent.last().map_or(0, PendingDelta::admitted);
+                let taken = sum(sent.iter().map(PendingDelta::taken));
+                self.acknowledged = self.acknowledged.saturating_add(saturated(taken));
+            }
+            Delivery::NotApplied => {
+                for delta in sent.into_iter().rev().filter(|delta| !delta.is_none()) {
+                    self.unacknowledged.insert_first_pending(delta);
                 }
-                Delivery::NotApplied if delta.is_none() => {}
-                Delivery::NotApplied => self.unacknowledged.insert_first_pending(delta),
-                Delivery::Unknown => {
-                    self.is_version_lost = true;
-                    outcome.unknown = outcome.unknown.saturating_add(delta.owed().all());
-                }
+            }
+            Delivery::Unknown => {
+                self.is_version_lost |= !sent.is_empty();
+                outcome.unknown = sum(sent.iter().map(|delta| delta.owed().all()));
             }
         }
         outcome
@@ -308,9 +321,13 @@ impl LocalCounter {
         owed
     }
 
-    /// Returns the hits that each report in flight carries.
-    pub(in super::super) fn carried_hits(&self) -> CarriedHits {
-        self.unacknowledged.in_flight().iter().map(PendingDelta::owed).collect()
+    /// Returns the hits that the reports in flight carry.
+    pub(in super::super) fn carried_hits(&self) -> Dropped {
+        let mut carried = Dropped::default();
+        for delta in self.unacknowledged.in_flight() {
+            carried.add(delta.taken(), delta.returned());
+        }
+        carried
     }
 
     /// Returns the hits that are counted in the tier that has the fewest left.

@@ -5,6 +5,7 @@ use super::{
     records::{HeldLease, HeldLeases, SingleRequest},
     sibling_hits::Siblings,
     states::States,
+    talk::Talk,
 };
 
 /// What few local counters have at a time. A single lease, which is the most frequent, needs no allocation.
@@ -16,6 +17,8 @@ pub(super) enum Rare {
     Lease(HeldLease),
     /// A single request, and nothing else.
     Single(Box<SingleRequest>),
+    /// Tries that wait, and nothing else.
+    Talk(Box<Talk>),
     /// Several leases, or something else, with or without leases.
     More(Box<More>),
 }
@@ -26,6 +29,8 @@ pub(super) struct More {
     /// Hits that may be admitted without a call, in order of their ends.
     held: HeldLeases,
     single: Option<Box<SingleRequest>>,
+    /// The tries that wait for the next call.
+    talk: Option<Box<Talk>>,
     /// The state of fetching leases. None until a lease is needed, and while nothing of the last fetch has to be known.
     pub(super) fetch: Option<Box<LeaseFetch>>,
     /// While the store is unavailable: the states as if every instance counted the same hits.
@@ -44,7 +49,7 @@ impl Rare {
     /// Returns the leases in order of their ends.
     pub(super) fn leases(&self) -> &[HeldLease] {
         match self {
-            Self::Nothing | Self::Single(_) => &[],
+            Self::Nothing | Self::Single(_) | Self::Talk(_) => &[],
             Self::Lease(lease) => std::slice::from_ref(lease),
             Self::More(more) => &more.held,
         }
@@ -52,7 +57,7 @@ impl Rare {
 
     pub(super) fn leases_mut(&mut self) -> &mut [HeldLease] {
         match self {
-            Self::Nothing | Self::Single(_) => &mut [],
+            Self::Nothing | Self::Single(_) | Self::Talk(_) => &mut [],
             Self::Lease(lease) => std::slice::from_mut(lease),
             Self::More(more) => &mut more.held,
         }
@@ -78,7 +83,7 @@ impl Rare {
     pub(super) fn retain_leases(&mut self, mut keep: impl FnMut(&HeldLease) -> bool) {
         match self {
             Self::Lease(lease) if !keep(lease) => *self = Self::Nothing,
-            Self::Nothing | Self::Lease(_) | Self::Single(_) => {}
+            Self::Nothing | Self::Lease(_) | Self::Single(_) | Self::Talk(_) => {}
             Self::More(more) => more.held.retain(|lease| keep(lease)),
         }
     }
@@ -94,7 +99,7 @@ impl Rare {
             Self::More(more) => {
                 more.held.remove(i);
             }
-            Self::Nothing | Self::Lease(_) | Self::Single(_) => *self = Self::Nothing,
+            Self::Nothing | Self::Lease(_) | Self::Single(_) | Self::Talk(_) => *self = Self::Nothing,
         }
         lease
     }
@@ -103,7 +108,7 @@ impl Rare {
     pub(super) fn take_leases(&mut self) -> HeldLeases {
         match self {
             Self::More(more) => std::mem::take(&mut more.held),
-            Self::Nothing | Self::Single(_) => HeldLeases::new(),
+            Self::Nothing | Self::Single(_) | Self::Talk(_) => HeldLeases::new(),
             Self::Lease(lease) => {
                 let held = HeldLeases::from([*lease]);
                 *self = Self::Nothing;
@@ -117,7 +122,7 @@ impl Rare {
         match self {
             Self::Single(single) => Some(single),
             Self::More(more) => more.single.as_deref(),
-            Self::Nothing | Self::Lease(_) => None,
+            Self::Nothing | Self::Lease(_) | Self::Talk(_) => None,
         }
     }
 
@@ -126,7 +131,7 @@ impl Rare {
         match self {
             Self::Single(single) => Some(single),
             Self::More(more) => more.single.as_deref_mut(),
-            Self::Nothing | Self::Lease(_) => None,
+            Self::Nothing | Self::Lease(_) | Self::Talk(_) => None,
         }
     }
 
@@ -148,7 +153,52 @@ impl Rare {
                 self.shrink();
                 single
             }
-            Self::Nothing | Self::Lease(_) => None,
+            Self::Nothing | Self::Lease(_) | Self::Talk(_) => None,
+        }
+    }
+
+    /// Returns the tries that wait, if there are some.
+    pub(super) fn talk(&self) -> Option<&Talk> {
+        match self {
+            Self::Talk(talk) => Some(talk),
+            Self::More(more) => more.talk.as_deref(),
+            Self::Nothing | Self::Lease(_) | Self::Single(_) => None,
+        }
+    }
+
+    /// As [`Rare::talk`].
+    pub(super) fn talk_mut(&mut self) -> Option<&mut Talk> {
+        match self {
+            Self::Talk(talk) => Some(talk),
+            Self::More(more) => more.talk.as_deref_mut(),
+            Self::Nothing | Self::Lease(_) | Self::Single(_) => None,
+        }
+    }
+
+    /// Adds tries that wait. There must be none.
+    pub(super) fn set_talk(&mut self, talk: Talk) {
+        debug_assert!(self.talk().is_none(), "all tries of a counter wait together");
+        let talk = Box::new(talk);
+        if self.is_nothing() {
+            *self = Self::Talk(talk);
+        } else {
+            self.make_more().talk = Some(talk);
+        }
+    }
+
+    /// Removes the tries that wait.
+    pub(super) fn take_talk(&mut self) -> Option<Box<Talk>> {
+        match self {
+            Self::Talk(_) => match std::mem::take(self) {
+                Self::Talk(talk) => Some(talk),
+                _ => None,
+            },
+            Self::More(more) => {
+                let talk = more.talk.take();
+                self.shrink();
+                talk
+            }
+            Self::Nothing | Self::Lease(_) | Self::Single(_) => None,
         }
     }
 
@@ -165,8 +215,8 @@ impl Rare {
     /// Returns the place for more than a single lease. Not for counters that may have no more, for which it would take space.
     pub(super) fn make_more(&mut self) -> &mut More {
         if !matches!(self, Self::More(_)) {
-            let (held, single) = (self.take_leases(), self.take_single());
-            *self = Self::More(Box::new(More { held, single, ..More::default() }));
+            let (held, single, talk) = (self.take_leases(), self.take_single(), self.take_talk());
+            *self = Self::More(Box::new(More { held, single, talk, ..More::default() }));
         }
         self.more_mut().expect("it has just been made")
     }
@@ -178,12 +228,13 @@ impl Rare {
             && more.fallback.is_none()
             && more.siblings.is_none()
         {
-            *self = match (&more.held[..], more.single.take()) {
-                ([], None) => Self::Nothing,
-                ([lease], None) => Self::Lease(*lease),
-                ([], Some(single)) => Self::Single(single),
-                (_, single) => {
-                    more.single = single;
+            *self = match (&more.held[..], more.single.take(), more.talk.take()) {
+                ([], None, None) => Self::Nothing,
+                ([lease], None, None) => Self::Lease(*lease),
+                ([], Some(single), None) => Self::Single(single),
+                ([], None, Some(talk)) => Self::Talk(talk),
+                (_, single, talk) => {
+                    (more.single, more.talk) = (single, talk);
                     return;
                 }
             };

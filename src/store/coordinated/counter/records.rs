@@ -52,9 +52,6 @@ pub(in super::super) struct Dropped {
     pub(in super::super) stranded: u64,
 }
 
-/// The hits that each report of a call carries, which are lost if the store does not apply it.
-pub(in super::super) type CarriedHits = SmallVec<[Dropped; 1]>;
-
 /// Hits that may be admitted without a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldLease {

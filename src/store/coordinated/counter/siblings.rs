@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::sync::futures::OwnedNotified;
 
 use super::{
-    FetchCommands, LocalCounter,
+    FetchCommand, LocalCounter,
     records::PendingDelta,
     sibling_hits::{SiblingHits, Siblings, counts},
     tiers::{flows, has_strict_bucket},
@@ -190,24 +190,17 @@ impl LocalCounter {
             && flows(&self.target.tiers)
     }
 
-    /// Returns the commands that read the store's state, and report what is pending.
-    pub(in super::super) fn reading_commands(&mut self, now: Timestamp) -> FetchCommands {
+    /// Returns the command that reads the store's state, and reports what is pending.
+    pub(in super::super) fn reading_command(&mut self, now: Timestamp) -> FetchCommand {
         self.wants_read = true;
-        let mut commands = Vec::new();
-        let dropped = self.take_commands(now, &mut commands);
-        FetchCommands {
-            reports: commands.len(),
-            commands: commands.into(),
-            dropped,
-            ..FetchCommands::default()
-        }
+        let (command, dropped) = self.take_command(now);
+        FetchCommand { reports: command.is_some(), command, dropped, ..FetchCommand::default() }
     }
 
-    /// Returns the commands after which the store counts as this counter does.
-    pub(in super::super) fn settling_commands(&mut self, now: Timestamp) -> FetchCommands {
-        let mut commands = Vec::new();
-        let dropped = self.take_commands(now, &mut commands);
-        if commands.is_empty()
+    /// Returns the command after which the store counts as this counter does.
+    pub(in super::super) fn settling_command(&mut self, now: Timestamp) -> FetchCommand {
+        let (mut command, dropped) = self.take_command(now);
+        if command.is_none()
             && !self.unacknowledged.is_in_flight()
             && let Some(replaces) = self.replacement(now)
         {
@@ -215,15 +208,10 @@ impl LocalCounter {
             // a place for the outcome, so that nothing else is sent before it
             self.unacknowledged.push_in_flight(PendingDelta::default());
             let report = Report { at: now, replaces: Some(replaces), ..Report::default() };
-            commands.push(Command { target: Arc::clone(&self.target), at: now, op: Op::Add { report } });
+            command = Some(Command { target: Arc::clone(&self.target), at: now, op: Op::Add { report } });
         }
-        self.fetch_mut().round += u64::from(!commands.is_empty());
-        FetchCommands {
-            reports: commands.len(),
-            commands: commands.into(),
-            dropped,
-            ..FetchCommands::default()
-        }
+        self.fetch_mut().round += u64::from(command.is_some());
+        FetchCommand { reports: command.is_some(), command, dropped, ..FetchCommand::default() }
     }
 
     /// Returns its tiers with their states.

@@ -7,15 +7,16 @@ use tokio::{
     time::timeout,
 };
 
-use super::{CounterTable, delivery_in};
+use super::CounterTable;
 use crate::{
     limit::{CounterKey, Timestamp},
     store::{
         coordinated::{
             client::RECHECK,
-            counter::{CarriedHits, Generation, LocalCounter},
+            counter::{Dropped, Generation, LocalCounter},
+            delivery::Delivery,
         },
-        remote::{Command, Remote, RemoteError, StoreNode},
+        remote::{Command, Remote, RemoteError, Replies, Reply, StoreNode},
     },
 };
 
@@ -37,17 +38,17 @@ pub(super) struct Batches<'a, R: Remote> {
 #[derive(Default)]
 struct Batch {
     commands: Vec<Command>,
-    /// The counters that the commands are of, in order.
+    /// The counter of each.
     counters: Vec<Sender>,
 }
 
-/// A counter that has sent commands.
+/// A counter that has sent a command.
 struct Sender {
     key: CounterKey,
     /// Its generation: another counter may take its place before the reply arrives.
     generation: Generation,
-    /// The hits that each of its commands carries.
-    carried: CarriedHits,
+    /// The hits that its command carries.
+    carried: Dropped,
     /// Whether its hits were given up because the node does not reply.
     is_released: bool,
 }
@@ -61,26 +62,17 @@ impl<'a, R: Remote> Batches<'a, R> {
 
     /// Adds the pending hits of `counter`, unless an earlier flush of it is in flight.
     pub(super) fn add(&mut self, key: CounterKey, counter: &mut LocalCounter, now: Timestamp) {
-        let Some(at) = counter.oldest_pending_at() else { return };
-        let client = &self.table.client;
-        let node = client.node(&counter.target, at);
-        let batch = self.open.entry(node).or_default();
-        let before = batch.commands.len();
-        self.table.record_dropped(counter.take_commands(now, &mut batch.commands));
-        let commands = batch.commands.len() - before;
-        if commands == 0 {
+        if !counter.has_pending() {
             return;
         }
+        let (command, dropped) = counter.take_command(now);
+        self.table.record_dropped(dropped);
+        let Some(command) = command else { return };
+        let node = self.table.client.node(&command.target, command.counted_at());
         let (generation, carried) = (counter.generation, counter.carried_hits());
-        let sender = Sender { key, generation, carried, is_released: false };
-        let is_elsewhere = |command: &Command| client.node(&counter.target, command.counted_at()) != node;
-        // windows of one counter can be on different nodes; then no other counter waits for the replies of both
-        if commands > 1 && batch.commands[before..].iter().any(is_elsewhere) {
-            let commands = batch.commands.split_off(before);
-            self.sent.push(send(self.table, node, Batch { commands, counters: vec![sender] }));
-            return;
-        }
-        batch.counters.push(sender);
+        let batch = self.open.entry(node).or_default();
+        batch.commands.push(command);
+        batch.counters.push(Sender { key, generation, carried, is_released: false });
         if batch.commands.len() >= MAX_BATCH {
             self.sent.push(send(self.table, node, std::mem::take(batch)));
         }
@@ -110,19 +102,17 @@ fn send<R: Remote>(table: &Arc<CounterTable<R>>, node: StoreNode, batch: Batch) 
             }
         };
         let now = outcome.as_ref().map_or_else(|_| table.client.time().now, |replies| replies.now);
-        let mut first = 0;
         for (number, Sender { key, generation, carried, is_released }) in counters.into_iter().enumerate() {
             if number % AT_ONCE == AT_ONCE - 1 {
                 // decisions, whose replies pass through this thread, do not wait for all of them
                 yield_now().await;
             }
-            let range = first..first + carried.len();
-            first = range.end;
             if is_released {
                 continue;
             }
+            let reply = reply_in(&outcome, number);
             let found = table.with_generation(key, generation, |counter| {
-                if let Some(reply) = table.apply_outcome(counter, &outcome, range.clone()) {
+                if let Some(reply) = table.apply_outcome(counter, &reply, now) {
                     counter.apply_flush_reply(reply, now);
                     table.enqueue(key, counter, now);
                 } else {
@@ -131,10 +121,21 @@ fn send<R: Remote>(table: &Arc<CounterTable<R>>, node: StoreNode, batch: Batch) 
                 counter.notify();
             });
             if found.is_none() {
-                table.record_evicted(&carried, delivery_in(&outcome, range));
+                table.record_evicted(carried, Delivery::of(&reply));
             }
         }
     })
+}
+
+/// Returns the outcome of command `number` of a call.
+fn reply_in(outcome: &Result<Replies, RemoteError>, number: usize) -> Result<Reply, RemoteError> {
+    match outcome {
+        Ok(replies) => {
+            let lost = || Err(RemoteError::Unreachable("it sent too few replies".into()));
+            replies.replies.get(number).cloned().unwrap_or_else(lost)
+        }
+        Err(error) => Err(error.clone()),
+    }
 }
 
 impl<R: Remote> CounterTable<R> {
@@ -147,7 +148,7 @@ impl<R: Remote> CounterTable<R> {
             self.with_generation(sender.key, sender.generation, |counter| {
                 if self.client.node(&counter.target, now) != node {
                     sender.is_released = true;
-                    self.apply_outcome(counter, &silent, 0..sender.carried.len());
+                    self.apply_outcome(counter, &silent, now);
                     self.enqueue(sender.key, counter, now);
                     counter.notify();
                 }

@@ -2,18 +2,16 @@
 
 mod batches;
 mod due;
+mod exchanges;
 pub(super) mod flush;
 mod mode;
 mod queue;
 mod shards;
 mod siblings;
 
-use std::{
-    ops::Range,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU32, Ordering},
-    },
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU32, Ordering},
 };
 
 use self::{
@@ -22,14 +20,14 @@ use self::{
 };
 use super::{
     client::{QueuedCommand, StoreClient},
-    counter::{CommandPlace, Dropped, Generation, LocalCounter},
-    delivery::Delivery,
+    counter::{CommandPlace, Dropped, Generation, LocalCounter, Sent, Talk, Try},
+    delivery::{Delivery, Undecided},
     metrics::CoordinationMetrics,
     settings::CoordinationSettings,
 };
 use crate::{
     limit::{Coordination, CounterKey, LimitCheck, Period, Timestamp},
-    store::remote::{Command, Op, Remote, RemoteError, Replies, Reply, Target},
+    store::remote::{Command, Op, Remote, RemoteError, Reply, Target},
 };
 
 /// The local counters of all coordinated rules.
@@ -43,6 +41,8 @@ pub(super) struct CounterTable<R> {
     early_sync: bool,
     /// The coordination mode of rules that have none of their own.
     coordination: Coordination,
+    /// Whether counters that the store has denied until some instant are denied without a call under `strict`.
+    pub(super) local_cache: bool,
     /// The generation of the next counter.
     generations: AtomicU32,
     /// Does for a counter what only the lease mode can do.
@@ -77,17 +77,6 @@ pub(super) fn counter_key(check: &LimitCheck<'_>) -> CounterKey {
     check.key.of_tiers(check.tiers())
 }
 
-/// Returns the delivery of each command in `range` of a call.
-fn delivery_in(outcome: &Result<Replies, RemoteError>, range: Range<usize>) -> impl Fn(usize) -> Delivery {
-    move |i| match outcome {
-        Ok(replies) => {
-            let own = replies.replies.get(range.clone()).unwrap_or_default();
-            own.get(i).map_or(Delivery::Unknown, Delivery::of)
-        }
-        Err(error) => Delivery::of_error(error),
-    }
-}
-
 // === impl CounterTable ===
 
 impl<R: Remote> CounterTable<R> {
@@ -104,6 +93,7 @@ impl<R: Remote> CounterTable<R> {
             sync_interval: settings.sync_interval,
             early_sync: settings.early_sync,
             coordination: settings.coordination,
+            local_cache: settings.local_cache,
             generations: AtomicU32::new(1),
             lease_work: OnceLock::new(),
             metrics,
@@ -232,6 +222,9 @@ impl<R: Remote> CounterTable<R> {
                 }
                 awaited.wake();
             }
+            for asked in evicted.take_talk().into_iter().flat_map(Talk::into_tries) {
+                let _ = asked.outcome.send(Err(Undecided { delivery: Delivery::NotApplied, late: false }));
+            }
             evicted.notify();
             if evicted.is_settled() {
                 self.metrics.evicted_reported.add(1);
@@ -258,32 +251,65 @@ impl<R: Remote> CounterTable<R> {
         })
     }
 
-    /// Counts the hits that the reports of an evicted counter have `carried` and that the store has not counted. `delivery` is that
-    /// of each report.
-    pub(super) fn record_evicted(&self, carried: &[Dropped], delivery: impl Fn(usize) -> Delivery) {
-        for (i, hits) in carried.iter().enumerate() {
-            match delivery(i) {
-                Delivery::Applied => {}
-                Delivery::NotApplied => self.record_dropped(*hits),
-                Delivery::Unknown => self.metrics.delivery_unknown.add(hits.all()),
+    /// Has a try of `check` wait for the next call to its node. `asked` makes it, with the limit that it is decided by. Returns the generation
+    /// of its counter and the number of the command that it will be part of; none if too many wait.
+    pub(super) fn queue_try(
+        &self,
+        check: &LimitCheck<'_>,
+        at: Timestamp,
+        asked: impl FnOnce(Arc<Target>) -> Try,
+    ) -> Option<(Generation, u32)> {
+        let key = counter_key(check);
+        self.with_counter(check, at, |counter| {
+            let asked = asked(Arc::clone(&counter.target));
+            let (number, is_first) = counter.add_try(asked).ok()?;
+            // queued under the lock, so that commands are carried out in the order of their numbers
+            if is_first && !self.client.queue_counter(key, &counter.target, at) {
+                counter.take_talk();
+                return None;
             }
+            Some((counter.generation, number))
+        })
+    }
+
+    /// Queues the command of one try of `check`, or `op` if there is one in place of it. What is remembered of it has to be applied with the
+    /// reply.
+    pub(super) fn queue_alone(
+        &self,
+        check: &LimitCheck<'_>,
+        at: Timestamp,
+        op: Option<Op>,
+        asked: impl FnOnce(Arc<Target>) -> Try,
+    ) -> (QueuedCommand, Sent) {
+        self.with_counter(check, at, |counter| {
+            let target = Arc::clone(&counter.target);
+            let sent = Sent::of(counter_key(check), counter.next_place(), asked(Arc::clone(&target)));
+            let op = op.unwrap_or_else(|| sent.op());
+            (self.client.queue(Command { target, at, op }), sent)
+        })
+    }
+
+    /// Counts the hits that the reports of an evicted counter have `carried` and that the store has not counted.
+    pub(super) fn record_evicted(&self, carried: Dropped, delivery: Delivery) {
+        match delivery {
+            Delivery::Applied => {}
+            Delivery::NotApplied => self.record_dropped(carried),
+            Delivery::Unknown => self.metrics.delivery_unknown.add(carried.all()),
         }
     }
 
-    /// Applies the outcome of a call to `counter`, whose commands are those in `range`. Returns the last reply to them, if
-    /// there is one; it is not applied to the estimate yet.
+    /// Applies the outcome of a flush to `counter`. Returns the reply, if there is one; it is not applied to the estimate yet.
     pub(super) fn apply_outcome<'a>(
         &self,
         counter: &mut LocalCounter,
-        outcome: &'a Result<Replies, RemoteError>,
-        range: Range<usize>,
+        outcome: &'a Result<Reply, RemoteError>,
+        now: Timestamp,
     ) -> Option<&'a Reply> {
-        let delivered = counter.apply_delivery(delivery_in(outcome, range.clone()));
+        let delivered = counter.apply_delivery(Delivery::of(outcome));
         self.metrics.delivery_unknown.add(delivered.unknown);
-        let replies = outcome.as_ref().ok()?;
-        let last = replies.replies.get(range)?.last()?.as_ref().ok()?;
-        self.metrics.overshoot.add(counter.overshoot(last, delivered.admitted, replies.now));
-        Some(last)
+        let reply = outcome.as_ref().ok()?;
+        self.metrics.overshoot.add(counter.overshoot(reply, delivered.admitted, now));
+        Some(reply)
     }
 
     /// Counts hits that a counter has dropped.

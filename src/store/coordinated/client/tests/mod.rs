@@ -12,10 +12,10 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::StoreClient;
+use super::{Exchanges, QueuedOutcome, StoreClient};
 use crate::{
     clock::Clock as _,
-    limit::{Algorithm, Coordination, OverLimitPolicy, Period, Tier, Timestamp},
+    limit::{Algorithm, Coordination, CounterKey, OverLimitPolicy, Period, Tier, Timestamp},
     store::{
         coordinated::{CoordinationSettings, metrics::CoordinationMetrics},
         remote::{Command, Op, Remote, RemoteError, Replies, Reply, StoreNode, Target, Urgency},
@@ -67,6 +67,19 @@ struct Call {
     at: Duration,
 }
 
+/// There are no counters: all commands are queued.
+struct NoCounters;
+
+impl Exchanges for NoCounters {
+    type Sent = ();
+
+    fn compose(&self, _: CounterKey) -> impl IntoIterator<Item = (Command, ()), IntoIter: Send> {
+        None
+    }
+
+    fn apply(&self, (): (), _: QueuedOutcome) {}
+}
+
 impl Script {
     fn new() -> Self {
         Self::with_sliding_windows(true)
@@ -95,7 +108,7 @@ impl Script {
     /// Returns a client that sends heartbeats and batches, and what runs them.
     fn start(&self) -> (Arc<StoreClient<Self>>, JoinSet<()>) {
         let (client, mut tasks) = (self.client(), JoinSet::new());
-        client.start(&mut tasks);
+        client.start(Arc::new(NoCounters), &mut tasks);
         (client, tasks)
     }
 

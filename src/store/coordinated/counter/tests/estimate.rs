@@ -4,7 +4,7 @@ use super::*;
 use crate::limit::algorithm::{CounterState, FixedWindow};
 
 fn reply(counters: &[CounterState], version: u64, matched: bool) -> Reply {
-    Reply { granted: 0, counters: counters.iter().cloned().collect(), version, matched }
+    Reply { counters: counters.iter().cloned().collect(), version, matched, ..Reply::default() }
 }
 
 fn used(tier: &Tier, hits: u64, at: Timestamp) -> CounterState {
@@ -57,11 +57,10 @@ fn a_read_that_overtakes_a_grant_does_not_hide_the_granted_hit() {
         fixture.read();
         fixture.wait(millis(500));
         fixture.counter.refresh(millis(100), fixture.now);
-        let mut reading = Vec::new();
-        fixture.counter.take_commands(fixture.now, &mut reading);
+        let reading = fixture.take();
         let fetched = fixture.request(1);
-        assert_eq!((reading.len(), fetched.commands.len(), fetched.want), (1, 1, 1));
-        let granted = fixture.store.execute(&fetched.commands[0], fixture.now);
+        assert_eq!((reading.len(), fetched.command.is_some(), fetched.want), (1, true, 1));
+        let granted = fixture.store.execute(fetched.command.as_ref().expect("a command"), fixture.now);
         fixture.deliver(&reading);
         fixture.counter.fetch_mut().is_running = false;
         fixture.counter.apply_grant(&granted, millis(2), fixture.now);
@@ -110,7 +109,7 @@ fn a_hit_beside_an_unused_lease_counts_for_its_own_period() {
 #[test]
 fn a_replacement_says_whether_it_counts_hits_of_others() {
     let flush = |fixture: &mut Fixture| {
-        fixture.flush().pop().and_then(|command| command.op.report()?.replaces.clone())
+        fixture.flush().pop().and_then(|command| command.op.reports().last()?.replaces.clone())
     };
     for tier in [sliding(100, 60), bucket(100, 60)] {
         let mut own = Fixture::new(std::slice::from_ref(&tier), 2);
@@ -149,10 +148,9 @@ fn rejected_hits_that_count_are_reported_but_not_admitted() {
     assert!(!fixture.count(8).over);
     assert!(fixture.count(5).over);
     assert_eq!((fixture.counter.unacknowledged_hits(), fixture.counter.owed_hits().unreported), (8, 13));
-    let mut commands = Vec::new();
-    fixture.counter.take_commands(fixture.now, &mut commands);
-    assert_eq!(commands[0].op.report().map(|report| report.change.hits), Some(13));
-    assert_eq!(fixture.counter.apply_delivery(|_| Delivery::Applied).admitted, 8);
+    let commands = fixture.take();
+    assert_eq!(commands[0].op.reports().last().map(|report| report.change.hits), Some(13));
+    assert_eq!(fixture.counter.apply_delivery(Delivery::Applied).admitted, 8);
     let mut ignored = Fixture::new(&[fixed(10, 60)], 2);
     assert!(ignored.count(11).over);
     assert!(!ignored.counter.has_pending());
@@ -198,8 +196,7 @@ fn hits_that_are_given_back_leave_the_leased_ones() {
     fixture.give_back(0);
     assert!(!fixture.counter.has_pending());
     fixture.give_back(50);
-    let mut commands = Vec::new();
-    fixture.counter.take_commands(fixture.now, &mut commands);
+    let commands = fixture.take();
     fixture.deliver(&commands);
     assert_eq!((fixture.left_in_store(), fixture.counter.remaining(fixture.now)), (94, 100));
     assert_eq!(fixture.counter.leased_hits(), 6);

@@ -145,8 +145,9 @@ fn a_lease_is_renewed_in_the_call_that_returns_it() {
     fixture.wait(millis(95));
     fixture.demand(Period::default(), 8);
     let fetched = fixture.fetch();
-    assert_eq!((fetched.reports, fetched.commands.len()), (1, 1));
-    let unused = fetched.commands[0].op.report().and_then(|report| report.unused);
+    assert_eq!((fetched.reports, fetched.command.is_some()), (true, true));
+    let unused =
+        fetched.command.as_ref().expect("a command").op.reports().last().and_then(|report| report.unused);
     assert_eq!(unused.map(|unused| unused.hits), Some(40));
     assert_eq!(fetched.want, 40, "its share of the remainder is less");
     assert_eq!(fixture.complete(&fetched), 40);

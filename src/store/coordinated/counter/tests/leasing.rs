@@ -6,8 +6,8 @@ use crate::store::remote::UnusedHits;
 const NANO: Period = Period::from_nanos(1);
 
 /// Returns what the grant among the commands of a fetch requests: the least and the most hits, and their hold.
-fn requested(fetched: &FetchCommands) -> Option<(u64, u64, Period)> {
-    fetched.commands.iter().find_map(|command| match command.op {
+fn requested(fetched: &FetchCommand) -> Option<(u64, u64, Period)> {
+    fetched.command.iter().find_map(|command| match command.op {
         Op::Grant { least, want, hold, .. } => Some((least, want, hold)),
         _ => None,
     })
@@ -35,12 +35,12 @@ fn a_fetch_requests_the_hits_of_all_waiting_decisions_and_is_of_use_to_the_small
 #[test]
 fn nothing_is_requested_that_nobody_needs() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 4);
-    assert!(fixture.fetch().commands.is_empty());
+    assert!(fixture.fetch().command.is_none());
     fixture.counter.fetch_mut().is_running = false;
     // what is pending is reported nevertheless
     fixture.count(3);
     let fetched = fixture.fetch();
-    assert_eq!((fetched.reports, fetched.commands.len(), requested(&fetched)), (1, 1, None));
+    assert_eq!((fetched.reports, fetched.command.is_some(), requested(&fetched)), (true, true, None));
     fixture.complete(&fetched);
     assert_eq!(fixture.left_in_store(), 97);
     assert!(!fixture.counter.has_unacknowledged());
@@ -215,9 +215,8 @@ fn spent_hits_of_a_rejected_request_are_put_back() {
         fixture.counter.unspend(Hits(6), fixture.now);
         assert_eq!(fixture.counter.remaining(fixture.now), 100);
         assert_eq!(fixture.counter.owed_hits().stranded, 6);
-        let mut commands = Vec::new();
-        fixture.counter.take_commands(fixture.now, &mut commands);
-        let unused = commands[0].op.report().and_then(|report| report.unused);
+        let commands = fixture.take();
+        let unused = commands[0].op.reports().last().and_then(|report| report.unused);
         assert_eq!(unused, Some(UnusedHits { hits: 6, until: fixture.now }));
         fixture.deliver(&commands);
         assert_eq!((fixture.left_in_store(), fixture.counter.remaining(fixture.now)), (100, 100));
@@ -266,9 +265,8 @@ fn counted_hits_of_a_rejected_request_are_given_back() {
         fixture.wait(millis(3));
         fixture.counter.uncount(Hits(7), at);
         assert_eq!(fixture.counter.remaining(fixture.now), 100);
-        let mut commands = Vec::new();
-        fixture.counter.take_commands(fixture.now, &mut commands);
-        let unused = commands[0].op.report().and_then(|report| report.unused);
+        let commands = fixture.take();
+        let unused = commands[0].op.reports().last().and_then(|report| report.unused);
         assert_eq!(unused, Some(UnusedHits { hits: 7, until: at }));
         assert_eq!(fixture.left_in_store(), 93);
         fixture.deliver(&commands);

@@ -34,8 +34,7 @@ fn a_counter_is_settled_if_nothing_is_pending_leased_or_in_flight() {
     assert!(fixture.counter.is_settled());
     fixture.count(1);
     assert!(!fixture.counter.is_settled());
-    let mut commands = Vec::new();
-    fixture.counter.take_commands(fixture.now, &mut commands);
+    let commands = fixture.take();
     assert!(!fixture.counter.is_settled());
     fixture.deliver(&commands);
     assert!(fixture.counter.is_settled());

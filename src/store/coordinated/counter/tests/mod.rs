@@ -21,7 +21,7 @@ mod waiting;
 
 use std::sync::Arc;
 
-use super::{FetchCommands, Generation, LocalCounter};
+use super::{FetchCommand, Generation, LocalCounter};
 use crate::{
     limit::{
         Algorithm, Bucket, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Refill, Tier,
@@ -119,25 +119,27 @@ impl Fixture {
 
     /// Sends what is pending, and applies the reply. Returns the commands.
     fn flush(&mut self) -> Vec<Command> {
-        let mut commands = Vec::new();
-        self.counter.take_commands(self.now, &mut commands);
+        let commands = self.take();
         self.deliver(&commands);
         commands
+    }
+
+    /// Takes what is pending, one command or none.
+    fn take(&mut self) -> Vec<Command> {
+        self.counter.take_command(self.now).0.into_iter().collect()
     }
 
     fn deliver(&mut self, commands: &[Command]) {
         let replies: Vec<Reply> = commands.iter().map(|c| self.store.execute(c, self.now)).collect();
         if let Some(reply) = replies.last() {
-            self.counter.apply_delivery(|_| Delivery::Applied);
+            self.counter.apply_delivery(Delivery::Applied);
             self.counter.apply_flush_reply(reply, self.now);
         }
     }
 
     /// Takes what is pending, and returns its reports, which the store never receives.
     fn reports(&mut self) -> Vec<Report> {
-        let mut commands = Vec::new();
-        self.counter.take_commands(self.now, &mut commands);
-        commands.iter().filter_map(|command| command.op.report().cloned()).collect()
+        self.take().iter().flat_map(|command| command.op.reports().to_vec()).collect()
     }
 
     /// Reads the store's state.
@@ -147,7 +149,7 @@ impl Fixture {
     }
 
     /// Requests a lease for a decision about `hits`, which is not made then.
-    fn request(&mut self, hits: u64) -> FetchCommands {
+    fn request(&mut self, hits: u64) -> FetchCommand {
         let leased = self.counter.leased_hits();
         let decision = self.counter.fetch_mut().wait_for(Hits(hits), Hits(hits).minus(Hits(leased)));
         let fetched = self.fetch();
@@ -156,18 +158,18 @@ impl Fixture {
     }
 
     /// Starts to fetch the next lease. It should last 50 ms at least, and one that ends within 10 ms is returned.
-    fn fetch(&mut self) -> FetchCommands {
-        let fetched = self.counter.fetch_commands(self.instances, millis(50), millis(10), self.now);
+    fn fetch(&mut self) -> FetchCommand {
+        let fetched = self.counter.fetch_command(self.instances, millis(50), millis(10), self.now);
         self.counter.fetch_mut().is_running = true;
         fetched
     }
 
     /// Applies the replies to a fetch, as soon as the store has carried it out. Returns what was granted.
-    fn complete(&mut self, fetched: &FetchCommands) -> u64 {
+    fn complete(&mut self, fetched: &FetchCommand) -> u64 {
         let replies: Vec<Reply> =
-            fetched.commands.iter().map(|command| self.store.execute(command, self.now)).collect();
-        if fetched.reports > 0 {
-            self.counter.apply_delivery(|_| Delivery::Applied);
+            fetched.command.iter().map(|command| self.store.execute(command, self.now)).collect();
+        if fetched.reports {
+            self.counter.apply_delivery(Delivery::Applied);
         }
         self.counter.fetch_mut().is_running = false;
         let Some(reply) = replies.last() else { return 0 };
@@ -190,15 +192,14 @@ impl Fixture {
         let fetched = self.request(hits);
         let fetch = self.counter.fetch_mut();
         (fetch.want, fetch.hold) = (hits, hold);
-        let commands = fetched.commands.iter().map(|command| {
+        let command = fetched.command.as_ref().map(|command| {
             let op = match command.op.clone() {
                 Op::Grant { report, least, .. } => Op::Grant { report, least, want: hits, hold },
                 op => op,
             };
             Command { op, ..command.clone() }
         });
-        let commands = commands.collect();
-        assert_eq!(self.complete(&FetchCommands { commands, want: hits, ..fetched }), hits);
+        assert_eq!(self.complete(&FetchCommand { command, want: hits, ..fetched }), hits);
     }
 
     /// Receives a hit every `every`, `times` times, without counting it. They are the demand.

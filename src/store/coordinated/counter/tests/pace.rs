@@ -19,8 +19,8 @@ fn a_grant_is_requested_with_the_exact_state_of_this_instant() {
         fixture.flush();
         fixture.wait(millis(70));
         let fetched = fixture.request(1);
-        assert_eq!((fetched.reports, fetched.commands.len()), (0, 1));
-        let report = fetched.commands[0].op.report();
+        assert_eq!((fetched.reports, fetched.command.is_some()), (false, true));
+        let report = fetched.command.as_ref().expect("a command").op.reports().last();
         assert_eq!(report.is_some(), is_replaced, "{tier}");
         if let Some(report) = report {
             assert_eq!((report.at, report.since), (fixture.now, fixture.now), "{tier}");
@@ -33,9 +33,9 @@ fn a_grant_is_requested_with_the_exact_state_of_this_instant() {
 fn a_fetch_answers_the_wish_to_know_the_count() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
     fixture.counter.refresh(millis(100), fixture.now);
-    assert!(fixture.fetch().commands.is_empty());
+    assert!(fixture.fetch().command.is_none());
     assert!(fixture.counter.has_pending(), "nothing is sent, so there is no reply");
-    assert!(!fixture.request(1).commands.is_empty());
+    assert!(fixture.request(1).command.is_some());
     assert!(!fixture.counter.has_pending(), "the reply has it");
 }
 
@@ -83,7 +83,9 @@ fn hits_of_a_sliding_window_are_held_for_half_as_long_again_as_they_are_expected
     let mut fixture = Fixture::new(&[sliding(300, 60)], 3);
     fixture.demand(millis(1), 600);
     let fetched = fixture.request(1);
-    let Op::Grant { want, hold, .. } = fetched.commands[0].op else { panic!("a grant") };
+    let Op::Grant { want, hold, .. } = fetched.command.as_ref().expect("a command").op else {
+        panic!("a grant")
+    };
     let used_up = fixture.counter.demand.time_for(want, fixture.now).as_nanos();
     assert!((90..=110).contains(&want) && used_up > 80_000_000, "{want}, {used_up} ns");
     // and for two leads of 10 ms

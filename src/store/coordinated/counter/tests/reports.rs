@@ -79,7 +79,7 @@ proptest! {
         // hits that were taken and returned need no report
         prop_assert!(commands.len() == 1 || (commands.is_empty() && expected == leased + 100));
         for command in &commands {
-            let at = command.op.report().map(|report| report.at);
+            let at = command.op.reports().last().map(|report| report.at);
             prop_assert!(last_taken.is_none() || at == last_taken);
         }
         prop_assert_eq!(u64::from(1_000 - fixture.left_in_store()), expected);
@@ -120,8 +120,7 @@ fn a_lease_is_requested_after_the_reply_to_a_report_that_gives_hits_back() {
             fixture.flush();
             fixture.give_back(9);
         }
-        let mut commands = Vec::new();
-        fixture.counter.take_commands(fixture.now, &mut commands);
+        let commands = fixture.take();
         assert_eq!((commands.len(), fixture.counter.must_wait_for_reply(2)), (1, must_wait));
         fixture.deliver(&commands);
         assert!(!fixture.counter.must_wait_for_reply(2));
@@ -147,7 +146,7 @@ fn hits_are_given_back_after_the_reply_to_the_request_for_a_lease() {
 fn the_count_is_read_again_after_a_grant_that_the_reply_to_a_flush_has_overtaken() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
     let fetched = fixture.request(20);
-    let late = fixture.store.execute(&fetched.commands[0], fixture.now);
+    let late = fixture.store.execute(fetched.command.as_ref().expect("a command"), fixture.now);
     fixture.count(5);
     fixture.flush();
     fixture.counter.fetch_mut().is_running = false;
@@ -198,7 +197,7 @@ fn nothing_is_sent_twice_or_without_need() {
     assert_eq!(fixture.counter.oldest_pending_at(), Some(oldest));
     // the reply to the report has the count too
     let commands = fixture.flush();
-    let report = commands[0].op.report().expect("hits were pending");
+    let report = commands[0].op.reports().last().expect("hits were pending");
     assert_eq!((commands.len(), report.at, report.since), (1, fixture.now, oldest));
     assert!(fixture.flush().is_empty());
     let mut alone = Fixture::new(&[sliding(100, 60)], 1);
@@ -218,7 +217,7 @@ fn an_estimate_replaces_the_store_s_state_once_after_a_lease() {
     let time = fixture.time();
     fixture.counter.expire_leases(time);
     let commands = fixture.flush();
-    let report = commands[0].op.report().expect("a report");
+    let report = commands[0].op.reports().last().expect("a report");
     assert_eq!((report.at, report.since, report.change.hits), (fixture.now, fixture.now, 0));
     assert!(report.replaces.is_some() && fixture.left_in_store() == 100);
     fixture.counter.refresh(Period::default(), fixture.now);
@@ -233,13 +232,11 @@ fn hits_of_a_bucket_are_not_returned_after_the_hold() {
         fixture.hold(7, millis(300));
         fixture.counter.return_leases();
         fixture.wait(millis(wait));
-        let mut commands = Vec::new();
-        let dropped = fixture.counter.take_commands(fixture.now, &mut commands);
+        let (command, dropped) = fixture.counter.take_command(fixture.now);
         assert_eq!((dropped.stranded, dropped.unreported), (7 - returned, 0));
-        let unused =
-            commands.iter().filter_map(|command| command.op.report()?.unused).map(|unused| unused.hits);
-        assert_eq!(unused.sum::<u64>(), returned, "after {wait} ms");
-        assert_eq!(commands.is_empty(), returned == 0, "nothing is left to say");
+        let unused = command.as_ref().and_then(|command| command.op.reports().last()?.unused);
+        assert_eq!(unused.map_or(0, |unused| unused.hits), returned, "after {wait} ms");
+        assert_eq!(command.is_none(), returned == 0, "nothing is left to say");
     }
 }
 
@@ -250,29 +247,29 @@ fn reports_that_were_not_applied_are_pending_again_and_lost_ones_are_accounted_f
         fixture.count(4);
         fixture.wait(Period::from_secs(60));
         fixture.count(5);
-        let mut commands = Vec::new();
-        fixture.counter.take_commands(fixture.now, &mut commands);
-        assert_eq!(commands.len(), 2, "one for each window");
-        assert_eq!(fixture.counter.carried_hits().iter().map(|hits| hits.all()).collect::<Vec<_>>(), [4, 5]);
+        let commands = fixture.take();
+        let reports: Vec<usize> = commands.iter().map(|command| command.op.reports().len()).collect();
+        assert_eq!(reports, [2], "one for each window, in one command");
+        assert_eq!(fixture.counter.carried_hits().all(), 9);
         fixture
     };
     let mut applied = start();
-    let outcome = applied.counter.apply_delivery(|_| Delivery::Applied);
-    assert_eq!((outcome.admitted, outcome.unknown), (5, 0), "the overshoot is that of the last command");
+    let outcome = applied.counter.apply_delivery(Delivery::Applied);
+    assert_eq!((outcome.admitted, outcome.unknown), (5, 0), "the overshoot is that of the last window");
     assert!(applied.counter.is_settled());
     let mut kept = start();
-    kept.counter.apply_delivery(|_| Delivery::NotApplied);
+    kept.counter.apply_delivery(Delivery::NotApplied);
     kept.count(1);
     let reports = kept.reports();
     assert_eq!(reports.iter().map(|report| report.change.hits).collect::<Vec<_>>(), [4, 6]);
     let mut lost = start();
-    let outcome = lost.counter.apply_delivery(|i| [Delivery::Unknown, Delivery::NotApplied][i]);
-    assert_eq!((outcome.admitted, outcome.unknown, lost.counter.owed_hits().unreported), (0, 4, 5));
+    let outcome = lost.counter.apply_delivery(Delivery::Unknown);
+    assert_eq!((outcome.admitted, outcome.unknown, lost.counter.owed_hits().unreported), (0, 9, 0));
     // a read that was not applied leaves nothing behind
     let mut read = Fixture::new(&[fixed(100, 60)], 2);
     read.counter.refresh(SECOND, read.now);
-    assert!(read.counter.take_commands(read.now, &mut Vec::new()).all() == 0 && !read.counter.is_settled());
-    read.counter.apply_delivery(|_| Delivery::NotApplied);
+    assert!(read.counter.take_command(read.now).1.all() == 0 && !read.counter.is_settled());
+    read.counter.apply_delivery(Delivery::NotApplied);
     assert!(read.counter.is_settled());
 }
 
@@ -328,11 +325,7 @@ fn a_reply_that_a_later_one_has_overtaken_changes_nothing() {
     // of a flush, the count is read again
     let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
     fixture.count(1);
-    let commands = {
-        let mut commands = Vec::new();
-        fixture.counter.take_commands(fixture.now, &mut commands);
-        commands
-    };
+    let commands = fixture.take();
     let number = fixture.counter.next_number();
     fixture.counter.apply_reply_to(&reply(9, 0), number, at(100));
     fixture.deliver(&commands);
@@ -353,9 +346,8 @@ fn a_store_that_has_lost_its_data_begins_again() {
     for tier in [sliding(100, 60), bucket(100, 60)] {
         let mut fixture = Fixture::new(std::slice::from_ref(&tier), 2);
         fixture.count(30);
-        let mut commands = Vec::new();
-        fixture.counter.take_commands(fixture.now, &mut commands);
-        fixture.counter.apply_delivery(|_| Delivery::Applied);
+        assert_eq!(fixture.take().len(), 1);
+        fixture.counter.apply_delivery(Delivery::Applied);
         let empty = [CounterState::unused(&tier, fixture.now)].into();
         fixture.counter.apply_flush_reply(&Reply { counters: empty, ..Reply::default() }, fixture.now);
         assert_eq!(fixture.counter.remaining(fixture.now), 100, "{tier}");

@@ -178,22 +178,25 @@ fn settling_sends_the_exact_state() {
     let _ = fixture.decide(4);
     fixture.wait(millis(7));
     let round = fixture.counter.fetch_mut().round;
-    let settled = fixture.counter.settling_commands(fixture.now);
-    assert_eq!((settled.commands.len(), settled.reports, settled.want), (1, 1, 0));
-    let report = settled.commands[0].op.report().expect("a report");
+    let settled = fixture.counter.settling_command(fixture.now);
+    assert_eq!((settled.command.is_some(), settled.reports, settled.want), (true, true, 0));
+    let report = settled.command.as_ref().expect("a command").op.reports().last().expect("a report");
     assert!(report.at == fixture.now && report.replaces.is_some() && report.change.is_none());
     assert_eq!(fixture.counter.fetch_mut().round, round + 1);
-    let again = fixture.counter.settling_commands(fixture.now);
-    assert!(again.commands.is_empty(), "one is on its way");
+    let again = fixture.counter.settling_command(fixture.now);
+    assert!(again.command.is_none(), "one is on its way");
     assert_eq!(fixture.counter.fetch_mut().round, round + 1);
     fixture.complete(&settled);
     assert!(fixture.counter.is_settled() && !fixture.counter.is_unsettled(fixture.now));
     let mut pending = Fixture::new(&[sliding(100, 60)], 2);
     pending.count(3);
-    let settled = pending.counter.settling_commands(pending.now);
-    assert_eq!(settled.commands[0].op.report().map(|report| report.change.hits), Some(3));
+    let settled = pending.counter.settling_command(pending.now);
+    assert_eq!(
+        settled.command.as_ref().expect("a command").op.reports().last().map(|report| report.change.hits),
+        Some(3)
+    );
     let mut windows = Fixture::new(&[fixed(100, 60)], 2);
-    assert!(windows.counter.settling_commands(windows.now).commands.is_empty());
+    assert!(windows.counter.settling_command(windows.now).command.is_none());
 }
 
 /// A sliding window or a bucket that a reload has added is read before a lease is requested.
@@ -203,9 +206,9 @@ fn an_unknown_state_is_read_before_a_lease_is_requested() {
     assert!(!new.counter.must_read_first(), "without siblings it is unused in the store too");
     introduce(&mut new, &old);
     assert!(new.counter.must_read_first());
-    let fetched = new.counter.reading_commands(new.now);
-    let ops: Vec<_> = fetched.commands.iter().map(|command| command.op.clone()).collect();
-    assert_eq!((ops, fetched.reports), (vec![Op::Take { hits: 0 }], 1));
+    let fetched = new.counter.reading_command(new.now);
+    let ops: Vec<_> = fetched.command.iter().map(|command| command.op.clone()).collect();
+    assert_eq!((ops, fetched.reports), (vec![Op::Take { hits: 0 }], true));
     assert!(!new.counter.must_read_first(), "it is on its way");
     new.complete(&fetched);
     assert!(!new.counter.must_read_first());

@@ -192,8 +192,7 @@ fn a_reply_that_is_overtaken_has_the_count_read_again_unless_the_other_one_count
         let single = fixture.request_single();
         if is_flush {
             fixture.count(5);
-            let mut commands = Vec::new();
-            fixture.counter.take_commands(fixture.now, &mut commands);
+            let commands = fixture.take();
             fixture.deliver(&commands);
         }
         let late = fixture.execute_single(&single);

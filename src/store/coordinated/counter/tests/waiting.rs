@@ -42,7 +42,7 @@ fn the_hits_of_a_decision_that_waits_no_longer_are_not_requested() {
     fixture.counter.fetch_mut().leave(third);
     assert!(!fixture.counter.is_awaited());
     fixture.complete(&fetched);
-    assert!(fixture.fetch().commands.is_empty());
+    assert!(fixture.fetch().command.is_none());
 }
 
 #[test]
@@ -50,8 +50,7 @@ fn whoever_waits_for_the_next_reply_is_notified_of_it() {
     let mut fixture = Fixture::new(&[fixed(100, 60)], 2);
     assert!(fixture.counter.next_reply().is_none(), "no reply is expected");
     fixture.count(1);
-    let mut commands = Vec::new();
-    fixture.counter.take_commands(fixture.now, &mut commands);
+    let commands = fixture.take();
     let mut reply = Box::pin(fixture.counter.next_reply().expect("a report is in flight"));
     assert!(reply.as_mut().now_or_never().is_none());
     fixture.deliver(&commands);

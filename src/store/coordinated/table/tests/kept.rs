@@ -85,7 +85,7 @@ async fn the_lease_of_a_busy_counter_is_renewed_before_it_ends() {
     let fixture = Fixture::new(Coordination::Lease, &[sliding(100_000, 60)]);
     let mut tasks = JoinSet::new();
     *fixture.store.0.instances.lock() = 2;
-    fixture.table.client.start(&mut tasks);
+    fixture.table.client.start(Arc::clone(&fixture.table), &mut tasks);
     sleep(Duration::from_millis(100)).await;
     assert_eq!(fixture.table.client.instances(), 2);
     let (renewed, key) = (Arc::new(Mutex::new(Vec::new())), fixture.key("v"));

@@ -142,12 +142,12 @@ impl Fixture {
     fn lease(&self, counter: &mut LocalCounter, instances: usize, hits: u64) -> u64 {
         let now = self.now();
         let _ = counter.fetch_mut().wait_for(Hits(hits), Hits(hits));
-        let fetched = counter.fetch_commands(instances, millis(50), millis(10), now);
-        if fetched.reports > 0 {
-            counter.apply_delivery(|_| Delivery::Applied);
+        let fetched = counter.fetch_command(instances, millis(50), millis(10), now);
+        if fetched.reports {
+            counter.apply_delivery(Delivery::Applied);
         }
         let execute = |command| self.store.0.server.lock().execute(command, now);
-        let replies: Vec<Reply> = fetched.commands.iter().map(execute).collect();
+        let replies: Vec<Reply> = fetched.command.iter().map(execute).collect();
         let reply = replies.last().expect("the hits are requested");
         counter.apply_grant(reply, millis(2), now);
         reply.granted
