@@ -36,7 +36,7 @@ use smallvec::SmallVec;
 pub use any::AnyStore;
 #[cfg(feature = "server")]
 pub use any_remote::AnyRemote;
-pub use memory::{MemoryStore, Notes, Usage};
+pub use memory::{Arrival, MemoryStore, Notes, Receipt, Ticket, Timers, Usage, WaitBounds};
 
 use crate::{
     limit::{

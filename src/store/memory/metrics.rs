@@ -28,6 +28,7 @@ impl<N: Notes> MemoryStore<N> {
             ),
         ];
         metrics.extend(self.pools.metrics());
+        metrics.extend(self.wait_metrics());
         metrics
     }
 }

@@ -5,25 +5,38 @@
 
 #[cfg(feature = "disk")]
 mod backed;
+mod lines;
 mod metrics;
 mod notes;
 mod pools;
 mod shard;
 mod shared;
+mod timers;
 mod together;
 
 use std::{
     future,
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
     time::Instant,
 };
 
 use parking_lot::Mutex;
 
-pub use self::notes::Notes;
 #[cfg(feature = "disk")]
 pub(super) use self::shard::Slot;
-use self::{pools::Pools, shard::Shard};
+pub use self::{
+    lines::{Arrival, Receipt, Ticket, WaitBounds},
+    notes::Notes,
+    timers::Timers,
+};
+use self::{
+    lines::{Lines, WaitCounts},
+    pools::Pools,
+    shard::Shard,
+};
 use super::{Decisions, Store, StoreError};
 use crate::{
     limit::{
@@ -62,6 +75,12 @@ pub struct MemoryStore<N: Notes = ()> {
     pools: Pools,
     /// The times for which sweeps held a lock.
     holds: Box<Histogram>,
+    /// The timers of the lines in all shards.
+    timers: Arc<Timers>,
+    /// The callers in all lines.
+    waiters: AtomicUsize,
+    wait_bounds: WaitBounds,
+    wait_counts: Box<WaitCounts>,
 }
 
 /// The usage of a [`MemoryStore`].
@@ -93,8 +112,9 @@ impl<N: Notes> MemoryStore<N> {
     pub(super) fn with_notes(max_counters: usize) -> Self {
         let max_counters = max_counters.max(1);
         let shards = max_counters.div_ceil(COUNTERS_PER_SHARD).next_power_of_two();
+        let timers = Arc::new(Timers::default());
         Self {
-            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            shards: (0..shards).map(|_| Mutex::new(Shard::new(Lines::new(&timers)))).collect(),
             max_counters,
             live: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
@@ -102,6 +122,10 @@ impl<N: Notes> MemoryStore<N> {
             expired: AtomicU64::new(0),
             pools: Pools::new(max_counters),
             holds: Box::default(),
+            timers,
+            waiters: AtomicUsize::new(0),
+            wait_bounds: WaitBounds::default(),
+            wait_counts: Box::default(),
         }
     }
 
@@ -162,8 +186,7 @@ impl<N: Notes> MemoryStore<N> {
                     {
                         return decision;
                     }
-                    let mut shard = self.shards[self.index(check.key)].lock();
-                    self.counting(&mut shard, |shard| {
+                    self.on_shard(check.key, |shard| {
                         shard.take(check, check.over_limit_policy_in(scope), now)
                     })
                 })
@@ -184,10 +207,7 @@ impl<N: Notes> MemoryStore<N> {
         {
             return reservation;
         }
-        let reservation = {
-            let mut shard = self.shards[self.index(check.key)].lock();
-            self.counting(&mut shard, |shard| shard.reserve(check, request, now))
-        };
+        let reservation = self.on_shard(check.key, |shard| shard.reserve(check, request, now));
         self.bound(Some(check.key), now);
         reservation
     }
@@ -205,8 +225,7 @@ impl<N: Notes> MemoryStore<N> {
         if check.pool.is_some() && self.release_shared(check, counted.from, unused.min(hits), now) {
             return;
         }
-        let mut shard = self.shards[self.index(check.key)].lock();
-        self.counting(&mut shard, |shard| shard.release(check, counted, unused.min(hits), now));
+        self.on_shard(check.key, |shard| shard.release(check, counted, unused.min(hits), now));
     }
 
     /// Decides about a bucket: [`Store::decide_bucket`] without a future.
@@ -272,8 +291,7 @@ impl<N: Notes> MemoryStore<N> {
         if check.pool.is_some() {
             return self.give_back_shared(check, now);
         }
-        let mut shard = self.shards[self.index(check.key)].lock();
-        self.counting(&mut shard, |shard| shard.give_back(check, now));
+        self.on_shard(check.key, |shard| shard.give_back(check, now));
     }
 
     /// Divides each pool between `instances`, of which this is one, unless its rule says `coordination: local`.

@@ -3,7 +3,10 @@
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use super::notes::{Notes, before};
+use super::{
+    lines::Lines,
+    notes::{Notes, before},
+};
 use crate::limit::{
     self, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Reservation,
     ReservationRequest, ReservedSpan, Tier, Timestamp,
@@ -27,6 +30,8 @@ pub(super) struct Shard<N: Notes> {
     next_sample: usize,
     /// The notes about all counters.
     pub(super) log: N::Log,
+    /// The callers that wait for counters.
+    pub(super) lines: Lines,
 }
 
 /// A counter with its key. 40 bytes without notes.
@@ -43,6 +48,10 @@ pub(in crate::store) struct Slot<N> {
 pub(super) type States = SmallVec<[Option<CounterState>; 2]>;
 
 impl<N: Notes> Shard<N> {
+    pub(super) fn new(lines: Lines) -> Self {
+        Self { lines, ..Self::default() }
+    }
+
     /// Returns the number of counters.
     pub(super) fn len(&self) -> usize {
         self.table.len()
@@ -68,7 +77,15 @@ impl<N: Notes> Shard<N> {
         hits: Hits,
         now: Timestamp,
     ) -> Decision {
-        self.update(check, tiers, now, |tiers, counters| {
+        if self.has_line(check) {
+            let decided = self.with_line(check.key, now, |line, counters, woken| {
+                line.decide(counters, now, over_limit_policy, direction, hits, woken)
+            });
+            if let Some(decision) = decided {
+                return decision;
+            }
+        }
+        self.update(check.key, Some(check), tiers, now, |tiers, counters| {
             decide(tiers, counters, over_limit_policy, direction, hits, now)
         })
     }
@@ -80,8 +97,15 @@ impl<N: Notes> Shard<N> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Reservation {
+        if self.has_line(check) {
+            // whoever reserves does not wait, and those who wait come first
+            let least = request.least.max(Hits(1));
+            let decision = Decision { over: true, ..self.look(check, Hits(0), least, now) };
+            let counted = ReservedSpan { from: now, until: now, is_reported: true };
+            return Reservation { hits: Hits(0), until: now, decision, counted };
+        }
         let reserve = |tiers: &[Tier], counters: &mut [_]| limit::reserve(tiers, counters, request, now);
-        self.update(check, check.tiers(), now, reserve)
+        self.update(check.key, Some(check), check.tiers(), now, reserve)
     }
 
     /// Decides `request` about the bucket of `key`.
@@ -129,13 +153,16 @@ impl<N: Notes> Shard<N> {
     /// Gives back `hits` that were reserved for `span`.
     pub(super) fn release(&mut self, check: &LimitCheck<'_>, span: ReservedSpan, hits: Hits, now: Timestamp) {
         let release = |tiers: &[Tier], counters: &mut [_]| limit::release(tiers, counters, span, hits, now);
-        self.update(check, check.tiers(), now, release);
+        self.update(check.key, Some(check), check.tiers(), now, release);
+        self.serve_line_of(check.key, now);
     }
 
-    /// Runs `act` on the counters of `check`, one for each of `tiers`. New counters are kept if they then hold hits.
-    fn update<T>(
+    /// Runs `act` on the counters of `key`, one for each of `tiers`. New counters are kept if they then hold hits. Changes are noted for
+    /// `check`, without which there are no notes.
+    pub(super) fn update<T>(
         &mut self,
-        check: &LimitCheck<'_>,
+        key: CounterKey,
+        check: Option<&LimitCheck<'_>>,
         tiers: &[Tier],
         now: Timestamp,
         act: impl FnOnce(&[Tier], &mut [CounterState]) -> T,
@@ -144,7 +171,7 @@ impl<N: Notes> Shard<N> {
         let mut counters: SmallVec<[CounterState; 2]> = SmallVec::new();
         let mut befores: SmallVec<[Option<CounterState>; 2]> = SmallVec::new();
         for tier in tiers {
-            let bucket = self.find(check.key.of_tier(tier));
+            let bucket = self.find(key.of_tier(tier));
             counters.push(self.lift(bucket, tier, now));
             buckets.push(bucket);
         }
@@ -156,7 +183,7 @@ impl<N: Notes> Shard<N> {
             if let Some(bucket) = buckets[i] {
                 let is_changed = N::NOTED && befores[i].as_ref() != Some(counter);
                 self.put(bucket, std::mem::take(counter));
-                if is_changed {
+                if let Some(check) = check.filter(|_| is_changed) {
                     self.note(bucket, check, &tiers[i]);
                 }
             }
@@ -164,8 +191,10 @@ impl<N: Notes> Shard<N> {
         // inserting may move the other counters, so it comes last
         for ((bucket, counter), tier) in buckets.iter().zip(counters).zip(tiers) {
             if bucket.is_none() && counter.used() > Hits(0) {
-                self.insert(check.key.of_tier(tier), counter, N::default());
-                self.note_new(check, tier);
+                self.insert(key.of_tier(tier), counter, N::default());
+                if let Some(check) = check {
+                    self.note_new(check, tier);
+                }
             }
         }
         done
@@ -199,6 +228,7 @@ impl<N: Notes> Shard<N> {
                 slot.notes.changed(&mut self.log, check, tier, check.key.of_tier(tier));
             }
         }
+        self.serve_line_of(check.key, now);
     }
 
     /// Returns the decision about `hits` of `check`, after `earlier` ones. Counts nothing.
@@ -370,7 +400,7 @@ impl<N: Notes> Shard<N> {
     /// Counts the hits of `check`, whether or not they fit.
     #[cfg(feature = "disk")]
     pub(super) fn admit(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
-        self.update(check, check.tiers(), now, |tiers, counters| {
+        self.update(check.key, Some(check), check.tiers(), now, |tiers, counters| {
             for (tier, counter) in tiers.iter().zip(counters) {
                 counter.take(tier, now, check.hits);
             }
