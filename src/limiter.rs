@@ -1,14 +1,23 @@
 //! The path of one request: rules, store, verdict, stats. Every server calls it.
 
+mod acquire;
+mod resolved;
+mod waiter_thread;
+
 use std::{
     pin::pin,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use arc_swap::ArcSwapOption;
 
+pub use self::{
+    acquire::{AcquireError, Acquired},
+    resolved::Resolved,
+    waiter_thread::WaiterThread,
+};
 use crate::{
     limit::{
         Code, CompiledRule, Decision, DescriptorMatch, Direction, Limit, LimitCheck, Matched, Modes, Request,
@@ -26,6 +35,8 @@ pub struct Limiter<S> {
     store: S,
     stats: Arc<Stats>,
     settings: DecisionSettings,
+    /// Whether rules were loaded that the lines of waiting callers do not follow yet.
+    lines_are_stale: AtomicBool,
 }
 
 /// The settings of decisions.
@@ -78,14 +89,17 @@ impl<S: Store> Limiter<S> {
     /// Returns a limiter without rules.
     #[must_use]
     pub fn new(store: S, stats: Arc<Stats>, settings: DecisionSettings) -> Self {
-        Self { loaded: ArcSwapOption::empty(), store, stats, settings }
+        let lines_are_stale = AtomicBool::new(false);
+        Self { loaded: ArcSwapOption::empty(), store, stats, settings, lines_are_stale }
     }
 
-    /// Replaces the rules. Counts are kept: counters are found by domain and entries, not by rule.
+    /// Replaces the rules. Counts are kept: counters are found by domain and entries, not by rule. Callers that wait are told, by
+    /// [`Limiter::serve_waiters`], if they cannot be served in time any more.
     pub fn load(&self, rules: RuleSet) {
         let stats = rules.rules().iter().map(|rule| self.stats.rule(rule.path.parts())).collect();
         self.stats.set_rule_limits(rules.rules().iter().flat_map(rule_limits).collect());
         self.loaded.store(Some(Arc::new(Loaded { rules, stats })));
+        self.refresh_lines();
     }
 
     /// Calls `read` with the current rules, if any are loaded.
@@ -171,21 +185,25 @@ impl<S: Store> Limiter<S> {
         for (check, decision) in
             matched.checks.iter().zip(decisions).filter(|(check, _)| check.direction == Direction::Take)
         {
-            let limit = decision.share.unwrap_or_else(|| check.tiers()[decision.tier].capacity());
-            let policy = check.over_limit_policy_in(self.settings.scope);
-            let tally = Tally::of(decision, limit, policy, check.hits, self.settings.near_limit_ratio);
-            let shadowed = decision.over && check.rule.shadow_mode();
-            self.with_stats(loaded, check, |stats| {
-                stats.add(RuleCounts {
-                    total_hits: check.hits.0,
-                    over_limit: tally.over_limit,
-                    near_limit: tally.near_limit,
-                    over_limit_with_local_cache: if decision.cached { tally.over_limit } else { 0 },
-                    within_limit: tally.within_limit,
-                    shadow_mode: if shadowed { tally.over_limit } else { 0 },
-                });
-            });
+            self.record_check(loaded, check, decision);
         }
+    }
+
+    fn record_check(&self, loaded: &Loaded, check: &LimitCheck<'_>, decision: &Decision) {
+        let limit = decision.share.unwrap_or_else(|| check.tiers()[decision.tier].capacity());
+        let policy = check.over_limit_policy_in(self.settings.scope);
+        let tally = Tally::of(decision, limit, policy, check.hits, self.settings.near_limit_ratio);
+        let shadowed = decision.over && check.rule.shadow_mode();
+        self.with_stats(loaded, check, |stats| {
+            stats.add(RuleCounts {
+                total_hits: check.hits.0,
+                over_limit: tally.over_limit,
+                near_limit: tally.near_limit,
+                over_limit_with_local_cache: if decision.cached { tally.over_limit } else { 0 },
+                within_limit: tally.within_limit,
+                shadow_mode: if shadowed { tally.over_limit } else { 0 },
+            });
+        });
     }
 
     /// Calls `record` with the stats of `check`: the rule's, unless values are part of their name. When the bound on such

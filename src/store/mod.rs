@@ -112,6 +112,21 @@ pub trait Store: Send + Sync + 'static {
         now: Timestamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
+    /// Returns the store in memory whose [lines](MemoryStore::enter) this store's callers wait in. By default there is none.
+    fn memory(&self) -> Option<&MemoryStore> {
+        None
+    }
+
+    /// Returns the store in whose line callers wait for the limit of `check`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unsupported`], if the counters are elsewhere.
+    fn lines_for(&self, check: &LimitCheck<'_>) -> Result<&MemoryStore, StoreError> {
+        let _ = check;
+        self.memory().ok_or(NO_LINES)
+    }
+
     /// Decides `request` about the bucket of `name`, whose parameters come with the request. By default a store keeps no such buckets.
     ///
     /// # Errors
@@ -148,6 +163,12 @@ pub trait Store: Send + Sync + 'static {
 /// The error of a store without such buckets.
 const NO_BUCKETS: StoreError =
     StoreError::Unsupported("this store keeps no buckets whose parameters come with requests");
+
+/// The error of a store without lines.
+const NO_LINES: StoreError = StoreError::Unsupported(
+    "callers cannot wait for counters on disk, or for those that instances share: send no wait, or use the store in memory or \
+     `coordination: local`",
+);
 
 /// How a store decides a request, besides what the request says.
 #[derive(Clone, Copy, Debug, Default)]

@@ -13,7 +13,7 @@ use hashbrown::HashTable;
 use super::{MemoryStore, Notes, shard::Shard, timers::Timers};
 use crate::{
     limit::{
-        CounterKey, Entry, Hits, LimitCheck, Period, SharedTiers, Tier, Timestamp,
+        Algorithm, CounterKey, Entry, Hits, LimitCheck, Period, RuleId, SharedTiers, Tier, Tiers, Timestamp,
         algorithm::CounterState,
         line::{self, Answer, Entered, Line, Place, Rejection},
     },
@@ -71,12 +71,13 @@ pub enum Arrival {
 }
 
 /// Hits that were taken, by which they can be given back.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
     key: CounterKey,
     tiers: SharedTiers,
     hits: Hits,
     taken_at: Timestamp,
+    rule: Option<RuleId>,
 }
 
 /// What became of the callers that may wait.
@@ -118,13 +119,22 @@ impl Receipt {
     /// Creates the receipt for the hits of `check`, which were taken at `taken_at`.
     #[must_use]
     pub fn new(check: &LimitCheck<'_>, taken_at: Timestamp) -> Self {
-        Self { key: check.key, tiers: check.shared_tiers(), hits: check.hits, taken_at }
+        let (tiers, rule) = (check.shared_tiers(), check.rule.id());
+        Self { key: check.key, tiers, hits: check.hits, taken_at, rule }
     }
 
-    /// Returns the tiers in which the hits were taken.
+    /// Returns whether the hits were taken by earlier rules than those of `rule`. A bucket then gets nothing back: how much has flowed in since
+    /// is not known.
     #[must_use]
-    pub fn tiers(&self) -> &SharedTiers {
-        &self.tiers
+    pub fn is_older_than(&self, rule: RuleId) -> bool {
+        self.rule.is_some_and(|own| own.is_older_than(rule))
+    }
+
+    /// Returns the instant from which nothing can be given back any more.
+    #[must_use]
+    pub fn ends_at(&self) -> Timestamp {
+        let longest = self.tiers.iter().map(|tier| tier.period).max().unwrap_or_default();
+        self.taken_at.after(longest)
     }
 }
 
@@ -228,7 +238,9 @@ impl MemoryStore {
     /// Takes the hits of `check`, at least one, if that is possible within `max_wait`: now, or in turn. Callers [can wait](line::can_wait) for its
     /// tiers.
     pub fn enter(&self, check: &LimitCheck<'_>, max_wait: Period, now: Timestamp) -> Arrival {
-        let max_wait = max_wait.min(self.wait_bounds.longest);
+        let is_closed = self.lines_are_closed.load(Ordering::Acquire);
+        let longest = if is_closed { Period::default() } else { self.wait_bounds.longest };
+        let max_wait = max_wait.min(longest);
         let (key, hits) = (check.key, check.hits);
         let arrival = self.on_shard(key, |shard| {
             let room_for = |waiting: usize| {
@@ -256,6 +268,8 @@ impl MemoryStore {
                 Arrival::Waits(Ticket { key, place })
             }
             Entered::Rejected(rejection) => {
+                let is_timeout = matches!(rejection, Rejection::Timeout { .. });
+                let rejection = if is_closed && is_timeout { Rejection::Closed } else { rejection };
                 self.wait_counts.of(rejection).fetch_add(1, Ordering::Relaxed);
                 Arrival::Rejected(rejection)
             }
@@ -297,9 +311,11 @@ impl MemoryStore {
     }
 
     /// Gives the hits of `receipt` back, as far as they still count: to a window that is open, and to a bucket less what has flowed in
-    /// since.
-    pub fn put_back(&self, receipt: Receipt, now: Timestamp) {
-        let Receipt { key, tiers, hits, taken_at } = receipt;
+    /// since; nothing to a bucket whose rule `is_old`.
+    pub fn put_back(&self, receipt: Receipt, is_old: bool, now: Timestamp) {
+        let Receipt { key, tiers, hits, taken_at, .. } = receipt;
+        let is_bucket = |tier: &Tier| matches!(tier.algorithm, Algorithm::TokenBucket(_));
+        let tiers: Tiers = tiers.iter().filter(|tier| !(is_old && is_bucket(tier))).cloned().collect();
         self.on_shard(key, |shard| {
             shard.update(key, None, &tiers, now, |tiers, counters| {
                 line::put_back(tiers, counters, taken_at, hits, now);
@@ -345,8 +361,9 @@ impl MemoryStore {
         }
     }
 
-    /// Rejects all callers that wait, because the service stops.
+    /// Rejects all callers that wait, and from now on those that would have to, because the service stops.
     pub fn close_lines(&self, now: Timestamp) {
+        self.lines_are_closed.store(true, Ordering::Release);
         for shard in &self.shards {
             let keys: Vec<CounterKey> = shard.lock().lines.table.iter().map(|line| line.key).collect();
             for key in keys {

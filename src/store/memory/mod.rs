@@ -18,7 +18,7 @@ use std::{
     future,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Instant,
 };
@@ -40,7 +40,7 @@ use self::{
 use super::{Decisions, Store, StoreError};
 use crate::{
     limit::{
-        CounterKey, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, Timestamp,
+        CounterKey, Decision, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, Timestamp,
         request_bucket::{BucketName, BucketReply, BucketRequest},
     },
     observe::histogram::{Distribution, Histogram},
@@ -81,6 +81,8 @@ pub struct MemoryStore<N: Notes = ()> {
     waiters: AtomicUsize,
     wait_bounds: WaitBounds,
     wait_counts: Box<WaitCounts>,
+    /// Whether nobody may begin to wait any more.
+    lines_are_closed: AtomicBool,
 }
 
 /// The usage of a [`MemoryStore`].
@@ -126,6 +128,7 @@ impl<N: Notes> MemoryStore<N> {
             waiters: AtomicUsize::new(0),
             wait_bounds: WaitBounds::default(),
             wait_counts: Box::default(),
+            lines_are_closed: AtomicBool::new(false),
         }
     }
 
@@ -178,22 +181,25 @@ impl<N: Notes> MemoryStore<N> {
                 self.decide_together_with_pools(checks, now)
             }
             Scope::Request if checks.len() > 1 => self.decide_together(checks, now),
-            _ => checks
-                .iter()
-                .map(|check| {
-                    if let Some(decision) =
-                        check.pool.as_ref().and_then(|_| self.decide_shared(check, true, now))
-                    {
-                        return decision;
-                    }
-                    self.on_shard(check.key, |shard| {
-                        shard.take(check, check.over_limit_policy_in(scope), now)
-                    })
-                })
-                .collect(),
+            _ => checks.iter().map(|check| self.decide_unbounded(check, scope, now)).collect(),
         };
         self.bound(checks.first().map(|check| check.key), now);
         decisions
+    }
+
+    /// Decides one check, as [`MemoryStore::decide`] does.
+    pub fn decide_one(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
+        let decision = self.decide_unbounded(check, scope, now);
+        self.bound(Some(check.key), now);
+        decision
+    }
+
+    /// Decides one check, and leaves counters that are too many to the caller.
+    fn decide_unbounded(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
+        if let Some(decision) = check.pool.as_ref().and_then(|_| self.decide_shared(check, true, now)) {
+            return decision;
+        }
+        self.on_shard(check.key, |shard| shard.take(check, check.over_limit_policy_in(scope), now))
     }
 
     /// Reserves hits: [`Store::reserve`] without a future.
@@ -264,20 +270,19 @@ impl<N: Notes> MemoryStore<N> {
     }
 
     /// Returns the decision about `hits` of `check`, without counting.
-    #[cfg(feature = "coordinated")]
-    pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> crate::limit::Decision {
+    #[must_use]
+    pub fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
         self.look_after(check, Hits(0), hits, now)
     }
 
     /// As [`MemoryStore::look`], after `earlier` hits that are not counted either.
-    #[cfg(feature = "coordinated")]
     pub(super) fn look_after(
         &self,
         check: &LimitCheck<'_>,
         earlier: Hits,
         hits: Hits,
         now: Timestamp,
-    ) -> crate::limit::Decision {
+    ) -> Decision {
         let shared = check.pool.as_ref().and_then(|_| self.look_shared(check, earlier.plus(hits), now));
         if let Some(decision) = shared {
             return decision;
@@ -367,7 +372,11 @@ impl<N: Notes> MemoryStore<N> {
     }
 }
 
-impl<N: Notes> Store for MemoryStore<N> {
+impl Store for MemoryStore {
+    fn memory(&self) -> Option<&MemoryStore> {
+        Some(self)
+    }
+
     fn take(
         &self,
         checks: &[LimitCheck<'_>],
