@@ -6,13 +6,18 @@ use std::{
     sync::Arc,
 };
 
-use super::{Limiter, limiter::RuleFiles};
+use super::{
+    inner::{Inner, RuleFiles},
+    limiter::Limiter,
+};
 use crate::{
-    DecisionSettings,
+    DecisionSettings, WaiterThread,
     clock::{Clock, SystemClock},
     config::{self, ConfigErrors},
     limit::{Domain, KeyHasher, Period},
-    store::WaitBounds,
+    limiter,
+    observe::Stats,
+    store::{MemoryStore, WaitBounds},
 };
 
 /// Counters that are held at most, unless said otherwise. About 100 bytes each.
@@ -38,6 +43,14 @@ pub enum BuildError {
     /// The system cannot start the thread that serves waiting callers.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] io::Error),
+}
+
+impl Limiter {
+    /// Returns a builder without rules.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
 }
 
 // === impl Builder ===
@@ -106,8 +119,13 @@ impl Builder {
             files.domains.extend(config::parse(&name, text)?.domains);
         }
         let clock = clock.unwrap_or_else(|| Arc::new(SystemClock));
-        let counters = max_counters.unwrap_or(MAX_COUNTERS);
-        Limiter::new(files, counters, bounds, DecisionSettings::default(), clock)
+        let store = MemoryStore::new(max_counters.unwrap_or(MAX_COUNTERS));
+        store.set_wait_bounds(bounds);
+        let (stats, settings) = (Arc::new(Stats::default()), DecisionSettings::default());
+        let limiter = Arc::new(limiter::Limiter::new(store, stats, settings));
+        limiter.load(files.load()?);
+        let thread = WaiterThread::start(&limiter, Arc::clone(&clock))?;
+        Ok(Limiter::new(Arc::new(Inner { limiter, clock, files, _thread: thread })))
     }
 }
 

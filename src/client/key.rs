@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use super::{AcquireError, Limiter, Permit};
-use crate::{limit::Hits, limiter::Resolved};
+use super::{error::AcquireError, limiter::Limiter, permit::Permit};
+use crate::{
+    limit::{Entry, Hits},
+    limiter::Resolved,
+};
 
 /// The entries of a limiter's caller, whose rule and counter are found once, and again after each reload.
 #[derive(Debug)]
@@ -12,13 +15,37 @@ pub struct Key {
     resolved: Resolved,
 }
 
+impl Limiter {
+    /// Takes `hits` if they fit now. While others wait, such callers get up to half of each period.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError`]. No hits were taken.
+    pub fn try_acquire(
+        &self,
+        domain: &str,
+        entries: &[(&str, &str)],
+        hits: Hits,
+    ) -> Result<Permit, AcquireError> {
+        self.key(domain, entries)?.try_acquire(hits)
+    }
+
+    /// Finds the rule and the counter of `entries` in `domain` once, for many calls. It follows reloads.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError::Invalid`], if the domain is empty.
+    pub fn key(&self, domain: &str, entries: &[(&str, &str)]) -> Result<Key, AcquireError> {
+        let entries: Vec<Entry<'_>> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
+        let resolved = self.inner.limiter.resolve(domain, &entries);
+        let resolved = resolved.map_err(|error| AcquireError::Invalid(error.into()))?;
+        Ok(Key { limiter: self.clone(), resolved })
+    }
+}
+
 // === impl Key ===
 
 impl Key {
-    pub(super) const fn new(limiter: Limiter, resolved: Resolved) -> Self {
-        Self { limiter, resolved }
-    }
-
     /// Takes `hits` as [`Limiter::try_acquire`] does.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use std::{
 
 use tower::{Layer, Service};
 
-use super::{AcquireError, Limiter};
+use super::{error::AcquireError, limiter::Limiter};
 use crate::limit::Hits;
 
 /// Limits the requests of a client: each waits until its hit fits, and is then sent.

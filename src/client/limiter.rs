@@ -1,16 +1,12 @@
 //! A limiter in this process, whose callers can wait.
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-use super::{AcquireError, Builder, Key, Permit, builder::BuildError};
+use super::{error::AcquireError, inner::Inner, permit::Permit};
 use crate::{
-    DecisionSettings, WaiterThread,
-    clock::Clock,
-    config::{self, ConfigErrors, Options},
-    limit::{Descriptor, Domain, Entry, Hits, KeyHasher, Period, Request, RuleSet},
+    config::ConfigErrors,
+    limit::{Descriptor, Domain, Entry, Hits, Period, Request, RuleSet},
     limiter::{self, Acquired},
-    observe::Stats,
-    store::{MemoryStore, WaitBounds},
 };
 
 /// A limiter in this process, whose callers can wait. Clones share it.
@@ -20,47 +16,14 @@ use crate::{
 /// while others wait.
 #[derive(Clone)]
 pub struct Limiter {
-    inner: Arc<Inner>,
-}
-
-pub(super) struct Inner {
-    pub(super) limiter: Arc<limiter::Limiter<MemoryStore>>,
-    pub(super) clock: Arc<dyn Clock>,
-    files: RuleFiles,
-    /// Ends with the last clone.
-    _thread: WaiterThread,
-}
-
-/// Where the rules come from.
-pub(super) struct RuleFiles {
-    pub(super) dir: Option<PathBuf>,
-    /// Those that are not files.
-    pub(super) domains: Vec<Domain>,
-    /// Kept across loads, since counters are found by it.
-    pub(super) hasher: KeyHasher,
+    pub(super) inner: Arc<Inner>,
 }
 
 // === impl Limiter ===
 
 impl Limiter {
-    /// Returns a builder without rules.
-    #[must_use]
-    pub fn builder() -> Builder {
-        Builder::default()
-    }
-
-    pub(super) fn new(
-        files: RuleFiles,
-        max_counters: usize,
-        bounds: WaitBounds,
-        settings: DecisionSettings,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Self, BuildError> {
-        let store = MemoryStore::new(max_counters).with_wait_bounds(bounds);
-        let limiter = Arc::new(limiter::Limiter::new(store, Arc::new(Stats::default()), settings));
-        limiter.load(files.load()?);
-        let thread = WaiterThread::start(&limiter, Arc::clone(&clock))?;
-        Ok(Self { inner: Arc::new(Inner { limiter, clock, files, _thread: thread }) })
+    pub(super) const fn new(inner: Arc<Inner>) -> Self {
+        Self { inner }
     }
 
     /// Takes `hits` when they fit the limit for `entries` in `domain`, within `max_wait`, in the order of arrival. A call that cannot be served in
@@ -81,20 +44,6 @@ impl Limiter {
             Descriptor { entries: entries.collect(), hits: Some(hits.0), ..Descriptor::default() };
         let request = Request { domain, descriptors: std::iter::once(descriptor).collect(), hits: 0 };
         self.acquire_request(&request, max_wait).await
-    }
-
-    /// Takes `hits` if they fit now. While others wait, such callers get up to half of each period.
-    ///
-    /// # Errors
-    ///
-    /// [`AcquireError`]. No hits were taken.
-    pub fn try_acquire(
-        &self,
-        domain: &str,
-        entries: &[(&str, &str)],
-        hits: Hits,
-    ) -> Result<Permit, AcquireError> {
-        self.key(domain, entries)?.try_acquire(hits)
     }
 
     /// Takes `n` times one hit as one request: all when all of them fit, or none.
@@ -119,18 +68,6 @@ impl Limiter {
     /// [`AcquireError`]. No hit was taken.
     pub async fn until_ready(&self, domain: &str, entries: &[(&str, &str)]) -> Result<Permit, AcquireError> {
         self.acquire(domain, entries, Hits(1), Duration::MAX).await
-    }
-
-    /// Finds the rule and the counter of `entries` in `domain` once, for many calls. It follows reloads.
-    ///
-    /// # Errors
-    ///
-    /// [`AcquireError::Invalid`], if the domain is empty.
-    pub fn key(&self, domain: &str, entries: &[(&str, &str)]) -> Result<Key, AcquireError> {
-        let entries: Vec<Entry<'_>> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
-        let resolved = self.inner.limiter.resolve(domain, &entries);
-        let resolved = resolved.map_err(|error| AcquireError::Invalid(error.into()))?;
-        Ok(Key::new(self.clone(), resolved))
     }
 
     /// Reads the rules of its directory again. Callers that wait stay in line; those that cannot be served in time any more are told at once. If
@@ -192,17 +129,5 @@ impl Limiter {
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limiter").field("waiters", &self.waiters()).finish_non_exhaustive()
-    }
-}
-
-// === impl RuleFiles ===
-
-impl RuleFiles {
-    fn load(&self) -> Result<RuleSet, ConfigErrors> {
-        let mut domains = self.domains.clone();
-        if let Some(dir) = &self.dir {
-            domains.extend(config::load(dir, &Options::default())?.domains);
-        }
-        Ok(RuleSet::new(&domains, self.hasher))
     }
 }

@@ -28,6 +28,7 @@
 
 mod builder;
 mod error;
+mod inner;
 mod key;
 #[cfg(feature = "tower")]
 mod layer;

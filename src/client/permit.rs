@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::limiter::Inner;
+use super::inner::Inner;
 use crate::{limiter::Acquired, store::Receipt};
 
 /// Hits that were acquired. Dropping it keeps them taken, since most requests use them; [`Permit::give_back`] returns those that were not

@@ -12,6 +12,7 @@ pub mod http;
 mod listening;
 mod log;
 pub mod resp;
+mod wait;
 
 pub use connections::Connections;
 pub use listening::Certificates;

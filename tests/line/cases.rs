@@ -87,7 +87,7 @@ fn event(mix: Mix, most: u64, period: u64) -> impl Strategy<Value = Event> {
     let put_back = any::<prop::sample::Index>().prop_map(|caller| Event::PutBack { caller });
     let ask = (0..=most).prop_map(|hits| Event::Ask { hits });
     let change = (1..6_u32).prop_map(|halves| Event::Change { halves });
-    let others = if mix == Mix::Waiters { 0 } else { 1 };
+    let others = u32::from(mix != Mix::Waiters);
     prop_oneof![
         12 => enter,
         3 => leave,

@@ -48,7 +48,7 @@ fn needed(limited: &Limited, now: Timestamp) -> Period {
 #[test]
 fn a_lowered_limit_tells_exactly_those_that_are_served_in_time_no_more() {
     for tier in kinds(1_000) {
-        let mut limited = Limited::new(&[tier.clone()], start());
+        let mut limited = Limited::new(std::slice::from_ref(&tier), start());
         let waiters: Vec<(Place, Timestamp)> = (0..11_000_u64)
             .filter_map(|i| {
                 let max_wait = millis(i * 7_919 % 20_000);
@@ -120,7 +120,7 @@ fn a_lowered_limit_tells_exactly_those_that_are_served_in_time_no_more() {
 #[test]
 fn a_raised_limit_serves_the_line_sooner() {
     for tier in kinds(1_000) {
-        let mut limited = Limited::new(&[tier.clone()], start());
+        let mut limited = Limited::new(std::slice::from_ref(&tier), start());
         let places: Vec<Place> = (0..10_000)
             .filter_map(|_| match limited.enter(start(), 1, Period::from_secs(60)) {
                 Entered::Waits(place) => Some(place),
@@ -200,7 +200,7 @@ fn hits_of_a_caller_that_left_after_its_admission_are_given_back() {
 #[test]
 fn a_returned_permit_counts_only_while_its_hits_do() {
     for tier in kinds(10) {
-        let mut limited = Limited::new(&[tier.clone()], start());
+        let mut limited = Limited::new(std::slice::from_ref(&tier), start());
         let most = u64::from(tier.capacity());
         assert_eq!(limited.enter(start(), most, millis(0)), Entered::Admitted);
         put_back(&mut limited, start(), most, start());

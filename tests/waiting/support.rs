@@ -88,7 +88,8 @@ impl Fixture {
     }
 
     pub(crate) fn with_bounds(rules: &str, bounds: WaitBounds, settings: DecisionSettings) -> Self {
-        let store = MemoryStore::new(1_000).with_wait_bounds(bounds);
+        let store = MemoryStore::new(1_000);
+        store.set_wait_bounds(bounds);
         let limiter = Arc::new(Limiter::new(store, Arc::new(Stats::default()), settings));
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000_000)));
         let fixture = Self { limiter, clock, hasher: KeyHasher::random() };

@@ -13,11 +13,12 @@ mod shard;
 mod shared;
 mod timers;
 mod together;
+mod waits;
 
 use std::{
     future,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Instant,
@@ -79,7 +80,7 @@ pub struct MemoryStore<N: Notes = ()> {
     timers: Arc<Timers>,
     /// The callers in all lines.
     waiters: AtomicUsize,
-    wait_bounds: WaitBounds,
+    wait_bounds: OnceLock<WaitBounds>,
     wait_counts: Box<WaitCounts>,
     /// Whether nobody may begin to wait any more.
     lines_are_closed: AtomicBool,
@@ -126,7 +127,7 @@ impl<N: Notes> MemoryStore<N> {
             holds: Box::default(),
             timers,
             waiters: AtomicUsize::new(0),
-            wait_bounds: WaitBounds::default(),
+            wait_bounds: OnceLock::new(),
             wait_counts: Box::default(),
             lines_are_closed: AtomicBool::new(false),
         }

@@ -1,8 +1,12 @@
 //! The timers of all lines: one for each key that callers wait for.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    thread::{self, Thread},
+    time::Duration,
+};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use crate::{
     clock::Clock,
@@ -16,15 +20,13 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub struct Timers {
     state: Mutex<State>,
-    /// Notified when the thread sleeps for too long.
-    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     queue: BTreeSet<(Timestamp, CounterKey)>,
-    /// The instant until which the thread sleeps. None while it is awake.
-    sleeps_until: Option<Timestamp>,
+    /// The thread, and the instant until which it sleeps. None while it is awake.
+    sleeper: Option<(Thread, Timestamp)>,
     /// Whether it must look after something else than timers.
     is_rung: bool,
     is_closed: bool,
@@ -42,39 +44,44 @@ impl Timers {
 
     /// Has the thread serve at once.
     pub fn ring(&self) {
-        self.state.lock().is_rung = true;
-        self.changed.notify_one();
+        let mut state = self.state.lock();
+        state.is_rung = true;
+        state.wake();
     }
 
     /// Ends [`Timers::run`].
     pub fn close(&self) {
-        self.state.lock().is_closed = true;
-        self.changed.notify_one();
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        state.wake();
     }
 
     /// Waits until a timer is due. Returns false once closed.
     fn wait(&self, clock: &(impl Clock + ?Sized)) -> bool {
-        let mut state = self.state.lock();
         loop {
-            if state.is_closed {
-                return false;
-            }
-            if std::mem::take(&mut state.is_rung) {
-                return true;
-            }
-            let Some((next, _)) = state.queue.first().copied() else {
-                state.sleeps_until = Some(Timestamp::from_nanos(u64::MAX));
-                self.changed.wait(&mut state);
-                state.sleeps_until = None;
-                continue;
+            let sleep = {
+                let mut state = self.state.lock();
+                if state.is_closed {
+                    return false;
+                }
+                if std::mem::take(&mut state.is_rung) {
+                    return true;
+                }
+                let next = state.queue.first().map(|(instant, _)| *instant);
+                let sleep = next.map(|next| Duration::from(next.since(clock.now())));
+                if sleep == Some(Duration::ZERO) {
+                    return true;
+                }
+                let until = next.unwrap_or(Timestamp::from_nanos(u64::MAX));
+                state.sleeper = Some((thread::current(), until));
+                sleep
             };
-            let left = Duration::from(next.since(clock.now()));
-            if left == Duration::ZERO {
-                return true;
+            // a wake-up that comes before this ends it at once
+            match sleep {
+                Some(sleep) => thread::park_timeout(sleep.min(LONGEST_SLEEP)),
+                None => thread::park(),
             }
-            state.sleeps_until = Some(next);
-            self.changed.wait_for(&mut state, left.min(LONGEST_SLEEP));
-            state.sleeps_until = None;
+            self.state.lock().sleeper = None;
         }
     }
 
@@ -96,9 +103,19 @@ impl Timers {
         }
         if let Some(after) = after {
             state.queue.insert((after, key));
-            if state.sleeps_until.is_some_and(|until| after < until) {
-                self.changed.notify_one();
+            if state.sleeper.as_ref().is_some_and(|(_, until)| after < *until) {
+                state.wake();
             }
+        }
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn wake(&mut self) {
+        if let Some((sleeper, _)) = self.sleeper.take() {
+            sleeper.unpark();
         }
     }
 }
