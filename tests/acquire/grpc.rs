@@ -3,12 +3,24 @@
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Code, transport::Channel};
-use weir::proto::weir::v1::{
-    AcquireRequest, AcquireResponse, ReleaseRequest, acquire_request::Entry, acquire_response::Outcome,
-    limiter_client::LimiterClient,
+use weir::proto::{
+    envoy::{
+        extensions::common::ratelimit::v3::{
+            RateLimitDescriptor, rate_limit_descriptor::Entry as EnvoyEntry,
+        },
+        service::ratelimit::v3::{RateLimitRequest, rate_limit_response::Code as EnvoyCode},
+    },
+    weir::v1::{
+        AcquireRequest, AcquireResponse, ReleaseRequest, acquire_request::Entry, acquire_response::Outcome,
+        limiter_client::LimiterClient,
+    },
 };
 
-use super::{RULES, Weir, in_process::uri, until, until_waiting};
+use super::{
+    RULES, Weir,
+    in_process::{replace, uri},
+    until, until_waiting,
+};
 
 async fn client(weir: &Weir) -> LimiterClient<Channel> {
     LimiterClient::connect(uri(&weir.addresses)).await.expect("it listens")
@@ -149,7 +161,27 @@ async fn a_stream_ends_when_all_requests_are_answered() {
     assert_eq!(statuses, [Code::InvalidArgument]);
 }
 
-/// Thousands of callers wait and hang up at once.
+/// Envoy and callers that wait share counters, and a reload moves the line.
+#[tokio::test]
+async fn envoy_and_a_reload_change_what_the_line_gets() {
+    let mut weir = Weir::start(RULES).await;
+    let mut client = client(&weir).await;
+    let entry = EnvoyEntry { key: "api".to_owned(), value: "a".to_owned() };
+    let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
+    let of_envoy =
+        RateLimitRequest { domain: "partners".to_owned(), descriptors: vec![descriptor], hits_addend: 2 };
+    assert_eq!(weir.decide(of_envoy.clone()).await.overall_code(), EnvoyCode::Ok);
+    let mut waiting = client.clone();
+    let waits = tokio::spawn(async move { acquire(&mut waiting, request("a", 2, 60)).await });
+    until_waiting(&weir, 1).await;
+    assert_eq!(weir.decide(of_envoy).await.overall_code(), EnvoyCode::OverLimit);
+    replace(&weir.file(), &RULES.replace("requests: 2,", "requests: 4,"));
+    weir.reload.now();
+    assert_eq!(waits.await.expect("it ends").outcome(), Outcome::Admitted);
+    assert_eq!(acquire(&mut client, request("a", 1, 0)).await.outcome(), Outcome::Timeout);
+}
+
+/// Hundreds of callers wait and hang up at once.
 #[tokio::test]
 async fn callers_that_hang_up_leave_nothing_behind() {
     let weir = Weir::start_with(RULES, &[("WEIR_MAX_WAITERS_PER_KEY", "500")]).await;

@@ -182,6 +182,19 @@ fn the_first_the_last_and_the_only_waiter_may_leave() {
     assert!(limited.line.is_unused());
 }
 
+/// If the first waiter is told because the limit fell, whoever it has kept waiting is served at once.
+#[test]
+fn a_waiter_that_is_told_makes_room_for_those_behind_it() {
+    let mut limited = Limited::new(&[bucket(1, 4)], start());
+    assert_eq!(limited.enter(start(), 2, millis(0)), Entered::Admitted);
+    let heavy = waits(limited.enter(start(), 3, millis(1_000)));
+    let light = waits(limited.enter(start(), 1, millis(5_000)));
+    let slower = Tier { period: Period::from_secs(1), ..bucket(0, 4) };
+    limited.change([slower].into(), start());
+    assert!(matches!(limited.poll(heavy), Some(Answer::Rejected(_))));
+    assert_eq!(limited.poll(light), Some(Answer::Admitted(start())));
+}
+
 /// An admission that its caller never saw is given back, and the next one gets it.
 #[test]
 fn hits_of_a_caller_that_left_after_its_admission_are_given_back() {

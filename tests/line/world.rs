@@ -98,7 +98,7 @@ impl Limited {
     /// Makes all turns that are due until `end`, each at its instant. Returns the last answer of `place`, and when it came.
     pub(crate) fn run_until(&mut self, end: Timestamp, place: Option<Place>) -> Option<(Answer, Timestamp)> {
         for _ in 0..100_000 {
-            let Some(timer) = self.line.timer().filter(|timer| *timer <= end) else { return None };
+            let timer = self.line.timer().filter(|timer| *timer <= end)?;
             self.turn(timer);
             if let Some(answer) = place.and_then(|place| self.poll(place)) {
                 return Some((answer, timer));

@@ -15,8 +15,9 @@ fn rejection(call: &mut Call) -> Option<Rejection> {
     call.acquired().rejection
 }
 
-fn timeout(millis: u64) -> Option<Rejection> {
-    Some(Rejection::Timeout { retry_after: Period::from_millis(millis) })
+/// A rejection with this retry time.
+fn timeout(millis: u64) -> Rejection {
+    Rejection::Timeout { retry_after: Period::from_millis(millis) }
 }
 
 #[test]
@@ -39,8 +40,8 @@ fn callers_are_served_in_the_order_of_their_arrival() {
 fn a_wait_that_would_be_too_long_is_rejected_at_once() {
     let fixture = Fixture::new(&rules(TWO));
     let _calls: Vec<Call> = (0..4).map(|_| fixture.acquire(&["a"], 1, 60_000)).collect();
-    assert_eq!(rejection(&mut fixture.acquire(&["a"], 1, 1_999)), timeout(2_000));
-    assert_eq!(rejection(&mut fixture.acquire(&["a"], 2, 1_999)), timeout(2_000));
+    assert_eq!(rejection(&mut fixture.acquire(&["a"], 1, 1_999)), Some(timeout(2_000)));
+    assert_eq!(rejection(&mut fixture.acquire(&["a"], 2, 1_999)), Some(timeout(2_000)));
     assert!(fixture.acquire(&["a"], 1, 2_000).waits());
     assert_eq!(rejection(&mut fixture.acquire(&["a"], 3, 60_000)), Some(Rejection::Never));
     // other keys have other lines
@@ -55,7 +56,7 @@ fn whoever_drops_the_call_gives_the_place_up() {
     let _first = [fixture.acquire(&["a"], 1, 0), fixture.acquire(&["a"], 1, 0)];
     let second = [fixture.acquire(&["a"], 1, 1_000), fixture.acquire(&["a"], 1, 1_000)];
     let mut third = fixture.acquire(&["a"], 1, 2_000);
-    assert_eq!(rejection(&mut fixture.acquire(&["a"], 1, 1_000)), timeout(2_000));
+    assert_eq!(rejection(&mut fixture.acquire(&["a"], 1, 1_000)), Some(timeout(2_000)));
     drop(second);
     assert_eq!(fixture.limiter.store().waiters(), 1);
     fixture.pass(1_000);
@@ -134,7 +135,7 @@ fn a_request_waits_for_one_limit_only() {
     let error = fixture.acquire(&["a", "b"], 1, 1_000).outcome().map(|outcome| format!("{outcome:?}"));
     assert!(error.is_some_and(|error| error.contains("SeveralLimits(2)")));
     assert!(fixture.acquire(&["a", "b"], 1, 0).is_admitted());
-    assert_eq!(rejection(&mut fixture.acquire(&["a", "b"], 2, 0)), timeout(1_000));
+    assert_eq!(rejection(&mut fixture.acquire(&["a", "b"], 2, 0)), Some(timeout(1_000)));
 }
 
 #[test]
@@ -142,7 +143,7 @@ fn limits_without_a_line_decide_at_once() {
     let strict = "{ algorithm: token_bucket, requests: 1, per: 10s, burst: 1, strict: true }";
     let fixture = Fixture::new(&rules(strict));
     assert!(fixture.acquire(&["a"], 1, 60_000).is_admitted());
-    assert_eq!(rejection(&mut fixture.acquire(&["a"], 1, 60_000)), timeout(10_000));
+    assert_eq!(rejection(&mut fixture.acquire(&["a"], 1, 60_000)), Some(timeout(10_000)));
     let shadow = format!("{}    shadow_mode: true\n", rules(TWO));
     let fixture = Fixture::new(&shadow);
     assert!((0..9).all(|_| fixture.acquire(&["a"], 1, 60_000).is_admitted()));
@@ -169,7 +170,7 @@ fn waiters_are_bounded() {
     let week = "{ requests: 1, per: 11s, algorithm: sliding_window }";
     let fixture = Fixture::with_bounds(&rules(week), bounds, DecisionSettings::default());
     assert!(fixture.acquire(&["a"], 1, 0).is_admitted());
-    assert_eq!(rejection(&mut fixture.acquire(&["a"], 1, u64::MAX)), timeout(11_000));
+    assert_eq!(rejection(&mut fixture.acquire(&["a"], 1, u64::MAX)), Some(timeout(11_000)));
 }
 
 #[test]
