@@ -15,7 +15,7 @@ mod server {
     use prost::Message as _;
 
     /// What weir serves, and gRPC reflection therefore shows.
-    const SERVED: [&str; 1] = ["envoy/service/ratelimit/v3/rls.proto"];
+    const SERVED: [&str; 2] = ["envoy/service/ratelimit/v3/rls.proto", "weir/v1/limiter.proto"];
 
     /// What weir is a client of.
     const CALLED: [&str; 2] =

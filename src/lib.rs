@@ -18,6 +18,8 @@
 //! | --- | --- |
 //! | none | [`limit`], [`Limiter`], [`store::MemoryStore`] |
 //! | `yaml` | `config`: rules written in YAML |
+//! | `client` | `client`: acquires hits of limits, and waits for them; implies `yaml` |
+//! | `tower` | `client::LimitLayer`, which limits a client built with tower; implies `client` |
 //! | `coordinated` | `store::coordinated`: counts shared by many instances |
 //! | `simulated` | `store::simulated`: a shared store in memory, for simulations and tests; implies `coordinated` |
 //! | `redis` | `store::redis`: Redis as the shared store; implies `coordinated` |
@@ -26,6 +28,8 @@
 
 #[cfg(feature = "server")]
 pub mod app;
+#[cfg(feature = "client")]
+pub mod client;
 pub mod clock;
 #[cfg(feature = "server")]
 pub mod command;
@@ -63,4 +67,7 @@ pub mod trace;
 #[cfg(feature = "server")]
 pub mod xds;
 
-pub use limiter::{DecisionSettings, LimitError, Limiter, Rejection, RejectionLog, ReportedRejections};
+pub use limiter::{
+    AcquireError, Acquired, DecisionSettings, LimitError, Limiter, Rejection, RejectionLog,
+    ReportedRejections, Resolved, WaiterThread,
+};

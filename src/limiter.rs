@@ -1,16 +1,26 @@
 //! The path of one request: rules, store, verdict, stats. Every server calls it.
 
+mod acquire;
 mod key_text;
 mod rejections;
+mod resolved;
+mod waiter_thread;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use arc_swap::ArcSwapOption;
 
 pub(crate) use self::key_text::key_text;
 use self::rejections::LastReports;
-pub use self::rejections::{Rejection, RejectionLog, ReportedRejections};
-
+pub use self::{
+    acquire::{AcquireError, Acquired},
+    rejections::{Rejection, RejectionLog, ReportedRejections},
+    resolved::Resolved,
+    waiter_thread::WaiterThread,
+};
 use crate::{
     limit::{
         Code, CompiledRule, Decision, DescriptorMatch, Direction, Limit, LimitCheck, Matched, Modes, Request,
@@ -34,6 +44,8 @@ pub struct Limiter<S> {
     /// Finds the counters with the most hits, if that is on.
     hot_keys: Option<Box<HotKeys>>,
     rejection_log: Option<Arc<dyn RejectionLog>>,
+    /// Whether rules were loaded that the lines of waiting callers do not follow yet.
+    lines_are_stale: AtomicBool,
 }
 
 /// The settings of decisions.
@@ -98,7 +110,15 @@ impl<S: Store> Limiter<S> {
     #[must_use]
     pub fn new(store: S, stats: Arc<Stats>, settings: DecisionSettings) -> Self {
         let hot_keys = (settings.hot_keys != HotKeyValues::Off).then(Box::default);
-        Self { loaded: ArcSwapOption::empty(), store, stats, settings, hot_keys, rejection_log: None }
+        Self {
+            loaded: ArcSwapOption::empty(),
+            store,
+            stats,
+            settings,
+            hot_keys,
+            rejection_log: None,
+            lines_are_stale: AtomicBool::new(false),
+        }
     }
 
     /// Reports rejections to `log`, as [`DecisionSettings::reported_rejections`] says.
@@ -113,12 +133,14 @@ impl<S: Store> Limiter<S> {
         self.hot_keys.as_deref()
     }
 
-    /// Replaces the rules. Counts are kept: counters are found by domain and entries, not by rule.
+    /// Replaces the rules. Counts are kept: counters are found by domain and entries, not by rule. Callers that wait are told, by
+    /// [`Limiter::serve_waiters`], if they cannot be served in time any more.
     pub fn load(&self, rules: RuleSet) {
         let stats = rules.rules().iter().map(|rule| self.stats.rule(rule.path.parts())).collect();
         let last_reports = LastReports::new(rules.rules().len());
         self.stats.set_rule_limits(rules.rules().iter().flat_map(rule_limits).collect());
         self.loaded.store(Some(Arc::new(Loaded { rules, stats, last_reports })));
+        self.refresh_lines();
     }
 
     /// Calls `read` with the current rules, if any are loaded.
@@ -228,21 +250,25 @@ impl<S: Store> Limiter<S> {
             self.stats.global_shadow_mode.add(1);
         }
         for (check, decision) in taken(matched, decisions) {
-            let limit = decision.share.unwrap_or_else(|| check.tiers()[decision.tier].capacity());
-            let policy = check.over_limit_policy_in(scope);
-            let tally = Tally::of(decision, limit, policy, check.hits, self.settings.near_limit_ratio);
-            let shadowed = decision.over && check.rule.shadow_mode();
-            self.with_stats(loaded, check, |stats| {
-                stats.add(RuleCounts {
-                    total_hits: check.hits.0,
-                    over_limit: tally.over_limit,
-                    near_limit: tally.near_limit,
-                    over_limit_with_local_cache: if decision.cached { tally.over_limit } else { 0 },
-                    within_limit: tally.within_limit,
-                    shadow_mode: if shadowed { tally.over_limit } else { 0 },
-                });
-            });
+            self.record_check(loaded, check, decision, scope);
         }
+    }
+
+    fn record_check(&self, loaded: &Loaded, check: &LimitCheck<'_>, decision: &Decision, scope: Scope) {
+        let limit = decision.share.unwrap_or_else(|| check.tiers()[decision.tier].capacity());
+        let policy = check.over_limit_policy_in(scope);
+        let tally = Tally::of(decision, limit, policy, check.hits, self.settings.near_limit_ratio);
+        let shadowed = decision.over && check.rule.shadow_mode();
+        self.with_stats(loaded, check, |stats| {
+            stats.add(RuleCounts {
+                total_hits: check.hits.0,
+                over_limit: tally.over_limit,
+                near_limit: tally.near_limit,
+                over_limit_with_local_cache: if decision.cached { tally.over_limit } else { 0 },
+                within_limit: tally.within_limit,
+                shadow_mode: if shadowed { tally.over_limit } else { 0 },
+            });
+        });
     }
 
     #[cold]

@@ -17,7 +17,7 @@ const LAYERS: [&[&str]; 11] = [
     &["otlp"],
     &["config", "store", "trace"],
     &["limiter", "simulate", "xds"],
-    &["server"],
+    &["client", "server"],
     &["settings"],
     &["app", "command", "fuzz"],
     &["lib"],

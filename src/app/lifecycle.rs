@@ -1,7 +1,7 @@
 //! The lifecycle of the service: the order in which its parts start and stop.
 //!
 //! Start: rules, limiter, listeners, servers, so that the first request finds everything ready. Stop: health fails while the
-//! servers continue for [`StopSettings::delay`]; then they accept no more connections, and open requests end or are aborted;
+//! servers continue for [`StopSettings::delay`]; then they accept no more connections, callers that wait are rejected, and open requests end or are aborted;
 //! then the store flushes its counts, and traces are sent; the stats go last, to StatsD and to the collector of metrics.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
@@ -23,13 +23,14 @@ use super::{
     store_state, sweep,
 };
 use crate::{
-    Limiter, ReportedRejections,
+    Limiter, ReportedRejections, WaiterThread,
     clock::{Clock, SystemClock},
     config::{DirectorySource, RuleSource},
     observe::{Health, Stats, health::Reason, prometheus::MetricNames, statsd},
     otlp::{self, ExportThread, MetricSettings},
     server::RejectionLogger,
     settings::{Settings, StopSettings},
+    store::Store as _,
     trace,
     xds::XdsSource,
 };
@@ -99,6 +100,9 @@ impl App {
         let expiry = Arc::new(Expiry::new(&settings, server));
         stats.register(&expiry);
         let (store, store_thread) = store::open(&settings, &clock).await?;
+        if let Some(memory) = store.memory() {
+            memory.set_wait_bounds(settings.waits);
+        }
         let is_sampled = settings.limiter.reported_rejections == ReportedRejections::Sampled;
         let rejections = RejectionLogger::new(settings.log.values, is_sampled);
         let limiter = Limiter::new(store, Arc::clone(&stats), settings.limiter.clone());
@@ -169,6 +173,8 @@ impl App {
         let (end_reporters, reporters_end) = watch::channel(false);
         let mut servers = self.servers.serve(&self.context, &closed).await?;
         let AppContext { limiter, clock, stats, health, metric_names, .. } = self.context;
+        let waiters = WaiterThread::start(&limiter, Arc::clone(&clock)).map_err(AppError::Thread)?;
+        let stopped = Arc::clone(&clock);
         // dropped last
         let _store_thread = self.store_thread;
         let mut background = JoinSet::new();
@@ -195,6 +201,8 @@ impl App {
             sleep(self.stop.delay).await;
         }
         close_servers.send_replace(true);
+        // their calls would not end before their limits let them
+        limiter.close_waiters(stopped.now());
         drain(servers, self.stop.timeout + MARGIN).await;
         // after the last decision: flushes counts and returns leases
         let flush_traces = async {
@@ -211,6 +219,7 @@ impl App {
         };
         join(drain(reporters, MARGIN), flush_metrics).await;
         background.shutdown().await;
+        drop(waiters);
         outcome
     }
 }

@@ -8,6 +8,7 @@ mod descriptor;
 mod explain;
 mod inline_str;
 mod key;
+pub mod line;
 mod matched;
 mod matcher;
 mod pattern;

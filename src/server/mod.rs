@@ -13,6 +13,7 @@ mod listening;
 mod log;
 mod rejections;
 pub mod resp;
+mod wait;
 
 pub use connections::Connections;
 pub use listening::Certificates;

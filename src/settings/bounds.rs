@@ -3,7 +3,11 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use super::{parse, reader::Reader};
-use crate::server::bounds::{Bounds, MAX_MESSAGE, RequestBounds};
+use crate::{
+    limit::Period,
+    server::bounds::{Bounds, MAX_MESSAGE, RequestBounds},
+    store::WaitBounds,
+};
 
 /// The valid numbers of connections, descriptors and entries: a larger one is a typing error.
 const COUNT: RangeInclusive<usize> = 1..=1_000_000;
@@ -13,6 +17,9 @@ const MIN_BUFFERED: u64 = 4 * MAX_MESSAGE as u64;
 
 /// The valid times: a shorter one rejects clients on slow networks, and no client needs a longer one.
 const TIME: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_hours(1);
+
+/// The valid longest waits of callers.
+const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(1);
 
 /// Reads the bounds of the servers.
 pub(super) fn bounds(read: &mut Reader<'_>) -> Bounds {
@@ -30,6 +37,22 @@ pub(super) fn bounds(read: &mut Reader<'_>) -> Bounds {
             descriptors: count(read, "WEIR_MAX_DESCRIPTORS", defaults.request.descriptors, "descriptors"),
             entries: count(read, "WEIR_MAX_ENTRIES", defaults.request.entries, "entries"),
         },
+    }
+}
+
+/// Reads the bounds on callers that wait.
+pub(super) fn waits(read: &mut Reader<'_>) -> WaitBounds {
+    let defaults = WaitBounds::default();
+    WaitBounds {
+        total: count(read, "WEIR_MAX_WAITERS", defaults.total, "callers"),
+        per_key: count(read, "WEIR_MAX_WAITERS_PER_KEY", defaults.per_key, "callers"),
+        longest: read.parsed("WEIR_MAX_WAIT", defaults.longest, |text| {
+            let wait = parse::duration(text)?;
+            if !WAIT.contains(&wait) {
+                return Err("a duration from 1ms to 1h, such as 60s");
+            }
+            Ok(Period::from_nanos(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX)))
+        }),
     }
 }
 

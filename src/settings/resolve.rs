@@ -4,7 +4,7 @@ use std::{num::NonZero, path::PathBuf, thread::available_parallelism, time::Dura
 
 use super::{
     backend::{Backend, SharedKeys},
-    bounds::bounds,
+    bounds::{bounds, waits},
     coordination::coordination,
     disk,
     environment::Environment,
@@ -90,6 +90,7 @@ impl Settings {
             limiter: limiter(read),
             response_headers: response_headers(read),
             bounds: bounds(read),
+            waits: waits(read),
             coordination,
             disk,
             max_counters,

@@ -53,6 +53,8 @@ pub struct Settings {
     pub coordination: store::coordinated::CoordinationSettings,
     /// `WEIR_MAX_COUNTERS`: the maximum number of counters in memory, at least 1.
     pub max_counters: usize,
+    /// `WEIR_MAX_WAITERS`, `WEIR_MAX_WAITERS_PER_KEY` and `WEIR_MAX_WAIT`: the bounds on callers that wait.
+    pub waits: store::WaitBounds,
     /// The directory that counts are kept in beside memory.
     pub disk: Option<store::disk::DiskSettings>,
     /// The Redis that instances share their counts through; without one, each keeps its counts in memory.

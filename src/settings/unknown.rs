@@ -7,7 +7,7 @@ use crate::spelling;
 const PREFIX: &str = "WEIR_";
 
 /// The variables that only weir has, without [`PREFIX`].
-const OWN: [&str; 34] = [
+const OWN: [&str; 37] = [
     "COORDINATION",
     "DATA_DIR",
     "DECISION_BUDGET",
@@ -24,6 +24,9 @@ const OWN: [&str; 34] = [
     "MAX_COUNTER_BYTES",
     "MAX_DESCRIPTORS",
     "MAX_ENTRIES",
+    "MAX_WAIT",
+    "MAX_WAITERS",
+    "MAX_WAITERS_PER_KEY",
     "ON_STORE_FAILURE",
     "REDIS_AUTH",
     "REDIS_HOST",

@@ -1,8 +1,8 @@
 //! The store that the settings select.
 
 use super::{
-    Decisions, MemoryStore, Store, StoreError, TakeOptions, any_remote::AnyRemote, coordinated::Coordinated,
-    disk::DiskStore,
+    Decisions, MemoryStore, NO_LINES, Store, StoreError, TakeOptions, any_remote::AnyRemote,
+    coordinated::Coordinated, disk::DiskStore,
 };
 use crate::{
     limit::{
@@ -62,6 +62,22 @@ impl Store for AnyStore {
                 store: Some(coordinated.remote().shared_store()),
                 ..coordinated.shared_counts()
             },
+        }
+    }
+
+    fn memory(&self) -> Option<&MemoryStore> {
+        match self {
+            Self::Memory(memory) => Some(memory),
+            Self::Disk(_) => None,
+            Self::Coordinated(coordinated) => Some(coordinated.memory()),
+        }
+    }
+
+    fn lines_for(&self, check: &LimitCheck<'_>) -> Result<&MemoryStore, StoreError> {
+        match self {
+            Self::Memory(memory) => memory.lines_for(check),
+            Self::Disk(_) => Err(NO_LINES),
+            Self::Coordinated(coordinated) => coordinated.lines_for(check),
         }
     }
 

@@ -42,7 +42,7 @@ use smallvec::SmallVec;
 pub use any::AnyStore;
 #[cfg(feature = "server")]
 pub use any_remote::AnyRemote;
-pub use memory::{Counted, MemoryStore, Notes, Usage};
+pub use memory::{Arrival, Counted, MemoryStore, Notes, Receipt, Ticket, Timers, Usage, WaitBounds};
 
 use crate::{
     limit::{
@@ -135,6 +135,21 @@ pub trait Store: Send + Sync + 'static {
         SharedCounts::default()
     }
 
+    /// Returns the store in memory whose [lines](MemoryStore::enter) this store's callers wait in. By default there is none.
+    fn memory(&self) -> Option<&MemoryStore> {
+        None
+    }
+
+    /// Returns the store in whose line callers wait for the limit of `check`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unsupported`], if the counters are elsewhere.
+    fn lines_for(&self, check: &LimitCheck<'_>) -> Result<&MemoryStore, StoreError> {
+        let _ = check;
+        self.memory().ok_or(NO_LINES)
+    }
+
     /// Decides `request` about the bucket of `name`, whose parameters come with the request. By default a store keeps no such buckets.
     ///
     /// # Errors
@@ -171,6 +186,12 @@ pub trait Store: Send + Sync + 'static {
 /// The error of a store without such buckets.
 const NO_BUCKETS: StoreError =
     StoreError::Unsupported("this store keeps no buckets whose parameters come with requests");
+
+/// The error of a store without lines.
+const NO_LINES: StoreError = StoreError::Unsupported(
+    "callers cannot wait for counters on disk, or for those that instances share: send no wait, or use the store in memory or \
+     `coordination: local`",
+);
 
 /// How a store decides a request, besides what the request says.
 #[derive(Clone, Copy, Debug, Default)]

@@ -4,7 +4,6 @@ use std::{
     collections::BTreeSet,
     fs,
     net::SocketAddr,
-    path::Path,
     process::Command,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,

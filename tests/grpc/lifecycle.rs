@@ -87,7 +87,7 @@ async fn reflection_lists_every_service() {
         responses.map(|response| response.expect("a response").message_response).collect().await;
     let Some(MessageResponse::ListServicesResponse(list)) = &responses[0] else { panic!("{responses:?}") };
     let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
-    for name in ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"] {
+    for name in ["envoy.service.ratelimit.v3.RateLimitService", "weir.v1.Limiter", "grpc.health.v1.Health"] {
         assert!(names.contains(&name), "{names:?}");
     }
     assert!(matches!(&responses[1], Some(MessageResponse::FileDescriptorResponse(file))

@@ -164,6 +164,20 @@ impl CounterState {
         }
     }
 
+    /// Gives back `hits` that were [taken](Self::take) at the instant `taken_at` and not used, as far as that admits no more than
+    /// the limit: to a fixed window if it is still open, to a sliding window if its hits still count, to a bucket less
+    /// the tokens that have flowed in since.
+    pub fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
+        match self {
+            Self::FixedWindow(window) => window.put_back(tier, now, taken_at, hits),
+            Self::TokenBucket(bucket, kept) => {
+                bucket.put_back(tier, now, taken_at, hits);
+                *kept = IdleAt::of(bucket.idle_at(tier));
+            }
+            _ => self.change_window(tier, |window| window.release(tier, now, taken_at, hits)),
+        }
+    }
+
     /// Calls [`AlgorithmState::availability`].
     #[must_use]
     pub fn availability(&self, tier: &Tier, now: Timestamp) -> Availability {

@@ -32,6 +32,13 @@ impl FixedWindow {
         self.end
     }
 
+    /// Gives back `hits` that were taken at `taken_at`, if their window is open.
+    pub(super) fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
+        if self.end == taken_at.window_end(tier.period) && now < self.end {
+            self.used = self.used.minus(hits);
+        }
+    }
+
     /// Returns the end of the window that is open at `now`, and its hits.
     fn open(&self, tier: &Tier, now: Timestamp) -> (Timestamp, Hits) {
         if now < self.end { (self.end, self.used) } else { (now.window_end(tier.period), Hits(0)) }

@@ -1,6 +1,9 @@
 //! The flow of tokens into a bucket. All results are exact; a division of 128 bits is made only where 64 bits do not suffice.
 
-use crate::limit::{tier::Tier, units::Period};
+use crate::limit::{
+    tier::{Refill, Tier},
+    units::Period,
+};
 
 /// One token, in units of 2^-31 tokens.
 pub(super) const TOKEN: u64 = 1 << TOKEN_BITS;
@@ -43,6 +46,22 @@ pub(super) fn steps(tier: &Tier, elapsed: Period, most: u64) -> (Period, u64) {
         return (elapsed, most);
     }
     (Period::from_nanos(steps * tier.period.as_nanos()), inflow(steps))
+}
+
+/// Returns the most units of 2^-31 tokens that can have flowed in during `elapsed`, whatever rounding and steps do; at most `most`. A part of
+/// a period counts as a step, since a step may have been in it.
+pub(super) fn most_inflow(tier: &Tier, elapsed: Period, most: u64) -> u64 {
+    if elapsed == Period::default() {
+        return 0;
+    }
+    let inflow = if tier.bucket().refill == Refill::Step {
+        let steps = elapsed.as_nanos().div_ceil(tier.period.as_nanos());
+        steps.saturating_mul(u64::from(tier.requests) * TOKEN)
+    } else {
+        // its own bound is less than 2^63
+        inflow(tier, elapsed, most.min(u64::MAX >> 1)).saturating_add(1)
+    };
+    inflow.min(most)
 }
 
 /// Returns how long it takes until `needed` units of 2^-31 tokens, less than 2^63, have flowed in with continuous refill, rounded up.

@@ -5,7 +5,7 @@
 
 use super::{
     change::CountChange,
-    refill::{TOKEN, inflow, steps, time_for, time_of_steps},
+    refill::{TOKEN, inflow, most_inflow, steps, time_for, time_of_steps},
     state::{AlgorithmState, Availability, Probe},
 };
 use crate::limit::{
@@ -98,6 +98,20 @@ impl TokenBucket {
         }
     }
 
+    /// Gives back `hits` that were taken at `taken_at`, less the tokens that have flowed in since, which have refilled the bucket already.
+    pub(super) fn put_back(&mut self, tier: &Tier, now: Timestamp, taken_at: Timestamp, hits: Hits) {
+        let tokens = hits.0.saturating_mul(TOKEN);
+        self.return_tokens(tier, now, tokens - most_inflow(tier, now.since(taken_at), tokens));
+    }
+
+    fn return_tokens(&mut self, tier: &Tier, now: Timestamp, tokens: u64) {
+        let refilled = self.at(tier, now);
+        let left = refilled.taken().saturating_sub(tokens);
+        if left != refilled.taken() {
+            *self = Self::of(tier.bucket(), refilled.as_of, left);
+        }
+    }
+
     /// Returns the instant from which at most `room` is taken if no other request takes any. It is computed from the stored
     /// state, not from the refilled one, so that rounding does not make the reported wait differ from the actual one.
     fn ready_at(self, tier: &Tier, room: u64) -> Timestamp {
@@ -174,11 +188,7 @@ impl AlgorithmState for TokenBucket {
     }
 
     fn give_back(&mut self, tier: &Tier, now: Timestamp, hits: Hits) {
-        let refilled = self.at(tier, now);
-        let left = refilled.taken().saturating_sub(hits.0.saturating_mul(TOKEN));
-        if left != refilled.taken() {
-            *self = Self::of(tier.bucket(), refilled.as_of, left);
-        }
+        self.return_tokens(tier, now, hits.0.saturating_mul(TOKEN));
     }
 
     /// Takes the tokens at `at`, or at the instant of the state if that is later. The bucket may be in debt afterwards.

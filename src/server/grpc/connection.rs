@@ -24,6 +24,7 @@ use tokio::{
 use tonic::service::Routes;
 
 use super::{
+    acquire::{AcquireService, Method},
     health_and_reflection, request_headers,
     response::send,
     service::Service,
@@ -67,7 +68,8 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(super) struct Services<S> {
     pub(super) service: Service<S>,
-    /// Everything but [`Service::PATH`].
+    pub(super) acquire: AcquireService<S>,
+    /// Everything else.
     pub(super) health_and_reflection: Routes,
     pub(super) age: ConnectionAge,
     pub(super) connections: Arc<Connections>,
@@ -254,6 +256,10 @@ impl<S: Store> Services<S> {
         respond: SendResponse<UnreadBytes>,
         account: &Arc<Account>,
     ) {
+        if let Some(method) = Method::at(call.uri().path()) {
+            let arrival = self.connections.bounds().arrival;
+            return self.acquire.handle(method, call, respond, account, arrival).await;
+        }
         // until it ends, since its message is read elsewhere
         let weight = CALL + health_and_reflection::MAX_REQUEST + request_headers::weight(&call);
         let _hold = match account.hold(weight) {

@@ -4,12 +4,13 @@ use std::{convert::Infallible, future::poll_fn, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::stream;
-use h2::{RecvStream, SendStream, server::SendResponse};
+use h2::{RecvStream, server::SendResponse};
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, StreamBody};
 use tonic::{body::Body, service::Routes};
 use tower::Service as _;
 
+use super::response::send_data;
 use crate::server::connections::{Account, UnreadBytes};
 
 /// The largest message of a request in bytes. The names of services and symbols are short.
@@ -70,20 +71,4 @@ async fn send(
             None => return stream.send_data(UnreadBytes::new(Bytes::new(), Arc::clone(account)), true),
         }
     }
-}
-
-/// Sends `data` as the caller's flow control window allows.
-async fn send_data(
-    stream: &mut SendStream<UnreadBytes>,
-    mut data: Bytes,
-    account: &Arc<Account>,
-) -> Result<(), h2::Error> {
-    while !data.is_empty() {
-        stream.reserve_capacity(data.len());
-        let room = poll_fn(|context| stream.poll_capacity(context)).await;
-        // no capacity means that the stream has ended, which sending reports
-        let room = room.transpose()?.map_or(data.len(), |room| room.min(data.len()));
-        stream.send_data(UnreadBytes::new(data.split_to(room), Arc::clone(account)), false)?;
-    }
-    Ok(())
 }

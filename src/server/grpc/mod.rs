@@ -1,5 +1,6 @@
-//! The gRPC server: Envoy's `RateLimitService`, health and reflection.
+//! The gRPC server: Envoy's `RateLimitService`, `weir.v1.Limiter` for callers that wait, health and reflection.
 
+mod acquire;
 mod connection;
 mod decode;
 mod encode;
@@ -15,6 +16,7 @@ mod service;
 mod status;
 mod stream;
 mod timeout;
+mod tokens;
 
 pub use server::{Server, ServerError};
 pub use service::Service;

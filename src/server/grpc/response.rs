@@ -1,9 +1,9 @@
 //! Sends responses.
 
-use std::sync::Arc;
+use std::{future::poll_fn, sync::Arc};
 
 use bytes::Bytes;
-use h2::server::SendResponse;
+use h2::{SendStream, server::SendResponse};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 use tonic::Status;
 
@@ -36,6 +36,22 @@ pub(super) fn send(
             respond.send_response(status.into_http(), true).map(drop)
         }
     }
+}
+
+/// Sends `data` as the caller's flow control window allows.
+pub(super) async fn send_data(
+    stream: &mut SendStream<UnreadBytes>,
+    mut data: Bytes,
+    account: &Arc<Account>,
+) -> Result<(), h2::Error> {
+    while !data.is_empty() {
+        stream.reserve_capacity(data.len());
+        let room = poll_fn(|context| stream.poll_capacity(context)).await;
+        // no capacity means that the stream has ended, which sending reports
+        let room = room.transpose()?.map_or(data.len(), |room| room.min(data.len()));
+        stream.send_data(UnreadBytes::new(data.split_to(room), Arc::clone(account)), false)?;
+    }
+    Ok(())
 }
 
 /// Rejects a call of a connection with too many unread responses.

@@ -41,7 +41,7 @@ pub enum ServerError {
 }
 
 impl<S: Store> Server<S> {
-    /// Returns a server of `service`, of gRPC health, which reports `healthy`, and of reflection, on `threads` threads, at least
+    /// Returns a server of `service`, of callers that wait on the same limiter, of gRPC health, which reports `healthy`, and of reflection, on `threads` threads, at least
     /// one. Its connections are among `connections`.
     ///
     /// # Errors
@@ -70,6 +70,7 @@ impl<S: Store> Server<S> {
                 .add_service(reflection().build_v1alpha()?.max_decoding_message_size(MAX_REQUEST))
                 .prepare();
         let services = Arc::new(Services {
+            acquire: service.acquire_service(),
             service,
             health_and_reflection,
             age,

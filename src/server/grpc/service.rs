@@ -14,6 +14,7 @@ use http::Request;
 use tonic::{Code, Status};
 
 use super::{
+    acquire::AcquireService,
     decode::{DecodeError, decode},
     encode::{Buffer, encode},
     message::{self, PREFIX},
@@ -76,6 +77,11 @@ impl<S: Store> Service<S> {
     #[must_use]
     pub fn with_tracer(self, tracer: Option<Arc<Tracer>>) -> Self {
         Self { tracer, ..self }
+    }
+
+    /// Returns the service for callers that wait, on the same limiter.
+    pub(super) fn acquire_service(&self) -> AcquireService<S> {
+        AcquireService::new(Arc::clone(&self.limiter), Arc::clone(&self.clock), self.bounds)
     }
 
     /// Returns the time of decisions.

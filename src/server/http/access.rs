@@ -1,24 +1,25 @@
-//! Who may use `/json`, which asks nobody for a certificate.
+//! Who may use `/json` and `/v1/acquire`, which ask nobody for a certificate.
 
 use std::sync::Arc;
 
 use axum::{
     Extension,
-    extract::{Request, State},
+    extract::Request,
     http::StatusCode,
+    middleware::{Next, from_fn},
     response::{IntoResponse, Response},
     routing::{MethodRouter, any, post},
 };
 use tokio::net::TcpStream;
 
 use super::{
-    client::Client,
+    acquire::{self, AcquireApi},
     context::ServiceContext,
     json::{self, JsonApi},
 };
 use crate::{server::bounds::RequestBounds, store::Store};
 
-/// `WEIR_JSON`: who may use `/json`.
+/// `WEIR_JSON`: who may use `/json` and `/v1/acquire`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JsonAccess {
     /// Everybody who reaches the port.
@@ -50,30 +51,28 @@ impl Peer {
     }
 }
 
-/// Returns the page `/json` for those who have `access`.
-pub(super) fn route<S: Store>(
+/// Returns the pages that decide, `/json` and `/v1/acquire`, for those who have `access`.
+pub(super) fn routes<S: Store>(
     access: JsonAccess,
     context: &ServiceContext<S>,
     bounds: RequestBounds,
-) -> MethodRouter {
-    let api = || Arc::new(JsonApi::new(context.clone(), bounds));
-    match access {
-        JsonAccess::Everybody => post(json::decide::<S>).with_state(api()),
-        JsonAccess::Loopback => post(decide_locally::<S>).with_state(api()),
+) -> [MethodRouter; 2] {
+    let json = Arc::new(JsonApi::new(context.clone(), bounds));
+    let acquire = Arc::new(AcquireApi::new(Arc::clone(&json)));
+    let pages = [post(json::decide::<S>).with_state(json), post(acquire::acquire::<S>).with_state(acquire)];
+    pages.map(|page| match access {
+        JsonAccess::Everybody => page,
+        JsonAccess::Loopback => page.layer(from_fn(local_only)),
         JsonAccess::Nobody => any((StatusCode::NOT_FOUND, OFF)),
-    }
+    })
 }
 
-async fn decide_locally<S: Store>(
-    Extension(peer): Extension<Peer>,
-    api: State<Arc<JsonApi<S>>>,
-    client: Extension<Client>,
-    request: Request,
-) -> Response {
+/// Answers requests of other hosts.
+async fn local_only(Extension(peer): Extension<Peer>, request: Request, next: Next) -> Response {
     if !peer.is_loopback {
         return (StatusCode::FORBIDDEN, LOOPBACK_ONLY).into_response();
     }
-    json::decide(api, client, request).await
+    next.run(request).await
 }
 
 #[cfg(test)]
@@ -99,11 +98,14 @@ mod tests {
             (Health::new(), MetricNames::default(), ResponseHeaders::default());
         let context = ServiceContext { limiter, stats, clock, health, headers, metric_names, tracer: None };
         let opened = Arc::new(Connections::default()).open().expect("it is the first");
-        let client = Client::new(Arc::clone(opened.account()), std::time::Duration::from_secs(10));
+        let client = super::super::client::Client::new(
+            Arc::clone(opened.account()),
+            std::time::Duration::from_secs(10),
+        );
         let body = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "f"}]}]}"#;
         let request = Request::post("/json").extension(client).extension(peer).body(Body::from(body));
-        let router: axum::Router =
-            axum::Router::new().route("/json", route(access, &context, RequestBounds::default()));
+        let [json, _] = routes(access, &context, RequestBounds::default());
+        let router = axum::Router::new().route("/json", json);
         let response = router.oneshot(request.expect("a request")).await.expect("a response");
         let decided = context.limiter.store().usage().live > 0;
         (response.status(), decided)

@@ -39,7 +39,7 @@ const OBJECT: usize = 256;
 
 /// The bytes above which a body is decoded and decided on a thread of its own: that takes so long that other connections of the
 /// thread, such as those of health checks, would wait.
-const LARGE: usize = 64 << 10;
+pub(super) const LARGE: usize = 64 << 10;
 
 /// Decides the requests at `/json`.
 pub(super) struct JsonApi<S> {
@@ -136,7 +136,7 @@ fn objects(json: &[u8]) -> usize {
 // === impl JsonError ===
 
 impl JsonError {
-    const fn status(&self) -> StatusCode {
+    pub(super) const fn status(&self) -> StatusCode {
         match self {
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooManyBytes(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -208,15 +208,8 @@ impl<S: Store> JsonApi<S> {
         span: Option<&RequestSpan>,
     ) -> Result<RateLimitResponse, JsonError> {
         let now = self.context.clock.now();
-        let objects = objects(body);
-        // before they take memory: the request, two objects for a descriptor and its override, and one for an entry
-        if objects > 1 + 2 * self.bounds.descriptors + self.bounds.entries {
-            return Err(TooLarge::Descriptors(self.bounds.descriptors).into());
-        }
-        hold.grow_to(2 * body.len() + objects * OBJECT)?;
+        self.check_size(body, hold)?;
         let message = self.decode(body)?;
-        let entries = message.descriptors.iter().map(|descriptor| descriptor.entries.len()).sum();
-        self.bounds.check(message.descriptors.len(), entries)?;
         let request = Request::try_from(&message).inspect_err(|_| self.context.stats.service_error.add(1))?;
         let headers = &self.context.headers;
         let options = TakeOptions { record: span.map(RequestSpan::record), ..TakeOptions::default() };
@@ -230,12 +223,45 @@ impl<S: Store> JsonApi<S> {
         Ok(decided.await?)
     }
 
+    pub(super) const fn context(&self) -> &ServiceContext<S> {
+        &self.context
+    }
+
+    /// Has the account of the connection `hold` what decoding `body` takes.
+    pub(super) fn check_size(&self, body: &[u8], hold: &mut Hold) -> Result<(), JsonError> {
+        let objects = objects(body);
+        // before they take memory: the request, two objects for a descriptor and its override, and one for an entry
+        if objects > 1 + 2 * self.bounds.descriptors + self.bounds.entries {
+            return Err(TooLarge::Descriptors(self.bounds.descriptors).into());
+        }
+        Ok(hold.grow_to(2 * body.len() + objects * OBJECT)?)
+    }
+
     pub(super) fn decode(&self, body: &[u8]) -> Result<RateLimitRequest, JsonError> {
         let mut json = serde_json::Deserializer::from_slice(body);
         // rejects unknown fields, like the reference
         let message = DynamicMessage::deserialize(self.request.clone(), &mut json)?;
         json.end()?;
-        Ok(message.transcode_to()?)
+        self.within_bounds(&message)
+    }
+
+    /// Returns the request in `json`.
+    pub(super) fn message(&self, json: serde_json::Value) -> Result<RateLimitRequest, JsonError> {
+        self.within_bounds(&DynamicMessage::deserialize(self.request.clone(), json)?)
+    }
+
+    fn within_bounds(&self, message: &DynamicMessage) -> Result<RateLimitRequest, JsonError> {
+        let message: RateLimitRequest = message.transcode_to()?;
+        let entries = message.descriptors.iter().map(|descriptor| descriptor.entries.len()).sum();
+        self.bounds.check(message.descriptors.len(), entries)?;
+        Ok(message)
+    }
+
+    /// Returns `response` in JSON.
+    pub(super) fn json(&self, response: &RateLimitResponse) -> Result<serde_json::Value, String> {
+        let message = DynamicMessage::decode(self.response.clone(), response.encode_to_vec().as_slice());
+        let message = message.map_err(|error| error.to_string())?;
+        serde_json::to_value(&message).map_err(|error| error.to_string())
     }
 
     pub(super) fn encode(&self, response: &RateLimitResponse) -> Response {
@@ -244,11 +270,8 @@ impl<S: Store> JsonApi<S> {
             Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
             Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        let json = DynamicMessage::decode(self.response.clone(), response.encode_to_vec().as_slice())
-            .map_err(|error| error.to_string())
-            .and_then(|message| serde_json::to_string(&message).map_err(|error| error.to_string()));
-        match json {
-            Ok(json) => (status, [(CONTENT_TYPE, "application/json")], json).into_response(),
+        match self.json(response) {
+            Ok(json) => (status, [(CONTENT_TYPE, "application/json")], json.to_string()).into_response(),
             Err(error) => {
                 tracing::error!(error, "cannot encode a response at /json");
                 StatusCode::INTERNAL_SERVER_ERROR.into_response()

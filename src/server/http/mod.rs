@@ -1,6 +1,7 @@
 //! The HTTP servers: `PORT`, for decisions, health and metrics, and `DEBUG_PORT`, for people.
 
 mod access;
+mod acquire;
 mod client;
 mod context;
 mod debug;

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{server::bounds::RequestBounds, store::Store};
 
-/// Returns the pages of `PORT`: `/json`, whose requests are within `bounds`, for those who have `access`; `/healthcheck` and
+/// Returns the pages of `PORT`: `/json` and `/v1/acquire`, whose requests are within `bounds`, for those who have `access`; `/healthcheck` and
 /// `/metrics`, which is one of `pages`, for everybody.
 pub fn router<S: Store>(
     context: &ServiceContext<S>,
@@ -20,8 +20,12 @@ pub fn router<S: Store>(
 ) -> Router {
     let health = get(health::check).with_state(context.health.clone());
     let metrics = metrics::route(&context.stats, context.metric_names.clone(), pages);
-    let json = access::route(access, context, bounds);
-    Router::new().route("/json", json).route("/healthcheck", health).route("/metrics", metrics)
+    let [json, acquire] = access::routes(access, context, bounds);
+    Router::new()
+        .route("/json", json)
+        .route("/v1/acquire", acquire)
+        .route("/healthcheck", health)
+        .route("/metrics", metrics)
 }
 
 /// Returns the paths of `DEBUG_PORT`: `/`, which lists the others, and of `pages` `/stats`, `/rlconfig` and `/metrics`.

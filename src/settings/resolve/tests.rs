@@ -5,7 +5,10 @@ use crate::{
     grpc_client::Target,
     limit::Period,
     server::bounds::{Bounds, RequestBounds},
-    store::disk::{DiskSync, OnDamage},
+    store::{
+        WaitBounds,
+        disk::{DiskSync, OnDamage},
+    },
     xds::XdsBackoff,
 };
 
@@ -383,7 +386,12 @@ fn bounds_are_resolved_and_have_ranges() {
         ("WEIR_REQUEST_TIMEOUT", "1m"),
         ("WEIR_SEND_TIMEOUT", "100ms"),
         ("WEIR_MAX_COUNTER_BYTES", "33554432"),
+        ("WEIR_MAX_WAITERS", "9"),
+        ("WEIR_MAX_WAITERS_PER_KEY", "8"),
+        ("WEIR_MAX_WAIT", "2s"),
     ]);
+    let waits = WaitBounds { per_key: 8, total: 9, longest: Period::from_secs(2) };
+    assert_eq!((defaults.waits, settings.waits), (WaitBounds::default(), waits));
     let request = RequestBounds { descriptors: 5, entries: 7 };
     let (arrival, sending) = (Duration::from_mins(1), Duration::from_millis(100));
     assert_eq!(settings.bounds, Bounds { connections: 200, buffered: 1 << 30, arrival, sending, request });
@@ -397,6 +405,9 @@ fn bounds_are_resolved_and_have_ranges() {
         ("WEIR_REQUEST_TIMEOUT", "2h", "a duration from 100ms to 1h, such as 30s"),
         ("WEIR_SEND_TIMEOUT", "0", "a duration from 100ms to 1h, such as 30s"),
         ("WEIR_MAX_COUNTER_BYTES", "1", "a size of at least 16MiB"),
+        ("WEIR_MAX_WAITERS", "0", "a number of callers, from 1 to 1000000"),
+        ("WEIR_MAX_WAITERS_PER_KEY", "all", "a number of callers, from 1 to 1000000"),
+        ("WEIR_MAX_WAIT", "2h", "a duration from 1ms to 1h, such as 60s"),
     ] {
         let error = rejected(&[(variable, value)]);
         assert!(error.starts_with(variable) && error.contains(expected), "{error}");

@@ -68,7 +68,7 @@ use self::{
     strict::Strict,
     table::{CounterTable, flush},
 };
-use super::{Decisions, MemoryStore, Store, StoreError, TakeOptions, remote::Remote};
+use super::{Decisions, MemoryStore, NO_LINES, Store, StoreError, TakeOptions, remote::Remote};
 use crate::{
     clock::Clock,
     limit::{
@@ -224,6 +224,16 @@ fn has_repeated(checks: &[LimitCheck<'_>]) -> bool {
 }
 
 impl<R: Remote> Store for Coordinated<R> {
+    fn memory(&self) -> Option<&MemoryStore> {
+        Some(self.memory())
+    }
+
+    fn lines_for(&self, check: &LimitCheck<'_>) -> Result<&MemoryStore, StoreError> {
+        // the counters of other modes are not in this memory alone
+        let is_local = self.modes.table.requested_mode(check) == Coordination::Local;
+        if is_local { Ok(self.memory()) } else { Err(NO_LINES) }
+    }
+
     async fn take_with(
         &self,
         checks: &[LimitCheck<'_>],

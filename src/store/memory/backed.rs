@@ -41,25 +41,6 @@ impl<N: Notes> MemoryStore<N> {
         self.shards[self.index(check.key)].lock().has_all(check)
     }
 
-    /// Decides one check, as [`MemoryStore::decide`] does.
-    pub(in crate::store) fn decide_one(
-        &self,
-        check: &LimitCheck<'_>,
-        scope: Scope,
-        now: Timestamp,
-    ) -> Decision {
-        if let Some(decision) = self.decide_shared(check, true, now) {
-            return decision;
-        }
-        let decision = {
-            let mut shard = self.shards[self.index(check.key)].lock();
-            let policy = check.over_limit_policy_in(scope);
-            self.counting(&mut shard, |shard| shard.take(check, policy, now))
-        };
-        self.bound(Some(check.key), now);
-        decision
-    }
-
     /// Returns the state of the counters of `check` as a decision, without counting.
     pub(in crate::store) fn glance(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
         self.look_shared(check, Hits(0), now)

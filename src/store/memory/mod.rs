@@ -5,30 +5,41 @@
 
 #[cfg(feature = "disk")]
 mod backed;
+mod lines;
 mod metrics;
 mod notes;
 mod pools;
 mod shard;
 mod shared;
+mod timers;
 mod together;
+mod waits;
 
 use std::{
     future,
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
     time::Instant,
 };
 
 use parking_lot::Mutex;
 
-pub use self::notes::{Counted, Notes};
+pub use self::{
+    lines::{Arrival, Receipt, Ticket, WaitBounds},
+    notes::{Counted, Notes},
+    timers::Timers,
+};
 use self::{
+    lines::{Lines, WaitCounts},
     pools::MemoryPools,
     shard::{Shard, Slot},
 };
 use super::{Decisions, Store, StoreError, TakeOptions};
 use crate::{
     limit::{
-        CounterKey, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, Timestamp,
+        CounterKey, Decision, Hits, LimitCheck, Period, Reservation, ReservationRequest, Scope, Timestamp,
         request_bucket::{BucketName, BucketReply, BucketRequest},
     },
     observe::histogram::{Distribution, Histogram},
@@ -63,6 +74,14 @@ pub struct MemoryStore<N: Notes = ()> {
     pools: MemoryPools,
     /// The times for which sweeps held a lock.
     holds: Box<Histogram>,
+    /// The timers of the lines in all shards.
+    timers: Arc<Timers>,
+    /// The callers in all lines.
+    waiters: AtomicUsize,
+    wait_bounds: OnceLock<WaitBounds>,
+    wait_counts: Box<WaitCounts>,
+    /// Whether nobody may begin to wait any more.
+    lines_are_closed: AtomicBool,
 }
 
 /// The usage of a [`MemoryStore`].
@@ -94,8 +113,9 @@ impl<N: Notes> MemoryStore<N> {
     pub(super) fn with_notes(max_counters: usize) -> Self {
         let max_counters = max_counters.max(1);
         let shards = max_counters.div_ceil(COUNTERS_PER_SHARD).next_power_of_two();
+        let timers = Arc::new(Timers::default());
         Self {
-            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            shards: (0..shards).map(|_| Mutex::new(Shard::new(Lines::new(&timers)))).collect(),
             max_counters,
             live: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
@@ -103,6 +123,11 @@ impl<N: Notes> MemoryStore<N> {
             expired: AtomicU64::new(0),
             pools: MemoryPools::new(max_counters),
             holds: Box::default(),
+            timers,
+            waiters: AtomicUsize::new(0),
+            wait_bounds: OnceLock::new(),
+            wait_counts: Box::default(),
+            lines_are_closed: AtomicBool::new(false),
         }
     }
 
@@ -159,18 +184,28 @@ impl<N: Notes> MemoryStore<N> {
                 let mut decisions = Decisions::new();
                 // pushed one by one: `collect` costs as much as a decision
                 for check in checks {
-                    let policy = check.over_limit_policy_in(scope);
-                    let in_pool = self.decide_shared(check, true, now);
-                    decisions.push(in_pool.unwrap_or_else(|| {
-                        let mut shard = self.shards[self.index(check.key)].lock();
-                        self.counting(&mut shard, |shard| shard.take(check, policy, now))
-                    }));
+                    decisions.push(self.decide_unbounded(check, scope, now));
                 }
                 decisions
             }
         };
         self.bound(checks.first().map(|check| check.key), now);
         decisions
+    }
+
+    /// Decides one check, as [`MemoryStore::decide`] does.
+    pub fn decide_one(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
+        let decision = self.decide_unbounded(check, scope, now);
+        self.bound(Some(check.key), now);
+        decision
+    }
+
+    /// Decides one check, and leaves counters that are too many to the caller.
+    fn decide_unbounded(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
+        if let Some(decision) = self.decide_shared(check, true, now) {
+            return decision;
+        }
+        self.on_shard(check.key, |shard| shard.take(check, check.over_limit_policy_in(scope), now))
     }
 
     /// Reserves hits: [`Store::reserve`] without a future.
@@ -183,10 +218,7 @@ impl<N: Notes> MemoryStore<N> {
         if let Some(reservation) = self.reserve_shared(check, request, now) {
             return reservation;
         }
-        let reservation = {
-            let mut shard = self.shards[self.index(check.key)].lock();
-            self.counting(&mut shard, |shard| shard.reserve(check, request, now))
-        };
+        let reservation = self.on_shard(check.key, |shard| shard.reserve(check, request, now));
         self.bound(Some(check.key), now);
         reservation
     }
@@ -204,8 +236,7 @@ impl<N: Notes> MemoryStore<N> {
         if self.release_shared(check, counted.from, unused.min(hits), now) {
             return;
         }
-        let mut shard = self.shards[self.index(check.key)].lock();
-        self.counting(&mut shard, |shard| shard.release(check, counted, unused.min(hits), now));
+        self.on_shard(check.key, |shard| shard.release(check, counted, unused.min(hits), now));
     }
 
     /// Decides about a bucket: [`Store::decide_bucket`] without a future.
@@ -248,20 +279,19 @@ impl<N: Notes> MemoryStore<N> {
     }
 
     /// Returns the decision about `hits` of `check`, without counting.
-    #[cfg(feature = "coordinated")]
-    pub(super) fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> crate::limit::Decision {
+    #[must_use]
+    pub fn look(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Decision {
         self.look_after(check, Hits(0), hits, now)
     }
 
     /// As [`MemoryStore::look`], after `earlier` hits that are not counted either.
-    #[cfg(feature = "coordinated")]
     pub(super) fn look_after(
         &self,
         check: &LimitCheck<'_>,
         earlier: Hits,
         hits: Hits,
         now: Timestamp,
-    ) -> crate::limit::Decision {
+    ) -> Decision {
         if let Some(decision) = self.look_shared(check, earlier.plus(hits), now) {
             return decision;
         }
@@ -274,8 +304,7 @@ impl<N: Notes> MemoryStore<N> {
         if check.pool.is_some() {
             return self.give_back_shared(check, now);
         }
-        let mut shard = self.shards[self.index(check.key)].lock();
-        self.counting(&mut shard, |shard| shard.give_back(check, now));
+        self.on_shard(check.key, |shard| shard.give_back(check, now));
     }
 
     /// Divides each pool between `instances`, of which this is one, unless its rule says `coordination: local`.
@@ -357,7 +386,11 @@ pub(super) fn full_after(latest: Option<Timestamp>, now: Timestamp) -> Option<Pe
     latest.map(|idle_at| idle_at.since(now)).filter(|period| *period > Period::from_millis(1))
 }
 
-impl<N: Notes> Store for MemoryStore<N> {
+impl Store for MemoryStore {
+    fn memory(&self) -> Option<&MemoryStore> {
+        Some(self)
+    }
+
     fn take_with(
         &self,
         checks: &[LimitCheck<'_>],

@@ -5,7 +5,10 @@ use std::slice;
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use super::notes::{Counted, Notes, before};
+use super::{
+    lines::Lines,
+    notes::{Counted, Notes, before},
+};
 use crate::limit::{
     self, CounterKey, Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Reservation,
     ReservationRequest, ReservedSpan, Tier, Timestamp,
@@ -30,6 +33,8 @@ pub(super) struct Shard<N: Notes> {
     next_sample: usize,
     /// The notes about all counters.
     pub(super) log: N::Log,
+    /// The callers that wait for counters.
+    pub(super) lines: Lines,
 }
 
 /// A counter with its key. 40 bytes without notes.
@@ -47,6 +52,10 @@ pub(in crate::store) struct Slot<N> {
 pub(super) type States = SmallVec<[Option<CounterState>; 2]>;
 
 impl<N: Notes> Shard<N> {
+    pub(super) fn new(lines: Lines) -> Self {
+        Self { lines, ..Self::default() }
+    }
+
     /// Returns the number of counters.
     pub(super) fn len(&self) -> usize {
         self.table.len()
@@ -72,7 +81,15 @@ impl<N: Notes> Shard<N> {
         hits: Hits,
         now: Timestamp,
     ) -> Decision {
-        self.update(check, tiers, now, |tiers, counters| {
+        if self.has_line(check) {
+            let decided = self.with_line(check.key, now, |line, counters, woken| {
+                line.decide(counters, now, over_limit_policy, direction, hits, woken)
+            });
+            if let Some(decision) = decided {
+                return decision;
+            }
+        }
+        self.update(check.key, Some(check), tiers, now, |tiers, counters| {
             decide(tiers, counters, over_limit_policy, direction, hits, now)
         })
     }
@@ -84,8 +101,15 @@ impl<N: Notes> Shard<N> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Reservation {
+        if self.has_line(check) {
+            // whoever reserves does not wait, and those who wait come first
+            let least = request.least.max(Hits(1));
+            let decision = Decision { over: true, ..self.look(check, Hits(0), least, now) };
+            let counted = ReservedSpan { from: now, until: now, is_reported: true };
+            return Reservation { hits: Hits(0), until: now, decision, counted };
+        }
         let reserve = |tiers: &[Tier], counters: &mut [_]| limit::reserve(tiers, counters, request, now);
-        self.update(check, check.tiers(), now, reserve)
+        self.update(check.key, Some(check), check.tiers(), now, reserve)
     }
 
     /// Decides `request` about a bucket of `name`.
@@ -144,25 +168,28 @@ impl<N: Notes> Shard<N> {
     /// Gives back `hits` that were reserved for `span`.
     pub(super) fn release(&mut self, check: &LimitCheck<'_>, span: ReservedSpan, hits: Hits, now: Timestamp) {
         let release = |tiers: &[Tier], counters: &mut [_]| limit::release(tiers, counters, span, hits, now);
-        self.update(check, check.tiers(), now, release);
+        self.update(check.key, Some(check), check.tiers(), now, release);
+        self.serve_line_of(check.key, now);
     }
 
-    /// Runs `act` on the counters of `check`, one for each of `tiers`. New counters are kept if they then hold hits.
-    fn update<T>(
+    /// Runs `act` on the counters of `key`, one for each of `tiers`. New counters are kept if they then hold hits. Changes are noted for
+    /// `check`, without which there are no notes.
+    pub(super) fn update<T>(
         &mut self,
-        check: &LimitCheck<'_>,
+        key: CounterKey,
+        check: Option<&LimitCheck<'_>>,
         tiers: &[Tier],
         now: Timestamp,
         act: impl FnOnce(&[Tier], &mut [CounterState]) -> T,
     ) -> T {
         if let [tier] = tiers {
-            return self.update_one(check, tier, now, |counter| act(tiers, slice::from_mut(counter)));
+            return self.update_one(key, check, tier, now, |counter| act(tiers, slice::from_mut(counter)));
         }
         let mut buckets: SmallVec<[Option<usize>; 2]> = SmallVec::new();
         let mut counters: SmallVec<[CounterState; 2]> = SmallVec::new();
         let mut befores: SmallVec<[Option<CounterState>; 2]> = SmallVec::new();
         for tier in tiers {
-            let bucket = self.find(check.key.of_tier(tier));
+            let bucket = self.find(key.of_tier(tier));
             counters.push(self.lift(bucket, tier, now));
             buckets.push(bucket);
         }
@@ -174,7 +201,7 @@ impl<N: Notes> Shard<N> {
             if let Some(bucket) = buckets[i] {
                 let is_changed = N::NOTED && befores[i].as_ref() != Some(counter);
                 self.put(bucket, std::mem::take(counter));
-                if is_changed {
+                if let Some(check) = check.filter(|_| is_changed) {
                     self.note(bucket, Counted::Tier(check, &tiers[i]));
                 }
             }
@@ -182,8 +209,10 @@ impl<N: Notes> Shard<N> {
         // inserting may move the other counters, so it comes last
         for ((bucket, counter), tier) in buckets.iter().zip(counters).zip(tiers) {
             if bucket.is_none() && counter.used() > Hits(0) {
-                self.insert(check.key.of_tier(tier), counter, N::default());
-                self.note_new(Counted::Tier(check, tier));
+                self.insert(key.of_tier(tier), counter, N::default());
+                if let Some(check) = check {
+                    self.note_new(Counted::Tier(check, tier));
+                }
             }
         }
         done
@@ -192,16 +221,17 @@ impl<N: Notes> Shard<N> {
     /// As [`Shard::update`] for one tier, as most rules have: its counter changes in its place.
     fn update_one<T>(
         &mut self,
-        check: &LimitCheck<'_>,
+        key: CounterKey,
+        check: Option<&LimitCheck<'_>>,
         tier: &Tier,
         now: Timestamp,
         act: impl FnOnce(&mut CounterState) -> T,
     ) -> T {
-        let key = check.key.of_tier(tier);
+        let key = key.of_tier(tier);
         if let Some(slot) = self.table.find_mut(key.hash(), |slot| slot.key == key) {
             let before = before::<N>(&slot.counter);
             let done = act(&mut slot.counter);
-            if N::NOTED && before.as_ref() != Some(&slot.counter) {
+            if let Some(check) = check.filter(|_| N::NOTED && before.as_ref() != Some(&slot.counter)) {
                 slot.notes.changed(&mut self.log, Counted::Tier(check, tier));
             }
             return done;
@@ -210,7 +240,9 @@ impl<N: Notes> Shard<N> {
         let done = act(&mut counter);
         if counter.used() > Hits(0) {
             self.insert(key, counter, N::default());
-            self.note_new(Counted::Tier(check, tier));
+            if let Some(check) = check {
+                self.note_new(Counted::Tier(check, tier));
+            }
         }
         done
     }
@@ -240,6 +272,7 @@ impl<N: Notes> Shard<N> {
                 slot.notes.changed(&mut self.log, Counted::Tier(check, tier));
             }
         }
+        self.serve_line_of(check.key, now);
     }
 
     /// Returns the decision about `hits` of `check`, after `earlier` ones. Counts nothing.
@@ -411,7 +444,7 @@ impl<N: Notes> Shard<N> {
     /// Counts the hits of `check`, whether or not they fit.
     #[cfg(feature = "disk")]
     pub(super) fn admit(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
-        self.update(check, check.tiers(), now, |tiers, counters| {
+        self.update(check.key, Some(check), check.tiers(), now, |tiers, counters| {
             for (tier, counter) in tiers.iter().zip(counters) {
                 counter.take(tier, now, check.hits);
             }

@@ -56,11 +56,12 @@ impl<N: Notes> MemoryStore<N> {
         let (mut decisions, mut over) = (Decisions::new(), false);
         for check in checks {
             let decision = self.decide_shared(check, !over, now).unwrap_or_else(|| {
-                let mut shard = self.shards[self.index(check.key)].lock();
-                if over {
-                    return shard.look(check, Hits(0), check.hits, now);
-                }
-                self.counting(&mut shard, |shard| shard.take(check, OverLimitPolicy::Ignore, now))
+                self.on_shard(check.key, |shard| {
+                    if over {
+                        return shard.look(check, Hits(0), check.hits, now);
+                    }
+                    shard.take(check, OverLimitPolicy::Ignore, now)
+                })
             });
             over |= decision.over;
             decisions.push(decision);
@@ -71,9 +72,10 @@ impl<N: Notes> MemoryStore<N> {
                 self.give_back_shared(check, now);
                 *decision = self.look_shared(check, Hits(0), now).unwrap_or(*decision);
             } else {
-                let mut shard = self.shards[self.index(check.key)].lock();
-                self.counting(&mut shard, |shard| shard.give_back(check, now));
-                *decision = shard.look(check, Hits(0), Hits(0), now);
+                *decision = self.on_shard(check.key, |shard| {
+                    shard.give_back(check, now);
+                    shard.look(check, Hits(0), Hits(0), now)
+                });
             }
         }
         decisions

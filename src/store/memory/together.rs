@@ -1,5 +1,7 @@
 //! Checks of one request that count together or not at all.
 
+use std::task::Waker;
+
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
@@ -16,6 +18,16 @@ use crate::{
 /// request takes its hits group by group, and takes them back if it is rejected; until then they may reject other requests.
 const GROUP: usize = 16;
 
+/// How the hits of a check are taken back.
+enum Undo {
+    /// The states before and, if other requests may count meanwhile, after it.
+    Restore(States, Option<States>),
+    /// Callers wait for the counters, and the check may have let some of them in, so that the states before it are not to be restored.
+    GiveBack,
+    /// It took none.
+    Nothing,
+}
+
 /// The shards of a group of checks.
 struct LockedShards<'a, N: Notes> {
     /// In ascending order.
@@ -29,15 +41,20 @@ impl<N: Notes> MemoryStore<N> {
         let groups: SmallVec<[&[LimitCheck<'_>]; 1]> = checks.chunks(GROUP).collect();
         // a single group keeps its locks
         let mut only = None;
-        let mut undos: SmallVec<[(States, Option<States>); 4]> = SmallVec::new();
+        let mut undos: SmallVec<[Undo; 4]> = SmallVec::new();
         let mut decisions = Decisions::new();
         for group in &groups {
             let mut locked = self.lock_all(group);
             for check in *group {
                 let shard = locked.of(self.index(check.key));
-                let before = shard.states(check);
-                decisions.push(self.counting(shard, |shard| shard.take(check, OverLimitPolicy::Ignore, now)));
-                undos.push((before, (groups.len() > 1).then(|| shard.states(check))));
+                let before = (!shard.has_line(check)).then(|| shard.states(check));
+                let decision = self.counting(shard, |shard| shard.take(check, OverLimitPolicy::Ignore, now));
+                undos.push(match before {
+                    Some(before) => Undo::Restore(before, (groups.len() > 1).then(|| shard.states(check))),
+                    None if decision.over => Undo::Nothing,
+                    None => Undo::GiveBack,
+                });
+                decisions.push(decision);
             }
             if groups.len() == 1 {
                 only = Some(locked);
@@ -49,9 +66,13 @@ impl<N: Notes> MemoryStore<N> {
         for group in groups.iter().rev() {
             let mut locked = only.take().unwrap_or_else(|| self.lock_all(group));
             for check in group.iter().rev() {
-                let Some((before, after)) = undos.pop() else { continue };
+                let Some(undo) = undos.pop() else { continue };
                 let shard = locked.of(self.index(check.key));
-                self.counting(shard, |shard| shard.restore(check, before, after, now));
+                self.counting(shard, |shard| match undo {
+                    Undo::Restore(before, after) => shard.restore(check, before, after, now),
+                    Undo::GiveBack => shard.give_back(check, now),
+                    Undo::Nothing => {}
+                });
             }
             if groups.len() == 1 {
                 only = Some(locked);
@@ -78,6 +99,16 @@ impl<N: Notes> MemoryStore<N> {
         indexes.dedup();
         let shards = indexes.iter().map(|index| self.shards[*index].lock()).collect();
         LockedShards { indexes, shards }
+    }
+}
+
+impl<N: Notes> Drop for LockedShards<'_, N> {
+    /// Unlocks the shards, then wakes the callers that were let in meanwhile.
+    fn drop(&mut self) {
+        let woken: SmallVec<[Waker; 4]> =
+            self.shards.iter_mut().flat_map(|shard| shard.take_woken()).collect();
+        self.shards.clear();
+        woken.into_iter().for_each(Waker::wake);
     }
 }
 

@@ -1,0 +1,55 @@
+//! Why hits were not acquired.
+
+use std::time::Duration;
+
+use crate::{limit::line::Rejection, limiter};
+
+/// Why hits were not acquired. None were taken.
+#[derive(Debug, thiserror::Error)]
+pub enum AcquireError {
+    /// They cannot be taken in time.
+    #[error("the limit leaves no room in time; retry after {retry_after:?}")]
+    Timeout {
+        /// The wait after which the hits would be taken, if nobody else leaves the line. A call with this `max_wait` would have been kept.
+        retry_after: Duration,
+    },
+    /// They are more than the limit ever admits at once.
+    #[error("the hits are more than the limit ever admits at once")]
+    Never,
+    /// As many callers wait as may.
+    #[error("too many callers wait; retry after {retry_after:?}")]
+    Full {
+        /// As of [`AcquireError::Timeout`].
+        retry_after: Duration,
+    },
+    /// The limiter was closed.
+    #[error("the limiter was closed")]
+    Closed,
+    /// The call is wrong: its domain or its entries are empty, or several limits apply.
+    #[error(transparent)]
+    Invalid(limiter::AcquireError),
+}
+
+// === impl AcquireError ===
+
+impl AcquireError {
+    /// Returns the wait after which the hits would be taken, if there is one.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Timeout { retry_after } | Self::Full { retry_after } => Some(*retry_after),
+            Self::Never | Self::Closed | Self::Invalid(_) => None,
+        }
+    }
+}
+
+impl From<Rejection> for AcquireError {
+    fn from(rejection: Rejection) -> Self {
+        match rejection {
+            Rejection::Timeout { retry_after } => Self::Timeout { retry_after: retry_after.into() },
+            Rejection::Full { retry_after } => Self::Full { retry_after: retry_after.into() },
+            Rejection::Never => Self::Never,
+            Rejection::Closed => Self::Closed,
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Hits that were acquired.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use super::inner::Inner;
+use crate::{limiter::Acquired, store::Receipt};
+
+/// Hits that were acquired. Dropping it keeps them taken, since most requests use them; [`Permit::give_back`] returns those that were not
+/// used.
+pub struct Permit {
+    inner: Arc<Inner>,
+    waited: Duration,
+    receipt: Option<Receipt>,
+}
+
+// === impl Permit ===
+
+impl Permit {
+    pub(super) fn new(inner: &Arc<Inner>, acquired: Acquired) -> Self {
+        Self { inner: Arc::clone(inner), waited: acquired.waited.into(), receipt: acquired.receipt }
+    }
+
+    /// Returns the time from the call to the admission.
+    #[must_use]
+    pub const fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// Gives the hits back, because they were not used, and serves whoever waits for them. A fixed window gets them only while it is open, a
+    /// sliding window while they count. A bucket gets back less what has flowed in since, since it would have been full by that much earlier, so
+    /// that a bucket with a burst of 1 gets nearly nothing; nothing if rules were loaded meanwhile.
+    pub fn give_back(self) {
+        if let Some(receipt) = self.receipt {
+            self.inner.limiter.put_back(receipt, self.inner.clock.now());
+        }
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").field("waited", &self.waited).finish_non_exhaustive()
+    }
+}

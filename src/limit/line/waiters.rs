@@ -1,0 +1,317 @@
+//! The waiters of a line, in the order of their arrival.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    mem,
+    task::{Poll, Waker},
+};
+
+use super::answer::{Answer, Place, Rejection};
+use crate::limit::units::{Hits, Period, Timestamp};
+
+/// The time by which a deadline takes effect late: timers have a resolution, and a waiter is usually served exactly at its deadline.
+pub(super) const GRACE: Period = Period::from_millis(1);
+
+/// Below this number of slots, none are reclaimed early.
+const FEW: usize = 64;
+
+/// The waiters and the answers that their callers have not collected. Slots are in the order of arrival, so that walking the line
+/// reads memory in order. A slot whose caller has left stays until the slots before it have gone, or until half of all slots are such.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Waiters {
+    slots: VecDeque<Slot>,
+    /// The index of the first slot that waits; the number of slots if none does.
+    first: usize,
+    arrivals: u64,
+    waiting: usize,
+    /// Answers that were not collected.
+    answered: usize,
+    /// Waiters of more than one hit.
+    heavy: usize,
+    hits: u64,
+    /// Earliest first. Entries of waiters that wait no more are dropped when they come up, or when they are half of all.
+    deadlines: BinaryHeap<Reverse<(Timestamp, Place)>>,
+}
+
+/// 40 bytes.
+#[derive(Clone, Debug)]
+struct Slot {
+    place: Place,
+    /// The deadline; of an answer, the instant of the admission, or the retry time in nanoseconds.
+    number: u64,
+    hits: u32,
+    state: State,
+    waker: Option<Waker>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waits,
+    Admitted,
+    Late,
+    Full,
+    Never,
+    Closed,
+    AskAgain,
+    /// The caller has its answer, or has left.
+    Gone,
+}
+
+/// A waiter that is not answered yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiter {
+    pub(super) place: Place,
+    pub(super) hits: Hits,
+    pub(super) deadline: Timestamp,
+}
+
+/// What a caller left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// It was waiting.
+    Waiting,
+    /// It was admitted at this instant, and has not collected the answer.
+    Admitted(Timestamp, Hits),
+    /// It holds no hits.
+    Nothing,
+}
+
+// === impl Waiters ===
+
+impl Waiters {
+    pub(super) const fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    pub(super) const fn hits(&self) -> u64 {
+        self.hits
+    }
+
+    /// Returns whether no caller waits for an answer, or has one to collect.
+    pub(super) const fn is_unused(&self) -> bool {
+        self.waiting == 0 && self.answered == 0
+    }
+
+    /// Returns whether all waiters have one hit.
+    pub(super) const fn are_single(&self) -> bool {
+        self.heavy == 0
+    }
+
+    pub(super) fn push(&mut self, hits: u32, deadline: Timestamp) -> Place {
+        let place = Place(self.arrivals);
+        self.arrivals += 1;
+        self.slots.push_back(Slot {
+            place,
+            number: deadline.as_nanos(),
+            hits,
+            state: State::Waits,
+            waker: None,
+        });
+        self.waiting += 1;
+        self.hits += u64::from(hits);
+        self.heavy += usize::from(hits > 1);
+        if self.deadlines.len() > FEW + 2 * self.waiting {
+            let waiting = self.slots.iter().filter_map(Slot::waiter);
+            self.deadlines = waiting.map(|waiter| Reverse((waiter.deadline, waiter.place))).collect();
+        } else {
+            self.deadlines.push(Reverse((deadline, place)));
+        }
+        place
+    }
+
+    /// Returns the first waiter.
+    pub(super) fn first(&self) -> Option<Waiter> {
+        self.slots.get(self.first)?.waiter()
+    }
+
+    /// Returns the first waiter that arrived at `from` or later.
+    pub(super) fn first_from(&self, from: Place) -> Option<Waiter> {
+        let start = self.slots.partition_point(|slot| slot.place < from).max(self.first);
+        self.slots.range(start..).find_map(Slot::waiter)
+    }
+
+    /// Returns all waiters, in the order of their arrival.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Waiter> {
+        self.slots.range(self.first..).filter_map(Slot::waiter)
+    }
+
+    /// Returns the first instant at which a waiter must be told that its deadline has passed.
+    pub(super) fn next_late(&mut self) -> Option<Timestamp> {
+        while let Some(Reverse((deadline, place))) = self.deadlines.peek() {
+            if self.find(*place).is_some_and(|index| self.slots[index].state == State::Waits) {
+                return Some(deadline.after(GRACE));
+            }
+            self.deadlines.pop();
+        }
+        None
+    }
+
+    /// Returns a waiter whose deadline has passed at `now`.
+    pub(super) fn late(&mut self, now: Timestamp) -> Option<Waiter> {
+        self.next_late().filter(|instant| *instant <= now)?;
+        let Reverse((_, place)) = self.deadlines.peek()?;
+        self.slots[self.find(*place)?].waiter()
+    }
+
+    /// Answers the waiter at `place`, and adds its waker to `woken`.
+    pub(super) fn answer(&mut self, place: Place, answer: Answer, woken: &mut Vec<Waker>) {
+        let Some(index) = self.find(place) else { return };
+        if self.slots[index].state != State::Waits {
+            return;
+        }
+        self.end_wait(index);
+        let slot = &mut self.slots[index];
+        (slot.state, slot.number) = match answer {
+            Answer::Admitted(instant) => (State::Admitted, instant.as_nanos()),
+            Answer::Rejected(Rejection::Timeout { retry_after }) => (State::Late, retry_after.as_nanos()),
+            Answer::Rejected(Rejection::Full { retry_after }) => (State::Full, retry_after.as_nanos()),
+            Answer::Rejected(Rejection::Never) => (State::Never, 0),
+            Answer::Rejected(Rejection::Closed) => (State::Closed, 0),
+            Answer::AskAgain => (State::AskAgain, 0),
+        };
+        woken.extend(slot.waker.take());
+        self.answered += 1;
+        self.skip_answered();
+    }
+
+    /// Returns the answer to the waiter at `place`, and forgets it; or has `waker` woken with the answer.
+    pub(super) fn poll(&mut self, place: Place, waker: &Waker) -> Poll<Answer> {
+        let Some(index) = self.find(place) else { return Poll::Ready(Answer::AskAgain) };
+        let slot = &mut self.slots[index];
+        let instant = Timestamp::from_nanos(slot.number);
+        let retry_after = Period::from_nanos(slot.number);
+        let answer = match slot.state {
+            State::Waits => {
+                match &mut slot.waker {
+                    Some(kept) => kept.clone_from(waker),
+                    none => *none = Some(waker.clone()),
+                }
+                return Poll::Pending;
+            }
+            State::Admitted => Answer::Admitted(instant),
+            State::Late => Answer::Rejected(Rejection::Timeout { retry_after }),
+            State::Full => Answer::Rejected(Rejection::Full { retry_after }),
+            State::Never => Answer::Rejected(Rejection::Never),
+            State::Closed => Answer::Rejected(Rejection::Closed),
+            State::AskAgain | State::Gone => Answer::AskAgain,
+        };
+        self.forget(index);
+        Poll::Ready(answer)
+    }
+
+    /// Removes the waiter at `place`, whose caller has left.
+    pub(super) fn leave(&mut self, place: Place) -> Left {
+        let Some(index) = self.find(place) else { return Left::Nothing };
+        let slot = &self.slots[index];
+        let left = match slot.state {
+            State::Waits => Left::Waiting,
+            State::Admitted => Left::Admitted(Timestamp::from_nanos(slot.number), Hits(slot.hits.into())),
+            _ => Left::Nothing,
+        };
+        if left == Left::Waiting {
+            self.end_wait(index);
+            self.answered += 1;
+        }
+        self.forget(index);
+        left
+    }
+
+    /// Updates the sums after the wait of a slot.
+    fn end_wait(&mut self, index: usize) {
+        let hits = self.slots[index].hits;
+        self.waiting -= 1;
+        self.hits -= u64::from(hits);
+        self.heavy -= usize::from(hits > 1);
+    }
+
+    /// Forgets an answered slot.
+    fn forget(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        if mem::replace(&mut slot.state, State::Gone) == State::Gone {
+            return;
+        }
+        slot.waker = None;
+        self.answered -= 1;
+        self.skip_answered();
+        while self.slots.front().is_some_and(|slot| slot.state == State::Gone) {
+            self.slots.pop_front();
+            self.first = self.first.saturating_sub(1);
+        }
+        let used = self.waiting + self.answered;
+        if self.slots.len() > FEW + 2 * used {
+            self.slots.retain(|slot| slot.state != State::Gone);
+            self.first = 0;
+            self.skip_answered();
+        }
+        if self.slots.capacity() > FEW + 4 * self.slots.len() {
+            self.slots.shrink_to(2 * self.slots.len());
+        }
+    }
+
+    fn skip_answered(&mut self) {
+        while self.slots.get(self.first).is_some_and(|slot| slot.state != State::Waits) {
+            self.first += 1;
+        }
+    }
+
+    fn find(&self, place: Place) -> Option<usize> {
+        self.slots.binary_search_by_key(&place, |slot| slot.place).ok()
+    }
+
+    /// Checks what it promises, for tests.
+    pub(super) fn check_invariants(&self) {
+        let waiting: Vec<&Slot> = self.slots.iter().filter(|slot| slot.state == State::Waits).collect();
+        assert_eq!(waiting.len(), self.waiting);
+        assert_eq!(waiting.iter().map(|slot| u64::from(slot.hits)).sum::<u64>(), self.hits);
+        assert_eq!(waiting.iter().filter(|slot| slot.hits > 1).count(), self.heavy);
+        let gone = self.slots.iter().filter(|slot| slot.state == State::Gone).count();
+        assert_eq!(self.slots.len() - gone - waiting.len(), self.answered);
+        assert!(self.slots.len() <= FEW + 2 * (self.waiting + self.answered) + 1);
+        assert_eq!(self.first, self.slots.iter().take_while(|slot| slot.state != State::Waits).count());
+        for slot in waiting {
+            let entry = Reverse((Timestamp::from_nanos(slot.number), slot.place));
+            assert!(self.deadlines.iter().any(|deadline| *deadline == entry));
+        }
+    }
+}
+
+// === impl Slot ===
+
+impl Slot {
+    fn waiter(&self) -> Option<Waiter> {
+        (self.state == State::Waits).then(|| Waiter {
+            place: self.place,
+            hits: Hits(self.hits.into()),
+            deadline: Timestamp::from_nanos(self.number),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waiter_has_forty_bytes_and_sixteen_of_a_deadline() {
+        assert_eq!((size_of::<Slot>(), size_of::<Reverse<(Timestamp, Place)>>()), (40, 16));
+    }
+
+    /// One caller that stays keeps no memory of the many that left.
+    #[test]
+    fn slots_of_callers_that_left_are_reclaimed() {
+        let mut waiters = Waiters::default();
+        let stays = waiters.push(1, Timestamp::from_secs(1));
+        for round in 0..20 {
+            let places: Vec<Place> = (0..1_000).map(|_| waiters.push(2, Timestamp::from_secs(2))).collect();
+            for place in places {
+                assert_eq!(waiters.leave(place), Left::Waiting);
+            }
+            waiters.check_invariants();
+            assert!(waiters.slots.capacity() <= 4 * FEW, "{round}: {}", waiters.slots.capacity());
+            assert!(waiters.deadlines.len() <= 1_100, "{round}: {}", waiters.deadlines.len());
+        }
+        assert_eq!(waiters.first().map(|waiter| waiter.place), Some(stays));
+        assert_eq!((waiters.waiting(), waiters.hits(), waiters.are_single()), (1, 1, true));
+    }
+}

@@ -1,0 +1,316 @@
+//! `weir.v1.Limiter`: callers that wait.
+
+use std::{future::poll_fn, sync::Arc, time::Duration};
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use h2::{RecvStream, SendStream, server::SendResponse};
+use http::{HeaderMap, HeaderValue, Request as HttpRequest, Response, header};
+use prost::Message as _;
+use tonic::Status;
+
+use super::{
+    message::{self, PREFIX},
+    response::{send, send_data},
+    timeout,
+    tokens::Tokens,
+};
+use crate::{
+    Limiter,
+    clock::Clock,
+    limit::{Descriptor, Entry, NANOS_PER_SECOND, Period, Request, line::Rejection},
+    limiter::{AcquireError, Acquired, LimitError},
+    proto::weir::v1::{
+        AcquireRequest, AcquireResponse, ReleaseRequest, ReleaseResponse, acquire_response::Outcome,
+    },
+    server::{
+        bounds::RequestBounds,
+        connections::{Account, CALL, UnreadBytes},
+    },
+    store::{Store, StoreError},
+};
+
+/// The largest message of a stream, in bytes: a request has one descriptor.
+const MAX_REQUEST: usize = 16 << 10;
+
+/// The most requests of a stream that wait at a time. Others are read when one of them is answered.
+const PIPELINED: usize = 1_024;
+
+/// The estimated memory of a request that waits, in bytes, beside its message.
+const WAITING: usize = 1_024;
+
+/// The methods of the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    Acquire,
+    Release,
+    AcquireStream,
+}
+
+/// The service, on a limiter.
+pub(super) struct AcquireService<S> {
+    limiter: Arc<Limiter<S>>,
+    clock: Arc<dyn Clock>,
+    bounds: RequestBounds,
+    tokens: Tokens,
+}
+
+// === impl Method ===
+
+impl Method {
+    /// Returns the method at `path`.
+    pub(super) fn at(path: &str) -> Option<Self> {
+        match path.strip_prefix("/weir.v1.Limiter/")? {
+            "Acquire" => Some(Self::Acquire),
+            "Release" => Some(Self::Release),
+            "AcquireStream" => Some(Self::AcquireStream),
+            _ => None,
+        }
+    }
+}
+
+// === impl AcquireService ===
+
+impl<S: Store> AcquireService<S> {
+    pub(super) fn new(limiter: Arc<Limiter<S>>, clock: Arc<dyn Clock>, bounds: RequestBounds) -> Self {
+        Self { limiter, clock, bounds, tokens: Tokens::default() }
+    }
+
+    /// Handles `call`, which has to arrive within `arrival`. A call that its client resets gives its place up.
+    pub(super) async fn handle(
+        &self,
+        method: Method,
+        mut call: HttpRequest<RecvStream>,
+        mut respond: SendResponse<UnreadBytes>,
+        account: &Arc<Account>,
+        arrival: Duration,
+    ) {
+        if method == Method::AcquireStream {
+            return self.handle_stream(call, respond, account).await;
+        }
+        let answer = async {
+            let longest = timeout::longest_wait(call.headers())?;
+            let (sent, _hold) = message::read(&mut call, account, arrival).await?;
+            let message = message::unpack(&sent, call.headers())?;
+            if method == Method::Release {
+                return self.release(&message);
+            }
+            let _hold = account.hold(CALL + WAITING + self.bounds.weight(message.len()))?;
+            self.acquire(&message, longest).await
+        };
+        let response = tokio::select! {
+            biased;
+            response = answer => response,
+            _ = poll_fn(|context| respond.poll_reset(context)) => return tracing::debug!("call cancelled"),
+        };
+        if let Err(error) = send(respond, response.map(|message| framed(&message)), account) {
+            tracing::debug!(%error, "call aborted");
+        }
+    }
+
+    /// Decides the request in `message`, whose caller waits no longer than `longest`.
+    async fn acquire(&self, message: &[u8], longest: Option<Duration>) -> Result<Vec<u8>, Status> {
+        let message = AcquireRequest::decode(message)
+            .map_err(|error| Status::invalid_argument(format!("not a weir.v1.AcquireRequest: {error}")))?;
+        if message.entries.len() > self.bounds.entries {
+            let most = self.bounds.entries;
+            let error = format!("the request has more than {most} entries (WEIR_MAX_ENTRIES)");
+            return Err(Status::resource_exhausted(error));
+        }
+        if message.entries.is_empty() {
+            return Err(Status::invalid_argument("entries must not be empty"));
+        }
+        let max_wait = max_wait(&message)?.min(longest.map_or(Period::MAX, |longest| {
+            Period::from_nanos(u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX))
+        }));
+        let entries = message.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value });
+        let descriptor = Descriptor {
+            entries: entries.collect(),
+            hits: Some(message.hits.max(1)),
+            ..Descriptor::default()
+        };
+        let descriptors = std::iter::once(descriptor).collect();
+        let request = Request { domain: &message.domain, descriptors, hits: 0 };
+        let acquired = self.limiter.acquire(&request, max_wait, &*self.clock, |_, acquired| acquired.clone());
+        let acquired = acquired.await.map_err(|error| status(&error))?;
+        Ok(self.response(&message, acquired).encode_to_vec())
+    }
+
+    fn response(&self, request: &AcquireRequest, acquired: Acquired) -> AcquireResponse {
+        let (outcome, retry_after) = match acquired.rejection {
+            None => (Outcome::Admitted, None),
+            Some(Rejection::Timeout { retry_after }) => (Outcome::Timeout, Some(retry_after)),
+            Some(Rejection::Full { retry_after }) => (Outcome::Full, Some(retry_after)),
+            Some(Rejection::Never) => (Outcome::Never, None),
+            Some(Rejection::Closed) => (Outcome::Closed, None),
+        };
+        let receipt = acquired.receipt.filter(|_| request.returnable);
+        let token = receipt.map(|receipt| self.tokens.issue(receipt, self.clock.now()));
+        AcquireResponse {
+            outcome: outcome.into(),
+            waited: Some(duration(acquired.waited)),
+            retry_after: retry_after.map(duration),
+            token: token.map(Vec::from).unwrap_or_default(),
+            id: request.id,
+        }
+    }
+
+    fn release(&self, message: &[u8]) -> Result<Vec<u8>, Status> {
+        let message = ReleaseRequest::decode(message)
+            .map_err(|error| Status::invalid_argument(format!("not a weir.v1.ReleaseRequest: {error}")))?;
+        let now = self.clock.now();
+        let receipt = self.tokens.redeem(&message.token, now);
+        let known = receipt.is_some();
+        if let Some(receipt) = receipt {
+            self.limiter.put_back(receipt, now);
+        }
+        Ok(ReleaseResponse { known }.encode_to_vec())
+    }
+
+    async fn handle_stream(
+        &self,
+        call: HttpRequest<RecvStream>,
+        mut respond: SendResponse<UnreadBytes>,
+        account: &Arc<Account>,
+    ) {
+        let mut head = Response::new(());
+        head.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        let Ok(mut stream) = respond.send_response(head, false) else { return };
+        let ended = self.answer_all(call, &mut stream, account).await;
+        let status = match ended {
+            Ok(true) => Status::ok(""),
+            // the client has reset it
+            Ok(false) => return tracing::debug!("call cancelled"),
+            Err(status) => status,
+        };
+        let mut trailers = HeaderMap::new();
+        let written = status.add_header(&mut trailers);
+        if let Err(error) = written
+            .map_err(|error| error.to_string())
+            .and_then(|()| stream.send_trailers(trailers).map_err(|error| error.to_string()))
+        {
+            tracing::debug!(error, "call aborted");
+        }
+    }
+
+    /// Answers all requests of a stream. Returns whether the client has ended it.
+    async fn answer_all(
+        &self,
+        call: HttpRequest<RecvStream>,
+        stream: &mut SendStream<UnreadBytes>,
+        account: &Arc<Account>,
+    ) -> Result<bool, Status> {
+        let (parts, mut body) = call.into_parts();
+        let mut hold = account.hold(CALL)?;
+        let (mut buffer, mut calls) = (BytesMut::new(), FuturesUnordered::new());
+        let mut is_ended = false;
+        while !is_ended || !calls.is_empty() {
+            let can_read = !is_ended && calls.len() < PIPELINED;
+            let answered = tokio::select! {
+                biased;
+                _ = poll_fn(|context| stream.poll_reset(context)) => return Ok(false),
+                Some(answered) = calls.next(), if !calls.is_empty() => Some(answered),
+                part = body.data(), if can_read => {
+                    match part {
+                        None => is_ended = true,
+                        Some(part) => {
+                            let part = part.map_err(|_| Status::cancelled("the call was aborted"))?;
+                            buffer.extend_from_slice(&part);
+                            body.flow_control()
+                                .release_capacity(part.len())
+                                .map_err(|_| Status::cancelled("the call was aborted"))?;
+                        }
+                    }
+                    None
+                }
+            };
+            if let Some(answered) = answered {
+                let message: Vec<u8> = answered?;
+                let response = framed(&message);
+                send_data(stream, response, account)
+                    .await
+                    .map_err(|_| Status::cancelled("the call was aborted"))?;
+            }
+            while calls.len() < PIPELINED
+                && let Some(sent) = next_message(&mut buffer)?
+            {
+                let reserved = account.hold(WAITING + self.bounds.weight(sent.len()))?;
+                let headers = &parts.headers;
+                calls.push(async move {
+                    let _reserved = reserved;
+                    let message = message::unpack(&sent, headers)?;
+                    self.acquire(&message, None).await
+                });
+            }
+            hold.grow_to(CALL + 2 * buffer.len())?;
+        }
+        if buffer.is_empty() {
+            Ok(true)
+        } else {
+            Err(Status::internal("the call ended before a complete message arrived"))
+        }
+    }
+}
+
+/// Takes the next message off `buffer`, with gRPC's prefix. None if it has not arrived whole.
+fn next_message(buffer: &mut BytesMut) -> Result<Option<Bytes>, Status> {
+    let Some(&[_, a, b, c, d]) = buffer.first_chunk::<PREFIX>() else { return Ok(None) };
+    let length = u32::from_be_bytes([a, b, c, d]) as usize;
+    if length > MAX_REQUEST {
+        return Err(Status::resource_exhausted(format!("a message of a stream exceeds {MAX_REQUEST} bytes")));
+    }
+    if buffer.remaining() < PREFIX + length {
+        return Ok(None);
+    }
+    Ok(Some(buffer.split_to(PREFIX + length).freeze()))
+}
+
+/// Returns `message` with gRPC's prefix.
+fn framed(message: &[u8]) -> Bytes {
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    let mut framed = BytesMut::with_capacity(PREFIX + message.len());
+    framed.extend_from_slice(&[0]);
+    framed.extend_from_slice(&length.to_be_bytes());
+    framed.extend_from_slice(message);
+    framed.freeze()
+}
+
+fn max_wait(request: &AcquireRequest) -> Result<Period, Status> {
+    let Some(max_wait) = request.max_wait else { return Ok(Period::default()) };
+    let (seconds, nanos) = (u64::try_from(max_wait.seconds), u64::try_from(max_wait.nanos));
+    match (seconds, nanos) {
+        (Ok(seconds), Ok(nanos)) if nanos < NANOS_PER_SECOND => {
+            Ok(Period::from_nanos(Period::from_secs(seconds).as_nanos().saturating_add(nanos)))
+        }
+        _ => Err(Status::invalid_argument(format!(
+            "max_wait is {} s and {} ns; it must be 0 or longer, with nanos from 0 to 999999999",
+            max_wait.seconds, max_wait.nanos
+        ))),
+    }
+}
+
+fn duration(period: Period) -> prost_types::Duration {
+    let (seconds, nanos) = (period.as_nanos() / NANOS_PER_SECOND, period.as_nanos() % NANOS_PER_SECOND);
+    prost_types::Duration {
+        seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
+        nanos: i32::try_from(nanos).unwrap_or_default(),
+    }
+}
+
+fn status(error: &AcquireError) -> Status {
+    let text = error.to_string();
+    match error {
+        AcquireError::SeveralLimits(_)
+        | AcquireError::Limit(LimitError::EmptyDomain | LimitError::NoDescriptors) => {
+            Status::invalid_argument(text)
+        }
+        AcquireError::Limit(LimitError::Store(StoreError::Unsupported(_))) => Status::unimplemented(text),
+        AcquireError::Limit(LimitError::NoRules | LimitError::Store(_)) => Status::unavailable(text),
+    }
+}
+
+impl<S> std::fmt::Debug for AcquireService<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AcquireService").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,296 @@
+//! Callers that wait for counters in memory.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Poll, Waker},
+};
+
+use super::{
+    MemoryStore,
+    lines::{Arrival, KeyLine, Receipt, Ticket, WaitBounds},
+    notes::Notes,
+    shard::Shard,
+    timers::Timers,
+};
+use crate::{
+    limit::{
+        Algorithm, CounterKey, Entry, LimitCheck, Period, SharedTiers, Tier, Tiers, Timestamp,
+        algorithm::CounterState,
+        line::{self, Answer, Entered, Line, Rejection},
+    },
+    observe::Metric,
+};
+
+impl<N: Notes> Shard<N> {
+    /// Returns whether callers wait for the counters of `check`.
+    pub(super) fn has_line(&mut self, check: &LimitCheck<'_>) -> bool {
+        // a line that the reload has not reached yet counts in other tiers
+        !self.lines.table.is_empty()
+            && self.lines.find(check.key).is_some_and(|line| **line.line.tiers() == *check.tiers())
+    }
+
+    /// Runs `act` on the line of `key`, if there is one, and on its counters and the wakers to be woken.
+    pub(super) fn with_line<T>(
+        &mut self,
+        key: CounterKey,
+        now: Timestamp,
+        act: impl FnOnce(&mut Line, &mut [CounterState], &mut Vec<Waker>) -> T,
+    ) -> Option<T> {
+        let mut line = self.lines.take(key)?;
+        let tiers = line.line.tiers().clone();
+        let done = self.act_on(&mut line, &tiers, now, act);
+        self.lines.put(line, now);
+        Some(done)
+    }
+
+    /// Runs `act` on `line` and the counters of `tiers`.
+    fn act_on<T>(
+        &mut self,
+        line: &mut KeyLine,
+        tiers: &[Tier],
+        now: Timestamp,
+        act: impl FnOnce(&mut Line, &mut [CounterState], &mut Vec<Waker>) -> T,
+    ) -> T {
+        let mut woken = std::mem::take(&mut self.lines.woken);
+        let done =
+            self.update(line.key, None, tiers, now, |_, counters| act(&mut line.line, counters, &mut woken));
+        self.lines.woken = woken;
+        done
+    }
+
+    /// Makes a turn of the line of `key`, if there is one, after hits were given back.
+    pub(super) fn serve_line_of(&mut self, key: CounterKey, now: Timestamp) {
+        if !self.lines.table.is_empty() {
+            self.with_line(key, now, |line, counters, woken| line.note_room(counters, now, woken));
+        }
+    }
+
+    /// Takes the wakers that must be woken.
+    pub(super) fn take_woken(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.lines.woken)
+    }
+}
+
+impl MemoryStore {
+    /// Takes the hits of `check`, at least one, if that is possible within `max_wait`: now, or in turn. Callers [can wait](line::can_wait) for its
+    /// tiers.
+    pub fn enter(&self, check: &LimitCheck<'_>, max_wait: Period, now: Timestamp) -> Arrival {
+        let is_closed = self.lines_are_closed.load(Ordering::Acquire);
+        let bounds = self.wait_bounds.get_or_init(WaitBounds::default);
+        let longest = if is_closed { Period::default() } else { bounds.longest };
+        let max_wait = max_wait.min(longest);
+        let (key, hits) = (check.key, check.hits);
+        let arrival = self.on_shard(key, |shard| {
+            let room_for = |waiting: usize| {
+                waiting < bounds.per_key && self.waiters.load(Ordering::Relaxed) < bounds.total
+            };
+            let enter = |line: &mut Line, counters: &mut [CounterState], woken: &mut Vec<Waker>| {
+                let room = room_for(line.waiting());
+                line.enter(counters, now, hits, max_wait, room, woken)
+            };
+            let mut line = shard.lines.take(key).unwrap_or_else(|| Box::new(KeyLine::new(check)));
+            let tiers = line.line.tiers().clone();
+            let entered = shard.act_on(&mut line, &tiers, now, enter);
+            shard.lines.put(line, now);
+            entered
+        });
+        match arrival {
+            Entered::Admitted => {
+                self.bound(Some(key), now);
+                Arrival::Admitted
+            }
+            Entered::Waits(place) => {
+                self.waiters.fetch_add(1, Ordering::Relaxed);
+                self.wait_counts.kept.fetch_add(1, Ordering::Relaxed);
+                Arrival::Waits(Ticket { key, place })
+            }
+            Entered::Rejected(rejection) => {
+                let is_timeout = matches!(rejection, Rejection::Timeout { .. });
+                let rejection = if is_closed && is_timeout { Rejection::Closed } else { rejection };
+                self.wait_counts.of(rejection).fetch_add(1, Ordering::Relaxed);
+                Arrival::Rejected(rejection)
+            }
+        }
+    }
+
+    /// Returns the answer to the caller at `ticket`, once; or has `waker` woken when there is one.
+    pub fn poll_place(&self, ticket: &Ticket, waker: &Waker) -> Poll<Answer> {
+        let key = ticket.key;
+        let mut shard = self.shards[self.index(key)].lock();
+        let Some(line) = shard.lines.find(key) else { return Poll::Ready(Answer::AskAgain) };
+        let answer = line.line.poll(ticket.place, waker);
+        if line.line.is_unused() {
+            // its timer ended with the last wait
+            shard.lines.take(key);
+        }
+        drop(shard);
+        if let Poll::Ready(answer) = answer {
+            self.waiters.fetch_sub(1, Ordering::Relaxed);
+            match answer {
+                Answer::Admitted(_) => self.wait_counts.admitted.fetch_add(1, Ordering::Relaxed),
+                Answer::Rejected(rejection) => self.wait_counts.of(rejection).fetch_add(1, Ordering::Relaxed),
+                Answer::AskAgain => 0,
+            };
+        }
+        answer
+    }
+
+    /// Gives the place of `ticket` up, and the hits that were taken for it meanwhile.
+    #[expect(clippy::needless_pass_by_value, reason = "consumed, since it is given up once")]
+    pub fn leave(&self, ticket: Ticket, now: Timestamp) {
+        self.on_shard(ticket.key, |shard| {
+            shard.with_line(ticket.key, now, |line, counters, woken| {
+                line.leave(counters, ticket.place, now, woken);
+            });
+        });
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
+        self.wait_counts.left.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Gives the hits of `receipt` back, as far as they still count: to a window that is open, and to a bucket less what has flowed in
+    /// since; nothing to a bucket whose rule `is_old`.
+    pub fn put_back(&self, receipt: Receipt, is_old: bool, now: Timestamp) {
+        let Receipt { key, tiers, hits, taken_at, .. } = receipt;
+        let is_bucket = |tier: &Tier| matches!(tier.algorithm, Algorithm::TokenBucket(_));
+        let tiers: Tiers = tiers.iter().filter(|tier| !(is_old && is_bucket(tier))).cloned().collect();
+        self.on_shard(key, |shard| {
+            shard.update(key, None, &tiers, now, |tiers, counters| {
+                line::put_back(tiers, counters, taken_at, hits, now);
+            });
+            shard.serve_line_of(key, now);
+        });
+    }
+
+    /// Makes the turns that are due at `now`.
+    pub fn serve_lines(&self, now: Timestamp) {
+        while let Some((instant, key)) = self.timers.due(now) {
+            let turned = self.on_shard(key, |shard| {
+                shard.with_line(key, now, |line, counters, woken| {
+                    line.turn(counters, now, woken);
+                })
+            });
+            if turned.is_none() {
+                self.timers.set(key, Some(instant), None);
+            }
+        }
+    }
+
+    /// Applies new rules to all lines. `find` returns the key and the tiers for which the callers of a line, which has these names, would wait now.
+    /// They stay in the line of their key; if it is another one, or none, they must ask again.
+    pub fn reload_lines(
+        &self,
+        now: Timestamp,
+        find: impl Fn(&str, &[Entry<'_>]) -> Option<(CounterKey, SharedTiers)>,
+    ) {
+        for shard in &self.shards {
+            let keys: Vec<CounterKey> = shard.lock().lines.table.iter().map(|line| line.key).collect();
+            for key in keys {
+                self.on_shard(key, |shard| {
+                    let Some(line) = shard.lines.find(key) else { return };
+                    let entries: Vec<Entry<'_>> =
+                        line.entries.iter().map(|(key, value)| Entry { key, value }).collect();
+                    match find(&line.domain, &entries) {
+                        Some((found, tiers)) if found == key => Self::change_tiers(shard, key, &tiers, now),
+                        _ => Self::answer_all(shard, key, Answer::AskAgain, now),
+                    }
+                });
+            }
+        }
+    }
+
+    /// Rejects all callers that wait, and from now on those that would have to, because the service stops.
+    pub fn close_lines(&self, now: Timestamp) {
+        self.lines_are_closed.store(true, Ordering::Release);
+        for shard in &self.shards {
+            let keys: Vec<CounterKey> = shard.lock().lines.table.iter().map(|line| line.key).collect();
+            for key in keys {
+                let closed = Answer::Rejected(Rejection::Closed);
+                self.on_shard(key, |shard| Self::answer_all(shard, key, closed, now));
+            }
+        }
+    }
+
+    /// Returns the timers of its lines.
+    #[must_use]
+    pub fn timers(&self) -> &Arc<Timers> {
+        &self.timers
+    }
+
+    /// Returns when [`MemoryStore::serve_lines`] has something to do next. None while nobody waits.
+    #[must_use]
+    pub fn next_turn(&self) -> Option<Timestamp> {
+        self.timers.next()
+    }
+
+    /// Returns the number of callers that wait or have an answer to collect.
+    #[must_use]
+    pub fn waiters(&self) -> usize {
+        self.waiters.load(Ordering::Relaxed)
+    }
+
+    /// Sets the bounds on waiting callers, once, before anybody waits.
+    pub fn set_wait_bounds(&self, bounds: WaitBounds) {
+        // whoever is second changes nothing
+        let _ = self.wait_bounds.set(bounds);
+    }
+
+    fn change_tiers(shard: &mut Shard<()>, key: CounterKey, tiers: &SharedTiers, now: Timestamp) {
+        // what was due before the change
+        shard.with_line(key, now, |line, counters, woken| line.turn(counters, now, woken));
+        let Some(mut line) = shard.lines.take(key) else { return };
+        if line.line.tiers() != tiers {
+            shard.act_on(&mut line, tiers, now, |line, counters, woken| {
+                line.change_tiers(tiers.clone(), counters, now, woken);
+            });
+        }
+        shard.lines.put(line, now);
+    }
+
+    fn answer_all(shard: &mut Shard<()>, key: CounterKey, answer: Answer, now: Timestamp) {
+        shard.with_line(key, now, |line, _, woken| line.answer_all(answer, woken));
+    }
+}
+
+impl<N: Notes> MemoryStore<N> {
+    /// Returns the metrics of callers that may wait.
+    pub(super) fn wait_metrics(&self) -> Vec<Metric> {
+        let counts = &self.wait_counts;
+        let rejected = [
+            ("timeout", &counts.timeouts),
+            ("full", &counts.too_many),
+            ("never", &counts.too_heavy),
+            ("closed", &counts.closed),
+        ];
+        let rejected = rejected.into_iter().map(|(reason, count)| {
+            let help = "Callers that may wait and were rejected, at once or later.";
+            Metric::counter("weir.waits.rejected", help, count.load(Ordering::Relaxed))
+                .label("reason", reason)
+        });
+        let counter =
+            |name, help, count: &AtomicU64| Metric::counter(name, help, count.load(Ordering::Relaxed));
+        let waiters = self.waiters.load(Ordering::Relaxed) as u64;
+        let mut metrics = vec![
+            Metric::gauge("weir.waiters", "Callers that wait now.", waiters),
+            counter("weir.waits", "Callers that began to wait.", &counts.kept),
+            counter("weir.waits.admitted", "Callers that were admitted after a wait.", &counts.admitted),
+            counter("weir.waits.left", "Callers that left while they waited.", &counts.left),
+        ];
+        metrics.extend(rejected);
+        metrics
+    }
+
+    /// Runs `act` on the shard of `key`, and wakes the callers that it has answered once the lock is free.
+    pub(super) fn on_shard<T>(&self, key: CounterKey, act: impl FnOnce(&mut Shard<N>) -> T) -> T {
+        let mut shard = self.shards[self.index(key)].lock();
+        let done = self.counting(&mut shard, act);
+        let woken = shard.take_woken();
+        drop(shard);
+        for waker in woken {
+            waker.wake();
+        }
+        done
+    }
+}

@@ -1,0 +1,7 @@
+//! Callers that wait, on a limiter in memory whose clock the test sets: which requests wait, in which order they are served, and what reloads, a
+//! stop and other callers do to them.
+
+mod library;
+mod lines;
+mod reloads;
+mod support;
