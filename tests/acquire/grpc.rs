@@ -174,11 +174,11 @@ async fn envoy_and_a_reload_change_what_the_line_gets() {
     let mut waiting = client.clone();
     let waits = tokio::spawn(async move { acquire(&mut waiting, request("a", 2, 60)).await });
     until_waiting(&weir, 1).await;
-    assert_eq!(weir.decide(of_envoy).await.overall_code(), EnvoyCode::OverLimit);
     replace(&weir.file(), &RULES.replace("requests: 2,", "requests: 4,"));
     weir.reload.now();
     assert_eq!(waits.await.expect("it ends").outcome(), Outcome::Admitted);
     assert_eq!(acquire(&mut client, request("a", 1, 0)).await.outcome(), Outcome::Timeout);
+    assert_eq!(weir.decide(of_envoy).await.overall_code(), EnvoyCode::OverLimit);
 }
 
 /// Hundreds of callers wait and hang up at once.
