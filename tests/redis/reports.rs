@@ -202,11 +202,8 @@ impl Compared<'_> {
         for run in &exchange.runs {
             let granted =
                 (0..run.tries).map(|_| carry_out(now, Op::Take { hits: run.hits }).granted).sum::<u64>();
-            taken.push(if run.hits == 0 {
-                run.tries
-            } else {
-                u32::try_from(granted / run.hits).expect("it is small")
-            });
+            let tries = granted.checked_div(run.hits).map(|tries| u32::try_from(tries).expect("it is small"));
+            taken.push(tries.unwrap_or(run.tries));
         }
         let held = exchange.hold.map_or(0, |hold| {
             let Hold { least, want, time: hold } = hold;

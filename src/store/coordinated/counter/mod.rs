@@ -58,7 +58,7 @@ pub(super) use self::{
     records::{Dropped, negative},
     siblings::SiblingStates,
     single::{SingleCommand, SingleReply},
-    talk::{Asks, Composed, Decided, Sent, Talk, Try},
+    talk::{Asks, Composed, Decided, Sent, Try},
     tiers::has_strict_bucket,
 };
 use crate::{

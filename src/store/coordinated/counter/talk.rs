@@ -104,11 +104,6 @@ impl Talk {
     pub(super) fn is_waiting(&self) -> bool {
         !self.tries.is_empty()
     }
-
-    /// Returns the tries that wait.
-    pub(in super::super) fn into_tries(self) -> SmallVec<[Try; 1]> {
-        self.tries
-    }
 }
 
 // === impl Sent ===
@@ -287,14 +282,19 @@ impl LocalCounter {
         if let Some(talk) = self.rare.talk_mut() {
             talk.on_way = talk.on_way.saturating_sub(1);
             if talk.on_way == 0 && !talk.is_waiting() {
-                self.take_talk();
+                self.rare.take_talk();
             }
         }
     }
 
-    /// Removes the tries.
-    pub(in super::super) fn take_talk(&mut self) -> Option<Talk> {
-        self.rare.take_talk().map(|talk| *talk)
+    /// Removes the tries that wait.
+    pub(in super::super) fn take_tries(&mut self) -> SmallVec<[Try; 1]> {
+        let Some(talk) = self.rare.talk_mut() else { return SmallVec::new() };
+        let tries = std::mem::take(&mut talk.tries);
+        if talk.on_way == 0 {
+            self.rare.take_talk();
+        }
+        tries
     }
 
     /// Returns the commands that decide the tries that wait, as of `at`. `key` is that of the counter.
@@ -316,7 +316,7 @@ impl LocalCounter {
         if let Some(talk) = self.rare.talk_mut() {
             talk.on_way += u32::try_from(sent.len()).unwrap_or_default();
             if talk.on_way == 0 {
-                self.take_talk();
+                self.rare.take_talk();
             }
         }
         let command = |sent: &Sent| Command { target: Arc::clone(&sent.target), at, op: sent.op() };

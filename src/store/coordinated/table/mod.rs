@@ -20,7 +20,7 @@ use self::{
 };
 use super::{
     client::{QueuedCommand, StoreClient},
-    counter::{CommandPlace, Dropped, Generation, LocalCounter, Sent, Talk, Try},
+    counter::{CommandPlace, Dropped, Generation, LocalCounter, Sent, Try},
     delivery::{Delivery, Undecided},
     metrics::CoordinationMetrics,
     settings::CoordinationSettings,
@@ -222,7 +222,7 @@ impl<R: Remote> CounterTable<R> {
                 }
                 awaited.wake();
             }
-            for asked in evicted.take_talk().into_iter().flat_map(Talk::into_tries) {
+            for asked in evicted.take_tries() {
                 let _ = asked.outcome.send(Err(Undecided { delivery: Delivery::NotApplied, late: false }));
             }
             evicted.notify();
@@ -265,7 +265,7 @@ impl<R: Remote> CounterTable<R> {
             let (number, is_first) = counter.add_try(asked).ok()?;
             // queued under the lock, so that commands are carried out in the order of their numbers
             if is_first && !self.client.queue_counter(key, &counter.target, at) {
-                counter.take_talk();
+                drop(counter.take_tries());
                 return None;
             }
             Some((counter.generation, number))
