@@ -187,7 +187,12 @@ impl<S: Store> Limiter<S> {
                     None => self.store.take_with(checks, scope, now, options).await,
                 };
                 taken.map_err(LimitError::from).map(|decisions| {
-                    self.conclude(loaded, request, &matched, &decisions, now, options.record, encode)
+                    self.conclude(loaded, request, &matched, &decisions, now, |verdict| {
+                        if let Some(record) = options.record {
+                            record_rules(record, &matched, verdict);
+                        }
+                        encode(verdict)
+                    })
                 })
             }
             Err(error) => Err(error),
@@ -213,14 +218,10 @@ impl<S: Store> Limiter<S> {
         matched: &Matched<'_>,
         decisions: &[Decision],
         now: Timestamp,
-        record: Option<&DecisionRecord>,
         encode: impl FnOnce(&Verdict<'_>) -> T,
     ) -> T {
         let verdict = Verdict::new(request, matched, decisions, &self.settings.modes);
         self.record(loaded, request, matched, decisions, &verdict);
-        if let Some(record) = record {
-            record_rules(record, matched, &verdict);
-        }
         if let Some(hot_keys) = &self.hot_keys
             && let Some(weight) = hot_keys.sampled()
         {
@@ -352,7 +353,7 @@ impl Limiter<MemoryStore> {
         let loaded = self.loaded.load();
         self.count_error(find(loaded.as_deref(), request).map(|(loaded, matched)| {
             let decisions = self.store.decide(&matched.checks, self.settings.scope.max(matched.scope), now);
-            self.conclude(loaded, request, &matched, &decisions, now, None, encode)
+            self.conclude(loaded, request, &matched, &decisions, now, encode)
         }))
     }
 }

@@ -270,7 +270,7 @@ impl<S: Store> Limiter<S> {
                 }
             })
             .collect();
-        self.conclude(loaded, request, &matched, &decisions, now, None, |verdict| encode(verdict, acquired))
+        self.conclude(loaded, request, &matched, &decisions, now, |verdict| encode(verdict, acquired))
     }
 }
 
