@@ -20,7 +20,7 @@ pub struct Target {
 // === impl Target ===
 
 impl Target {
-    /// Returns whether a [`Reply::version`] exists: whether a tier is a sliding window or a bucket.
+    /// Returns whether a [version](super::remote::Reply::version) exists: whether a tier is a sliding window or a bucket.
     #[must_use]
     pub fn is_versioned(&self) -> bool {
         self.tiers.iter().any(|tier| tier.algorithm != Algorithm::FixedWindow)

@@ -20,8 +20,8 @@ use weir::{
     DecisionSettings, Limiter,
     clock::{Clock as _, ManualClock},
     limit::{
-        Algorithm, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule, RuleNode,
-        RuleSet, Tier, Timestamp, Values,
+        Algorithm, Descriptor, Domain, Entry, KeyHasher, Limit, OverLimitPolicy, Period, Request, Rule,
+        RuleNode, RuleSet, Tier, Timestamp, Values,
     },
     observe::Stats,
     store::MemoryStore,
@@ -59,7 +59,8 @@ fn request() -> Request<'static> {
 
 impl World {
     fn new(requests: u32) -> Arc<Self> {
-        let limiter = Limiter::new(MemoryStore::new(100), Arc::new(Stats::default()), DecisionSettings::default());
+        let limiter =
+            Limiter::new(MemoryStore::new(100), Arc::new(Stats::default()), DecisionSettings::default());
         let hasher = KeyHasher::with_secret([1, 2]);
         limiter.load(rules(requests, hasher));
         Arc::new(Self {
@@ -75,9 +76,9 @@ impl World {
     /// A caller that waits, and may leave after some polls, or give its hit back.
     async fn call(self: Arc<Self>, leaves: bool, gives_back: bool) {
         let request = request();
-        let acquired = self.limiter.acquire(&request, Period::from_secs(30), &self.clock, |_, acquired| {
-            acquired.clone()
-        });
+        let acquired = self
+            .limiter
+            .acquire(&request, Period::from_secs(30), &self.clock, |_, acquired| acquired.clone());
         {
             let mut acquired = pin!(acquired);
             let mut polls = 0;
@@ -160,9 +161,9 @@ fn explore(requests: u32, most: u64, meddles: impl Fn(&World) + Send + Sync + Cl
         // no hit is lost: a new window admits all of the limit
         world.clock.advance(Period::from_secs(1));
         let admits = || {
-            world.limiter.decide_now(&request(), world.clock.now(), |verdict| {
-                verdict.code == weir::limit::Code::Ok
-            })
+            world
+                .limiter
+                .decide_now(&request(), world.clock.now(), |verdict| verdict.code == weir::limit::Code::Ok)
         };
         assert!(admits().expect("a decision"));
     });

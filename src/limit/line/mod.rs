@@ -1,6 +1,6 @@
 //! The line of one key: callers that wait until their hits fit, first in, first out.
 //!
-//! A line has a [`Plan`]: a copy of the counters, advanced to the end of the line by the algorithms themselves. So it says at once, for any
+//! A line has a plan: a copy of the counters, advanced to the end of the line by the algorithms themselves. So it says at once, for any
 //! algorithm, tiers and weights, when a newcomer would be served, and a newcomer that cannot be served in time is rejected on arrival with the
 //! wait that it would need. Nobody passes the line but ordinary callers, those that cannot wait: they have a part of each period.
 //!

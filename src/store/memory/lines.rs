@@ -44,7 +44,7 @@ pub(super) struct KeyLine {
     pub(super) entries: Box<[(Box<str>, Box<str>)]>,
 }
 
-/// A place in a line. Whoever has it must [poll](MemoryStore::poll_place) it until there is an answer, or [leave](MemoryStore::leave).
+/// A place in a line. Whoever has it must [poll](super::MemoryStore::poll_place) it until there is an answer, or [leave](super::MemoryStore::leave).
 #[derive(Debug)]
 #[must_use = "a place that nobody polls or leaves stays taken"]
 pub struct Ticket {
