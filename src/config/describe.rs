@@ -62,7 +62,7 @@ impl RuleDescription<'_> {
         let store = self.shared.store.unwrap_or(SharedStore::Redis);
         let name = store.name();
         let requested = self.shared.requested(rule);
-        let is_declared = rule.coordination.mode.is_some() || rule.sharing.is_some();
+        let is_declared = rule.coordination.mode.is_some();
         let modes = match self.modes_of_auto(store, rule) {
             _ if requested != Coordination::Local && !store.shares(rule) && rule.sharing.is_some() => {
                 "of N instances, each has the N-th part of the pool".to_owned()

@@ -102,7 +102,7 @@ fn explain_names_the_member_and_its_pool() {
         ("home-loan", &[][..], "  member: home-loan, with a weight of 2\n"),
         ("cards", &[], "  member: cards, or other if 49 others have a place\n"),
         ("", &[], "  member: none, since the value is empty: rejected\n"),
-        ("cards", &[], "  with Redis: lease (if WEIR_COORDINATION is auto)\n"),
+        ("cards", &[], "  with Redis: lease (WEIR_COORDINATION)\n"),
         (
             "cards",
             &[("BACKEND_TYPE", "memcache")],
