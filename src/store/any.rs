@@ -58,10 +58,7 @@ impl Store for AnyStore {
     fn shared_counts(&self) -> SharedCounts {
         match self {
             Self::Memory(_) | Self::Disk(_) => SharedCounts::default(),
-            Self::Coordinated(coordinated) => SharedCounts {
-                store: Some(coordinated.remote().shared_store()),
-                ..coordinated.shared_counts()
-            },
+            Self::Coordinated(coordinated) => coordinated.shared_counts(),
         }
     }
 

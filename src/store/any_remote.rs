@@ -34,15 +34,6 @@ impl AnyRemote {
         }
     }
 
-    /// Returns which store it is.
-    #[must_use]
-    pub const fn shared_store(&self) -> SharedStore {
-        match self {
-            Self::Redis(_) => SharedStore::Redis,
-            Self::Memcached(_) => SharedStore::Memcached,
-        }
-    }
-
     /// Returns the states of its connections.
     #[must_use]
     pub fn state(&self) -> ConnectionStates {
@@ -54,6 +45,13 @@ impl AnyRemote {
 }
 
 impl Remote for AnyRemote {
+    fn shared_store(&self) -> SharedStore {
+        match self {
+            Self::Redis(redis) => redis.shared_store(),
+            Self::Memcached(memcached) => memcached.shared_store(),
+        }
+    }
+
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
         match self {
             Self::Redis(redis) => redis.call(commands).await,

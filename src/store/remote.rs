@@ -10,7 +10,7 @@ use smallvec::{SmallVec, smallvec};
 use super::pool_command::{PoolCommand, PoolReply};
 pub use super::target::Target;
 use crate::limit::{
-    Coordination, OverLimitPolicy, Period, Tier, Timestamp,
+    Coordination, OverLimitPolicy, Period, SharedStore, Tier, Timestamp,
     algorithm::{CountChange, CounterState},
     request_bucket::{StepReply, StepRequest},
 };
@@ -79,6 +79,11 @@ pub trait Remote: Send + Sync + 'static {
     fn delete_steps(&self, path: &str) -> impl Future<Output = Result<bool, RemoteError>> + Send {
         let _ = path;
         std::future::ready(Ok(false))
+    }
+
+    /// Returns which store it is, or which one it can do the same as, for what is told of it.
+    fn shared_store(&self) -> SharedStore {
+        SharedStore::Redis
     }
 
     /// Returns whether this store keeps the pools of fair shares. Without it each instance has the N-th part of every pool.
@@ -206,12 +211,15 @@ pub struct Hold {
     pub time: Period,
 }
 
-/// What any [`Op`] consists of.
+/// What any [`Op`] consists of, for stores that carry it out.
 #[derive(Clone, Debug)]
-pub(crate) struct Parts<'a> {
-    pub(crate) reports: &'a [Report],
-    pub(crate) runs: SmallVec<[Run; 1]>,
-    pub(crate) hold: Option<Hold>,
+pub struct Parts<'a> {
+    /// What is counted first.
+    pub reports: &'a [Report],
+    /// The tries that are decided then, in their order.
+    pub runs: SmallVec<[Run; 1]>,
+    /// What is granted at last.
+    pub hold: Option<Hold>,
 }
 
 /// What an instance has counted since its last report, in one window of each fixed tier.
@@ -363,7 +371,8 @@ impl Op {
     }
 
     /// Returns what the operation consists of, on a target with this policy.
-    pub(crate) fn parts(&self, policy: OverLimitPolicy) -> Parts<'_> {
+    #[must_use]
+    pub fn parts(&self, policy: OverLimitPolicy) -> Parts<'_> {
         let (runs, hold) = match self {
             Self::Add { .. } => (SmallVec::new(), None),
             Self::Take { hits } => {
@@ -379,7 +388,8 @@ impl Op {
     }
 
     /// Returns the reply to the operation, of which each run has taken this many tries, and the hold `held` hits.
-    pub(crate) fn reply(&self, taken: SmallVec<[u32; 1]>, held: u64) -> Reply {
+    #[must_use]
+    pub fn reply(&self, taken: SmallVec<[u32; 1]>, held: u64) -> Reply {
         match self {
             Self::Add { report } => {
                 let granted = u64::try_from(report.change.hits).unwrap_or_default();
@@ -416,18 +426,15 @@ impl Exchange {
 
 impl Parts<'_> {
     /// Returns whether it decides something, so that it is about the open windows.
-    pub(crate) fn decides(&self) -> bool {
+    #[must_use]
+    pub fn decides(&self) -> bool {
         !self.runs.is_empty() || self.hold.is_some()
     }
 
     /// Decides the runs, and then `least` hits, in a single window that has counted `used` hits of at most `limit`. Returns the tries that
     /// are taken of each run, whether the hits are taken, and the hits that are counted then.
-    pub(crate) fn decide_in_window(
-        &self,
-        used: u64,
-        limit: u64,
-        least: u64,
-    ) -> (SmallVec<[u32; 1]>, bool, u64) {
+    #[must_use]
+    pub fn decide_in_window(&self, used: u64, limit: u64, least: u64) -> (SmallVec<[u32; 1]>, bool, u64) {
         let mut used = used;
         let taken = self.runs.iter().map(|run| {
             let taken = run.fit(limit.saturating_sub(used));
@@ -445,13 +452,15 @@ impl Parts<'_> {
 
 impl Run {
     /// Returns how many of the tries fit in the `room` that is left.
-    pub(crate) fn fit(&self, room: u64) -> u32 {
+    #[must_use]
+    pub fn fit(&self, room: u64) -> u32 {
         let fit = room.checked_div(self.hits).unwrap_or(u64::MAX);
         u32::try_from(fit.min(self.tries.into())).unwrap_or(self.tries)
     }
 
     /// Returns the hits of all tries.
-    pub(crate) const fn all_hits(&self) -> u64 {
+    #[must_use]
+    pub const fn all_hits(&self) -> u64 {
         self.hits.saturating_mul(self.tries as u64)
     }
 }

@@ -163,11 +163,6 @@ impl<R: Remote> Coordinated<R> {
         self.modes.table.len()
     }
 
-    /// Returns what applies to rules that name nothing else, and the number of instances.
-    pub(super) fn shared_counts(&self) -> SharedCounts {
-        SharedCounts { instances: Some(self.instances()), ..self.defaults }
-    }
-
     /// Returns the most counters of coordinated rules that may be held in memory.
     pub(super) fn max_counters(&self) -> usize {
         self.modes.table.max_counters()
@@ -224,6 +219,14 @@ fn has_repeated(checks: &[LimitCheck<'_>]) -> bool {
 }
 
 impl<R: Remote> Store for Coordinated<R> {
+    fn shared_counts(&self) -> SharedCounts {
+        SharedCounts {
+            store: Some(self.remote().shared_store()),
+            instances: Some(self.instances()),
+            ..self.defaults
+        }
+    }
+
     fn memory(&self) -> Option<&MemoryStore> {
         Some(self.memory())
     }

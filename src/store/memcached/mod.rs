@@ -41,7 +41,7 @@ use super::{
 };
 use crate::{
     clock::{Clock, SystemClock},
-    limit::{Coordination, Period, Timestamp},
+    limit::{Coordination, Period, SharedStore, Timestamp},
     observe::{Metric, Source},
     tls::TlsError,
 };
@@ -208,6 +208,10 @@ impl MemcachedRemote {
 }
 
 impl Remote for MemcachedRemote {
+    fn shared_store(&self) -> SharedStore {
+        SharedStore::Memcached
+    }
+
     async fn call(&self, commands: Vec<Command>) -> Result<Replies, RemoteError> {
         self.run(commands, Urgency::Decision).await
     }
