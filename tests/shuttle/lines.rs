@@ -48,7 +48,7 @@ fn rules(requests: u32, hasher: KeyHasher) -> RuleSet {
     let limit =
         Limit::Tiers { tiers: [tier].into_iter().collect(), over_limit_policy: OverLimitPolicy::Ignore };
     let node = RuleNode { rule: Some(Rule::new(limit)), ..RuleNode::new("k", Values::Any) };
-    RuleSet::new(&[Domain { name: "d".into(), nodes: vec![node] }], hasher)
+    RuleSet::new(&[Domain::new("d", vec![node])], hasher)
 }
 
 fn request() -> Request<'static> {
