@@ -150,7 +150,7 @@ fn check_and_explain_say_what_memcached_cannot_share() {
     }
     for (entry, expected) in [
         ("sliding=v", "with Memcached: local, since it counts only single fixed windows"),
-        ("month=v", "with Memcached: strict (if WEIR_COORDINATION is auto)"),
+        ("month=v", "with Memcached: strict (WEIR_COORDINATION: auto)"),
         ("large=v", "with Memcached: interval with up to 20000 instances, strict with more"),
     ] {
         let arguments = ["explain", "--config", dir, "--domain", "shop", entry];
