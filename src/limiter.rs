@@ -153,6 +153,11 @@ impl<S: Store> Limiter<S> {
         self.settings.scope
     }
 
+    /// Returns what a rejection of the request that matched `matched` affects.
+    fn scope_of(&self, matched: &Matched<'_>) -> Scope {
+        self.settings.scope.max(matched.scope)
+    }
+
     /// Returns the store, which holds the counts.
     pub fn store(&self) -> &S {
         &self.store
@@ -181,7 +186,7 @@ impl<S: Store> Limiter<S> {
         let decided = match find(loaded.as_deref(), request) {
             Ok((loaded, matched)) => {
                 let options = TakeOptions { all_quotas: self.settings.modes.quota, ..options };
-                let (checks, scope) = (&matched.checks, self.settings.scope.max(matched.scope));
+                let (checks, scope) = (&matched.checks, self.scope_of(&matched));
                 let taken = match self.store.take_at_once(checks, scope, now, options) {
                     Some(decisions) => Ok(decisions),
                     None => self.store.take_with(checks, scope, now, options).await,
@@ -246,7 +251,7 @@ impl<S: Store> Limiter<S> {
         if matched.unknown_domain {
             self.stats.unknown_domain(request.domain, request.descriptors.len() as u64);
         }
-        let scope = self.settings.scope.max(matched.scope);
+        let scope = self.scope_of(matched);
         if verdict.shadowed {
             self.stats.global_shadow_mode.add(1);
         }
@@ -256,7 +261,7 @@ impl<S: Store> Limiter<S> {
     }
 
     fn record_check(&self, loaded: &Loaded, check: &LimitCheck<'_>, decision: &Decision, scope: Scope) {
-        let limit = decision.share.unwrap_or_else(|| check.tiers()[decision.tier].capacity());
+        let limit = limit_of(check, decision);
         let policy = check.over_limit_policy_in(scope);
         let tally = Tally::of(decision, limit, policy, check.hits, self.settings.near_limit_ratio);
         let shadowed = decision.over && check.rule.shadow_mode();
@@ -283,7 +288,7 @@ impl<S: Store> Limiter<S> {
     ) {
         let shows_values = self.settings.hot_keys == HotKeyValues::Shown;
         for (check, decision) in taken(matched, decisions) {
-            let limit = decision.share.unwrap_or_else(|| check.tiers()[decision.tier].capacity());
+            let limit = limit_of(check, decision);
             #[expect(clippy::cast_precision_loss, reason = "a share to look at")]
             let left = decision.remaining as f32 / limit.max(1) as f32;
             let sample = Sample {
@@ -352,7 +357,7 @@ impl Limiter<MemoryStore> {
     ) -> Result<T, LimitError> {
         let loaded = self.loaded.load();
         self.count_error(find(loaded.as_deref(), request).map(|(loaded, matched)| {
-            let decisions = self.store.decide(&matched.checks, self.settings.scope.max(matched.scope), now);
+            let decisions = self.store.decide(&matched.checks, self.scope_of(&matched), now);
             self.conclude(loaded, request, &matched, &decisions, now, encode)
         }))
     }
@@ -366,17 +371,28 @@ fn taken<'m, 'r>(
     matched.checks.iter().zip(decisions).filter(|(check, _)| check.direction == Direction::Take)
 }
 
-/// Finds the rules of `request` among those that are `loaded`.
-fn find<'a>(
-    loaded: Option<&'a Loaded>,
-    request: &'a Request<'_>,
-) -> Result<(&'a Loaded, Matched<'a>), LimitError> {
+/// Returns the limit that `decision` reports: of a pool, the member's share.
+fn limit_of(check: &LimitCheck<'_>, decision: &Decision) -> u32 {
+    decision.share.unwrap_or_else(|| check.tiers()[decision.tier].capacity())
+}
+
+/// Returns an error if `request` names nothing to limit.
+fn validate(request: &Request<'_>) -> Result<(), LimitError> {
     if request.domain.is_empty() {
         return Err(LimitError::EmptyDomain);
     }
     if request.descriptors.is_empty() {
         return Err(LimitError::NoDescriptors);
     }
+    Ok(())
+}
+
+/// Finds the rules of `request` among those that are `loaded`.
+fn find<'a>(
+    loaded: Option<&'a Loaded>,
+    request: &'a Request<'_>,
+) -> Result<(&'a Loaded, Matched<'a>), LimitError> {
+    validate(request)?;
     let loaded = loaded.ok_or(LimitError::NoRules)?;
     let matched = Matched::with_prefetch(&loaded.rules, request, |rule| loaded.stats[rule].prefetch());
     Ok((loaded, matched))

@@ -38,6 +38,6 @@ pub use rule::{Domain, Limit, Metadata, Origin, Rule, RuleNode, Scope};
 pub use runtime_limit::{RuntimeLimit, RuntimeLimitError};
 pub use shared_counts::{SharedCounts, SharedStore};
 pub use tally::Tally;
-pub use tier::{Algorithm, Bucket, OverLimitPolicy, Refill, SharedTiers, Tier, Tiers};
+pub use tier::{Algorithm, Bucket, OverLimitPolicy, Refill, SharedTiers, Tier, Tiers, capacity};
 pub use units::{Hits, NANOS_PER_SECOND, Period, Timestamp, Unit};
 pub use verdict::{Code, CurrentLimit, Modes, Status, Verdict};

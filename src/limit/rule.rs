@@ -9,7 +9,7 @@ use super::{
     coordination::RuleCoordination,
     pattern::Values,
     share::Sharing,
-    tier::{Algorithm, OverLimitPolicy, Tier, Tiers},
+    tier::{self, Algorithm, OverLimitPolicy, Tier, Tiers},
     units::Period,
 };
 
@@ -186,7 +186,7 @@ impl Limit {
     /// Returns the most hits that it can admit at once: the smallest capacity of its tiers; 0 if it is unlimited.
     #[must_use]
     pub fn capacity(&self) -> u64 {
-        self.tiers().iter().map(|tier| u64::from(tier.capacity())).min().unwrap_or_default()
+        tier::capacity(self.tiers())
     }
 
     /// Returns whether it has no tier but one fixed window: what Memcached can share, or nothing to count.

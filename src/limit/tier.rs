@@ -70,6 +70,12 @@ pub enum OverLimitPolicy {
     Ignore,
 }
 
+/// Returns the most hits that all of `tiers` admit at once: the smallest of their capacities; 0 if there are none.
+#[must_use]
+pub fn capacity(tiers: &[Tier]) -> u64 {
+    tiers.iter().map(|tier| u64::from(tier.capacity())).min().unwrap_or_default()
+}
+
 // === impl Tier ===
 
 impl Tier {

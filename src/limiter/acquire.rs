@@ -7,12 +7,12 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use super::{LimitError, Limiter, Loaded};
+use super::{LimitError, Limiter, Loaded, validate};
 use crate::{
     clock::Clock,
     limit::{
         Code, CounterKey, Decision, Descriptor, Direction, Entry, Hits, LimitCheck, Matched, Period, Request,
-        RuleRef, RuleSet, SharedTiers, Timestamp, Verdict,
+        RuleRef, RuleSet, SharedTiers, Timestamp, Verdict, capacity,
         line::{Answer, Rejection, can_wait},
     },
     store::{Arrival, Decisions, MemoryStore, Receipt, Store, StoreError, TakeOptions, Ticket},
@@ -162,12 +162,7 @@ impl<S: Store> Limiter<S> {
 
     /// Returns the current rules.
     pub(super) fn current(&self, request: &Request<'_>) -> Result<Arc<Loaded>, LimitError> {
-        if request.domain.is_empty() {
-            return Err(LimitError::EmptyDomain);
-        }
-        if request.descriptors.is_empty() {
-            return Err(LimitError::NoDescriptors);
-        }
+        validate(request)?;
         self.loaded.load_full().ok_or(LimitError::NoRules)
     }
 
@@ -212,9 +207,7 @@ impl<S: Store> Limiter<S> {
                 _ => None,
             };
             let in_memory = only.filter(|check| self.store.lines_for(check).is_ok());
-            let is_never = |check: &LimitCheck<'_>| {
-                check.tiers().iter().any(|tier| check.hits.0 > u64::from(tier.capacity()))
-            };
+            let is_never = |check: &LimitCheck<'_>| check.hits.0 > capacity(check.tiers());
             (in_memory.map(|check| Receipt::new(check, now)), only.is_some_and(is_never))
         };
         let decided = self.decide_with(request, now, TakeOptions::default(), |verdict| {

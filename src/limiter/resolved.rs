@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::{AcquireError, Acquired, LimitError, Limiter, Loaded};
 use crate::{
     limit::{
-        CounterKey, Descriptor, Direction, Entry, Hits, LimitCheck, Period, Request, RuleRef, Scope,
+        self, CounterKey, Descriptor, Direction, Entry, Hits, LimitCheck, Period, Request, RuleRef, Scope,
         Timestamp, line::Rejection,
     },
     store::{MemoryStore, Receipt},
@@ -102,8 +102,11 @@ impl Limiter<MemoryStore> {
         let decision = self.store.decide_one(&check, found.scope, now);
         self.record_check(&found.loaded, &check, &decision, found.scope);
         let rejection = decision.over.then(|| {
-            let is_never = check.tiers().iter().any(|tier| hits.0 > u64::from(tier.capacity()));
-            if is_never { Rejection::Never } else { Rejection::Timeout { retry_after: decision.reset } }
+            if hits.0 > limit::capacity(check.tiers()) {
+                Rejection::Never
+            } else {
+                Rejection::Timeout { retry_after: decision.reset }
+            }
         });
         let receipt = rejection.is_none().then(|| Receipt::new(&check, now));
         Ok(Acquired { rejection, waited: Period::default(), receipt })
@@ -123,7 +126,7 @@ impl Limiter<MemoryStore> {
             }
             _ => None,
         };
-        let scope = self.settings.scope.max(matched.scope);
+        let scope = self.scope_of(&matched);
         drop(matched);
         Ok(Found { loaded, counter, scope })
     }

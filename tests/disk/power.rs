@@ -31,14 +31,14 @@ impl Power {
         let power = Self { dir: tempfile::tempdir().expect("a directory") };
         let compiled = Command::new("rustc")
             .args(["--edition", "2024", "--crate-type", "cdylib", "-C", "panic=abort", "-o"])
-            .arg(power.library())
+            .arg(power.preloaded())
             .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/disk/shim/synced.rs"))
             .status();
         assert!(compiled.expect("rustc").success());
         power
     }
 
-    fn library(&self) -> PathBuf {
+    fn preloaded(&self) -> PathBuf {
         self.dir.path().join("synced.so")
     }
 
@@ -54,7 +54,7 @@ impl Power {
         self.keep(data);
         let text = |path: &Path| path.to_str().expect("a plain path").to_owned();
         vec![
-            ("LD_PRELOAD", text(&self.library())),
+            ("LD_PRELOAD", text(&self.preloaded())),
             ("SYNCED_DIR", text(&self.synced())),
             ("SYNCED_ROOT", text(data)),
         ]

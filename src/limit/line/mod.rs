@@ -22,14 +22,14 @@ use std::task::{Poll, Waker};
 pub use self::answer::{Answer, Entered, Place, Rejection};
 use self::{
     ordinary::{Change, OrdinaryPart, shared_period},
-    plan::{Plan, capacity, fits, ready, take},
+    plan::{Plan, fits, ready, take},
     sweep::Sweep,
     waiters::{GRACE, Left, Waiters},
 };
 use super::{
     algorithm::CounterState,
     decision::{Decision, Direction, decide},
-    tier::{Algorithm, OverLimitPolicy, SharedTiers, Tier},
+    tier::{Algorithm, OverLimitPolicy, SharedTiers, Tier, capacity},
     units::{Hits, Period, Timestamp},
 };
 
@@ -123,7 +123,7 @@ impl Line {
     ) -> Entered {
         self.turn(counters, now, woken);
         let weight = match u32::try_from(hits.0) {
-            Ok(weight) if weight <= capacity(&self.tiers) => weight,
+            Ok(weight) if u64::from(weight) <= capacity(&self.tiers) => weight,
             _ => return Entered::Rejected(Rejection::Never),
         };
         if self.waiting() == 0 && fits(&self.tiers, counters, now, hits) {
@@ -189,11 +189,7 @@ impl Line {
             return decision;
         }
         self.improve(counters, now, hits);
-        let served = if hits.0 <= u64::from(capacity(&self.tiers)) {
-            self.forecast(counters, now, hits)
-        } else {
-            None
-        };
+        let served = if hits.0 <= capacity(&self.tiers) { self.forecast(counters, now, hits) } else { None };
         let looked = decide(&self.tiers, counters, OverLimitPolicy::Ignore, direction, Hits(0), now);
         let reset = served.map_or(looked.reset, |served| served.since(now));
         Decision { over: true, reset, ..looked }
@@ -265,7 +261,7 @@ impl Line {
         woken: &mut Vec<Waker>,
     ) {
         self.tiers = tiers;
-        let most = u64::from(capacity(&self.tiers));
+        let most = capacity(&self.tiers);
         let too_heavy: Vec<Place> =
             self.waiters.iter().filter(|waiter| waiter.hits.0 > most).map(|waiter| waiter.place).collect();
         for place in too_heavy {

@@ -68,7 +68,7 @@ impl OrdinaryPart {
 
     /// Returns the hits that a first waiter of `hits` must leave: what is left of the part, which is released evenly until the
     /// period ends, and never so much that the waiter could not fit.
-    pub(super) fn reserve(&self, tiers: &[Tier], capacity: u32, now: Timestamp, hits: Hits) -> Hits {
+    pub(super) fn reserve(&self, tiers: &[Tier], capacity: u64, now: Timestamp, hits: Hits) -> Hits {
         let left = u64::from(self.part).saturating_sub(self.used);
         if left == 0 {
             return Hits(0);
@@ -76,7 +76,7 @@ impl OrdinaryPart {
         let period = shared_period(tiers).as_nanos();
         let rest = period - now.as_nanos() % period;
         let kept = (u128::from(left) * u128::from(rest)).div_ceil(u128::from(period));
-        Hits(u64::try_from(kept).unwrap_or(u64::MAX).min(u64::from(capacity).saturating_sub(hits.0)))
+        Hits(u64::try_from(kept).unwrap_or(u64::MAX).min(capacity.saturating_sub(hits.0)))
     }
 
     fn wanted(&self, tiers: &[Tier]) -> u32 {

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::waiters::Waiters;
 use crate::limit::{
     algorithm::CounterState,
-    tier::{Algorithm, Refill, Tier, Tiers},
+    tier::{Algorithm, Refill, Tier, Tiers, capacity},
     units::{Hits, Period, Timestamp},
 };
 
@@ -57,11 +57,6 @@ pub(super) fn take(tiers: &[Tier], counters: &mut [CounterState], now: Timestamp
     }
 }
 
-/// Returns the most hits that `tiers` admit at once.
-pub(super) fn capacity(tiers: &[Tier]) -> u32 {
-    tiers.iter().map(Tier::capacity).min().unwrap_or_default()
-}
-
 // === impl Plan ===
 
 impl Plan {
@@ -84,7 +79,7 @@ impl Plan {
     /// than the window, are served when one is new.
     pub(super) fn ready(&self, now: Timestamp, hits: Hits) -> Option<Timestamp> {
         let from = self.at.max(now);
-        if hits.0 <= u64::from(capacity(&self.tiers)) {
+        if hits.0 <= capacity(&self.tiers) {
             return ready(&self.tiers, &self.counters, from, hits);
         }
         let mut raised = self.tiers.clone();

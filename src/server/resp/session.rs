@@ -24,7 +24,7 @@ pub(super) struct Session {
     /// The name that the client has given the connection.
     pub(super) name: Vec<u8>,
     /// The library of the client and its version, as it says.
-    pub(super) library: [Vec<u8>; 2],
+    pub(super) client_library: [Vec<u8>; 2],
     /// The commands since `MULTI`.
     pub(super) queue: Option<Queue>,
     /// Whether the connection is to be closed after the replies.
@@ -70,7 +70,7 @@ impl Session {
             id: LAST_ID.fetch_add(1, Ordering::Relaxed) + 1,
             is_authenticated,
             name: Vec::new(),
-            library: [Vec::new(), Vec::new()],
+            client_library: [Vec::new(), Vec::new()],
             queue: None,
             is_closing: false,
         }

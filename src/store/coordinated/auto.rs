@@ -4,7 +4,7 @@
 //! needed, so that the coming and going of an instance does not move it back and forth. For the same reason the number of instances is
 //! the largest of the last heartbeats.
 
-use crate::limit::{Coordination, Tier};
+use crate::limit::{Coordination, Tier, capacity};
 
 /// The number of instances that is assumed until the first heartbeat is replied to. Limits that are large for so many need not
 /// wait for it.
@@ -28,11 +28,6 @@ pub(super) fn next(current: Coordination, tiers: &[Tier], instances: Option<usiz
         Coordination::Lease | Coordination::Strict => Coordination::for_limit(capacity * 2 / 3, instances),
         _ => Coordination::for_limit(capacity, instances),
     }
-}
-
-/// Returns the most hits that all tiers admit at once.
-fn capacity(tiers: &[Tier]) -> u64 {
-    tiers.iter().map(|tier| tier.capacity().into()).min().unwrap_or_default()
 }
 
 #[cfg(test)]

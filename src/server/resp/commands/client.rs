@@ -166,7 +166,7 @@ fn client(session: &mut Session, arguments: &[&[u8]], replies: &mut Replies) {
             if !is_name(value) {
                 return replies.error(NAME);
             }
-            session.library[index] = value.to_vec();
+            session.client_library[index] = value.to_vec();
             replies.simple("OK");
         }
         [switch] if is("NO-EVICT") || is("NO-TOUCH") => {
@@ -192,8 +192,8 @@ fn describe(session: &Session, is_resp3: bool) -> String {
         "id={} name={} db=0 lib-name={} lib-ver={} resp={}\n",
         session.id,
         text(&session.name),
-        text(&session.library[0]),
-        text(&session.library[1]),
+        text(&session.client_library[0]),
+        text(&session.client_library[1]),
         if is_resp3 { 3 } else { 2 }
     )
 }

@@ -1,7 +1,7 @@
 //! Bursts: more hits than the schedule of syncs can keep up with.
 
-use super::{LocalCounter, tiers::capacity};
-use crate::limit::{Hits, Period, Timestamp};
+use super::LocalCounter;
+use crate::limit::{Hits, Period, Timestamp, capacity};
 
 /// The part of the limit by which all instances together may exceed it in a burst: a tenth.
 const PART: u64 = 10;

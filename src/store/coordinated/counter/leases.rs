@@ -4,11 +4,14 @@ use super::{
     LocalCounter,
     fetch::LeaseFetch,
     records::{Dropped, HeldLease, PendingDelta},
-    tiers::{capacity, flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed, saturated},
+    tiers::{flows, has_bucket, has_ended, has_flowed_back, hold, is_mixed, saturated},
     used_up::LONGEST_IDLE_HOLD,
 };
 use crate::{
-    limit::{Algorithm, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, decide},
+    limit::{
+        Algorithm, Coordination, Decision, Direction, Hits, OverLimitPolicy, Period, Timestamp, capacity,
+        decide,
+    },
     store::coordinated::store_time::StoreTime,
 };
 

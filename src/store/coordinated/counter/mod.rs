@@ -46,7 +46,7 @@ use self::{
     reply_time::ReplyTime,
     schedule::FlushSchedule,
     states::States,
-    tiers::{capacity, has_bucket, saturated},
+    tiers::{has_bucket, saturated},
     unacknowledged::Unacknowledged,
     usage::UsageRate,
 };
@@ -65,6 +65,7 @@ use crate::{
     limit::{
         Coordination, LimitCheck, Period, RuleId, Timestamp,
         algorithm::{CounterState, IdleAt},
+        capacity,
     },
     store::remote::Target,
 };

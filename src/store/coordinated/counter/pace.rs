@@ -9,13 +9,14 @@ use super::{
     LocalCounter,
     fetch::{LeaseFetch, LeaseReply},
     records::{Dropped, HeldLease, PendingDelta},
-    tiers::{capacity, flows, has_bucket, hold, lone_hold, longest_pause, same_windows},
+    tiers::{flows, has_bucket, hold, lone_hold, longest_pause, same_windows},
     used_up::LONGEST_IDLE_HOLD,
 };
 use crate::{
     limit::{
         Algorithm, Hits, Period, Timestamp,
         algorithm::{CounterState, IdleAt},
+        capacity,
     },
     store::remote::{Command, Exchange, Hold, Op, Reply, Report},
 };

@@ -2,11 +2,6 @@
 
 use crate::limit::{Algorithm, Period, Tier, Timestamp};
 
-/// Returns the most hits that all tiers admit at once.
-pub(super) fn capacity(tiers: &[Tier]) -> u64 {
-    tiers.iter().map(|tier| tier.capacity().into()).min().unwrap_or_default()
-}
-
 /// Returns `number`, or 2^32 - 1 if it is larger.
 pub(super) fn saturated(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
