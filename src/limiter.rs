@@ -133,8 +133,8 @@ impl<S: Store> Limiter<S> {
         self.hot_keys.as_deref()
     }
 
-    /// Replaces the rules. Counts are kept: counters are found by domain and entries, not by rule. Callers that wait are told, by
-    /// [`Limiter::serve_waiters`], if they cannot be served in time any more.
+    /// Replaces the rules. Counts are kept: counters are found by domain and entries, not by rule. Callers that wait
+    /// are told, by [`Limiter::serve_waiters`], if they cannot be served in time any more.
     pub fn load(&self, rules: RuleSet) {
         let stats = rules.rules().iter().map(|rule| self.stats.rule(rule.path.parts())).collect();
         let last_reports = LastReports::new(rules.rules().len());
@@ -163,8 +163,8 @@ impl<S: Store> Limiter<S> {
         &self.store
     }
 
-    /// Decides `request` as of `now`, and passes the verdict to `encode`, which makes a server's response of it. The verdict
-    /// borrows from the rules, which are held until then.
+    /// Decides `request` as of `now`, and passes the verdict to `encode`, which makes a server's response of it. The
+    /// verdict borrows from the rules, which are held until then.
     pub async fn decide<T>(
         &self,
         request: &Request<'_>,
@@ -174,7 +174,8 @@ impl<S: Store> Limiter<S> {
         self.decide_with(request, now, TakeOptions::default(), encode).await
     }
 
-    /// Decides like [`Limiter::decide`], as `options` say, and adds the rules that apply to their record, if there is one.
+    /// Decides like [`Limiter::decide`], as `options` say, and adds the rules that apply to their record, if there is
+    /// one.
     pub async fn decide_with<T>(
         &self,
         request: &Request<'_>,
@@ -322,8 +323,8 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Calls `record` with the stats of `check`: the rule's, unless values are part of their name. When the bound on such
-    /// names is reached, falls back to the rule's; a limit override then has none.
+    /// Calls `record` with the stats of `check`: the rule's, unless values are part of their name. When the bound on
+    /// such names is reached, falls back to the rule's; a limit override then has none.
     fn with_stats(&self, loaded: &Loaded, check: &LimitCheck<'_>, record: impl FnOnce(&RuleStats)) {
         match &check.rule {
             RuleRef::Compiled(compiled_rule) | RuleRef::Beside(compiled_rule) => {

@@ -25,8 +25,8 @@ pub struct Acquired {
     pub rejection: Option<Rejection>,
     /// The time from its arrival to the decision.
     pub waited: Period,
-    /// By which the hits can be given back, if they are not used. None if they cannot be: no limit or several ones apply, or their counters
-    /// are not in this process.
+    /// By which the hits can be given back, if they are not used. None if they cannot be: no limit or several ones
+    /// apply, or their counters are not in this process.
     pub receipt: Option<Receipt>,
 }
 
@@ -36,7 +36,8 @@ pub enum AcquireError {
     /// As for requests that do not wait.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// Several of its descriptors have a limit. Each limit has a line of its own, and two requests in two lines could wait for each other.
+    /// Several of its descriptors have a limit. Each limit has a line of its own, and two requests in two lines could
+    /// wait for each other.
     #[error(
         "{0} descriptors of the request have a limit, and a request can wait for one only: send one \
          descriptor, whose rule may have several tiers, or do not wait"
@@ -59,12 +60,13 @@ struct Counted<'a> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Decides `request` as [`Limiter::decide`] does, and if it would be rejected only for a while, waits for up to `max_wait`, in the order
-    /// of arrival. If it would have to wait for longer, it is rejected at once, with the wait that it would need. Passes the
-    /// verdict to `encode`. Whoever drops the future gives the place up.
+    /// Decides `request` as [`Limiter::decide`] does, and if it would be rejected only for a while, waits for up to
+    /// `max_wait`, in the order of arrival. If it would have to wait for longer, it is rejected at once, with the wait
+    /// that it would need. Passes the verdict to `encode`. Whoever drops the future gives the place up.
     ///
-    /// Requests without a limit, those in shadow mode, and those of rules for which nobody can wait (strict buckets, shared limits, limits
-    /// of the request itself) are decided at once. Waits need [`Limiter::serve_waiters`], which a [`WaiterThread`](super::WaiterThread) calls.
+    /// Requests without a limit, those in shadow mode, and those of rules for which nobody can wait (strict buckets,
+    /// shared limits, limits of the request itself) are decided at once. Waits need [`Limiter::serve_waiters`], which a
+    /// [`WaiterThread`](super::WaiterThread) calls.
     ///
     /// # Errors
     ///
@@ -141,7 +143,8 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Gives the hits of `receipt` back, as far as they still count: to a window that is open, and to a bucket less what has flowed in since.
+    /// Gives the hits of `receipt` back, as far as they still count: to a window that is open, and to a bucket less
+    /// what has flowed in since.
     pub fn put_back(&self, receipt: Receipt, now: Timestamp) {
         if let Some(store) = self.store.memory() {
             let loaded = self.loaded.load();
@@ -170,7 +173,8 @@ impl<S: Store> Limiter<S> {
         self.loaded.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, loaded))
     }
 
-    /// Returns the limit in whose line a request waits for up to `max_wait`, and the store that keeps the line; none if it must be decided at once.
+    /// Returns the limit in whose line a request waits for up to `max_wait`, and the store that keeps the line; none if
+    /// it must be decided at once.
     fn line_of<'a, 'b, 'c>(
         &'a self,
         matched: &'b Matched<'c>,

@@ -7,8 +7,8 @@ use crate::{limit::LimitCheck, observe::text::shortened};
 /// The longest text, in characters. A value may have megabytes.
 const MAX_TEXT: usize = 200;
 
-/// Returns the entries of `check` as `key=value,key=value`. Without `values`, each is `***` unless a pattern stands for it, and the end
-/// is a number by which the counter is recognized while the process runs.
+/// Returns the entries of `check` as `key=value,key=value`. Without `values`, each is `***` unless a pattern stands for
+/// it, and the end is a number by which the counter is recognized while the process runs.
 pub(crate) fn key_text(check: &LimitCheck<'_>, values: bool) -> String {
     let mut text = String::new();
     for (i, entry) in check.entries.iter().enumerate() {

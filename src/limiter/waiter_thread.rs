@@ -12,8 +12,8 @@ use crate::{
     store::{Store, Timers},
 };
 
-/// The thread that serves the lines of a limiter: one for all waiting callers. It sleeps until the next of them is due, and ends when this is
-/// dropped.
+/// The thread that serves the lines of a limiter: one for all waiting callers. It sleeps until the next of them is due,
+/// and ends when this is dropped.
 #[derive(Debug)]
 pub struct WaiterThread {
     timers: Option<Arc<Timers>>,

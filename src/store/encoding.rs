@@ -10,13 +10,13 @@
 //! | the same with a session | `n 3 90000 0 150 90000` | the same, and the start of the session in milliseconds |
 //! | bucket of a request, paced | `p 90000000000 3 1315859240` | an instant in nanoseconds, the whole tokens that it lacked then, and the bits of the time of a token |
 //!
-//! The version is a whole number that identifies the last change: see [`Reply::version`](super::remote::Reply::version).
-//! Instants are whole microseconds since the Unix epoch, times are whole microseconds, and tokens are decimal fractions.
-//! The text of a fixed window is the value that envoyproxy/ratelimit keeps, so it does not hold the window's end: the
-//! counter's key names the window.
+//! The version is a whole number that identifies the last change: see
+//! [`Reply::version`](super::remote::Reply::version). Instants are whole microseconds since the Unix epoch, times are
+//! whole microseconds, and tokens are decimal fractions. The text of a fixed window is the value that
+//! envoyproxy/ratelimit keeps, so it does not hold the window's end: the counter's key names the window.
 //!
-//! The first letter is the version of the format. A new format takes another letter; a decoder rejects letters that it does
-//! not know.
+//! The first letter is the version of the format. A new format takes another letter; a decoder rejects letters that it
+//! does not know.
 //!
 //! `take.lua` reads and writes the same texts inside Redis.
 
@@ -53,8 +53,8 @@ pub enum DecodeError {
     TrailingText,
 }
 
-/// Decodes the state of the counter of `tier`, and its version; 0 for a fixed window. `at` is an instant in the window that the counter's key names; it matters to
-/// fixed windows only.
+/// Decodes the state of the counter of `tier`, and its version; 0 for a fixed window. `at` is an instant in the window
+/// that the counter's key names; it matters to fixed windows only.
 ///
 /// # Errors
 ///
@@ -96,8 +96,9 @@ pub fn decode(tier: &Tier, at: Timestamp, text: &str) -> Result<(CounterState, u
     if fields.next().is_some() { Err(DecodeError::TrailingText) } else { Ok((state, version)) }
 }
 
-/// Encodes the state of a counter, with the `version` of its last change unless it is a fixed window. Values are rounded so that the counter admits less, not more: instants up to the next
-/// microsecond, tokens up to the next number with 53 significant bits.
+/// Encodes the state of a counter, with the `version` of its last change unless it is a fixed window. Values are
+/// rounded so that the counter admits less, not more: instants up to the next microsecond, tokens up to the next number
+/// with 53 significant bits.
 #[must_use]
 pub fn encode(state: &CounterState, version: u64) -> String {
     match state {
@@ -188,7 +189,8 @@ fn number<T: std::str::FromStr>(field: Option<&str>, name: &'static str) -> Resu
     field.and_then(|field| field.parse().ok()).ok_or(DecodeError::InvalidField(name))
 }
 
-/// Converts `tokens` to units of 2^-31 tokens, rounded up. The tokens that `take.lua` writes are multiples of that unit.
+/// Converts `tokens` to units of 2^-31 tokens, rounded up. The tokens that `take.lua` writes are multiples of that
+/// unit.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,15 +1,17 @@
 //! The line of one key: callers that wait until their hits fit, first in, first out.
 //!
-//! A line has a plan: a copy of the counters, advanced to the end of the line by the algorithms themselves. So it says at once, for any
-//! algorithm, tiers and weights, when a newcomer would be served, and a newcomer that cannot be served in time is rejected on arrival with the
-//! wait that it would need. Nobody passes the line but ordinary callers, those that cannot wait: they have a part of each period.
+//! A line has a plan: a copy of the counters, advanced to the end of the line by the algorithms themselves. So it says
+//! at once, for any algorithm, tiers and weights, when a newcomer would be served, and a newcomer that cannot be served
+//! in time is rejected on arrival with the wait that it would need. Nobody passes the line but ordinary callers, those
+//! that cannot wait: they have a part of each period.
 //!
-//! It is a pure structure: its functions get the counters and the time, and collect the wakers to wake once all locks are free. Each of them
-//! first makes a *turn*: it admits, as of now, the waiters that fit by now. So a late timer lets nobody pass.
+//! It is a pure structure: its functions get the counters and the time, and collect the wakers to wake once all locks
+//! are free. Each of them first makes a *turn*: it admits, as of now, the waiters that fit by now. So a late timer lets
+//! nobody pass.
 //!
-//! The plan may be late, never early: places of waiters that left stay in it until somebody would be rejected because of it. What it
-//! keeps is therefore served in time, unless the limit falls. After a fall a *sweep* walks the line with a new plan, and tells everybody who can be served in
-//! time no more.
+//! The plan may be late, never early: places of waiters that left stay in it until somebody would be rejected because
+//! of it. What it keeps is therefore served in time, unless the limit falls. After a fall a *sweep* walks the line with
+//! a new plan, and tells everybody who can be served in time no more.
 
 mod answer;
 mod ordinary;
@@ -33,7 +35,8 @@ use super::{
     units::{Hits, Period, Timestamp},
 };
 
-/// Lines of up to this many waiters are replanned whenever that may admit somebody; longer ones after as many events as an eighth of them.
+/// Lines of up to this many waiters are replanned whenever that may admit somebody; longer ones after as many events as
+/// an eighth of them.
 const SHORT: usize = 1_024;
 
 /// The callers that wait for the counters of one key.
@@ -53,8 +56,8 @@ pub struct Line {
     timer: Option<Timestamp>,
 }
 
-/// Returns whether callers can wait for these tiers. A strict bucket starts its refill again at each rejection, so that ordinary callers would push
-/// a line back without end.
+/// Returns whether callers can wait for these tiers. A strict bucket starts its refill again at each rejection, so that
+/// ordinary callers would push a line back without end.
 #[must_use]
 pub fn can_wait(tiers: &[Tier]) -> bool {
     !tiers.iter().any(|tier| match tier.algorithm {
@@ -111,7 +114,8 @@ impl Line {
         self.timer
     }
 
-    /// Takes `hits`, at least one, if that is possible within `max_wait`: now, or in turn. A caller is kept only if the line has `room` for one more.
+    /// Takes `hits`, at least one, if that is possible within `max_wait`: now, or in turn. A caller is kept only if the
+    /// line has `room` for one more.
     pub fn enter(
         &mut self,
         counters: &mut [CounterState],
@@ -159,8 +163,9 @@ impl Line {
         Entered::Waits(place)
     }
 
-    /// Decides about `hits` of an ordinary caller, which does not wait, and takes them if they fit, and while others wait, if they are within
-    /// the part of ordinary callers. Rejected hits do not count then, whatever the rule's policy is.
+    /// Decides about `hits` of an ordinary caller, which does not wait, and takes them if they fit, and while others
+    /// wait, if they are within the part of ordinary callers. Rejected hits do not count then, whatever the rule's
+    /// policy is.
     pub fn decide(
         &mut self,
         counters: &mut [CounterState],
@@ -400,8 +405,8 @@ impl Line {
         }
     }
 
-    /// Makes a new plan if the current one has holes, because `hits` would be rejected by it. Returns whether it did: walking a long line
-    /// of mixed weights for each rejection would let callers that hang up take all CPU time.
+    /// Makes a new plan if the current one has holes, because `hits` would be rejected by it. Returns whether it did:
+    /// walking a long line of mixed weights for each rejection would let callers that hang up take all CPU time.
     fn improve(&mut self, counters: &[CounterState], now: Timestamp, hits: Hits) -> bool {
         if !self.has_holes || self.waiting() == 0 || self.sweep.is_some() {
             return false;

@@ -5,8 +5,8 @@ use crate::limit::{
     units::{Hits, Period, Timestamp},
 };
 
-/// The part of ordinary callers: those that cannot wait. It is at most half of each period, and only as much as they ask for, rounded up to a
-/// power of two, so that a demand that rises changes it few times.
+/// The part of ordinary callers: those that cannot wait. It is at most half of each period, and only as much as they
+/// ask for, rounded up to a power of two, so that a demand that rises changes it few times.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct OrdinaryPart {
     /// The number of the period since the epoch.
@@ -66,8 +66,8 @@ impl OrdinaryPart {
         self.used = self.used.saturating_add(hits.0);
     }
 
-    /// Returns the hits that a first waiter of `hits` must leave: what is left of the part, which is released evenly until the
-    /// period ends, and never so much that the waiter could not fit.
+    /// Returns the hits that a first waiter of `hits` must leave: what is left of the part, which is released evenly
+    /// until the period ends, and never so much that the waiter could not fit.
     pub(super) fn reserve(&self, tiers: &[Tier], capacity: u64, now: Timestamp, hits: Hits) -> Hits {
         let left = u64::from(self.part).saturating_sub(self.used);
         if left == 0 {

@@ -22,8 +22,8 @@ pub(super) struct Plan {
     pub(super) at: Timestamp,
 }
 
-/// Returns the first instant, `from` or later, at which `hits` fit all `tiers` if nobody else takes any. None if that is never, though the
-/// hits are within the capacity of all tiers: a tier without requests refills nothing.
+/// Returns the first instant, `from` or later, at which `hits` fit all `tiers` if nobody else takes any. None if that
+/// is never, though the hits are within the capacity of all tiers: a tier without requests refills nothing.
 pub(super) fn ready(
     tiers: &[Tier],
     counters: &[CounterState],
@@ -75,8 +75,8 @@ impl Plan {
         Self { tiers, counters: counters.into(), at: now }
     }
 
-    /// Returns when `hits` would be served behind all others, `now` or later. Hits that are more than the waiters' part of a window, but not more
-    /// than the window, are served when one is new.
+    /// Returns when `hits` would be served behind all others, `now` or later. Hits that are more than the waiters' part
+    /// of a window, but not more than the window, are served when one is new.
     pub(super) fn ready(&self, now: Timestamp, hits: Hits) -> Option<Timestamp> {
         let from = self.at.max(now);
         if hits.0 <= capacity(&self.tiers) {
@@ -104,7 +104,8 @@ impl Plan {
         }
     }
 
-    /// Returns whether [`Plan::add_singles`] takes fewer steps than there are hits: a step for each opening, not for each hit.
+    /// Returns whether [`Plan::add_singles`] takes fewer steps than there are hits: a step for each opening, not for
+    /// each hit.
     pub(super) fn has_few_openings(&self) -> bool {
         match &*self.tiers {
             [_] => true,
@@ -128,8 +129,8 @@ impl Plan {
         }
     }
 
-    /// Adds `left` waiters of one hit each to an empty bucket that refills evenly: the last one is served when as many tokens
-    /// have flowed in.
+    /// Adds `left` waiters of one hit each to an empty bucket that refills evenly: the last one is served when as many
+    /// tokens have flowed in.
     fn drain(&mut self, left: u64) {
         let ([tier], [bucket]) = (&*self.tiers, &mut *self.counters) else { return };
         let (Algorithm::TokenBucket(parameters), Ok(more)) = (tier.algorithm, u32::try_from(left)) else {

@@ -9,7 +9,8 @@ use super::{
 };
 use crate::limit::units::Timestamp;
 
-/// The waiters that one turn visits. A walk along a million of them takes milliseconds, for which nobody else would be decided.
+/// The waiters that one turn visits. A walk along a million of them takes milliseconds, for which nobody else would be
+/// decided.
 const STRIDE: usize = 1_024;
 
 /// A walk along the line.
@@ -28,8 +29,8 @@ impl Sweep {
         Self { plan, next: Place::default() }
     }
 
-    /// Visits the next waiters. Those that cannot be served by their deadline are told, and take nothing of the plan. Returns the plan when
-    /// the walk has reached the end.
+    /// Visits the next waiters. Those that cannot be served by their deadline are told, and take nothing of the plan.
+    /// Returns the plan when the walk has reached the end.
     pub(super) fn visit_some(
         &mut self,
         waiters: &mut Waiters,

@@ -10,14 +10,16 @@ use std::{
 use super::answer::{Answer, Place, Rejection};
 use crate::limit::units::{Hits, Period, Timestamp};
 
-/// The time by which a deadline takes effect late: timers have a resolution, and a waiter is usually served exactly at its deadline.
+/// The time by which a deadline takes effect late: timers have a resolution, and a waiter is usually served exactly at
+/// its deadline.
 pub(super) const GRACE: Period = Period::from_millis(1);
 
 /// Below this number of slots, none are reclaimed early.
 const FEW: usize = 64;
 
-/// The waiters and the answers that their callers have not collected. Slots are in the order of arrival, so that walking the line
-/// reads memory in order. A slot whose caller has left stays until the slots before it have gone, or until half of all slots are such.
+/// The waiters and the answers that their callers have not collected. Slots are in the order of arrival, so that
+/// walking the line reads memory in order. A slot whose caller has left stays until the slots before it have gone, or
+/// until half of all slots are such.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waiters {
     slots: VecDeque<Slot>,
@@ -30,7 +32,8 @@ pub(super) struct Waiters {
     /// Waiters of more than one hit.
     heavy: usize,
     hits: u64,
-    /// Earliest first. Entries of waiters that wait no more are dropped when they come up, or when they are half of all.
+    /// Earliest first. Entries of waiters that wait no more are dropped when they come up, or when they are half of
+    /// all.
     deadlines: BinaryHeap<Reverse<(Timestamp, Place)>>,
 }
 
