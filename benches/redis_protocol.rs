@@ -1,5 +1,6 @@
-//! The speed of rate limiting commands with `redis-benchmark`: `CL.THROTTLE` and `RL.REDUCE` on weir in memory, beside Redis' `INCR` and
-//! a script of the same algorithm (`EVALSHA`), and beside redis-cell if `--redis-cell` is the path of its module.
+//! The speed of rate limiting commands with `redis-benchmark`: `CL.THROTTLE` and `RL.REDUCE` on weir in memory and on disk, beside
+//! Redis' `INCR` and a script of the same algorithm (`EVALSHA`), and beside redis-cell if `--redis-cell` is the path of its
+//! module.
 //!
 //! Requests a second of processor time that the server takes: on a machine that does other work, the time that passes says little.
 //! `cargo bench --bench redis_protocol`; `-- --requests N` changes the number of requests of each row.
@@ -12,6 +13,8 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+
+use tempfile::TempDir;
 
 /// The keys that the requests name at random.
 const KEYS: &str = "100000";
@@ -35,12 +38,15 @@ return {0, capacity, math.floor(room / interval), -1, math.ceil((full - now) / 1
 struct Server {
     child: Child,
     port: u16,
+    /// where its counters are, removed with it
+    _data: Option<TempDir>,
 }
 
 /// The server of a row.
 #[derive(Clone, Copy)]
 enum Kind {
     Weir,
+    WeirOnDisk,
     Redis,
     RedisCell,
 }
@@ -52,10 +58,15 @@ struct Row {
     command: &'static [&'static str],
 }
 
-const ROWS: [Row; 5] = [
+const ROWS: [Row; 6] = [
     Row {
         name: "weir: `CL.THROTTLE`",
         server: Kind::Weir,
+        command: &["CL.THROTTLE", "key:__rand_int__", "15", "30", "60"],
+    },
+    Row {
+        name: "weir on disk: `CL.THROTTLE`",
+        server: Kind::WeirOnDisk,
         command: &["CL.THROTTLE", "key:__rand_int__", "15", "30", "60"],
     },
     Row {
@@ -90,7 +101,8 @@ fn main() {
     for pipeline in [1, 16] {
         for row in &ROWS {
             let server = match (row.server, option("--redis-cell")) {
-                (Kind::Weir, _) => weir(),
+                (Kind::Weir, _) => weir(None),
+                (Kind::WeirOnDisk, _) => weir(Some(tempfile::tempdir().expect("a directory"))),
                 (Kind::Redis, _) => redis(&[]),
                 (Kind::RedisCell, Some(module)) => redis(&["--loadmodule", module]),
                 (Kind::RedisCell, None) => continue,
@@ -126,7 +138,7 @@ fn load(server: &Server) -> String {
     String::from_utf8_lossy(&output.expect("redis-cli can be started").stdout).trim().to_owned()
 }
 
-fn weir() -> Server {
+fn weir(data: Option<TempDir>) -> Server {
     let rules = env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
     fs::create_dir_all(&rules).expect("a directory");
     fs::write(rules.join("rules.yaml"), "domain: d\n").expect("a file in it");
@@ -144,6 +156,9 @@ fn weir() -> Server {
         .env_clear();
     // one thread, as the others have
     command.envs([("WEIR_REDIS_PORT", "0"), ("WEIR_REDIS_HOST", "127.0.0.1"), ("WEIR_WORKERS", "1")]);
+    if let Some(data) = &data {
+        command.env("BACKEND_TYPE", "disk").env("WEIR_DATA_DIR", data.path());
+    }
     let mut child = command.stderr(Stdio::piped()).spawn().expect("weir can be started");
     let mut port = None;
     let mut stderr = BufReader::new(child.stderr.take().expect("it is piped"));
@@ -154,7 +169,7 @@ fn weir() -> Server {
         port = address.and_then(|address| address.rsplit(':').next()?.parse().ok());
     }
     thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
-    Server { child, port: port.expect("a port") }
+    Server { child, port: port.expect("a port"), _data: data }
 }
 
 fn redis(arguments: &[&str]) -> Server {
@@ -168,7 +183,7 @@ fn redis(arguments: &[&str]) -> Server {
         assert!(Instant::now() < deadline, "redis does not start");
         thread::sleep(Duration::from_millis(5));
     }
-    Server { child, port }
+    Server { child, port, _data: None }
 }
 
 // === impl Server ===

@@ -62,17 +62,3 @@ pub(crate) fn allocated(dir: &Path) -> u64 {
         })
         .sum()
 }
-
-/// Copies the files as they are, which is what a kill leaves.
-pub(crate) fn copy_dir(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a directory");
-    for entry in fs::read_dir(from).expect("a directory").flatten() {
-        let to = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy_dir(&entry.path(), &to);
-        } else {
-            // a table may have been replaced meanwhile
-            let _ = fs::copy(entry.path(), to);
-        }
-    }
-}

@@ -8,8 +8,11 @@ mod work;
 
 use std::{
     env,
-    path::PathBuf,
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -19,9 +22,12 @@ use weir::{
 };
 
 use self::{
-    machine::{Cpu, allocated, copy_dir, resident},
+    machine::{Cpu, allocated, resident},
     work::{SHORT_SHARE, Work, fill, hot_in_memory, open},
 };
+
+/// The time of the clock at first, in seconds since the epoch.
+const BEGIN: u64 = 1_700_000_000;
 
 /// The options of the command line.
 struct Options {
@@ -29,10 +35,13 @@ struct Options {
     seconds: u64,
     rate: u64,
     dir: PathBuf,
+    /// Only updates the buckets of `dir`, until the process is killed.
+    is_load: bool,
 }
 
 fn options() -> Options {
-    let mut options = Options { buckets: 200_000, seconds: 5, rate: 20_000, dir: env::temp_dir() };
+    let mut options =
+        Options { buckets: 200_000, seconds: 5, rate: 20_000, dir: env::temp_dir(), is_load: false };
     let mut arguments = env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().expect("a value");
@@ -41,6 +50,7 @@ fn options() -> Options {
             "--seconds" => options.seconds = value().parse().expect("a number"),
             "--rate" => options.rate = value().parse().expect("a number"),
             "--dir" => options.dir = value().into(),
+            "--load" => options.is_load = true,
             // cargo passes it
             "--bench" => {}
             other => panic!("unknown option {other}"),
@@ -49,11 +59,33 @@ fn options() -> Options {
     options
 }
 
+/// Updates the buckets in another process, which it kills after the time of the options.
+fn kill_under_load(dir: &Path, options: &Options) {
+    let mut command = Command::new(env::current_exe().expect("the path of this program"));
+    command.args(["--load", "--buckets", &options.buckets.to_string(), "--rate", &options.rate.to_string()]);
+    let mut load =
+        command.arg("--dir").arg(dir).stdout(Stdio::piped()).spawn().expect("it can be started again");
+    let mut line = String::new();
+    BufReader::new(load.stdout.as_mut().expect("it is piped")).read_line(&mut line).expect("a line");
+    assert_eq!(line, "loading\n");
+    thread::sleep(Duration::from_secs(options.seconds));
+    load.kill().expect("it runs");
+    load.wait().expect("it has ended");
+}
+
 fn main() {
     let options = options();
+    if options.is_load {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(BEGIN)));
+        let work = Work::new(open(&options.dir, &clock), options.buckets, options.rate);
+        println!("loading");
+        // it is killed before
+        work.run(Duration::from_mins(10), &clock);
+        return;
+    }
     let temporary = tempfile::tempdir_in(&options.dir).expect("a directory");
     let dir = temporary.path().join("data");
-    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_700_000_000)));
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(BEGIN)));
     let buckets = options.buckets;
     println!("{buckets} buckets, {} updates/s for {} s", options.rate, options.seconds);
 
@@ -64,7 +96,7 @@ fn main() {
     let limiter = open(&dir, &clock);
     let work = Work::new(limiter, buckets, options.rate);
     work.one(0, &clock);
-    println!("clean start to the first answer: {:.0?}", begun.elapsed());
+    println!("clean start to the first answer: {:.2?}", begun.elapsed());
     #[expect(clippy::cast_precision_loss, reason = "it is printed")]
     let per_bucket = allocated(&dir) as f64 / buckets as f64;
     println!("bytes on disk a bucket: {per_bucket:.1}");
@@ -76,23 +108,26 @@ fn main() {
     println!(
         "a decision with its request about a counter in memory: {memory:?} in the memory store, {disk:?} here"
     );
-    let (cpu, begun) = (Cpu::now(), Instant::now());
-    let latency = work.run(Duration::from_secs(options.seconds), &clock);
-    let spent = Cpu::now().since(&cpu, begun.elapsed());
-    println!("updates: {latency}");
-    println!("CPU of the threads of the disk: {:.3} of a core; of all threads: {:.3}", spent.disk, spent.all);
-    println!("resident after updates: {} MiB", resident() >> 20);
-    // to compare with the same load while tables are merged
-    println!("the same again: {}", work.run(Duration::from_secs(options.seconds), &clock));
+    // at first none of them is in memory; the second time shows the load that lasts, to compare with that while tables are merged
+    for at_first in [true, false] {
+        let (cpu, begun) = (Cpu::now(), Instant::now());
+        let latency = work.run(Duration::from_secs(options.seconds), &clock);
+        let spent = Cpu::now().since(&cpu, begun.elapsed());
+        println!("{}: {latency}", if at_first { "updates" } else { "the same again" });
+        println!(
+            "CPU of the threads of the disk: {:.3} of a core; of all threads: {:.3}",
+            spent.disk, spent.all
+        );
+        println!("resident afterwards: {} MiB", resident() >> 20);
+    }
 
-    let copy = temporary.path().join("killed");
-    copy_dir(&dir, &copy);
+    drop(work);
+    kill_under_load(&dir, &options);
     let begun = Instant::now();
-    let killed = Work::new(open(&copy, &clock), buckets, options.rate);
-    killed.one(0, &clock);
-    println!("start after a kill to the first answer: {:.0?}", begun.elapsed());
-    drop(killed);
-    std::fs::remove_dir_all(&copy).expect("the copy");
+    let work = Work::new(open(&dir, &clock), buckets, options.rate);
+    work.one(0, &clock);
+    println!("start after a kill under load to the first answer: {:.2?}", begun.elapsed());
+    work.wait_for_survey(buckets);
 
     // the short limits end
     clock.advance(Period::from_secs(7_200));
