@@ -138,8 +138,8 @@ impl CompiledRule {
         if self.has_name { self.rule.name.as_deref() } else { None }
     }
 
-    pub(super) fn sharing(&self) -> Option<&Sharing> {
-        if self.has_replaces_or_sharing { self.rule.sharing.as_deref() } else { None }
+    pub(super) fn sharing(&self) -> Option<&Arc<Sharing>> {
+        if self.has_replaces_or_sharing { self.rule.sharing.as_ref() } else { None }
     }
 
     pub(super) fn replaces(&self) -> &[Box<str>] {

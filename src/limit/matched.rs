@@ -1,5 +1,7 @@
 //! A request with the rules that it matches.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::{
@@ -247,7 +249,7 @@ impl LimitCheck<'_> {
 
     /// Returns how the values of the last entry share the first tier, if they do.
     #[must_use]
-    pub fn sharing(&self) -> Option<&Sharing> {
+    pub fn sharing(&self) -> Option<&Arc<Sharing>> {
         match &self.rule {
             RuleRef::Compiled(rule) => rule.sharing(),
             RuleRef::Beside(_) | RuleRef::Override(_) => None,

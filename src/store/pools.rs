@@ -1,13 +1,19 @@
 //! A bounded table of pools, each with a lock of its own: of one instance alone, or of one that shares them with others.
 //!
 //! The number of all members is bounded: beyond the bound, the pool that was used the longest ago is dropped.
+//!
+//! Shares of many members are computed [beside](Beside) decisions, from a copy of the pool: a decision finds them due, and goes on with
+//! those in force.
 
 use std::{
     collections::BTreeMap,
+    fmt, io,
     sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        mpsc::{SendError, Sender, channel},
     },
+    thread,
 };
 
 use hashbrown::HashTable;
@@ -16,7 +22,7 @@ use parking_lot::Mutex;
 use crate::{
     limit::{
         CounterKey, Decision, Hits, Timestamp,
-        share::{MAX_MEMBERS, MemberState, Pool, PoolDecision},
+        share::{Computation, MAX_MEMBERS, MemberState, PoolDecision, Shares},
     },
     observe::Metric,
 };
@@ -41,21 +47,56 @@ pub(super) trait Pooled {
 
     /// Returns the hits that were granted in the last cycle, and the capacity.
     fn usage(&self) -> (u32, u32);
+
+    /// Returns whether [`Pooled::begin_shares`] has something to compute.
+    fn is_due(&self) -> bool;
+
+    /// Returns the shares to compute, if they are due, for [`Pooled::install`].
+    fn begin_shares(&mut self) -> Option<Computation>;
+
+    /// Installs computed shares.
+    fn install(&mut self, shares: Shares);
 }
 
-impl Pooled for Pool {
-    fn members(&self) -> usize {
-        self.members().len()
+/// Work that takes too long for a decision.
+pub(super) type Job = Box<dyn FnOnce() + Send>;
+
+/// Where shares are computed beside decisions.
+pub(super) struct Beside(Box<dyn Fn(Job) + Send + Sync>);
+
+// === impl Beside ===
+
+impl Beside {
+    /// Returns what has `run` do the work.
+    pub(super) fn new(run: impl Fn(Job) + Send + Sync + 'static) -> Self {
+        Self(Box::new(run))
     }
 
-    fn usage(&self) -> (u32, u32) {
-        self.usage()
+    /// Returns a thread, which starts with the first work, and ends when this is dropped. If the system has none, the caller does the work.
+    pub(super) fn thread() -> Self {
+        let jobs: OnceLock<Option<Sender<Job>>> = OnceLock::new();
+        Self::new(move |job| {
+            let unsent = match jobs.get_or_init(|| start_thread().ok()) {
+                Some(jobs) => jobs.send(job).err(),
+                None => Some(SendError(job)),
+            };
+            if let Some(SendError(job)) = unsent {
+                job();
+            }
+        })
     }
+}
 
-    fn report(&self, each: &mut dyn FnMut(&str, &MemberState, [u64; 2]) -> bool) -> bool {
-        self.members()
-            .all(|(name, member)| each(name, member, [member.admitted_in_all, member.rejected_in_all]))
+impl fmt::Debug for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Beside")
     }
+}
+
+fn start_thread() -> io::Result<Sender<Job>> {
+    let (sender, jobs) = channel::<Job>();
+    thread::Builder::new().name("weir-shares".into()).spawn(move || jobs.into_iter().for_each(|job| job()))?;
+    Ok(sender)
 }
 
 /// All pools of a store.
@@ -66,6 +107,7 @@ pub(super) struct Pools<P> {
     members: AtomicUsize,
     max_members: usize,
     evicted: AtomicU64,
+    beside: Beside,
 }
 
 #[derive(Debug)]
@@ -83,18 +125,21 @@ pub(super) struct PoolSlot<P> {
     pool: Mutex<P>,
     /// In nanoseconds since the Unix epoch.
     idle_at: AtomicU64,
+    /// Whether somebody will look whether shares are due.
+    is_queued: AtomicBool,
 }
 
 // === impl Pools ===
 
-impl<P: Pooled> Pools<P> {
-    /// Returns room for one member for every [`COUNTERS_PER_MEMBER`] counters that there may be.
-    pub(super) fn new(max_counters: usize) -> Self {
+impl<P: Pooled + Send + 'static> Pools<P> {
+    /// Returns room for one member for every [`COUNTERS_PER_MEMBER`] counters that there may be, whose shares are computed `beside` decisions.
+    pub(super) fn new(max_counters: usize, beside: Beside) -> Self {
         Self {
             tables: (0..TABLES).map(|_| Mutex::default()).collect(),
             members: AtomicUsize::new(0),
             max_members: (max_counters / COUNTERS_PER_MEMBER).max(MAX_MEMBERS as usize),
             evicted: AtomicU64::new(0),
+            beside,
         }
     }
 
@@ -110,22 +155,31 @@ impl<P: Pooled> Pools<P> {
         if let Some(slot) = found {
             return Arc::clone(&slot.shared);
         }
-        let shared =
-            Arc::new(PoolSlot { key, rule: rule(), pool: Mutex::new(make()), idle_at: AtomicU64::new(0) });
+        let shared = Arc::new(PoolSlot {
+            key,
+            rule: rule(),
+            pool: Mutex::new(make()),
+            idle_at: AtomicU64::new(0),
+            is_queued: AtomicBool::new(false),
+        });
         let slot = Slot { key, shared: Arc::clone(&shared) };
         table.insert_unique(key.hash(), slot, |slot| slot.key.hash());
         shared
     }
 
     /// Calls `act` with a pool, which is idle from the instant that `act` returns.
-    pub(super) fn with<T>(&self, slot: &PoolSlot<P>, act: impl FnOnce(&mut P) -> (T, Timestamp)) -> T {
-        let (done, before, after) = {
+    pub(super) fn with<T>(&self, slot: &Arc<PoolSlot<P>>, act: impl FnOnce(&mut P) -> (T, Timestamp)) -> T {
+        let (done, before, after, is_due) = {
             let mut pool = slot.pool.lock();
             let before = pool.members();
             let (done, idle_at) = act(&mut pool);
             slot.idle_at.store(idle_at.as_nanos(), Ordering::Relaxed);
-            (done, before, pool.members())
+            (done, before, pool.members(), pool.is_due())
         };
+        if is_due && !slot.is_queued.swap(true, Ordering::Relaxed) {
+            let slot = Arc::clone(slot);
+            (self.beside.0)(Box::new(move || slot.compute_shares(Computation::run)));
+        }
         if after > before {
             let members = self.members.fetch_add(after - before, Ordering::Relaxed) + after - before;
             if members > self.max_members {
@@ -196,6 +250,22 @@ impl<P: Pooled> Pools<P> {
                 usage[1] = usage[1].saturating_add(capacity.into());
             }
             pool.report(&mut |name, member, totals| summary.add(&slot.rule, name, member, totals));
+        }
+    }
+}
+
+// === impl PoolSlot ===
+
+impl<P: Pooled> PoolSlot<P> {
+    /// Has `run` compute shares as long as they are due. The lock is held only for a copy of the pool, and to install them.
+    #[cold]
+    pub(super) fn compute_shares(&self, run: impl Fn(&Computation) -> Shares) {
+        self.is_queued.store(false, Ordering::Relaxed);
+        loop {
+            let begun = self.pool.lock().begin_shares();
+            let Some(computation) = begun else { return };
+            let shares = run(&computation);
+            self.pool.lock().install(shares);
         }
     }
 }

@@ -13,5 +13,6 @@ mod fleet;
 mod fleets;
 mod patterns;
 mod pool;
+mod requests;
 mod rules;
 mod store;

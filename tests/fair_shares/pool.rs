@@ -1,8 +1,11 @@
 //! Pools, step by step.
 
+use std::sync::Arc;
+
+use proptest::{collection::vec, prelude::*};
 use weir::limit::{
     Period, Timestamp,
-    share::{Anonymous, Borrow, Lend, OTHER, Pool, PoolDecision, PoolRule, Sharing},
+    share::{AT_ONCE, Anonymous, Borrow, Computation, Lend, OTHER, Pool, PoolDecision, PoolRule, Sharing},
 };
 
 use crate::arrivals::CYCLE;
@@ -299,4 +302,127 @@ fn short_and_long_cycles_have_their_steps() {
             .count();
         assert_eq!(admitted, 3);
     }
+}
+
+/// What happens to a pool whose shares are computed beside decisions.
+#[derive(Clone, Debug)]
+enum Act {
+    Ask(usize, u32),
+    GiveBack(usize, u32),
+    /// A request that was rejected elsewhere takes its hits back.
+    Undo(usize, u32),
+    Later(u64),
+    /// Somebody begins to compute shares, or installs them.
+    Begin,
+    Install,
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let member = || 0..40_usize;
+    vec(
+        prop_oneof![
+            8 => (member(), 1..9_u32).prop_map(|(member, hits)| Act::Ask(member, hits)),
+            1 => (member(), 1..9_u32).prop_map(|(member, hits)| Act::GiveBack(member, hits)),
+            1 => (member(), 1..9_u32).prop_map(|(member, hits)| Act::Undo(member, hits)),
+            2 => prop_oneof![0..700_u64, Just(10_000), Just(200_000)].prop_map(Act::Later),
+            2 => Just(Act::Begin),
+            2 => Just(Act::Install),
+        ],
+        1..300,
+    )
+}
+
+fn sharings() -> impl Strategy<Value = Sharing> {
+    let kinds = prop_oneof![Just(Borrow::ByDemand), Just(Borrow::MaxMin), Just(Borrow::None)];
+    let lends = prop_oneof![Just(Lend::WithinCycle), Just(Lend::NextCycle)];
+    let bounds = (0..9_u32, proptest::option::of(4..60_u32));
+    (kinds, lends, 0..60_u32, 20..45_u32, bounds, any::<bool>()).prop_map(
+        |(borrow, lend, headroom, max_members, (min, max), is_weighted)| Sharing {
+            borrow,
+            lend,
+            headroom,
+            max_members,
+            min,
+            max,
+            weights: if is_weighted { [("m3".into(), 4), ("m30".into(), 2)].into() } else { [].into() },
+            ..Sharing::default()
+        },
+    )
+}
+
+proptest! {
+    /// However late shares come, no cycle exceeds the capacity, its sums stay right, and a newcomer has its default at once.
+    #[test]
+    fn shares_that_come_late_break_no_bound(sharing in sharings(), capacity in 0..400_u32, acts in acts()) {
+        let sharing = Arc::new(sharing);
+        let rule = PoolRule { capacity, cycle: CYCLE, sharing: &sharing };
+        let (mut pool, mut now) = (Pool::beside(), 1_000_000);
+        let mut begun: Option<Computation> = None;
+        for act in acts {
+            let at = Timestamp::from_millis(now);
+            match act {
+                Act::Ask(member, hits) => {
+                    let name = format!("m{member}");
+                    pool.advance(&rule, at);
+                    let (is_known, left) = (pool.has(&name), capacity - pool.granted());
+                    let decision = pool.decide(&rule, &name, hits, true, at);
+                    let default = pool.member(&name).map_or(0, |member| member.default);
+                    if !is_known && pool.members().len() > AT_ONCE {
+                        prop_assert!(decision.is_admitted || hits > default.min(left), "{decision:?}");
+                    }
+                }
+                Act::GiveBack(member, hits) => {
+                    pool.give_back(&rule, &format!("m{member}"), hits, at);
+                }
+                Act::Undo(member, hits) => {
+                    let name = format!("m{member}");
+                    if pool.decide(&rule, &name, hits, true, at).is_admitted {
+                        pool.undo(&name, hits.into());
+                    }
+                }
+                Act::Later(millis) => now += millis,
+                Act::Begin if begun.is_none() => begun = pool.begin_shares(capacity, CYCLE, &sharing),
+                Act::Begin => prop_assert!(pool.is_computing() && !pool.is_due()),
+                Act::Install => {
+                    if let Some(computation) = begun.take() {
+                        pool.install(computation.run());
+                    }
+                }
+            }
+            pool.assert_invariants();
+            prop_assert!(pool.granted() <= capacity);
+            let granted: u32 = pool.members().map(|(_, member)| member.granted).sum();
+            prop_assert_eq!(pool.granted(), granted);
+        }
+        // in the end there are the shares that are computed at once
+        if let Some(computation) = begun {
+            pool.install(computation.run());
+        }
+        if let Some(computation) = pool.begin_shares(capacity, CYCLE, &sharing) {
+            pool.install(computation.run());
+            let all: u64 = pool.members().map(|(_, member)| u64::from(member.allowance)).sum();
+            prop_assert!(all <= u64::from(capacity) && pool.kept() + u64::from(pool.granted()) <= u64::from(capacity));
+        }
+    }
+}
+
+/// Members whose accounts change elsewhere: what is kept for them follows.
+#[test]
+fn hits_of_other_instances_change_what_is_kept() {
+    let sharing = Sharing::default();
+    let rule = PoolRule { capacity: 40, cycle: CYCLE, sharing: &sharing };
+    let mut pool = Pool::default();
+    pool.decide(&rule, "A", 40, true, Timestamp::from_millis(1_000_000));
+    pool.add("A", 0, -30);
+    pool.assert_invariants();
+    let decided = pool.decide(&rule, "A", 5, true, Timestamp::from_millis(1_000_000));
+    assert_eq!((decided.is_admitted, decided.before), (true, 10));
+    // a cycle begins with the shares of the last one, all of which is kept again
+    pool.turn(&rule, 101);
+    pool.assert_invariants();
+    assert_eq!(pool.kept(), 40);
+    assert!(pool.decide(&rule, "A", 5, true, Timestamp::from_millis(1_010_000)).is_admitted);
+    // an account of nobody is the pool's
+    pool.add("unknown", 9, 7);
+    assert_eq!(pool.granted(), 12);
 }

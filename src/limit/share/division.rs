@@ -4,6 +4,8 @@
 //! most 2^10 members, a capacity and demands below 2^32, and a sum of weights (and of minimums divided by what they have in common,
 //! where these exceed the capacity) of at most 2^20, no product exceeds 2^128.
 
+use std::collections::BTreeMap;
+
 use super::{
     Borrow,
     fill::{Fractions, Vessel, fill},
@@ -123,6 +125,39 @@ impl Division {
             .zip(&numerators)
             .map(|(claim, default)| up(default).min(claim.max.unwrap_or(u32::MAX)))
             .collect()
+    }
+
+    /// Returns what [`Division::default_shares`] has for a member of this `weight`, where `weights` has the number of members of each weight,
+    /// that one's included, and all have the bounds `min` and `max`. The cost grows with the number of different weights.
+    pub(super) fn default_by_weight(
+        &self,
+        weights: &BTreeMap<u32, u32>,
+        weight: u32,
+        min: u32,
+        max: Option<u32>,
+    ) -> u32 {
+        let capacity = u128::from(self.capacity);
+        let least = u128::from(max.map_or(min, |max| max.min(min)));
+        let members: u128 = weights.values().map(|count| u128::from(*count)).sum();
+        let up = |amount: u128, parts: u128| {
+            let hits = u32::try_from(amount.div_ceil(parts.max(1))).unwrap_or(u32::MAX);
+            hits.min(max.unwrap_or(u32::MAX))
+        };
+        if least * members > capacity {
+            return up(capacity, members);
+        }
+        // all of one weight rise together
+        let vessels = weights.iter().map(|(weight, count)| {
+            let count = u128::from(*count);
+            Vessel {
+                weight: u128::from(*weight) * count,
+                floor: least * count,
+                ceiling: max.map(|max| u128::from(max) * count),
+            }
+        });
+        let Fractions { numerators, denominator } = fill(&vessels.collect::<Vec<_>>(), capacity);
+        let found = weights.iter().zip(numerators).find(|((other, _), _)| **other == weight);
+        found.map_or(0, |((_, count), amount)| up(amount, denominator * u128::from(*count)))
     }
 
     /// Returns the default of each member: by weight, between its minimum and maximum. Minimums that exceed the capacity together are
@@ -302,4 +337,34 @@ fn by_demand_above(needs: &[Need], claims: &[Claim<'_>], total: u128) -> Fractio
 
 fn gcd(a: u128, b: u128) -> u128 {
     if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_default_follows_from_the_weights_alone(
+            capacity in prop_oneof![0..60_u32, Just(u32::MAX)],
+            weights in vec(1..6_u32, 1..9),
+            min in 0..9_u32,
+            max in proptest::option::of(0..20_u32),
+        ) {
+            let division = Division { borrow: Borrow::ByDemand, capacity, reserve: 10, cycle: 0 };
+            let claim = |weight: &u32| Claim {
+                name: "", weight: *weight, demand: 0, min, max, granted: 0, is_new: false,
+            };
+            let claims: Vec<Claim<'_>> = weights.iter().map(claim).collect();
+            let mut counts = BTreeMap::new();
+            for weight in &weights {
+                *counts.entry(*weight).or_default() += 1;
+            }
+            let defaults: Vec<u32> =
+                weights.iter().map(|weight| division.default_by_weight(&counts, *weight, min, max)).collect();
+            prop_assert_eq!(defaults, division.default_shares(&claims));
+        }
+    }
 }

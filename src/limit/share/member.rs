@@ -1,5 +1,7 @@
 //! A member of a pool, in one cycle after the other.
 
+use super::computation::Standing;
+
 /// The number of steps whose pace is the pace of now.
 const PACE_STEPS: usize = 5;
 
@@ -18,8 +20,6 @@ pub struct MemberState {
     pub own: u32,
     /// Its default, rounded up, but at most its maximum.
     pub default: u32,
-    /// Its share at the start of the cycle, or at its arrival.
-    pub first_share: u32,
     /// The last cycle in which it asked for hits.
     pub last_cycle: u64,
     /// Whether this is its first cycle.
@@ -32,6 +32,8 @@ pub struct MemberState {
     pub rejected_in_all: u64,
     /// What it had asked for at the starts of the last steps, the newest first.
     pub(super) past: [u32; PACE_STEPS + 1],
+    /// What the rule said of it when its share was computed.
+    pub(super) standing: Standing,
 }
 
 impl MemberState {
@@ -44,14 +46,19 @@ impl MemberState {
             allowance: 0,
             own: 0,
             default: 0,
-            first_share: 0,
             last_cycle: cycle,
             is_new: true,
             arrived_in: step,
             admitted_in_all: 0,
             rejected_in_all: 0,
             past: [0; PACE_STEPS + 1],
+            standing: Standing { weight: 1, is_named: false },
         }
+    }
+
+    /// Gives it this share, of which no more than `default` is its own.
+    pub(super) fn allow(&mut self, allowance: u32, default: u32) {
+        (self.allowance, self.default, self.own) = (allowance, default, allowance.min(default));
     }
 
     /// Begins the next cycle, `later` cycles after the one of the number `cycle`.

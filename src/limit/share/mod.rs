@@ -4,19 +4,22 @@
 //! of the limit's period, every member has a share of the capacity, and borrows what others leave unused. [`Division`] computes shares
 //! from demands, and [`Pool`] decides about hits, from the first cycle to the last.
 
+mod computation;
 mod division;
 mod fill;
 mod grant;
 mod member;
+mod members;
 mod pool;
 mod table;
 
 use std::collections::BTreeMap;
 
+pub use computation::{Computation, Shares};
 pub use division::{Claim, Division};
 pub use grant::{Account, LEAST_AHEAD, Terms};
 pub use member::MemberState;
-pub use pool::{Pool, PoolDecision, PoolRule};
+pub use pool::{AT_ONCE, Pool, PoolDecision, PoolRule};
 pub use table::{MemberCounts, PoolTable};
 
 /// The most members that a pool may have, with the one that all others share.

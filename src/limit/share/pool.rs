@@ -1,11 +1,13 @@
 //! One pool in one memory: cycles, steps, newcomers, and lending within a cycle.
 
-use hashbrown::HashMap;
+use std::sync::Arc;
 
 use super::{
     Anonymous, Borrow, Lend, MAX_WEIGHTS, OTHER, Sharing,
-    division::{Claim, Division},
+    computation::{Census, Computation, Position, Shares, Standing, compute},
+    division::Division,
     member::MemberState,
+    members::Members,
 };
 use crate::limit::units::{Period, Timestamp};
 
@@ -13,6 +15,10 @@ use crate::limit::units::{Period, Timestamp};
 const MAX_STEPS: u32 = 20;
 const MIN_STEPS: u32 = 2;
 const MIN_STEP: Period = Period::from_millis(100);
+
+/// The most members whose shares a decision computes by itself, also in a pool that has them computed [beside](Pool::beside) decisions:
+/// waking another thread would cost it as much.
+pub const AT_ONCE: usize = 16;
 
 /// What a pool is asked under: it may change between two requests.
 #[derive(Clone, Copy, Debug)]
@@ -28,10 +34,10 @@ pub struct PoolRule<'a> {
 /// A pool: its members, and what they have asked for and were granted.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
-    pub(super) members: HashMap<Box<str>, MemberState, foldhash::fast::RandomState>,
+    pub(super) members: Members,
     /// The number of the cycle, counted from the Unix epoch. None before the first request.
     pub(super) cycle: Option<u64>,
-    /// The step of the cycle that the allowances were computed in.
+    /// The step of the cycle.
     pub(super) step: u32,
     /// The hits that all members were granted in this cycle.
     pub(super) granted: u32,
@@ -39,14 +45,18 @@ pub struct Pool {
     pub(super) common: u32,
     /// The hits that are kept for members that have not asked for all of their own part.
     pub(super) kept: u64,
-    /// The sum of the weights of all members.
-    pub(super) weights: u32,
-    /// The capacity that the allowances were computed for.
+    pub(super) census: Census,
+    /// The capacity that the allowances are for, or will be.
     pub(super) capacity: u32,
     /// The hits that all members were granted in the last cycle with any.
     pub(super) granted_before: u32,
     /// The step, so that not every request computes it.
     pub(super) span: Span,
+    /// Whether shares are computed [beside](Pool::beside) decisions.
+    pub(super) is_beside: bool,
+    /// Whether shares have to be computed, and whether somebody does.
+    pub(super) is_due: bool,
+    pub(super) is_computing: bool,
 }
 
 /// The instants at which a step begins and ends, and its cycle ends.
@@ -114,8 +124,14 @@ impl PoolRule<'_> {
         u32::try_from(capacity.saturating_sub(held)).unwrap_or(u32::MAX)
     }
 
+    /// Returns the capacity that is shared in `step`, with that of newcomers if there are any.
+    pub(super) fn shared_with(&self, newcomers: bool, step: u32) -> u32 {
+        let is_all = newcomers && self.sharing.lend == Lend::NextCycle;
+        if is_all { self.capacity } else { self.shared_in(step) }
+    }
+
     /// Returns the reserve in `step`: within a cycle it is lent in line with time, too.
-    fn reserve_in(&self, step: u32) -> u32 {
+    pub(super) fn reserve_in(&self, step: u32) -> u32 {
         let (reserve, steps) = (self.sharing.reserve, self.steps());
         match self.sharing.lend {
             Lend::NextCycle => reserve,
@@ -127,6 +143,14 @@ impl PoolRule<'_> {
 // === impl Pool ===
 
 impl Pool {
+    /// Returns an empty pool that many threads use: what a decision finds due is computed beside it, if there are more than [`AT_ONCE`]
+    /// members. Until then decisions follow the shares in force, and a new member has its default. The caller asks
+    /// [`Pool::is_due`] after each call, and brings what [`Pool::begin_shares`] returns back to [`Pool::install`].
+    #[must_use]
+    pub fn beside() -> Self {
+        Self { is_beside: true, ..Self::default() }
+    }
+
     /// Decides about `hits` of the member that `value` names, and counts them if they are admitted. They are demand in any case. If they do
     /// not `fit` elsewhere, they are rejected.
     pub fn decide(
@@ -155,13 +179,8 @@ impl Pool {
             return PoolDecision { is_admitted, share: 0, before: 0, remaining: 0, reset };
         }
         let left = rule.capacity.saturating_sub(self.granted);
-        if !self.members.contains_key(value) {
-            let name = self.place(rule, value);
-            if name != value {
-                return self.decide_in_step(rule, name, hits, fit, reset);
-            }
-        }
-        let Some(member) = self.members.get_mut(value) else { unreachable!("it has a place") };
+        let place = self.members.place(value).unwrap_or_else(|| self.welcome(rule, value));
+        let member = self.members.at_mut(place);
         member.asked = member.asked.saturating_add(hits);
         let before = member.granted;
         let after = u64::from(before) + u64::from(hits);
@@ -211,23 +230,43 @@ impl Pool {
         PoolDecision { is_admitted: remaining > 0, share, before, remaining, reset }
     }
 
-    /// Gives back `hits` that the member that `value` names was granted in this cycle.
-    pub fn give_back(&mut self, rule: &PoolRule<'_>, value: &str, hits: u32, now: Timestamp) {
+    /// Gives back `hits` that the member that `value` names was granted in this cycle. Returns those that it had.
+    pub fn give_back(&mut self, rule: &PoolRule<'_>, value: &str, hits: u32, now: Timestamp) -> i64 {
         self.advance(rule, now);
-        let name = if self.members.contains_key(value) { value } else { OTHER };
-        if let Some(member) = self.members.get_mut(name) {
-            let hits = hits.min(member.granted);
-            let kept = member.kept();
-            member.granted -= hits;
-            self.granted -= hits;
-            self.kept += u64::from(member.kept() - kept);
+        self.place_of(value).map_or(0, |place| -self.grant(place, -i64::from(hits)))
+    }
+
+    /// Undoes a `change` of what the member that `value` names was granted, in the cycle of the last request.
+    pub fn undo(&mut self, value: &str, change: i64) {
+        if let Some(place) = self.place_of(value) {
+            self.grant(place, -change);
         }
+    }
+
+    /// Returns the place that `value` has by itself or with others.
+    fn place_of(&self, value: &str) -> Option<usize> {
+        self.members.place(value).or_else(|| self.members.place(OTHER))
+    }
+
+    /// Changes what the member at `place` was granted, but not below nothing. Returns the change.
+    pub(super) fn grant(&mut self, place: usize, hits: i64) -> i64 {
+        let member = self.members.at_mut(place);
+        let (granted, kept) = (member.granted, member.kept());
+        let after = i64::from(granted).saturating_add(hits).max(0);
+        member.granted = u32::try_from(after).unwrap_or(u32::MAX);
+        self.kept = self.kept + u64::from(member.kept()) - u64::from(kept);
+        self.granted = if member.granted < granted {
+            self.granted.saturating_sub(granted - member.granted)
+        } else {
+            self.granted.saturating_add(member.granted - granted)
+        };
+        i64::from(member.granted) - i64::from(granted)
     }
 
     /// Returns its members by name, in no order, as of the last request.
     #[must_use]
     pub fn members(&self) -> impl ExactSizeIterator<Item = (&str, &MemberState)> {
-        self.members.iter().map(|(name, member)| (&**name, member))
+        self.members.iter()
     }
 
     /// Returns the member `name`.
@@ -239,13 +278,19 @@ impl Pool {
     /// Returns whether `name` is a member.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
-        self.members.contains_key(name)
+        self.members.place(name).is_some()
     }
 
     /// Returns the sum of the weights of all members.
     #[must_use]
-    pub const fn weights(&self) -> u32 {
-        self.weights
+    pub fn weights(&self) -> u32 {
+        self.census.weight()
+    }
+
+    /// Returns the number of members that the rule does not name.
+    #[must_use]
+    pub const fn unnamed(&self) -> u32 {
+        self.census.unnamed
     }
 
     /// Returns the hits that all members were granted in the cycle of the last request.
@@ -288,13 +333,14 @@ impl Pool {
             _ => {}
         }
         if self.cycle != Some(cycle) {
-            self.begin_cycle(rule, cycle, step);
+            self.begin_cycle(rule.sharing.forget_after, cycle, step);
+            self.share(rule);
         } else if self.step != step || self.capacity != rule.capacity {
             let later = step - self.step;
             self.step = step;
-            self.members.values_mut().for_each(|member| member.begin_step(later));
+            self.members.iter_mut().for_each(|(_, member)| member.begin_step(later));
             if rule.sharing.lend == Lend::WithinCycle || self.capacity != rule.capacity {
-                self.allow(rule);
+                self.share(rule);
             }
         }
         if rule.place(now) == (cycle, step) {
@@ -305,94 +351,156 @@ impl Pool {
         Timestamp::from_nanos(end).since(now)
     }
 
-    pub(super) fn begin_cycle(&mut self, rule: &PoolRule<'_>, cycle: u64, step: u32) {
+    /// Begins `cycle` in its `step`, with the shares of the last one. Members that had no demand for more than `forget_after` cycles are
+    /// removed.
+    pub(super) fn begin_cycle(&mut self, forget_after: u32, cycle: u64, step: u32) {
         if let Some(last) = self.cycle {
-            self.members.retain(|_, member| {
-                member.begin_cycle(last, cycle - last);
-                cycle - member.last_cycle <= u64::from(rule.sharing.forget_after)
+            self.members.retain(|member| {
+                member.begin_cycle(last, cycle.saturating_sub(last));
+                cycle.saturating_sub(member.last_cycle) <= u64::from(forget_after)
             });
         }
         self.granted_before = self.granted;
         (self.cycle, self.step, self.granted) = (Some(cycle), step, 0);
-        self.weights = self.members.keys().map(|name| rule.sharing.weight(name)).sum();
-        self.allow(rule);
-        for member in self.members.values_mut() {
-            member.first_share = member.allowance;
+        self.count();
+    }
+
+    /// Counts the members, and what is kept for them.
+    pub(super) fn count(&mut self) {
+        (self.kept, self.census) = (0, Census::default());
+        for (_, member) in self.members.iter() {
+            self.kept += u64::from(member.kept());
+            self.census.add(member.standing);
         }
     }
 
-    /// Returns the name of the member that `value` is, or is part of, which has a place then.
-    fn place<'a>(&mut self, rule: &PoolRule<'_>, value: &'a str) -> &'a str {
+    /// Gives `value` a place as a new member, or as a part of the one that has no place of its own. Returns the place.
+    #[cold]
+    fn welcome(&mut self, rule: &PoolRule<'_>, value: &str) -> usize {
         let sharing = rule.sharing;
-        if self.members.contains_key(value) {
-            return value;
-        }
-        let weight = sharing.weight(value);
-        let taken =
-            self.members.keys().filter(|name| !sharing.weights.contains_key(*name) && &***name != OTHER);
-        let has_place = sharing.weights.contains_key(value)
-            || (taken.count() as u64 + 1 < u64::from(sharing.max_members)
+        let standing = Standing::of(value, sharing);
+        let has_place = standing.is_named
+            || (self.census.unnamed + 1 < sharing.max_members
                 // the default of everybody is one hit at least
-                && self.weights + weight <= rule.capacity.min(MAX_WEIGHTS));
+                && self.census.weight() + standing.weight <= rule.capacity.min(MAX_WEIGHTS));
         let name = if has_place { value } else { OTHER };
-        if !self.members.contains_key(name) {
-            self.weights += sharing.weight(name);
-            let arriving = MemberState::arriving(self.cycle.unwrap_or_default(), self.step);
-            self.members.insert(name.into(), arriving);
-            self.allow(rule);
-            if let Some(member) = self.members.get_mut(name) {
-                member.first_share = member.allowance;
-            }
+        if let Some(place) = self.members.place(name) {
+            return place;
         }
-        name
+        let standing = Standing::of(name, sharing);
+        let arriving = MemberState::arriving(self.cycle.unwrap_or_default(), self.step);
+        let place = self.members.insert(name, MemberState { standing, ..arriving });
+        self.census.add(standing);
+        self.share(rule);
+        if self.is_due {
+            let default = self.default_of(rule, standing.weight);
+            let left = rule.capacity.saturating_sub(self.granted);
+            self.members.at_mut(place).allow(default.min(left), default);
+            self.kept += u64::from(self.members.at_mut(place).kept());
+        }
+        place
     }
 
-    /// Computes the allowances anew, from what everybody was granted and will ask for.
-    pub(super) fn allow(&mut self, rule: &PoolRule<'_>) {
+    /// Returns the default of a member of this `weight`.
+    fn default_of(&self, rule: &PoolRule<'_>, weight: u32) -> u32 {
         let sharing = rule.sharing;
-        let (step, steps, within) = (self.step, rule.steps(), sharing.lend == Lend::WithinCycle);
-        let has_newcomer = self.members.values().any(|member| member.is_new);
-        // the headroom is for newcomers
-        let capacity = if has_newcomer && !within { rule.capacity } else { rule.shared_in(step) };
         let division = Division {
             borrow: sharing.borrow,
-            capacity: capacity.max(self.granted),
-            reserve: rule.reserve_in(step),
+            capacity: rule.shared_with(true, self.step).max(self.granted),
+            reserve: sharing.reserve,
             cycle: self.cycle.unwrap_or_default(),
         };
-        let claim = |name, member: &MemberState, demand| Claim {
-            name,
-            weight: sharing.weight(name),
-            demand,
-            min: sharing.min,
-            max: sharing.max,
-            granted: member.granted,
-            is_new: member.is_new,
-        };
-        let mut claims: Vec<Claim<'_>> =
-            self.members.iter().map(|(name, member)| claim(&**name, member, member.demand)).collect();
-        let defaults = division.default_shares(&claims);
-        for ((member, claim), default) in self.members.values().zip(&mut claims).zip(&defaults) {
-            if within {
-                claim.demand = member.forecast(step, steps, *default);
-            } else if member.is_new {
-                claim.demand = *default;
-            }
+        division.default_by_weight(&self.census.weights, weight, sharing.min, sharing.max)
+    }
+
+    /// Gives each member its default, until shares are computed.
+    pub(super) fn allow_defaults(&mut self, rule: &PoolRule<'_>) {
+        let weights = self.census.weights.keys();
+        let defaults: Vec<(u32, u32)> =
+            weights.map(|weight| (*weight, self.default_of(rule, *weight))).collect();
+        for (_, member) in self.members.iter_mut() {
+            let found = defaults.binary_search_by_key(&member.standing.weight, |(weight, _)| *weight);
+            let default = found.map_or(0, |found| defaults[found].1);
+            member.allow(default, default);
         }
-        // the exact numbers of the rule, unless somebody was granted more already
-        let exact = (!within).then(|| division.shares(&claims));
-        let exact =
-            exact.filter(|shares| claims.iter().zip(shares).all(|(claim, share)| claim.granted <= *share));
-        let shares = exact.unwrap_or_else(|| division.allowances(&claims, !within));
-        let allowed: u64 = shares.iter().copied().map(u64::from).sum();
-        let lends = within && sharing.borrow != Borrow::None;
-        self.common =
-            if lends { u32::try_from(u64::from(capacity).saturating_sub(allowed)).unwrap_or(0) } else { 0 };
-        self.kept = 0;
-        for ((member, share), default) in self.members.values_mut().zip(shares).zip(defaults) {
-            (member.allowance, member.default, member.own) = (share, default, share.min(default));
+        self.count();
+    }
+
+    /// Computes the shares anew, or has them computed beside decisions.
+    pub(super) fn share(&mut self, rule: &PoolRule<'_>) {
+        if self.is_beside && self.members.len() > AT_ONCE {
+            (self.capacity, self.is_due) = (rule.capacity, true);
+        } else {
+            self.allow(rule);
+        }
+    }
+
+    /// Computes the shares anew, from what everybody was granted and will ask for.
+    pub(super) fn allow(&mut self, rule: &PoolRule<'_>) {
+        (self.capacity, self.is_due) = (rule.capacity, false);
+        let shares = compute(rule, self.position(), self.members.row());
+        self.apply(shares);
+    }
+
+    fn position(&self) -> Position {
+        Position { cycle: self.cycle.unwrap_or_default(), step: self.step, granted: self.granted }
+    }
+
+    /// Returns whether shares are to be computed, and nobody does.
+    #[must_use]
+    pub const fn is_due(&self) -> bool {
+        self.is_due && !self.is_computing
+    }
+
+    /// Returns whether shares are being computed.
+    #[must_use]
+    pub const fn is_computing(&self) -> bool {
+        self.is_computing
+    }
+
+    /// Begins to compute shares, if [`Pool::is_due`]. Copies all members, some ten instructions for each.
+    #[must_use]
+    pub fn begin_shares(&mut self, capacity: u32, cycle: Period, sharing: &Arc<Sharing>) -> Option<Computation> {
+        if !self.is_due() {
+            return None;
+        }
+        (self.is_due, self.is_computing) = (false, true);
+        let position = self.position();
+        let (members, sharing) = (self.members.row().to_vec(), Arc::clone(sharing));
+        Some(Computation { members, position, capacity, cycle, sharing })
+    }
+
+    /// Installs the shares of a [`Computation`] of this pool. They are of no use if another cycle has begun.
+    pub fn install(&mut self, shares: Shares) {
+        self.is_computing = false;
+        if self.cycle == Some(shares.cycle) {
+            self.apply(shares);
+        }
+    }
+
+    /// Panics unless its sums are those of its members.
+    pub fn assert_invariants(&self) {
+        let (mut kept, mut census) = (0, Census::default());
+        for (_, member) in self.members.iter() {
+            kept += u64::from(member.kept());
+            census.add(member.standing);
+        }
+        assert_eq!((self.kept, &self.census), (kept, &census));
+    }
+
+    fn apply(&mut self, shares: Shares) {
+        let Shares { parts, common, census, .. } = shares;
+        (self.common, self.census, self.kept) = (common, census, 0);
+        let all = parts.len();
+        for ((_, member), part) in self.members.iter_mut().zip(parts) {
+            member.allow(part.allowance, part.default);
+            member.standing = part.standing;
             self.kept += u64::from(member.kept());
         }
-        self.capacity = rule.capacity;
+        // those that have come since
+        for (_, member) in &self.members.row()[all..] {
+            self.kept += u64::from(member.kept());
+            self.census.add(member.standing);
+        }
     }
 }

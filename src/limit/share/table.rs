@@ -1,6 +1,6 @@
 //! Pools that many instances share: what the store has counted of all members, and the shares that an instance computes from it.
 
-use super::{Account, Borrow, Lend, Pool, PoolRule, Terms, member::MemberState};
+use super::{Account, Borrow, Lend, Pool, PoolRule, Terms, computation::Standing, member::MemberState};
 
 /// What the store of a pool has counted in one cycle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,8 +44,13 @@ impl Pool {
         let is_same_cycle = self.cycle == Some(table.cycle);
         let step = if is_same_cycle { step.max(self.step) } else { step };
         let later = if is_same_cycle { step - self.step } else { step };
-        let mut adopted =
-            Self { cycle: Some(table.cycle), step, granted: table.account.total, ..Self::default() };
+        let mut adopted = Self {
+            cycle: Some(table.cycle),
+            step,
+            granted: table.account.total,
+            is_beside: self.is_beside,
+            ..Self::default()
+        };
         for counts in &table.members {
             let before = self.members.get(&counts.name);
             let known = before.filter(|_| is_same_cycle);
@@ -63,35 +68,26 @@ impl Pool {
                 member.admitted_in_all = before.admitted_in_all;
                 member.rejected_in_all = before.rejected_in_all;
             }
-            adopted.members.insert(counts.name.clone(), member);
+            adopted.members.insert(&counts.name, member);
         }
-        adopted.weights = adopted.members.keys().map(|name| rule.sharing.weight(name)).sum();
         adopted.allow(rule);
-        for (name, member) in &mut adopted.members {
-            let known = self.members.get(name).filter(|_| is_same_cycle);
-            member.first_share = known.map_or(member.allowance, |known| known.first_share);
-        }
         adopted
     }
 
     /// Returns the pool at the start of the next cycle, as far as it is known now.
     #[must_use]
     pub fn next(&self, rule: &PoolRule<'_>) -> Self {
-        let mut next = self.clone();
+        let mut next = Self { is_computing: false, ..self.clone() };
         if let Some(cycle) = self.cycle {
-            next.begin_cycle(rule, cycle + 1, 0);
+            next.begin_cycle(rule.sharing.forget_after, cycle + 1, 0);
+            next.allow(rule);
         }
         next
     }
 
     /// Begins `cycle` with the shares of the last one.
-    pub fn turn(&mut self, cycle: u64) {
-        let Some(last) = self.cycle.replace(cycle) else { return };
-        self.granted_before = self.granted;
-        (self.step, self.granted) = (0, 0);
-        for member in self.members.values_mut() {
-            member.begin_cycle(last, cycle.saturating_sub(last));
-        }
+    pub fn turn(&mut self, rule: &PoolRule<'_>, cycle: u64) {
+        self.begin_cycle(rule.sharing.forget_after, cycle, 0);
     }
 
     /// Returns what the store is told of the member `name`. A member that is not known yet may have its default at once.
@@ -105,7 +101,7 @@ impl Pool {
         });
         let (own, default, limit) = known.unwrap_or_else(|| {
             let weight = u64::from(sharing.weight(name));
-            let default = u64::from(capacity) * weight / (u64::from(self.weights) + weight);
+            let default = u64::from(capacity) * weight / (u64::from(self.weights()) + weight);
             let default = u32::try_from(default).unwrap_or(u32::MAX).max(1).max(sharing.min).min(max);
             (default, default, default)
         });
@@ -124,25 +120,34 @@ impl Pool {
 
     /// Adds hits to what the member `name` has asked for and was granted, if it is known.
     pub fn add(&mut self, name: &str, asked: u32, granted: i64) {
-        let change = |hits: u32| {
-            let hits = i64::from(hits).saturating_add(granted);
-            u32::try_from(hits.max(0)).unwrap_or(u32::MAX)
-        };
-        self.granted = change(self.granted);
-        if let Some(member) = self.members.get_mut(name) {
+        if let Some(place) = self.members.place(name) {
+            let member = self.members.at_mut(place);
             member.asked = member.asked.saturating_add(asked);
-            member.granted = change(member.granted);
+            self.grant(place, granted);
+        } else {
+            let total = i64::from(self.granted).saturating_add(granted).max(0);
+            self.granted = u32::try_from(total).unwrap_or(u32::MAX);
         }
     }
 
-    /// Adds a member with this demand in the last cycle, in the cycle and the step of `at`.
-    pub fn seed(&mut self, rule: &PoolRule<'_>, name: &str, demand: u32, at: crate::limit::Timestamp) {
+    /// Begins with members that had this demand in the last cycle, in the cycle and the step of `at`. They have their defaults until
+    /// shares are computed.
+    pub fn seed<'a>(
+        &mut self,
+        rule: &PoolRule<'_>,
+        members: impl Iterator<Item = (&'a str, u32)>,
+        at: crate::limit::Timestamp,
+    ) {
         let (cycle, step) = rule.place(at);
         (self.cycle, self.step) = (Some(cycle), step);
-        let member =
-            MemberState { demand, is_new: false, arrived_in: 0, ..MemberState::arriving(cycle, step) };
-        if self.members.insert(name.into(), member).is_none() {
-            self.weights += rule.sharing.weight(name);
+        for (name, demand) in members {
+            let standing = Standing::of(name, rule.sharing);
+            let arriving = MemberState::arriving(cycle, step);
+            let member = MemberState { demand, is_new: false, arrived_in: 0, standing, ..arriving };
+            self.members.insert(name, member);
         }
+        self.count();
+        self.allow_defaults(rule);
+        self.share(rule);
     }
 }

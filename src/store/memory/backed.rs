@@ -49,7 +49,7 @@ impl<N: Notes> MemoryStore<N> {
 
     /// Counts the hits of `check`, whether or not they fit, and returns the decision.
     pub(in crate::store) fn admit(&self, check: &LimitCheck<'_>, now: Timestamp) -> Decision {
-        if let Some(decision) = self.decide_shared(check, true, now) {
+        if let Some(decision) = self.decide_shared(check, now) {
             return Decision { over: false, ..decision };
         }
         let decision = {

@@ -176,9 +176,6 @@ impl<N: Notes> MemoryStore<N> {
     #[must_use]
     pub fn decide(&self, checks: &[LimitCheck<'_>], scope: Scope, now: Timestamp) -> Decisions {
         let decisions = match scope {
-            Scope::Request if checks.len() > 1 && checks.iter().any(|check| check.pool.is_some()) => {
-                self.decide_together_with_pools(checks, now)
-            }
             Scope::Request if checks.len() > 1 => self.decide_together(checks, now),
             _ => {
                 let mut decisions = Decisions::new();
@@ -202,7 +199,7 @@ impl<N: Notes> MemoryStore<N> {
 
     /// Decides one check, and leaves counters that are too many to the caller.
     fn decide_unbounded(&self, check: &LimitCheck<'_>, scope: Scope, now: Timestamp) -> Decision {
-        if let Some(decision) = self.decide_shared(check, true, now) {
+        if let Some(decision) = self.decide_shared(check, now) {
             return decision;
         }
         self.on_shard(check.key, |shard| shard.take(check, check.over_limit_policy_in(scope), now))

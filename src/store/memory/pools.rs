@@ -1,15 +1,16 @@
 //! The pools whose members share a capacity, in the memory of this instance.
-//!
-//! Shares are computed under the lock of a pool.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
 
 use crate::{
     limit::{
-        Hits, LimitCheck, Timestamp,
-        share::{Pool, PoolDecision, PoolRule},
+        Hits, LimitCheck, Period, Timestamp,
+        share::{Computation, MemberState, Pool, PoolDecision, PoolRule, Shares, Sharing},
     },
-    store::pools::{PoolSummary, Pools},
+    store::pools::{Beside, PoolSummary, Pooled, Pools},
 };
 
 /// The most bytes of a member's name. A longer one keeps its first bytes, and gets the key of its counter.
@@ -21,9 +22,18 @@ const SHORTENED_NAME: usize = 128;
 /// All pools of a store in memory.
 #[derive(Debug)]
 pub(super) struct MemoryPools {
-    pools: Pools<Pool>,
+    pools: Pools<MemoryPool>,
     /// The number of instances that have a part of each pool.
     instances: AtomicU32,
+}
+
+/// A pool, and the rule that it was asked under last.
+#[derive(Debug)]
+struct MemoryPool {
+    pool: Pool,
+    capacity: u32,
+    cycle: Period,
+    sharing: Arc<Sharing>,
 }
 
 /// A pool, locked for one decision.
@@ -39,7 +49,7 @@ pub(super) struct LockedPool<'a> {
 impl MemoryPools {
     /// Returns room for as many members as there may be beside `max_counters` counters.
     pub(super) fn new(max_counters: usize) -> Self {
-        Self { pools: Pools::new(max_counters), instances: AtomicU32::new(1) }
+        Self { pools: Pools::new(max_counters, Beside::thread()), instances: AtomicU32::new(1) }
     }
 
     /// Divides each pool between `instances`, all of which have the same part.
@@ -58,10 +68,19 @@ impl MemoryPools {
         let (key, sharing) = (check.pool.as_deref()?, check.sharing()?);
         let tier = &check.tiers()[0];
         let instances = if check.is_local() { 1 } else { self.instances.load(Ordering::Relaxed) };
-        let rule = PoolRule { capacity: tier.requests / instances, cycle: tier.period, sharing };
-        let slot = self.pools.find(key.of_tier(tier), || check.rule.label().into(), Pool::default);
-        Some(self.pools.with(&slot, |pool| {
-            let mut locked = LockedPool { pool, rule, member: name(check), now };
+        let (capacity, cycle) = (tier.requests / instances, tier.period);
+        let rule = PoolRule { capacity, cycle, sharing };
+        let slot = self.pools.find(
+            key.of_tier(tier),
+            || check.rule.label().into(),
+            || MemoryPool { pool: Pool::beside(), capacity, cycle, sharing: Arc::clone(sharing) },
+        );
+        Some(self.pools.with(&slot, |pooled| {
+            pooled.capacity = capacity;
+            if !Arc::ptr_eq(&pooled.sharing, sharing) {
+                pooled.sharing = Arc::clone(sharing);
+            }
+            let mut locked = LockedPool { pool: &mut pooled.pool, rule, member: name(check), now };
             let done = act(&mut locked);
             (done, locked.pool.idle_at(&rule))
         }))
@@ -88,13 +107,39 @@ fn name<'a>(check: &'a LimitCheck<'_>) -> std::borrow::Cow<'a, str> {
     format!("{}%#{:016x}{:016x}", &name[..end], check.key.hash(), check.key.shard()).into()
 }
 
+impl Pooled for MemoryPool {
+    fn members(&self) -> usize {
+        self.pool.members().len()
+    }
+
+    fn usage(&self) -> (u32, u32) {
+        self.pool.usage()
+    }
+
+    fn report(&self, each: &mut dyn FnMut(&str, &MemberState, [u64; 2]) -> bool) -> bool {
+        let mut members = self.pool.members();
+        members.all(|(name, member)| each(name, member, [member.admitted_in_all, member.rejected_in_all]))
+    }
+
+    fn is_due(&self) -> bool {
+        self.pool.is_due()
+    }
+
+    fn begin_shares(&mut self) -> Option<Computation> {
+        self.pool.begin_shares(self.capacity, self.cycle, &self.sharing)
+    }
+
+    fn install(&mut self, shares: Shares) {
+        self.pool.install(shares);
+    }
+}
+
 // === impl LockedPool ===
 
 impl LockedPool<'_> {
     /// Decides about `hits`, which are rejected if they do not `fit` elsewhere.
-    pub(super) fn decide(&mut self, hits: Hits, fit: bool) -> PoolDecision {
-        let hits = u32::try_from(hits.0).unwrap_or(u32::MAX);
-        self.pool.decide(&self.rule, &self.member, hits, fit, self.now)
+    pub(super) fn take(&mut self, hits: Hits, fit: bool) -> PoolDecision {
+        self.pool.decide(&self.rule, &self.member, clamp(hits), fit, self.now)
     }
 
     /// Returns how the member stands.
@@ -102,9 +147,169 @@ impl LockedPool<'_> {
         self.pool.look(&self.rule, &self.member, self.now)
     }
 
-    /// Gives `hits` of this cycle back.
-    pub(super) fn give_back(&mut self, hits: Hits) {
-        let hits = u32::try_from(hits.0).unwrap_or(u32::MAX);
-        self.pool.give_back(&self.rule, &self.member, hits, self.now);
+    /// Gives `hits` of this cycle back. Returns those that the member had been granted.
+    pub(super) fn give_back(&mut self, hits: Hits) -> i64 {
+        self.pool.give_back(&self.rule, &self.member, clamp(hits), self.now)
+    }
+
+    /// Undoes a `change` of what the member was granted in this cycle.
+    pub(super) fn undo(&mut self, change: i64) {
+        self.pool.undo(&self.member, change);
+    }
+}
+
+fn clamp(hits: Hits) -> u32 {
+    u32::try_from(hits.0).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::mpsc::channel,
+        thread,
+        time::{Duration, Instant},
+    };
+
+    use super::*;
+    use crate::{limit::KeyHasher, store::pools::PoolSlot};
+
+    const MEMBERS: usize = 400;
+    const CAPACITY: u32 = 4_000;
+    const CYCLE: Period = Period::from_secs(10);
+
+    /// A pool of a table, and one that computes shares at once.
+    struct Both {
+        pools: Pools<MemoryPool>,
+        slot: Arc<PoolSlot<MemoryPool>>,
+        sharing: Arc<Sharing>,
+        at_once: Pool,
+    }
+
+    impl Both {
+        fn new(beside: Beside) -> Self {
+            let (pools, sharing) = (Pools::new(1_000_000, beside), Arc::new(Sharing::default()));
+            let (capacity, cycle) = (CAPACITY, CYCLE);
+            let pool = || MemoryPool {
+                pool: Pool::beside(),
+                capacity,
+                cycle,
+                sharing: Arc::new(Sharing::default()),
+            };
+            let slot = pools.find(KeyHasher::random().key("d", &[], |_| None), || "rule".into(), pool);
+            Self { pools, slot, sharing, at_once: Pool::default() }
+        }
+
+        fn decide(&self, member: &str, hits: u32, now: Timestamp) -> PoolDecision {
+            let rule = PoolRule { capacity: CAPACITY, cycle: CYCLE, sharing: &self.sharing };
+            self.pools.with(&self.slot, |pooled| {
+                (pooled.pool.decide(&rule, member, hits, true, now), Timestamp::default())
+            })
+        }
+
+        /// Has some member of all that there are ask for hits, and then time pass.
+        fn fill(&mut self, now: Timestamp) {
+            let rule = PoolRule { capacity: CAPACITY, cycle: CYCLE, sharing: &self.sharing };
+            for i in 0..MEMBERS {
+                let hits = u32::try_from(i % 9).expect("small");
+                let decided = self.at_once.decide(&rule, &name(i), hits, true, now);
+                assert_eq!(self.decide(&name(i), hits, now).is_admitted, decided.is_admitted);
+            }
+        }
+
+        /// Begins the step of `now` without a request.
+        fn advance(&mut self, now: Timestamp) {
+            let rule = PoolRule { capacity: CAPACITY, cycle: CYCLE, sharing: &self.sharing };
+            self.at_once.advance(&rule, now);
+            self.pools.with(&self.slot, |pooled| (pooled.pool.advance(&rule, now), Timestamp::default()));
+        }
+
+        fn allowances(&self) -> Vec<u32> {
+            self.pools.with(&self.slot, |pooled| (allowances(&pooled.pool), Timestamp::default()))
+        }
+
+        fn is_computing(&self) -> bool {
+            self.pools.with(&self.slot, |pooled| (pooled.pool.is_computing(), Timestamp::default()))
+        }
+    }
+
+    fn name(i: usize) -> String {
+        format!("client-{i}")
+    }
+
+    fn allowances(pool: &Pool) -> Vec<u32> {
+        (0..MEMBERS).map(|i| pool.member(&name(i)).map_or(0, |member| member.allowance)).collect()
+    }
+
+    fn start() -> Timestamp {
+        Timestamp::from_secs(1_000_000)
+    }
+
+    /// Decisions of other threads, and of new members, do not wait for shares that are being computed.
+    #[test]
+    fn decisions_go_on_while_shares_are_computed() {
+        let mut both = Both::new(Beside::new(drop));
+        both.fill(start());
+        both.slot.compute_shares(Computation::run);
+        let (begun, is_begun) = channel();
+        let (go, may_go) = channel::<()>();
+        let step = start().after(Period::from_millis(2_600));
+        both.advance(step);
+        let before = both.allowances();
+        thread::scope(|scope| {
+            let slot = &both.slot;
+            let computing = scope.spawn(move || {
+                slot.compute_shares(|computation| {
+                    begun.send(()).expect("the test waits");
+                    // the first time
+                    let _ = may_go.recv();
+                    computation.run()
+                });
+            });
+            is_begun.recv().expect("it begins");
+            let (both, before) = (&both, &before);
+            let deciding = (0..4).map(|part| {
+                scope.spawn(move || {
+                    for i in (part..MEMBERS).step_by(4).filter(|i| i % 9 > 0) {
+                        let decision = both.decide(&name(i), 1, step);
+                        let granted = decision.before + u32::from(decision.is_admitted);
+                        assert_eq!(decision.share, before[i].max(granted));
+                    }
+                })
+            });
+            deciding.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().expect("no panic"));
+            // the default of one of 401 members
+            let newcomer = both.decide("new", 1, step);
+            assert_eq!((newcomer.is_admitted, newcomer.share), (true, 10));
+            assert!(both.is_computing() && !computing.is_finished());
+            assert_eq!(both.allowances(), *before);
+            drop(go);
+            computing.join().expect("no panic");
+            assert!(!both.is_computing());
+        });
+        // what the newcomer made due was computed, too
+        let rule = PoolRule { capacity: CAPACITY, cycle: CYCLE, sharing: &both.sharing };
+        assert_ne!(both.allowances(), before);
+        both.pools.with(&both.slot, |pooled| {
+            pooled.pool.assert_invariants();
+            assert_eq!(pooled.pool.member("new").map(|member| member.default), Some(10));
+            ((), pooled.pool.idle_at(&rule))
+        });
+    }
+
+    /// The thread computes what decisions would have computed by themselves.
+    #[test]
+    fn the_shares_of_a_step_are_the_same_beside_decisions() {
+        let mut both = Both::new(Beside::thread());
+        both.fill(start());
+        for millis in [600, 5_100, 10_100, 20_200] {
+            both.advance(start().after(Period::from_millis(millis)));
+            let expected = allowances(&both.at_once);
+            let deadline = Instant::now() + Duration::from_mins(1);
+            while both.allowances() != expected {
+                assert!(Instant::now() < deadline, "the shares do not come at {millis} ms");
+                thread::yield_now();
+            }
+            both.pools.with(&both.slot, |pooled| (pooled.pool.assert_invariants(), Timestamp::default()));
+        }
     }
 }

@@ -68,7 +68,7 @@ impl<N: Notes> Shard<N> {
         over_limit_policy: OverLimitPolicy,
         now: Timestamp,
     ) -> Decision {
-        self.take_in(check, check.tiers(), over_limit_policy, check.direction, check.hits, now)
+        self.take_in(check, check.own_tiers(), over_limit_policy, check.direction, check.hits, now)
     }
 
     /// Decides about `hits` in these `tiers` of `check`, and counts them.
@@ -109,7 +109,7 @@ impl<N: Notes> Shard<N> {
             return Reservation { hits: Hits(0), until: now, decision, counted };
         }
         let reserve = |tiers: &[Tier], counters: &mut [_]| limit::reserve(tiers, counters, request, now);
-        self.update(check.key, Some(check), check.tiers(), now, reserve)
+        self.update(check.key, Some(check), check.own_tiers(), now, reserve)
     }
 
     /// Decides `request` about a bucket of `name`.
@@ -168,7 +168,7 @@ impl<N: Notes> Shard<N> {
     /// Gives back `hits` that were reserved for `span`.
     pub(super) fn release(&mut self, check: &LimitCheck<'_>, span: ReservedSpan, hits: Hits, now: Timestamp) {
         let release = |tiers: &[Tier], counters: &mut [_]| limit::release(tiers, counters, span, hits, now);
-        self.update(check.key, Some(check), check.tiers(), now, release);
+        self.update(check.key, Some(check), check.own_tiers(), now, release);
         self.serve_line_of(check.key, now);
     }
 
@@ -265,7 +265,7 @@ impl<N: Notes> Shard<N> {
 
     /// Gives back the hits that `check` took.
     pub(super) fn give_back(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
-        for tier in check.tiers() {
+        for tier in check.own_tiers() {
             let bucket = self.find(check.key.of_tier(tier));
             if let Some(slot) = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket)) {
                 slot.counter.give_back(tier, now, check.hits);
@@ -277,7 +277,7 @@ impl<N: Notes> Shard<N> {
 
     /// Returns the decision about `hits` of `check`, after `earlier` ones. Counts nothing.
     pub(super) fn look(&self, check: &LimitCheck<'_>, earlier: Hits, hits: Hits, now: Timestamp) -> Decision {
-        self.look_in(check, check.tiers(), earlier, hits, now)
+        self.look_in(check, check.own_tiers(), earlier, hits, now)
     }
 
     /// As [`Shard::look`], in these `tiers` of `check`.
@@ -305,7 +305,7 @@ impl<N: Notes> Shard<N> {
 
     /// Marks `check` as rejected in those of its counters that reject it. It takes no hits.
     pub(super) fn reject(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
-        for tier in check.tiers() {
+        for tier in check.own_tiers() {
             let bucket = self.find(check.key.of_tier(tier));
             if let Some(slot) = bucket.and_then(|bucket| self.table.get_bucket_mut(bucket))
                 && !slot.counter.probe(tier, now, check.hits).fits
@@ -321,7 +321,7 @@ impl<N: Notes> Shard<N> {
 
     /// Returns the states of the counters of `check`, to [restore](Self::restore) them later.
     pub(super) fn states(&self, check: &LimitCheck<'_>) -> States {
-        let keys = check.tiers().iter().map(|tier| check.key.of_tier(tier));
+        let keys = check.own_tiers().iter().map(|tier| check.key.of_tier(tier));
         keys.map(|key| {
             self.find(key).and_then(|bucket| self.table.get_bucket(bucket)).map(|slot| slot.counter.clone())
         })
@@ -338,7 +338,7 @@ impl<N: Notes> Shard<N> {
         now: Timestamp,
     ) {
         let mut after = after.map(SmallVec::into_iter);
-        for (tier, before) in check.tiers().iter().zip(before) {
+        for (tier, before) in check.own_tiers().iter().zip(before) {
             let key = check.key.of_tier(tier);
             let bucket = self.find(key);
             let current = bucket.and_then(|bucket| self.table.get_bucket(bucket)).map(|slot| &slot.counter);
@@ -444,7 +444,7 @@ impl<N: Notes> Shard<N> {
     /// Counts the hits of `check`, whether or not they fit.
     #[cfg(feature = "disk")]
     pub(super) fn admit(&mut self, check: &LimitCheck<'_>, now: Timestamp) {
-        self.update(check.key, Some(check), check.tiers(), now, |tiers, counters| {
+        self.update(check.key, Some(check), check.own_tiers(), now, |tiers, counters| {
             for (tier, counter) in tiers.iter().zip(counters) {
                 counter.take(tier, now, check.hits);
             }

@@ -1,102 +1,123 @@
 //! Decisions about members of a pool, which also count in tiers of their own.
+//!
+//! The lock of the tiers' shard is taken before that of the pool, and each request holds one pool's at a time.
 
-use super::{MemoryStore, Notes, pools::LockedPool};
+use super::{MemoryStore, Notes, pools::LockedPool, shard::Shard};
 use crate::{
     limit::{
         Decision, Direction, Hits, LimitCheck, OverLimitPolicy, Reservation, ReservationRequest,
         ReservedSpan, Timestamp,
     },
-    store::{
-        Decisions,
-        pools::{combined, decision_of},
-    },
+    store::pools::{combined, decision_of},
 };
 
+/// The tiers beside the pool of a check.
+pub(super) struct BesidePool<'a, N: Notes> {
+    check: &'a LimitCheck<'a>,
+    /// None if there are no such tiers.
+    shard: Option<&'a mut Shard<N>>,
+    now: Timestamp,
+}
+
+// === impl BesidePool ===
+
+impl<'a, N: Notes> BesidePool<'a, N> {
+    pub(super) fn new(check: &'a LimitCheck<'a>, shard: Option<&'a mut Shard<N>>, now: Timestamp) -> Self {
+        Self { check, shard: shard.filter(|_| !check.own_tiers().is_empty()), now }
+    }
+
+    /// Decides about `hits`, and counts them. None if there are no such tiers.
+    fn take(&mut self, hits: Hits, direction: Direction) -> Option<Decision> {
+        let (shard, tiers) = (self.shard.as_mut()?, self.check.own_tiers());
+        Some(shard.take_in(self.check, tiers, OverLimitPolicy::Ignore, direction, hits, self.now))
+    }
+
+    /// Returns the decision about `hits`, without counting.
+    fn look(&self, hits: Hits) -> Option<Decision> {
+        let (shard, tiers) = (self.shard.as_ref()?, self.check.own_tiers());
+        Some(shard.look_in(self.check, tiers, Hits(0), hits, self.now))
+    }
+}
+
+// === impl LockedPool ===
+
+impl LockedPool<'_> {
+    /// Decides `check` here and in the tiers `beside`, or nowhere. Unless it `may_take` hits, these are demand only. Returns also the
+    /// change of what the member was granted.
+    pub(super) fn decide<N: Notes>(
+        &mut self,
+        check: &LimitCheck<'_>,
+        beside: &mut BesidePool<'_, N>,
+        may_take: bool,
+    ) -> (Decision, i64) {
+        if check.direction == Direction::GiveBack {
+            let given = self.give_back(check.hits);
+            let beside = beside.take(check.hits, check.direction);
+            return (combined(decision_of(self.look(), Hits(0)), beside), -given);
+        }
+        if check.hits == Hits(0) {
+            return (self.look_at(Hits(0), beside), 0);
+        }
+        let looked = beside.look(check.hits).filter(|looked| looked.over);
+        let decided = self.take(check.hits, may_take && looked.is_none());
+        let own = decision_of(decided, check.hits);
+        let decision = match looked {
+            _ if decided.is_admitted => {
+                let taken = beside.take(check.hits, check.direction);
+                return (combined(own, taken), i64::try_from(check.hits.0).unwrap_or(i64::MAX));
+            }
+            Some(_) => combined(Decision { over: false, ..decision_of(self.look(), Hits(0)) }, looked),
+            None if may_take => own,
+            None => self.look_at(check.hits, beside),
+        };
+        (decision, 0)
+    }
+
+    /// Returns the decision about `hits` here and `beside`, without counting.
+    pub(super) fn look_at<N: Notes>(&mut self, hits: Hits, beside: &BesidePool<'_, N>) -> Decision {
+        let own = self.look();
+        let over = hits.0 > u64::from(own.remaining);
+        let own = Decision { over: over && hits > Hits(0), ..decision_of(own, hits) };
+        combined(own, beside.look(hits))
+    }
+}
+
+// === impl MemoryStore ===
+
 impl<N: Notes> MemoryStore<N> {
-    /// Decides `check`, whose first tier is a pool: in the pool and in the other tiers, or nowhere. Returns none if it has no pool. With
-    /// `may_take` false it takes nothing, and its hits are demand.
-    pub(super) fn decide_shared(
+    /// Calls `act` with the pool of `check`, and the tiers beside it. Returns none if it has no pool.
+    fn with_pool<T>(
         &self,
         check: &LimitCheck<'_>,
-        may_take: bool,
         now: Timestamp,
-    ) -> Option<Decision> {
-        self.pools.with(check, now, |pool| {
-            if check.direction == Direction::GiveBack {
-                pool.give_back(check.hits);
-            }
-            if check.direction == Direction::GiveBack || check.hits == Hits(0) {
-                let hits = if check.direction == Direction::GiveBack { check.hits } else { Hits(0) };
-                let beside = self.decide_beside(check, hits, check.direction, now);
-                return combined(decision_of(pool.look(), check.hits), beside);
-            }
-            // the pool's lock is held meanwhile, so that what fits beside it still fits afterwards, but for other pools' requests
-            let beside = self.look_beside(check, check.hits, now);
-            let fits = beside.is_none_or(|beside| !beside.over) && may_take;
-            let decided = pool.decide(check.hits, fits);
-            if !decided.is_admitted && fits {
-                return decision_of(decided, check.hits);
-            }
-            if !fits {
-                let own = Decision { over: false, ..decision_of(pool.look(), Hits(0)) };
-                return beside.map_or(own, |beside| combined(own, Some(beside)));
-            }
-            let taken = self.decide_beside(check, check.hits, Direction::Take, now);
-            if taken.is_some_and(|taken| taken.over) {
-                // another request was faster
-                pool.give_back(check.hits);
-            }
-            combined(decision_of(decided, check.hits), taken)
+        act: impl FnOnce(&mut LockedPool<'_>, &mut BesidePool<'_, N>) -> T,
+    ) -> Option<T> {
+        check.pool.as_ref()?;
+        if check.own_tiers().is_empty() {
+            return self.pools.with(check, now, |pool| act(pool, &mut BesidePool::new(check, None, now)));
+        }
+        self.on_shard(check.key, |shard| {
+            self.pools.with(check, now, |pool| act(pool, &mut BesidePool::new(check, Some(shard), now)))
         })
     }
 
-    /// Decides all `checks` or none, where some have pools. Each takes its hits in turn, and gives them back if another one is rejected; until
-    /// then they may reject other requests.
-    pub(super) fn decide_together_with_pools(&self, checks: &[LimitCheck<'_>], now: Timestamp) -> Decisions {
-        let (mut decisions, mut over) = (Decisions::new(), false);
-        for check in checks {
-            let decision = self.decide_shared(check, !over, now).unwrap_or_else(|| {
-                self.on_shard(check.key, |shard| {
-                    if over {
-                        return shard.look(check, Hits(0), check.hits, now);
-                    }
-                    shard.take(check, OverLimitPolicy::Ignore, now)
-                })
-            });
-            over |= decision.over;
-            decisions.push(decision);
-        }
-        let rejecting = decisions.iter().position(|decision| decision.over).unwrap_or_default();
-        for (check, decision) in checks[..rejecting].iter().zip(&mut decisions) {
-            if check.pool.is_some() {
-                self.give_back_shared(check, now);
-                *decision = self.look_shared(check, Hits(0), now).unwrap_or(*decision);
-            } else {
-                *decision = self.on_shard(check.key, |shard| {
-                    shard.give_back(check, now);
-                    shard.look(check, Hits(0), Hits(0), now)
-                });
-            }
-        }
-        decisions
+    /// Decides `check`, whose first tier is a pool: in the pool and in the other tiers, or nowhere. Returns none if it has no pool.
+    pub(super) fn decide_shared(&self, check: &LimitCheck<'_>, now: Timestamp) -> Option<Decision> {
+        self.with_pool(check, now, |pool, beside| pool.decide(check, beside, true).0)
     }
 
     /// Gives back what [`MemoryStore::decide_shared`] took for `check`.
+    #[cfg(feature = "coordinated")]
     pub(super) fn give_back_shared(&self, check: &LimitCheck<'_>, now: Timestamp) {
-        self.pools.with(check, now, |pool| {
+        self.with_pool(check, now, |pool, beside| {
             pool.give_back(check.hits);
-            self.decide_beside(check, check.hits, Direction::GiveBack, now);
+            beside.take(check.hits, Direction::GiveBack);
         });
     }
 
     /// Returns the decision about `hits` of `check`, without counting.
     pub(super) fn look_shared(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Option<Decision> {
-        self.pools.with(check, now, |pool| {
-            let own = pool.look();
-            let over = hits.0 > u64::from(own.remaining);
-            let own = Decision { over: over && hits > Hits(0), ..decision_of(own, hits) };
-            combined(own, self.look_beside(check, hits, now))
-        })
+        self.with_pool(check, now, |pool, beside| pool.look_at(hits, beside))
     }
 
     /// Reserves hits of the pool of `check` and of its other tiers. Returns none if it has no pool.
@@ -106,17 +127,17 @@ impl<N: Notes> MemoryStore<N> {
         request: ReservationRequest,
         now: Timestamp,
     ) -> Option<Reservation> {
-        self.pools.with(check, now, |pool| {
+        self.with_pool(check, now, |pool, tiers| {
             let own = pool.look();
-            let beside = self.look_beside(check, Hits(0), now);
+            let beside = tiers.look(Hits(0));
             let room = beside.map_or(own.remaining, |beside| own.remaining.min(beside.remaining));
             let fitting = request.fit(Hits(room.into()));
             let until = now.after(request.hold.min(own.reset));
             let asked = if fitting == Hits(0) { request.least.max(Hits(1)) } else { fitting };
-            let decided = pool.decide(asked, fitting > Hits(0));
+            let decided = pool.take(asked, fitting > Hits(0));
             let hits = if decided.is_admitted { fitting } else { Hits(0) };
             if hits > Hits(0) {
-                self.decide_beside(check, hits, Direction::Take, now);
+                tiers.take(hits, Direction::Take);
             }
             Reservation {
                 hits,
@@ -127,7 +148,7 @@ impl<N: Notes> MemoryStore<N> {
         })
     }
 
-    /// Gives back `hits` of a reservation of the instant `from`.
+    /// Gives back `hits` of a reservation of the instant `from`. Returns false if `check` has no pool.
     pub(super) fn release_shared(
         &self,
         check: &LimitCheck<'_>,
@@ -136,33 +157,13 @@ impl<N: Notes> MemoryStore<N> {
         now: Timestamp,
     ) -> bool {
         let period = check.tiers()[0].period;
-        let released = self.pools.with(check, now, |pool: &mut LockedPool<'_>| {
+        let released = self.with_pool(check, now, |pool, beside| {
             // what was granted in a cycle that has ended is nobody's any more
             if from.window_end(period) == now.window_end(period) {
                 pool.give_back(hits);
             }
-            self.decide_beside(check, hits, Direction::GiveBack, now);
+            beside.take(hits, Direction::GiveBack);
         });
         released.is_some()
-    }
-
-    /// Decides about `hits` in the tiers beside the pool, and counts them. None if there are none.
-    fn decide_beside(
-        &self,
-        check: &LimitCheck<'_>,
-        hits: Hits,
-        direction: Direction,
-        now: Timestamp,
-    ) -> Option<Decision> {
-        let tiers = Some(check.own_tiers()).filter(|tiers| !tiers.is_empty())?;
-        let mut shard = self.shards[self.index(check.key)].lock();
-        Some(self.counting(&mut shard, |shard| {
-            shard.take_in(check, tiers, OverLimitPolicy::Ignore, direction, hits, now)
-        }))
-    }
-
-    fn look_beside(&self, check: &LimitCheck<'_>, hits: Hits, now: Timestamp) -> Option<Decision> {
-        let tiers = Some(check.own_tiers()).filter(|tiers| !tiers.is_empty())?;
-        Some(self.shards[self.index(check.key)].lock().look_in(check, tiers, Hits(0), hits, now))
     }
 }

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::{
     MemoryStore, Notes,
     shard::{Shard, States},
+    shared::BesidePool,
 };
 use crate::{
     limit::{Hits, LimitCheck, OverLimitPolicy, Timestamp},
@@ -15,7 +16,8 @@ use crate::{
 };
 
 /// The most checks that are decided under locks taken together. Nearly all requests have fewer, so they are exact. A larger
-/// request takes its hits group by group, and takes them back if it is rejected; until then they may reject other requests.
+/// request takes its hits group by group, and takes them back if it is rejected; until then they may reject other requests. So may
+/// hits of a pool, whose lock is taken for each check.
 const GROUP: usize = 16;
 
 /// How the hits of a check are taken back.
@@ -41,38 +43,49 @@ impl<N: Notes> MemoryStore<N> {
         let groups: SmallVec<[&[LimitCheck<'_>]; 1]> = checks.chunks(GROUP).collect();
         // a single group keeps its locks
         let mut only = None;
-        let mut undos: SmallVec<[Undo; 4]> = SmallVec::new();
-        let mut decisions = Decisions::new();
+        // with what each check took of its pool
+        let mut undos: SmallVec<[(Undo, i64); 4]> = SmallVec::new();
+        let (mut decisions, mut over) = (Decisions::new(), false);
         for group in &groups {
             let mut locked = self.lock_all(group);
             for check in *group {
                 let shard = locked.of(self.index(check.key));
                 let before = (!shard.has_line(check)).then(|| shard.states(check));
-                let decision = self.counting(shard, |shard| shard.take(check, OverLimitPolicy::Ignore, now));
-                undos.push(match before {
+                let (decision, granted) = self.counting(shard, |shard| {
+                    let in_pool = self.pools.with(check, now, |pool| {
+                        pool.decide(check, &mut BesidePool::new(check, Some(&mut *shard), now), !over)
+                    });
+                    in_pool.unwrap_or_else(|| (shard.take(check, OverLimitPolicy::Ignore, now), 0))
+                });
+                over |= decision.over;
+                let undo = match before {
                     Some(before) => Undo::Restore(before, (groups.len() > 1).then(|| shard.states(check))),
                     None if decision.over => Undo::Nothing,
                     None => Undo::GiveBack,
-                });
+                };
+                undos.push((undo, granted));
                 decisions.push(decision);
             }
             if groups.len() == 1 {
                 only = Some(locked);
             }
         }
-        if decisions.iter().all(|decision| !decision.over) {
+        if !over {
             return decisions;
         }
         for group in groups.iter().rev() {
             let mut locked = only.take().unwrap_or_else(|| self.lock_all(group));
             for check in group.iter().rev() {
-                let Some(undo) = undos.pop() else { continue };
+                let Some((undo, granted)) = undos.pop() else { continue };
                 let shard = locked.of(self.index(check.key));
                 self.counting(shard, |shard| match undo {
                     Undo::Restore(before, after) => shard.restore(check, before, after, now),
                     Undo::GiveBack => shard.give_back(check, now),
                     Undo::Nothing => {}
                 });
+                if granted != 0 {
+                    self.pools.with(check, now, |pool| pool.undo(granted));
+                }
             }
             if groups.len() == 1 {
                 only = Some(locked);
@@ -85,7 +98,10 @@ impl<N: Notes> MemoryStore<N> {
                 if decision.over {
                     shard.reject(check, now);
                 } else {
-                    *decision = shard.look(check, Hits(0), Hits(0), now);
+                    let in_pool = self.pools.with(check, now, |pool| {
+                        pool.look_at(Hits(0), &BesidePool::new(check, Some(&mut *shard), now))
+                    });
+                    *decision = in_pool.unwrap_or_else(|| shard.look(check, Hits(0), Hits(0), now));
                 }
             }
         }

@@ -1,8 +1,10 @@
 //! A pool while the store does not reply: this instance has the N-th part of what is left, and shares it between the members that it sees.
 
+use std::sync::Arc;
+
 use crate::limit::{
-    Timestamp,
-    share::{Pool, PoolDecision, PoolRule},
+    Period, Timestamp,
+    share::{Computation, Pool, PoolDecision, PoolRule, Shares, Sharing},
 };
 
 /// A pool without the store, until its cycle ends.
@@ -23,11 +25,26 @@ impl Alone {
         members: impl Iterator<Item = (&'a str, u32)>,
         at: Timestamp,
     ) -> Self {
-        let mut pool = Pool::default();
-        for (name, demand) in members {
-            pool.seed(rule, name, demand, at);
-        }
+        let mut pool = Pool::beside();
+        pool.seed(&PoolRule { capacity: part, ..*rule }, members, at);
         Self { pool, part }
+    }
+
+    pub(super) const fn is_due(&self) -> bool {
+        self.pool.is_due()
+    }
+
+    pub(super) fn begin_shares(&mut self, cycle: Period, sharing: &Arc<Sharing>) -> Option<Computation> {
+        self.pool.begin_shares(self.part, cycle, sharing)
+    }
+
+    /// Installs `shares`, if they are those that [`Alone::begin_shares`] has begun. Returns them otherwise.
+    pub(super) fn install(&mut self, shares: Shares) -> Option<Shares> {
+        if !self.pool.is_computing() {
+            return Some(shares);
+        }
+        self.pool.install(shares);
+        None
     }
 
     /// Decides about `hits` of `value`.

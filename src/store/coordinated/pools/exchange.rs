@@ -9,7 +9,7 @@ use super::{
 use crate::{
     limit::{
         Timestamp,
-        share::{Pool, PoolRule, PoolTable, Sharing},
+        share::{Pool, PoolTable, Sharing},
     },
     store::{
         coordinated::delivery::Delivery,
@@ -21,17 +21,7 @@ use crate::{
 /// An exchange to make.
 pub(super) struct Exchange {
     pub(super) command: PoolCommand,
-    pub(super) view: Arc<Pool>,
     pub(super) sharing: Arc<Sharing>,
-}
-
-// === impl Exchange ===
-
-impl Exchange {
-    /// Returns the rule that shares are computed under.
-    pub(super) fn rule(&self) -> PoolRule<'_> {
-        rule(&self.command.target, &self.sharing)
-    }
 }
 
 // === impl InstancePool ===
@@ -74,8 +64,7 @@ impl InstancePool {
             late: std::mem::take(&mut self.late),
             with_demands: self.known != Known::Demand,
         };
-        let (view, sharing) = (Arc::clone(&self.view), Arc::clone(&self.sharing));
-        Exchange { command: self.command(op), view, sharing }
+        Exchange { command: self.command(op), sharing: Arc::clone(&self.sharing) }
     }
 
     /// Ends an exchange that has failed.
@@ -130,8 +119,7 @@ impl InstancePool {
         self.next = next.map(Arc::new);
         self.total = table.account.total;
         let mut pool = Arc::new(pool);
-        let unnamed = pool.members().filter(|(name, _)| !self.is_named(name)).count();
-        self.taken = u32::try_from(unnamed).unwrap_or(u32::MAX);
+        self.taken = pool.unnamed();
         for (name, member) in &mut self.members {
             member.denied = None;
             let Unreported { asked, granted } = member.unreported;

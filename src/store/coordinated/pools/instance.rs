@@ -15,7 +15,10 @@ use super::{
 use crate::{
     limit::{
         Coordination, LimitCheck, Period, Timestamp,
-        share::{Anonymous, MAX_WEIGHTS, MemberState, OTHER, Pool, PoolDecision, PoolRule, Sharing},
+        share::{
+            Anonymous, Computation, MAX_WEIGHTS, MemberState, OTHER, Pool, PoolDecision, PoolRule, Shares,
+            Sharing,
+        },
     },
     store::{
         pool_command::{PoolCommand, PoolMember, PoolOp},
@@ -130,6 +133,32 @@ impl Pooled for InstancePool {
         (self.used, self.view.usage().1)
     }
 
+    fn is_due(&self) -> bool {
+        self.alone.as_ref().map_or_else(|| self.view.is_due(), Alone::is_due)
+    }
+
+    fn begin_shares(&mut self) -> Option<Computation> {
+        if !self.is_due() {
+            return None;
+        }
+        let (capacity, cycle) = (self.target.tiers[0].requests, self.target.tiers[0].period);
+        match &mut self.alone {
+            Some(alone) => alone.begin_shares(cycle, &self.sharing),
+            None => Arc::make_mut(&mut self.view).begin_shares(capacity, cycle, &self.sharing),
+        }
+    }
+
+    fn install(&mut self, shares: Shares) {
+        let left = match &mut self.alone {
+            Some(alone) => alone.install(shares),
+            None => Some(shares),
+        };
+        // a table may have brought others meanwhile
+        if let Some(shares) = left.filter(|_| self.view.is_computing()) {
+            Arc::make_mut(&mut self.view).install(shares);
+        }
+    }
+
     fn report(&self, each: &mut dyn FnMut(&str, &MemberState, [u64; 2]) -> bool) -> bool {
         self.view.members().all(|(name, member)| {
             let totals = self.members.get(name).map_or([0; 2], |member| member.totals);
@@ -152,7 +181,7 @@ impl InstancePool {
             target: Arc::new(target),
             sharing,
             mode: Coordination::Lease,
-            view: Arc::default(),
+            view: Arc::new(Pool::beside()),
             next: None,
             cycle: 0,
             span: [Timestamp::default(); 3],
@@ -271,9 +300,10 @@ impl InstancePool {
         if self.members.contains_key(value) || self.view.has(value) || self.is_named(value) {
             return value;
         }
-        let capacity = self.target.tiers[0].requests;
-        let has_place =
-            self.taken + 1 < self.sharing.max_members && self.view.weights() < capacity.min(MAX_WEIGHTS);
+        // the default of everybody is one hit at least
+        let weights = self.view.weights() - self.view.unnamed() + self.taken;
+        let has_place = self.taken + 1 < self.sharing.max_members
+            && weights < self.target.tiers[0].requests.min(MAX_WEIGHTS);
         if has_place { value } else { OTHER }
     }
 
@@ -353,7 +383,7 @@ impl InstancePool {
         let next = self.next.take().filter(|next| is_next && next.cycle() == Some(cycle));
         self.view = next.unwrap_or_else(|| {
             let mut turned = std::mem::take(&mut self.view);
-            Arc::make_mut(&mut turned).turn(cycle);
+            Arc::make_mut(&mut turned).turn(&rule(&self.target, &self.sharing), cycle);
             turned
         });
         let view = &self.view;

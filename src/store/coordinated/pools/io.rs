@@ -5,13 +5,16 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use tokio::time::sleep;
+use tokio::{task::spawn_blocking, time::sleep};
 
-use super::{SharedPools, Slot, instance::InstancePool};
+use super::{
+    SharedPools, Slot,
+    instance::{InstancePool, rule},
+};
 use crate::{
     limit::{
         Coordination, Period, Timestamp,
-        share::{Borrow, Lend},
+        share::{AT_ONCE, Borrow, Lend},
     },
     store::{
         pool_command::{LATE_PART, PoolCommand, PoolOp, PoolOutcome, PoolReply},
@@ -103,25 +106,39 @@ impl<R: Remote> SharedPools<R> {
             PoolOutcome::Leased(_) | PoolOutcome::Kept => return false,
         };
         self.metrics.lost_demand.add(table.dropped);
-        let rule = exchange.rule();
-        let (cycle, step) = rule.place(now);
-        let step = if cycle == table.cycle { step } else { 0 };
-        let elapsed = now.as_nanos() - cycle * rule.cycle.as_nanos();
-        let is_final = cycle == table.cycle && elapsed > rule.cycle.as_nanos() / LATE_PART;
-        // beside all decisions
-        let pool = exchange.view.adopt(&rule, &table, step);
-        let next = (step + 1 == rule.steps()).then(|| pool.next(&rule));
+        let (target, sharing) = (Arc::clone(&exchange.command.target), Arc::clone(&exchange.sharing));
+        let (members, cycle) = (table.members.len(), table.cycle);
+        let (step, is_last, is_final) = {
+            let rule = rule(&target, &sharing);
+            let (open, step) = rule.place(now);
+            let step = if open == cycle { step } else { 0 };
+            let elapsed = now.as_nanos() - open * rule.cycle.as_nanos();
+            let is_final = open == cycle && elapsed > rule.cycle.as_nanos() / LATE_PART;
+            (step, step + 1 == rule.steps(), is_final)
+        };
+        let (kept_in, from_own) = (table.kept_in, table.account.from_own);
+        let view = self.pools.with(slot, |pool| (Arc::clone(&pool.view), pool.idle_at()));
+        let compute = move || {
+            let rule = rule(&target, &sharing);
+            let pool = view.adopt(&rule, &table, step);
+            let next = is_last.then(|| pool.next(&rule));
+            (table, pool, next)
+        };
+        // this thread also passes the store's replies to decisions that wait
+        let computed = if members > AT_ONCE { spawn_blocking(compute).await.ok() } else { Some(compute()) };
+        // otherwise the process ends
+        let Some((table, pool, next)) = computed else { return false };
         let kept = pool.kept();
         let (earlier, mode) = self.pools.with(slot, |shared| {
             let earlier = shared.end_exchange(&table, is_final, pool, next);
             ((earlier, shared.mode()), shared.idle_at())
         });
-        drop((earlier, exchange.view));
+        drop(earlier);
         let lends = exchange.sharing.lend == Lend::WithinCycle && exchange.sharing.borrow != Borrow::None;
-        if lends && mode != Coordination::Interval && table.kept_in.is_none_or(|kept_in| kept_in < step) {
-            let op = PoolOp::Keep { step, kept, from_own: table.account.from_own };
+        if lends && mode != Coordination::Interval && kept_in.is_none_or(|kept_in| kept_in < step) {
+            let op = PoolOp::Keep { step, kept, from_own };
             // without it nothing is kept for owners in this step
-            let _ = self.call(PoolCommand { cycle: table.cycle, op, ..exchange.command }).await;
+            let _ = self.call(PoolCommand { cycle, op, ..exchange.command }).await;
         }
         true
     }

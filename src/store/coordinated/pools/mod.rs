@@ -20,6 +20,7 @@ use std::{
 };
 
 use tokio::{
+    runtime::Handle,
     sync::oneshot,
     time::{sleep, timeout},
 };
@@ -37,11 +38,11 @@ use super::{
 use crate::{
     limit::{
         Coordination, LimitCheck, OverLimitPolicy, Period, Timestamp,
-        share::{PoolDecision, Sharing},
+        share::PoolDecision,
     },
     store::{
         path::{pool_path_of, shortened},
-        pools::{PoolSlot, PoolSummary, Pools},
+        pools::{Beside, PoolSlot, PoolSummary, Pools},
         remote::{Remote, Target},
     },
 };
@@ -74,6 +75,7 @@ pub(super) enum PoolStep {
 // === impl SharedPools ===
 
 impl<R: Remote> SharedPools<R> {
+    /// Must be called within a tokio runtime.
     pub(super) fn new(
         client: Arc<StoreClient<R>>,
         settings: &CoordinationSettings,
@@ -81,8 +83,10 @@ impl<R: Remote> SharedPools<R> {
     ) -> Arc<Self> {
         let mut hasher = DefaultHasher::new();
         settings.instance.hash(&mut hasher);
+        let runtime = Handle::current();
+        let beside = Beside::new(move |job| drop(runtime.spawn_blocking(job)));
         Arc::new_cyclic(|this| Self {
-            pools: Pools::new(settings.max_counters),
+            pools: Pools::new(settings.max_counters, beside),
             client,
             metrics,
             sync_interval: settings.sync_interval,
@@ -231,7 +235,7 @@ impl<R: Remote> SharedPools<R> {
 
     /// Returns the pool of `check`, if it has one.
     fn slot(&self, check: &LimitCheck<'_>) -> Option<Slot> {
-        let (sharing, key) = (sharing(check)?, check.pool.as_deref()?);
+        let (sharing, key) = (check.sharing()?, check.pool.as_deref()?);
         let tier = &check.tiers()[0];
         Some(self.pools.find(
             key.of_tier(tier),
@@ -257,7 +261,7 @@ impl<R: Remote> SharedPools<R> {
         act: impl FnOnce(&mut InstancePool, &str, Timestamp) -> T,
     ) -> Option<T> {
         let (slot, at) = (self.slot(check)?, self.client.time_at(now).latest);
-        let sharing = sharing(check)?;
+        let sharing = check.sharing()?;
         let value = member(check);
         let (done, lost, delay) = self.pools.with(&slot, |pool| {
             pool.follow(check, sharing, mode);
@@ -287,12 +291,6 @@ impl<R: Remote> SharedPools<R> {
             drop(self.client.spawn(work(this)));
         }
     }
-}
-
-/// Returns how the values of the last entry of `check` share its first tier, if they do.
-fn sharing<'a>(check: &'a LimitCheck<'_>) -> Option<&'a Arc<Sharing>> {
-    check.sharing()?;
-    check.rule.declared()?.sharing.as_ref()
 }
 
 /// Returns the name of the member of `check`. A long one is shortened in the same way at all instances.

@@ -6,7 +6,7 @@
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::{PoolStep, sharing};
+use super::PoolStep;
 use crate::{
     limit::{
         Coordination, Decision, Direction, Hits, LimitCheck, OnStoreFailure, Period, Reservation,
@@ -46,7 +46,7 @@ enum Taken {
 impl<R: Remote> CoordinationModes<R> {
     /// Returns the mode in which the instances share the pool of `check`; none if it has none, or each instance has its own.
     pub(in super::super) fn pool_mode(&self, check: &LimitCheck<'_>) -> Option<Coordination> {
-        sharing(check).filter(|_| check.pool.is_some() && self.client.remote().keeps_pools())?;
+        check.pool.as_ref().filter(|_| self.client.remote().keeps_pools())?;
         match self.table.requested_mode(check) {
             Coordination::Local => None,
             Coordination::Auto => Some(Coordination::Lease),

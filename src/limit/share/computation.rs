@@ -1,0 +1,154 @@
+//! The shares of all members, computed from a copy of a pool: what takes long needs no lock.
+//!
+//! A [`Pool`](super::Pool) that many threads use hands out a [`Computation`], is asked for decisions meanwhile, and takes the
+//! [`Shares`] when they are there.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{
+    Borrow, Lend, OTHER, PoolRule, Sharing,
+    division::{Claim, Division},
+    member::MemberState,
+};
+use crate::limit::units::Period;
+
+/// Where a pool is in its cycle.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Position {
+    pub(super) cycle: u64,
+    pub(super) step: u32,
+    /// The hits that all members were granted in the cycle.
+    pub(super) granted: u32,
+}
+
+/// Shares to compute.
+#[derive(Clone, Debug)]
+pub struct Computation {
+    pub(super) members: Vec<(Arc<str>, MemberState)>,
+    pub(super) position: Position,
+    pub(super) capacity: u32,
+    pub(super) cycle: Period,
+    pub(super) sharing: Arc<Sharing>,
+}
+
+/// The shares of the members of a pool, in the order of their places.
+#[derive(Clone, Debug)]
+pub struct Shares {
+    /// The cycle that they were computed in.
+    pub(super) cycle: u64,
+    pub(super) parts: Vec<Part>,
+    /// The hits that nobody is expected to need.
+    pub(super) common: u32,
+    pub(super) census: Census,
+}
+
+/// What follows for one member.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) allowance: u32,
+    pub(super) default: u32,
+    pub(super) standing: Standing,
+}
+
+/// What the rule says of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    pub(super) weight: u32,
+    /// Whether it has a place in any case.
+    pub(super) is_named: bool,
+}
+
+/// How many members there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Census {
+    /// The number of members of each weight.
+    pub(super) weights: BTreeMap<u32, u32>,
+    /// The members that are not named.
+    pub(super) unnamed: u32,
+}
+
+// === impl Standing ===
+
+impl Standing {
+    pub(super) fn of(name: &str, sharing: &Sharing) -> Self {
+        let weight = sharing.weights.get(name).copied();
+        Self { weight: weight.unwrap_or(1), is_named: weight.is_some() || name == OTHER }
+    }
+}
+
+// === impl Census ===
+
+impl Census {
+    pub(super) fn add(&mut self, Standing { weight, is_named }: Standing) {
+        *self.weights.entry(weight).or_default() += 1;
+        self.unnamed += u32::from(!is_named);
+    }
+
+    /// Returns the sum of all weights.
+    pub(super) fn weight(&self) -> u32 {
+        self.weights.iter().fold(0, |sum, (weight, count)| sum.saturating_add(weight.saturating_mul(*count)))
+    }
+}
+
+// === impl Computation ===
+
+impl Computation {
+    /// Computes the shares. This takes some thousand instructions for each member.
+    #[must_use]
+    pub fn run(&self) -> Shares {
+        let rule = PoolRule { capacity: self.capacity, cycle: self.cycle, sharing: &self.sharing };
+        compute(&rule, self.position, &self.members)
+    }
+}
+
+/// Computes the allowances of `members`, from what everybody was granted and will ask for.
+pub(super) fn compute(rule: &PoolRule<'_>, position: Position, members: &[(Arc<str>, MemberState)]) -> Shares {
+    let Position { cycle, step, granted } = position;
+    let sharing = rule.sharing;
+    let (steps, within) = (rule.steps(), sharing.lend == Lend::WithinCycle);
+    let has_newcomer = members.iter().any(|(_, member)| member.is_new);
+    let capacity = rule.shared_with(has_newcomer, step);
+    let division = Division {
+        borrow: sharing.borrow,
+        capacity: capacity.max(granted),
+        reserve: rule.reserve_in(step),
+        cycle,
+    };
+    let standings: Vec<Standing> = members.iter().map(|(name, _)| Standing::of(name, sharing)).collect();
+    let mut claims: Vec<Claim<'_>> = members
+        .iter()
+        .zip(&standings)
+        .map(|((name, member), standing)| Claim {
+            name,
+            weight: standing.weight,
+            demand: member.demand,
+            min: sharing.min,
+            max: sharing.max,
+            granted: member.granted,
+            is_new: member.is_new,
+        })
+        .collect();
+    let defaults = division.default_shares(&claims);
+    for (((_, member), claim), default) in members.iter().zip(&mut claims).zip(&defaults) {
+        if within {
+            claim.demand = member.forecast(step, steps, *default);
+        } else if member.is_new {
+            claim.demand = *default;
+        }
+    }
+    // the exact numbers of the rule, unless somebody was granted more already
+    let exact = (!within).then(|| division.shares(&claims));
+    let exact =
+        exact.filter(|shares| claims.iter().zip(shares).all(|(claim, share)| claim.granted <= *share));
+    let allowances = exact.unwrap_or_else(|| division.allowances(&claims, !within));
+    let allowed: u64 = allowances.iter().copied().map(u64::from).sum();
+    let lends = within && sharing.borrow != Borrow::None;
+    let common =
+        if lends { u32::try_from(u64::from(capacity).saturating_sub(allowed)).unwrap_or(0) } else { 0 };
+    let mut census = Census::default();
+    let parts = allowances.into_iter().zip(defaults).zip(standings).map(|((allowance, default), standing)| {
+        census.add(standing);
+        Part { allowance, default, standing }
+    });
+    Shares { cycle, parts: parts.collect(), common, census }
+}
