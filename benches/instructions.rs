@@ -14,6 +14,8 @@ mod coordinated;
 mod exchange;
 #[path = "support/in_process.rs"]
 mod in_process;
+#[path = "support/pool.rs"]
+mod pool;
 #[path = "support/waiting.rs"]
 mod waiting;
 
@@ -24,6 +26,7 @@ use coordinated::Hit;
 use exchange::{Exchange, Settled};
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use in_process::InProcess;
+use pool::ShareWork;
 use support::Case;
 use waiting::Waiting;
 use weir::limit::Decision;
@@ -75,6 +78,20 @@ fn new_keys(waiting: Waiting) -> (usize, Waiting) {
     (admitted, waiting)
 }
 
+// What decisions of a pool of a thousand members do, and what is done beside them. Its lock is held for all but `compute`.
+#[library_benchmark]
+#[benches::pool(
+    args = [
+        "decide", "first_of_step", "first_of_cycle", "newcomer", "copy", "compute", "install",
+        "sixteen_first_of_step", "sixteen_newcomer",
+    ],
+    setup = ShareWork::new
+)]
+fn shares(mut work: ShareWork) -> ShareWork {
+    black_box(&mut work).run();
+    work
+}
+
 #[library_benchmark]
 #[benches::request(args = ["one_descriptor", "two_by_three"], setup = Exchange::new)]
 fn request(exchange: Exchange) -> (Bytes, Exchange) {
@@ -97,7 +114,7 @@ fn hot_keys(settled: Settled) -> Settled {
     settled
 }
 
-library_benchmark_group!(name = decisions, benchmarks = [decide, embedded]);
+library_benchmark_group!(name = decisions, benchmarks = [decide, embedded, shares]);
 library_benchmark_group!(name = coordination, benchmarks = [coordinate, new_keys]);
 library_benchmark_group!(name = requests, benchmarks = [request, hot_keys]);
 main!(library_benchmark_groups = [decisions, coordination, requests]);

@@ -41,9 +41,8 @@ pub(super) trait Pooled {
     /// Returns the number of its members, for the bound.
     fn members(&self) -> usize;
 
-    /// Calls `each` with the members, and the hits of each that were admitted and rejected, until it returns false. Returns whether it always
-    /// returned true.
-    fn report(&self, each: &mut dyn FnMut(&str, &MemberState, [u64; 2]) -> bool) -> bool;
+    /// Returns copies of the members, each with its hits that were admitted and rejected.
+    fn report(&self) -> Vec<(Arc<str>, MemberState, [u64; 2])>;
 
     /// Returns the hits that were granted in the last cycle, and the capacity.
     fn usage(&self) -> (u32, u32);
@@ -95,7 +94,9 @@ impl fmt::Debug for Beside {
 
 fn start_thread() -> io::Result<Sender<Job>> {
     let (sender, jobs) = channel::<Job>();
-    thread::Builder::new().name("weir-shares".into()).spawn(move || jobs.into_iter().for_each(|job| job()))?;
+    thread::Builder::new()
+        .name("weir-shares".into())
+        .spawn(move || jobs.into_iter().for_each(|job| job()))?;
     Ok(sender)
 }
 
@@ -105,6 +106,9 @@ pub(super) struct Pools<P> {
     tables: Box<[Mutex<HashTable<Slot<P>>>]>,
     /// The number of the members of all pools.
     members: AtomicUsize,
+    /// The number of pools. One takes as much as a member at least, also without any.
+    slots: AtomicUsize,
+    /// The most members and pools.
     max_members: usize,
     evicted: AtomicU64,
     beside: Beside,
@@ -137,6 +141,7 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         Self {
             tables: (0..TABLES).map(|_| Mutex::default()).collect(),
             members: AtomicUsize::new(0),
+            slots: AtomicUsize::new(0),
             max_members: (max_counters / COUNTERS_PER_MEMBER).max(MAX_MEMBERS as usize),
             evicted: AtomicU64::new(0),
             beside,
@@ -150,9 +155,19 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         rule: impl FnOnce() -> Box<str>,
         make: impl FnOnce() -> P,
     ) -> Arc<PoolSlot<P>> {
+        {
+            let table = self.tables[index(key)].lock();
+            if let Some(slot) = table.find(key.hash(), |slot| slot.key == key) {
+                return Arc::clone(&slot.shared);
+            }
+        }
+        if self.is_full(self.slots.fetch_add(1, Ordering::Relaxed) + 1) {
+            self.evict(key);
+        }
         let mut table = self.tables[index(key)].lock();
-        let found = table.find(key.hash(), |slot| slot.key == key);
-        if let Some(slot) = found {
+        if let Some(slot) = table.find(key.hash(), |slot| slot.key == key) {
+            // another thread was faster
+            self.slots.fetch_sub(1, Ordering::Relaxed);
             return Arc::clone(&slot.shared);
         }
         let shared = Arc::new(PoolSlot {
@@ -181,8 +196,8 @@ impl<P: Pooled + Send + 'static> Pools<P> {
             (self.beside.0)(Box::new(move || slot.compute_shares(Computation::run)));
         }
         if after > before {
-            let members = self.members.fetch_add(after - before, Ordering::Relaxed) + after - before;
-            if members > self.max_members {
+            self.members.fetch_add(after - before, Ordering::Relaxed);
+            if self.is_full(self.slots.load(Ordering::Relaxed)) {
                 self.evict(slot.key);
             }
         } else if after < before {
@@ -199,11 +214,17 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         self.tables.iter().flat_map(all).collect()
     }
 
-    /// Drops the pools that were used the longest ago until the bound holds, but not the one of `kept`.
+    /// Returns whether there are more members and `pools` than there may be.
+    fn is_full(&self, pools: usize) -> bool {
+        self.members.load(Ordering::Relaxed) + pools > self.max_members
+    }
+
+    /// Drops pools until the bound holds, but not the one of `kept`: first those of its table that were used the longest ago.
     #[cold]
     fn evict(&self, kept: CounterKey) {
-        for table in &self.tables {
-            while self.members.load(Ordering::Relaxed) > self.max_members {
+        for turn in 0..TABLES {
+            let table = &self.tables[(index(kept) + turn) % TABLES];
+            while self.is_full(self.slots.load(Ordering::Relaxed)) {
                 let mut table = table.lock();
                 let others = table.iter().filter(|slot| slot.key != kept);
                 let oldest = others.min_by_key(|slot| slot.shared.idle_at.load(Ordering::Relaxed));
@@ -234,6 +255,7 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         let (slot, _) = entry.remove();
         let members = slot.shared.pool.lock().members();
         self.members.fetch_sub(members, Ordering::Relaxed);
+        self.slots.fetch_sub(1, Ordering::Relaxed);
         true
     }
 
@@ -242,14 +264,17 @@ impl<P: Pooled + Send + 'static> Pools<P> {
         summary.members += self.members.load(Ordering::Relaxed);
         summary.evicted += self.evicted.load(Ordering::Relaxed);
         for slot in self.all() {
-            let pool = slot.pool.lock();
-            let (used, capacity) = pool.usage();
+            let ((used, capacity), members) = {
+                let pool = slot.pool.lock();
+                (pool.usage(), pool.report())
+            };
             if capacity > 0 {
                 let usage = summary.pools.entry(slot.rule.clone()).or_default();
                 usage[0] = usage[0].saturating_add(used.into());
                 usage[1] = usage[1].saturating_add(capacity.into());
             }
-            pool.report(&mut |name, member, totals| summary.add(&slot.rule, name, member, totals));
+            let mut members = members.iter();
+            members.all(|(name, member, totals)| summary.add(&slot.rule, name, member, *totals));
         }
     }
 }

@@ -50,6 +50,8 @@ pub(crate) enum Event {
     Store(Condition),
     /// The instance is cut off, or connected again.
     Partition(usize, bool),
+    /// The store's clock is off by this many nanoseconds from now on.
+    Clock(i64),
 }
 
 /// A fleet, and its demand.
@@ -138,7 +140,7 @@ impl Fleet {
         let start = Timestamp::from_secs(1_700_000_000).window_end(CYCLE);
         let warm_up = u64::try_from(WARM_UP.as_nanos()).expect("short");
         let clock = SimulatedClock::new(Timestamp::from_nanos(start.as_nanos() - warm_up));
-        let store = SimulatedStore::new(clock.clone(), self.seed);
+        let store = SimulatedStore::new(clock.skewed(0), self.seed);
         let rules = Arc::new(self.rules());
         let new = |number: usize| {
             let settings = CoordinationSettings {
@@ -181,6 +183,7 @@ impl Fleet {
                         joined += 1;
                     }
                     Event::Store(condition) => store.set(*condition),
+                    Event::Clock(nanos) => store.clock().set_offset(*nanos),
                     Event::Partition(i, is_cut) => {
                         let found = live.iter().find(|(number, _)| number == i);
                         found.expect("it lives").1.remote().partition(*is_cut);

@@ -1,6 +1,6 @@
 //! Pools, step by step.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use proptest::{collection::vec, prelude::*};
 use weir::limit::{
@@ -402,6 +402,33 @@ proptest! {
             pool.install(computation.run());
             let all: u64 = pool.members().map(|(_, member)| u64::from(member.allowance)).sum();
             prop_assert!(all <= u64::from(capacity) && pool.kept() + u64::from(pool.granted()) <= u64::from(capacity));
+        }
+    }
+}
+
+/// As many names with the largest weights as a rule may have, other names, and the highest demand of all: nothing overflows, and there
+/// are no more members than there may be.
+#[test]
+fn the_most_members_with_the_most_demand_do_not_overflow() {
+    let weight = |i: u32| if i == 0 { (1 << 20) - 1_022 } else { 1 };
+    let weights: BTreeMap<Box<str>, u32> =
+        (0..1_023).map(|i| (format!("m{i}").into_boxed_str(), weight(i))).collect();
+    for borrow in [Borrow::ByDemand, Borrow::MaxMin] {
+        let weights = weights.clone();
+        let sharing = Sharing { borrow, weights, max_members: 1_024, ..Sharing::default() };
+        let sharing = Arc::new(sharing);
+        let rule = PoolRule { capacity: u32::MAX, cycle: CYCLE, sharing: &sharing };
+        let mut pool = Pool::beside();
+        for cycle in 0..3_u64 {
+            let now = Timestamp::from_millis(1_000_000 + cycle * 10_000);
+            for i in 0..1_200 {
+                pool.decide(&rule, &format!("m{i}"), u32::MAX, true, now);
+            }
+            let computation = pool.begin_shares(u32::MAX, CYCLE, &sharing).expect("they are due");
+            pool.install(computation.run());
+            assert_eq!(pool.members().len(), 1_024);
+            let all: u64 = pool.members().map(|(_, member)| u64::from(member.allowance)).sum();
+            assert_eq!(all, u64::from(u32::MAX), "{borrow:?}");
         }
     }
 }

@@ -185,7 +185,10 @@ fn hits_of_a_pool_are_given_back() {
 
 async fn hits_are_reserved_and_released<S: Store>(name: &str, store: Fixture<S>) {
     let first = store.reserve("client", "A", 1, 25).await;
-    assert_eq!((first.hits, first.until), (Hits(25), store.clock.now().window_end(CYCLE)), "{name}");
+    assert_eq!(first.hits, Hits(25), "{name}");
+    // an instance that shares a store does not know its clock exactly
+    let end = store.clock.now().window_end(CYCLE);
+    assert!(first.until <= end && end <= first.until.after(Period::from_millis(5)), "{name}");
     let none = store.reserve("client", "A", 16, 20).await;
     assert_eq!((none.hits, none.decision.over), (Hits(0), true), "{name}");
     let second = store.reserve("client", "A", 1, 25).await;

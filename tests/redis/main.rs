@@ -22,6 +22,7 @@ mod keys;
 mod killed;
 mod network;
 mod pools;
+mod pools_cluster;
 mod pools_fleet;
 mod priority;
 mod reference_counts;

@@ -3,12 +3,14 @@
 //! A [`Pool`](super::Pool) that many threads use hands out a [`Computation`], is asked for decisions meanwhile, and takes the
 //! [`Shares`] when they are there.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use super::{
-    Borrow, Lend, OTHER, PoolRule, Sharing,
+    Borrow, Lend, Sharing,
+    census::{Census, Standing},
     division::{Claim, Division},
     member::MemberState,
+    rule::PoolRule,
 };
 use crate::limit::units::Period;
 
@@ -50,46 +52,6 @@ pub(super) struct Part {
     pub(super) standing: Standing,
 }
 
-/// What the rule says of a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
-    pub(super) weight: u32,
-    /// Whether it has a place in any case.
-    pub(super) is_named: bool,
-}
-
-/// How many members there are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Census {
-    /// The number of members of each weight.
-    pub(super) weights: BTreeMap<u32, u32>,
-    /// The members that are not named.
-    pub(super) unnamed: u32,
-}
-
-// === impl Standing ===
-
-impl Standing {
-    pub(super) fn of(name: &str, sharing: &Sharing) -> Self {
-        let weight = sharing.weights.get(name).copied();
-        Self { weight: weight.unwrap_or(1), is_named: weight.is_some() || name == OTHER }
-    }
-}
-
-// === impl Census ===
-
-impl Census {
-    pub(super) fn add(&mut self, Standing { weight, is_named }: Standing) {
-        *self.weights.entry(weight).or_default() += 1;
-        self.unnamed += u32::from(!is_named);
-    }
-
-    /// Returns the sum of all weights.
-    pub(super) fn weight(&self) -> u32 {
-        self.weights.iter().fold(0, |sum, (weight, count)| sum.saturating_add(weight.saturating_mul(*count)))
-    }
-}
-
 // === impl Computation ===
 
 impl Computation {
@@ -102,7 +64,11 @@ impl Computation {
 }
 
 /// Computes the allowances of `members`, from what everybody was granted and will ask for.
-pub(super) fn compute(rule: &PoolRule<'_>, position: Position, members: &[(Arc<str>, MemberState)]) -> Shares {
+pub(super) fn compute(
+    rule: &PoolRule<'_>,
+    position: Position,
+    members: &[(Arc<str>, MemberState)],
+) -> Shares {
     let Position { cycle, step, granted } = position;
     let sharing = rule.sharing;
     let (steps, within) = (rule.steps(), sharing.lend == Lend::WithinCycle);
@@ -146,9 +112,10 @@ pub(super) fn compute(rule: &PoolRule<'_>, position: Position, members: &[(Arc<s
     let common =
         if lends { u32::try_from(u64::from(capacity).saturating_sub(allowed)).unwrap_or(0) } else { 0 };
     let mut census = Census::default();
-    let parts = allowances.into_iter().zip(defaults).zip(standings).map(|((allowance, default), standing)| {
-        census.add(standing);
-        Part { allowance, default, standing }
-    });
+    let parts =
+        allowances.into_iter().zip(defaults).zip(standings).map(|((allowance, default), standing)| {
+            census.add(standing);
+            Part { allowance, default, standing }
+        });
     Shares { cycle, parts: parts.collect(), common, census }
 }

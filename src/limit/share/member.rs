@@ -1,6 +1,6 @@
 //! A member of a pool, in one cycle after the other.
 
-use super::computation::Standing;
+use super::census::Standing;
 
 /// The number of steps whose pace is the pace of now.
 const PACE_STEPS: usize = 5;
@@ -74,7 +74,9 @@ impl MemberState {
     /// Begins the step that is `later` steps after the last one.
     pub(super) fn begin_step(&mut self, later: u32) {
         for _ in 0..(later as usize).min(self.past.len()) {
-            self.past.rotate_right(1);
+            for i in (1..self.past.len()).rev() {
+                self.past[i] = self.past[i - 1];
+            }
             self.past[0] = self.asked;
         }
     }

@@ -4,6 +4,7 @@
 //! of the limit's period, every member has a share of the capacity, and borrows what others leave unused. [`Division`] computes shares
 //! from demands, and [`Pool`] decides about hits, from the first cycle to the last.
 
+mod census;
 mod computation;
 mod division;
 mod fill;
@@ -11,6 +12,7 @@ mod grant;
 mod member;
 mod members;
 mod pool;
+mod rule;
 mod table;
 
 use std::collections::BTreeMap;
@@ -19,7 +21,8 @@ pub use computation::{Computation, Shares};
 pub use division::{Claim, Division};
 pub use grant::{Account, LEAST_AHEAD, Terms};
 pub use member::MemberState;
-pub use pool::{AT_ONCE, Pool, PoolDecision, PoolRule};
+pub use pool::{AT_ONCE, Pool, PoolDecision};
+pub use rule::PoolRule;
 pub use table::{MemberCounts, PoolTable};
 
 /// The most members that a pool may have, with the one that all others share.
@@ -45,7 +48,7 @@ pub struct Sharing {
     pub anonymous: Anonymous,
     /// The cycles without demand after which a member is none any more.
     pub forget_after: u32,
-    /// The most members, with [`OTHER`]: 2 to [`MAX_MEMBERS`]. Named ones have a place even if there are more.
+    /// The most members that are not named, with [`OTHER`]: 2 to [`MAX_MEMBERS`]. See [`Sharing::places`].
     pub max_members: u32,
     /// The hits that each member's default is at least, unless all of them exceed the capacity.
     pub min: u32,
@@ -108,6 +111,13 @@ impl Default for Sharing {
 }
 
 impl Sharing {
+    /// Returns the most members that are not named, with [`OTHER`]. All members together are [`MAX_MEMBERS`] at most.
+    #[must_use]
+    pub fn places(&self) -> u32 {
+        let named = u32::try_from(self.weights.len()).unwrap_or(u32::MAX);
+        self.max_members.min(MAX_MEMBERS.saturating_sub(named))
+    }
+
     /// Returns the weight of the member `name`.
     #[must_use]
     pub fn weight(&self, name: &str) -> u32 {

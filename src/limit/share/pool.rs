@@ -4,32 +4,18 @@ use std::sync::Arc;
 
 use super::{
     Anonymous, Borrow, Lend, MAX_WEIGHTS, OTHER, Sharing,
-    computation::{Census, Computation, Position, Shares, Standing, compute},
+    census::{Census, Standing},
+    computation::{Computation, Position, Shares, compute},
     division::Division,
     member::MemberState,
     members::Members,
+    rule::PoolRule,
 };
 use crate::limit::units::{Period, Timestamp};
-
-/// The most steps of a cycle, the fewest, and the least time of one.
-const MAX_STEPS: u32 = 20;
-const MIN_STEPS: u32 = 2;
-const MIN_STEP: Period = Period::from_millis(100);
 
 /// The most members whose shares a decision computes by itself, also in a pool that has them computed [beside](Pool::beside) decisions:
 /// waking another thread would cost it as much.
 pub const AT_ONCE: usize = 16;
-
-/// What a pool is asked under: it may change between two requests.
-#[derive(Clone, Copy, Debug)]
-pub struct PoolRule<'a> {
-    /// The hits of all members in a cycle.
-    pub capacity: u32,
-    /// The time of a cycle, which begins at a multiple of it since the Unix epoch.
-    pub cycle: Period,
-    /// How they are shared.
-    pub sharing: &'a Sharing,
-}
 
 /// A pool: its members, and what they have asked for and were granted.
 #[derive(Clone, Debug, Default)]
@@ -80,64 +66,6 @@ pub struct PoolDecision {
     pub remaining: u32,
     /// The time until the cycle ends. What was rejected has a chance then.
     pub reset: Period,
-}
-
-// === impl PoolRule ===
-
-impl PoolRule<'_> {
-    /// Returns the number of steps of a cycle.
-    #[must_use]
-    pub fn steps(&self) -> u32 {
-        let steps = self.cycle.as_nanos() / MIN_STEP.as_nanos();
-        u32::try_from(steps).map_or(MAX_STEPS, |steps| steps.clamp(MIN_STEPS, MAX_STEPS))
-    }
-
-    /// Returns the cycle of `now`, and the step of it.
-    #[must_use]
-    pub fn place(&self, now: Timestamp) -> (u64, u32) {
-        let (now, period) = (now.as_nanos(), self.cycle.as_nanos());
-        let (cycle, elapsed) = (now / period, now % period);
-        let step = u128::from(elapsed) * u128::from(self.steps()) / u128::from(period);
-        (cycle, u32::try_from(step).unwrap_or(u32::MAX))
-    }
-
-    /// Returns the instants at which the step of `now` begins and ends, and its cycle ends.
-    #[must_use]
-    pub fn span(&self, now: Timestamp) -> [Timestamp; 3] {
-        let (cycle, step) = self.place(now);
-        let (period, steps) = (u128::from(self.cycle.as_nanos()), u128::from(self.steps()));
-        let start = u128::from(cycle) * period;
-        let nanos = |nanos: u128| Timestamp::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        let begins = |step: u32| nanos(start + (u128::from(step) * period).div_ceil(steps));
-        [begins(step), begins(step + 1), nanos(start + period)]
-    }
-
-    /// Returns the capacity that is shared in `step`. The headroom belongs to newcomers, and is released in line with time where shares are
-    /// computed anew within the cycle.
-    fn shared_in(&self, step: u32) -> u32 {
-        let (capacity, headroom) = (u64::from(self.capacity), u64::from(self.sharing.headroom));
-        let steps = u64::from(self.steps());
-        let held = match self.sharing.lend {
-            Lend::WithinCycle if step > 0 => capacity * headroom * (steps - u64::from(step)) / (100 * steps),
-            _ => capacity * headroom / 100,
-        };
-        u32::try_from(capacity.saturating_sub(held)).unwrap_or(u32::MAX)
-    }
-
-    /// Returns the capacity that is shared in `step`, with that of newcomers if there are any.
-    pub(super) fn shared_with(&self, newcomers: bool, step: u32) -> u32 {
-        let is_all = newcomers && self.sharing.lend == Lend::NextCycle;
-        if is_all { self.capacity } else { self.shared_in(step) }
-    }
-
-    /// Returns the reserve in `step`: within a cycle it is lent in line with time, too.
-    pub(super) fn reserve_in(&self, step: u32) -> u32 {
-        let (reserve, steps) = (self.sharing.reserve, self.steps());
-        match self.sharing.lend {
-            Lend::NextCycle => reserve,
-            Lend::WithinCycle => reserve * (steps - 1).saturating_sub(step) / (steps - 1),
-        }
-    }
 }
 
 // === impl Pool ===
@@ -269,6 +197,12 @@ impl Pool {
         self.members.iter()
     }
 
+    /// Returns a copy of all members.
+    #[must_use]
+    pub fn copied(&self) -> Vec<(Arc<str>, MemberState)> {
+        self.members.row().to_vec()
+    }
+
     /// Returns the member `name`.
     #[must_use]
     pub fn member(&self, name: &str) -> Option<&MemberState> {
@@ -347,22 +281,27 @@ impl Pool {
             let [from, until, end] = rule.span(now);
             self.span = Span { from, until, end };
         }
-        let end = (cycle + 1).saturating_mul(rule.cycle.as_nanos());
-        Timestamp::from_nanos(end).since(now)
+        // a clock that has stepped back is further away from the end than that
+        Timestamp::from_nanos((cycle + 1).saturating_mul(rule.cycle.as_nanos())).since(now).min(rule.cycle)
     }
 
     /// Begins `cycle` in its `step`, with the shares of the last one. Members that had no demand for more than `forget_after` cycles are
     /// removed.
     pub(super) fn begin_cycle(&mut self, forget_after: u32, cycle: u64, step: u32) {
-        if let Some(last) = self.cycle {
-            self.members.retain(|member| {
-                member.begin_cycle(last, cycle.saturating_sub(last));
-                cycle.saturating_sub(member.last_cycle) <= u64::from(forget_after)
-            });
-        }
+        let last = self.cycle.replace(cycle).unwrap_or(cycle);
+        let (census, mut kept) = (&mut self.census, 0);
+        self.members.retain(|member| {
+            member.begin_cycle(last, cycle.saturating_sub(last));
+            let stays = cycle.saturating_sub(member.last_cycle) <= u64::from(forget_after);
+            if stays {
+                kept += u64::from(member.kept());
+            } else {
+                census.remove(member.standing);
+            }
+            stays
+        });
         self.granted_before = self.granted;
-        (self.cycle, self.step, self.granted) = (Some(cycle), step, 0);
-        self.count();
+        (self.step, self.granted, self.kept) = (step, 0, kept);
     }
 
     /// Counts the members, and what is kept for them.
@@ -380,7 +319,7 @@ impl Pool {
         let sharing = rule.sharing;
         let standing = Standing::of(value, sharing);
         let has_place = standing.is_named
-            || (self.census.unnamed + 1 < sharing.max_members
+            || (self.census.unnamed + 1 < sharing.places()
                 // the default of everybody is one hit at least
                 && self.census.weight() + standing.weight <= rule.capacity.min(MAX_WEIGHTS));
         let name = if has_place { value } else { OTHER };
@@ -460,7 +399,12 @@ impl Pool {
 
     /// Begins to compute shares, if [`Pool::is_due`]. Copies all members, some ten instructions for each.
     #[must_use]
-    pub fn begin_shares(&mut self, capacity: u32, cycle: Period, sharing: &Arc<Sharing>) -> Option<Computation> {
+    pub fn begin_shares(
+        &mut self,
+        capacity: u32,
+        cycle: Period,
+        sharing: &Arc<Sharing>,
+    ) -> Option<Computation> {
         if !self.is_due() {
             return None;
         }
@@ -478,7 +422,11 @@ impl Pool {
         }
     }
 
-    /// Panics unless its sums are those of its members.
+    /// Checks its sums, for tests.
+    ///
+    /// # Panics
+    ///
+    /// If they are not those of its members.
     pub fn assert_invariants(&self) {
         let (mut kept, mut census) = (0, Census::default());
         for (_, member) in self.members.iter() {

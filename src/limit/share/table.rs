@@ -1,6 +1,6 @@
 //! Pools that many instances share: what the store has counted of all members, and the shares that an instance computes from it.
 
-use super::{Account, Borrow, Lend, Pool, PoolRule, Terms, computation::Standing, member::MemberState};
+use super::{Account, Borrow, Lend, Pool, PoolRule, Terms, census::Standing, member::MemberState};
 
 /// What the store of a pool has counted in one cycle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -116,9 +116,14 @@ impl Pooled for MemoryPool {
         self.pool.usage()
     }
 
-    fn report(&self, each: &mut dyn FnMut(&str, &MemberState, [u64; 2]) -> bool) -> bool {
-        let mut members = self.pool.members();
-        members.all(|(name, member)| each(name, member, [member.admitted_in_all, member.rejected_in_all]))
+    fn report(&self) -> Vec<(Arc<str>, MemberState, [u64; 2])> {
+        let members = self.pool.copied().into_iter();
+        members
+            .map(|(name, member)| {
+                let totals = [member.admitted_in_all, member.rejected_in_all];
+                (name, member, totals)
+            })
+            .collect()
     }
 
     fn is_due(&self) -> bool {
@@ -171,7 +176,10 @@ mod tests {
     };
 
     use super::*;
-    use crate::{limit::KeyHasher, store::pools::PoolSlot};
+    use crate::{
+        limit::{Entry, KeyHasher},
+        store::pools::PoolSlot,
+    };
 
     const MEMBERS: usize = 400;
     const CAPACITY: u32 = 4_000;
@@ -230,6 +238,27 @@ mod tests {
         fn is_computing(&self) -> bool {
             self.pools.with(&self.slot, |pooled| (pooled.pool.is_computing(), Timestamp::default()))
         }
+    }
+
+    /// Pools without members, such as of requests without a name, are bounded too.
+    #[test]
+    fn pools_without_members_are_bounded() {
+        let keys = KeyHasher::random();
+        let pools: Pools<MemoryPool> = Pools::new(1_000, Beside::new(drop));
+        for i in 0..3_000 {
+            let value = name(i);
+            let key = keys.key("d", &[Entry { key: "service", value: &value }], |_| None);
+            let sharing = Arc::new(Sharing::default());
+            let make = || MemoryPool { pool: Pool::beside(), capacity: 1, cycle: CYCLE, sharing };
+            pools.find(key, || "rule".into(), make);
+        }
+        assert_eq!(pools.all().len(), 1_024);
+        pools.sweep(0, start());
+        assert!(pools.all().len() < 1_024);
+        for step in 1..16 {
+            pools.sweep(step, start());
+        }
+        assert!(pools.all().is_empty());
     }
 
     fn name(i: usize) -> String {

@@ -78,9 +78,9 @@ impl InstancePool {
     }
 
     /// Ends an exchange that the store has refused, because `cycle` is open.
-    pub(super) fn turn_exchange(&mut self, command: PoolCommand, cycle: u64) {
+    pub(super) fn turn_exchange(&mut self, command: PoolCommand, cycle: u64, at: Timestamp) {
         self.restore(command);
-        self.roll_to(cycle);
+        self.follow_store(cycle, at);
     }
 
     /// Takes back what `command` did not report.

@@ -63,7 +63,7 @@ impl InstancePool {
         match reply {
             Ok(PoolOutcome::Leased(leased)) => self.apply_lease(name, command.cycle, tries, leased, at),
             Ok(PoolOutcome::OtherCycle(cycle)) => {
-                self.roll_to(cycle);
+                self.follow_store(cycle, at);
                 // the requests are demand of the cycle that decides about them
                 if let Some(member) = self.members.get_mut(name) {
                     member.wait_again(tries);

@@ -159,11 +159,14 @@ impl Pooled for InstancePool {
         }
     }
 
-    fn report(&self, each: &mut dyn FnMut(&str, &MemberState, [u64; 2]) -> bool) -> bool {
-        self.view.members().all(|(name, member)| {
-            let totals = self.members.get(name).map_or([0; 2], |member| member.totals);
-            each(name, member, totals)
-        })
+    fn report(&self) -> Vec<(Arc<str>, MemberState, [u64; 2])> {
+        let members = self.view.copied().into_iter();
+        members
+            .map(|(name, member)| {
+                let totals = self.members.get(&*name).map_or([0; 2], |member| member.totals);
+                (name, member, totals)
+            })
+            .collect()
     }
 }
 
@@ -302,7 +305,7 @@ impl InstancePool {
         }
         // the default of everybody is one hit at least
         let weights = self.view.weights() - self.view.unnamed() + self.taken;
-        let has_place = self.taken + 1 < self.sharing.max_members
+        let has_place = self.taken + 1 < self.sharing.places()
             && weights < self.target.tiers[0].requests.min(MAX_WEIGHTS);
         if has_place { value } else { OTHER }
     }
@@ -365,9 +368,21 @@ impl InstancePool {
 
     pub(super) fn roll_to(&mut self, cycle: u64) {
         // a clock that steps back does not bring a cycle back
-        if cycle <= self.cycle {
-            return;
+        if cycle > self.cycle {
+            self.begin(cycle);
         }
+    }
+
+    /// Follows the store to the `cycle` that is open there, also back if its clock was set back: by that of this instance, which follows
+    /// it, that cycle is over at `at`, too. The store has what was granted in it.
+    pub(super) fn follow_store(&mut self, cycle: u64, at: Timestamp) {
+        if rule(&self.target, &self.sharing).place(at).0 < self.cycle {
+            self.begin(cycle);
+        }
+        self.roll_to(cycle);
+    }
+
+    fn begin(&mut self, cycle: u64) {
         let is_next = cycle == self.cycle + 1;
         self.lost.demand += self.late.drain(..).map(|(_, asked)| u64::from(asked)).sum::<u64>();
         for (name, member) in &mut self.members {
@@ -397,7 +412,8 @@ impl InstancePool {
         PoolCommand {
             target: Arc::clone(&self.target),
             cycle: self.cycle,
-            places: self.sharing.max_members,
+            // the default of everybody is one hit at least
+            places: self.sharing.places().min(self.target.tiers[0].requests),
             forget_after: self.sharing.forget_after,
             op,
         }

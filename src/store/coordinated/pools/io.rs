@@ -100,7 +100,9 @@ impl<R: Remote> SharedPools<R> {
         let table = match outcome {
             PoolOutcome::Table(table) => table,
             PoolOutcome::OtherCycle(cycle) => {
-                self.pools.with(slot, |pool| (pool.turn_exchange(exchange.command, cycle), pool.idle_at()));
+                let at = self.client.time().latest;
+                self.pools
+                    .with(slot, |pool| (pool.turn_exchange(exchange.command, cycle, at), pool.idle_at()));
                 return true;
             }
             PoolOutcome::Leased(_) | PoolOutcome::Kept => return false,

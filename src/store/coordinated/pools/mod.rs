@@ -36,10 +36,7 @@ use super::{
     settings::CoordinationSettings,
 };
 use crate::{
-    limit::{
-        Coordination, LimitCheck, OverLimitPolicy, Period, Timestamp,
-        share::PoolDecision,
-    },
+    limit::{Coordination, LimitCheck, OverLimitPolicy, Period, Timestamp, share::PoolDecision},
     store::{
         path::{pool_path_of, shortened},
         pools::{Beside, PoolSlot, PoolSummary, Pools},
