@@ -4,6 +4,7 @@ mod acquire;
 mod key_text;
 mod rejections;
 mod resolved;
+mod shadow;
 mod waiter_thread;
 
 use std::{
@@ -30,7 +31,7 @@ use crate::{
         DecisionRecord, Metric, RuleCounts, RuleLimit, RuleStats, Source, Stats,
         hot_keys::{HotKeyValues, HotKeys, Sample},
     },
-    store::{MemoryStore, Store, StoreError, TakeOptions},
+    store::{Decisions, MemoryStore, Store, StoreError, TakeOptions},
 };
 
 /// Decides requests against the current rules.
@@ -187,10 +188,12 @@ impl<S: Store> Limiter<S> {
         let decided = match find(loaded.as_deref(), request) {
             Ok((loaded, matched)) => {
                 let options = TakeOptions { all_quotas: self.settings.modes.quota, ..options };
-                let (checks, scope) = (&matched.checks, self.scope_of(&matched));
-                let taken = match self.store.take_at_once(checks, scope, now, options) {
-                    Some(decisions) => Ok(decisions),
-                    None => self.store.take_with(checks, scope, now, options).await,
+                let scope = self.scope_of(&matched);
+                let taken = if scope == Scope::Request && matched.has_shadows() {
+                    // boxed to keep the future of all other requests small
+                    Box::pin(self.take_before_shadows(loaded, &matched, now, options)).await
+                } else {
+                    self.take(&matched.checks, scope, now, options).await
                 };
                 taken.map_err(LimitError::from).map(|decisions| {
                     self.conclude(loaded, request, &matched, &decisions, now, |verdict| {
@@ -204,6 +207,20 @@ impl<S: Store> Limiter<S> {
             Err(error) => Err(error),
         };
         self.count_error(decided)
+    }
+
+    /// Has the store decide `checks`.
+    async fn take(
+        &self,
+        checks: &[LimitCheck<'_>],
+        scope: Scope,
+        now: Timestamp,
+        options: TakeOptions<'_>,
+    ) -> Result<Decisions, StoreError> {
+        match self.store.take_at_once(checks, scope, now, options) {
+            Some(decisions) => Ok(decisions),
+            None => self.store.take_with(checks, scope, now, options).await,
+        }
     }
 
     /// Counts the error, if it is one.
@@ -258,6 +275,9 @@ impl<S: Store> Limiter<S> {
         }
         for (check, decision) in taken(matched, decisions) {
             self.record_check(loaded, check, decision, scope);
+        }
+        if matched.has_shadows() {
+            self.record_shadows(loaded, matched, decisions);
         }
     }
 
@@ -327,7 +347,9 @@ impl<S: Store> Limiter<S> {
     /// such names is reached, falls back to the rule's; a limit override then has none.
     fn with_stats(&self, loaded: &Loaded, check: &LimitCheck<'_>, record: impl FnOnce(&RuleStats)) {
         match &check.rule {
-            RuleRef::Compiled(compiled_rule) | RuleRef::Beside(compiled_rule) => {
+            RuleRef::Compiled(compiled_rule)
+            | RuleRef::Beside(compiled_rule)
+            | RuleRef::Shadow(compiled_rule) => {
                 let declared = &loaded.stats[compiled_rule.index()];
                 let dynamic = compiled_rule
                     .stat_path(check.entries)
@@ -358,7 +380,12 @@ impl Limiter<MemoryStore> {
     ) -> Result<T, LimitError> {
         let loaded = self.loaded.load();
         self.count_error(find(loaded.as_deref(), request).map(|(loaded, matched)| {
-            let decisions = self.store.decide(&matched.checks, self.scope_of(&matched), now);
+            let scope = self.scope_of(&matched);
+            let decisions = if scope == Scope::Request && matched.has_shadows() {
+                self.decide_before_shadows(loaded, &matched, now)
+            } else {
+                self.store.decide(&matched.checks, scope, now)
+            };
             self.conclude(loaded, request, &matched, &decisions, now, encode)
         }))
     }
@@ -369,7 +396,7 @@ fn taken<'m, 'r>(
     matched: &'m Matched<'r>,
     decisions: &'m [Decision],
 ) -> impl Iterator<Item = (&'m LimitCheck<'r>, &'m Decision)> {
-    matched.checks.iter().zip(decisions).filter(|(check, _)| check.direction == Direction::Take)
+    matched.enforced().iter().zip(decisions).filter(|(check, _)| check.direction == Direction::Take)
 }
 
 /// Returns the limit that `decision` reports: of a pool, the member's share.
@@ -410,7 +437,9 @@ fn record_rules(record: &DecisionRecord, matched: &Matched<'_>, verdict: &Verdic
                 let check = &matched.checks[*check];
                 let hits = i64::try_from(check.hits.0).unwrap_or(i64::MAX);
                 let rule = match &check.rule {
-                    RuleRef::Compiled(rule) | RuleRef::Beside(rule) => rule.path.to_string(),
+                    RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule) => {
+                        rule.path.to_string()
+                    }
                     RuleRef::Override(_) => "limit override".to_owned(),
                 };
                 (rule, if check.direction == Direction::Take { hits } else { -hits })
@@ -420,17 +449,16 @@ fn record_rules(record: &DecisionRecord, matched: &Matched<'_>, verdict: &Verdic
     }
 }
 
-/// Returns a limit for each tier of the rule; none for an unlimited one.
+/// Returns a limit for each tier of the rule, which has none if it is unlimited, and for each tier in its shadow.
 fn rule_limits(rule: &CompiledRule) -> impl Iterator<Item = RuleLimit> {
-    let tiers = match &rule.rule.limit {
-        Limit::Unlimited => &[],
-        Limit::Tiers { tiers, .. } => tiers.as_slice(),
-    };
-    tiers.iter().map(|tier| RuleLimit {
+    let in_shadow = rule.rule.shadow.as_ref().map(Limit::tiers).unwrap_or_default();
+    let tiers = rule.rule.tiers().iter().map(|tier| (tier, false));
+    tiers.chain(in_shadow.iter().map(|tier| (tier, true))).map(|(tier, in_shadow)| RuleLimit {
         name: rule.path.parts().into(),
         requests: tier.requests,
         period: Duration::from_nanos(tier.period.as_nanos()),
         per: tier.period.to_string().into(),
+        in_shadow,
     })
 }
 

@@ -157,6 +157,7 @@ impl Walk<'_> {
         Some(Rule {
             limit: read.limit,
             sharing: read.sharing.map(Arc::new),
+            shadow: read.shadow,
             coordination: read.coordination,
             name: read.name,
             replaces: read.replaces,

@@ -16,7 +16,7 @@ use super::{
     keys::Level,
     load::read_file,
     rate_limit::coordination,
-    share,
+    shadow, share,
     tier::{self, Kind},
     yaml::{self, YamlNode},
 };
@@ -38,6 +38,8 @@ struct Defaults {
     coordination: RuleCoordination,
     /// How the values of a key share a limit, if the rule is for any value of its last key.
     sharing: Option<Arc<Sharing>>,
+    /// The limit in the shadow of each rule whose limit nothing shares.
+    shadow: Option<Limit>,
 }
 
 // === impl RuleDefaults ===
@@ -106,10 +108,12 @@ fn domain(node: &YamlNode, report: &mut FileReport) -> Option<(Pattern, Defaults
 
 impl Defaults {
     fn read(fields: &Fields<'_>, report: &mut FileReport) -> Self {
+        let algorithm = tier::kind(fields, report);
         Self {
-            algorithm: tier::kind(fields, report),
+            algorithm,
             coordination: coordination(fields, report),
             sharing: share::read(fields, None, report).map(Arc::new),
+            shadow: shadow::read(fields, algorithm, report),
         }
     }
 
@@ -122,6 +126,7 @@ impl Defaults {
                 on_store_failure: self.coordination.on_store_failure.or(other.coordination.on_store_failure),
             },
             sharing: self.sharing.or_else(|| other.sharing.clone()),
+            shadow: self.shadow.or_else(|| other.shadow.clone()),
         }
     }
 
@@ -147,6 +152,9 @@ impl Defaults {
             *over_limit_policy = OverLimitPolicy::Ignore;
             return;
         }
+        if rule.shadow.is_none() {
+            rule.shadow.clone_from(&self.shadow);
+        }
         for tier in tiers.iter_mut().filter(|tier| tier.algorithm == Algorithm::FixedWindow) {
             tier.algorithm = match self.algorithm {
                 Some(Kind::SlidingWindow) => Algorithm::SlidingWindow,
@@ -170,7 +178,7 @@ mod tests {
     use super::*;
     use crate::{
         config::parse,
-        limit::{Coordination, OnStoreFailure, Period},
+        limit::{Coordination, OnStoreFailure, Period, Tier},
     };
 
     fn defaults(text: &str) -> Result<RuleDefaults, ConfigErrors> {
@@ -243,8 +251,41 @@ mod tests {
     }
 
     #[test]
+    fn rules_have_the_limit_in_their_shadow_unless_they_are_shared_or_have_one() {
+        let defaults = defaults(
+            "algorithm: sliding_window\nshadow: {requests: 5, per: 1m}\ndomains:\n\
+             - {domain: eg, shadow: {requests: 7, per: 1m}}\n",
+        )
+        .expect("valid");
+        let text = |domain| {
+            format!(
+                "domain: {domain}\ndescriptors:\n\
+                 - {{key: a, rate_limit: {{unit: minute, requests_per_unit: 9}}}}\n\
+                 - {{key: own, rate_limit: {{requests: 9, per: 1m, shadow: {{requests: 2, per: 1s}}}}}}\n\
+                 - {{key: shared, rate_limit: {{requests: 9, per: 1m, share: {{}}}}}}\n\
+                 - {{key: free, rate_limit: {{unlimited: true}}}}\n"
+            )
+        };
+        for (domain, requests, algorithm) in
+            [("any", 5, Algorithm::SlidingWindow), ("eg", 7, Algorithm::FixedWindow)]
+        {
+            let mut domains = parse("rules", &text(domain)).expect("valid rules").domains;
+            defaults.apply(&mut domains);
+            let shadows: Vec<Option<Tier>> = domains[0]
+                .nodes
+                .iter()
+                .map(|node| Some(node.rule.as_ref()?.shadow.as_ref()?.tiers()[0].clone()))
+                .collect();
+            let tier = |requests, period, algorithm| Some(Tier { requests, period, algorithm });
+            let own = tier(2, Period::from_secs(1), Algorithm::FixedWindow);
+            assert_eq!(shadows, [tier(requests, Period::from_secs(60), algorithm), own, None, None]);
+        }
+    }
+
+    #[test]
     fn errors_have_their_places() {
         for (text, expected) in [
+            ("shadow: {requests: 5}", "defaults.yaml:1:10: 'requests' requires 'per'"),
             ("share: {borrow: fair}", "defaults.yaml:1:17: unknown 'borrow: fair'"),
             ("algorithm: leaky", "defaults.yaml:1:12: unknown algorithm 'leaky'"),
             ("domains:\n- coordination: lease", "defaults.yaml:2:3: the domain's name is missing"),

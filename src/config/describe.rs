@@ -43,6 +43,7 @@ impl RuleDescription<'_> {
                     );
                 }
                 lines.extend(self.coordination_lines(rule));
+                lines.extend(rule.shadow.iter().flat_map(|shadow| self.shadow_lines(rule, shadow)));
             }
         }
         lines.extend(rule.name.as_ref().map(|name| format!("  name: {name}")));
@@ -97,6 +98,17 @@ impl RuleDescription<'_> {
         lines
     }
 
+    /// Returns the lines about the limit in the shadow of `rule`.
+    fn shadow_lines(&self, rule: &Rule, shadow: &Limit) -> Vec<String> {
+        let mut lines =
+            vec!["  in its shadow (weir_shadow_over_limit_total counts what it would reject):".to_owned()];
+        lines.extend(shadow.tiers().iter().map(|tier| format!("    {tier}")));
+        let alone = Rule { limit: shadow.clone(), ..rule.clone() };
+        let coordination = self.coordination_lines(&alone);
+        lines.extend(coordination.first().map(|modes| format!("  {modes}")));
+        lines
+    }
+
     /// Returns the modes that `auto` stands for, if it is requested.
     fn modes_of_auto(&self, store: SharedStore, rule: &Rule) -> Option<String> {
         if self.shared.requested(rule) != Coordination::Auto {
@@ -133,6 +145,7 @@ impl RuleDescription<'_> {
             "declared_at": { "file": &*rule.origin.file, "line": rule.origin.line, "column": rule.origin.column },
             "unlimited": rule.limit == Limit::Unlimited,
             "tiers": rule.tiers().iter().map(tier_json).collect::<Vec<_>>(),
+            "shadow": rule.shadow.as_ref().map(|shadow| shadow.tiers().iter().map(tier_json).collect::<Vec<_>>()),
             "rejected_requests_count":
                 self.scope == Scope::Descriptor && rule.limit.over_limit_policy() == OverLimitPolicy::Count,
             "all_or_nothing": self.scope == Scope::Request,

@@ -30,6 +30,7 @@ pub(super) enum Level {
     Descriptor,
     RateLimit,
     Tier,
+    Shadow,
     Share,
     Replaces,
     /// The top of a file of defaults.
@@ -62,8 +63,15 @@ pub(super) enum Level {
 
 impl Level {
     /// The levels of rule files.
-    const ALL: [Self; 6] =
-        [Self::Root, Self::Descriptor, Self::RateLimit, Self::Tier, Self::Share, Self::Replaces];
+    const ALL: [Self; 7] = [
+        Self::Root,
+        Self::Descriptor,
+        Self::RateLimit,
+        Self::Tier,
+        Self::Shadow,
+        Self::Share,
+        Self::Replaces,
+    ];
 
     /// Returns the valid keys of this level.
     #[expect(clippy::too_many_lines, reason = "a table")]
@@ -96,6 +104,7 @@ impl Level {
                 "refill",
                 "strict",
                 "share",
+                "shadow",
                 "coordination",
                 "sync_interval",
                 "on_store_failure",
@@ -115,6 +124,18 @@ impl Level {
                 "strict",
                 "share",
             ],
+            Self::Shadow => &[
+                "requests",
+                "per",
+                "unit",
+                "requests_per_unit",
+                "unit_multiplier",
+                "tiers",
+                "algorithm",
+                "burst",
+                "refill",
+                "strict",
+            ],
             Self::Share => &[
                 "borrow",
                 "lend",
@@ -129,13 +150,25 @@ impl Level {
             ],
             Self::Replaces => &["name"],
             #[cfg(feature = "server")]
-            Self::Defaults => {
-                &["algorithm", "coordination", "sync_interval", "on_store_failure", "share", "domains"]
-            }
+            Self::Defaults => &[
+                "algorithm",
+                "coordination",
+                "sync_interval",
+                "on_store_failure",
+                "share",
+                "shadow",
+                "domains",
+            ],
             #[cfg(feature = "server")]
-            Self::DomainDefaults => {
-                &["domain", "algorithm", "coordination", "sync_interval", "on_store_failure", "share"]
-            }
+            Self::DomainDefaults => &[
+                "domain",
+                "algorithm",
+                "coordination",
+                "sync_interval",
+                "on_store_failure",
+                "share",
+                "shadow",
+            ],
             #[cfg(feature = "server")]
             Self::Mapper => &["defaults", "mappings"],
             #[cfg(feature = "server")]
@@ -187,6 +220,7 @@ impl Level {
             Self::Descriptor => "in a descriptor",
             Self::RateLimit => "under 'rate_limit'",
             Self::Tier => "in a tier",
+            Self::Shadow => "under 'shadow'",
             Self::Share => "under 'share'",
             Self::Replaces => "in an entry of 'replaces'",
             #[cfg(feature = "server")]
@@ -211,13 +245,16 @@ impl Level {
     /// Returns whether `key`, which is not a key of this level, is ignored, as envoyproxy/ratelimit ignores its keys where
     /// they have no effect. Keys in tiers and defaults are never ignored, since envoyproxy/ratelimit has neither.
     pub(super) fn ignores(self, key: &str) -> bool {
-        !matches!(self, Self::Tier | Self::Share) && Self::ALL.contains(&self) && is_reference(key)
+        !matches!(self, Self::Tier | Self::Shadow | Self::Share)
+            && Self::ALL.contains(&self)
+            && is_reference(key)
     }
 
     /// Returns the message about a `key` that has no effect at this level.
     pub(super) fn misplaced(self, key: &str) -> String {
-        let levels =
-            Self::ALL.into_iter().filter(|level| *level != Self::Tier && level.keys().contains(&key));
+        let levels = Self::ALL
+            .into_iter()
+            .filter(|level| !matches!(level, Self::Tier | Self::Shadow) && level.keys().contains(&key));
         let right = levels.map(Self::place).collect::<Vec<_>>().join(" or ");
         format!("'{key}' has no effect {} and is ignored; it has one {right}", self.place())
     }

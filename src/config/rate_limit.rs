@@ -7,8 +7,8 @@ use super::{
     keys::Level,
     redundant_tiers,
     scalar::brief,
-    share,
-    tier::{self, BUCKET, OURS, REFERENCE},
+    shadow, share,
+    tier::{self, BUCKET, Kind, OURS, REFERENCE},
     yaml::{Position, Value, YamlNode},
 };
 use crate::limit::{
@@ -23,6 +23,8 @@ pub(super) struct RateLimit {
     pub(super) limit: Limit,
     /// How the first tier is shared, if it is.
     pub(super) sharing: Option<Sharing>,
+    /// The limit that is counted in its shadow.
+    pub(super) shadow: Option<Limit>,
     pub(super) coordination: RuleCoordination,
     pub(super) name: Option<Box<str>>,
     pub(super) replaces: Vec<Box<str>>,
@@ -36,31 +38,45 @@ pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -
     let (limit, sharing) = if fields.flag("unlimited", report) {
         check_unlimited(&fields, report);
         (Some(Limit::Unlimited), None)
-    } else if fields.get("tiers").is_some() {
-        tiers(&fields, report).unzip()
     } else {
-        let read = tier::read(&fields, key_at, None, report);
-        let sharing = share::read(&fields, read.as_ref().map(|read| &read.tier), report);
-        let limit = read.map(|read| Limit::Tiers {
-            tiers: [read.tier].into(),
-            // a limit in the syntax of envoyproxy/ratelimit counts rejected requests, as there
-            over_limit_policy: if read.is_reference && sharing.is_none() {
-                OverLimitPolicy::Count
-            } else {
-                OverLimitPolicy::Ignore
-            },
-        });
-        (limit, Some(sharing))
+        limit(&fields, key_at, None, report)
     };
-    let sharing = sharing.flatten();
+    let shadow = shadow::beside(&fields, limit.as_ref(), sharing.is_some(), report);
     let coordination = coordination(&fields, report);
     Some(RateLimit {
         limit: limit?,
         sharing,
+        shadow,
         coordination,
         name: name.map(|name| name.value.into()),
         replaces,
     })
+}
+
+/// Reads the limit of `fields`, whose key is at `key_at`, and how its first tier is shared. The algorithm is `inherited` unless they name
+/// one. Returns no limit, and reports why, if it is invalid.
+pub(super) fn limit(
+    fields: &Fields<'_>,
+    key_at: Position,
+    inherited: Option<Kind>,
+    report: &mut FileReport,
+) -> (Option<Limit>, Option<Sharing>) {
+    if fields.get("tiers").is_some() {
+        let (limit, sharing) = tiers(fields, inherited, report).unzip();
+        return (limit, sharing.flatten());
+    }
+    let read = tier::read(fields, key_at, inherited, report);
+    let sharing = share::read(fields, read.as_ref().map(|read| &read.tier), report);
+    let limit = read.map(|read| Limit::Tiers {
+        tiers: [read.tier].into(),
+        // a limit in the syntax of envoyproxy/ratelimit counts rejected requests, as there
+        over_limit_policy: if read.is_reference && sharing.is_none() {
+            OverLimitPolicy::Count
+        } else {
+            OverLimitPolicy::Ignore
+        },
+    });
+    (limit, sharing)
 }
 
 /// Reads `coordination`, `sync_interval` and `on_store_failure`.
@@ -101,14 +117,18 @@ pub(super) fn coordination(fields: &Fields<'_>, report: &mut FileReport) -> Rule
 }
 
 /// Reads `tiers`, and the `algorithm` for tiers that name none. The one that is shared, if there is one, is the first one of the limit.
-fn tiers(fields: &Fields<'_>, report: &mut FileReport) -> Option<(Limit, Option<Sharing>)> {
+fn tiers(
+    fields: &Fields<'_>,
+    inherited: Option<Kind>,
+    report: &mut FileReport,
+) -> Option<(Limit, Option<Sharing>)> {
     for key in REFERENCE.into_iter().chain(OURS).chain(BUCKET).chain(["share"]) {
         if let Some(field) = fields.get(key) {
             report
                 .error(field.key_at, format!("'{key}' cannot be combined with 'tiers'; move it into a tier"));
         }
     }
-    let inherited = tier::kind(fields, report);
+    let inherited = tier::kind(fields, report).or(inherited);
     let list = fields.get("tiers")?;
     let mut tiers: Vec<(Tier, Position)> = Vec::new();
     let mut all_valid = true;
@@ -152,7 +172,7 @@ fn check_unlimited(fields: &Fields<'_>, report: &mut FileReport) {
         .into_iter()
         .chain(OURS)
         .chain(BUCKET)
-        .chain(["algorithm", "tiers", "share"])
+        .chain(["algorithm", "tiers", "share", "shadow"])
         .chain(COORDINATION)
     {
         let Some(field) = fields.get(key) else {
@@ -167,6 +187,11 @@ fn check_unlimited(fields: &Fields<'_>, report: &mut FileReport) {
             "unit" | "requests_per_unit" => {
                 report.warn(field.key_at, format!("'{key}' has no effect with 'unlimited: true'"));
             }
+            "shadow" => report.error(
+                field.key_at,
+                "a limit in the shadow of 'unlimited: true' has none to be compared with; write it as the limit \
+                 itself, and 'shadow_mode: true' beside 'rate_limit'",
+            ),
             _ => report.error(field.key_at, format!("should not specify '{key}' when unlimited")),
         }
     }

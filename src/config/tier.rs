@@ -86,6 +86,15 @@ pub(super) fn kind(fields: &Fields<'_>, report: &mut FileReport) -> Option<Kind>
 // === impl Kind ===
 
 impl Kind {
+    /// Returns that of `tier`.
+    pub(super) const fn of(tier: &Tier) -> Self {
+        match tier.algorithm {
+            Algorithm::FixedWindow => Self::FixedWindow,
+            Algorithm::SlidingWindow => Self::SlidingWindow,
+            Algorithm::TokenBucket(_) => Self::TokenBucket,
+        }
+    }
+
     /// Returns the algorithm of that name.
     pub(super) fn parse(name: &str) -> Option<Self> {
         match name {

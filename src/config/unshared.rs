@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{error::ConfigWarning, load::Loaded};
-use crate::limit::{Coordination, Rule, RuleNode};
+use crate::limit::{Coordination, Limit, Rule, RuleNode};
 
 /// The rules that are warned of one by one.
 const MAX_WARNINGS: usize = 100;
@@ -19,6 +19,10 @@ pub fn warn_of_unshared(loaded: &mut Loaded, default: Coordination) {
     for (i, rule) in unshared.into_iter().take(MAX_WARNINGS).enumerate() {
         let mut message = if rule.sharing.is_some() {
             "Memcached cannot share this pool: of N instances, each has the N-th part".to_owned()
+        } else if rule.limit.is_single_fixed_window() {
+            "Memcached cannot share the limit in the shadow of this one, because it counts only single fixed \
+             windows: each instance counts by itself what that would reject"
+                .to_owned()
         } else {
             "Memcached cannot share this limit, because it counts only single fixed windows: each \
              instance admits the whole limit (coordination: local declares that)"
@@ -39,7 +43,9 @@ fn find<'n>(nodes: &'n [RuleNode], default: Coordination, unshared: &mut Vec<&'n
     for node in nodes {
         let is_unshared = |rule: &&Rule| {
             let mode = rule.coordination.mode.unwrap_or(default);
-            mode != Coordination::Local && (rule.sharing.is_some() || !rule.limit.is_single_fixed_window())
+            let is_counted = |limit: &Limit| limit.is_single_fixed_window();
+            let all = is_counted(&rule.limit) && rule.shadow.as_ref().is_none_or(is_counted);
+            mode != Coordination::Local && (rule.sharing.is_some() || !all)
         };
         unshared.extend(node.rule.as_ref().filter(is_unshared));
         find(&node.children, default, unshared);
@@ -73,6 +79,10 @@ descriptors:
     rate_limit: { unlimited: true }
   - key: pool
     rate_limit: { requests: 5, per: 1m, share: {} }
+  - key: shadow
+    rate_limit: { requests: 5, per: 1m, shadow: { requests: 5, per: 1m, algorithm: token_bucket } }
+  - key: fixed_shadow
+    rate_limit: { requests: 5, per: 1m, shadow: { requests: 3, per: 1h } }
 ";
         let mut loaded = parse("shop.yaml", text).expect("the rules are valid");
         loaded.warnings.clear();
@@ -84,8 +94,9 @@ descriptors:
     fn rules_that_memcached_cannot_share_are_named_with_their_place() {
         let found = warnings(Coordination::Auto);
         let places: Vec<&str> = found.iter().filter_map(|warning| warning.split(':').nth(1)).collect();
-        assert_eq!(places, ["6", "9", "16", "20"], "{found:?}");
+        assert_eq!(places, ["6", "9", "16", "20", "22"], "{found:?}");
         assert!(found[3].contains("each has the N-th part"), "{found:?}");
+        assert!(found[4].contains("counts by itself what that would reject"), "{found:?}");
         assert!(found[..3].iter().all(|warning| warning.contains("each instance admits the whole limit")));
     }
 

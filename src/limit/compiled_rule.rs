@@ -25,8 +25,8 @@ pub struct CompiledRule {
     pub(super) quota_mode: bool,
     pub(super) coordination: Option<Coordination>,
     has_name: bool,
-    /// Whether it replaces other rules, or its values share the limit.
-    has_replaces_or_sharing: bool,
+    /// Whether it replaces other rules, its values share the limit, or a limit is in its shadow.
+    has_extras: bool,
     /// Whether no value is part of its counter key.
     has_static_key: bool,
     /// Whether some level replaces its value in the counter's name.
@@ -60,6 +60,8 @@ pub struct Details {
     pub rule: Rule,
     /// Its tiers, for counters of their own that outlive a request; they share them.
     pub shared_tiers: SharedTiers,
+    /// The tiers of the limit in its shadow.
+    pub(super) shadow_tiers: Option<SharedTiers>,
     /// The key of its one counter, if no value is part of it.
     static_key: Option<CounterKey>,
     /// Its domain, in one allocation that all rules of the domain share.
@@ -109,12 +111,13 @@ impl CompiledRule {
             quota_mode: rule.quota_mode,
             coordination: rule.coordination.mode,
             has_name: rule.name.is_some(),
-            has_replaces_or_sharing: !rule.replaces.is_empty() || rule.sharing.is_some(),
+            has_extras: !rule.replaces.is_empty() || rule.sharing.is_some() || rule.shadow.is_some(),
             has_static_key: static_key.is_some(),
             has_shared_values: levels.iter().any(|level| level.shared.is_some()),
             has_dynamic_stats: levels.iter().any(|level| level.has_dynamic_stats(rule.detailed_metric)),
             details: Box::new(Details {
                 shared_tiers: rule.limit.tiers().iter().cloned().collect(),
+                shadow_tiers: rule.shadow.as_ref().map(|shadow| shadow.tiers().iter().cloned().collect()),
                 rule,
                 static_key,
                 domain: Arc::clone(domain),
@@ -139,11 +142,21 @@ impl CompiledRule {
     }
 
     pub(super) fn sharing(&self) -> Option<&Arc<Sharing>> {
-        if self.has_replaces_or_sharing { self.rule.sharing.as_ref() } else { None }
+        if self.has_extras { self.rule.sharing.as_ref() } else { None }
     }
 
     pub(super) fn replaces(&self) -> &[Box<str>] {
-        if self.has_replaces_or_sharing { &self.rule.replaces } else { &[] }
+        if self.has_extras { &self.rule.replaces } else { &[] }
+    }
+
+    /// Returns the limit that is counted in its shadow.
+    pub(super) fn shadow(&self) -> Option<&Limit> {
+        if self.has_extras { self.rule.shadow.as_ref() } else { None }
+    }
+
+    /// Returns whether it replaces other rules, its values share the limit, or a limit is in its shadow.
+    pub(super) const fn has_extras(&self) -> bool {
+        self.has_extras
     }
 
     /// Returns the text that replaces the value of entry `i` in the counter's name.

@@ -45,6 +45,15 @@ impl CounterKey {
         }
     }
 
+    /// Returns the key of the counters in the shadow of a rule whose over-limit policy is `enforced`, if this is the rule's key. The policy
+    /// of the shadow is `policy`.
+    #[must_use]
+    pub(super) const fn of_shadow(self, enforced: OverLimitPolicy, policy: OverLimitPolicy) -> Self {
+        // a second time, the policy's bits change back
+        let key = self.of_policy(enforced).of_policy(policy);
+        Self([key.0[0] ^ IN_SHADOW, key.0[1]])
+    }
+
     /// Returns the key of one tier's counter. All tiers of a key have the same [`CounterKey::shard`].
     #[must_use]
     pub fn of_tier(self, tier: &Tier) -> Self {
@@ -75,6 +84,9 @@ impl CounterKey {
 
 /// Distinguishes the keys of [`OverLimitPolicy::Ignore`]: any bits that no [`scramble`]d kind has.
 const IGNORES: u64 = scramble(1 << 60);
+
+/// Distinguishes the keys of limits in the shadow of a rule.
+const IN_SHADOW: u64 = scramble(1 << 59);
 
 /// Encodes the period and the algorithm. A tier that changes either starts a new counter, since the old counts do not fit
 /// its windows. 365 days of nanoseconds leave the top bits free for the algorithm.

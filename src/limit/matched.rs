@@ -23,8 +23,10 @@ use super::{
 pub struct Matched<'a> {
     /// One for each descriptor, in the request's order.
     pub matches: SmallVec<[DescriptorMatch<'a>; 2]>,
-    /// The limits to check, in the request's order.
+    /// The limits to check, in the request's order, and after them those in the shadow of their rules.
     pub checks: SmallVec<[LimitCheck<'a>; 2]>,
+    /// The number of checks in shadows.
+    shadows: usize,
     /// Whether there are no rules for the request's domain.
     pub unknown_domain: bool,
     /// What a rejection affects, as the domain says.
@@ -69,6 +71,8 @@ pub enum RuleRef<'a> {
     Compiled(&'a CompiledRule),
     /// The tiers of a configured rule beside its pool.
     Beside(&'a CompiledRule),
+    /// The limit in the shadow of a configured rule: it is counted, and never rejects.
+    Shadow(&'a CompiledRule),
     /// A limit that came with the request.
     Override(&'a RuntimeLimit),
 }
@@ -89,6 +93,7 @@ impl<'a> Matched<'a> {
         let mut matched = Self {
             matches: SmallVec::new(),
             checks: SmallVec::new(),
+            shadows: 0,
             unknown_domain: false,
             scope: Scope::default(),
         };
@@ -98,18 +103,44 @@ impl<'a> Matched<'a> {
             return matched;
         };
         matched.scope = root.scope;
-        let mut replaces = false;
+        let (mut replaces, mut has_shadows) = (false, false);
         // pushed one by one: `collect` costs more than the rest of this
         for descriptor in &request.descriptors {
             let rule = find(rules, root, descriptor, &on_match);
-            replaces |= rule.as_ref().is_some_and(|rule| !rule.replaces().is_empty());
+            if let Some(RuleRef::Compiled(rule)) = &rule
+                && rule.has_extras()
+            {
+                replaces |= !rule.replaces().is_empty();
+                has_shadows |= rule.shadow().is_some();
+            }
             let descriptor_match = matched.match_of(root, request, descriptor, rule);
             matched.matches.push(descriptor_match);
         }
         if replaces {
             matched.drop_replaced();
         }
+        if has_shadows {
+            matched.add_shadows();
+        }
         matched
+    }
+
+    /// Returns the checks whose decisions the answer consists of.
+    #[must_use]
+    pub fn enforced(&self) -> &[LimitCheck<'a>] {
+        &self.checks[..self.checks.len() - self.shadows]
+    }
+
+    /// Returns whether there are checks in the shadow of rules.
+    #[must_use]
+    pub const fn has_shadows(&self) -> bool {
+        self.shadows > 0
+    }
+
+    /// Returns the checks in the shadow of rules, in the order of the rules.
+    #[must_use]
+    pub fn shadows(&self) -> &[LimitCheck<'a>] {
+        &self.checks[self.checks.len() - self.shadows..]
     }
 
     fn match_of(
@@ -125,7 +156,7 @@ impl<'a> Matched<'a> {
             Some(RuleRef::Compiled(rule)) if rule.limit == Limit::Unlimited => {
                 return DescriptorMatch::Unlimited(rule);
             }
-            Some(RuleRef::Compiled(rule) | RuleRef::Beside(rule)) => {
+            Some(RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule)) => {
                 (rule.counter_key(&root.keys, entries), rule.pool_key(&root.keys, entries).map(Box::new))
             }
             Some(RuleRef::Override(_)) => (root.keys.key(entries, |_| None), None),
@@ -142,6 +173,15 @@ impl<'a> Matched<'a> {
             });
         }
         DescriptorMatch::Limited(self.checks.len() - 1)
+    }
+
+    /// Adds a check for each rule that has a limit in its shadow.
+    #[cold]
+    fn add_shadows(&mut self) {
+        let shadows: SmallVec<[LimitCheck<'a>; 2]> =
+            self.checks.iter().filter_map(LimitCheck::in_shadow).collect();
+        self.shadows = shadows.len();
+        self.checks.extend(shadows);
     }
 
     /// Drops every rule that another rule of the request replaces, in any order. An unlimited rule can replace others but is
@@ -194,6 +234,18 @@ fn find<'a>(
 // === impl LimitCheck ===
 
 impl LimitCheck<'_> {
+    /// Returns the check of the same hits against the limit in the shadow of its rule, if there is one.
+    fn in_shadow(&self) -> Option<Self> {
+        let RuleRef::Compiled(rule) = self.rule else { return None };
+        let policy = rule.shadow()?.over_limit_policy();
+        Some(Self {
+            rule: RuleRef::Shadow(rule),
+            key: self.key.of_shadow(self.over_limit_policy(), policy),
+            pool: None,
+            ..*self
+        })
+    }
+
     /// Returns the tiers that must all admit it; at least one.
     #[must_use]
     pub fn tiers(&self) -> &[Tier] {
@@ -206,6 +258,7 @@ impl LimitCheck<'_> {
         match &self.rule {
             RuleRef::Compiled(rule) => rule.shared_tiers.clone(),
             RuleRef::Beside(_) => self.tiers().iter().cloned().collect(),
+            RuleRef::Shadow(rule) => rule.shadow_tiers.clone().unwrap_or_else(|| rule.shared_tiers.clone()),
             RuleRef::Override(limit) => limit.tiers().iter().cloned().collect(),
         }
     }
@@ -252,8 +305,14 @@ impl LimitCheck<'_> {
     pub fn sharing(&self) -> Option<&Arc<Sharing>> {
         match &self.rule {
             RuleRef::Compiled(rule) => rule.sharing(),
-            RuleRef::Beside(_) | RuleRef::Override(_) => None,
+            RuleRef::Beside(_) | RuleRef::Shadow(_) | RuleRef::Override(_) => None,
         }
+    }
+
+    /// Returns whether its limit is in the shadow of that of `other`, about the same hits.
+    #[must_use]
+    pub fn is_in_shadow_of(&self, other: &LimitCheck<'_>) -> bool {
+        self.rule.is_shadow() && other.in_shadow().is_some_and(|shadow| shadow.key == self.key)
     }
 
     /// Returns whether the rule says that each instance counts alone, also where they share a store.
@@ -273,7 +332,7 @@ impl LimitCheck<'_> {
     #[must_use]
     pub fn shared(&self, i: usize) -> Option<&str> {
         match &self.rule {
-            RuleRef::Compiled(rule) | RuleRef::Beside(rule) => rule.shared(i),
+            RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule) => rule.shared(i),
             RuleRef::Override(_) => None,
         }
     }
@@ -288,6 +347,7 @@ impl<'a> RuleRef<'a> {
         match self {
             Self::Compiled(rule) => Self::Compiled(rule),
             Self::Beside(rule) => Self::Beside(rule),
+            Self::Shadow(rule) => Self::Shadow(rule),
             Self::Override(limit) => Self::Override(limit),
         }
     }
@@ -298,6 +358,7 @@ impl<'a> RuleRef<'a> {
         match self {
             Self::Compiled(rule) => rule.limit.tiers(),
             Self::Beside(rule) => rule.limit.tiers().get(1..).unwrap_or_default(),
+            Self::Shadow(rule) => rule.shadow().map(Limit::tiers).unwrap_or_default(),
             Self::Override(limit) => limit.tiers(),
         }
     }
@@ -307,14 +368,25 @@ impl<'a> RuleRef<'a> {
     pub fn over_limit_policy(&self) -> OverLimitPolicy {
         match self {
             Self::Compiled(rule) | Self::Beside(rule) => rule.limit.over_limit_policy(),
+            Self::Shadow(rule) => rule.shadow().map_or(OverLimitPolicy::Ignore, Limit::over_limit_policy),
             Self::Override(limit) => limit.over_limit_policy(),
         }
     }
 
-    /// Returns [`Rule::shadow_mode`]; false for an override.
+    /// Returns whether it is the limit in the shadow of a rule.
+    #[must_use]
+    pub const fn is_shadow(&self) -> bool {
+        matches!(self, Self::Shadow(_))
+    }
+
+    /// Returns whether it rejects nothing: [`Rule::shadow_mode`], or a limit in the shadow of a rule; false for an override.
     #[must_use]
     pub fn shadow_mode(&self) -> bool {
-        matches!(self, Self::Compiled(rule) | Self::Beside(rule) if rule.shadow_mode)
+        match self {
+            Self::Compiled(rule) | Self::Beside(rule) => rule.shadow_mode,
+            Self::Shadow(_) => true,
+            Self::Override(_) => false,
+        }
     }
 
     /// Returns [`Rule::quota_mode`]; false for an override.
@@ -327,7 +399,7 @@ impl<'a> RuleRef<'a> {
     #[must_use]
     pub fn id(&self) -> Option<RuleId> {
         match self {
-            Self::Compiled(rule) | Self::Beside(rule) => Some(rule.id()),
+            Self::Compiled(rule) | Self::Beside(rule) | Self::Shadow(rule) => Some(rule.id()),
             Self::Override(_) => None,
         }
     }
@@ -336,7 +408,7 @@ impl<'a> RuleRef<'a> {
     #[must_use]
     pub fn coordination(&self) -> Option<Coordination> {
         match self {
-            Self::Compiled(rule) | Self::Beside(rule) => rule.coordination,
+            Self::Compiled(rule) | Self::Beside(rule) | Self::Shadow(rule) => rule.coordination,
             Self::Override(_) => None,
         }
     }
@@ -345,7 +417,7 @@ impl<'a> RuleRef<'a> {
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         match self {
-            Self::Compiled(rule) | Self::Beside(rule) => rule.name(),
+            Self::Compiled(rule) | Self::Beside(rule) | Self::Shadow(rule) => rule.name(),
             Self::Override(_) => None,
         }
     }
@@ -354,7 +426,7 @@ impl<'a> RuleRef<'a> {
     #[must_use]
     pub fn declared(&self) -> Option<&Rule> {
         match self {
-            Self::Compiled(rule) | Self::Beside(rule) => Some(&rule.rule),
+            Self::Compiled(rule) | Self::Beside(rule) | Self::Shadow(rule) => Some(&rule.rule),
             Self::Override(_) => None,
         }
     }
@@ -364,14 +436,14 @@ impl<'a> RuleRef<'a> {
     pub fn label(&self) -> String {
         match (self.name(), self) {
             (Some(name), _) => name.to_owned(),
-            (None, Self::Compiled(rule) | Self::Beside(rule)) => rule.path.to_string(),
+            (None, Self::Compiled(rule) | Self::Beside(rule) | Self::Shadow(rule)) => rule.path.to_string(),
             (None, Self::Override(_)) => "override".to_owned(),
         }
     }
 
     fn replaces(&self) -> &[Box<str>] {
         match self {
-            Self::Compiled(rule) | Self::Beside(rule) => rule.replaces(),
+            Self::Compiled(rule) | Self::Beside(rule) | Self::Shadow(rule) => rule.replaces(),
             Self::Override(_) => &[],
         }
     }

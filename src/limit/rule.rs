@@ -64,6 +64,9 @@ pub struct Rule {
     pub limit: Limit,
     /// How the values of the last entry share the first tier, a fixed window, as the members of a pool. None: each value has all of it.
     pub sharing: Option<Arc<Sharing>>,
+    /// A limit that is counted beside it as if it were enforced instead, and never rejects. It has tiers, and only if [`Rule::limit`] has
+    /// tiers that nothing shares.
+    pub shadow: Option<Limit>,
     /// How the instances coordinate its counts.
     pub coordination: RuleCoordination,
     /// Its name: responses carry it, and `replaces` refers to it.
@@ -144,6 +147,7 @@ impl Rule {
         Self {
             limit,
             sharing: None,
+            shadow: None,
             coordination: RuleCoordination::default(),
             name: None,
             replaces: Vec::new(),

@@ -206,7 +206,7 @@ fn metadata(
         && let Some(limit) = rejecting.and_then(|rejecting| statuses[rejecting].limit)
     {
         let rule = match limit.rule {
-            RuleRef::Compiled(rule) | RuleRef::Beside(rule) => rule.path.to_string(),
+            RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule) => rule.path.to_string(),
             RuleRef::Override(_) => limit.rule.label(),
         };
         metadata.get_or_insert_default().insert("rejected_by".into(), rule.into());

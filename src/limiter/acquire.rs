@@ -12,7 +12,7 @@ use crate::{
     clock::Clock,
     limit::{
         Code, CounterKey, Decision, Descriptor, Direction, Entry, Hits, LimitCheck, Matched, Period, Request,
-        RuleRef, RuleSet, SharedTiers, Timestamp, Verdict, capacity,
+        RuleRef, RuleSet, Scope, SharedTiers, Timestamp, Verdict, capacity,
         line::{Answer, Rejection, can_wait},
     },
     store::{Arrival, Decisions, MemoryStore, Receipt, Store, StoreError, TakeOptions, Ticket},
@@ -183,12 +183,12 @@ impl<S: Store> Limiter<S> {
         if max_wait == Period::default() || self.settings.modes.shadow {
             return Ok(None);
         }
-        let mut counting = matched.checks.iter().filter(|check| check.hits > Hits(0));
+        let mut counting = matched.enforced().iter().filter(|check| check.hits > Hits(0));
         let Some(check) = counting.next() else { return Ok(None) };
         if counting.next().is_some() {
-            return Err(AcquireError::SeveralLimits(matched.checks.len()));
+            return Err(AcquireError::SeveralLimits(matched.enforced().len()));
         }
-        if matched.checks.len() > 1 || !waits(check) {
+        if matched.enforced().len() > 1 || !waits(check) {
             return Ok(None);
         }
         let store = self.store.lines_for(check).map_err(LimitError::from)?;
@@ -206,7 +206,7 @@ impl<S: Store> Limiter<S> {
         let (receipt, is_never) = {
             let loaded = self.current(request)?;
             let matched = Matched::new(&loaded.rules, request);
-            let only = match &*matched.checks {
+            let only = match matched.enforced() {
                 [check] if check.pool.is_none() && check.direction == Direction::Take => Some(check),
                 _ => None,
             };
@@ -245,8 +245,8 @@ impl<S: Store> Limiter<S> {
         encode: impl FnOnce(&Verdict<'_>, &Acquired) -> T,
     ) -> T {
         let matched = Matched::new(&loaded.rules, request);
-        let decisions: Decisions = matched
-            .checks
+        let mut decisions: Decisions = matched
+            .enforced()
             .iter()
             .map(|check| {
                 let looked = counted.store.look(check, Hits(0), now);
@@ -267,6 +267,8 @@ impl<S: Store> Limiter<S> {
                 }
             })
             .collect();
+        // of one descriptor, the rule's line decides, so no other rule rejects what is counted in its shadow
+        decisions.extend(counted.store.decide(matched.shadows(), Scope::Descriptor, now));
         self.conclude(loaded, request, &matched, &decisions, now, |verdict| encode(verdict, acquired))
     }
 }

@@ -51,7 +51,7 @@ impl LastReports {
     /// Returns whether a rejection by `rule` at `now` is the first of its minute.
     pub(super) fn is_first(&self, rule: &RuleRef<'_>, now: Timestamp) -> bool {
         let slot = match rule {
-            RuleRef::Compiled(rule) | RuleRef::Beside(rule) => rule.index(),
+            RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule) => rule.index(),
             RuleRef::Override(_) => self.0.len() - 1,
         };
         // equal minutes of two centuries do no harm

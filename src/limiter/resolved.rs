@@ -121,7 +121,7 @@ impl Limiter<MemoryStore> {
             [check] if check.pool.is_none() && !check.rule.shadow_mode() && !self.settings.modes.shadow => {
                 match &check.rule {
                     RuleRef::Compiled(rule) => Some((rule.index(), check.key)),
-                    RuleRef::Beside(_) | RuleRef::Override(_) => None,
+                    RuleRef::Beside(_) | RuleRef::Shadow(_) | RuleRef::Override(_) => None,
                 }
             }
             _ => None,

@@ -18,13 +18,19 @@ pub struct RuleLimit {
     pub period: Duration,
     /// The period as text, such as `1m`. It distinguishes the tiers of a rule.
     pub per: Box<str>,
+    /// Whether it is in the shadow of the rule, and rejects nothing.
+    pub in_shadow: bool,
 }
 
 #[cfg(feature = "server")]
-/// Returns the lowest limit and its period of each series: a sanitized name, and the period's text.
-pub(super) fn series(limits: &[RuleLimit]) -> BTreeMap<(Vec<String>, &str), (u32, Duration)> {
+/// Returns the lowest limit and its period of each series: a sanitized name, and the period's text. They are those in the shadow of rules
+/// if `in_shadow`, otherwise those of rules.
+pub(super) fn series(
+    limits: &[RuleLimit],
+    in_shadow: bool,
+) -> BTreeMap<(Vec<String>, &str), (u32, Duration)> {
     let mut series = BTreeMap::new();
-    for limit in limits {
+    for limit in limits.iter().filter(|limit| limit.in_shadow == in_shadow) {
         let name = limit.name.iter().map(|part| sanitize(part)).collect();
         let lowest = series.entry((name, &*limit.per)).or_insert((limit.requests, limit.period));
         lowest.0 = lowest.0.min(limit.requests);

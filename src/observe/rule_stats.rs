@@ -21,6 +21,17 @@ struct Counters {
     over_limit_with_local_cache: Counter,
     within_limit: Counter,
     shadow_mode: Counter,
+    shadow_within_limit: Counter,
+    shadow_over_limit: Counter,
+}
+
+/// Hits of one rule by what the limit in its shadow would have done with them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShadowCounts {
+    /// Hits that it would have admitted.
+    pub within_limit: u64,
+    /// Hits that it would have rejected.
+    pub over_limit: u64,
 }
 
 /// Hits of one rule: those of one request, or all that [`RuleStats`] hold.
@@ -81,6 +92,24 @@ impl RuleStats {
         counters.shadow_mode.add(counts.shadow_mode);
     }
 
+    /// Adds hits that were counted in the shadow of the rule.
+    pub fn add_shadow(&self, counts: ShadowCounts) {
+        let counters = self.counters.own();
+        counters.shadow_within_limit.add(counts.within_limit);
+        counters.shadow_over_limit.add(counts.over_limit);
+    }
+
+    /// Returns the current counts of all threads in the shadow of the rule.
+    #[must_use]
+    pub fn shadow(&self) -> ShadowCounts {
+        self.counters.all().fold(ShadowCounts::default(), |sum, counters| {
+            sum.plus(ShadowCounts {
+                within_limit: counters.shadow_within_limit.get(),
+                over_limit: counters.shadow_over_limit.get(),
+            })
+        })
+    }
+
     /// Returns the current counts of all threads.
     #[must_use]
     pub fn get(&self) -> RuleCounts {
@@ -99,6 +128,25 @@ impl Counters {
             over_limit_with_local_cache: self.over_limit_with_local_cache.get(),
             within_limit: self.within_limit.get(),
             shadow_mode: self.shadow_mode.get(),
+        }
+    }
+}
+
+// === impl ShadowCounts ===
+
+impl ShadowCounts {
+    /// Returns the counts with the dotted names of their metrics.
+    #[must_use]
+    pub const fn named(&self) -> [(&'static str, u64); 2] {
+        [("weir.shadow_within_limit", self.within_limit), ("weir.shadow_over_limit", self.over_limit)]
+    }
+
+    /// Returns the sum with `other`.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            within_limit: self.within_limit.saturating_add(other.within_limit),
+            over_limit: self.over_limit.saturating_add(other.over_limit),
         }
     }
 }

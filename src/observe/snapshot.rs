@@ -6,7 +6,7 @@ use super::{
     histogram::Distribution,
     metric::{Metric, MetricKind},
     rule_limit,
-    rule_stats::RuleCounts,
+    rule_stats::{RuleCounts, ShadowCounts},
     sanitize::sanitize,
     stats::Stats,
 };
@@ -29,12 +29,39 @@ pub enum StatValue {
 #[must_use]
 pub fn snapshot(stats: &Stats) -> BTreeMap<String, StatValue> {
     let mut values = reference(stats);
-    for ((name, per), (requests, _)) in rule_limit::series(&stats.rule_limits()) {
-        let name = format!("weir.rule_limit.{}.{per}", name.join("."));
-        values.insert(name, StatValue::Gauge(u64::from(requests)));
+    for (in_shadow, prefix) in [(false, "weir.rule_limit"), (true, "weir.shadow_limit")] {
+        for ((name, per), (requests, _)) in rule_limit::series(&stats.rule_limits(), in_shadow) {
+            let name = format!("{prefix}.{}.{per}", name.join("."));
+            values.insert(name, StatValue::Gauge(u64::from(requests)));
+        }
+    }
+    for (name, counts) in shadow_counts(stats) {
+        let name = name.join(".");
+        for (prefix, value) in counts.named() {
+            values.insert(format!("{prefix}.{name}"), StatValue::Counter(value));
+        }
     }
     values.extend(stats.metrics().iter().map(own_metric));
     values
+}
+
+/// Returns what was counted in the shadow of each rule that has a limit there, or had one, by the rule's sanitized name.
+pub(super) fn shadow_counts(stats: &Stats) -> BTreeMap<Vec<String>, ShadowCounts> {
+    let sanitized = |name: &[Box<str>]| name.iter().map(|part| sanitize(part)).collect::<Vec<_>>();
+    let limits = stats.rule_limits();
+    let mut counts: BTreeMap<Vec<String>, ShadowCounts> = limits
+        .iter()
+        .filter(|limit| limit.in_shadow)
+        .map(|limit| (sanitized(&limit.name), ShadowCounts::default()))
+        .collect();
+    for rule in stats.rules() {
+        let counted = rule.shadow();
+        if counted != ShadowCounts::default() {
+            let sum = counts.entry(sanitized(rule.name())).or_default();
+            *sum = sum.plus(counted);
+        }
+    }
+    counts
 }
 
 /// Returns the stats of envoyproxy/ratelimit by their dotted names.

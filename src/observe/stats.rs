@@ -26,7 +26,8 @@ pub const MAX_DYNAMIC_NAMES: usize = 10_000;
 /// The longest name that a caller may create, in bytes. A value may be a megabyte long.
 const MAX_DYNAMIC_NAME: usize = 1_024;
 
-/// The bound on the bytes of all names that callers created: each is on a page eight times, or twice more for each further tier.
+/// The bound on the bytes of all names that callers created: each is on a page eight times, twice more for each further tier, and for a
+/// limit in the shadow of its rule twice and once more for each of its tiers.
 const MAX_DYNAMIC_BYTES: usize = 1 << 20;
 
 /// All stats of the process. Counters outlive the rules that they were made for.

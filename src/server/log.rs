@@ -44,7 +44,9 @@ fn write_descriptors(out: &mut BoundedText, request: &Request<'_>, verdict: &Ver
         }
         write!(out, ": {}", name(status.code))?;
         match status.limit.as_ref().map(|limit| limit.rule) {
-            Some(RuleRef::Compiled(rule) | RuleRef::Beside(rule)) => write!(out, ", rule {}", rule.path)?,
+            Some(RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule)) => {
+                write!(out, ", rule {}", rule.path)?;
+            }
             Some(RuleRef::Override(_)) => out.write_str(", limit override")?,
             None => {
                 out.write_str(", no limit")?;

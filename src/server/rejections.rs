@@ -60,7 +60,7 @@ impl RejectionLog for RejectionLogger {
             return;
         }
         let rule = match &check.rule {
-            RuleRef::Compiled(rule) | RuleRef::Beside(rule) => rule.path.to_string(),
+            RuleRef::Compiled(rule) | RuleRef::Beside(rule) | RuleRef::Shadow(rule) => rule.path.to_string(),
             RuleRef::Override(_) => "a limit of the request".to_owned(),
         };
         let (domain, rule, descriptor) =

@@ -1,5 +1,7 @@
 //! The store that the settings select.
 
+use std::time::Duration;
+
 use super::{
     Decisions, MemoryStore, NO_LINES, Store, StoreError, TakeOptions, any_remote::AnyRemote,
     coordinated::Coordinated, disk::DiskStore,
@@ -55,6 +57,14 @@ impl AnyStore {
 }
 
 impl Store for AnyStore {
+    fn longest_wait(&self) -> Duration {
+        match self {
+            Self::Memory(memory) => memory.longest_wait(),
+            Self::Disk(disk) => disk.longest_wait(),
+            Self::Coordinated(coordinated) => coordinated.longest_wait(),
+        }
+    }
+
     fn shared_counts(&self) -> SharedCounts {
         match self {
             Self::Memory(_) | Self::Disk(_) => SharedCounts::default(),

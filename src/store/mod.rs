@@ -130,6 +130,11 @@ pub trait Store: Send + Sync + 'static {
         now: Timestamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
+    /// Returns the longest that a decision waits, `WEIR_DECISION_BUDGET`. By default none waits.
+    fn longest_wait(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Returns how instances share their counts through this store. By default each counts alone.
     fn shared_counts(&self) -> SharedCounts {
         SharedCounts::default()

@@ -11,7 +11,10 @@ use smallvec::SmallVec;
 
 use crate::{
     limit::{Algorithm, OverLimitPolicy, Tier, Timestamp},
-    store::{path::reference_path, remote::Target},
+    store::{
+        path::{is_of_shadow, reference_path},
+        remote::Target,
+    },
 };
 
 /// The settings that determine keys and their expiry.
@@ -33,13 +36,15 @@ pub(super) fn window_start(tier: &Tier, at: Timestamp) -> Timestamp {
     Timestamp::from_nanos(at.as_nanos() - at.as_nanos() % tier.period.as_nanos())
 }
 
-/// Returns whether envoyproxy/ratelimit can have such a rule: one fixed window of one of its units.
+/// Returns whether envoyproxy/ratelimit can have such a rule: one fixed window of one of its units. A limit in the shadow of a rule it
+/// never has, and the rule has the key that it would have.
 pub(super) fn is_compatible(target: &Target) -> bool {
     match &target.tiers[..] {
         [tier] => {
             target.over_limit_policy == OverLimitPolicy::Count
                 && tier.algorithm == Algorithm::FixedWindow
                 && tier.unit().is_some()
+                && !is_of_shadow(&target.path)
         }
         _ => false,
     }
@@ -144,6 +149,14 @@ mod tests {
         assert_eq!(keys(&settings("eu:"), &target, at).as_slice(), ["eu:shop_tenant_acme_1234560"]);
         let unambiguous = KeySettings { unambiguous: true, ..settings("eu:") };
         assert_eq!(keys(&unambiguous, &target, at).as_slice(), ["eu:{shop|tenant=acme}c1m_1234560"]);
+    }
+
+    #[test]
+    fn a_limit_in_the_shadow_of_a_rule_has_no_key_of_envoyproxy_ratelimit() {
+        let tiers = vec![tier(60, Algorithm::FixedWindow)];
+        let target = target("%shadow|shop|tenant=acme", tiers, OverLimitPolicy::Count);
+        let at = Timestamp::from_millis(1_234_567_890);
+        assert_eq!(keys(&settings(""), &target, at).as_slice(), ["{%shadow|shop|tenant=acme}c1m_1234560"]);
     }
 
     #[test]

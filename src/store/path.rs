@@ -13,6 +13,9 @@ use crate::limit::{LimitCheck, request_bucket::BucketName};
 pub(super) const BUCKET_DOMAIN: &str = "";
 pub(super) const BUCKET_KEY: &str = "key";
 
+/// The beginning of the path of a limit in the shadow of a rule. It is no escape, so no domain begins with it.
+const SHADOW: &str = "%shadow|";
+
 /// The bytes above which a path is shortened where the key in the shared store is weir's own.
 #[cfg(any(feature = "disk", feature = "remote"))]
 const LONG: usize = 256;
@@ -35,7 +38,14 @@ pub(super) fn path_of(check: &LimitCheck<'_>) -> Box<str> {
     let entries = check.entries.iter().enumerate().map(|(i, entry)| {
         (entry.key, check.shared(i).map_or(PathValue::Own(entry.value), PathValue::Shared))
     });
-    path(check.domain, entries)
+    let path = path(check.domain, entries);
+    if check.rule.is_shadow() { [SHADOW, &path].concat().into() } else { path }
+}
+
+/// Returns whether `path` is of a limit in the shadow of a rule.
+#[cfg(feature = "remote")]
+pub(super) fn is_of_shadow(path: &str) -> bool {
+    path.starts_with(SHADOW)
 }
 
 /// Returns the path of all buckets of `name`.

@@ -264,6 +264,34 @@ if descriptor 2 is over its limit: nothing counts the request (all or nothing)
 }
 
 #[test]
+fn the_limit_in_the_shadow_of_a_rule_is_explained() {
+    let rules = "domain: d
+descriptors:
+- key: a
+  rate_limit:
+    requests: 100
+    per: 1s
+    coordination: lease
+    shadow: { tiers: [{ requests: 50, per: 1s }, { requests: 900, per: 1h, algorithm: sliding_window }] }
+";
+    for (store, end) in [
+        (SharedStore::Redis, "    with Redis: lease\n"),
+        (SharedStore::Memcached, "    with Memcached: local, since it counts only single fixed windows\n"),
+    ] {
+        let shared = SharedCounts { store: Some(store), ..SharedCounts::default() };
+        let (_, output) = explained_with(rules, "d", &[&[("a", "v")]], shared);
+        let expected = format!(
+            "
+  in its shadow (weir_shadow_over_limit_total counts what it would reject):
+    50 requests per 1s
+    900 requests per 1h, sliding window
+{end}"
+        );
+        assert!(output.ends_with(&expected), "{output}");
+    }
+}
+
+#[test]
 fn the_mode_that_applies_now_is_explained() {
     let rules = "domain: d
 descriptors:

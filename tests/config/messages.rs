@@ -364,3 +364,36 @@ fn an_error_that_an_alias_repeats_is_reported_once() {
     let text = "domain: d\ndescriptors:\n- key: a\n  rate_limit: &r {unit: x}\n- key: b\n  rate_limit: *r\n";
     assert_findings(text, &["f.yaml:4:25: invalid rate limit unit 'x'"]);
 }
+
+#[test]
+fn a_limit_in_the_shadow_is_checked_like_any_other() {
+    let beside = |shadow: &str| rate_limit(&format!("requests: 9\nper: 1m\nshadow: {shadow}"));
+    assert_findings(&beside("{requests: 5, per: 1m}"), &[]);
+    assert_findings(&beside("{requests: 9, per: 1h, algorithm: token_bucket, burst: 3}"), &[]);
+    for (shadow, expected) in [
+        ("{requests: 5, per: 1y}", "f.yaml:7:34: invalid period '1y'"),
+        ("{requests: 5}", "f.yaml:7:16: 'requests' requires 'per'"),
+        ("5", "f.yaml:7:15: error loading config file: 'shadow' must be a mapping of requests, per, unit"),
+        ("{requests: 5, per: 1m, burst: 2}", "f.yaml:7:38: 'burst' requires 'algorithm: token_bucket'"),
+        (
+            "{requests: 5, per: 1m, name: n}",
+            "f.yaml:7:38: config error, unknown key 'name': it belongs under 'rate_limit'",
+        ),
+        ("{tiers: []}", "f.yaml:7:23: 'tiers' must not be empty"),
+        ("{requests: 9, per: 1m}", "?f.yaml:7:7: this 'shadow' is the limit itself"),
+    ] {
+        assert_findings(&beside(shadow), &[expected]);
+    }
+    assert_findings(
+        &rate_limit("unlimited: true\nshadow: {requests: 5, per: 1m}"),
+        &["f.yaml:6:7: a limit in the shadow of 'unlimited: true' has none to be compared with"],
+    );
+    assert_findings(
+        &rate_limit("requests: 9\nper: 1m\nshare: {}\nshadow: {requests: 5, per: 1m}"),
+        &["f.yaml:8:7: a limit that is shared has no 'shadow'"],
+    );
+    assert_findings(
+        &descriptor("key: k\nrate_limit: {requests: 9, per: 1m}\nshadow: {requests: 5, per: 1m}"),
+        &["f.yaml:5:5: config error, unknown key 'shadow': it belongs under 'rate_limit'"],
+    );
+}

@@ -211,3 +211,20 @@ fn metrics_count_who_waits_and_what_became_of_them() {
     assert_eq!(metric("weir.waits.admitted", None), Some(1));
     assert_eq!(metric("weir.waits.left", None), Some(1));
 }
+
+/// A lower limit would let them wait for longer: its share of the requests shows what it costs.
+#[test]
+fn callers_that_wait_count_once_in_the_shadow_of_their_rule() {
+    let fixture = Fixture::new(&rules("{ requests: 2, per: 1s, shadow: { requests: 1, per: 1s } }"));
+    let shadow = |fixture: &Fixture| {
+        let counts = fixture.stats.rule(&["partners".into(), "api".into()]).shadow();
+        (counts.within_limit, counts.over_limit)
+    };
+    let _taken = fixture.acquire(&["a"], 2, 0);
+    let mut waits = fixture.acquire(&["a"], 1, 1_000);
+    assert!(waits.waits());
+    fixture.pass(1_000);
+    assert!(waits.is_admitted());
+    assert_eq!(shadow(&fixture), (1, 2));
+    assert!(fixture.acquire(&["a"], 1, 0).acquired().receipt.is_some(), "it can be given back");
+}

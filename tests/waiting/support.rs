@@ -23,6 +23,7 @@ use weir::{
 pub(crate) struct Fixture {
     pub(crate) limiter: Arc<Limiter<MemoryStore>>,
     pub(crate) clock: Arc<ManualClock>,
+    pub(crate) stats: Arc<Stats>,
     hasher: KeyHasher,
 }
 
@@ -90,9 +91,10 @@ impl Fixture {
     pub(crate) fn with_bounds(rules: &str, bounds: WaitBounds, settings: DecisionSettings) -> Self {
         let store = MemoryStore::new(1_000);
         store.set_wait_bounds(bounds);
-        let limiter = Arc::new(Limiter::new(store, Arc::new(Stats::default()), settings));
+        let stats = Arc::new(Stats::default());
+        let limiter = Arc::new(Limiter::new(store, Arc::clone(&stats), settings));
         let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000_000)));
-        let fixture = Self { limiter, clock, hasher: KeyHasher::random() };
+        let fixture = Self { limiter, clock, stats, hasher: KeyHasher::random() };
         fixture.load(rules);
         fixture
     }

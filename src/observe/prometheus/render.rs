@@ -13,8 +13,9 @@ use super::{
 use crate::observe::{
     metric::{Metric, MetricKind},
     process, rule_limit,
-    rule_stats::RuleCounts,
+    rule_stats::{RuleCounts, ShadowCounts},
     sanitize::sanitize,
+    snapshot::shadow_counts,
     stats::Stats,
 };
 
@@ -37,6 +38,12 @@ const RULE_HELP: [&str; 6] = [
     "Hits past the limit that were admitted because the rule is in shadow mode.",
 ];
 
+/// The help texts of what is counted in the shadow of a rule, in the order of [`ShadowCounts::named`].
+const SHADOW_HELP: [&str; 2] = [
+    "Hits of the rule that the limit in its shadow would have admitted.",
+    "Hits of the rule that the limit in its shadow would have rejected.",
+];
+
 /// Renders all stats, and the resources that the process uses. `names` are for the stats of envoyproxy/ratelimit; weir's own
 /// always keep theirs.
 #[must_use]
@@ -51,6 +58,7 @@ pub fn render(stats: &Stats, names: &MetricNames) -> String {
         MetricNames::Mapped(mapper) => mapped::write(&mut page, stats, mapper),
     }
     rule_limits(&mut page, stats);
+    shadows(&mut page, stats);
     own_metrics(&mut page, stats.metrics());
     for metric in process::metrics() {
         page.family(metric.name, metric.help, metric.kind);
@@ -90,10 +98,13 @@ fn rules(page: &mut Page, stats: &Stats) {
 /// Writes the limits of the current rules, under the labels of their counters and the period.
 fn rule_limits(page: &mut Page, stats: &Stats) {
     let limits = stats.rule_limits();
-    let series: Vec<_> = rule_limit::series(&limits)
-        .into_iter()
-        .map(|((name, per), limit)| (format!("{},{}", name_labels(&name), labels([("per", per)])), limit))
-        .collect();
+    let labelled = |in_shadow| -> Vec<_> {
+        rule_limit::series(&limits, in_shadow)
+            .into_iter()
+            .map(|((name, per), limit)| (format!("{},{}", name_labels(&name), labels([("per", per)])), limit))
+            .collect()
+    };
+    let series = labelled(false);
     let name = "weir_rule_limit";
     page.family(name, "Requests that a loaded rule admits in each period.", "gauge");
     for (labels, (requests, _)) in &series {
@@ -103,6 +114,28 @@ fn rule_limits(page: &mut Page, stats: &Stats) {
     page.family(name, "The period of a loaded rule's limit.", "gauge");
     for (labels, (_, period)) in &series {
         page.line(format_args!("{name}{{{labels}}} {}", period.as_secs_f64()));
+    }
+    let name = "weir_shadow_limit";
+    page.family(
+        name,
+        "Requests that a limit in the shadow of a loaded rule would admit in each period.",
+        "gauge",
+    );
+    for (labels, (requests, _)) in labelled(true) {
+        page.sample(name, &labels, u64::from(requests));
+    }
+}
+
+/// Writes what was counted in the shadow of rules, under the labels of their counters.
+fn shadows(page: &mut Page, stats: &Stats) {
+    let rules: Vec<(String, ShadowCounts)> =
+        shadow_counts(stats).into_iter().map(|(name, counts)| (name_labels(&name), counts)).collect();
+    let names = ShadowCounts::default().named().map(|(name, _)| name.replace('.', "_") + "_total");
+    for (i, (name, help)) in names.into_iter().zip(SHADOW_HELP).enumerate() {
+        page.family(&name, help, "counter");
+        for (labels, counts) in &rules {
+            page.sample(&name, labels, counts.named()[i].1);
+        }
     }
 }
 

@@ -46,7 +46,7 @@ mod target;
 #[cfg(all(test, feature = "server"))]
 mod test_tiers;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use smallvec::{SmallVec, smallvec};
@@ -219,6 +219,10 @@ fn has_repeated(checks: &[LimitCheck<'_>]) -> bool {
 }
 
 impl<R: Remote> Store for Coordinated<R> {
+    fn longest_wait(&self) -> Duration {
+        self.modes.budget.into()
+    }
+
     fn shared_counts(&self) -> SharedCounts {
         SharedCounts {
             store: Some(self.remote().shared_store()),

@@ -14,8 +14,8 @@ impl Target {
         let (path, over_limit_policy) = (path_of(check), check.over_limit_policy());
         let path = match over_limit_policy {
             // the key in the store is made of all of it
-            OverLimitPolicy::Count => path,
-            OverLimitPolicy::Ignore => shortened(path),
+            OverLimitPolicy::Count if !check.rule.is_shadow() => path,
+            OverLimitPolicy::Count | OverLimitPolicy::Ignore => shortened(path),
         };
         Self { path, tiers: check.shared_tiers(), over_limit_policy }
     }

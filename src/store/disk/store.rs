@@ -226,6 +226,10 @@ fn rejection() -> Decision {
 }
 
 impl Store for DiskStore {
+    fn longest_wait(&self) -> Duration {
+        duration(self.shared.settings.budget)
+    }
+
     async fn take_with(
         &self,
         checks: &[LimitCheck<'_>],

@@ -113,7 +113,7 @@ fn write(verdict: &Verdict<'_>, replies: &mut Replies) {
     let Some(status) = verdict.statuses.first() else { return replies.null() };
     let limit = status.limit.as_ref();
     let name = limit.and_then(|limit| match limit.rule {
-        RuleRef::Compiled(_) | RuleRef::Beside(_) => limit.rule.name(),
+        RuleRef::Compiled(_) | RuleRef::Beside(_) | RuleRef::Shadow(_) => limit.rule.name(),
         RuleRef::Override(_) => None,
     });
     replies.map(2 + 3 * usize::from(limit.is_some()) + usize::from(name.is_some()));
