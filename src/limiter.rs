@@ -24,8 +24,8 @@ pub use self::{
 };
 use crate::{
     limit::{
-        Code, CompiledRule, Decision, DescriptorMatch, Direction, Limit, LimitCheck, Matched, Modes, Request,
-        RulePath, RuleRef, RuleSet, Scope, Tally, Timestamp, Verdict,
+        Code, CompiledRule, Decision, DescriptorMatch, Direction, Hits, Limit, LimitCheck, Matched, Modes,
+        Request, RulePath, RuleRef, RuleSet, Scope, Tally, Timestamp, Verdict,
     },
     observe::{
         DecisionRecord, Metric, RuleCounts, RuleLimit, RuleStats, Source, Stats,
@@ -338,7 +338,12 @@ impl<S: Store> Limiter<S> {
             let rejects = decision.over && !check.rule.shadow_mode();
             if rejects && (all || loaded.last_reports.is_first(&check.rule, now)) {
                 let mode = |rule| self.store.shared_counts().mode_now(rule);
-                log.rejected(&Rejection { check, decision, mode: check.rule.declared().and_then(mode) });
+                log.rejected(&Rejection {
+                    check,
+                    decision,
+                    at: now,
+                    mode: check.rule.declared().and_then(mode),
+                });
             }
         }
     }
@@ -356,6 +361,8 @@ impl<S: Store> Limiter<S> {
                     .and_then(|path| self.stats.dynamic_rule_of(path.parts(), declared));
                 record(dynamic.as_ref().unwrap_or(declared));
             }
+            // a name that callers create for nothing but zeros would only take the place of another
+            RuleRef::Override(_) if check.hits == Hits(0) => {}
             RuleRef::Override(_) => {
                 let path = RulePath::of_override(check.domain, check.entries);
                 if let Some(stats) = self.stats.dynamic_rule(path.parts()) {

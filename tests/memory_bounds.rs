@@ -22,17 +22,21 @@ const COORDINATED_COUNTER: usize = 680;
 const MEMBER: usize = 500;
 const COUNTERS_PER_MEMBER: usize = 20;
 
+/// The memory of the sketches that find hot keys, with the names of the keys (`src/observe/hot_keys.rs`).
+const HOT_KEYS: usize = 5_000_000;
+
 fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect("a file of this project")
 }
 
 /// Returns the bounds with what they take, in bytes.
-fn bounds() -> [(&'static str, usize); 9] {
+fn bounds() -> [(&'static str, usize); 10] {
     let settings = Settings::resolve(&Flags::default(), &BTreeMap::new()).expect("the defaults are valid");
     let handshake = HANDSHAKE.saturating_sub(CONNECTION);
     [
         ("the process", PROCESS),
         ("counters in memory", settings.max_counters * COUNTER),
+        ("hot keys", HOT_KEYS),
         ("members of pools", settings.max_counters / COUNTERS_PER_MEMBER * MEMBER),
         ("coordinated counters", settings.coordination.max_counters * COORDINATED_COUNTER),
         ("names of coordinated counters", settings.coordination.max_counter_bytes),

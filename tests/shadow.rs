@@ -53,7 +53,7 @@ impl<S: Store> Service<S> {
     }
 
     /// Decides a request of `descriptors`.
-    async fn decide<'a>(&self, descriptors: Vec<Descriptor<'a>>, now: Timestamp) -> Answer {
+    async fn decide(&self, descriptors: Vec<Descriptor<'_>>, now: Timestamp) -> Answer {
         let request = Request { domain: "d", descriptors: descriptors.into(), hits: 1 };
         let answer = self.limiter.decide(&request, now, |verdict| {
             let statuses = verdict.statuses.iter().map(|s| (s.code, s.remaining, s.reset)).collect();

@@ -360,6 +360,18 @@ async fn a_value_that_is_part_of_a_name_has_the_limit_of_its_rule() {
     assert_eq!(gauges(), [""; 0]);
 }
 
+/// `weir call` asks with such a limit whether a domain exists.
+#[tokio::test]
+async fn a_limit_of_a_request_makes_no_name_for_nothing() {
+    let service = Service::new(vec![limited("tenant", "acme", 9)]);
+    let own = RuntimeLimit::per_unit(1, Unit::Hour);
+    for (hits, expected) in [(0, None), (2, Some(2))] {
+        let limited = Descriptor { limit: Some(Box::new(own.clone())), ..descriptor(&[("k", "v")], hits) };
+        service.decide_all("shop", vec![limited]).await;
+        assert_eq!(service.hits("shop.k_v"), expected);
+    }
+}
+
 #[test]
 fn rules_of_one_name_have_one_limit_the_lowest() {
     let service = Service::new(vec![limited("tenant", "a:b", 9), limited("tenant", "a|b", 4)]);

@@ -95,6 +95,14 @@ impl<S: RuleSource> Rules<S> {
     /// Loads the source's rules, applies them, and reports the outcome to the source.
     async fn load(&mut self) -> Result<(), ConfigErrors> {
         let outcome = match self.source.load().await {
+            Ok(loaded) if !loaded.left_out.is_empty() => {
+                let left_out = ConfigErrors { errors: loaded.left_out.clone(), warnings: Vec::new() };
+                self.apply(loaded).await;
+                self.context.stats.config_load_error.add(1);
+                self.context.stats.config_rejected.set(1);
+                log(&left_out, "defaults not reloaded, keeping the previous ones");
+                Ok(())
+            }
             Ok(loaded) => {
                 self.apply(loaded).await;
                 if self.context.stats.config_rejected.get() == 1 {

@@ -17,8 +17,8 @@ use crate::{
     limit::{Bucket, Coordination, Period, Refill, RuleCoordination, Tier},
     settings, simulate,
     simulate::{
-        Instance, Scenario, ScenarioError, Series, SimulationMetrics, SimulationOutcome, Skew, chart, run,
-        table,
+        Instance, Scenario, ScenarioError, Series, SimulationMetrics, SimulationOutcome, Skew, chart, legend,
+        run, suggest, table,
     },
     store::{
         coordinated::{self, Coordinated},
@@ -65,6 +65,9 @@ pub struct Simulate {
     /// Offered requests of each key, as a multiple of the limit
     #[arg(long, value_name = "FACTOR", default_value_t = 2.0)]
     pub load: f64,
+    /// Offered requests of each key a second, in place of --load
+    #[arg(long, value_name = "N", conflicts_with = "load")]
+    pub rate: Option<f64>,
     /// When requests arrive
     #[arg(long, value_name = "WHEN", default_value = "random")]
     pub arrivals: Arrivals,
@@ -92,6 +95,9 @@ pub struct Simulate {
     /// Seed of the random number generator: equal seeds give equal results
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Say which coordination mode to choose, what it costs, and what it can exceed
+    #[arg(long)]
+    pub suggest: bool,
     /// Write a chart of the admitted requests over time to this SVG file; with --keys 1 or --share
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
@@ -207,11 +213,13 @@ pub fn simulate(args: &Simulate, out: &mut impl Write) -> Result<(), SimulateErr
         progress.end();
         completed += part;
         let series = Series::of(&scenario, &outcome, STEPS);
-        modes.push((mode.name(), SimulationMetrics::of(&scenario, &outcome), series));
+        modes.push((mode, SimulationMetrics::of(&scenario, &outcome), series));
     }
     args.print(&scenario, &modes, out).map_err(SimulateError::Print)?;
     if let Some((path, mut file)) = svg {
-        file.write_all(chart(&scenario, &modes).as_bytes()).map_err(svg_error(path))?;
+        let panels: Vec<_> =
+            modes.into_iter().map(|(mode, metrics, series)| (mode.name(), metrics, series)).collect();
+        file.write_all(chart(&scenario, &panels).as_bytes()).map_err(svg_error(path))?;
     }
     Ok(())
 }
@@ -235,7 +243,7 @@ impl Simulate {
             instances: self.instances,
             keys: self.keys.unwrap_or_else(|| self.default_keys()) as usize,
             tier: Tier { requests: self.limit, period: self.period, algorithm },
-            load: self.load,
+            load: self.load(),
             arrivals: match self.arrivals {
                 Arrivals::Random => simulate::Arrivals::Random,
                 Arrivals::AtOnce => simulate::Arrivals::AtOnce,
@@ -251,10 +259,16 @@ impl Simulate {
         })
     }
 
+    /// Returns the offered requests, as a multiple of the limit.
+    fn load(&self) -> f64 {
+        let seconds = Duration::from_nanos(self.period.as_nanos()).as_secs_f64();
+        self.rate.map_or(self.load, |rate| rate * seconds / f64::from(self.limit))
+    }
+
     /// Returns as many keys as can be simulated in a few seconds.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "limited to a small number")]
     fn default_keys(&self) -> u32 {
-        let requests = f64::from(self.limit) * self.load * f64::from(self.windows);
+        let requests = f64::from(self.limit) * self.load() * f64::from(self.windows);
         (MAX_DEFAULT_REQUESTS / requests).clamp(1.0, MAX_DEFAULT_KEYS) as u32
     }
 
@@ -284,33 +298,25 @@ impl Simulate {
     fn print(
         &self,
         scenario: &Scenario,
-        modes: &[(&str, SimulationMetrics, Series)],
+        modes: &[(Coordination, SimulationMetrics, Series)],
         out: &mut impl Write,
     ) -> io::Result<()> {
-        let plural = if scenario.instances == 1 { "" } else { "s" };
-        let spread = match self.skew {
-            Spread::Even => "evenly",
-            Spread::Zipf => "by Zipf's law",
-        };
-        let keys = match scenario.keys {
-            1 => String::new(),
-            keys => format!(" for each of {keys} keys"),
-        };
-        let arrivals = match self.arrivals {
-            Arrivals::Random => "",
-            Arrivals::AtOnce => " at once",
-        };
         let Self { round_trip, sync_interval, .. } = self;
         let early = if self.no_early_sync { ", none early" } else { "" };
         writeln!(
             out,
-            "{} instance{plural}, {}{keys}, {} times the limit offered{arrivals}, spread {spread}\n\
-             {round_trip:?} round trip, {sync_interval:?} between syncs{early}, seed {}\n",
-            scenario.instances, scenario.tier, scenario.load, scenario.seed,
+            "{}\n{round_trip:?} round trip, {sync_interval:?} between syncs{early}, seed {}\n",
+            scenario.title(),
+            scenario.seed,
         )?;
         let rows: Vec<(&str, SimulationMetrics)> =
-            modes.iter().map(|(name, metrics, _)| (*name, metrics.clone())).collect();
-        write!(out, "{}", table(&rows))
+            modes.iter().map(|(mode, metrics, _)| (mode.name(), metrics.clone())).collect();
+        write!(out, "{}\n{}", table(&rows), legend())?;
+        if self.suggest {
+            let modes: Vec<_> = modes.iter().map(|(mode, metrics, _)| (*mode, metrics.clone())).collect();
+            write!(out, "\n{}", suggest(scenario, &modes))?;
+        }
+        Ok(())
     }
 }
 

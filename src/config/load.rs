@@ -14,7 +14,7 @@ use super::{
     compile::{Declared, compile},
     documents::{self, Document, DocumentContent},
     duplicates,
-    error::{ConfigErrors, ConfigWarning, DisplayOrigin, FileReport, Report},
+    error::{ConfigError, ConfigErrors, ConfigWarning, DisplayOrigin, FileReport, Report},
     files::{self, Listing, RuleFile},
     hidden, ineffective,
     yaml::{self, Position, YamlNode},
@@ -54,6 +54,8 @@ pub struct Loaded {
     pub warnings: Vec<ConfigWarning>,
     /// The number of files that were read.
     pub files: usize,
+    /// The errors of what is not part of the rules although it is new, because it is invalid.
+    pub left_out: Vec<ConfigError>,
 }
 
 /// Reads every file below `dir`, in the order of paths. A directory without files gives no rules and a warning.
@@ -247,7 +249,12 @@ impl Reading {
             ineffective::warn(domain, report);
             hidden::warn(domain, report);
         }
-        self.report.finish().map(|warnings| Loaded { domains: self.domains, warnings, files })
+        self.report.finish().map(|warnings| Loaded {
+            domains: self.domains,
+            warnings,
+            files,
+            left_out: Vec::new(),
+        })
     }
 }
 

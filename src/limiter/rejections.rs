@@ -26,6 +26,8 @@ pub struct Rejection<'a> {
     pub check: &'a LimitCheck<'a>,
     /// The decision.
     pub decision: &'a Decision,
+    /// The time of the decision.
+    pub at: Timestamp,
     /// The coordination mode of the rule; none for a limit that came with the request.
     pub mode: Option<Coordination>,
 }

@@ -6,8 +6,7 @@ use std::{
 };
 
 use crate::{
-    clock::{Clock as _, SystemClock},
-    limit::{Coordination, NANOS_PER_SECOND, RuleRef},
+    limit::{Coordination, NANOS_PER_SECOND, RuleRef, Timestamp},
     limiter::{Rejection, RejectionLog, key_text},
     server::log::bounded,
 };
@@ -36,9 +35,9 @@ impl RejectionLogger {
         Self { values, most, minute: AtomicU64::new(0) }
     }
 
-    /// Returns the number of rejections reported in this minute, this one included.
-    fn count(&self) -> u64 {
-        let minute = SystemClock.now().as_nanos() / (60 * NANOS_PER_SECOND);
+    /// Returns the number of rejections reported in the minute of `at`, this one included.
+    fn count(&self, at: Timestamp) -> u64 {
+        let minute = at.as_nanos() / (60 * NANOS_PER_SECOND);
         let next = |state: u64| if state >> 32 == minute { state + 1 } else { minute << 32 | 1 };
         let before =
             self.minute.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |state| Some(next(state)));
@@ -48,8 +47,8 @@ impl RejectionLogger {
 
 impl RejectionLog for RejectionLogger {
     #[cold]
-    fn rejected(&self, Rejection { check, decision, mode }: &Rejection<'_>) {
-        let count = self.count();
+    fn rejected(&self, Rejection { check, decision, at, mode }: &Rejection<'_>) {
+        let count = self.count(*at);
         if count > self.most {
             if count == self.most + 1 {
                 tracing::warn!(
@@ -73,5 +72,18 @@ impl RejectionLog for RejectionLogger {
             %domain, %rule, %descriptor, hits = check.hits.0, %limit, %retry_after, %mode,
             "rejected"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rejections_are_counted_in_the_minutes_of_their_decisions() {
+        let log = RejectionLogger::new(false, true);
+        let at = |second: u64| log.count(Timestamp::from_secs(60_000 + second));
+        assert_eq!((at(0), at(59), at(60), at(61)), (1, 2, 1, 2));
+        assert_eq!(log.most, MOST_SAMPLES);
     }
 }

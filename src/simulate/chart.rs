@@ -16,10 +16,13 @@ const GAP: f64 = 38.0;
 /// The height below the last panel, for the labels of the time axis.
 const FOOT: f64 = 52.0;
 
+/// The most ends of periods that are marked: more would hide what is behind them.
+const MAX_MARKS: u32 = 150;
+
 /// The styles of what other charts do not have.
-const LIGHT: &str =
-    ".limit { stroke: #1f2328; stroke-width: 1.5; stroke-dasharray: 6 4 } .over { fill: #cf222e }";
-const DARK: &str = ".limit { stroke: #e6edf3 } .over { fill: #f85149 }";
+const LIGHT: &str = ".window { stroke: #8250df; stroke-dasharray: 2 3 }
+.limit { stroke: #1f2328; stroke-width: 1.5; stroke-dasharray: 6 4 } .over { fill: #cf222e }";
+const DARK: &str = ".window { stroke: #a475f9 } .limit { stroke: #e6edf3 } .over { fill: #f85149 }";
 
 /// Maps values to positions on the page.
 struct Axes {
@@ -38,10 +41,11 @@ pub fn chart(scenario: &Scenario, modes: &[(&str, SimulationMetrics, Series)]) -
     };
     let panels = modes.len() as f64;
     let height = HEAD + panels * PANEL + (panels - 1.0).max(0.0) * GAP + FOOT;
-    let mut svg = svg::begin(height, &title(scenario), LIGHT, DARK);
+    let mut svg = svg::begin(height, &scenario.title(), LIGHT, DARK);
     head(&mut svg, scenario);
     for (i, mode) in modes.iter().enumerate() {
         panel(&mut svg, &axes, i, mode);
+        mark_periods(&mut svg, &axes, i, scenario.windows);
     }
     time(&mut svg, &axes, height - FOOT);
     let (middle, what) = (f64::midpoint(HEAD, height - FOOT), counted(scenario));
@@ -49,12 +53,6 @@ pub fn chart(scenario: &Scenario, modes: &[(&str, SimulationMetrics, Series)]) -
     put(&mut svg, format_args!("<text class=\"faint\" {place}>{what}</text>"));
     svg += "</svg>\n";
     svg
-}
-
-fn title(scenario: &Scenario) -> String {
-    let Scenario { instances, tier, load, .. } = scenario;
-    let plural = if *instances == 1 { "" } else { "s" };
-    format!("{instances} instance{plural}, {tier}, {load} times the limit offered")
 }
 
 /// Returns the label of the vertical axis.
@@ -66,11 +64,12 @@ fn counted(scenario: &Scenario) -> &'static str {
 }
 
 fn head(svg: &mut String, scenario: &Scenario) {
-    text(svg, LEFT, 22.0, "title", &title(scenario));
+    text(svg, LEFT, 22.0, "title", &scenario.title());
     let legend = [
         ("<rect class=\"admitted\" width=\"14\" height=\"10\" y=\"-9\"/>", "admitted", 0.0),
         ("<rect class=\"over\" width=\"14\" height=\"10\" y=\"-9\"/>", "admitted above the limit", 110.0),
         ("<line class=\"limit\" x2=\"22\" y1=\"-4\" y2=\"-4\"/>", "limit", 300.0),
+        ("<line class=\"window\" x1=\"14\" x2=\"14\" y1=\"-10\" y2=\"1\"/>", "end of a period", 380.0),
     ];
     for (mark, what, x) in legend {
         let x = LEFT + x;
@@ -132,6 +131,20 @@ fn panel(
             "<line class=\"limit\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{limit:.1}\" y2=\"{limit:.1}\"/>"
         ),
     );
+}
+
+/// Marks where each of `periods` ends in the panel `i`: where fixed windows end, and as a scale for other limits.
+fn mark_periods(svg: &mut String, axes: &Axes, i: usize, periods: u32) {
+    let top = HEAD + i as f64 * (PANEL + GAP);
+    let bottom = top + PANEL;
+    let ends = if periods <= MAX_MARKS { 1..periods } else { 1..1 };
+    for end in ends {
+        let x = axes.x(axes.seconds * f64::from(end) / f64::from(periods));
+        put(
+            svg,
+            format_args!("<line class=\"window\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{top}\" y2=\"{bottom}\"/>"),
+        );
+    }
 }
 
 /// Draws the area between `floor` and `points`, in steps: each value holds until the next one.

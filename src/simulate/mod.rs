@@ -8,6 +8,7 @@
 //! one_counter  what one counter for all instances would have decided
 //! table        renders the metrics as text
 //! shares       the shares of a pool's members in each cycle
+//! suggest      which mode to choose, what it costs, and what it can exceed
 //! chart        draws the admitted requests over time, as an SVG
 //! ```
 
@@ -26,6 +27,7 @@ mod run;
 mod scenario;
 mod shares;
 mod shares_chart;
+mod suggest;
 mod svg;
 mod table;
 
@@ -35,4 +37,5 @@ pub use run::{Instance, SimulatedDecision, SimulationOutcome, run};
 pub use scenario::{Arrivals, Scenario, ScenarioError, Skew};
 pub use shares::{Demands, DemandsError, SharedCycle, shares_table};
 pub use shares_chart::shares_chart;
-pub use table::table;
+pub use suggest::suggest;
+pub use table::{legend, table};

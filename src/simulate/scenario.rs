@@ -120,6 +120,27 @@ impl Scenario {
         self.keys as f64 * f64::from(self.tier.requests) * self.load * f64::from(self.windows)
     }
 
+    /// Says what is simulated: instances, limit, offered load and how it is spread.
+    #[must_use]
+    pub fn title(&self) -> String {
+        let Self { instances, tier, keys, load, .. } = self;
+        let plural = if *instances == 1 { "" } else { "s" };
+        let keys = if *keys == 1 { String::new() } else { format!(" for each of {keys} keys") };
+        let arrivals = match self.arrivals {
+            Arrivals::Random => "",
+            Arrivals::AtOnce => " at once",
+        };
+        let spread = match self.skew {
+            Skew::Even => "evenly",
+            Skew::Zipf => "by Zipf's law",
+        };
+        let (load, rate) = (significant(*load), significant(self.rate() / self.keys as f64));
+        format!(
+            "{instances} instance{plural}, {tier}{keys}, {load} times the limit offered{arrivals} ({rate} a second), \
+             spread {spread}"
+        )
+    }
+
     /// Returns the requests per second, of all keys.
     pub(super) fn rate(&self) -> f64 {
         let seconds = self.tier.period.as_nanos() as f64 / 1e9;
@@ -147,6 +168,14 @@ impl Scenario {
         let domain = Domain::new(DOMAIN, vec![node]);
         Arc::new(RuleSet::new(&[domain], KeyHasher::with_secret([self.seed, 0])))
     }
+}
+
+/// Formats a number with three significant digits, or as many as it has before the point.
+pub(super) fn significant(number: f64) -> String {
+    let digits = (2.0 - number.abs().max(f64::MIN_POSITIVE).log10().floor()).clamp(0.0, 9.0) as usize;
+    let text = format!("{number:.digits$}");
+    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    text.to_owned()
 }
 
 // === impl Skew ===
@@ -208,6 +237,20 @@ mod tests {
         assert_eq!(Scenario { windows: 0, ..scenario() }.check(), Err(ScenarioError::NoWindows));
         let none = Tier { requests: 0, ..scenario().tier };
         assert_eq!(Scenario { tier: none, ..scenario() }.check(), Err(ScenarioError::NoLimit));
+    }
+
+    #[test]
+    fn numbers_have_three_significant_digits() {
+        for (number, text) in [
+            (2.0, "2"),
+            (0.2, "0.2"),
+            (1.0 / 3.0, "0.333"),
+            (83_333.4, "83333"),
+            (12.345, "12.3"),
+            (0.001, "0.001"),
+        ] {
+            assert_eq!(significant(number), text);
+        }
     }
 
     #[test]

@@ -16,6 +16,30 @@ const HEAD: [&str; 8] = [
     "fallback",
 ];
 
+/// What the columns say, but for the first.
+const LEGEND: [(&str, &str); 7] = [
+    (
+        "worst overshoot",
+        "admitted above the limit in the worst window; of a bucket, above the burst and the inflow",
+    ),
+    ("used", "admitted of what one counter for all instances would have admitted; the least of any window"),
+    ("rejected early", "rejected although such a counter would have admitted them"),
+    ("store calls a decision", "calls to the store in all, a decision; several decisions can share a call"),
+    ("waited", "decisions that waited for the store"),
+    ("median and longest wait", "of those that waited"),
+    ("fallback", "decisions that were made without the store, because it did not reply in time"),
+];
+
+/// Says what the columns of [`table`] are, a line each.
+#[must_use]
+pub fn legend() -> String {
+    LEGEND.iter().fold(String::new(), |mut text, (column, what)| {
+        // writing to a string cannot fail
+        let _ = writeln!(text, "{column:<23}  {what}");
+        text
+    })
+}
+
 /// Renders the metrics of `modes`, by name.
 #[must_use]
 pub fn table(modes: &[(&str, SimulationMetrics)]) -> String {
@@ -96,7 +120,7 @@ pub(super) fn calls(calls: f64) -> String {
     }
 }
 
-fn millis(period: Period) -> String {
+pub(super) fn millis(period: Period) -> String {
     format!("{} ms", period.as_nanos().div_ceil(1_000_000))
 }
 

@@ -40,6 +40,8 @@ pub struct XdsSource {
     accepted: Option<Vec<Resource>>,
     options: Options,
     defaults: RuleDefaults,
+    /// The errors of the newest file of defaults, if it has any: the previous ones stay.
+    rejected_defaults: Vec<ConfigError>,
     /// The defaults without those of the file, and the file.
     base: RuleDefaults,
     file: Option<(std::path::PathBuf, Watch)>,
@@ -76,6 +78,7 @@ impl XdsSource {
             accepted: None,
             options: Options { merge_domains, ..Options::default() },
             defaults,
+            rejected_defaults: Vec::new(),
             base,
             file,
             metrics,
@@ -89,16 +92,11 @@ impl XdsSource {
         match self.base.with_file(path) {
             Ok(defaults) => {
                 self.defaults = defaults;
-                self.accepted.is_some()
+                self.rejected_defaults.clear();
             }
-            Err(errors) => {
-                for error in &errors.errors {
-                    tracing::error!("{error}");
-                }
-                tracing::error!("defaults not reloaded, keeping the previous ones");
-                false
-            }
+            Err(errors) => self.rejected_defaults = errors.errors,
         }
+        self.accepted.is_some()
     }
 }
 
@@ -114,7 +112,7 @@ impl RuleSource for XdsSource {
         let resources = candidate.or(self.accepted.as_ref()).cloned().unwrap_or_default();
         let (options, defaults) = (self.options, self.defaults.clone());
         match spawn_blocking(move || load(resources, options, &defaults)).await {
-            Ok(loaded) => loaded,
+            Ok(loaded) => loaded.map(|loaded| Loaded { left_out: self.rejected_defaults.clone(), ..loaded }),
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         }
     }

@@ -22,7 +22,9 @@ fn simulate_prints_a_line_and_draws_a_panel_for_each_mode() {
     assert_eq!(stderr(&output), "", "no progress bar if standard error is not a terminal");
     let text = stdout(&output);
     assert!(
-        text.starts_with("2 instances, 100 requests per 1s, 2 times the limit offered, spread evenly\n"),
+        text.starts_with(
+            "2 instances, 100 requests per 1s, 2 times the limit offered (200 a second), spread evenly\n"
+        ),
         "{text}"
     );
     let line = |mode| line(&text, mode);
@@ -39,6 +41,46 @@ fn simulate_prints_a_line_and_draws_a_panel_for_each_mode() {
         assert!(svg.contains(&format!(">{mode}<")), "{mode}");
     }
     assert_eq!(stdout(&run(&SMALL, &[])), text, "equal seeds give equal simulations");
+    // the output says what its columns are
+    for column in
+        ["worst overshoot", "used", "rejected early", "store calls a decision", "waited", "fallback"]
+    {
+        assert_eq!(text.matches(&format!("\n{column}  ")).count(), 1, "{column}: {text}");
+    }
+    // the chart names how requests are spread, and marks where each period ends
+    assert!(svg.contains("(200 a second), spread evenly</title>"));
+    assert_eq!(svg.matches("<line class=\"window\" x1").count(), 1 + 5 * 2);
+}
+
+#[test]
+fn a_rate_stands_for_a_multiple_of_the_limit() {
+    let of = |more: &[&str]| {
+        let output = run(&[&SMALL[..], &["--coordination", "lease", "--skew", "zipf"], more].concat(), &[]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let text = of(&["--rate", "300"]);
+    assert!(text.contains("3 times the limit offered (300 a second), spread by Zipf's law\n"), "{text}");
+    assert_eq!(text, of(&["--load", "3"]));
+    let minutes = of(&["--rate", "5", "--period", "1m"]);
+    assert!(minutes.contains("3 times the limit offered (5 a second)"), "{minutes}");
+}
+
+#[test]
+fn simulate_suggests_a_mode_with_its_cost_and_bound() {
+    let arguments =
+        "simulate --keys 1 --limit 1000 --windows 2 --instances 5 --rate 5000 --skew zipf --suggest";
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let text = stdout(&run(&arguments, &[]));
+    let (_, suggestion) = text.rsplit_once("\n\n").expect("a last paragraph");
+    let lines: Vec<&str> = suggestion.lines().collect();
+    // ten times the limit and more for each instance: what `auto` stands for may exceed it a little
+    assert_eq!(lines[0], "suggested: coordination: auto", "{suggestion}");
+    assert!(lines[1].starts_with("  costs: ") && lines[1].ends_with(" store calls a second"), "{suggestion}");
+    assert!(lines[2].contains("more than the limit in the worst period here"), "{suggestion}");
+    assert_eq!(lines[3], "never above the limit: coordination: lease", "{suggestion}");
+    assert_eq!(lines[5], "  can exceed: nothing, while the store replies and keeps its data", "{suggestion}");
+    assert!(suggestion.contains("\nno request may wait: coordination: interval\n"), "{suggestion}");
 }
 
 #[test]
@@ -49,7 +91,8 @@ fn simulate_measures_each_of_many_keys() {
     let text = stdout(&output);
     assert!(
         text.starts_with(
-            "2 instances, 3 requests per 1s for each of 100 keys, 2 times the limit offered at once, "
+            "2 instances, 3 requests per 1s for each of 100 keys, 2 times the limit offered at once \
+             (6 a second), spread evenly\n"
         ),
         "{text}"
     );
@@ -57,7 +100,7 @@ fn simulate_measures_each_of_many_keys() {
     assert_eq!((&*line(&text, "auto")[1], &*line(&text, "strict")[1]), ("0", "0"), "{text}");
     assert_eq!((&*line(&text, "local")[1], &*line(&text, "strict")[2]), ("+100 %", "100 %"), "{text}");
     let chosen = stdout(&run(&[&few[..], &["--coordination", "lease,strict"]].concat(), &[]));
-    assert_eq!((line(&chosen, "lease"), chosen.lines().count()), (line(&text, "lease"), 6), "{chosen}");
+    assert_eq!((line(&chosen, "lease"), chosen.lines().count()), (line(&text, "lease"), 14), "{chosen}");
     let again = run(&few, &[]);
     assert_eq!(stdout(&again), text, "equal seeds give equal simulations");
 }
@@ -73,6 +116,8 @@ fn simulate_reports_invalid_arguments() {
         (&["--load", "nan"], "the load must be above 0"),
         (&["--instances", "0"], "0 instances cannot be simulated, only 1 to 1000"),
         (&["--windows", "0"], "at least one window must be simulated"),
+        (&["--rate", "0"], "the load must be above 0"),
+        (&["--rate", "9", "--load", "2"], "cannot be used with"),
         (&["--load", "1e9"], "requests are too many, at most 20000000 can be simulated"),
         (&["--coordination", "gossip"], "write auto, local, interval, lease or strict"),
         (&["--keys", "0"], "0 is not in 1..=1000000"),

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use weir::{
     DecisionSettings,
     clock::{Clock as _, SystemClock},
-    limit::{Coordination, Modes, NANOS_PER_SECOND, Origin, Period, Timestamp},
+    limit::{Coordination, Limit, Modes, NANOS_PER_SECOND, Origin, Period, Timestamp},
     observe::{
         Health, Stats,
         health::Reason,
@@ -362,6 +362,7 @@ async fn the_rules_are_described_in_words_and_as_json() {
         rule.replaces = vec!["everyone".into()];
         rule.shadow_mode = true;
         rule.coordination.mode = Some(Coordination::Strict);
+        rule.shadow = Some(Limit::fixed_window(2, Period::from_secs(60)));
         rule.origin = Origin { file: "rules/a\nb.yaml".into(), line: 7, column: 5 };
     });
     let service = Service::new(vec![named, above(node("path", "/*"), vec![unlimited("method", "GET")])]);
@@ -376,6 +377,9 @@ async fn the_rules_are_described_in_words_and_as_json() {
   with Redis: strict
   while Redis does not answer: local
   now: local, since no shared store is set
+  in its shadow (weir_shadow_over_limit_total counts what it would reject):
+    2 requests per 1m
+    with Redis: strict
   name: gold
   replaces: everyone
   shadow_mode
@@ -392,6 +396,13 @@ rule shop.path_/*.method_GET
     assert_eq!(
         first["tiers"][0],
         serde_json::json!({"requests": 3, "per": "1m", "algorithm": "fixed_window"})
+    );
+    assert_eq!(
+        (&first["shadow"], &second["shadow"]),
+        (
+            &serde_json::json!([{"requests": 2, "per": "1m", "algorithm": "fixed_window"}]),
+            &serde_json::Value::Null
+        )
     );
     assert_eq!(first["declared_at"]["line"], 7);
     assert_eq!(
