@@ -15,8 +15,8 @@ use super::{
     fields::Fields,
     keys::Level,
     load::read_file,
-    rate_limit::coordination,
-    shadow, share,
+    rate_limit::{coordination, shadow},
+    share,
     tier::{self, Kind},
     yaml::{self, YamlNode},
 };
@@ -113,7 +113,7 @@ impl Defaults {
             algorithm,
             coordination: coordination(fields, report),
             sharing: share::read(fields, None, report).map(Arc::new),
-            shadow: shadow::read(fields, algorithm, report),
+            shadow: shadow(fields, algorithm, report),
         }
     }
 

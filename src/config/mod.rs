@@ -42,7 +42,6 @@ mod observer;
 mod rate_limit;
 mod redundant_tiers;
 mod scalar;
-mod shadow;
 mod share;
 #[cfg(feature = "server")]
 mod source;

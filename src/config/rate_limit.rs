@@ -7,7 +7,7 @@ use super::{
     keys::Level,
     redundant_tiers,
     scalar::brief,
-    shadow, share,
+    share,
     tier::{self, BUCKET, Kind, OURS, REFERENCE},
     yaml::{Position, Value, YamlNode},
 };
@@ -41,7 +41,7 @@ pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -
     } else {
         limit(&fields, key_at, None, report)
     };
-    let shadow = shadow::beside(&fields, limit.as_ref(), sharing.is_some(), report);
+    let shadow = shadow_beside(&fields, limit.as_ref(), sharing.is_some(), report);
     let coordination = coordination(&fields, report);
     Some(RateLimit {
         limit: limit?,
@@ -55,7 +55,7 @@ pub(super) fn read(node: &YamlNode, key_at: Position, report: &mut FileReport) -
 
 /// Reads the limit of `fields`, whose key is at `key_at`, and how its first tier is shared. The algorithm is `inherited` unless they name
 /// one. Returns no limit, and reports why, if it is invalid.
-pub(super) fn limit(
+fn limit(
     fields: &Fields<'_>,
     key_at: Position,
     inherited: Option<Kind>,
@@ -77,6 +77,39 @@ pub(super) fn limit(
         },
     });
     (limit, sharing)
+}
+
+/// Reads the `shadow` of `fields`, if it is there. The algorithm is `inherited` unless it names one.
+pub(super) fn shadow(fields: &Fields<'_>, inherited: Option<Kind>, report: &mut FileReport) -> Option<Limit> {
+    let field = fields.get("shadow")?;
+    let fields = Fields::new(field.value, Level::Shadow, "'shadow'", report)?;
+    limit(&fields, field.key_at, inherited, report).0
+}
+
+/// Reads the `shadow` of `fields` beside their limit `enforced`, which is none if it is invalid, and whose algorithm it has unless it names
+/// one. Reports what is valid alone, but not together.
+fn shadow_beside(
+    fields: &Fields<'_>,
+    enforced: Option<&Limit>,
+    is_shared: bool,
+    report: &mut FileReport,
+) -> Option<Limit> {
+    let field = fields.get("shadow")?;
+    let Some(enforced) = enforced else { return shadow(fields, None, report) };
+    // `unlimited` reports the keys that have no place beside it
+    let first = enforced.tiers().first()?;
+    if is_shared {
+        report.error(
+            field.key_at,
+            "a limit that is shared has no 'shadow', because the shares depend on who asks; remove one of both",
+        );
+        return None;
+    }
+    let shadow = shadow(fields, Some(Kind::of(first)), report)?;
+    if shadow == *enforced {
+        report.warn(field.key_at, "this 'shadow' is the limit itself, so it would reject the same requests");
+    }
+    Some(shadow)
 }
 
 /// Reads `coordination`, `sync_interval` and `on_store_failure`.

@@ -40,7 +40,7 @@ async fn a_file_sets_algorithms_by_domain_and_is_watched() {
     write("algorithm: leaky_bucket\n");
     stream.accepted("2", "b", &configs).await;
     assert_eq!(algorithm(&weir, "shop/a").await, "sliding_window");
-    weir.until_page("/stats", "weir.rules_rejected: 1\n").await;
+    weir.until_page("/metrics", "weir_rules_rejected 1\n").await;
     write("algorithm: sliding_window\n");
     within(async {
         while algorithm(&weir, "other").await != "sliding_window" {
@@ -48,7 +48,7 @@ async fn a_file_sets_algorithms_by_domain_and_is_watched() {
         }
     })
     .await;
-    weir.until_page("/stats", "weir.rules_rejected: 0\n").await;
+    weir.until_page("/metrics", "weir_rules_rejected 0\n").await;
     // nothing was acknowledged for it: the next answer is that to the next snapshot
     stream.accepted("3", "c", &configs).await;
 }
