@@ -4,22 +4,24 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{
-    budget::{Budget, rest},
+    budget::Budget,
     client::StoreClient,
     delivery::{Delivery, Undecided},
     fallback::Fallback,
     interval::Interval,
-    lease::Lease,
+    lease::{Leased, Wanted},
+    leasing::Lease,
     metrics::CoordinationMetrics,
     pools::SharedPools,
-    strict::Strict,
-    table::{CounterTable, Waiting},
+    settle::Wait,
+    strict::{Prepared, Strict},
+    table::CounterTable,
 };
 use crate::{
-    limit::{Coordination, Decision, Hits, LimitCheck, Period, Scope, Timestamp},
+    limit::{Coordination, Decision, LimitCheck, Period, Scope, Timestamp},
     observe::DecisionRecord,
     store::{
         Decisions, MemoryStore,
@@ -43,19 +45,21 @@ pub(super) struct CoordinationModes<R: Remote> {
     pub(super) budget: Period,
 }
 
-/// A decision that needed no wait, or what it waits for.
-pub(super) enum Step {
+/// A decision that needed no wait, or the mode that has to wait for the store.
+pub(super) enum Step<'a, R: Remote> {
     Done(Decision),
     /// Done without the store, which is unavailable.
     Fallback(Decision),
     /// The store decides.
-    Wait(Waiting),
-    /// The hits were given back here; the store counts that and says how it stands.
-    Counted(Waiting),
-    /// The store decides, after it has counted what the counter of this target and its siblings have counted here.
+    Strict,
+    /// The same, beside leases.
+    Ask,
+    /// The same, after the reply to a flush that is on its way.
+    AskAfterFlush,
+    /// As `Strict`, after the store has counted what the counter and its siblings have counted here.
     Ordered(Arc<Target>),
-    /// Too many decisions wait for the store.
-    Full,
+    /// Waits for a lease.
+    Lease(Wanted<'a, R>),
 }
 
 /// A decision, and how its hits are given back.
@@ -86,7 +90,7 @@ impl<R: Remote> CoordinationModes<R> {
         scope: Scope,
         now: Timestamp,
         record: Option<&DecisionRecord>,
-    ) -> Step {
+    ) -> Step<'_, R> {
         let mut mode = self.table.requested_mode(check);
         let time = self.client.time_at(now);
         if mode != Coordination::Local && self.client.is_unavailable() {
@@ -112,8 +116,20 @@ impl<R: Remote> CoordinationModes<R> {
                 Coordination::Auto => Err(self.table.expected_mode(check)),
                 Coordination::Local => Ok(Step::Done(self.decide_locally(check, scope, now))),
                 Coordination::Interval => self.interval.decide(check, scope, time.now).map(Step::Done),
-                Coordination::Lease => self.lease.decide(check, scope, time),
-                Coordination::Strict => self.strict.decide(check, scope, time.now),
+                Coordination::Lease => {
+                    self.lease.decide_at_once(check, scope, time).map(|leased| match leased {
+                        Leased::Decided(decision) => Step::Done(decision),
+                        Leased::Wait(wanted) => Step::Lease(wanted),
+                        Leased::Ask => Step::Ask,
+                        Leased::AskAfterFlush => Step::AskAfterFlush,
+                        Leased::Settle(target) => Step::Ordered(target),
+                    })
+                }
+                Coordination::Strict => self.strict.prepare(check, time.now).map(|prepared| match prepared {
+                    Prepared::Rejected(decision) => Step::Done(decision),
+                    Prepared::Send => Step::Strict,
+                    Prepared::Settle(target) => Step::Ordered(target),
+                }),
             };
             match step {
                 Ok(step) => {
@@ -144,7 +160,7 @@ impl<R: Remote> CoordinationModes<R> {
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
-        step: Step,
+        step: Step<'_, R>,
         Budget { longest: budget, is_of_caller }: Budget,
         now: Timestamp,
         record: Option<&DecisionRecord>,
@@ -155,26 +171,23 @@ impl<R: Remote> CoordinationModes<R> {
             Step::Fallback(decision) => {
                 return Made { decision, counted: Counted::ByFallback(Delivery::NotApplied), at };
             }
-            Step::Wait(waiting) => {
-                let commands = waiting.commands;
-                recorded(record, commands, self.wait(check, scope, waiting, budget, now)).await
-            }
-            Step::Counted(waiting) => {
-                let outcome = recorded(record, 1, self.status_of(waiting, budget)).await;
-                if outcome.is_err() {
-                    record_fallback(record);
-                    self.metrics.fallback.add(1);
-                    let decision = self.look(check, Hits(0), now);
-                    return Made { decision, counted: Counted::ByMode, at };
-                }
-                outcome
+            Step::Strict => recorded(record, 1, self.strict.decide(check, scope, Wait::of(budget))).await,
+            Step::Ask => {
+                let wait = self.lease.wait_for_fetch(check, budget);
+                recorded(record, 1, self.strict.decide(check, scope, wait)).await
             }
             // boxed, since these are rare, to keep the future of all other decisions small
-            Step::Ordered(target) => {
-                let ordered = self.decide_in_order(check, scope, &target, budget, now);
-                recorded(record, 1, Box::pin(ordered)).await
+            Step::AskAfterFlush => {
+                let flush = self.lease.wait_for_flush(check, budget);
+                recorded(record, 1, Box::pin(self.decide_after(check, scope, flush))).await
             }
-            Step::Full => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
+            Step::Ordered(target) => {
+                let settled = self.lease.settle(check, &target, budget);
+                recorded(record, 1, Box::pin(self.decide_after(check, scope, settled))).await
+            }
+            Step::Lease(wanted) => {
+                recorded(record, 0, self.decide_by_lease(check, scope, wanted, budget, record)).await
+            }
         };
         match decided {
             Ok((decision, at)) => {
@@ -223,67 +236,29 @@ impl<R: Remote> CoordinationModes<R> {
         decided.into_iter().map(|(_, decision)| decision).collect()
     }
 
-    /// Waits until the store has decided `check`, or until this instance can.
-    async fn wait(
+    /// Has the store decide after `earlier`, which returns the rest of the wait.
+    async fn decide_after(
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
-        mut waiting: Waiting,
-        budget: Period,
-        now: Timestamp,
+        earlier: impl Future<Output = Result<Wait, Undecided>>,
     ) -> Result<(Decision, Timestamp), Undecided> {
-        let begun = Instant::now();
-        loop {
-            if let Some(outcome) = self.table.outcome(waiting, rest(budget, begun)).await {
-                return outcome.map(|tried| (tried.decision, tried.at));
-            }
-            // its counter was evicted: the one that takes its place is asked
-            let now = self.client.local_time_since(now);
-            waiting = match self.step(check, scope, now, None) {
-                Step::Wait(waiting) | Step::Counted(waiting) => waiting,
-                Step::Done(decision) => return Ok((decision, self.client.time_at(now).now)),
-                Step::Fallback(_) | Step::Ordered(_) | Step::Full => {
-                    return Err(Undecided { delivery: Delivery::NotApplied, late: false });
-                }
-            };
-        }
+        self.strict.decide(check, scope, earlier.await?).await
     }
 
-    /// Returns the status that `waiting` asks for, which counts nothing.
-    pub(super) async fn status_of(
-        &self,
-        waiting: Waiting,
-        budget: Period,
-    ) -> Result<(Decision, Timestamp), Undecided> {
-        let undecided = Undecided { delivery: Delivery::NotApplied, late: false };
-        match self.table.outcome(waiting, budget).await {
-            Some(Ok(tried)) => Ok((tried.decision, tried.at)),
-            Some(Err(failed)) => Err(Undecided { delivery: Delivery::NotApplied, ..failed }),
-            None => Err(undecided),
-        }
-    }
-
-    /// Has the store decide `check` after everything that its counter and the siblings have counted.
-    async fn decide_in_order(
+    async fn decide_by_lease(
         &self,
         check: &LimitCheck<'_>,
         scope: Scope,
-        target: &Target,
+        wanted: Wanted<'_, R>,
         budget: Period,
-        now: Timestamp,
+        record: Option<&DecisionRecord>,
     ) -> Result<(Decision, Timestamp), Undecided> {
-        let begun = Instant::now();
-        let (_, _settling) = self.settle(check, target, budget).await?;
-        let at = self.client.time_since(now).now;
-        let step = self.table.with_counter(check, at, |counter| self.strict.ask(counter, check, scope, at));
-        match step {
-            Step::Wait(waiting) => self.wait(check, scope, waiting, rest(budget, begun), now).await,
-            Step::Counted(waiting) => {
-                let status = self.status_of(waiting, rest(budget, begun)).await;
-                // they were given back here, and that is reported
-                Ok(status.unwrap_or_else(|_| (self.look(check, Hits(0), now), at)))
-            }
-            _ => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
+        // a lease that arrives late is not lost, and no hit has been counted
+        match timeout(budget.into(), self.lease.decide(check, scope, wanted, record)).await {
+            Ok(Some(decided)) => Ok(decided),
+            Ok(None) => Err(Undecided { delivery: Delivery::NotApplied, late: false }),
+            Err(_) => Err(Undecided { delivery: Delivery::NotApplied, late: true }),
         }
     }
 
@@ -329,12 +304,7 @@ pub(super) fn record_fallback(record: Option<&DecisionRecord>) {
 
 // === impl Step ===
 
-impl Step {
-    /// Returns the step that waits for the store, if there was room.
-    pub(super) fn wait(waiting: Option<Waiting>) -> Self {
-        waiting.map_or(Self::Full, Self::Wait)
-    }
-
+impl<R: Remote> Step<'_, R> {
     /// Returns whether the decision waits for the store.
     pub(super) const fn waits(&self) -> bool {
         self.decision().is_none()
@@ -344,7 +314,7 @@ impl Step {
     pub(super) const fn decision(&self) -> Option<Decision> {
         match self {
             Self::Done(decision) | Self::Fallback(decision) => Some(*decision),
-            Self::Wait(_) | Self::Counted(_) | Self::Ordered(_) | Self::Full => None,
+            Self::Strict | Self::Ask | Self::AskAfterFlush | Self::Ordered(_) | Self::Lease(_) => None,
         }
     }
 }
