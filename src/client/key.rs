@@ -20,7 +20,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`AcquireError`]. No hits were taken.
+    /// [`AcquireError`]. No hits were taken. [`AcquireError::MustAsk`] if the counters are not in this process's memory.
     pub fn try_acquire(
         &self,
         domain: &str,

@@ -3,22 +3,20 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use smallvec::SmallVec;
 
 use super::{AcquireError, Acquired, LimitError, Limiter, Loaded};
 use crate::{
     limit::{
-        self, CounterKey, Descriptor, Direction, Entry, Hits, LimitCheck, Period, Request, RuleRef, Scope,
+        self, CounterKey, Direction, Entry, Hits, LimitCheck, Named, Period, Request, RuleRef, Scope,
         Timestamp, line::Rejection,
     },
-    store::{MemoryStore, Receipt},
+    store::{Receipt, Store},
 };
 
 /// A domain and entries with their rule and the key of their counter, found once and again after each reload.
 #[derive(Debug)]
 pub struct Resolved {
-    domain: Box<str>,
-    entries: Box<[(Box<str>, Box<str>)]>,
+    names: Named,
     found: ArcSwap<Found>,
 }
 
@@ -34,36 +32,23 @@ struct Found {
 // === impl Resolved ===
 
 impl Resolved {
-    /// Calls `act` with the request for `hits`.
-    pub fn with_request<T>(&self, hits: Hits, act: impl FnOnce(&Request<'_>) -> T) -> T {
-        act(&self.request(hits))
-    }
-
     /// Returns the request for `hits`.
     #[must_use]
     pub fn request(&self, hits: Hits) -> Request<'_> {
-        let descriptor = Descriptor { entries: self.entries(), hits: Some(hits.0), ..Descriptor::default() };
-        Request { domain: &self.domain, descriptors: std::iter::once(descriptor).collect(), hits: 0 }
-    }
-
-    fn entries(&self) -> SmallVec<[Entry<'_>; 4]> {
-        self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
+        self.names.request(hits)
     }
 }
 
-impl Limiter<MemoryStore> {
+impl<S: Store> Limiter<S> {
     /// Finds the rule and the counter of `entries` in `domain`.
     ///
     /// # Errors
     ///
     /// If the domain is empty, or no rules are loaded.
     pub fn resolve(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Resolved, LimitError> {
-        let entries: Box<[(Box<str>, Box<str>)]> =
-            entries.iter().map(|entry| (entry.key.into(), entry.value.into())).collect();
         let loaded = self.loaded.load_full().ok_or(LimitError::NoRules)?;
         let resolved = Resolved {
-            domain: domain.into(),
-            entries,
+            names: Named::new(domain, entries),
             found: ArcSwap::from_pointee(Found { loaded, counter: None, scope: Scope::default() }),
         };
         let found = self.find(&resolved)?;
@@ -75,7 +60,7 @@ impl Limiter<MemoryStore> {
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::decide`].
+    /// Those of [`Limiter::decide`]; [`AcquireError::MustAsk`] if the counters are not in this process.
     pub fn try_acquire(
         &self,
         resolved: &Resolved,
@@ -92,14 +77,15 @@ impl Limiter<MemoryStore> {
         };
         let check = LimitCheck {
             rule: RuleRef::Compiled(&found.loaded.rules.rules()[rule]),
-            domain: &resolved.domain,
-            entries: &resolved.entries(),
+            domain: resolved.names.domain(),
+            entries: &resolved.names.entries(),
             key,
             pool: None,
             hits,
             direction: Direction::Take,
         };
-        let decision = self.store.decide_one(&check, found.scope, now);
+        let Some(store) = self.store.lines_for(&check) else { return Err(AcquireError::MustAsk) };
+        let decision = store.decide_one(&check, found.scope, now);
         self.record_check(&found.loaded, &check, &decision, found.scope);
         let rejection = decision.over.then(|| {
             if hits.0 > limit::capacity(check.tiers()) {

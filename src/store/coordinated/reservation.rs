@@ -19,24 +19,23 @@ use crate::{
 pub(super) struct Reservations<R> {
     table: Arc<CounterTable<R>>,
     client: Arc<StoreClient<R>>,
-    /// The longest that a reservation waits.
-    budget: Period,
 }
 
 // === impl Reservations ===
 
 impl<R: Remote> Reservations<R> {
-    pub(super) fn new((table, client): (Arc<CounterTable<R>>, Arc<StoreClient<R>>), budget: Period) -> Self {
-        Self { table, client, budget }
+    pub(super) fn new((table, client): (Arc<CounterTable<R>>, Arc<StoreClient<R>>)) -> Self {
+        Self { table, client }
     }
 
-    /// Reserves hits of `target`, the one of `check`, within the budget. `now` is on this instance's clock. If the store
+    /// Reserves hits of `target`, the one of `check`, within the `budget`. `now` is on this instance's clock. If the store
     /// cannot grant hits, they are reserved from the local estimate, with the bound of `interval`.
     pub(super) async fn reserve(
         &self,
         check: &LimitCheck<'_>,
         target: &Target,
         request: ReservationRequest,
+        budget: Period,
         now: Timestamp,
     ) -> Result<Reservation, Undecided> {
         if !self.client.supports(target, Coordination::Lease) {
@@ -50,7 +49,7 @@ impl<R: Remote> Reservations<R> {
         let op = Op::Grant { report: None, least: least.0, want: want.0, hold: request.hold };
         let at = self.client.time_at(now).now;
         let PlacedCommand { target, place, queued } = self.table.queue_command(check, at, op);
-        let (reply, store_now) = self.client.receive(queued, self.budget).await.inspect_err(|undecided| {
+        let (reply, store_now) = self.client.receive(queued, budget).await.inspect_err(|undecided| {
             if undecided.delivery == Delivery::Unknown {
                 self.table.metrics.delivery_unknown.add(want.0);
             }
