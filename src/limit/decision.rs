@@ -29,6 +29,15 @@ pub struct Decision {
     pub share: Option<u32>,
 }
 
+impl Decision {
+    /// Returns whether the pace of one of `tiers` rejected `hits`, although its window has room for them.
+    #[must_use]
+    pub fn is_paced(&self, tiers: &[Tier], hits: Hits) -> bool {
+        let rejects = |tier: &Tier| tier.is_smooth() && self.before.plus(hits) <= Hits(tier.requests.into());
+        self.over && tiers.get(self.tier).is_some_and(rejects)
+    }
+}
+
 /// Whether hits are taken or given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {

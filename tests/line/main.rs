@@ -5,4 +5,5 @@ mod cases;
 mod checks;
 mod examples;
 mod schedules;
+mod smoothing;
 mod world;
